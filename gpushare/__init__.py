@@ -1,0 +1,1 @@
+"""Share NVIDIA GPUs between Kubernetes pods: the domain that all components share."""

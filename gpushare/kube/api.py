@@ -1,0 +1,150 @@
+"""The few verbs of the Kubernetes API that this project uses, as a protocol over plain dictionaries.
+
+`gpushare.kube.client` speaks it to a server, `tests.fakes.kube` in memory.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+from gpushare.errors import GpuShareError
+
+JsonObject = dict[str, Any]
+Params = Mapping[str, str]
+
+
+class PatchKind(Enum):
+    """Kinds of patch; the value is the media type."""
+
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    JSON = "application/json-patch+json"
+
+
+class KubeApi(Protocol):
+    """REST verbs on paths such as `/api/v1/nodes`. Every call has a deadline in seconds and raises a KubeError."""
+
+    def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
+        """Read one object, or one page of a list."""
+        ...
+
+    def create(
+        self, path: str, body: JsonObject, params: Params | None = None, *, timeout_s: float = 5.0
+    ) -> JsonObject:
+        """POST an object to its collection or subresource."""
+        ...
+
+    def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
+        """PUT an object; its resourceVersion guards against lost updates (ConflictError)."""
+        ...
+
+    def patch(
+        self,
+        path: str,
+        body: JsonObject | Sequence[JsonObject],
+        *,
+        kind: PatchKind = PatchKind.MERGE,
+        timeout_s: float = 5.0,
+    ) -> JsonObject:
+        """Change parts of an object."""
+        ...
+
+    def delete(self, path: str, body: JsonObject | None = None, *, timeout_s: float = 5.0) -> JsonObject:
+        """Delete an object."""
+        ...
+
+    def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
+        """Events `{"type": ..., "object": ...}` of a collection, until the server ends the stream.
+
+        Args:
+            path: of the collection.
+            params: selectors and resourceVersion.
+            timeout_s: after which the server ends the stream; the client gives up a little later.
+        """
+        ...
+
+
+class KubeError(GpuShareError):
+    """The API server refused a request or could not be reached. `status` is 0 if there was no answer."""
+
+    status = 0
+
+
+class UnreachableError(KubeError):
+    """No answer: connection refused, reset or timed out. Whether the request took effect is unknown."""
+
+
+class BadRequestError(KubeError):
+    """The object or the request is malformed (400, 422)."""
+
+    status = 400
+
+
+class UnauthorizedError(KubeError):
+    """The credentials are missing or expired (401)."""
+
+    status = 401
+
+
+class ForbiddenError(KubeError):
+    """RBAC or an admission webhook said no (403)."""
+
+    status = 403
+
+
+class NotFoundError(KubeError):
+    """There is no such object (404)."""
+
+    status = 404
+
+
+class ConflictError(KubeError):
+    """Somebody else was first (409)."""
+
+    status = 409
+
+
+class GoneError(KubeError):
+    """The resourceVersion is too old; list anew (410)."""
+
+    status = 410
+
+
+class TooManyRequestsError(KubeError):
+    """The server asks to come back later (429)."""
+
+    status = 429
+
+
+class ServerFaultError(KubeError):
+    """The server failed (5xx). Whether the request took effect is unknown."""
+
+    status = 500
+
+
+_BY_STATUS: Mapping[int, type[KubeError]] = {
+    400: BadRequestError,
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    410: GoneError,
+    422: BadRequestError,
+    429: TooManyRequestsError,
+}
+
+
+def error_of(status: int, message: str) -> KubeError:
+    """The error class for an HTTP status."""
+    default = ServerFaultError if status >= 500 else BadRequestError
+    return _BY_STATUS.get(status, default)(message)
+
+
+def pod_path(namespace: str, name: str, subresource: str = "") -> str:
+    """Path of a pod or of one of its subresources."""
+    return f"/api/v1/namespaces/{namespace}/pods/{name}" + (f"/{subresource}" if subresource else "")
+
+
+def node_path(name: str, subresource: str = "") -> str:
+    """Path of a node or of one of its subresources."""
+    return f"/api/v1/nodes/{name}" + (f"/{subresource}" if subresource else "")

@@ -1,0 +1,188 @@
+"""KubeApi over HTTP: pooled connections, plain dictionaries, a deadline on everything.
+
+The official client is not used for requests: importing it costs the device plugin most of its start-up second and its
+memory, and models drop fields that they do not know. It reads kubeconfig files (`gpushare.kube.config`).
+"""
+
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import orjson
+import urllib3
+
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject, Params, PatchKind
+from gpushare.kube.credentials import Credentials, InClusterCredentials
+
+_USER_AGENT: Final = "gpushare"
+_POOL: Final = 32  # concurrent binds plus watches
+_GRACE_S: Final = 15.0  # a watch may end this much later than asked
+_KEEPALIVE: Final = [
+    *urllib3.connection.HTTPConnection.default_socket_options,
+    # A peer that vanished without a word is noticed after about 30 s, not after the watch's whole timeout.
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+
+
+def connect(kubeconfig: str = "", context: str = "") -> "RestClient":
+    """A client for the cluster of a kubeconfig file, or else for the cluster that this process runs in.
+
+    Raises:
+        SettingsError: neither can be used; says what is missing.
+    """
+    if not kubeconfig:
+        return RestClient(InClusterCredentials.load())
+    # Late, because it imports the official client.
+    from gpushare.kube import config
+
+    return RestClient(config.load(kubeconfig, context))
+
+
+class RestClient:
+    """See KubeApi. Safe for use by many threads."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        tls: dict[str, Any] = {}
+        if credentials.server.startswith("https"):
+            tls = {
+                "ca_certs": credentials.ca_file,
+                "cert_reqs": "CERT_REQUIRED" if credentials.verify else "CERT_NONE",
+                "cert_file": credentials.cert_file,
+                "key_file": credentials.key_file,
+            }
+        self._pool = urllib3.PoolManager(
+            maxsize=_POOL, retries=False, socket_options=_KEEPALIVE, **{k: v for k, v in tls.items() if v is not None}
+        )
+
+    def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
+        """See KubeApi."""
+        return self._call("GET", path, None, params, timeout_s)
+
+    def create(
+        self, path: str, body: JsonObject, params: Params | None = None, *, timeout_s: float = 5.0
+    ) -> JsonObject:
+        """See KubeApi."""
+        return self._call("POST", path, body, params, timeout_s)
+
+    def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
+        """See KubeApi."""
+        return self._call("PUT", path, body, None, timeout_s)
+
+    def patch(
+        self,
+        path: str,
+        body: JsonObject | Sequence[JsonObject],
+        *,
+        kind: PatchKind = PatchKind.MERGE,
+        timeout_s: float = 5.0,
+    ) -> JsonObject:
+        """See KubeApi."""
+        return self._call("PATCH", path, body, None, timeout_s, content_type=kind.value)
+
+    def delete(self, path: str, body: JsonObject | None = None, *, timeout_s: float = 5.0) -> JsonObject:
+        """See KubeApi."""
+        return self._call("DELETE", path, body, None, timeout_s)
+
+    def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
+        """See KubeApi."""
+        query = {**params, "watch": "true", "timeoutSeconds": str(int(timeout_s))}
+        response = self._send("GET", path, None, query, timeout_s + _GRACE_S, stream=True)
+        try:
+            if response.status != 200:
+                raise _error(response.status, response.read())
+            yield from _lines(response)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise kube.UnreachableError(f"watch {path}: {error}") from error
+        finally:
+            response.close()
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._pool.clear()
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: JsonObject | Sequence[JsonObject] | None,
+        params: Params | None,
+        timeout_s: float,
+        *,
+        content_type: str = "application/json",
+    ) -> JsonObject:
+        response = self._send(method, path, body, params, timeout_s, content_type=content_type)
+        if not 200 <= response.status < 300:
+            raise _error(response.status, response.data)
+        try:
+            value = orjson.loads(response.data)
+        except orjson.JSONDecodeError as error:
+            raise kube.ServerFaultError(f"{method} {path}: answer is not JSON ({error})") from error
+        if not isinstance(value, dict):
+            raise kube.ServerFaultError(f"{method} {path}: answer is not an object")
+        return value
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: JsonObject | Sequence[JsonObject] | None,
+        params: Params | None,
+        timeout_s: float,
+        *,
+        content_type: str = "application/json",
+        stream: bool = False,
+    ) -> urllib3.BaseHTTPResponse:
+        url = self._credentials.server.rstrip("/") + path + (f"?{urlencode(params)}" if params else "")
+        headers = {"Accept": "application/json", "User-Agent": _USER_AGENT}
+        if token := self._credentials.token():
+            headers["Authorization"] = f"Bearer {token}"
+        if body is not None:
+            headers["Content-Type"] = content_type
+        try:
+            return self._pool.request(
+                method,
+                url,
+                body=None if body is None else orjson.dumps(body),
+                headers=headers,
+                timeout=urllib3.Timeout(connect=min(timeout_s, 5.0), read=timeout_s),
+                preload_content=not stream,
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise kube.UnreachableError(f"{method} {path}: {error}") from error
+
+
+def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[JsonObject]:
+    """One decoded object for each line of a stream."""
+    rest = b""
+    for chunk in response.stream(65536, decode_content=True):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                yield _event(line)
+
+
+def _event(line: bytes) -> JsonObject:
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise kube.UnreachableError(f"watch: broken line ({error})") from error
+    if not isinstance(value, dict) or not isinstance(value.get("object"), dict):
+        raise kube.UnreachableError("watch: a line is no event")
+    return value
+
+
+def _error(status: int, body: bytes) -> kube.KubeError:
+    """The error for an answer; only the message of a `kind: Status` is kept, so that no data reaches a log."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        value = None
+    if isinstance(value, dict) and value.get("kind") == "Status":
+        return kube.error_of(status, str(value.get("message", ""))[:1024])
+    return kube.error_of(status, f"HTTP {status}")

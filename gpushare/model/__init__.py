@@ -1,0 +1,1 @@
+"""Frozen values of the domain. Pure: no I/O, no clock, no logging."""

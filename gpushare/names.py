@@ -1,0 +1,86 @@
+"""Every name that crosses a process boundary: resources, labels, annotations, variables, paths.
+
+The rest of the code spells none of them. Names without this project's domain belong to the systems that it can
+replace (Aliyun gpushare, ACK) and are kept so that their tools go on working.
+"""
+
+from typing import Final
+
+DOMAIN: Final = "gpushare.dev"
+
+# Extended resources.
+GPU_MEM: Final = "aliyun.com/gpu-mem"
+GPU_COUNT: Final = "aliyun.com/gpu-count"  # on the node's status only; a pod that asks for it is refused
+MANAGED_RESOURCES: Final = (GPU_MEM,)
+
+# What an author may write on a pod.
+LABEL_GPU_COUNT: Final = "aliyun.com/gpu-count"  # gpu-mem is the container's total over so many GPUs
+ANNOTATION_GPUS: Final = "gpushare.dev/gpus"  # gpu-mem is per GPU, on so many GPUs
+ANNOTATION_POLICY: Final = "gpushare.dev/gpu-policy"
+
+# What the webhook writes on a pod.
+LABEL_MANAGED: Final = "gpushare.dev/managed"
+ANNOTATION_TOTALS: Final = "gpushare.dev/limits-are-totals"  # the per-GPU form was multiplied already
+
+# What only the controller writes on a pod, in the Binding. `{container}` forms are keyed by container name.
+ANNOTATION_ALLOCATION: Final = "gpushare.dev/allocation"
+PREFIX_DEVICES: Final = "devices.gpushare.dev/"  # comma-separated GPU UUIDs
+PREFIX_MEMORY: Final = "memory.gpushare.dev/"  # MiB on each of these GPUs
+PREFIX_INDEX: Final = "index.gpushare.dev/"  # comma-separated GPU indices, for ALIYUN_COM_GPU_MEM_IDX
+PREFIX_CAPACITY: Final = "capacity.gpushare.dev/"  # units of one such GPU, for ALIYUN_COM_GPU_MEM_DEV
+
+# Aliyun gpushare and ACK, written in the Binding for their tools and read from pods that they bound.
+ALIYUN_IDX: Final = "ALIYUN_COM_GPU_MEM_IDX"
+ALIYUN_DEV: Final = "ALIYUN_COM_GPU_MEM_DEV"
+ALIYUN_POD: Final = "ALIYUN_COM_GPU_MEM_POD"
+ALIYUN_CONTAINER: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"  # a variable only
+ALIYUN_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+ALIYUN_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+ACK_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
+ACK_ASSIGNED: Final = "scheduler.framework.gpushare.assigned"
+ACK_ASSUME_TIME: Final = "scheduler.framework.gpushare.assume-time"
+
+RESERVED_ANNOTATIONS: Final = frozenset(
+    {
+        ANNOTATION_ALLOCATION,
+        ALIYUN_IDX,
+        ALIYUN_DEV,
+        ALIYUN_POD,
+        ALIYUN_ASSIGNED,
+        ALIYUN_ASSUME_TIME,
+        ACK_ALLOCATION,
+        ACK_ASSIGNED,
+        ACK_ASSUME_TIME,
+    }
+)
+RESERVED_PREFIXES: Final = (PREFIX_DEVICES, PREFIX_MEMORY, PREFIX_INDEX, PREFIX_CAPACITY)
+
+# On nodes.
+ANNOTATION_INVENTORY: Final = "gpushare.dev/inventory"
+
+# Variables of a container.
+ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+ENV_DRIVER_CAPABILITIES: Final = "NVIDIA_DRIVER_CAPABILITIES"
+ENV_MPS_MEMORY_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+VISIBLE_DEVICES_NONE: Final = "void"  # the NVIDIA runtime leaves such a container alone
+DRIVER_CAPABILITIES_DEFAULT: Final = "compute,utility"
+
+# Objects of the installation.
+NAMESPACE: Final = "gpushare-system"
+SERVICE_ACCOUNT_CONTROLLER: Final = "gpushare-controller"
+SCHEDULER: Final = "gpushare-scheduler"
+RUNTIME_CLASS: Final = "nvidia"
+LEASE: Final = "gpushare-controller"
+WEBHOOK_SERVICE: Final = "gpushare-webhook"
+WEBHOOK_SECRET: Final = "gpushare-webhook-tls"  # noqa: S105 - the name of a Secret
+MUTATING_WEBHOOK: Final = "gpushare-webhook"
+VALIDATING_WEBHOOK: Final = "gpushare-webhook"
+CONTROLLER_SERVICE: Final = "gpushare-controller"
+
+# Paths of the HTTP servers.
+EXTENDER_PREFIX: Final = "/gpushare-scheduler"
+
+
+def is_reserved(annotation: str) -> bool:
+    """Whether only the controller may write this annotation of a pod."""
+    return annotation in RESERVED_ANNOTATIONS or annotation.startswith(RESERVED_PREFIXES)

@@ -1,0 +1,1 @@
+"""Where a pod goes on a node, and why not. Pure."""

@@ -1,0 +1,68 @@
+"""Structured logs: one line a decision, JSON in the cluster, text on a terminal.
+
+`event(log, "bound", pod=..., node=...)` gives `{"ts": ..., "level": "info", "logger": ..., "event": "bound", ...}`.
+"""
+
+import logging
+import sys
+from typing import Any, Final, TextIO
+
+import orjson
+
+_FIELDS: Final = "gpushare_fields"
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "ts": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        line |= getattr(record, _FIELDS, {})
+        if record.exc_info:
+            line["stack"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+class _TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{key}={value}" for key, value in getattr(record, _FIELDS, {}).items())
+        line = (
+            f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {record.name} {record.getMessage()} {fields}"
+        )
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def configure(*, level: str = "info", stream: TextIO | None = None, text: bool | None = None) -> None:
+    """Send all logs to one stream. Called by composition roots only.
+
+    Args:
+        level: debug, info, warning or error.
+        stream: standard error by default.
+        text: force text or JSON; by default text on a terminal, JSON elsewhere.
+    """
+    target = stream or sys.stderr
+    handler = logging.StreamHandler(target)
+    as_text = target.isatty() if text is None else text
+    formatter: logging.Formatter = _TextFormatter() if as_text else _JsonFormatter()
+    formatter.converter = _utc
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are ours to report
+
+
+def event(
+    log: logging.Logger, name: str, *, level: int = logging.INFO, exc_info: bool = False, **fields: object
+) -> None:
+    """One decision or incident: a constant name, everything that varies in fields."""
+    log.log(level, name, extra={_FIELDS: fields}, exc_info=exc_info)
+
+
+def _utc(seconds: float | None) -> Any:
+    import time
+
+    return time.gmtime(seconds)

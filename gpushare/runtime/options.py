@@ -1,0 +1,109 @@
+"""Settings: flag, else environment variable, else default, into a frozen dataclass.
+
+A settings class is a frozen dataclass whose fields are made by `option`. `--help` is generated from it.
+"""
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from gpushare.errors import SettingsError
+
+T = TypeVar("T")
+
+
+def option(default: Any, help: str, *, parse: Callable[[str], Any] = str) -> Any:  # noqa: A002 - dataclasses.field returns Any too
+    """A setting.
+
+    Args:
+        default: used when neither flag nor variable is given.
+        help: meaning, unit and reason, for `--help` and the reference page.
+        parse: text -> value; its ValueError or SettingsError becomes the user's message.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "parse": parse})
+
+
+def boolean(text: str) -> bool:
+    """Read true or false."""
+    if text.lower() in {"true", "1", "yes"}:
+        return True
+    if text.lower() in {"false", "0", "no"}:
+        return False
+    raise ValueError("write true or false")
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    """Read one of a few words."""
+
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"write one of {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def positive(text: str) -> float:
+    """Read a number above 0."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError("write a number above 0")
+    return value
+
+
+def port(text: str) -> int:
+    """Read a TCP port; 0 asks the system for a free one."""
+    value = int(text)
+    if not 0 <= value < 65536:
+        raise ValueError("write a port from 0 to 65535")
+    return value
+
+
+def load(cls: type[T], argv: Sequence[str], *, prog: str, environ: Mapping[str, str] | None = None) -> T:
+    """Build settings from flags and environment.
+
+    Args:
+        cls: a dataclass made of `option` fields. Field `memory_unit` is flag `--memory-unit` and variable
+            `GPUSHARE_MEMORY_UNIT`.
+        argv: arguments without the program's name.
+        prog: the program's name, for messages.
+        environ: by default the process's.
+
+    Raises:
+        SettingsError: a value cannot be used; names flag or variable, value and fix.
+    """
+    variables = os.environ if environ is None else environ
+    fields = [field for field in dataclasses.fields(cls) if "help" in field.metadata]  # type: ignore[arg-type]
+    parser = argparse.ArgumentParser(prog=prog, description=cls.__doc__, allow_abbrev=False)
+    for field in fields:
+        flag, variable = spelling(field.name)
+        parser.add_argument(flag, metavar="VALUE", help=f"{field.metadata['help']} [{variable}; {field.default!r}]")
+    given = vars(parser.parse_args(list(argv)))
+    values: dict[str, Any] = {}
+    for field in fields:
+        flag, variable = spelling(field.name)
+        text, source = given[field.name], flag
+        if text is None:
+            text, source = variables.get(variable), variable
+        if text is not None:
+            values[field.name] = _parse(field.metadata["parse"], text, source)
+    return cls(**values)
+
+
+def spelling(name: str) -> tuple[str, str]:
+    """Flag and environment variable of a field."""
+    return "--" + name.replace("_", "-"), "GPUSHARE_" + name.upper()
+
+
+def environment(name: str, default: str | None = None) -> str | None:
+    """A variable that others define, such as KUBECONFIG."""
+    return os.environ.get(name, default)
+
+
+def _parse(parse: Callable[[str], Any], text: str, source: str) -> Any:
+    try:
+        return parse(text)
+    except (ValueError, SettingsError) as error:
+        raise SettingsError(f"{source}={text!r}: {error}") from error

@@ -1,0 +1,101 @@
+"""Memory units. Memory is an int of MiB everywhere inside; units exist at the edges only."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare import errors
+
+_UNIT: Final = re.compile(r"(?P<count>[1-9][0-9]{0,6})?\s?(?P<name>GiB|MiB)")
+_INTEGER: Final = re.compile(r"([0-9]+)(k|M)?")
+# The API server shortens amounts: 16000 comes back as 16k, 2000000 as 2M.
+_DECIMAL: Final = {None: 1, "k": 10**3, "M": 10**6}
+_MAX_UNITS: Final = 10**9  # far above any node; keeps products inside what JSON readers hold exactly
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUnit:
+    """What one unit of `aliyun.com/gpu-mem` stands for in a cluster."""
+
+    mib: int
+    """MiB of one unit, at least 1. 1024 (GiB) unless the administrator chose another."""
+
+    def __post_init__(self) -> None:
+        if self.mib < 1:
+            raise errors.SettingsError(f"memory unit of {self.mib} MiB: must be at least 1 MiB")
+
+    @classmethod
+    def parse(cls, text: str) -> "MemoryUnit":
+        """Read `GiB`, `MiB`, or a multiple such as `256MiB`.
+
+        Raises:
+            SettingsError: the text is none of these.
+        """
+        match = _UNIT.fullmatch(text.strip())
+        if match is None:
+            raise errors.SettingsError(f"memory unit {text!r}: write GiB, MiB or a multiple such as 256MiB")
+        return cls(int(match["count"] or 1) * (1024 if match["name"] == "GiB" else 1))
+
+    @property
+    def name(self) -> str:
+        """`GiB`, `MiB`, or the multiple."""
+        if self.mib == 1:
+            return "MiB"
+        if self.mib == 1024:
+            return "GiB"
+        return f"{self.mib // 1024}GiB" if self.mib % 1024 == 0 else f"{self.mib}MiB"
+
+    def floor(self, mib: int) -> int:
+        """Whole units in so many MiB: what a GPU can hand out."""
+        return mib // self.mib
+
+    def ceil(self, mib: int) -> int:
+        """Units that hold at least so many MiB."""
+        return -(-mib // self.mib)
+
+    def to_mib(self, units: int) -> int:
+        """MiB of so many units."""
+        return units * self.mib
+
+
+GIB: Final = MemoryUnit(1024)
+
+
+def parse_amount(value: object) -> int:
+    """Read an amount of units as a Kubernetes manifest spells it: 3 or "3".
+
+    Raises:
+        ValueError: not a positive whole number of units; the message says what to write instead.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, str, float)):
+        raise ValueError(  # noqa: TRY004 - callers turn every ValueError into a field error
+            f"{value!r} is not a number; write a whole number of units such as 3"
+        )
+    text = str(value).strip()
+    match = _INTEGER.fullmatch(text)
+    if match is None:
+        raise ValueError(_why_not_integer(text))
+    amount = int(match[1]) * _DECIMAL[match[2]]
+    if amount == 0:
+        raise ValueError("0 asks for nothing; remove the entry or write at least 1")
+    if amount > _MAX_UNITS:
+        raise ValueError(f"{text} is more than any node can hold; write a number of units up to {_MAX_UNITS}")
+    return amount
+
+
+def _why_not_integer(text: str) -> str:
+    if text.startswith("-"):
+        return f"{text} is negative; write a whole number of units such as 3"
+    suffix = re.fullmatch(r"([0-9]+)(\.[0-9]+)?(m|k|M|G|T|P|E|[kKMGTPE]i?|[eE][0-9]+)?", text)
+    if suffix and suffix[3] == "m":  # the API server's spelling of a fraction: 0.5 comes back as 500m
+        return f"{text} is not whole (m stands for thousandths); a share is a whole number of units"
+    if suffix and suffix[3]:
+        return f"{text} has a suffix, but the resource is counted in units; write the number alone, such as {suffix[1]}"
+    if suffix:
+        return f"{text} is not whole; a share is a whole number of units"
+    return f"{text!r} is not a number; write a whole number of units such as 3"
+
+
+def minus_or_zero(total_mib: int, used_mib: int) -> int:
+    """What is left of a GPU. Never negative: a GPU that shrank below its use has nothing left."""
+    return max(total_mib - used_mib, 0)

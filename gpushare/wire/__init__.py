@@ -1,0 +1,1 @@
+"""Formats on the wire, each with its reader and writer. Pure."""

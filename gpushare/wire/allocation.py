@@ -1,0 +1,100 @@
+"""`gpushare.dev/allocation` and the annotations derived from it, all written by one Binding."""
+
+from typing import Final
+
+from gpushare import names
+from gpushare.errors import WireError
+from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef
+from gpushare.model.allocation import Allocation, Grant
+from gpushare.model.gpu import NodeInventory
+from gpushare.model.request import ContainerKind
+from gpushare.wire import json
+
+_WHAT: Final = f"annotation {names.ANNOTATION_ALLOCATION}"
+
+
+def encode(allocation: Allocation) -> str:
+    """The annotation's value."""
+    return json.dump(
+        {
+            "version": json.READER_VERSION,
+            "node": allocation.node,
+            "containers": [
+                {
+                    "name": grant.container,
+                    "kind": grant.kind.value,
+                    "gpus": grant.gpus,
+                    "memoryMiB": grant.memory_mib,
+                }
+                for grant in allocation.grants
+            ],
+        }
+    )
+
+
+def decode(text: str, pod: PodRef) -> Allocation:
+    """Read the annotation's value.
+
+    Raises:
+        WireError: not an allocation that this version can read.
+    """
+    value = json.load(text, _WHAT)
+    return Allocation(
+        pod=pod,
+        node=NodeName(json.text(value, "node", _WHAT)),
+        grants=tuple(_grant(entry) for entry in json.objects(value, "containers", _WHAT)),
+    )
+
+
+def _grant(entry: json.JsonObject) -> Grant:
+    gpus = entry.get("gpus")
+    if not isinstance(gpus, list) or not gpus or not all(isinstance(gpu, str) and gpu for gpu in gpus):
+        raise WireError(f"{_WHAT}: field 'gpus' must be a list of UUIDs, found {gpus!r}")
+    if len(set(gpus)) != len(gpus):
+        raise WireError(f"{_WHAT}: field 'gpus' names a GPU twice: {gpus!r}")
+    try:
+        kind = ContainerKind(entry.get("kind"))
+    except ValueError as error:
+        raise WireError(f"{_WHAT}: field 'kind' must be init, sidecar or app, found {entry.get('kind')!r}") from error
+    return Grant(
+        container=ContainerName(json.text(entry, "name", _WHAT)),
+        kind=kind,
+        gpus=tuple(GpuUuid(gpu) for gpu in gpus),
+        memory_mib=json.integer(entry, "memoryMiB", _WHAT),
+    )
+
+
+def binding_annotations(allocation: Allocation, inventory: NodeInventory, assumed_ns: int) -> dict[str, str]:
+    """Everything that the Binding writes on the pod.
+
+    Args:
+        allocation: the decision; every GPU in it is in the inventory.
+        inventory: of the allocation's node.
+        assumed_ns: Unix time of the decision in nanoseconds, Aliyun's format.
+    """
+    unit = inventory.unit
+    result = {names.ANNOTATION_ALLOCATION: encode(allocation)}
+    for grant in allocation.grants:
+        gpus = [inventory.by_uuid[uuid] for uuid in grant.gpus]
+        result[names.PREFIX_DEVICES + grant.container] = ",".join(grant.gpus)
+        result[names.PREFIX_MEMORY + grant.container] = str(grant.memory_mib)
+        result[names.PREFIX_INDEX + grant.container] = ",".join(str(gpu.index) for gpu in gpus)
+        result[names.PREFIX_CAPACITY + grant.container] = str(unit.floor(min(gpu.memory_mib for gpu in gpus)))
+    return result | _aliyun(allocation, inventory, assumed_ns)
+
+
+def _aliyun(allocation: Allocation, inventory: NodeInventory, assumed_ns: int) -> dict[str, str]:
+    unit = inventory.unit
+    total = sum(unit.ceil(grant.memory_mib) * len(grant.gpus) for grant in allocation.grants)
+    gpus = {uuid for grant in allocation.grants for uuid in grant.gpus}
+    result = {
+        names.ALIYUN_POD: str(total),
+        # The choice is final with the Binding, so nothing flips this from "false" later.
+        names.ALIYUN_ASSIGNED: "true",
+        names.ALIYUN_ASSUME_TIME: str(assumed_ns),
+    }
+    if len(gpus) == 1:
+        gpu = inventory.by_uuid[gpus.pop()]
+        result[names.ALIYUN_IDX] = str(gpu.index)
+        result[names.ALIYUN_DEV] = str(unit.floor(gpu.memory_mib))
+    return result

@@ -1,0 +1,1 @@
+"""Tests and their test bed."""

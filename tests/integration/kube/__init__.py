@@ -1,0 +1,1 @@
+"""The HTTP client against a real HTTP server on this machine."""

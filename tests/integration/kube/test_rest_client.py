@@ -1,0 +1,218 @@
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.errors import SettingsError
+from gpushare.kube import api, client
+from gpushare.kube.api import PatchKind
+from gpushare.kube.client import RestClient
+from gpushare.kube.credentials import InClusterCredentials, StaticCredentials
+
+Reply = tuple[int, bytes]
+
+
+class Server:
+    """Answers with what the test says and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.reply: Callable[[], Reply] = lambda: (200, b"{}")
+        self.asked: list[tuple[str, str, str, str, bytes]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                kind, auth = self.headers.get("Content-Type", ""), self.headers.get("Authorization", "")
+                server.asked.append((self.command, self.path, kind, auth, body))
+                status, data = server.reply()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815 - the names that the library wants
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def rest(server: Server) -> Iterator[RestClient]:
+    rest = RestClient(StaticCredentials(server=server.url, token_source=lambda: "secret"))
+    yield rest
+    rest.close()
+
+
+def test_verbs_paths_and_bodies_reach_the_server(server: Server, rest: RestClient) -> None:
+    rest.get("/a", {"limit": "5"})
+    rest.create("/b", {"x": 1}, {"timeout": "3s"})
+    rest.replace("/c", {})
+    rest.patch("/d", {"y": 2})
+    rest.patch("/e", [{"op": "test"}], kind=PatchKind.JSON)
+    rest.delete("/f")
+    assert [(verb, path, kind) for verb, path, kind, _, _ in server.asked] == [
+        ("GET", "/a?limit=5", ""),
+        ("POST", "/b?timeout=3s", "application/json"),
+        ("PUT", "/c", "application/json"),
+        ("PATCH", "/d", "application/merge-patch+json"),
+        ("PATCH", "/e", "application/json-patch+json"),
+        ("DELETE", "/f", ""),
+    ]
+    assert {auth for _, _, _, auth, _ in server.asked} == {"Bearer secret"}
+    assert server.asked[1][4] == b'{"x":1}'
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, api.BadRequestError),
+        (401, api.UnauthorizedError),
+        (403, api.ForbiddenError),
+        (404, api.NotFoundError),
+        (409, api.ConflictError),
+        (410, api.GoneError),
+        (415, api.BadRequestError),
+        (422, api.BadRequestError),
+        (429, api.TooManyRequestsError),
+        (500, api.ServerFaultError),
+        (503, api.ServerFaultError),
+    ],
+)
+def test_a_status_becomes_an_error_with_the_servers_words(
+    server: Server, rest: RestClient, status: int, kind: type[api.KubeError]
+) -> None:
+    server.reply = lambda: (status, json.dumps({"kind": "Status", "message": "why not"}).encode())
+    with pytest.raises(kind, match=r"^why not$"):
+        rest.get("/x")
+
+
+@pytest.mark.parametrize("body", [b"<html>secret</html>", b'{"kind":"Secret","message":"secret"}', b"[]"])
+def test_what_is_no_status_never_reaches_a_message(server: Server, rest: RestClient, body: bytes) -> None:
+    server.reply = lambda: (502, body)
+    with pytest.raises(api.ServerFaultError, match=r"^HTTP 502$"):
+        rest.get("/x")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"), [(b"no json", "GET /x: answer is not JSON ("), (b"[]", "GET /x: answer is not an object")]
+)
+def test_an_answer_that_is_no_object_is_the_servers_fault(
+    server: Server, rest: RestClient, body: bytes, message: str
+) -> None:
+    server.reply = lambda: (200, body)
+    with pytest.raises(api.ServerFaultError, match=re.escape(message)):
+        rest.get("/x")
+
+
+def test_no_answer_is_unreachable(server: Server, rest: RestClient) -> None:
+    release = threading.Event()
+    server.reply = lambda: (release.wait(5), (200, b"{}"))[1]
+    with pytest.raises(api.UnreachableError, match="GET /slow: "):
+        rest.get("/slow", timeout_s=0.1)
+    release.set()
+
+
+def test_a_watch_gives_events_until_the_stream_ends(server: Server, rest: RestClient) -> None:
+    events = [{"type": "ADDED", "object": {"metadata": {"name": str(i)}}} for i in range(3)]
+    server.reply = lambda: (200, b"\n".join(json.dumps(event).encode() for event in events) + b"\n")
+    assert list(rest.watch("/w", {"resourceVersion": "5"}, timeout_s=7)) == events
+    assert server.asked[0][1] == "/w?resourceVersion=5&watch=true&timeoutSeconds=7"
+
+
+@pytest.mark.parametrize("line", [b"{broken\n", b"[]\n", b'{"type":"ADDED"}\n'])
+def test_a_broken_line_cuts_the_watch(server: Server, rest: RestClient, line: bytes) -> None:
+    server.reply = lambda: (200, line)
+    with pytest.raises(api.UnreachableError, match="watch: "):
+        list(rest.watch("/w", {}, timeout_s=1))
+
+
+def test_a_refused_watch_is_an_error(server: Server, rest: RestClient) -> None:
+    server.reply = lambda: (410, b'{"kind":"Status","message":"too old"}')
+    with pytest.raises(api.GoneError, match="too old"):
+        list(rest.watch("/w", {}, timeout_s=1))
+
+
+def test_a_pods_token_is_read_again_after_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "token").write_text("one\n")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.delenv("KUBERNETES_SERVICE_PORT", raising=False)
+    found = InClusterCredentials.load(str(tmp_path))
+    assert (found.server, found.ca_file) == ("https://[fd00::1]:443", str(tmp_path / "ca.crt"))
+
+    class Later:
+        at = 0.0
+
+        def monotonic(self) -> float:
+            return self.at
+
+    clock = Later()
+    found.clock = clock  # type: ignore[assignment]  # only monotonic is needed
+    assert found.token() == "one"
+    (tmp_path / "token").write_text("two")
+    clock.at = 59
+    assert found.token() == "one"
+    clock.at = 61
+    assert found.token() == "two"
+
+
+def test_outside_of_a_cluster_the_fix_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(SettingsError, match="not in a cluster: KUBERNETES_SERVICE_HOST is not set; give --kubeconfig"):
+        client.connect()
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    with pytest.raises(SettingsError, match="no service account token; is automountServiceAccountToken off"):
+        InClusterCredentials.load(str(tmp_path))
+
+
+def kubeconfig(path: Path, server: str) -> str:
+    user = {"name": "u", "user": {"token": "from-file"}}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [user],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path.write_text(json.dumps(config))
+    return str(path)
+
+
+def test_a_kubeconfig_is_used_with_its_credentials(server: Server, tmp_path: Path) -> None:
+    rest = client.connect(kubeconfig(tmp_path / "config", server.url))
+    rest.get("/x")
+    rest.close()
+    assert server.asked[0][3] == "Bearer from-file"
+
+
+def test_a_missing_or_broken_kubeconfig_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=re.escape(f"kubeconfig {tmp_path}/no: no such file")):
+        client.connect(f"{tmp_path}/no")
+    with pytest.raises(SettingsError, match=re.escape(f"kubeconfig {tmp_path}/config: ")):
+        client.connect(kubeconfig(tmp_path / "config", "https://x"), "no-such-context")

@@ -1,0 +1,54 @@
+"""What is written is what is read, whatever the values; and nothing that is read crashes."""
+
+import contextlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.errors import WireError
+from gpushare.identity import NodeName
+from gpushare.model.allocation import Allocation
+from gpushare.model.gpu import NodeInventory
+from gpushare.wire import allocation, inventory, json
+from tests.builders import make_ref
+from tests.strategies import allocations, inventories
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["version", "minReader", "gpus", "unitMiB", "uuid", "index", "node", "containers", "kind"]),
+            inner,
+            max_size=6,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(inventories())
+def test_an_inventory_survives_the_annotation(value: NodeInventory) -> None:
+    assert inventory.decode(inventory.encode(value), NodeName("node-a")) == value
+
+
+@given(allocations)
+def test_an_allocation_survives_the_annotation(value: Allocation) -> None:
+    assert allocation.decode(allocation.encode(value), make_ref()) == value
+
+
+@given(st.text(max_size=60) | json_values.map(lambda value: json.dump({"version": 1, "x": value})))
+def test_garbage_is_a_wire_error(text: str) -> None:
+    with contextlib.suppress(WireError):
+        inventory.decode(text, NodeName("n"))
+    with contextlib.suppress(WireError):
+        allocation.decode(text, make_ref())
+
+
+@given(st.dictionaries(st.sampled_from(["gpus", "unitMiB", "node", "containers"]), json_values))
+def test_wrong_types_in_the_right_places_are_a_wire_error(fields: dict[str, object]) -> None:
+    text = json.dump({"version": 1, **fields})
+    with contextlib.suppress(WireError):
+        inventory.decode(text, NodeName("n"))
+    with contextlib.suppress(WireError):
+        allocation.decode(text, make_ref())

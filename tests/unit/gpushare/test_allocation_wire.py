@@ -1,0 +1,152 @@
+import re
+from dataclasses import replace
+
+import pytest
+
+from gpushare.errors import WireError
+from gpushare.identity import by_index
+from gpushare.model.request import ContainerKind
+from gpushare.units import GIB
+from gpushare.wire import allocation, pods
+from tests.builders import make_allocation, make_container, make_grant, make_inventory, make_pod, make_ref
+
+WHAT = "annotation gpushare.dev/allocation"
+
+
+def test_a_binding_of_one_gpu_speaks_aliyuns_language_too() -> None:
+    written = allocation.binding_annotations(make_allocation("p", make_grant(1)), make_inventory(14, 15), 77)
+    assert written == {
+        "gpushare.dev/allocation": '{"version":1,"node":"node-a","containers":'
+        '[{"name":"main","kind":"app","gpus":["GPU-1"],"memoryMiB":3072}]}',
+        "devices.gpushare.dev/main": "GPU-1",
+        "memory.gpushare.dev/main": "3072",
+        "index.gpushare.dev/main": "1",
+        "capacity.gpushare.dev/main": "15",
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_DEV": "15",
+        "ALIYUN_COM_GPU_MEM_POD": "3",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "77",
+    }
+
+
+def test_a_binding_of_several_gpus_has_a_variable_for_every_container() -> None:
+    grants = make_grant(0, 1, gib=4, container="a"), make_grant(1, gib=2, container="b", kind=ContainerKind.SIDECAR)
+    written = allocation.binding_annotations(make_allocation("p", *grants), make_inventory(14, 15), 77)
+    assert written["devices.gpushare.dev/a"] == "GPU-0,GPU-1"
+    assert written["index.gpushare.dev/a"] == "0,1"
+    assert written["capacity.gpushare.dev/a"] == "14"
+    assert written["devices.gpushare.dev/b"] == "GPU-1"
+    assert written["ALIYUN_COM_GPU_MEM_POD"] == "10"
+    assert "ALIYUN_COM_GPU_MEM_IDX" not in written
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nonsense", f"{WHAT}: not JSON ("),
+        ('{"version":1}', f"{WHAT}: field 'node' must be a text, found None"),
+        ('{"version":1,"node":""}', f"{WHAT}: field 'node' must be a text, found ''"),
+        ('{"version":1,"node":"n"}', f"{WHAT}: field 'containers' must be a list of objects"),
+        (
+            '{"version":1,"node":"n","containers":[{}]}',
+            f"{WHAT}: field 'gpus' must be a list of UUIDs, found None",
+        ),
+        (
+            '{"version":1,"node":"n","containers":[{"gpus":[]}]}',
+            f"{WHAT}: field 'gpus' must be a list of UUIDs, found []",
+        ),
+        (
+            '{"version":1,"node":"n","containers":[{"gpus":["a",1]}]}',
+            f"{WHAT}: field 'gpus' must be a list of UUIDs, found ['a', 1]",
+        ),
+        (
+            '{"version":1,"node":"n","containers":[{"gpus":["a","a"]}]}',
+            f"{WHAT}: field 'gpus' names a GPU twice: ['a', 'a']",
+        ),
+        (
+            '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"x"}]}',
+            f"{WHAT}: field 'kind' must be init, sidecar or app, found 'x'",
+        ),
+        (
+            '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"app"}]}',
+            f"{WHAT}: field 'name' must be a text, found None",
+        ),
+        (
+            '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"app","name":"c","memoryMiB":-1}]}',
+            f"{WHAT}: field 'memoryMiB' must be a whole number, 0 or more, found -1",
+        ),
+    ],
+)
+def test_a_broken_allocation_says_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(WireError, match=re.escape(message)):
+        allocation.decode(text, make_ref())
+
+
+def test_a_pods_allocation_is_what_its_binding_wrote() -> None:
+    given = make_allocation("p", make_grant(1))
+    annotations = allocation.binding_annotations(given, make_inventory(15, 15), 1)
+    assert pods.allocation(make_pod(name="p", node="node-a", annotations=annotations), GIB) == given
+
+
+def test_a_pod_that_is_not_bound_holds_nothing() -> None:
+    annotations = {"gpushare.dev/allocation": allocation.encode(make_allocation("p", make_grant(1)))}
+    assert pods.allocation(make_pod(name="p", annotations=annotations), GIB) is None
+
+
+def test_an_allocation_for_another_node_is_refused() -> None:
+    text = allocation.encode(replace(make_allocation("p", make_grant(1))))
+    pod = make_pod(node="node-b", annotations={"gpushare.dev/allocation": text})
+    with pytest.raises(WireError, match=re.escape(f"{WHAT}: made for node node-a, but the pod is on node-b")):
+        pods.allocation(pod, GIB)
+
+
+def test_a_pod_of_aliyun_gpushare_counts_by_its_spec() -> None:
+    annotations = {"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_POD": "99"}
+    pod = make_pod(make_container("a", 3), make_container("side"), name="p", node="node-a", annotations=annotations)
+    assert pods.allocation(pod, GIB) == make_allocation("p", make_grant(by_index(2), gib=3, container="a"))
+
+
+def test_a_pod_of_ack_counts_on_each_of_its_gpus() -> None:
+    annotations = {"scheduler.framework.gpushare.allocation": '{"1":{"0":4,"3":5}}'}
+    pod = make_pod(make_container("side"), make_container("b", 9), name="p", node="node-a", annotations=annotations)
+    grants = make_grant(by_index(0), gib=4, container="b"), make_grant(by_index(3), gib=5, container="b")
+    assert pods.allocation(pod, GIB) == make_allocation("p", *grants)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "message"),
+    [
+        ({"ALIYUN_COM_GPU_MEM_IDX": "x"}, "ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found 'x'"),
+        ({"ALIYUN_COM_GPU_MEM_IDX": "-1"}, "ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found '-1'"),
+        (
+            {"scheduler.framework.gpushare.allocation": "{"},
+            "scheduler.framework.gpushare.allocation: expected container index, GPU index and units, found '{' (",
+        ),
+        (
+            {"scheduler.framework.gpushare.allocation": '{"7":{"0":1}}'},
+            """expected container index, GPU index and units, found '{"7":{"0":1}}' (list index out of range)""",
+        ),
+        (
+            {"scheduler.framework.gpushare.allocation": '{"0":{"0":-1}}'},
+            """expected container index, GPU index and units, found '{"0":{"0":-1}}' (-1 is negative)""",
+        ),
+        (
+            {"scheduler.framework.gpushare.allocation": "[1]"},
+            "expected container index, GPU index and units, found '[1]' ('list' object has no attribute 'items')",
+        ),
+    ],
+)
+def test_a_broken_allocation_of_another_system_says_what_is_wrong(annotations: dict[str, str], message: str) -> None:
+    with pytest.raises(WireError, match=re.escape(message)):
+        pods.allocation(make_pod(node="node-a", annotations=annotations), GIB)
+
+
+def test_a_pod_of_aliyun_with_a_broken_amount_says_which_container() -> None:
+    pod = make_pod(make_container("a", "1.5"), node="n", annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"})
+    with pytest.raises(WireError, match=re.escape("container a: 1.5 is not whole; a share is a whole number of units")):
+        pods.allocation(pod, GIB)
+
+
+def test_a_pod_without_any_allocation_has_none() -> None:
+    assert pods.allocation(make_pod(node="node-a"), GIB) is None

@@ -1,0 +1,43 @@
+from datetime import UTC, datetime
+
+from gpushare.kube import events
+from gpushare.kube.api import node_path, pod_path
+from gpushare.kube.events import EventType
+from tests.builders import make_ref
+from tests.fakes.kube import FakeKube
+
+NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+
+
+def make(message: str = "no GPU") -> dict[str, object]:
+    return events.event(make_ref("web"), EventType.WARNING, "GpuRefused", message, component="x", now=NOW)
+
+
+def test_an_event_points_at_its_pod() -> None:
+    event = make()
+    assert event["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "name": "web",
+        "namespace": "default",
+        "uid": "uid-web",
+    }
+    assert (event["type"], event["reason"], event["message"]) == ("Warning", "GpuRefused", "no GPU")
+    assert event["firstTimestamp"] == "2026-11-21T10:00:00Z"
+
+
+def test_a_long_message_is_cut_to_what_the_api_server_accepts() -> None:
+    message = str(make("ä" * 2000)["message"])
+    assert len(message.encode()) <= 1024
+    assert message.endswith("ä ...")
+
+
+def test_an_event_is_created_in_its_pods_namespace() -> None:
+    api = FakeKube()
+    events.post(api, make())
+    assert [str(call) for call in api.calls] == ["create /api/v1/namespaces/default/events"]
+
+
+def test_paths_of_objects_and_subresources() -> None:
+    assert pod_path("ns", "p", "binding") == "/api/v1/namespaces/ns/pods/p/binding"
+    assert (node_path("n"), node_path("n", "status")) == ("/api/v1/nodes/n", "/api/v1/nodes/n/status")

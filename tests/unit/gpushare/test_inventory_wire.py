@@ -1,0 +1,84 @@
+import re
+from dataclasses import replace
+
+import pytest
+
+from gpushare.errors import WireError
+from gpushare.identity import NodeName
+from gpushare.model.gpu import GpuHealth
+from gpushare.wire import inventory
+from tests.builders import make_inventory, make_node
+
+NODE = NodeName("node-a")
+WHAT = "annotation gpushare.dev/inventory of node node-a"
+
+
+def test_the_annotation_has_the_promised_fields() -> None:
+    text = (
+        '{"version":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-0","index":0,"model":"Tesla T4","memoryMiB":15360,'
+        '"numa":null,"health":"Healthy"}]}'
+    )
+    assert inventory.encode(make_inventory(15)) == text
+
+
+def test_a_node_without_a_plugin_has_no_inventory() -> None:
+    assert inventory.of_node(make_node()) is None
+    assert inventory.of_node(make_node(make_inventory(15))) == make_inventory(15)
+
+
+def test_gpus_are_ordered_by_index() -> None:
+    both = make_inventory(15, 23)
+    shuffled = replace(both, gpus=both.gpus[::-1])
+    assert inventory.decode(inventory.encode(shuffled), NODE) == both
+
+
+def test_a_health_word_of_a_later_version_keeps_work_away() -> None:
+    text = inventory.encode(make_inventory(15)).replace("Healthy", "Degraded")
+    assert inventory.decode(text, NODE).gpus[0].health is GpuHealth.UNHEALTHY
+
+
+def test_a_later_version_that_only_adds_fields_is_read() -> None:
+    text = inventory.encode(make_inventory(15)).replace('"version":1', '"version":2,"minReader":1,"new":{}')
+    assert inventory.decode(text, NODE) == make_inventory(15)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", f"{WHAT}: not JSON (Input is a zero-length, empty document: line 1 column 1 (char 0))"),
+        ("{", f"{WHAT}: not JSON ("),
+        ("[]", f"{WHAT}: expected a JSON object, found list"),
+        ("{}", f"{WHAT}: field 'version' must be a whole number, 0 or more, found None"),
+        ('{"version":"1"}', f"{WHAT}: field 'version' must be a whole number, 0 or more, found '1'"),
+        ('{"version":true}', f"{WHAT}: field 'version' must be a whole number, 0 or more, found True"),
+        (
+            '{"version":0}',
+            f"{WHAT}: version 0 (readable from version 1), this program reads version 1; upgrade it",
+        ),
+        (
+            '{"version":3,"minReader":2}',
+            f"{WHAT}: version 3 (readable from version 2), this program reads version 1; upgrade it",
+        ),
+        ('{"version":1}', f"{WHAT}: field 'gpus' must be a list of objects"),
+        ('{"version":1,"gpus":[1]}', f"{WHAT}: field 'gpus' must be a list of objects"),
+        ('{"version":1,"gpus":[]}', f"{WHAT}: field 'unitMiB' must be a whole number, 0 or more, found None"),
+        ('{"version":1,"gpus":[],"unitMiB":0}', f"{WHAT}: field 'unitMiB' must be at least 1"),
+        ('{"version":1,"gpus":[{}],"unitMiB":1}', f"{WHAT}, gpus[0]: field 'uuid' must be a text, found None"),
+        (
+            '{"version":1,"gpus":[{"uuid":"a","index":-1}],"unitMiB":1}',
+            f"{WHAT}, gpus[0]: field 'index' must be a whole number, 0 or more, found -1",
+        ),
+        (
+            '{"version":1,"gpus":[{"uuid":"a","index":0,"model":"m","memoryMiB":1,"numa":"x"}],"unitMiB":1}',
+            f"{WHAT}, gpus[0]: field 'numa' must be a whole number, 0 or more, found 'x'",
+        ),
+        (
+            '{"version":1,"unitMiB":1,"gpus":[{"uuid":"a","index":0,"model":"m","memoryMiB":1,"numa":0},'
+            '{"uuid":"a","index":1,"model":"m","memoryMiB":1}]}',
+            f"{WHAT}: node node-a: two GPUs with the same UUID or index",
+        ),
+    ],
+)
+def test_a_broken_inventory_says_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(WireError, match=re.escape(message)):
+        inventory.decode(text, NODE)

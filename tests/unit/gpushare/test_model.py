@@ -1,0 +1,99 @@
+import pytest
+
+from gpushare.identity import ContainerName, GpuUuid, NodeName, PodUid, by_index
+from gpushare.model.allocation import footprint
+from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import ContainerKind, ContainerRequest
+from gpushare.units import GIB
+from tests.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_ref
+
+INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
+
+
+def test_a_gpu_refuses_impossible_values() -> None:
+    with pytest.raises(ValueError, match="index -1 and memory 5 MiB must be 0 or more"):
+        Gpu(uuid=GpuUuid("GPU-x"), index=-1, model="T4", memory_mib=5)
+
+
+def test_two_gpus_of_a_node_cannot_be_the_same() -> None:
+    with pytest.raises(ValueError, match="node a: two GPUs with the same UUID or index"):
+        NodeInventory(node=NodeName("a"), gpus=(make_gpu(0), make_gpu(0)), unit=GIB)
+
+
+def test_every_gpu_is_rounded_down_by_itself() -> None:
+    gpus = (make_gpu(0, mib=15109), make_gpu(1, mib=15109))
+    assert NodeInventory(node=NodeName("a"), gpus=gpus, unit=GIB).total_units == 28
+
+
+def test_a_gpu_known_by_number_is_resolved() -> None:
+    inventory = make_inventory(15, 15)
+    assert inventory.resolve(by_index(1)) == "GPU-1"
+    assert inventory.resolve(by_index(7)) == "index:7"
+
+
+@pytest.mark.parametrize(("memory_mib", "gpu_count"), [(0, 1), (1, 0), (-5, 1)])
+def test_a_request_asks_for_something(memory_mib: int, gpu_count: int) -> None:
+    with pytest.raises(ValueError, match="container c:"):
+        ContainerRequest(container=ContainerName("c"), memory_mib=memory_mib, gpu_count=gpu_count)
+
+
+@pytest.mark.parametrize(
+    ("grants", "gib"),
+    [
+        ([make_grant(0, gib=3)], 3),
+        ([make_grant(0, gib=3), make_grant(0, gib=4)], 7),
+        ([make_grant(0, gib=5, kind=INIT), make_grant(0, gib=3)], 5),
+        ([make_grant(0, gib=5, kind=INIT), make_grant(0, gib=6, kind=INIT)], 6),
+        ([make_grant(0, gib=2, kind=SIDECAR), make_grant(0, gib=5, kind=INIT), make_grant(0, gib=3)], 7),
+        ([make_grant(0, gib=5, kind=INIT), make_grant(0, gib=2, kind=SIDECAR), make_grant(0, gib=4)], 6),
+        ([make_grant(0, gib=9, kind=INIT), make_grant(0, gib=2, kind=SIDECAR), make_grant(0, gib=4)], 9),
+    ],
+)
+def test_a_pods_footprint_follows_kubernetes_formula(grants: list, gib: int) -> None:  # type: ignore[type-arg]  # parametrised literals
+    assert footprint(grants) == {"GPU-0": gib * 1024}
+
+
+def test_containers_on_different_gpus_do_not_add_up() -> None:
+    assert footprint([make_grant(0, 1, gib=2), make_grant(1, gib=3)]) == {"GPU-0": 2048, "GPU-1": 5120}
+
+
+def test_the_grant_of_a_container_is_found_by_name() -> None:
+    allocation = make_allocation("pod", make_grant(0, container="a"), make_grant(1, container="b"))
+    assert allocation.of(ContainerName("b")) == make_grant(1, container="b")
+    assert allocation.of(ContainerName("c")) is None
+
+
+def test_adding_a_pod_twice_changes_nothing() -> None:
+    ledger = make_ledger([15]).with_allocation(make_allocation("a", make_grant(0)))
+    assert ledger.with_allocation(make_allocation("a", make_grant(0))) == ledger
+    assert ledger.free_mib(make_gpu(0)) == 12 * 1024
+
+
+def test_removing_a_pod_gives_its_memory_back() -> None:
+    ledger = make_ledger([15], {0: 9})
+    assert ledger.without(PodUid("uid-holder-0")).free_mib(make_gpu(0)) == 15 * 1024
+    assert ledger.without(PodUid("nobody")) is ledger
+
+
+def test_an_unhealthy_gpu_has_nothing_free() -> None:
+    assert make_ledger([15]).free_mib(make_gpu(0, health=GpuHealth.UNHEALTHY)) == 0
+
+
+def test_a_gpu_that_shrank_is_over_committed_and_has_nothing_free() -> None:
+    ledger = make_ledger([15, 15], {0: 9}).with_inventory(make_inventory(8, 15))
+    assert ledger.free_mib(make_gpu(0, 8)) == 0
+    assert ledger.over_committed() == {"GPU-0": 1024}
+
+
+def test_a_gpu_that_vanished_is_over_committed_by_all_that_is_held_on_it() -> None:
+    assert make_ledger([15, 15], {1: 9}).with_inventory(make_inventory(15)).over_committed() == {"GPU-1": 9 * 1024}
+
+
+def test_pods_of_other_systems_count_by_gpu_number() -> None:
+    held = make_allocation("old", make_grant(str(by_index(1)), gib=4))
+    assert NodeLedger.of(make_inventory(15, 15), [held]).used_mib == {"GPU-1": 4096}
+
+
+def test_a_pod_reads_as_namespace_and_name() -> None:
+    assert str(make_ref("web", "team-a")) == "team-a/web"

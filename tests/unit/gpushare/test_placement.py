@@ -1,0 +1,152 @@
+from dataclasses import replace
+
+import pytest
+
+from gpushare.identity import ContainerName
+from gpushare.model.gpu import GpuHealth
+from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
+from gpushare.model.verdict import Placed, RefusalReason, Refused
+from gpushare.placement import search
+from gpushare.placement.place import place
+from gpushare.placement.score import POLICIES
+from tests.builders import make_gpu, make_inventory, make_ledger, make_shape
+
+
+def gpus(verdict: object) -> list[str]:
+    assert isinstance(verdict, Placed), verdict
+    return [",".join(grant.gpus) for grant in verdict.grants]
+
+
+def refusal(verdict: object) -> tuple[RefusalReason, str, bool]:
+    assert isinstance(verdict, Refused), verdict
+    return verdict.reason, verdict.message, verdict.permanent
+
+
+def test_every_policy_has_a_row() -> None:
+    assert set(POLICIES) == set(Policy)
+
+
+def test_binpack_takes_the_fullest_gpu_that_fits() -> None:
+    assert gpus(place(make_shape(3), make_ledger([15, 15, 15], {0: 4, 1: 9, 2: 13}))) == ["GPU-1"]
+
+
+def test_spread_takes_the_emptiest_gpu() -> None:
+    shape = make_shape(3, policy=Policy.SPREAD)
+    assert gpus(place(shape, make_ledger([15, 15, 15], {0: 4, 1: 9}))) == ["GPU-2"]
+
+
+def test_the_pods_policy_beats_the_clusters() -> None:
+    ledger = make_ledger([15, 15], {0: 4})
+    assert gpus(place(make_shape(3), ledger, Policy.SPREAD)) == ["GPU-1"]
+    assert gpus(place(make_shape(3, policy=Policy.BINPACK), ledger, Policy.SPREAD)) == ["GPU-0"]
+
+
+def test_equal_gpus_are_taken_by_index() -> None:
+    assert gpus(place(make_shape(3), make_ledger([15, 15]))) == ["GPU-0"]
+
+
+def test_several_gpus_of_one_container_are_different() -> None:
+    assert gpus(place(make_shape((3, 2)), make_ledger([15, 15, 15], {1: 2}))) == ["GPU-1,GPU-0"]
+
+
+def test_a_fit_that_greedy_misses_is_found() -> None:
+    """GPUs with 6 and 4 GiB free hold 3 + 3 + 4 only in one way."""
+    assert gpus(place(make_shape(3, 3, 4), make_ledger([6, 4]))) == ["GPU-0", "GPU-0", "GPU-1"]
+
+
+def test_containers_with_different_gpu_counts_are_placed_together() -> None:
+    assert gpus(place(make_shape((4, 2), 1, 6), make_ledger([6, 5, 6]))) == ["GPU-1,GPU-0", "GPU-1", "GPU-2"]
+
+
+def test_an_init_container_shares_the_memory_of_the_app() -> None:
+    containers = (
+        ContainerRequest(container=ContainerName("init"), kind=ContainerKind.INIT, memory_mib=10 * 1024),
+        ContainerRequest(container=ContainerName("app"), memory_mib=9 * 1024),
+    )
+    assert gpus(place(RequestShape(containers=containers), make_ledger([10]))) == ["GPU-0", "GPU-0"]
+
+
+def test_a_sidecar_adds_to_what_starts_after_it() -> None:
+    containers = (
+        ContainerRequest(container=ContainerName("side"), kind=ContainerKind.SIDECAR, memory_mib=2 * 1024),
+        ContainerRequest(container=ContainerName("init"), kind=ContainerKind.INIT, memory_mib=9 * 1024),
+        ContainerRequest(container=ContainerName("app"), memory_mib=1024),
+    )
+    assert isinstance(place(RequestShape(containers=containers), make_ledger([10])), Refused)
+    assert gpus(place(RequestShape(containers=containers), make_ledger([11]))) == ["GPU-0"] * 3
+
+
+def test_a_refusal_has_the_numbers() -> None:
+    ledger = make_ledger([15, 15, 15, 15], {0: 12, 1: 12, 2: 8, 3: 6})
+    message = "needs 10 GiB on one GPU; free per GPU on node-a: 3, 3, 7, 9 GiB"
+    assert refusal(place(make_shape(10), ledger)) == (RefusalReason.INSUFFICIENT_GPU_MEMORY, message, False)
+
+
+def test_a_node_that_could_never_hold_the_pod_says_so() -> None:
+    message = "needs 20 GiB on one GPU; free per GPU on node-a: 15, 12 GiB (its largest GPU has 15 GiB in all)"
+    assert refusal(place(make_shape(20), make_ledger([15, 15], {1: 3}))) == (
+        RefusalReason.INSUFFICIENT_GPU_MEMORY,
+        message,
+        True,
+    )
+
+
+def test_a_refusal_of_several_containers_names_them() -> None:
+    message = "needs 3 GiB on one GPU (c0) + 4 GiB on each of 2 GPUs (c1); free per GPU on node-a: 4, 6 GiB"
+    assert refusal(place(make_shape(3, (4, 2)), make_ledger([4, 6])))[1] == message
+
+
+def test_a_node_with_too_few_gpus_says_how_many() -> None:
+    message = "needs 3 GPUs; node-a has 2"
+    assert refusal(place(make_shape((1, 3)), make_ledger([15, 15]))) == (RefusalReason.TOO_FEW_GPUS, message, True)
+
+
+def unhealthy(*indices: int) -> object:
+    gpus = tuple(make_gpu(i, health=GpuHealth.UNHEALTHY if i in indices else GpuHealth.HEALTHY) for i in range(3))
+    return replace(make_inventory(15), gpus=gpus)
+
+
+@pytest.mark.parametrize(
+    ("bad", "shape", "message"),
+    [
+        (
+            (0,),
+            make_shape(16),
+            "needs 16 GiB on one GPU; free per GPU on node-a: unhealthy, 15, 15 GiB"
+            " (its largest GPU has 15 GiB in all)",
+        ),
+        ((0,), make_shape((1, 3)), "needs 3 GPUs; node-a has 2 healthy (GPU 0 is unhealthy)"),
+        ((0, 2), make_shape((1, 2)), "needs 2 GPUs; node-a has 1 healthy (GPUs 0, 2 are unhealthy)"),
+        ((0, 1, 2), make_shape(1), "node-a has no healthy GPU (GPUs 0, 1, 2 are unhealthy)"),
+    ],
+)
+def test_unhealthy_gpus_are_avoided_and_named(bad: tuple[int, ...], shape: RequestShape, message: str) -> None:
+    ledger = make_ledger([15]).with_inventory(unhealthy(*bad))  # type: ignore[arg-type]  # a builder's result
+    assert refusal(place(shape, ledger))[1] == message
+
+
+def test_a_node_without_gpus_says_so() -> None:
+    assert refusal(place(make_shape(1), make_ledger([])))[:2] == (RefusalReason.NO_HEALTHY_GPU, "node-a has no GPU")
+
+
+@pytest.mark.parametrize(
+    ("policy", "held", "score"),
+    [(Policy.BINPACK, 0, 2), (Policy.BINPACK, 12, 10), (Policy.SPREAD, 0, 8), (Policy.SPREAD, 12, 0)],
+)
+def test_scores_rank_nodes_from_0_to_10(policy: Policy, held: int, score: int) -> None:
+    verdict = place(make_shape(3, policy=policy), make_ledger([15], {0: held} if held else {}))
+    assert isinstance(verdict, Placed)
+    assert verdict.score == score
+
+
+def test_a_pod_made_to_be_hard_is_given_up_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MAX_STEPS", 1)
+    verdict = place(make_shape(3, 3, 4), make_ledger([5, 5]))
+    assert refusal(verdict)[0] is RefusalReason.SEARCH_TOO_LONG
+    assert refusal(verdict)[1].endswith("ask for equal amounts, or use fewer GPU containers")
+
+
+def test_many_equal_containers_on_many_equal_gpus_are_no_hard_case() -> None:
+    """Thirty-two containers of 4 GiB cannot be put on eight GPUs of 15 GiB; three fit on each."""
+    assert refusal(place(make_shape(*[4] * 25), make_ledger([15] * 8)))[0] is RefusalReason.INSUFFICIENT_GPU_MEMORY
+    assert len(gpus(place(make_shape(*[4] * 24), make_ledger([15] * 8)))) == 24

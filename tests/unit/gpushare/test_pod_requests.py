@@ -1,0 +1,187 @@
+from typing import Any
+
+import pytest
+
+from gpushare.errors import InvalidRequestError
+from gpushare.model.request import ContainerKind, ContainerRequest, Policy
+from gpushare.units import GIB, MemoryUnit
+from gpushare.wire import pods
+from tests.builders import make_container, make_pod
+
+LIMIT = "spec.containers[0].resources.limits[aliyun.com/gpu-mem]"
+REQUEST = "spec.containers[0].resources.requests[aliyun.com/gpu-mem]"
+
+
+def wishes(pod: dict[str, Any], unit: MemoryUnit = GIB) -> list[tuple[str, ContainerKind, int, int]]:
+    found = pods.request(pod, unit)
+    assert found is not None
+    return [(w.container, w.kind, w.memory_mib, w.gpu_count) for w in found.shape.containers]
+
+
+def test_gpu_mem_is_units_on_one_gpu() -> None:
+    assert wishes(make_pod(make_container("a", 3))) == [("a", ContainerKind.APP, 3072, 1)]
+    assert wishes(make_pod(make_container("a", "512")), MemoryUnit(1)) == [("a", ContainerKind.APP, 512, 1)]
+
+
+def test_a_pod_that_asks_for_no_gpu_is_no_request() -> None:
+    assert pods.request(make_pod(make_container()), GIB) is None
+    assert not pods.needs_gpu(make_pod(make_container()))
+    assert pods.needs_gpu(make_pod(make_container("a", 0)))
+
+
+def test_containers_come_in_the_order_in_which_they_start() -> None:
+    init = [make_container("i", 1), make_container("s", 2, restartPolicy="Always"), make_container("plain")]
+    assert wishes(make_pod(make_container("a", 3), init=init)) == [
+        ("i", ContainerKind.INIT, 1024, 1),
+        ("s", ContainerKind.SIDECAR, 2048, 1),
+        ("a", ContainerKind.APP, 3072, 1),
+    ]
+
+
+def test_with_the_count_label_the_amount_is_the_total() -> None:
+    pod = make_pod(make_container("a", 8), labels={"aliyun.com/gpu-count": "2"})
+    assert wishes(pod) == [("a", ContainerKind.APP, 4096, 2)]
+
+
+def test_a_count_of_zero_is_no_count() -> None:
+    assert wishes(make_pod(make_container("a", 8), labels={"aliyun.com/gpu-count": "0"}))[0][3] == 1
+
+
+def test_with_the_gpus_annotation_the_amount_is_per_gpu() -> None:
+    pod = make_pod(make_container("a", 3), annotations={"gpushare.dev/gpus": "4"})
+    assert wishes(pod) == [("a", ContainerKind.APP, 3072, 4)]
+
+
+def test_once_multiplied_the_limit_of_the_per_gpu_form_is_a_total() -> None:
+    annotations = {"gpushare.dev/gpus": "4", "gpushare.dev/limits-are-totals": "true"}
+    assert wishes(make_pod(make_container("a", 12), annotations=annotations)) == [("a", ContainerKind.APP, 3072, 4)]
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_a_pod_may_choose_its_policy(policy: Policy) -> None:
+    found = pods.request(make_pod(annotations={"gpushare.dev/gpu-policy": policy.value}), GIB)
+    assert found is not None
+    assert found.shape.policy is policy
+
+
+def test_replicas_have_the_same_shape() -> None:
+    one, two = (pods.request(make_pod(name=name), GIB) for name in ("web-1", "web-2"))
+    assert one is not None
+    assert two is not None
+    assert one.shape == two.shape
+    assert one.shape.containers == (ContainerRequest(container=one.shape.containers[0].container, memory_mib=3072),)
+
+
+def resources(limits: object = None, requests: object = None) -> dict[str, Any]:
+    container = make_container("a")
+    container["resources"] = {}
+    if limits is not None:
+        container["resources"]["limits"] = limits
+    if requests is not None:
+        container["resources"]["requests"] = requests
+    return make_pod(container)
+
+
+COUNT_FIX = (
+    "this resource is for the node's books and cannot be requested; remove it; to use several GPUs, put the label"
+    " aliyun.com/gpu-count on the pod (amounts are totals) or the annotation gpushare.dev/gpus (amounts are per GPU)"
+)
+
+
+@pytest.mark.parametrize(
+    ("pod", "message"),
+    [
+        (make_pod(make_container("a", 0)), f"{LIMIT}: 0 asks for nothing; remove the entry or write at least 1"),
+        (make_pod(make_container("a", "-2")), f"{LIMIT}: -2 is negative; write a whole number of units such as 3"),
+        (
+            make_pod(make_container("a", "10G")),
+            f"{LIMIT}: 10G has a suffix, but the resource is counted in units; write the number alone, such as 10",
+        ),
+        (
+            resources(requests={"aliyun.com/gpu-mem": 3}),
+            "spec.containers[0].resources.limits: requests aliyun.com/gpu-mem without a limit;"
+            " write the same amount under limits",
+        ),
+        (
+            resources({"aliyun.com/gpu-mem": 3}, {"aliyun.com/gpu-mem": 2}),
+            f"{REQUEST}: 2 differs from the limit 3; write 3 or leave requests out",
+        ),
+        (
+            resources({"aliyun.com/gpu-count": 1}),
+            f"spec.containers[0].resources.limits[aliyun.com/gpu-count]: {COUNT_FIX}",
+        ),
+        (
+            resources(requests={"aliyun.com/gpu-count": 1}),
+            f"spec.containers[0].resources.requests[aliyun.com/gpu-count]: {COUNT_FIX}",
+        ),
+        (
+            make_pod(make_container("a", 7), labels={"aliyun.com/gpu-count": "2"}),
+            f"{LIMIT}: 7 cannot be split evenly over 2 GPUs; write 6 or 8",
+        ),
+        (
+            make_pod(make_container("a", 1), labels={"aliyun.com/gpu-count": "2"}),
+            f"{LIMIT}: 1 cannot be split evenly over 2 GPUs; write 2",
+        ),
+        (
+            make_pod(labels={"aliyun.com/gpu-count": "two"}),
+            "metadata.labels[aliyun.com/gpu-count]: not a number of GPUs: 'two' is not a number; write a whole number"
+            ' of units such as 3; write a whole number in quotes, such as "2"',
+        ),
+        (
+            make_pod(annotations={"gpushare.dev/gpus": "65"}),
+            "metadata.annotations[gpushare.dev/gpus]: 65 GPUs are more than any node has; write a number up to 64",
+        ),
+        (
+            make_pod(annotations={"gpushare.dev/gpus": "2"}, labels={"aliyun.com/gpu-count": "2"}),
+            "metadata.annotations[gpushare.dev/gpus]: the label aliyun.com/gpu-count (amounts are totals) contradicts"
+            " it (amounts are per GPU); keep one of the two",
+        ),
+        (
+            make_pod(annotations={"gpushare.dev/gpu-policy": "random"}),
+            "metadata.annotations[gpushare.dev/gpu-policy]: 'random' is no policy; write binpack or spread",
+        ),
+        (
+            make_pod(make_container("a", 3), init=[make_container("i", "x")]),
+            "spec.initContainers[0].resources.limits[aliyun.com/gpu-mem]: 'x' is not a number;"
+            " write a whole number of units such as 3",
+        ),
+    ],
+)
+def test_a_bad_request_says_where_and_what_to_do(pod: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        pods.request(pod, GIB)
+    assert str(caught.value) == message
+
+
+def test_all_errors_of_a_pod_come_at_once() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        pods.request(make_pod(make_container("a", 0), make_container("b", "x")), GIB)
+    assert [error.path for error in caught.value.errors] == [
+        "spec.containers[0].resources.limits[aliyun.com/gpu-mem]",
+        "spec.containers[1].resources.limits[aliyun.com/gpu-mem]",
+    ]
+
+
+def running(field: str) -> dict[str, Any]:
+    return {"phase": "Failed", field: [{"state": {"terminated": {}}}, {"state": {"running": {}}}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "holds"),
+    [
+        ({"phase": "Pending"}, True),
+        ({"phase": "Running"}, True),
+        ({"phase": "Unknown"}, True),
+        (None, True),
+        ({"phase": "Succeeded"}, False),
+        ({"phase": "Failed"}, False),
+        ({"phase": "Failed", "containerStatuses": [{"state": {"terminated": {}}}, {}]}, False),
+        (running("containerStatuses"), True),
+        (running("initContainerStatuses"), True),
+    ],
+)
+def test_memory_is_held_until_the_containers_have_ended(status: dict[str, Any] | None, holds: bool) -> None:
+    pod = make_pod(node="n")
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    pod["status"] = status
+    assert pods.holds_gpus(pod) is holds

@@ -1,0 +1,165 @@
+import io
+import json
+import logging
+import os
+import random
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from gpushare.errors import SettingsError
+from gpushare.runtime import group, logs, options
+from gpushare.runtime.backoff import Backoff
+from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.options import option
+from gpushare.units import GIB, MemoryUnit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a test component can be told."""
+
+    memory_unit: MemoryUnit = option(GIB, "Unit of gpu-mem.", parse=MemoryUnit.parse)
+    port: int = option(8443, "TCP port.", parse=options.port)
+    mode: str = option("auto", "One of two.", parse=options.choice("auto", "never"))
+    verbose: bool = option(False, "More words.", parse=options.boolean)
+    wait_s: float = option(2.0, "Seconds.", parse=options.positive)
+
+
+def load(*argv: str, **environ: str) -> Settings:
+    return options.load(Settings, argv, prog="test", environ=environ)
+
+
+def test_a_flag_beats_the_environment_and_the_environment_the_default() -> None:
+    assert load() == Settings()
+    assert load(GPUSHARE_MEMORY_UNIT="MiB").memory_unit == MemoryUnit(1)
+    assert load("--memory-unit", "256MiB", GPUSHARE_MEMORY_UNIT="MiB").memory_unit == MemoryUnit(256)
+    assert load("--verbose", "yes", "--wait-s=0.5", "--mode", "never") == Settings(
+        verbose=True, wait_s=0.5, mode="never"
+    )
+    assert load(GPUSHARE_VERBOSE="0").verbose is False
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "message"),
+    [
+        (["--port", "99999"], {}, "--port='99999': write a port from 0 to 65535"),
+        (["--port", "x"], {}, "--port='x': invalid literal for int() with base 10: 'x'"),
+        ([], {"GPUSHARE_MODE": "on"}, "GPUSHARE_MODE='on': write one of auto, never"),
+        ([], {"GPUSHARE_VERBOSE": "maybe"}, "GPUSHARE_VERBOSE='maybe': write true or false"),
+        ([], {"GPUSHARE_WAIT_S": "0"}, "GPUSHARE_WAIT_S='0': write a number above 0"),
+        ([], {"GPUSHARE_WAIT_S": "inf"}, "GPUSHARE_WAIT_S='inf': write a number above 0"),
+        (
+            [],
+            {"GPUSHARE_MEMORY_UNIT": "GB"},
+            "GPUSHARE_MEMORY_UNIT='GB': memory unit 'GB': write GiB, MiB or a multiple such as 256MiB",
+        ),
+    ],
+)
+def test_a_bad_setting_says_where_it_came_from(argv: list[str], environ: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        load(*argv, **environ)
+
+
+def test_help_names_flag_variable_and_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        load("--help")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--wait-s VALUE Seconds. [GPUSHARE_WAIT_S; 2.0]" in shown
+
+
+def test_an_environment_variable_of_others_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "x")
+    assert options.environment("KUBECONFIG") == "x"
+
+
+def test_backoff_doubles_up_to_its_cap_and_starts_anew_after_a_success() -> None:
+    backoff = Backoff(first_s=1, cap_s=4, rng=random.Random(1))
+    caps = [1, 2, 4, 4]
+    delays = [backoff.next_s() for _ in caps]
+    assert all(cap / 2 <= delay <= cap for delay, cap in zip(delays, caps, strict=True))
+    backoff.reset()
+    assert backoff.next_s() <= 1
+
+
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield root
+    root.handlers = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_a_log_line_is_json_with_the_fields_of_the_decision() -> None:
+    stream = io.StringIO()
+    logs.configure(stream=stream)
+    logs.event(logging.getLogger("x"), "bound", pod="default/a", gpus=["GPU-1"])
+    logs.event(logging.getLogger("x"), "detail", level=logging.DEBUG)
+    line = json.loads(stream.getvalue())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("ts"))
+    assert line == {"level": "info", "logger": "x", "event": "bound", "pod": "default/a", "gpus": ["GPU-1"]}
+
+
+@pytest.mark.usefixtures("root_logger")
+@pytest.mark.parametrize("text", [True, False])
+def test_a_logged_error_has_its_stack(text: bool) -> None:
+    stream = io.StringIO()
+    logs.configure(stream=stream, text=text, level="debug")
+    try:
+        dict[str, str]()["lost"]
+    except KeyError:
+        logs.event(logging.getLogger("x"), "failed", level=logging.ERROR, exc_info=True, pod="a")
+    assert "KeyError: 'lost'" in stream.getvalue()
+    assert ("ERROR   x failed pod=a" in stream.getvalue()) is text
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_a_group_ends_when_its_first_part_ends() -> None:
+    ended = []
+
+    def waits(stop: threading.Event) -> None:
+        stop.wait()
+        ended.append("waits")
+
+    assert group.run({"waits": waits, "ends": lambda _stop: None}) == 1
+    assert ended == ["waits"]
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_a_part_that_fails_ends_the_group_with_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(_stop: threading.Event) -> None:
+        raise RuntimeError("boom")
+
+    assert group.run({"fails": fails}) == 1
+    assert "part failed" in caplog.messages
+
+
+def test_a_part_that_does_not_end_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    release = threading.Event()
+    group.run({"stuck": lambda _stop: (release.wait(), None)[1], "ends": lambda _stop: None}, grace_s=0.05)
+    release.set()
+    assert "part did not end" in caplog.messages
+
+
+def test_a_signal_ends_the_group_without_an_error() -> None:
+    def waits(stop: threading.Event) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        stop.wait()
+
+    assert group.run({"waits": waits}) == 0
+
+
+def test_the_systems_clock_waits_until_the_event() -> None:
+    clock = SystemClock()
+    stop = threading.Event()
+    assert clock.wait(stop, 0.001) is False
+    stop.set()
+    assert clock.wait(stop, 60) is True
+    assert clock.now().tzinfo is not None
+    assert clock.monotonic() <= clock.monotonic()

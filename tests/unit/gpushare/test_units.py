@@ -1,0 +1,88 @@
+import re
+
+import pytest
+
+from gpushare import units
+from gpushare.errors import SettingsError
+from gpushare.units import GIB, MemoryUnit
+
+
+@pytest.mark.parametrize(
+    ("text", "mib", "name"),
+    [
+        ("GiB", 1024, "GiB"),
+        ("MiB", 1, "MiB"),
+        ("256MiB", 256, "256MiB"),
+        (" 2 GiB ", 2048, "2GiB"),
+        ("1024MiB", 1024, "GiB"),
+    ],
+)
+def test_a_unit_is_read_and_named(text: str, mib: int, name: str) -> None:
+    unit = MemoryUnit.parse(text)
+    assert (unit.mib, unit.name) == (mib, name)
+
+
+@pytest.mark.parametrize("text", ["", "GB", "0MiB", "-1GiB", "1.5GiB", "gib", "MiBs", "12345678MiB"])
+def test_any_other_unit_is_refused_with_the_fix(text: str) -> None:
+    message = f"memory unit {text!r}: write GiB, MiB or a multiple such as 256MiB"
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        MemoryUnit.parse(text)
+
+
+def test_a_unit_has_at_least_one_mib() -> None:
+    with pytest.raises(SettingsError, match="memory unit of 0 MiB: must be at least 1 MiB"):
+        MemoryUnit(0)
+
+
+@pytest.mark.parametrize(("mib", "gib"), [(15109, 14), (24258, 23), (16384, 16), (16383, 15), (0, 0)])
+def test_a_gpu_hands_out_whole_units_only(mib: int, gib: int) -> None:
+    assert GIB.floor(mib) == gib
+
+
+def test_a_share_that_is_no_whole_unit_takes_the_next() -> None:
+    assert (GIB.ceil(1), GIB.ceil(1024), GIB.ceil(1025)) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("value", [3, "3", " 3 ", "0003"])
+def test_an_amount_is_read_as_manifests_spell_it(value: object) -> None:
+    assert units.parse_amount(value) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "amount"), [("16k", 16_000), ("1128k", 1_128_000), ("2M", 2_000_000), ("1000M", 10**9)]
+)
+def test_an_amount_is_read_as_the_api_server_shortens_it(value: str, amount: int) -> None:
+    assert units.parse_amount(value) == amount
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (0, "0 asks for nothing; remove the entry or write at least 1"),
+        ("0", "0 asks for nothing; remove the entry or write at least 1"),
+        ("-1", "-1 is negative; write a whole number of units such as 3"),
+        (-3, "-3 is negative; write a whole number of units such as 3"),
+        (1.5, "1.5 is not whole; a share is a whole number of units"),
+        ("2.0", "2.0 is not whole; a share is a whole number of units"),
+        ("10G", "10G has a suffix, but the resource is counted in units; write the number alone, such as 10"),
+        ("10Gi", "10Gi has a suffix, but the resource is counted in units; write the number alone, such as 10"),
+        ("500m", "500m is not whole (m stands for thousandths); a share is a whole number of units"),
+        ("1e3", "1e3 has a suffix, but the resource is counted in units; write the number alone, such as 1"),
+        ("3Ki", "3Ki has a suffix, but the resource is counted in units; write the number alone, such as 3"),
+        ("three", "'three' is not a number; write a whole number of units such as 3"),
+        ("", "'' is not a number; write a whole number of units such as 3"),
+        ("\u0661", "'\u0661' is not a number; write a whole number of units such as 3"),
+        (None, "None is not a number; write a whole number of units such as 3"),
+        (True, "True is not a number; write a whole number of units such as 3"),
+        ([3], "[3] is not a number; write a whole number of units such as 3"),
+        (float("inf"), "'inf' is not a number; write a whole number of units such as 3"),
+        ("1000000001", "1000000001 is more than any node can hold; write a number of units up to 1000000000"),
+    ],
+)
+def test_a_bad_amount_says_what_to_write(value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        units.parse_amount(value)
+
+
+def test_nothing_is_left_of_a_gpu_that_shrank() -> None:
+    assert (units.minus_or_zero(10, 3), units.minus_or_zero(3, 10)) == (7, 0)

@@ -1,0 +1,173 @@
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gpushare.kube import api as kube
+from gpushare.kube.watch import Reflector
+from tests.builders import Json, make_pod
+from tests.fakes.kube import FakeKube
+
+PODS = "/api/v1/pods"
+
+
+class QuickClock:
+    """Waits are short, but real enough to let another thread work."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        self.at += seconds
+        return stop.wait(0.005)
+
+
+class Mirror:
+    """What a sink knows."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.lists = 0
+        self._changed = threading.Condition()
+
+    def replace(self, objects: list[Json]) -> None:
+        with self._changed:
+            self.names = {obj["metadata"]["name"] for obj in objects}
+            self.lists += 1
+            self._changed.notify_all()
+
+    def upsert(self, obj: Json) -> None:
+        with self._changed:
+            self.names.add(obj["metadata"]["name"])
+            self._changed.notify_all()
+
+    def remove(self, obj: Json) -> None:
+        with self._changed:
+            self.names.discard(obj["metadata"]["name"])
+            self._changed.notify_all()
+
+    def wait_for(self, condition: Callable[["Mirror"], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: condition(self), 5), (self.names, self.lists)
+
+
+@contextmanager
+def running(api: FakeKube, **options: Any) -> Iterator[tuple[Mirror, Reflector]]:
+    mirror, stop = Mirror(), threading.Event()
+    reflector = Reflector(api=api, path=PODS, sink=mirror, clock=QuickClock(), **options)
+    thread = threading.Thread(target=reflector.run, args=(stop,))
+    thread.start()
+    yield mirror, reflector
+    stop.set()
+    api.close()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def seed(api: FakeKube, *names: str) -> None:
+    for name in names:
+        api.seed("/api/v1/namespaces/default/pods", make_pod(name=name))
+
+
+def test_what_is_there_and_what_comes_and_goes_is_mirrored() -> None:
+    api = FakeKube()
+    seed(api, "a", "b")
+    with running(api) as (mirror, reflector):
+        mirror.wait_for(lambda m: m.names == {"a", "b"})
+        assert reflector.synced.is_set()
+        seed(api, "c")
+        api.vanish("/api/v1/namespaces/default/pods/a")
+        mirror.wait_for(lambda m: m.names == {"b", "c"})
+
+
+def test_a_long_list_is_read_page_by_page_and_reduced_at_once() -> None:
+    api = FakeKube()
+    seed(api, *[f"p{i}" for i in range(1101)])
+    with running(api, keep=lambda pod: {"metadata": {"name": pod["metadata"]["name"], "resourceVersion": "1"}}) as (
+        m,
+        _,
+    ):
+        m.wait_for(lambda mirror: len(mirror.names) == 1101)
+    assert api.count("list") == 3
+
+
+def test_a_cut_stream_is_resumed_without_a_new_list() -> None:
+    api = FakeKube()
+    with running(api) as (mirror, _):
+        mirror.wait_for(lambda m: m.lists == 1)
+        api.cut()
+        seed(api, "late")
+        mirror.wait_for(lambda m: m.names == {"late"})
+        assert mirror.lists == 1
+
+
+def test_bookmarks_move_the_version_on() -> None:
+    api = FakeKube()
+    with running(api) as (mirror, reflector):
+        mirror.wait_for(lambda m: m.lists == 1)
+        api.seed("/api/v1/nodes", {"metadata": {"name": "n"}})
+        version = reflector._version
+        while reflector._version == version:
+            api.bookmark()
+
+
+def test_an_expired_version_leads_to_a_new_list() -> None:
+    api = FakeKube()
+    with running(api) as (mirror, _):
+        mirror.wait_for(lambda m: m.lists == 1)
+        seed(api, "x")
+        mirror.wait_for(lambda m: m.names == {"x"})
+        api.vanish("/api/v1/namespaces/default/pods/x")
+        api.compact()
+        api.cut()
+        mirror.wait_for(lambda m: m.lists == 2 and not m.names)
+
+
+def test_an_unreachable_server_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    api = FakeKube()
+    seed(api, "a")
+    api.fail_next(lambda call: call.verb == "list", kube.UnreachableError("no route"), times=3)
+    with running(api) as (mirror, _):
+        mirror.wait_for(lambda m: m.names == {"a"})
+    assert caplog.messages.count("watch failed") == 3
+
+
+def test_an_error_event_in_the_stream_is_an_error() -> None:
+    api = FakeKube()
+
+    class Once(FakeKube):
+        def watch(self, path: str, params: kube.Params, *, timeout_s: float) -> Iterator[kube.JsonObject]:
+            yield {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}
+
+    reflector = Reflector(api=Once(), path=PODS, sink=Mirror(), clock=QuickClock())
+    with pytest.raises(kube.GoneError, match="too old"):
+        reflector._stream(threading.Event())
+    api.close()
+
+
+def test_a_stream_that_lasted_resets_the_back_off() -> None:
+    clock = QuickClock()
+
+    class Slow(FakeKube):
+        streams = 0
+
+        def watch(self, path: str, params: kube.Params, *, timeout_s: float) -> Iterator[kube.JsonObject]:
+            self.streams += 1
+            clock.at += 10
+            if self.streams == 3:
+                stop.set()
+            return iter(())
+
+    stop, api = threading.Event(), Slow()
+    Reflector(api=api, path=PODS, sink=Mirror(), clock=clock)._watch(stop)
+    assert api.streams == 3
+    assert clock.at == 30  # no waits in between
