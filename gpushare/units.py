@@ -10,7 +10,7 @@ _UNIT: Final = re.compile(r"(?P<count>[1-9][0-9]{0,6})?\s?(?P<name>GiB|MiB)")
 _INTEGER: Final = re.compile(r"([0-9]+)(k|M)?")
 # The API server shortens amounts: 16000 comes back as 16k, 2000000 as 2M.
 _DECIMAL: Final = {None: 1, "k": 10**3, "M": 10**6}
-_MAX_UNITS: Final = 10**9  # far above any node; keeps products inside what JSON readers hold exactly
+MAX_UNITS: Final = 10**9  # far above any node; keeps products inside what JSON readers hold exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ def parse_amount(value: object) -> int:
     amount = int(match[1]) * _DECIMAL[match[2]]
     if amount == 0:
         raise ValueError("0 asks for nothing; remove the entry or write at least 1")
-    if amount > _MAX_UNITS:
-        raise ValueError(f"{text} is more than any node can hold; write a number of units up to {_MAX_UNITS}")
+    if amount > MAX_UNITS:
+        raise ValueError(f"{text} is more than any node can hold; write a number of units up to {MAX_UNITS}")
     return amount
 
 

@@ -1,0 +1,1 @@
+"""The webhook's TLS: own CA, leaf, rotation. See README.md."""

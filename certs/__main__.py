@@ -1,0 +1,45 @@
+"""`python -m certs`: make or mend the webhook's certificates once, and say how they are. Shows no secret."""
+
+import sys
+from dataclasses import dataclass
+
+from certs.keeper import CertificateKeeper, Status
+from certs.settings import CertSettings
+from gpushare.errors import GpuShareError
+from gpushare.kube import client
+from gpushare.runtime import logs, options
+from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.options import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Settings(CertSettings):
+    """Make or mend the webhook's certificates once."""
+
+    kubeconfig: str = option("", "path of a kubeconfig; by default the pod's service account")
+
+
+def describe(status: Status, days: float | None) -> str:
+    """The state as text, one line a fact."""
+    leaf = "none" if days is None else f"expires in {days:.1f} days ({status.leaf_expires:%Y-%m-%dT%H:%M:%SZ})"
+    ca = "none" if status.ca_expires is None else f"expires at {status.ca_expires:%Y-%m-%dT%H:%M:%SZ}"
+    carried = "carry the CA" if status.carried else "do not carry the CA yet"
+    return f"leaf: {leaf}\nCA: {ca}\nphase: {status.phase.value}\nwebhook configurations: {carried}"
+
+
+def main() -> int:
+    """Entry point. 0 if the certificates can be served and verified."""
+    logs.configure()
+    try:
+        settings = options.load(_Settings, sys.argv[1:], prog="certs")
+        keeper = CertificateKeeper(api=client.connect(settings.kubeconfig), clock=SystemClock(), settings=settings)
+        status = keeper.ensure_once()
+    except (GpuShareError, OSError) as error:
+        print(f"certs: {error}", file=sys.stderr)
+        return 1
+    print(describe(status, keeper.days_left()))
+    return 0 if status.carried and status.leaf_expires else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""Makes and reads certificates and keys. The only module that uses `cryptography`."""
+
+import hashlib
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes, PublicKeyTypes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from certs.policy import Facts, Unreadable
+
+_BACKDATE: Final = timedelta(hours=1)
+_PEM: Final = serialization.Encoding.PEM
+_DER: Final = serialization.Encoding.DER
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class KeyPair:
+    """A certificate and its private key, PEM. Without a repr, so that no log can show the key."""
+
+    certificate: bytes
+    key: bytes
+
+
+def make_ca(*, now: datetime, life: timedelta) -> KeyPair:
+    """A self-signed CA that may sign leaves only.
+
+    Its subject is unique, so that verifiers that look issuers up by name never try the wrong one of two CAs.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    serial = x509.random_serial_number()
+    subject = _name(f"gpushare-webhook-ca-{serial:040x}"[:60])
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    certificate = (
+        _builder(serial, now, now + life)
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(own, critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return KeyPair(certificate.public_bytes(_PEM), _key_pem(key))
+
+
+def make_leaf(ca: KeyPair, *, names: frozenset[str], now: datetime, life: timedelta) -> KeyPair:
+    """A server certificate for DNS names and IP addresses; it never outlives its CA.
+
+    Raises:
+        ValueError, TypeError: the CA cannot sign; check it by `certs.policy` first.
+    """
+    issuer = x509.load_pem_x509_certificate(ca.certificate)
+    signer = serialization.load_pem_private_key(ca.key, password=None)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+        raise TypeError("the CA's key is neither an elliptic-curve nor an RSA key")
+    key = ec.generate_private_key(ec.SECP256R1())
+    end = min(now + life, issuer.not_valid_after_utc)
+    certificate = (
+        _builder(x509.random_serial_number(), now, end)
+        .subject_name(_name("gpushare-webhook"))
+        .issuer_name(issuer.subject)
+        .public_key(key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in sorted(names)]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(_authority_id(issuer), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    return KeyPair(certificate.public_bytes(_PEM), _key_pem(key))
+
+
+def split(bundle: bytes) -> tuple[bytes, ...]:
+    """The CA certificates of a PEM bundle, each as PEM; empty if the bundle cannot be read."""
+    try:
+        certificates = x509.load_pem_x509_certificates(bundle)
+        return tuple(each.public_bytes(_PEM) for each in certificates if _is_ca(each))
+    except (ValueError, UnsupportedAlgorithm):
+        return ()
+
+
+def read_certificate(pem: bytes, issuers: Sequence[bytes] = ()) -> Facts | Unreadable | None:
+    """Facts of the first certificate in `pem`; None if there is nothing.
+
+    Args:
+        pem: as found.
+        issuers: certificates, PEM, one of which may have signed it.
+    """
+    if not pem.strip():
+        return None
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        return Facts(
+            fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
+            key=_key_fingerprint(certificate.public_key()),
+            issuer=_issuer(certificate, issuers),
+            names=_names(certificate),
+            not_before=certificate.not_valid_before_utc,
+            not_after=certificate.not_valid_after_utc,
+        )
+    except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension):
+        return Unreadable("is no PEM certificate")
+
+
+def read_ca(pem: bytes) -> Facts | Unreadable | None:
+    """Facts of a CA certificate; one that may not sign is unreadable as such."""
+    facts = read_certificate(pem, (pem,))
+    if isinstance(facts, Facts) and not split(pem):
+        return Unreadable("may not sign: basicConstraints do not say CA")
+    return facts
+
+
+def read_key(pem: bytes) -> str | Unreadable | None:
+    """Fingerprint of a private key's public half; None if there is nothing."""
+    if not pem.strip():
+        return None
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return Unreadable("is no PEM private key without a password")
+    if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+        return Unreadable("is neither an elliptic-curve nor an RSA key")
+    return _key_fingerprint(key.public_key())
+
+
+def _issuer(certificate: x509.Certificate, issuers: Sequence[bytes]) -> str | None:
+    for pem in issuers:
+        try:
+            issuer = x509.load_pem_x509_certificate(pem)
+            certificate.verify_directly_issued_by(issuer)
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+            continue
+        return issuer.fingerprint(hashes.SHA256()).hex()
+    return None
+
+
+def _names(certificate: x509.Certificate) -> frozenset[str]:
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return frozenset()
+    return frozenset(str(one.value) for one in found if isinstance(one, x509.DNSName | x509.IPAddress))
+
+
+def _is_ca(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
+def _builder(serial: int, now: datetime, end: datetime) -> x509.CertificateBuilder:
+    backdate = min(_BACKDATE, (end - now) / 10)  # verifiers' clocks may be behind; of short lives it is a small part
+    return x509.CertificateBuilder().serial_number(serial).not_valid_before(now - backdate).not_valid_after(end)
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _authority_id(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    own = x509.SubjectKeyIdentifier.from_public_key(issuer.public_key())
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def _key_fingerprint(key: CertificatePublicKeyTypes | PublicKeyTypes) -> str:
+    encoded = key.public_bytes(_DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(encoded).hexdigest()

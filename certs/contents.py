@@ -1,0 +1,190 @@
+"""What the Secret holds, as a value: read from it, changed by one step, written back."""
+
+import base64
+import binascii
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, assert_never
+
+import orjson
+
+from certs import authority, rotation
+from certs.authority import KeyPair
+from certs.policy import Facts, Pair
+from certs.rotation import Material, Step
+from gpushare import names
+from gpushare.kube.api import JsonObject
+
+ROTATE_ANNOTATION: Final = f"{names.DOMAIN}/rotate"
+_VERSION: Final = 1
+_EMPTY: Final = KeyPair(b"", b"")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Contents:
+    """The Secret's data, PEM. Without a repr, so that no log can show a key."""
+
+    leaf: KeyPair = _EMPTY
+    ca: KeyPair = _EMPTY
+    others: tuple[bytes, ...] = ()
+    """Further CA certificates of the bundle: old ones that still verify leaves in use."""
+    next_ca: KeyPair | None = None
+    since: datetime | None = None
+    rotate: str = ""
+    rotated: str = ""
+
+    @property
+    def bundle(self) -> bytes:
+        """What belongs into caBundle; the CA in use comes first."""
+        coming = (self.next_ca.certificate,) if self.next_ca else ()
+        return b"".join(
+            one if one.endswith(b"\n") else one + b"\n" for one in (self.ca.certificate, *self.others, *coming)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lives:
+    """What new certificates look like."""
+
+    names: frozenset[str]
+    leaf: timedelta
+    ca: timedelta
+
+
+def material(contents: Contents) -> Material:
+    """The facts that decisions rest on."""
+    cas = (contents.ca.certificate, *contents.others)
+    coming = contents.next_ca
+    return Material(
+        leaf=Pair(authority.read_certificate(contents.leaf.certificate, cas), authority.read_key(contents.leaf.key)),
+        ca=_ca(contents.ca),
+        next_ca=_ca(coming) if coming else None,
+        others=len(contents.others),
+        since=contents.since,
+        rotate=contents.rotate,
+        rotated=contents.rotated,
+    )
+
+
+def after(
+    step: Step, before: Contents, lives: Lives, *, served: Contents, known: tuple[bytes, ...], now: datetime
+) -> Contents:
+    """The contents after a step.
+
+    Args:
+        step: as decided.
+        before: the Secret as read; empty contents if there is none.
+        lives: of new certificates.
+        served: what this replica's files hold, for Adopt.
+        known: CA certificates that API servers may still verify with, for Make.
+        now: aware time.
+    """
+    match step:
+        case rotation.Make():
+            ca = authority.make_ca(now=now, life=lives.ca)
+            others = tuple(one for one in known if _valid(one, now))
+            made = replace(before, ca=ca, others=others, next_ca=None, since=now, rotated=before.rotate)
+            return _with_leaf(made, lives, now)
+        case rotation.Adopt():
+            return replace(served, next_ca=None, since=None, rotate=before.rotate, rotated=before.rotated)
+        case rotation.Announce():
+            coming = authority.make_ca(now=now, life=lives.ca)
+            return replace(before, next_ca=coming, since=None, rotated=before.rotate)
+        case rotation.Unconfirm():
+            return replace(before, since=None)
+        case rotation.Confirm():
+            return replace(before, since=now)
+        case rotation.Switch():
+            if before.next_ca is None:
+                raise ValueError("there is no next CA to switch to")
+            others = tuple(one for one in (before.ca.certificate, *before.others) if _valid(one, now))
+            switched = replace(before, ca=before.next_ca, others=others, next_ca=None, since=now)
+            return _with_leaf(switched, lives, now)
+        case rotation.RenewLeaf():
+            return _with_leaf(before, lives, now)
+        case rotation.Retire():
+            return replace(before, others=(), since=None)
+        case _:
+            assert_never(step)
+
+
+def from_secret(secret: JsonObject) -> Contents:
+    """Read a Secret. What cannot be decoded stays as it is, so that the policy reports it; nothing here fails."""
+    data = secret.get("data") or {}
+    values = {key: _decode(value) for key, value in data.items()}
+    cas = authority.split(values.get("ca.crt", b""))
+    coming = KeyPair(values.get("next-ca.crt", b""), values.get("next-ca.key", b""))
+    announced = bool(coming.certificate or coming.key)
+    since, rotated = _state(values.get("state.json", b""))
+    normal = authority.split(coming.certificate)
+    return Contents(
+        leaf=KeyPair(values.get("tls.crt", b""), values.get("tls.key", b"")),
+        ca=KeyPair(cas[0] if cas else values.get("ca.crt", b""), values.get("ca.key", b"")),
+        others=tuple(one for one in cas[1:] if one not in normal),
+        next_ca=coming if announced else None,
+        since=since,
+        rotate=_rotate(secret),
+        rotated=rotated,
+    )
+
+
+def into_secret(contents: Contents, secret: JsonObject) -> JsonObject:
+    """A copy of the Secret with these contents; its metadata and foreign keys stay."""
+    state = {
+        "version": _VERSION,
+        "since": contents.since.isoformat() if contents.since else None,
+        "rotated": contents.rotated,
+    }
+    coming = contents.next_ca or _EMPTY
+    ours = {
+        "tls.crt": contents.leaf.certificate,
+        "tls.key": contents.leaf.key,
+        "ca.crt": contents.bundle,
+        "ca.key": contents.ca.key,
+        "next-ca.crt": coming.certificate,
+        "next-ca.key": coming.key,
+        "state.json": orjson.dumps(state),
+    }
+    foreign = {key: value for key, value in (secret.get("data") or {}).items() if key not in ours}
+    data = {key: base64.b64encode(value).decode() for key, value in ours.items() if value}
+    for required in ("tls.crt", "tls.key"):
+        data.setdefault(required, "")  # the API server insists on them in a kubernetes.io/tls Secret
+    return {**secret, "data": {**foreign, **data}}
+
+
+def _ca(pair: KeyPair) -> Pair:
+    return Pair(authority.read_ca(pair.certificate), authority.read_key(pair.key))
+
+
+def _with_leaf(contents: Contents, lives: Lives, now: datetime) -> Contents:
+    return replace(contents, leaf=authority.make_leaf(contents.ca, names=lives.names, now=now, life=lives.leaf))
+
+
+def _valid(certificate: bytes, now: datetime) -> bool:
+    facts = authority.read_ca(certificate)
+    return isinstance(facts, Facts) and now < facts.not_after
+
+
+def _rotate(secret: JsonObject) -> str:
+    annotations: dict[str, Any] = (secret.get("metadata") or {}).get("annotations") or {}
+    return str(annotations.get(ROTATE_ANNOTATION, ""))
+
+
+def _state(encoded: bytes) -> tuple[datetime | None, str]:
+    """Of a newer version, what this one knows; of garbage, nothing."""
+    try:
+        state = orjson.loads(encoded)
+        since = state.get("since")
+        stamp = datetime.fromisoformat(since) if since else None
+        aware = stamp if stamp is None or stamp.tzinfo else None
+        return aware, str(state.get("rotated") or "")
+    except (ValueError, TypeError, AttributeError):
+        return None, ""
+
+
+def _decode(value: object) -> bytes:
+    text = str(value).encode()
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return text

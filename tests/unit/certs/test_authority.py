@@ -1,0 +1,125 @@
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from certs import authority
+from certs.authority import KeyPair
+from certs.contents import Contents
+from certs.policy import Facts, Unreadable
+from certs.store import FileStore
+from tests.unit.certs.world import START, verifies
+
+DAY = timedelta(days=1)
+CA = authority.make_ca(now=START, life=730 * DAY)
+OTHER = authority.make_ca(now=START, life=730 * DAY)
+LEAF = authority.make_leaf(CA, names=frozenset({"webhook.svc", "10.0.0.7"}), now=START, life=90 * DAY)
+
+
+def read(pem: bytes, *issuers: bytes) -> Facts:
+    facts = authority.read_certificate(pem, issuers)
+    assert isinstance(facts, Facts)
+    return facts
+
+
+def test_a_leaf_serves_its_names_only_and_may_not_sign() -> None:
+    certificate = x509.load_pem_x509_certificate(LEAF.certificate)
+    usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [ExtendedKeyUsageOID.SERVER_AUTH]
+    assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert read(LEAF.certificate).names == {"webhook.svc", "10.0.0.7"}
+    key = certificate.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    assert key.curve.name == "secp256r1"
+
+
+def test_certificates_begin_an_hour_ago_for_clocks_that_are_behind() -> None:
+    assert read(CA.certificate).not_before == START - timedelta(hours=1)
+    short = authority.make_leaf(CA, names=frozenset({"x"}), now=START, life=timedelta(minutes=10))
+    assert read(short.certificate).not_before == START - timedelta(minutes=1)
+
+
+def test_a_leaf_never_outlives_its_ca() -> None:
+    brief = authority.make_ca(now=START, life=DAY)
+    leaf = authority.make_leaf(brief, names=frozenset({"x"}), now=START, life=90 * DAY)
+    assert read(leaf.certificate).not_after == START + DAY
+
+
+def test_the_issuer_is_found_by_signature_among_several() -> None:
+    assert (
+        read(LEAF.certificate, b"garbage", OTHER.certificate, CA.certificate).issuer == read(CA.certificate).fingerprint
+    )
+    assert read(LEAF.certificate, OTHER.certificate).issuer is None
+
+
+def test_every_ca_has_a_subject_of_its_own() -> None:
+    subjects = {x509.load_pem_x509_certificate(pem).subject for pem in (CA.certificate, OTHER.certificate)}
+    assert len(subjects) == 2
+
+
+def test_a_bundle_is_split_into_its_ca_certificates() -> None:
+    bundle = b"# old\n" + CA.certificate + LEAF.certificate + OTHER.certificate
+    assert authority.split(bundle) == (CA.certificate, OTHER.certificate)
+    assert authority.split(b"") == authority.split(b"garbage") == ()
+
+
+def test_key_and_certificate_have_one_fingerprint() -> None:
+    assert authority.read_key(LEAF.key) == read(LEAF.certificate).key != authority.read_key(CA.key)
+
+
+def locked_key() -> bytes:
+    return rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
+    )
+
+
+@pytest.mark.parametrize(
+    "pem", [b"garbage", b"\xff\xfe", LEAF.key, b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+)
+def test_what_is_no_certificate_is_unreadable(pem: bytes) -> None:
+    assert authority.read_certificate(pem) == Unreadable("is no PEM certificate")
+    assert authority.read_ca(pem) == Unreadable("is no PEM certificate")
+
+
+@pytest.mark.parametrize("pem", [b"garbage", b"\xff\xfe", LEAF.certificate, locked_key()])
+def test_what_is_no_key_is_unreadable(pem: bytes) -> None:
+    assert authority.read_key(pem) == Unreadable("is no PEM private key without a password")
+
+
+def test_a_key_that_cannot_sign_for_tls_is_unreadable() -> None:
+    key = ed25519.Ed25519PrivateKey.generate()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    assert authority.read_key(pem) == Unreadable("is neither an elliptic-curve nor an RSA key")
+    with pytest.raises(TypeError, match="neither an elliptic-curve nor an RSA key"):
+        authority.make_leaf(KeyPair(CA.certificate, pem), names=frozenset({"x"}), now=START, life=DAY)
+
+
+def test_a_certificate_without_names_has_none() -> None:
+    assert read(CA.certificate).names == frozenset()
+
+
+def test_a_leaf_is_no_ca() -> None:
+    assert authority.read_ca(LEAF.certificate) == Unreadable("may not sign: basicConstraints do not say CA")
+
+
+@pytest.mark.parametrize("pem", [b"", b"  \n"])
+def test_nothing_is_nothing(pem: bytes) -> None:
+    assert authority.read_certificate(pem) is authority.read_ca(pem) is authority.read_key(pem) is None
+
+
+def test_keys_do_not_show_in_messages() -> None:
+    assert "PRIVATE" not in repr(LEAF)
+    assert "PRIVATE" not in repr(Contents(leaf=LEAF))
+
+
+def test_a_client_verifies_by_name_address_and_ca(tmp_path: Path) -> None:
+    FileStore(tmp_path).save(Contents(leaf=LEAF, ca=KeyPair(CA.certificate, b"")))
+    assert verifies(tmp_path, CA.certificate, server="webhook.svc")
+    assert verifies(tmp_path, CA.certificate, server="10.0.0.7")
+    assert verifies(tmp_path, OTHER.certificate + CA.certificate, server="webhook.svc")
+    assert not verifies(tmp_path, OTHER.certificate, server="webhook.svc")
+    assert not verifies(tmp_path, CA.certificate, server="elsewhere.svc")

@@ -1,0 +1,85 @@
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from certs import __main__ as command
+from certs.__main__ import describe
+from certs.settings import CertSettings
+from gpushare.errors import SettingsError
+from gpushare.kube import api as kube
+from gpushare.runtime import options
+from tests.unit.certs.world import SECRET, World
+
+
+def test_the_state_is_told_in_four_lines_without_a_secret(world: World) -> None:
+    world.clock.at = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    keeper = world.replica()
+    status = keeper.ensure_once()
+    assert describe(status, keeper.days_left()) == (
+        "leaf: expires in 90.0 days (2026-05-30T12:00:00Z)\n"
+        "CA: expires at 2028-02-29T12:00:00Z\n"
+        "phase: steady\n"
+        "webhook configurations: carry the CA"
+    )
+    assert describe(replace(status, leaf_expires=None, ca_expires=None, carried=False), None) == (
+        "leaf: none\nCA: none\nphase: steady\nwebhook configurations: do not carry the CA yet"
+    )
+
+
+def test_the_command_makes_what_is_missing(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpushare.kube.client.connect", lambda _kubeconfig: world.api)
+    monkeypatch.setattr("sys.argv", ["certs", "--cert-dir", str(tmp_path)])
+    monkeypatch.setattr("gpushare.runtime.logs.configure", lambda: None)
+    assert command.main() == 0
+    assert capsys.readouterr().out.startswith("leaf: expires in 90.0 days")
+    world.api.fail_next(lambda call: call.path == SECRET, kube.ForbiddenError("secrets: no"))
+    assert command.main() == 1
+    assert capsys.readouterr().err == "certs: secrets: no\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"GPUSHARE_CERT_SOURCE": "vault"}, "GPUSHARE_CERT_SOURCE='vault': write one of self, files"),
+        ({"GPUSHARE_CERT_CHECK_S": "0"}, "GPUSHARE_CERT_CHECK_S='0': write a number above 0"),
+        (
+            {"GPUSHARE_CERT_PROPAGATION_S": "-1"},
+            "GPUSHARE_CERT_PROPAGATION_S='-1': write a number of seconds, 0 or more",
+        ),
+        (
+            {"GPUSHARE_CERT_RETIRE_S": "30"},
+            "cert_retire_s=30: replicas look every cert_check_s=30 seconds; write at least 60",
+        ),
+        (
+            {"GPUSHARE_CERT_CA_DAYS": "100"},
+            "cert_ca_days=100: a CA must outlive its leaves by far; write at least 180",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(variables: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        options.load(CertSettings, [], prog="certs", environ=variables)
+    assert str(caught.value) == message
+
+
+def test_defaults_are_pinned() -> None:
+    assert CertSettings() == CertSettings(
+        cert_source="self",
+        cert_dir="/run/gpushare/certs",
+        namespace="gpushare-system",
+        cert_extra_names=(),
+        cert_check_s=30.0,
+        cert_propagation_s=60.0,
+        cert_retire_s=600.0,
+        cert_leaf_days=90.0,
+        cert_ca_days=730.0,
+    )
+
+
+def test_names_are_separated_by_commas() -> None:
+    loaded = options.load(CertSettings, ["--cert-extra-names", "a.example, 10.0.0.1,"], prog="certs", environ={})
+    assert loaded.cert_extra_names == ("a.example", "10.0.0.1")

@@ -1,0 +1,153 @@
+"""Every API server, however late it hears of a bundle, verifies every replica, however late it takes up a leaf."""
+
+import random
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from certs.keeper import CertificateKeeper
+from certs.rotation import Phase
+from tests.unit.certs.world import SECRET, World, verifies
+
+PROPAGATION_S, TICK_S = 60, 5
+
+
+class Watchers:
+    """API servers that see each configuration up to the propagation time late, and replicas that look now and then."""
+
+    def __init__(self, world: World, replicas: list[CertificateKeeper]) -> None:
+        self.world, self.replicas = world, replicas
+        self.rng = random.Random(7)
+        self.history: list[frozenset[bytes]] = []
+        self.phases: list[Phase] = []
+
+    def check(self) -> None:
+        self.history.append(frozenset(self.world.bundles()))
+        recent = frozenset().union(*self.history[-(PROPAGATION_S // TICK_S) :])
+        for replica in self.replicas:
+            assert all(verifies(replica.settings.cert_dir, bundle) for bundle in recent)
+
+    def live(self, seconds: int, *, lazy: bool) -> None:
+        for tick in range(seconds // TICK_S):
+            self.world.pass_s(TICK_S)
+            for replica in self.replicas:
+                if not lazy or tick % 3 == 0 or self.rng.random() < 0.3:
+                    self.phases.append(replica.ensure_once().phase)
+            self.check()
+
+
+def ask(world: World) -> None:
+    world.ask_rotation("2026-03-01")
+
+
+def delete(world: World) -> None:
+    world.api.vanish(SECRET)
+
+
+def lose_ca_key(world: World) -> None:
+    world.corrupt(ca_key=None)
+
+
+def damage_all(world: World) -> None:
+    world.corrupt(ca_key=None, ca_crt="%%", tls_crt="%%", tls_key=None)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("cause", [ask, delete, lose_ca_key, damage_all])
+def test_no_handshake_fails_while_the_ca_is_replaced(world: World, cause: Callable[[World], None], lazy: bool) -> None:
+    replicas = [world.replica(name) for name in "abc"]
+    for replica in replicas:
+        replica.ensure_once()
+    before = world.secret()
+    watchers = Watchers(world, replicas)
+    watchers.live(PROPAGATION_S, lazy=lazy)
+    cause(world)
+    watchers.live(PROPAGATION_S + 120 + PROPAGATION_S + 60, lazy=lazy)
+    after = world.secret()
+    assert list(dict.fromkeys(watchers.phases)) == [Phase.STEADY, Phase.ANNOUNCING, Phase.RETIRING]
+    assert watchers.phases[-1] is Phase.STEADY
+    assert after.ca.certificate != before.ca.certificate
+    assert after.bundle == after.ca.certificate
+    assert set(world.bundles()) == {after.bundle}
+
+
+def test_a_ca_is_replaced_well_before_it_expires(world: World) -> None:
+    replica = world.replica()
+    world.clock.at -= timedelta(days=488)
+    replica.ensure_once()
+    before = world.secret()
+    world.clock.at += timedelta(days=488)  # past two thirds of the CA's life, and of the leaf's
+    replica.ensure_once()
+    watchers = Watchers(world, [replica])
+    watchers.live(400, lazy=False)
+    assert world.secret().ca.certificate != before.ca.certificate
+    assert watchers.phases[-1] is Phase.STEADY
+
+
+def test_restarts_at_any_moment_of_a_rotation_lose_nothing(world: World) -> None:
+    world.replica("a").ensure_once()
+    world.ask_rotation("1")
+    for tick in range(60):
+        world.pass_s(TICK_S)
+        fresh = world.replica(f"restarted-{tick}")
+        fresh.ensure_once()
+        assert all(verifies(fresh.settings.cert_dir, bundle) for bundle in world.bundles())
+    assert world.replica().ensure_once().phase is Phase.STEADY
+    assert world.secret().rotated == "1"
+
+
+def test_a_value_is_rotated_for_once_and_the_next_value_again(world: World) -> None:
+    keeper = world.replica()
+    keeper.ensure_once()
+    cas = [world.secret().ca.certificate]
+    for value in ("1", "1", "2"):
+        world.ask_rotation(value)
+        for _ in range(80):
+            world.pass_s(TICK_S)
+            keeper.ensure_once()
+        cas.append(world.secret().ca.certificate)
+    assert cas[0] != cas[1] == cas[2] != cas[3]
+
+
+def test_the_switch_waits_until_both_configurations_were_read_back(world: World) -> None:
+    from gpushare.kube import api as kube
+    from tests.unit.certs.world import VALIDATING
+
+    keeper = world.replica()
+    keeper.ensure_once()
+    before = world.secret()
+    world.ask_rotation("1")
+    world.api.fail_next(
+        lambda call: call.path == VALIDATING and call.verb == "update", kube.ForbiddenError("no"), times=40
+    )
+    for _ in range(40):
+        world.pass_s(TICK_S)
+        keeper.ensure_once()
+    assert world.secret().leaf.key == before.leaf.key
+    for _ in range(12):
+        keeper.ensure_once()
+        assert world.secret().leaf.key == before.leaf.key
+        world.pass_s(TICK_S)
+    keeper.ensure_once()
+    assert world.secret().leaf.key != before.leaf.key
+
+
+def test_a_bundle_that_vanishes_restarts_the_waiting_time(world: World) -> None:
+    keeper = world.replica()
+    keeper.ensure_once()
+    before = world.secret()
+    world.ask_rotation("1")
+    keeper.ensure_once()
+    world.pass_s(55)
+    world.api.edit(
+        "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpushare-webhook",
+        lambda body: body["webhooks"][1]["clientConfig"].pop("caBundle"),
+    )
+    keeper.ensure_once()
+    world.pass_s(10)
+    keeper.ensure_once()
+    assert world.secret().leaf.key == before.leaf.key
+    world.pass_s(50)
+    keeper.ensure_once()
+    assert world.secret().leaf.key != before.leaf.key

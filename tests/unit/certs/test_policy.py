@@ -1,0 +1,76 @@
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from certs import policy
+from certs.policy import Facts, Keep, Pair, Reason, Renew, Unreadable, Wanted
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+GOOD = Facts(
+    fingerprint="leaf",
+    key="key",
+    issuer="ca",
+    names=frozenset({"webhook.svc", "webhook.svc.cluster.local"}),
+    not_before=NOW - 30 * DAY,
+    not_after=NOW + 60 * DAY,
+)
+WANTED = Wanted(title="leaf", names=frozenset({"webhook.svc"}), issuers=frozenset({"ca"}))
+OLD = replace(GOOD, not_before=NOW - 60 * DAY, not_after=NOW + 30 * DAY)
+DEAD = replace(GOOD, not_after=NOW)
+
+
+@pytest.mark.parametrize(
+    ("pair", "reason", "message"),
+    [
+        (Pair(None, None), Reason.MISSING, "leaf: certificate and private key missing"),
+        (Pair(None, "key"), Reason.MISSING, "leaf: certificate missing"),
+        (Pair(GOOD, None), Reason.MISSING, "leaf: private key missing"),
+        (Pair(Unreadable("is no PEM"), None), Reason.MISSING, "leaf: private key missing"),
+        (Pair(Unreadable("is no PEM"), "key"), Reason.UNREADABLE, "leaf: certificate is no PEM"),
+        (Pair(GOOD, Unreadable("is no PEM")), Reason.UNREADABLE, "leaf: private key is no PEM"),
+        (Pair(GOOD, "other"), Reason.KEY_MISMATCH, "leaf: private key does not belong to the certificate"),
+        (Pair(replace(GOOD, names=frozenset({"x"})), "key"), Reason.WRONG_NAMES, "leaf: lacks webhook.svc"),
+        (Pair(replace(GOOD, issuer="old"), "key"), Reason.UNKNOWN_ISSUER, "leaf: not signed by the CA in use"),
+        (Pair(replace(GOOD, issuer=None), "key"), Reason.UNKNOWN_ISSUER, "leaf: not signed by the CA in use"),
+        (Pair(DEAD, "key"), Reason.EXPIRED, "leaf: expired at 2026-03-01T00:00:00Z"),
+        (
+            Pair(OLD, "key"),
+            Reason.NEAR_EXPIRY,
+            "leaf: 67% of its life is over, expires at 2026-03-31T00:00:00Z",
+        ),
+        (
+            Pair(replace(DEAD, issuer="old"), "other"),
+            Reason.KEY_MISMATCH,
+            "leaf: private key does not belong to the certificate",
+        ),
+    ],
+)
+def test_a_leaf_is_renewed_for_the_first_reason_of_the_list(pair: Pair, reason: Reason, message: str) -> None:
+    assert policy.check(policy.LEAF, pair, WANTED, NOW) == Renew(reason, message)
+
+
+@pytest.mark.parametrize(
+    ("pair", "reason", "message"),
+    [
+        (Pair(None, None), Reason.MISSING, "CA: certificate and private key missing"),
+        (Pair(Unreadable("may not sign"), "key"), Reason.UNREADABLE, "CA: certificate may not sign"),
+        (Pair(GOOD, "other"), Reason.KEY_MISMATCH, "CA: private key does not belong to the certificate"),
+        (Pair(DEAD, "key"), Reason.EXPIRED, "CA: expired at 2026-03-01T00:00:00Z"),
+        (Pair(OLD, "key"), Reason.NEAR_EXPIRY, "CA: 67% of its life is over, expires at 2026-03-31T00:00:00Z"),
+    ],
+)
+def test_a_ca_is_renewed_for_the_first_reason_of_the_list(pair: Pair, reason: Reason, message: str) -> None:
+    assert policy.check(policy.CA, pair, Wanted(title="CA"), NOW) == Renew(reason, message)
+
+
+def test_a_good_certificate_is_kept_until_two_thirds_of_its_life() -> None:
+    at = policy.renewal_time(GOOD, 2 / 3)
+    assert at == NOW + 30 * DAY
+    assert policy.check(policy.LEAF, Pair(GOOD, "key"), WANTED, at - timedelta(seconds=1)) == Keep()
+    assert policy.check(policy.LEAF, Pair(GOOD, "key"), WANTED, at) != Keep()
+
+
+def test_only_a_certificate_near_its_expiry_can_still_be_used() -> None:
+    assert [reason for reason in Reason if not Renew(reason, "").urgent] == [Reason.NEAR_EXPIRY]

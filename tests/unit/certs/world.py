@@ -1,0 +1,121 @@
+"""A cluster in memory with a clock that tests turn, keepers as replicas, and TLS handshakes without a socket."""
+
+import base64
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from certs import contents, inject, store
+from certs.contents import Contents
+from certs.keeper import CertificateKeeper
+from certs.settings import CertSettings
+from gpushare import names
+from gpushare.kube.api import JsonObject
+from tests.fakes.kube import FakeKube
+
+START = datetime.now(UTC).replace(microsecond=0)  # handshakes are verified at the machine's time
+SECRETS = f"/api/v1/namespaces/{names.NAMESPACE}/secrets"
+SECRET = f"{SECRETS}/{names.WEBHOOK_SECRET}"
+SERVER = f"{names.WEBHOOK_SERVICE}.{names.NAMESPACE}.svc"
+MUTATING, VALIDATING = inject.CONFIGURATIONS
+SHORT: dict[str, Any] = {"cert_check_s": 5.0, "cert_propagation_s": 60.0, "cert_retire_s": 120.0}
+
+
+@dataclass
+class TurnedClock:
+    """Stands still unless a test or a wait moves it."""
+
+    at: datetime = START
+    waits: list[float] = field(default_factory=list)
+    on_wait: Callable[[], object] = lambda: None
+
+    def now(self) -> datetime:
+        return self.at
+
+    def monotonic(self) -> float:
+        return (self.at - START).total_seconds()
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        self.waits.append(seconds)
+        self.at += timedelta(seconds=seconds)
+        self.on_wait()
+        return stop.is_set()
+
+
+@dataclass
+class World:
+    """One cluster; each replica has a directory of its own."""
+
+    root: Path
+    api: FakeKube = field(default_factory=FakeKube)
+    clock: TurnedClock = field(default_factory=TurnedClock)
+
+    def __post_init__(self) -> None:
+        for path in (MUTATING, VALIDATING):
+            self.configure(path)
+
+    def configure(self, path: str) -> None:
+        """Create a webhook configuration as the manifests do: without a bundle."""
+        service = {"name": names.WEBHOOK_SERVICE, "namespace": names.NAMESPACE}
+        hooks = [{"name": f"{each}.gpushare.dev", "clientConfig": {"service": service}} for each in ("gpu", "other")]
+        name = path.rpartition("/")[2]
+        self.api.seed(path.rpartition("/")[0], {"metadata": {"name": name}, "webhooks": hooks})
+
+    def replica(self, name: str = "a", **settings: object) -> CertificateKeeper:
+        chosen = CertSettings(**{"cert_dir": str(self.root / name), **SHORT, **settings})
+        return CertificateKeeper(api=self.api, clock=self.clock, settings=chosen)
+
+    def pass_s(self, seconds: float) -> None:
+        self.clock.at += timedelta(seconds=seconds)
+
+    def secret(self) -> Contents:
+        return contents.from_secret(self.api.read(SECRET))
+
+    def corrupt(self, **values: str | None) -> None:
+        """Set keys of the Secret's data to raw text (dots as underscores); None removes them."""
+
+        def change(secret: JsonObject) -> None:
+            for key, value in values.items():
+                spelled = {"tls_crt": "tls.crt", "tls_key": "tls.key", "ca_crt": "ca.crt", "ca_key": "ca.key"}
+                secret["data"].pop(spelled.get(key, key), None)
+                if value is not None:
+                    secret["data"][spelled.get(key, key)] = value
+
+        self.api.edit(SECRET, change)
+
+    def ask_rotation(self, value: str) -> None:
+        self.api.edit(
+            SECRET,
+            lambda secret: secret["metadata"].setdefault("annotations", {}).update({contents.ROTATE_ANNOTATION: value}),
+        )
+
+    def bundles(self) -> list[bytes]:
+        """The CA bundle of every webhook of both configurations."""
+        hooks = [hook for path in (MUTATING, VALIDATING) for hook in self.api.read(path)["webhooks"]]
+        return [base64.b64decode(hook["clientConfig"].get("caBundle", "")) for hook in hooks]
+
+
+def verifies(directory: Path | str, bundle: bytes, *, server: str = SERVER) -> bool:
+    """Whether a client that trusts `bundle` completes a TLS handshake with a server of these files."""
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(*store.pair_paths(Path(directory)))
+    calling = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    calling.verify_flags |= ssl.VERIFY_X509_STRICT
+    calling.load_verify_locations(cadata=bundle.decode())
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = calling.wrap_bio(down, up, server_hostname=server)
+    host = serving.wrap_bio(up, down, server_side=True)
+    pending = [client.do_handshake, host.do_handshake]
+    while pending:
+        step = pending.pop(0)
+        try:
+            step()
+        except ssl.SSLWantReadError:
+            pending.append(step)
+        except ssl.SSLCertVerificationError:
+            return False
+    return True
