@@ -1,0 +1,138 @@
+"""Entry points of `gpushare` and of the kubectl plug-in `kubectl inspect gpushare`.
+
+Exit codes: 0 done; 1 the cluster cannot be read or shares no GPU; 2 the command line cannot be understood.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from gpushare import names
+from gpushare.errors import SettingsError
+from gpushare.kube import client
+from gpushare.kube.api import KubeApi
+from gpushare.runtime.options import environment
+from gpushare_cli import commands, schedconfig
+from gpushare_cli.commands import Streams
+from gpushare_cli.schedconfig import Kind, ServerVersion, Wish
+
+_EXIT_CODES: Final = "Exit codes: 0 done; 1 the cluster cannot be read or shares no GPU; 2 wrong arguments."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`gpushare`: the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="gpushare", description="Look at shared GPUs and set up their scheduler.", epilog=_EXIT_CODES
+    )
+    commands_of = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_inspect(commands_of.add_parser("inspect", help="who holds how much of which GPU", epilog=_EXIT_CODES))
+    _add_scheduler_config(
+        commands_of.add_parser("scheduler-config", help="configuration of kube-scheduler", epilog=_EXIT_CODES)
+    )
+    return _run(parser, argv)
+
+
+def inspect_main(argv: Sequence[str] | None = None) -> int:
+    """`kubectl inspect gpushare`: the exit code."""
+    parser = argparse.ArgumentParser(prog="kubectl inspect gpushare", epilog=_EXIT_CODES)
+    _add_inspect(parser)
+    return _run(parser, argv)
+
+
+def _add_inspect(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Print who holds how much memory of which GPU."
+    parser.add_argument("node", metavar="NODE", nargs="?", help="only this node")
+    parser.add_argument("-d", "--details", action="store_true", help="one line for each pod")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="json for programs, in MiB")
+    parser.add_argument("--kubeconfig", default="", metavar="FILE", help="by default $KUBECONFIG or ~/.kube/config")
+    parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig; by default the current one")
+    parser.set_defaults(handler=_inspect)
+
+
+def _add_scheduler_config(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Print the configuration with which kube-scheduler asks the controller about shared GPUs."
+    parser.add_argument("--server-version", required=True, metavar="X.Y", help="of the cluster, such as v1.29.3+k3s1")
+    parser.add_argument("--kind", choices=[kind.value for kind in Kind], default=Kind.CONFIGURATION.value)
+    parser.add_argument("--extender-url", default=schedconfig.DEFAULT_URL, metavar="URL", help="default: %(default)s")
+    parser.add_argument("--extender-ca", default="", metavar="FILE", help="PEM file; needed if the URL is https")
+    parser.add_argument(
+        "--scheduler-name",
+        default=names.SCHEDULER,
+        metavar="NAME",
+        help="of a second scheduler; empty to change the cluster's own (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--lease-name", default=names.SCHEDULER, metavar="NAME", help="of a second scheduler (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--lease-namespace", default=names.NAMESPACE, metavar="NAME", help="of that lease (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--scheduler-kubeconfig",
+        default="",
+        metavar="PATH",
+        help="file that kube-scheduler reads, such as /etc/kubernetes/scheduler.conf; none for a service account",
+    )
+    parser.set_defaults(handler=_scheduler_config)
+
+
+def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit as end:  # argparse has printed help or the mistake
+        return end.code if isinstance(end.code, int) else commands.USAGE
+    streams = Streams(out=sys.stdout, err=sys.stderr)
+    try:
+        code: int = arguments.handler(arguments, streams)
+        streams.out.flush()
+    except SettingsError as error:
+        streams.err.write(f"error: {error}\n")
+        return commands.USAGE
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's flush at its end
+        return commands.OK
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _inspect(arguments: argparse.Namespace, streams: Streams) -> int:
+    return commands.inspect(
+        partial(_connect, arguments.kubeconfig, arguments.context),
+        streams,
+        node=arguments.node,
+        details=arguments.details,
+        as_json=arguments.output == "json",
+    )
+
+
+def _scheduler_config(arguments: argparse.Namespace, streams: Streams) -> int:
+    wish = Wish(
+        server=ServerVersion.parse(arguments.server_version),
+        url=arguments.extender_url,
+        scheduler_name=arguments.scheduler_name,
+        lease_name=arguments.lease_name,
+        lease_namespace=arguments.lease_namespace,
+        kubeconfig=arguments.scheduler_kubeconfig,
+        ca_pem=commands.read_ca(arguments.extender_ca),
+    )
+    return commands.scheduler_config(streams, wish=wish, kind=Kind(arguments.kind))
+
+
+def _connect(kubeconfig: str, context: str) -> KubeApi:
+    """As kubectl: the flag, else $KUBECONFIG, else ~/.kube/config, else the cluster that this pod runs in."""
+    path = kubeconfig or environment("KUBECONFIG") or ""
+    default = Path("~/.kube/config").expanduser()
+    if not path and default.is_file():
+        path = str(default)
+    if not path and not environment("KUBERNETES_SERVICE_HOST"):
+        raise SettingsError(f"no cluster: neither --kubeconfig nor KUBECONFIG is given, and there is no {default}")
+    return client.connect(path, context)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Report -> text for people, byte for byte as Aliyun's `kubectl inspect gpushare` prints it, or JSON for programs."""
+
+from typing import Any
+
+import orjson
+
+from gpushare.units import MemoryUnit
+from gpushare_cli import tabwriter
+from gpushare_cli.report import NodeRow, PodRow, Report
+
+
+def summary(report: Report) -> str:
+    """One line for each node, then the cluster's total."""
+    unit = report.unit
+    columns = _columns(report)
+    has_pending = any(node.pending_mib for node in report.nodes)
+    header = ["NAME", "IPADDRESS", *(f"GPU{i}(Allocated/Total)" for i in range(columns))]
+    header += ["PENDING(Allocated)"] if has_pending else []
+    lines = ["\t".join([*header, f"GPU Memory({unit.name})"])]
+    lines += [_summary_row(node, unit, columns=columns, has_pending=has_pending) for node in report.nodes]
+    lines += ["-" * (len(lines[1]) + 1 + 20 if report.nodes else 20)]  # + 1: the row's newline counts
+    lines += ["Allocated/Total GPU Memory In Cluster:", f"{_total(report)}\t", ""]
+    return tabwriter.layout("\n".join(lines))
+
+
+def detail(report: Report) -> str:
+    """A block for each node with a line for each pod, then the cluster's total."""
+    unit = report.unit
+    lines: list[str] = []
+    dashes = ""
+    for node in report.nodes:
+        has_pending = bool(node.pending_mib)
+        count = _node_columns(node)
+        header = ["NAME", "NAMESPACE", *(f"GPU{i}(Allocated)" for i in range(count))]
+        header += ["Pending(Allocated)"] if has_pending else []
+        rows = [_detail_row(pod, unit, count=count, has_pending=has_pending) for pod in node.pods]
+        dashes = dashes or "-" * (sum(len(row) + 1 for row in rows) + 10)  # + 1: newlines count
+        used, total = unit.ceil(node.used_mib), unit.floor(node.total_mib)
+        lines += ["", f"NAME:\t{node.name}", f"IPADDRESS:\t{node.address}", ""]
+        lines += ["\t".join(header) + "\t", *rows]
+        lines += [f"Allocated :\t{used} ({_percent(used, total)}%)\t", f"Total :\t{total}\t", dashes]
+    lines += ["", "", f"Allocated/Total GPU Memory In Cluster:\t{_total(report)}\t", ""]
+    return tabwriter.layout("\n".join(lines))
+
+
+def as_json(report: Report) -> str:
+    """The report for programs. All memory is in MiB."""
+    value = {
+        "unit": report.unit.name,
+        "totalMiB": report.total_mib,
+        "usedMiB": report.used_mib,
+        "nodes": [_json_node(node) for node in report.nodes],
+        "notes": report.notes,
+    }
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def _summary_row(node: NodeRow, unit: MemoryUnit, *, columns: int, has_pending: bool) -> str:
+    by_index = {row.gpu.index: row for row in node.gpus}
+    cells = [node.name, node.address]
+    for i in range(columns):
+        row = by_index.get(i)
+        cells.append(f"{unit.ceil(row.used_mib)}/{unit.floor(row.total_mib)}" if row else "0/0")
+    if has_pending:
+        cells.append(str(unit.ceil(node.pending_mib)) if node.pending_mib else "")
+    cells.append(f"{unit.ceil(node.used_mib)}/{unit.floor(node.total_mib)}")
+    return "\t".join(cells)
+
+
+def _detail_row(pod: PodRow, unit: MemoryUnit, *, count: int, has_pending: bool) -> str:
+    cells = [pod.name, pod.namespace, *(str(unit.ceil(pod.by_gpu.get(i, 0))) for i in range(count))]
+    cells += [str(unit.ceil(pod.pending_mib))] if has_pending else []
+    return "\t".join(cells) + "\t"
+
+
+def _total(report: Report) -> str:
+    used, total = report.unit.ceil(report.used_mib), report.unit.floor(report.total_mib)
+    return f"{used}/{total} ({_percent(used, total)}%)"
+
+
+def _percent(used: int, total: int) -> int:
+    """Truncated; 0 of a node without memory."""
+    return used * 100 // total if total else 0
+
+
+def _columns(report: Report) -> int:
+    return max((_node_columns(node) for node in report.nodes), default=0)
+
+
+def _node_columns(node: NodeRow) -> int:
+    """A column for every index up to the highest; a GPU that is lost leaves a gap."""
+    return max((row.gpu.index + 1 for row in node.gpus), default=0)
+
+
+def _json_node(node: NodeRow) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "address": node.address,
+        "unit": node.unit.name,
+        "totalMiB": node.total_mib,
+        "usedMiB": node.used_mib,
+        "pendingMiB": node.pending_mib,
+        "gpus": [
+            {
+                "index": row.gpu.index,
+                "uuid": row.gpu.uuid,
+                "model": row.gpu.model,
+                "health": row.gpu.health.value,
+                "totalMiB": row.total_mib,
+                "usedMiB": row.used_mib,
+            }
+            for row in node.gpus
+        ],
+        "pods": [
+            {
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "gpus": [{"index": index, "usedMiB": mib} for index, mib in sorted(pod.by_gpu.items())],
+                "pendingMiB": pod.pending_mib,
+            }
+            for pod in node.pods
+        ],
+    }

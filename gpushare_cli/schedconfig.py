@@ -1,0 +1,217 @@
+"""Writes the configuration with which a kube-scheduler of a given version calls the extender. Pure.
+
+The same extender is spelled differently over the versions: KubeSchedulerConfiguration changed its API version four
+times, and before it there was the Policy file, which kube-scheduler read up to 1.22.
+"""
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import orjson
+import yaml
+
+from gpushare import names
+from gpushare.errors import SettingsError
+
+CONTROLLER_PORT: Final = 12345
+"""Port of the controller's Service, the same as Aliyun's extender has."""
+DEFAULT_URL: Final = f"http://{names.CONTROLLER_SERVICE}.{names.NAMESPACE}.svc:{CONTROLLER_PORT}{names.EXTENDER_PREFIX}"
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+_TIMEOUT_S: Final = 5
+_VERSION: Final = re.compile(r"v?(?P<major>[0-9]{1,3})\.(?P<minor>[0-9]{1,4})(?:\.[0-9]+)?(?:[+.-][0-9A-Za-z.+_-]*)?")
+_SINCE: Final = ((25, "v1"), (23, "v1beta3"), (22, "v1beta2"), (19, "v1beta1"))
+_DNS_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+
+
+class Kind(Enum):
+    """The two families of configuration files."""
+
+    CONFIGURATION = "configuration"
+    POLICY = "policy"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ServerVersion:
+    """A Kubernetes release."""
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+    @classmethod
+    def parse(cls, text: str) -> "ServerVersion":
+        """Read a release as `kubectl version` or a distribution spells it: 1.30, v1.29.3+k3s1, v1.36.2-eks-1.
+
+        Raises:
+            SettingsError: no such release.
+        """
+        match = _VERSION.fullmatch(text.strip())
+        if match is None:
+            raise SettingsError(f"server version {text!r}: write major and minor, such as 1.30 or v1.29.3+k3s1")
+        found = cls(int(match["major"]), int(match["minor"]))
+        if found.major != 1:
+            raise SettingsError(f"server version {text!r}: only Kubernetes 1.x is known")
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the configuration is for."""
+
+    server: ServerVersion
+    url: str = DEFAULT_URL
+    """Prefix of the extender's paths, as kube-scheduler reaches it."""
+    scheduler_name: str = names.SCHEDULER
+    """Empty to change the cluster's own scheduler, else the name of a second one."""
+    lease_name: str = names.SCHEDULER
+    lease_namespace: str = names.NAMESPACE
+    """A second scheduler needs a lease of its own; the cluster's scheduler keeps its default."""
+    kubeconfig: str = ""
+    """Path that kube-scheduler itself reads; empty to use its service account."""
+    ca_pem: bytes = b""
+    """CA of an extender that is reached by https."""
+
+
+def configuration(wish: Wish) -> str:
+    """A KubeSchedulerConfiguration as YAML.
+
+    Raises:
+        SettingsError: this version reads none, or the wish contradicts itself.
+    """
+    api_version = _api_version(wish.server)
+    value: dict[str, Any] = {
+        "apiVersion": f"kubescheduler.config.k8s.io/{api_version}",
+        "kind": "KubeSchedulerConfiguration",
+        # Else the scheduler of a large cluster stops at a part of the nodes before it asks the extender, which may
+        # refuse just these.
+        "percentageOfNodesToScore": 100,
+    }
+    if wish.scheduler_name and api_version == "v1beta1":
+        # Plain-text ports of old versions: for nobody.
+        value |= {"healthzBindAddress": "127.0.0.1:10251", "metricsBindAddress": "127.0.0.1:10251"}
+    if wish.kubeconfig:
+        value["clientConnection"] = {"kubeconfig": wish.kubeconfig}
+    value["leaderElection"] = {"leaderElect": True}
+    if wish.scheduler_name:
+        value["leaderElection"] |= {
+            "resourceLock": "leases",  # the default of 1.19 is an older kind
+            "resourceName": _dns_name("lease name", wish.lease_name),
+            "resourceNamespace": _dns_name("lease namespace", wish.lease_namespace),
+        }
+    value["profiles"] = [{"schedulerName": _scheduler_name(wish)}]
+    value["extenders"] = [_extender(wish) | {"httpTimeout": f"{_TIMEOUT_S}s"}]
+    return yaml.safe_dump(value, sort_keys=False)
+
+
+def policy(wish: Wish) -> str:
+    """A Policy file as JSON. It names neither scheduler nor lease: see `policy_flags`.
+
+    Raises:
+        SettingsError: this version reads none, or the wish contradicts itself.
+    """
+    if wish.server > ServerVersion(1, 22):
+        raise SettingsError(
+            f"server version {wish.server}: policy files were removed in 1.23; leave out --kind policy to get a"
+            " KubeSchedulerConfiguration"
+        )
+    extender = _extender(wish)
+    extender["enableHttps"] = extender.pop("enableHTTPS")
+    # A Go time.Duration without a text form: nanoseconds.
+    extender["httpTimeout"] = _TIMEOUT_S * 10**9
+    value = {"kind": "Policy", "apiVersion": "v1", "extenders": [extender]}
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def policy_flags(wish: Wish, path: str = "/etc/kubernetes/scheduler-policy.json") -> Sequence[str]:
+    """Flags of kube-scheduler that say what a Policy file cannot."""
+    flags = [f"--policy-config-file={path}"]
+    if wish.kubeconfig:
+        flags.append(f"--kubeconfig={wish.kubeconfig}")
+    if wish.scheduler_name:
+        flags += [
+            f"--scheduler-name={_scheduler_name(wish)}",
+            "--leader-elect-resource-lock=leases",
+            f"--leader-elect-resource-name={_dns_name('lease name', wish.lease_name)}",
+            f"--leader-elect-resource-namespace={_dns_name('lease namespace', wish.lease_namespace)}",
+        ]
+    return flags
+
+
+def _api_version(server: ServerVersion) -> str:
+    for minor, name in _SINCE:
+        if server >= ServerVersion(1, minor):
+            return name
+    raise SettingsError(
+        f"server version {server}: KubeSchedulerConfiguration is supported from 1.19; use --kind policy"
+    )
+
+
+def _extender(wish: Wish) -> dict[str, Any]:
+    return {
+        "urlPrefix": _url(wish.url),
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "weight": 1,
+        "bindVerb": "bind",
+        **_tls(wish),
+        "nodeCacheCapable": True,
+        "managedResources": [{"name": name, "ignoredByScheduler": False} for name in names.MANAGED_RESOURCES],
+        "ignorable": False,
+    }
+
+
+def _tls(wish: Wish) -> dict[str, Any]:
+    if not wish.url.startswith("https:"):
+        if wish.ca_pem:
+            raise SettingsError(f"extender URL {wish.url!r}: a CA is given, but the URL is not https")
+        return {"enableHTTPS": False}
+    if not wish.ca_pem:
+        # kube-scheduler would switch verification off without a word.
+        raise SettingsError(
+            f"extender URL {wish.url!r}: https needs the CA of its certificate; give --extender-ca FILE"
+        )
+    if b"-----BEGIN CERTIFICATE-----" not in wish.ca_pem:
+        raise SettingsError("extender CA: no PEM certificate in it")
+    return {"enableHTTPS": True, "tlsConfig": {"caData": base64.b64encode(wish.ca_pem).decode()}}
+
+
+def _url(text: str) -> str:
+    problem = _url_problem(text)
+    if problem:
+        raise SettingsError(f"extender URL {text!r}: {problem}; write something like {DEFAULT_URL}")
+    return text.rstrip("/")
+
+
+def _url_problem(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        host = parts.hostname
+        _ = parts.port  # reading it checks it
+    except ValueError as error:
+        return str(error)
+    if parts.scheme not in {"http", "https"}:
+        return "must begin with http:// or https://"
+    if not host:
+        return "has no host"
+    if parts.query or parts.fragment or parts.username:
+        return "must have neither user, query nor fragment"
+    return ""
+
+
+def _scheduler_name(wish: Wish) -> str:
+    return _dns_name("scheduler name", wish.scheduler_name) if wish.scheduler_name else DEFAULT_SCHEDULER
+
+
+def _dns_name(what: str, text: str) -> str:
+    if not _DNS_NAME.fullmatch(text):
+        raise SettingsError(
+            f"{what} {text!r}: write lower-case letters, digits, '-' and '.', such as {names.SCHEDULER}"
+        )
+    return text

@@ -1,0 +1,159 @@
+"""The webhook's process: TLS, certificates that change, and its end."""
+
+import contextlib
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.webhook.conftest import ROOT, Server, command, free_port
+
+JSON = {"Content-Type": "application/json"}
+POD = {
+    "metadata": {"name": "p"},
+    "spec": {"containers": [{"name": "a", "resources": {"limits": {"aliyun.com/gpu-mem": "3"}}}]},
+}
+REVIEW = json.dumps(
+    {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "u-1",
+            "kind": {"kind": "Pod"},
+            "resource": {"resource": "pods"},
+            "operation": "CREATE",
+            "object": POD,
+        },
+    }
+)
+
+
+def admit(server: Server) -> bytes:
+    """One admission over a connection of its own; the certificate that was served, PEM."""
+    with contextlib.closing(server.connect()) as connection:
+        connection.request("POST", "/mutate", REVIEW, JSON)
+        leaf = peer(connection.sock)
+        answer = connection.getresponse()
+        body: Any = json.loads(answer.read())
+        assert answer.status == 200
+        assert body["response"]["allowed"]
+        assert body["response"]["patchType"] == "JSONPatch"
+    return leaf
+
+
+def peer(connection: Any) -> bytes:
+    return ssl.DER_cert_to_PEM_cert(connection.getpeercert(binary_form=True)).encode()
+
+
+def test_no_admission_fails_while_certificates_change(server: Server) -> None:
+    """Twenty new connections a second, four changes of CA and leaf."""
+    leaves: list[bytes] = []
+    failures: list[Exception] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.wait(0.2):
+            try:
+                leaves.append(admit(server))
+            except Exception as error:  # noqa: BLE001 - the test reports them all
+                failures.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    installed = []
+    for _ in range(4):
+        time.sleep(1)
+        installed.append(server.install())
+    time.sleep(1)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert len(leaves) > 50
+    assert installed[0] in leaves
+    assert leaves[-1] == admit(server) == installed[-1]
+
+
+def test_a_connection_is_kept_for_the_next_request(server: Server) -> None:
+    with contextlib.closing(server.connect()) as connection:
+        connection.connect()
+        first, text = connection.sock, ""
+        for path in ("/healthz", "/readyz", "/metrics"):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            assert (answer.status, answer.getheader("Connection")) == (200, "keep-alive")
+            text = answer.read().decode()
+            assert connection.sock is first
+    days = next(line for line in text.splitlines() if line.startswith("gpushare_webhook_certificate_days_left"))
+    assert 0.9 < float(days.split()[1]) <= 1
+
+
+def test_old_tls_is_refused(server: Server) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with (
+        socket.create_connection(("127.0.0.1", server.port)) as plain,
+        context.wrap_socket(plain) as connection,
+    ):
+        assert connection.version() == "TLSv1.2"
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with socket.create_connection(("127.0.0.1", server.port)) as plain, pytest.raises(ssl.SSLError):
+        context.wrap_socket(plain)
+
+
+def test_what_was_begun_is_answered_after_sigterm(server: Server) -> None:
+    with contextlib.closing(server.connect()) as connection:
+        connection.putrequest("POST", "/mutate")
+        connection.putheader("Content-Type", "application/json")
+        connection.putheader("Content-Length", str(len(REVIEW)))
+        connection.endheaders(REVIEW[:20].encode())
+        time.sleep(0.5)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        connection.send(REVIEW[20:].encode())
+        answer = connection.getresponse()
+        assert answer.status == 200
+        assert json.loads(answer.read())["response"]["allowed"]
+    assert server.process.wait(30) == 0
+
+
+def test_a_client_that_says_nothing_keeps_no_one_else_waiting(server: Server) -> None:
+    with contextlib.ExitStack() as idle:
+        for _ in range(40):  # more than there are threads
+            connection = idle.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            connection.sendall(b"\x16\x03\x01")  # the beginning of a handshake
+        assert admit(server)
+
+
+def test_it_waits_for_its_certificate_and_ends_when_told(tmp_path: Path) -> None:
+    with subprocess.Popen(command(tmp_path, free_port()), cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        seen = ""
+        while "no certificate yet" not in seen:
+            line = process.stderr.readline()
+            assert line, seen
+            seen += line
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+        assert process.wait(30) == 0
+
+
+def test_a_bad_setting_ends_it_with_the_fix(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(tmp_path, free_port(), "--memory-unit", "GB"), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "gpushare-webhook: --memory-unit='GB': memory unit 'GB': write GiB, MiB or a multiple such as 256MiB\n",
+    )

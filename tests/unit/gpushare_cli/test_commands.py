@@ -1,0 +1,294 @@
+"""The command lines as a user calls them: output, messages, exit codes."""
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+
+from gpushare.kube import api as kube
+from gpushare_cli import __main__ as cli
+from gpushare_cli import commands
+from tests.unit.gpushare_cli.clusters import PagedApi, aliyun_node, aliyun_pod, node, our_node
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> PagedApi:
+    """The cluster that the commands reach."""
+    cluster = PagedApi(
+        [aliyun_node(), node("cpu-only")],
+        [aliyun_pod("binpack-1-0", gpu=0, mem=6), aliyun_pod("jupyter-1", gpu=1, mem=3)],
+    )
+    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: cluster)
+    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    return cluster
+
+
+@pytest.mark.parametrize("call", [lambda: cli.inspect_main([]), lambda: cli.main(["inspect"])])
+def test_both_spellings_print_the_summary(
+    call: Callable[[], int], api: PagedApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call() == 0
+
+    assert capsys.readouterr().out == (GOLDEN / "summary.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("argv", [["-d", "node-a"], ["node-a", "-d"], ["--details"]])
+def test_details_may_stand_before_or_after_the_node(
+    argv: list[str], api: PagedApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.inspect_main(argv) == 0
+
+    assert capsys.readouterr().out.startswith("\nNAME:       node-a\n")
+
+
+def test_json_goes_to_standard_output_alone(api: PagedApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.collections["/api/v1/nodes"] = [our_node("node-a", 15360, unhealthy=[0])]
+
+    assert cli.inspect_main(["-o", "json"]) == 0
+
+    captured = capsys.readouterr()
+    assert orjson.loads(captured.out)["usedMiB"] == 9 * 1024
+    assert "note: node node-a: GPU0 (GPU-node-a-0) is unhealthy; nothing new is placed on it\n" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (
+            kube.UnreachableError("GET /api/v1/nodes: refused"),
+            "cannot reach the API server: GET /api/v1/nodes: refused",
+        ),
+        (
+            kube.UnauthorizedError("Unauthorized"),
+            "the API server does not accept the credentials: Unauthorized; log in again",
+        ),
+        (
+            kube.ForbiddenError('nodes is forbidden: User "eve" cannot list'),
+            'not allowed: nodes is forbidden: User "eve" cannot list;'
+            " listing nodes and pods of all namespaces is needed",
+        ),
+        (kube.ServerFaultError("etcd has no leader"), "the API server answered: etcd has no leader"),
+        (kube.NotFoundError("no such path"), "the API server answered: no such path"),
+    ],
+)
+def test_a_cluster_that_cannot_be_read_is_one_line_and_exit_code_1(
+    failure: kube.KubeError, message: str, api: PagedApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.failures = [failure]
+
+    assert cli.inspect_main([]) == 1
+
+    assert capsys.readouterr() == ("", f"error: {message}\n")
+
+
+def test_an_unknown_node_is_named(api: PagedApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.inspect_main(["node-z"]) == 1
+
+    assert capsys.readouterr() == ("", "error: there is no node node-z\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "where"),
+    [([], "no node of this cluster shares a GPU"), (["cpu-only"], "node cpu-only shares no GPU")],
+)
+def test_nothing_to_show_is_said_plainly(
+    argv: list[str], where: str, api: PagedApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.collections["/api/v1/nodes"] = [node("cpu-only")]
+
+    assert cli.inspect_main(argv) == 1
+
+    assert capsys.readouterr() == (
+        "",
+        f"{where}: neither aliyun.com/gpu-mem in its status nor an inventory; is the device plugin running there?\n",
+    )
+
+
+def test_a_program_gets_an_empty_list_where_there_is_nothing(api: PagedApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.collections["/api/v1/nodes"] = []
+
+    assert cli.inspect_main(["-o", "json"]) == 1
+
+    assert orjson.loads(capsys.readouterr().out)["nodes"] == []
+
+
+def test_a_missing_kubeconfig_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    missing = tmp_path / "none"
+
+    assert cli.inspect_main(["--kubeconfig", str(missing)]) == 1
+
+    assert capsys.readouterr() == ("", f"error: kubeconfig {missing}: no such file\n")
+
+
+def test_without_any_cluster_the_three_places_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert cli.inspect_main([]) == 1
+
+    expected = (
+        f"error: no cluster: neither --kubeconfig nor KUBECONFIG is given, and there is no {tmp_path}/.kube/config\n"
+    )
+    assert capsys.readouterr() == ("", expected)
+
+
+@pytest.mark.parametrize(
+    ("environment", "flag", "expected"),
+    [
+        ({"KUBECONFIG": "/env"}, [], "/env"),
+        ({"KUBECONFIG": "/env"}, ["--kubeconfig", "/flag"], "/flag"),
+        ({}, [], "{home}/.kube/config"),
+    ],
+)
+def test_the_kubeconfig_is_found_as_kubectl_finds_it(
+    environment: dict[str, str],
+    flag: list[str],
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").touch()
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    for name, value in {"HOME": str(tmp_path), **environment}.items():
+        monkeypatch.setenv(name, value)
+    asked: list[tuple[str, str]] = []
+
+    def connect(path: str, context: str) -> PagedApi:
+        asked.append((path, context))
+        return PagedApi()
+
+    monkeypatch.setattr("gpushare.kube.client.connect", connect)
+    cli.inspect_main([*flag, "--context", "ctx"])
+
+    assert asked == [(expected.format(home=tmp_path), "ctx")]
+
+
+def test_in_a_pod_the_service_account_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    asked: list[str] = []
+
+    def connect(path: str, _context: str) -> PagedApi:
+        asked.append(path)
+        return PagedApi()
+
+    monkeypatch.setattr("gpushare.kube.client.connect", connect)
+    cli.inspect_main([])
+
+    assert asked == [""]
+
+
+@pytest.mark.parametrize("argv", [["-x"], ["a", "b"], ["-o", "yaml"], ["--kubeconfig"]])
+def test_arguments_that_cannot_be_understood_are_exit_code_2(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.inspect_main(argv) == 2
+    assert "usage: kubectl inspect gpushare" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["inspect", "--help"], ["scheduler-config", "--help"]])
+def test_help_tells_the_exit_codes(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(argv) == 0
+    assert "Exit codes: 0 done" in capsys.readouterr().out
+
+
+def test_no_command_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "COMMAND" in capsys.readouterr().err
+
+
+def test_scheduler_config_prints_yaml(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["scheduler-config", "--server-version", "v1.22.4"]) == 0
+
+    captured = capsys.readouterr()
+    assert yaml.safe_load(captured.out)["apiVersion"] == "kubescheduler.config.k8s.io/v1beta2"
+    assert captured.err == ""
+
+
+def test_scheduler_config_prints_a_policy_and_the_flags_that_go_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["scheduler-config", "--server-version", "1.20", "--kind", "policy", "--scheduler-name", ""]
+
+    assert cli.main(argv) == 0
+
+    captured = capsys.readouterr()
+    assert orjson.loads(captured.out)["kind"] == "Policy"
+    expected = "note: start kube-scheduler with --policy-config-file=/etc/kubernetes/scheduler-policy.json\n"
+    assert captured.err == expected
+
+
+def test_scheduler_config_embeds_a_ca_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_text("-----BEGIN CERTIFICATE-----\n", encoding="ascii")
+    argv = ["scheduler-config", "--server-version", "1.36", "--extender-url", "https://x/y", "--extender-ca", str(ca)]
+
+    assert cli.main(argv) == 0
+    assert "caData:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["--server-version", "latest"],
+            "server version 'latest': write major and minor, such as 1.30 or v1.29.3+k3s1",
+        ),
+        (["--server-version", "2.0"], "server version '2.0': only Kubernetes 1.x is known"),
+        (
+            ["--server-version", "1.23", "--kind", "policy"],
+            "server version 1.23: policy files were removed in 1.23; leave out --kind policy to get a"
+            " KubeSchedulerConfiguration",
+        ),
+        (
+            ["--server-version", "1.36", "--extender-ca", "/nowhere/ca.pem"],
+            "extender CA /nowhere/ca.pem: No such file or directory",
+        ),
+    ],
+)
+def test_a_wrong_argument_of_scheduler_config_is_one_line_and_exit_code_2(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["scheduler-config", *argv]) == 2
+
+    assert capsys.readouterr() == ("", f"error: {message}\n")
+
+
+def test_ctrl_c_is_no_stack_trace(monkeypatch: pytest.MonkeyPatch, api: PagedApi) -> None:
+    def interrupted(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "inspect", interrupted)
+
+    assert cli.inspect_main([]) == 130
+
+
+def test_a_reader_that_goes_away_is_no_stack_trace() -> None:
+    command = f"{sys.executable} -m gpushare_cli scheduler-config --server-version 1.36 | true"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60, env={**os.environ}
+    )
+
+    assert done.stderr == ""
+
+
+def test_notes_go_to_the_error_stream() -> None:
+    streams = commands.Streams(out=io.StringIO(), err=io.StringIO())
+    lost = aliyun_pod("odd", gpu=7, mem=1)
+
+    code = commands.inspect(lambda: PagedApi([aliyun_node()], [lost]), streams, node=None, details=False, as_json=False)
+
+    assert code == 0
+    expected = "note: pod default/odd: holds memory on GPU index:7, which node node-a does not list\n"
+    assert streams.err.getvalue() == expected  # type: ignore[attr-defined] # a StringIO

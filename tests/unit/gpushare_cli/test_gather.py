@@ -1,0 +1,66 @@
+"""What is asked of the API server."""
+
+import pytest
+
+from gpushare.kube import api as kube
+from gpushare_cli import gather
+from tests.unit.gpushare_cli.clusters import PagedApi, ack_pod, aliyun_node, aliyun_pod, our_pod, pod
+
+
+def plain(name: str) -> dict[str, object]:
+    return {
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"nodeName": "node-a", "containers": [{"name": "main"}]},
+    }
+
+
+def test_lists_are_read_page_by_page() -> None:
+    api = PagedApi(
+        [aliyun_node(f"n{i}") for i in range(5)], [aliyun_pod(f"p{i}", gpu=0, mem=1) for i in range(3)], page=2
+    )
+    cluster = gather.gather(api)
+
+    assert len(cluster.nodes) == 5
+    assert len(cluster.pods) == 3
+    assert [path for path, _ in api.asked] == ["/api/v1/nodes"] * 3 + ["/api/v1/pods"] * 2
+    assert all(query["limit"] == "500" for _, query in api.asked)
+
+
+def test_only_bound_pods_are_asked_for() -> None:
+    api = PagedApi()
+    gather.gather(api)
+
+    assert api.asked[-1] == ("/api/v1/pods", {"fieldSelector": "spec.nodeName!=", "limit": "500"})
+
+
+def test_one_node_needs_no_list_of_nodes() -> None:
+    api = PagedApi([aliyun_node("a"), aliyun_node("b")], [pod("x", on="a"), pod("y", on="b")])
+    cluster = gather.gather(api, "b")
+
+    assert [path for path, _ in api.asked] == ["/api/v1/nodes/b", "/api/v1/pods"]
+    assert [found["metadata"]["name"] for found in cluster.pods] == ["y"]
+
+
+def test_pods_that_neither_ask_nor_hold_are_dropped() -> None:
+    no_limit = our_pod("ours", "GPU-1", mib=1024)
+    no_limit["spec"]["containers"] = [{"name": "main"}]
+    ack = ack_pod("ack", '{"0":{"0":1}}', mem=1)
+    ack["spec"]["containers"] = [{"name": "main"}]
+    cluster = gather.gather(PagedApi([], [plain("web"), pod("gpu"), no_limit, ack]))
+
+    assert [found["metadata"]["name"] for found in cluster.pods] == ["gpu", "ours", "ack"]
+
+
+def test_an_expired_list_is_read_anew() -> None:
+    api = PagedApi([aliyun_node()])
+    api.failures = [kube.GoneError("too old"), kube.GoneError("too old")]
+
+    assert len(gather.gather(api).nodes) == 1
+
+
+def test_a_list_that_expires_every_time_is_given_up() -> None:
+    api = PagedApi([aliyun_node()])
+    api.failures = [kube.GoneError("too old")] * 3
+
+    with pytest.raises(kube.GoneError):
+        gather.gather(api)

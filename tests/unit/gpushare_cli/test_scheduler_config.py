@@ -1,0 +1,233 @@
+"""The right spelling for every version of kube-scheduler."""
+
+import base64
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+from gpushare.errors import SettingsError
+from gpushare_cli import schedconfig
+from gpushare_cli.schedconfig import ServerVersion, Wish
+
+V1 = ServerVersion(1, 36)
+OLD = ServerVersion(1, 20)
+PEM = b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+
+
+def configuration(server: ServerVersion = V1, **wish: Any) -> dict[str, Any]:
+    value = yaml.safe_load(schedconfig.configuration(Wish(server=server, **wish)))
+    assert isinstance(value, dict)
+    return value
+
+
+def policy(server: ServerVersion = OLD, **wish: Any) -> dict[str, Any]:
+    value = orjson.loads(schedconfig.policy(Wish(server=server, **wish)))
+    assert isinstance(value, dict)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("minor", "api"),
+    [
+        (19, "v1beta1"),
+        (20, "v1beta1"),
+        (21, "v1beta1"),
+        (22, "v1beta2"),
+        (23, "v1beta3"),
+        (24, "v1beta3"),
+        (25, "v1"),
+        (29, "v1"),
+        (36, "v1"),
+        (101, "v1"),
+    ],
+)
+def test_each_release_gets_an_api_version_that_it_reads(minor: int, api: str) -> None:
+    assert configuration(ServerVersion(1, minor))["apiVersion"] == f"kubescheduler.config.k8s.io/{api}"
+
+
+@pytest.mark.parametrize(
+    ("text", "minor"),
+    [
+        ("1.30", 30),
+        ("v1.30", 30),
+        ("1.30.2", 30),
+        ("v1.29.3+k3s1", 29),
+        ("v1.36.2-eks-1", 36),
+        ("v1.27.3-gke.100", 27),
+        ("v1.31.0-rc.1+ab12", 31),
+        ("1.21+", 21),
+        (" v1.20.2\n", 20),
+    ],
+)
+def test_releases_are_read_as_distributions_spell_them(text: str, minor: int) -> None:
+    assert ServerVersion.parse(text) == ServerVersion(1, minor)
+
+
+def test_a_second_scheduler_has_a_name_and_a_lease_of_its_own() -> None:
+    assert configuration() == {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "percentageOfNodesToScore": 100,
+        "leaderElection": {
+            "leaderElect": True,
+            "resourceLock": "leases",
+            "resourceName": "gpushare-scheduler",
+            "resourceNamespace": "gpushare-system",
+        },
+        "profiles": [{"schedulerName": "gpushare-scheduler"}],
+        "extenders": [
+            {
+                "urlPrefix": "http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler",
+                "filterVerb": "filter",
+                "prioritizeVerb": "prioritize",
+                "weight": 1,
+                "bindVerb": "bind",
+                "enableHTTPS": False,
+                "nodeCacheCapable": True,
+                "managedResources": [{"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False}],
+                "ignorable": False,
+                "httpTimeout": "5s",
+            }
+        ],
+    }
+
+
+def test_the_clusters_own_scheduler_keeps_its_name_and_lease() -> None:
+    value = configuration(scheduler_name="", kubeconfig="/etc/kubernetes/scheduler.conf")
+
+    assert value["profiles"] == [{"schedulerName": "default-scheduler"}]
+    assert value["leaderElection"] == {"leaderElect": True}
+    assert value["clientConnection"] == {"kubeconfig": "/etc/kubernetes/scheduler.conf"}
+
+
+def test_plain_text_ports_of_an_old_second_scheduler_are_for_nobody() -> None:
+    value = configuration(OLD)
+
+    assert value["healthzBindAddress"] == value["metricsBindAddress"] == "127.0.0.1:10251"
+    assert "healthzBindAddress" not in configuration(OLD, scheduler_name="")
+    assert "healthzBindAddress" not in configuration(ServerVersion(1, 22))
+
+
+def test_names_of_scheduler_and_lease_can_be_chosen() -> None:
+    value = configuration(scheduler_name="gpu", lease_name="gpu-lease", lease_namespace="ops")
+
+    assert value["profiles"][0]["schedulerName"] == "gpu"
+    assert value["leaderElection"]["resourceName"] == "gpu-lease"
+    assert value["leaderElection"]["resourceNamespace"] == "ops"
+
+
+def test_https_carries_the_ca_because_the_scheduler_verifies_nothing_without() -> None:
+    (extender,) = configuration(url="https://gpu.example:443/gpushare-scheduler/", ca_pem=PEM)["extenders"]
+
+    assert extender["urlPrefix"] == "https://gpu.example:443/gpushare-scheduler"
+    assert extender["enableHTTPS"] is True
+    assert base64.b64decode(extender["tlsConfig"]["caData"]) == PEM
+
+
+def test_a_policy_file_spells_https_and_time_in_its_own_way() -> None:
+    value = policy(url="https://gpu.example/gpushare-scheduler", ca_pem=PEM)
+    (extender,) = value["extenders"]
+
+    assert (value["kind"], value["apiVersion"]) == ("Policy", "v1")
+    assert extender["enableHttps"] is True
+    assert "enableHTTPS" not in extender
+    assert extender["httpTimeout"] == 5_000_000_000
+    assert extender["tlsConfig"] == {"caData": base64.b64encode(PEM).decode()}
+
+
+def test_a_policy_file_leaves_the_in_tree_predicates_at_their_defaults() -> None:
+    assert policy(ServerVersion(1, 22)).keys() == {"kind", "apiVersion", "extenders"}
+
+
+def test_a_policy_file_is_read_by_releases_before_the_first_configuration() -> None:
+    assert policy(ServerVersion(1, 16))["extenders"][0]["bindVerb"] == "bind"
+
+
+def test_flags_say_what_a_policy_file_cannot() -> None:
+    server = ServerVersion(1, 20)
+
+    assert schedconfig.policy_flags(Wish(server=server, scheduler_name="", kubeconfig="/k")) == [
+        "--policy-config-file=/etc/kubernetes/scheduler-policy.json",
+        "--kubeconfig=/k",
+    ]
+    assert schedconfig.policy_flags(Wish(server=server))[1:] == [
+        "--scheduler-name=gpushare-scheduler",
+        "--leader-elect-resource-lock=leases",
+        "--leader-elect-resource-name=gpushare-scheduler",
+        "--leader-elect-resource-namespace=gpushare-system",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "latest", "1", "v1.", "1.x", "1.30 or so", "1.30.2.2x y", "-1.30", "1,30"])
+def test_text_that_is_no_release_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        ServerVersion.parse(text)
+
+    assert str(caught.value) == (f"server version {text!r}: write major and minor, such as 1.30 or v1.29.3+k3s1")
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        (
+            {"server": ServerVersion(1, 18)},
+            "server version 1.18: KubeSchedulerConfiguration is supported from 1.19; use --kind policy",
+        ),
+        (
+            {"url": "gpushare:12345"},
+            "extender URL 'gpushare:12345': must begin with http:// or https://; write something like"
+            " http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler",
+        ),
+        (
+            {"url": "http:///gpushare-scheduler"},
+            "extender URL 'http:///gpushare-scheduler': has no host; write something like"
+            " http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler",
+        ),
+        (
+            {"url": "http://a:b/"},
+            "extender URL 'http://a:b/': Port could not be cast to integer value as 'b'; write something like"
+            " http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler",
+        ),
+        (
+            {"url": "http://a/?x=1"},
+            "extender URL 'http://a/?x=1': must have neither user, query nor fragment; write something like"
+            " http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler",
+        ),
+        (
+            {"url": "https://a/"},
+            "extender URL 'https://a/': https needs the CA of its certificate; give --extender-ca FILE",
+        ),
+        ({"url": "http://a/", "ca_pem": PEM}, "extender URL 'http://a/': a CA is given, but the URL is not https"),
+        ({"url": "https://a/", "ca_pem": b"MIIB"}, "extender CA: no PEM certificate in it"),
+        (
+            {"scheduler_name": "My Scheduler"},
+            "scheduler name 'My Scheduler': write lower-case letters, digits, '-' and '.', such as gpushare-scheduler",
+        ),
+        (
+            {"lease_name": ""},
+            "lease name '': write lower-case letters, digits, '-' and '.', such as gpushare-scheduler",
+        ),
+        (
+            {"lease_namespace": "-x"},
+            "lease namespace '-x': write lower-case letters, digits, '-' and '.', such as gpushare-scheduler",
+        ),
+    ],
+)
+def test_a_wish_that_makes_no_configuration_is_refused(wish: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        schedconfig.configuration(Wish(**{"server": V1, **wish}))
+
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("minor", [23, 36])
+def test_a_policy_file_is_refused_where_nothing_reads_it(minor: int) -> None:
+    with pytest.raises(SettingsError) as caught:
+        schedconfig.policy(Wish(server=ServerVersion(1, minor)))
+
+    assert str(caught.value) == (
+        f"server version 1.{minor}: policy files were removed in 1.23; leave out --kind policy to get a"
+        " KubeSchedulerConfiguration"
+    )

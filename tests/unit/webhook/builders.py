@@ -1,0 +1,77 @@
+"""Pods and reviews as the API server sends them."""
+
+from typing import Any
+
+import orjson
+
+from gpushare import names
+from gpushare.units import GIB
+from webhook.mutation import Rules
+
+Json = dict[str, Any]
+
+RULES = Rules(unit=GIB)
+PLAIN = Rules(unit=GIB, scheduler="", runtime_class=None)
+CONTROLLER = "system:serviceaccount:gpushare-system:gpushare-controller"
+DEVICES = "devices.gpushare.dev/"
+
+
+def container(name: str = "a", gpu_mem: object = None, **fields: object) -> Json:
+    resources = {} if gpu_mem is None else {"resources": {"limits": {names.GPU_MEM: gpu_mem}}}
+    return {"name": name, "image": "cuda", **resources, **fields}
+
+
+def pod(
+    *containers: Json,
+    init: list[Json] | None = None,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    **spec: object,
+) -> Json:
+    metadata: Json = {"name": "p", "namespace": "team-a"}
+    if labels is not None:
+        metadata["labels"] = labels
+    if annotations is not None:
+        metadata["annotations"] = annotations
+    body: Json = {"containers": list(containers), **spec}
+    if init is not None:
+        body["initContainers"] = init
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
+
+
+def from_annotation(name: str, annotation: str) -> Json:
+    reference = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}
+    return {"name": name, "valueFrom": {"fieldRef": reference}}
+
+
+def visible(container_name: str) -> Json:
+    return from_annotation("NVIDIA_VISIBLE_DEVICES", DEVICES + container_name)
+
+
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+ALL = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+
+
+def review(obj: object, *, operation: str = "CREATE", old: object = None, user: str = "alice", **request: Any) -> Json:
+    """An AdmissionReview; `resource` may name a subresource after a slash."""
+    resource, _, subresource = str(request.pop("resource", "pods")).partition("/")
+    body: Json = {
+        "uid": "u-1",
+        "kind": {"group": "", "version": "v1", "kind": request.pop("kind", "Pod")},
+        "resource": {"group": "", "version": "v1", "resource": resource},
+        "operation": operation,
+        "namespace": "team-a",
+        "name": "p",
+        "userInfo": {"username": user},
+        "object": obj,
+        "oldObject": old,
+        "dryRun": False,
+        **request,
+    }
+    if subresource:
+        body["subResource"] = subresource
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": body}
+
+
+def encoded(value: object) -> bytes:
+    return orjson.dumps(value)

@@ -1,0 +1,38 @@
+"""JSON Patch: applied by a library that we did not write, it makes the intended object."""
+
+from typing import Any
+
+import jsonpatch
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhook import patch
+
+SCALARS = st.none() | st.text(max_size=2) | st.integers(2, 4)
+KEYS = st.sampled_from(["a", "b", "~", "/", "~1", ""])
+JSON: st.SearchStrategy[Any] = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=12
+)
+
+
+@given(st.dictionaries(KEYS, JSON), st.dictionaries(KEYS, JSON))
+def test_a_patch_makes_the_one_out_of_the_other(before: Any, after: Any) -> None:
+    operations = list(patch.between(before, after))
+    assert jsonpatch.apply_patch(before, operations) == after
+    assert (operations == []) == (before == after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "operations"),
+    [
+        ({"a": 2}, {"a": 2}, []),
+        ({}, {"x.y/z": "1"}, [{"op": "add", "path": "/x.y~1z", "value": "1"}]),
+        ({"a~b": 2}, {}, [{"op": "remove", "path": "/a~0b"}]),
+        ({"a": [2, 3]}, {"a": [2, 4]}, [{"op": "replace", "path": "/a/1", "value": 4}]),
+        ({"a": [2, 3]}, {"a": [2]}, [{"op": "replace", "path": "/a", "value": [2]}]),
+        ({"a": {"b": None}}, {"a": {"b": 3}}, [{"op": "replace", "path": "/a/b", "value": 3}]),
+    ],
+)
+def test_a_patch_names_only_what_differs(before: Any, after: Any, operations: list[Any]) -> None:
+    assert list(patch.between(before, after)) == operations

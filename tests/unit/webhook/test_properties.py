@@ -1,0 +1,199 @@
+"""Promises that hold for every pod."""
+
+import base64
+import contextlib
+from typing import Any
+
+import jsonpatch
+import orjson
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare import names
+from gpushare.units import GIB
+from tests.unit.webhook.builders import Json, review
+from webhook import admission, mutation
+from webhook import review as reviews
+from webhook.mutation import Denied, Mutated, Rules, Untouched
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+AMOUNT = st.sampled_from(["1", "3", 4, "12", "2k", "8"])
+VARIABLES = st.sampled_from(
+    [VISIBLE, "NVIDIA_DRIVER_CAPABILITIES", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "ALIYUN_COM_GPU_MEM_IDX", "A", "B"]
+)
+SOURCE: st.SearchStrategy[Json] = st.one_of(
+    st.builds(lambda v: {"value": v}, st.sampled_from(["all", "void", "none", "", "0", "$(A)"])),
+    st.just({"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
+    st.just({}),
+)
+ENTRY: st.SearchStrategy[Json] = st.builds(lambda name, source: {"name": name, **source}, VARIABLES, SOURCE)
+RESOURCES: st.SearchStrategy[Json] = st.one_of(
+    st.just({}),
+    st.just({"limits": {"cpu": "1"}}),
+    st.builds(lambda n: {"limits": {"nvidia.com/gpu": n}}, st.sampled_from(["0", "1"])),
+    st.builds(lambda n: {"limits": {names.GPU_MEM: n, "cpu": "1"}}, AMOUNT),
+    st.builds(lambda n: {"limits": {names.GPU_MEM: n}, "requests": {names.GPU_MEM: n}}, AMOUNT),
+)
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from(["devices.gpushare.dev/c0", "gpushare.dev/allocation", "ALIYUN_COM_GPU_MEM_IDX", "note"]),
+    st.just("x"),
+)
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Json:
+    def containers(prefix: str, least: int) -> list[Json]:
+        count = draw(st.integers(least, 3))
+        optional = st.one_of(st.none(), st.lists(ENTRY, max_size=4))
+        return [
+            {
+                "name": f"{prefix}{i}",
+                "resources": draw(RESOURCES),
+                **({} if (env := draw(optional)) is None else {"env": env}),
+            }
+            for i in range(count)
+        ]
+
+    annotations = dict(draw(ANNOTATIONS))
+    labels: Json = {}
+    match draw(st.sampled_from(["plain", "per-gpu", "total"])):
+        case "per-gpu":
+            annotations["gpushare.dev/gpus"] = draw(st.sampled_from(["0", "1", "2", "4"]))
+        case "total":
+            labels["aliyun.com/gpu-count"] = draw(st.sampled_from(["1", "2"]))
+    metadata: Json = {"name": "p"}
+    if annotations:
+        metadata["annotations"] = annotations
+    has_labels = draw(st.booleans())
+    if labels or has_labels:
+        metadata["labels"] = labels
+    spec: Json = {"containers": containers("c", 1)}
+    if init := containers("i", 0):
+        spec["initContainers"] = init
+    choices: list[Json] = [{}, {"schedulerName": "default-scheduler"}, {"runtimeClassName": "kata"}]
+    spec |= draw(st.sampled_from(choices))
+    return {"metadata": metadata, "spec": spec}
+
+
+RULES = st.sampled_from(
+    [Rules(unit=GIB), Rules(unit=GIB, scheduler="", runtime_class=None), Rules(unit=GIB, foreign_resources=())]
+)
+
+
+def stored(pod: Json, rules: Rules) -> Any:
+    """The pod as the API server stores it: the patch of the answer applied. None if it is refused."""
+    body = reviews.parse(orjson.dumps(review(pod)))
+    match admission.mutate(body, rules):
+        case Untouched():
+            return pod
+        case Mutated(intended, warnings):
+            answer = reviews.patched(body, intended, warnings)["response"]
+            patch = jsonpatch.JsonPatch.from_string(base64.b64decode(answer["patch"]).decode())
+            result = patch.apply(pod)
+            assert result == intended
+            return result
+        case Denied():
+            return None
+
+
+@given(pods(), RULES)
+def test_the_patch_makes_the_intended_pod_and_mutating_again_changes_nothing(pod: Json, rules: Rules) -> None:
+    once = stored(pod, rules)
+    if once is not None:
+        assert mutation.mutate(once, rules) == Untouched()
+
+
+@given(pods(), RULES)
+def test_no_container_sees_a_gpu_that_it_was_not_granted(pod: Json, rules: Rules) -> None:
+    result = stored(pod, rules)
+    if result is None:
+        return
+    for container in [*result["spec"].get("initContainers", ()), *result["spec"]["containers"]]:
+        entries = [entry for entry in container.get("env") or () if entry["name"] == VISIBLE]
+        limits = container["resources"].get("limits", {})
+        if names.GPU_MEM in limits:
+            path = f"metadata.annotations['devices.gpushare.dev/{container['name']}']"
+            assert [entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in entries] == [path]
+            assert limits[names.GPU_MEM] == container["resources"]["requests"][names.GPU_MEM]
+        elif limits.get("nvidia.com/gpu") != "1" or not rules.foreign_resources:
+            assert entries == [{"name": VISIBLE, "value": "void"}]
+    assert not any(map(names.is_reserved, result["metadata"].get("annotations") or {}))
+
+
+@given(pods(), RULES)
+def test_variables_of_the_author_keep_their_order(pod: Json, rules: Rules) -> None:
+    result = stored(pod, rules)
+    if result is None:
+        return
+    for before, after in zip(pod["spec"]["containers"], result["spec"]["containers"], strict=True):
+        own = [entry for entry in before.get("env") or () if entry["name"] in {"A", "B"}]
+        assert [entry for entry in after.get("env") or () if entry["name"] in {"A", "B"}] == own
+
+
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-5, 10**12), st.floats(allow_nan=False), st.text(max_size=5))
+JSON: st.SearchStrategy[Any] = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+)
+KEYS = [
+    "metadata", "spec", "containers", "initContainers", "ephemeralContainers", "name", "env", "value", "valueFrom",
+    "resources", "limits", "requests", "labels", "annotations", "securityContext", "privileged", "nodeName",
+    "schedulerName", "runtimeClassName", "restartPolicy", names.GPU_MEM, names.GPU_COUNT, names.ANNOTATION_GPUS,
+    names.ANNOTATION_POLICY, names.ANNOTATION_TOTALS, "nvidia.com/gpu", "devices.gpushare.dev/a", VISIBLE,
+]  # fmt: skip
+POD_LIKE: st.SearchStrategy[Any] = st.recursive(
+    SCALARS | st.sampled_from([VISIBLE, "3", "all"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=25,
+)
+
+
+@st.composite
+def damaged_pods(draw: st.DrawFn) -> Any:
+    """A good pod in which one thing, anywhere, was replaced by anything."""
+    pod = orjson.loads(orjson.dumps(draw(pods())))
+    places: list[tuple[Any, Any]] = []
+
+    def visit(node: Any) -> None:
+        keys = list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
+        for key in keys:
+            places.append((node, key))
+            visit(node[key])
+
+    visit(pod)
+    node, key = draw(st.sampled_from(places))
+    node[key] = draw(JSON)
+    return pod
+
+
+@settings(max_examples=300)
+@given(
+    st.one_of(JSON, POD_LIKE, damaged_pods()),
+    st.one_of(st.none(), POD_LIKE, damaged_pods()),
+    st.sampled_from(
+        [
+            ("CREATE", "pods", "Pod"),
+            ("UPDATE", "pods", "Pod"),
+            ("UPDATE", "pods/ephemeralcontainers", "Pod"),
+            ("CREATE", "pods/binding", "Binding"),
+        ]
+    ),
+)
+def test_whatever_an_object_looks_like_there_is_an_answer(obj: Any, old: Any, request: tuple[str, str, str]) -> None:
+    operation, resource, kind = request
+    raw = orjson.dumps(review(obj, old=old, operation=operation, resource=resource, kind=kind))
+    body = reviews.parse(raw)
+    match admission.mutate(body, Rules(unit=GIB)):
+        case Mutated(intended, warnings):
+            assert reviews.patched(body, intended, warnings)["response"]["allowed"]
+        case Denied(errors):
+            assert all(error.path and error.problem for error in errors)
+            assert reviews.invalid(body, errors)["response"]["status"]["message"]
+        case Untouched():
+            pass
+    assert isinstance(admission.validate(body, "controller"), Untouched | Denied)
+
+
+@given(st.one_of(JSON, st.dictionaries(st.sampled_from(["kind", "apiVersion", "request"]), JSON)))
+def test_whatever_a_body_looks_like_it_is_a_review_or_malformed(value: Any) -> None:
+    with contextlib.suppress(reviews.MalformedReviewError):
+        assert reviews.parse(orjson.dumps(value)).uid

@@ -1,0 +1,61 @@
+import pytest
+
+from gpushare.errors import SettingsError
+from gpushare.runtime import options
+from gpushare.units import MemoryUnit
+from webhook.runtimeclass import Mode
+from webhook.settings import Settings
+
+
+def load(**variables: str) -> Settings:
+    return options.load(Settings, [], prog="gpushare-webhook", environ=variables)
+
+
+def test_defaults_serve_an_ordinary_cluster() -> None:
+    settings = load()
+    assert (settings.address, settings.port, settings.threads) == ("0.0.0.0", 8443, 32)
+    assert (settings.memory_unit, settings.scheduler_name) == (MemoryUnit(1024), "gpushare-scheduler")
+    assert (settings.runtime_class, settings.runtime_class_mode) == ("nvidia", Mode.IF_EXISTS)
+    assert settings.controller == "system:serviceaccount:gpushare-system:gpushare-controller"
+    assert settings.cert_dir == "/run/gpushare/certs"
+
+
+def test_threads_are_a_number() -> None:
+    assert load(GPUSHARE_THREADS="8").threads == 8
+
+
+def test_the_controller_lives_in_the_namespace_unless_it_is_named() -> None:
+    assert load(GPUSHARE_NAMESPACE="ns").controller == "system:serviceaccount:ns:gpushare-controller"
+    assert load(GPUSHARE_CONTROLLER_USER="alice").controller == "alice"
+
+
+def test_lists_and_words_are_read() -> None:
+    settings = load(GPUSHARE_FOREIGN_RESOURCES="a.b/, c.d/ ,", GPUSHARE_RUNTIME_CLASS_MODE="never")
+    assert settings.foreign_resources == ("a.b/", "c.d/")
+    assert settings.runtime_class_mode is Mode.NEVER
+    assert load(GPUSHARE_FOREIGN_RESOURCES="").foreign_resources == ()
+    assert load(GPUSHARE_SCHEDULER_NAME="").scheduler_name == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("PORT", "99999", "write a port from 0 to 65535"),
+        ("THREADS", "0", "write a number of threads from 1 to 512"),
+        ("THREADS", "many", "write a number of threads from 1 to 512"),
+        ("THREADS", "513", "write a number of threads from 1 to 512"),
+        ("MEMORY_UNIT", "GB", "memory unit 'GB': write GiB, MiB or a multiple such as 256MiB"),
+        ("RUNTIME_CLASS_MODE", "maybe", "write one of if-exists, always, never"),
+        (
+            "FOREIGN_RESOURCES",
+            "nvidia.com",
+            "'nvidia.com' is no prefix of resources; write it with its slash, such as nvidia.com/",
+        ),
+        ("GRACEFUL_TIMEOUT_S", "0", "write a number above 0"),
+        ("LOG_LEVEL", "loud", "write one of debug, info, warning, error"),
+    ],
+)
+def test_a_bad_value_names_the_variable_and_the_fix(name: str, value: str, message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(**{f"GPUSHARE_{name}": value})
+    assert str(caught.value) == f"GPUSHARE_{name}={value!r}: {message}"

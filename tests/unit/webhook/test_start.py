@@ -1,0 +1,77 @@
+"""Before the first request: wait for a certificate, and say what is missing."""
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from certs.keeper import CertificateKeeper
+from certs.settings import CertSettings
+from gpushare.kube import api as kube
+from gpushare.runtime.clock import SystemClock
+from tests.fakes.kube import FakeKube
+from webhook import __main__ as program
+from webhook.tls import Contexts
+
+
+@pytest.fixture(autouse=True)
+def _own_signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class Hasty(SystemClock):
+    """Does not sleep; a signal arrives at the wait of that number."""
+
+    def __init__(self, signal_at: int = 0) -> None:
+        self.waits = 0
+        self.signal_at = signal_at
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        self.waits += 1
+        if self.waits == self.signal_at:
+            signal.raise_signal(signal.SIGTERM)
+        return stop.is_set()
+
+
+def keeper(directory: Path, api: FakeKube, clock: Hasty, **settings: str) -> CertificateKeeper:
+    chosen = CertSettings(cert_dir=str(directory), **settings)  # type: ignore[arg-type] # texts only
+    return CertificateKeeper(api=api, clock=clock, settings=chosen)
+
+
+def test_a_server_that_is_late_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    api, clock = FakeKube(), Hasty()
+    api.fail_next(lambda call: "secrets" in call.path, kube.UnreachableError("down"), times=2)
+    contexts = Contexts(directory=tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert program._has_certificate(keeper(tmp_path, api, clock), contexts)
+    assert [r.getMessage() for r in caplog.records if r.name == "webhook"] == ["no certificate yet"] * 2
+    assert contexts.problem() == ""
+
+
+def test_a_signal_ends_the_wait(tmp_path: Path) -> None:
+    clock = Hasty(signal_at=3)
+    waiting = keeper(tmp_path, FakeKube(), clock, cert_source="files")
+    assert not program._has_certificate(waiting, Contexts(directory=tmp_path))
+    assert clock.waits == 3
+
+
+def test_a_server_with_a_certificate_is_ready_until_it_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contexts, kept = Contexts(directory=tmp_path), keeper(tmp_path, FakeKube(), Hasty())
+    assert program._not_ready(contexts, kept).startswith("no certificate: ")
+    kept.ensure_once()
+    assert program._not_ready(contexts, kept) == ""
+    monkeypatch.setattr(CertificateKeeper, "days_left", lambda _: -0.1)
+    assert program._not_ready(contexts, kept) == "the certificate has expired"
+
+
+def test_a_bad_setting_is_reported_and_nothing_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--port", "none"]) == 2
+    assert capsys.readouterr().err == (
+        "gpushare-webhook: --port='none': invalid literal for int() with base 10: 'none'\n"
+    )

@@ -1,0 +1,97 @@
+"""The webhook's process: certificates first, then the server."""
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import flask
+
+from certs.keeper import CertificateKeeper
+from gpushare.errors import GpuShareError, SettingsError
+from gpushare.kube import client
+from gpushare.runtime import logs, options
+from gpushare.runtime.backoff import Backoff
+from gpushare.runtime.clock import SystemClock
+from webhook import app, server
+from webhook.metrics import Metrics
+from webhook.runtimeclass import RuntimeClass
+from webhook.settings import Settings
+from webhook.tls import Contexts
+
+_LOG: Final = logging.getLogger("webhook")
+_PROG: Final = "gpushare-webhook"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM. The process's exit status."""
+    try:
+        settings = options.load(Settings, sys.argv[1:] if argv is None else argv, prog=_PROG)
+        logs.configure(level=settings.log_level)
+        contexts = Contexts(directory=Path(settings.cert_dir))
+        if not _has_certificate(_keeper(settings), contexts):
+            return 0
+    except SettingsError as error:
+        sys.stderr.write(f"{_PROG}: {error}\n")
+        return 2
+    server.run(settings, contexts, lambda stop: _build(settings, contexts, stop))
+    return 0
+
+
+def _build(settings: Settings, contexts: Contexts, stop: threading.Event) -> flask.Flask:
+    """The application, and the thread that keeps its certificates."""
+    keeper = _keeper(settings)
+    clock = SystemClock()
+    services = app.Services(
+        clock=clock,
+        metrics=Metrics(keeper.days_left),
+        runtime_class=RuntimeClass(
+            api=keeper.api, clock=clock, name=settings.runtime_class, mode=settings.runtime_class_mode
+        ),
+        not_ready=lambda: _not_ready(contexts, keeper),
+    )
+    threading.Thread(target=keeper.run, args=(stop,), name="certificates", daemon=True).start()
+    return app.create_app(settings, services)
+
+
+def _not_ready(contexts: Contexts, keeper: CertificateKeeper) -> str:
+    if problem := contexts.problem():
+        return problem
+    days = keeper.days_left()
+    return "the certificate has expired" if days is not None and days <= 0 else ""
+
+
+def _keeper(settings: Settings) -> CertificateKeeper:
+    return CertificateKeeper(api=client.connect(settings.kubeconfig), clock=SystemClock(), settings=settings)
+
+
+def _has_certificate(keeper: CertificateKeeper, contexts: Contexts) -> bool:
+    """Wait until there is a certificate to serve with; false if the process was told to end meanwhile."""
+    stop = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)  # the first process of a container has no default handlers
+    backoff = Backoff()
+    while not stop.is_set():
+        try:
+            keeper.ensure_once()
+            problem = contexts.problem()
+        except (GpuShareError, OSError) as error:
+            problem = str(error)
+        if not problem:
+            return True
+        delay = backoff.next_s()
+        logs.event(_LOG, "no certificate yet", level=logging.WARNING, problem=problem, retry_s=delay)
+        keeper.clock.wait(stop, delay)
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

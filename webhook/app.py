@@ -1,0 +1,169 @@
+"""HTTP routes: gather, decide, answer. The only module of the webhook that uses Flask."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
+
+import flask
+import orjson
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+from webhook import admission, review
+from webhook.metrics import Metrics, Outcome
+from webhook.mutation import Decision, Denied, Mutated, Rules, Untouched
+from webhook.review import AdmissionReview, MalformedReviewError, Review
+from webhook.runtimeclass import RuntimeClass
+from webhook.settings import Settings
+
+_LOG: Final = logging.getLogger(__name__)
+_MAX_BODY: Final = 4 * 1024 * 1024  # an update carries the pod twice; the API server itself takes 3 MiB
+
+_Decide = Callable[[Review], Decision]
+_Refuse = Callable[[Review, Denied], AdmissionReview]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What the routes need from outside."""
+
+    clock: Clock
+    metrics: Metrics
+    runtime_class: RuntimeClass
+    not_ready: Callable[[], str]
+    """Why the server cannot do its work; empty if it can."""
+
+
+def create_app(settings: Settings, services: Services) -> flask.Flask:
+    """The WSGI application."""
+    app = flask.Flask("gpushare-webhook", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
+
+    def mutate(request: Review) -> Decision:
+        return admission.mutate(request, _rules(settings, services))
+
+    def validate(request: Review) -> Decision:
+        return admission.validate(request, settings.controller)
+
+    for path, decide, refuse in (
+        ("mutate", mutate, _invalid),
+        ("isolate", mutate, _invalid),
+        ("validate", validate, _forbidden),
+    ):
+        endpoint = _Endpoint(path, decide, refuse, services)
+        app.add_url_rule(f"/{path}", path, endpoint, methods=["POST"])
+    _add_probes(app, services)
+    app.register_error_handler(HTTPException, _http_error)
+    return app
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """One webhook."""
+
+    name: str
+    decide: _Decide
+    refuse: _Refuse
+    services: Services
+
+    def __call__(self) -> flask.Response:
+        started = self.services.clock.monotonic()
+        answer, outcome = self._answer()
+        self.services.metrics.answered(self.name, outcome, seconds=self.services.clock.monotonic() - started)
+        return answer
+
+    def _answer(self) -> tuple[flask.Response, Outcome]:
+        if flask.request.mimetype != "application/json":
+            found = flask.request.mimetype or "none"
+            return _error(415, f"Content-Type: expected application/json, found {found}"), Outcome.MALFORMED
+        try:
+            request = review.parse(flask.request.get_data(cache=False))
+        except RequestEntityTooLarge:
+            return _error(413, f"the body is larger than {_MAX_BODY} bytes"), Outcome.MALFORMED
+        except MalformedReviewError as error:
+            return _error(400, str(error)), Outcome.MALFORMED
+        try:
+            return self._decided(request)
+        except Exception:  # noqa: BLE001 - a request's edge: the caller gets a message, the log the stack
+            _log("admission failed", self.name, request, level=logging.ERROR)
+            return _error(500, "the webhook failed; its log says why"), Outcome.FAILED
+
+    def _decided(self, request: Review) -> tuple[flask.Response, Outcome]:
+        decision = self.decide(request)
+        match decision:
+            case Untouched():
+                _log("admitted", self.name, request, level=logging.DEBUG)
+                return _json(200, review.allowed(request)), Outcome.UNTOUCHED
+            case Mutated(pod, warnings):
+                _log("mutated", self.name, request, warnings=len(warnings))
+                return _json(200, review.patched(request, pod, warnings)), Outcome.MUTATED
+            case Denied(errors):
+                _log("denied", self.name, request, message=review.message(errors))
+                return _json(200, self.refuse(request, decision)), Outcome.DENIED
+            case _:
+                assert_never(decision)
+
+
+def _rules(settings: Settings, services: Services) -> Rules:
+    return Rules(
+        unit=settings.memory_unit,
+        scheduler=settings.scheduler_name,
+        runtime_class=services.runtime_class.current(),
+        foreign_resources=settings.foreign_resources,
+    )
+
+
+def _add_probes(app: flask.Flask, services: Services) -> None:
+    @app.get("/healthz")
+    def healthz() -> flask.Response:
+        return _text(200, "ok")
+
+    @app.get("/readyz")
+    def readyz() -> flask.Response:
+        problem = services.not_ready()
+        return _text(503, problem) if problem else _text(200, "ok")
+
+    @app.get("/metrics")
+    def metrics() -> flask.Response:
+        return flask.Response(services.metrics.exposition(), content_type=Metrics.CONTENT_TYPE)
+
+
+def _invalid(request: Review, denied: Denied) -> AdmissionReview:
+    return review.invalid(request, denied.errors)
+
+
+def _forbidden(request: Review, denied: Denied) -> AdmissionReview:
+    return review.forbidden(request, denied.errors)
+
+
+def _log(event: str, webhook: str, request: Review, *, level: int = logging.INFO, **more: object) -> None:
+    fields: dict[str, Any] = {
+        "webhook": webhook,
+        "operation": request.operation,
+        "resource": request.resource,
+        "namespace": request.namespace,
+        "pod": request.name,
+        "user": request.user,
+        "dry_run": request.is_dry_run,
+        "uid": request.uid,
+        **more,
+    }
+    logs.event(_LOG, event, level=level, exc_info=level == logging.ERROR, **fields)
+
+
+def _http_error(error: HTTPException) -> flask.Response:
+    return _error(error.code or 500, error.description or error.name)
+
+
+def _error(status: int, message: str) -> flask.Response:
+    return _json(status, {"error": message})
+
+
+def _json(status: int, body: object) -> flask.Response:
+    return flask.Response(orjson.dumps(body), status, content_type="application/json")
+
+
+def _text(status: int, body: str) -> flask.Response:
+    return flask.Response(body, status, content_type="text/plain; charset=utf-8")

@@ -1,0 +1,160 @@
+"""Decoded JSON -> an object with the structure that Kubernetes gives it, as far as the webhook reads it. Pure.
+
+The API server sends well-formed objects; everything else is answered with a message.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from gpushare.errors import FieldError, InvalidRequestError
+
+JsonObject = dict[str, Any]
+
+_INDEX: Final = re.compile(r"\[[^\]]*\]")
+_CONTAINER_LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
+
+
+def pod(value: object) -> JsonObject:
+    """A pod whose labels, annotations and containers can be read.
+
+    Raises:
+        InvalidRequestError: they cannot; all errors at once.
+    """
+    found = _object(value)
+    spec = found.get("spec")
+    errors = [*_metadata(found.get("metadata"))]
+    errors += _spec(spec) if isinstance(spec, dict) else [_unexpected("spec", spec, "an object")]
+    if errors:
+        raise InvalidRequestError(tuple(errors))
+    return found
+
+
+def with_metadata(value: object) -> JsonObject:
+    """An object of any kind whose labels and annotations can be read.
+
+    Raises:
+        InvalidRequestError: they cannot.
+    """
+    found = _object(value)
+    if errors := tuple(_metadata(found.get("metadata"))):
+        raise InvalidRequestError(errors)
+    return found
+
+
+def is_pod(value: object) -> bool:
+    """Whether `pod` accepts it."""
+    try:
+        pod(value)
+    except InvalidRequestError:
+        return False
+    return True
+
+
+def named(value: object) -> str:
+    """Name of an object for logs; with a `*` if the API server has yet to complete it. Never fails."""
+    metadata = value.get("metadata") if isinstance(value, dict) else None
+    if not isinstance(metadata, dict):
+        return ""
+    return str(metadata.get("name") or "") or f"{metadata.get('generateName') or ''}*"
+
+
+def labels(obj: JsonObject) -> dict[str, str]:
+    """The labels of an object of `pod` or `with_metadata`."""
+    return (obj.get("metadata") or {}).get("labels") or {}
+
+
+def annotations(obj: JsonObject) -> dict[str, str]:
+    """The annotations of an object of `pod` or `with_metadata`."""
+    return (obj.get("metadata") or {}).get("annotations") or {}
+
+
+def _object(value: object) -> JsonObject:
+    if not isinstance(value, dict):
+        raise InvalidRequestError((_unexpected("object", value, "an object"),))
+    return value
+
+
+def _metadata(metadata: object) -> Iterator[FieldError]:
+    yield from _optional_object("metadata", metadata)
+    if not isinstance(metadata, dict):
+        return
+    for field in ("name", "generateName", "namespace", "uid"):
+        yield from _optional_text(f"metadata.{field}", metadata.get(field))
+    for field in ("labels", "annotations"):
+        values = metadata.get(field)
+        yield from _optional_object(f"metadata.{field}", values)
+        if isinstance(values, dict):
+            for key, value in values.items():
+                if not isinstance(value, str):
+                    yield _unexpected(f"metadata.{field}[{key}]", value, "a text in quotes")
+
+
+def _spec(spec: JsonObject) -> Iterator[FieldError]:
+    for field in ("nodeName", "schedulerName", "runtimeClassName"):
+        yield from _optional_text(f"spec.{field}", spec.get(field))
+    for field in _CONTAINER_LISTS:
+        containers = spec.get(field)
+        path = f"spec.{field}"
+        if containers is not None and not isinstance(containers, list):
+            yield _unexpected(path, containers, "a list")
+        for i, container in enumerate(containers if isinstance(containers, list) else ()):
+            yield from _container(f"{path}[{i}]", container)
+
+
+def _container(path: str, container: object) -> Iterator[FieldError]:
+    if not isinstance(container, dict):
+        yield _unexpected(path, container, "an object")
+        return
+    if not isinstance(container.get("name"), str):
+        yield _unexpected(f"{path}.name", container.get("name"), "a text")
+    yield from _optional_object(f"{path}.securityContext", container.get("securityContext"))
+    resources = container.get("resources")
+    yield from _optional_object(f"{path}.resources", resources)
+    if isinstance(resources, dict):
+        for field in ("limits", "requests"):
+            yield from _optional_object(f"{path}.resources.{field}", resources.get(field))
+    yield from _env(f"{path}.env", container.get("env"))
+
+
+def _env(path: str, env: object) -> Iterator[FieldError]:
+    if env is None:
+        return
+    if not isinstance(env, list):
+        yield _unexpected(path, env, "a list")
+        return
+    for i, entry in enumerate(env):
+        if not isinstance(entry, dict):
+            yield _unexpected(f"{path}[{i}]", entry, "an object")
+
+
+def _optional_object(path: str, value: object) -> Iterator[FieldError]:
+    if value is not None and not isinstance(value, dict):
+        yield _unexpected(path, value, "an object")
+
+
+def _optional_text(path: str, value: object) -> Iterator[FieldError]:
+    if value is not None and not isinstance(value, str):
+        yield _unexpected(path, value, "a text")
+
+
+def _unexpected(path: str, value: object, expected: str) -> FieldError:
+    explain = "pod" if path == "object" else "pod." + _INDEX.sub("", path)
+    return FieldError(path, f"expected {expected}, found {kind(value)}", f"see kubectl explain {explain}")
+
+
+def kind(value: object) -> str:
+    """What JSON calls a value, for messages."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true or false"
+        case str():
+            return "a text"
+        case int() | float():
+            return "a number"
+        case list():
+            return "a list"
+        case _:
+            return "an object"

@@ -1,0 +1,184 @@
+"""AdmissionReview v1 in and out. Pure.
+
+The API server sends a review with a `request` and reads one with a `response` of the same `uid`.
+"""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NotRequired, TypedDict
+
+import orjson
+
+from gpushare.errors import FieldError, GpuShareError
+from webhook import objects, patch
+from webhook.objects import JsonObject
+
+API_VERSION: Final = "admission.k8s.io/v1"
+KIND: Final = "AdmissionReview"
+
+
+class MalformedReviewError(GpuShareError):
+    """The body is no AdmissionReview of a version that is spoken here."""
+
+
+class Status(TypedDict):
+    """Why a request is refused; the API server gives `code` and `reason` to its client."""
+
+    code: int
+    reason: str
+    message: str
+
+
+class Response(TypedDict):
+    """The answer to one request."""
+
+    uid: str
+    allowed: bool
+    status: NotRequired[Status]
+    patchType: NotRequired[str]
+    patch: NotRequired[str]
+    warnings: NotRequired[list[str]]
+
+
+class AdmissionReview(TypedDict):
+    """What is sent back."""
+
+    apiVersion: str
+    kind: str
+    response: Response
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    """A request for admission."""
+
+    uid: str
+    operation: str
+    """CREATE, UPDATE, DELETE or CONNECT."""
+    resource: str
+    """Plural, with the subresource: `pods/status`. Resources of other API groups end in `.group`."""
+    kind: str
+    namespace: str
+    name: str
+    """As in `objects.named`: with a `*` while the API server has yet to complete it."""
+    user: str
+    is_dry_run: bool
+    obj: object
+    """The object after the change, not checked."""
+    old: object
+    """The object before an update, not checked."""
+
+
+def parse(body: bytes) -> Review:
+    """Read the API server's request.
+
+    Raises:
+        MalformedReviewError: says what is wrong and where.
+    """
+    if not body:
+        raise MalformedReviewError("the body is empty")
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedReviewError(f"the body is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise MalformedReviewError(f"the body must be an {KIND} object")
+    if value.get("kind") != KIND:
+        raise MalformedReviewError(f"kind: expected {KIND}, found {value.get('kind')!r}")
+    if value.get("apiVersion") != API_VERSION:
+        raise MalformedReviewError(
+            f"apiVersion: expected {API_VERSION}, found {value.get('apiVersion')!r};"
+            " list v1 in the webhook's admissionReviewVersions"
+        )
+    return _request(_object(value, "request", "request"))
+
+
+def allowed(review: Review) -> AdmissionReview:
+    """Admit the object as it is."""
+    return _answer({"uid": review.uid, "allowed": True})
+
+
+def patched(review: Review, intended: JsonObject, warnings: Sequence[str]) -> AdmissionReview:
+    """Admit the object with the changes that make it the intended one."""
+    operations = list(patch.between(review.obj, intended))
+    response: Response = {
+        "uid": review.uid,
+        "allowed": True,
+        "patchType": "JSONPatch",
+        "patch": base64.b64encode(orjson.dumps(operations)).decode(),
+    }
+    if warnings:
+        response["warnings"] = list(warnings)
+    return _answer(response)
+
+
+def invalid(review: Review, errors: Sequence[FieldError]) -> AdmissionReview:
+    """Refuse a request that its author can mend."""
+    return _refused(review, 422, "Invalid", errors)
+
+
+def forbidden(review: Review, errors: Sequence[FieldError]) -> AdmissionReview:
+    """Refuse a change that this user may not make."""
+    return _refused(review, 403, "Forbidden", errors)
+
+
+def message(errors: Sequence[FieldError]) -> str:
+    """All errors as one line."""
+    return " | ".join(str(error) for error in errors)
+
+
+def _refused(review: Review, code: int, reason: str, errors: Sequence[FieldError]) -> AdmissionReview:
+    status: Status = {"code": code, "reason": reason, "message": message(errors)}
+    return _answer({"uid": review.uid, "allowed": False, "status": status})
+
+
+def _answer(response: Response) -> AdmissionReview:
+    return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
+
+
+def _request(request: JsonObject) -> Review:
+    uid = _text(request, "uid", "request.uid")
+    if not uid:
+        raise MalformedReviewError("request.uid: expected a text, found nothing")
+    obj = request.get("object")
+    user = _object(request, "userInfo", "request.userInfo", is_optional=True)
+    return Review(
+        uid=uid,
+        operation=_text(request, "operation", "request.operation"),
+        resource=_resource(request),
+        kind=_text(_object(request, "kind", "request.kind"), "kind", "request.kind.kind"),
+        namespace=_text(request, "namespace", "request.namespace"),
+        name=_text(request, "name", "request.name") or objects.named(obj),
+        user=_text(user, "username", "request.userInfo.username"),
+        is_dry_run=request.get("dryRun") is True,
+        obj=obj,
+        old=request.get("oldObject"),
+    )
+
+
+def _resource(request: JsonObject) -> str:
+    resource = _object(request, "resource", "request.resource")
+    plural = _text(resource, "resource", "request.resource.resource")
+    group = _text(resource, "group", "request.resource.group")
+    subresource = _text(request, "subResource", "request.subResource")
+    return plural + (f"/{subresource}" if subresource else "") + (f".{group}" if group else "")
+
+
+def _object(value: JsonObject, field: str, path: str, *, is_optional: bool = False) -> JsonObject:
+    found = value.get(field)
+    if found is None and is_optional:
+        return {}
+    if not isinstance(found, dict):
+        raise MalformedReviewError(f"{path}: expected an object, found {objects.kind(found)}")
+    return found
+
+
+def _text(value: JsonObject, field: str, path: str) -> str:
+    """A text; empty if it is left out, as the API server does with empty ones."""
+    found: Any = value.get(field)
+    if found is None:
+        return ""
+    if not isinstance(found, str):
+        raise MalformedReviewError(f"{path}: expected a text, found {objects.kind(found)}")
+    return found

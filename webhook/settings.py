@@ -1,0 +1,70 @@
+"""Settings of the webhook; those of its certificates are inherited."""
+
+from dataclasses import dataclass
+
+from certs.settings import CertSettings
+from gpushare import names, units
+from gpushare.runtime import options
+from gpushare.runtime.options import option
+from gpushare.units import MemoryUnit
+from webhook.runtimeclass import Mode
+
+
+def _threads(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 512:
+        raise ValueError("write a number of threads from 1 to 512")
+    return int(text)
+
+
+def _prefixes(text: str) -> tuple[str, ...]:
+    found = tuple(prefix.strip() for prefix in text.split(",") if prefix.strip())
+    for prefix in found:
+        if not prefix.endswith("/"):
+            raise ValueError(f"{prefix!r} is no prefix of resources; write it with its slash, such as nvidia.com/")
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(CertSettings):
+    """Admission webhook of gpushare: completes pods that ask for a share of a GPU and protects their bindings."""
+
+    address: str = option("0.0.0.0", "address to listen on; [::] for IPv6")  # noqa: S104 - a pod's only interface
+    port: int = option(8443, "TLS port of webhook, probes and metrics", parse=options.port)
+    threads: int = option(
+        32, "requests served at once; a connection that is slow to send holds one for seconds", parse=_threads
+    )
+    memory_unit: MemoryUnit = option(
+        units.GIB, f"what one unit of {names.GPU_MEM} is: GiB, MiB or a multiple", parse=MemoryUnit.parse
+    )
+    scheduler_name: str = option(
+        names.SCHEDULER, "schedulerName of GPU pods that name none; empty to leave the cluster's default"
+    )
+    runtime_class: str = option(names.RUNTIME_CLASS, "runtimeClassName of GPU pods that name none")
+    runtime_class_mode: Mode = option(
+        Mode.IF_EXISTS,
+        "if-exists: write runtimeClassName if there is such a RuntimeClass; always; never",
+        parse=Mode.parse,
+    )
+    foreign_resources: tuple[str, ...] = option(
+        ("nvidia.com/",),
+        "prefixes, separated by commas, of other GPU plugins' resources; containers that ask for these are left alone",
+        parse=_prefixes,
+    )
+    controller_user: str = option(
+        "",
+        f"the user that may write bindings; by default the ServiceAccount {names.SERVICE_ACCOUNT_CONTROLLER}"
+        " of the namespace",
+    )
+    kubeconfig: str = option("", "kubeconfig file; empty for the cluster that this process runs in")
+    graceful_timeout_s: float = option(
+        20.0, "seconds that requests may take to end after SIGTERM", parse=options.positive
+    )
+    worker_tmp_dir: str = option("/dev/shm", "directory in memory for the server's heartbeat file")  # noqa: S108 - same
+    log_level: str = option(
+        "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")
+    )
+
+    @property
+    def controller(self) -> str:
+        """The user that may write bindings."""
+        return self.controller_user or f"system:serviceaccount:{self.namespace}:{names.SERVICE_ACCOUNT_CONTROLLER}"

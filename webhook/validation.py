@@ -1,0 +1,76 @@
+"""Who may change what of a pod after it was created. Pure.
+
+A binding is what the controller wrote in it; a request is what admission understood. Neither may change afterwards
+behind the back of the ledger.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from gpushare import names
+from gpushare.errors import FieldError
+from gpushare.wire import pods
+from webhook import objects
+from webhook.objects import JsonObject
+
+_REQUEST_ANNOTATIONS: Final = (names.ANNOTATION_GPUS, names.ANNOTATION_TOTALS, names.ANNOTATION_POLICY)
+_CONTROLLER: Final = names.SERVICE_ACCOUNT_CONTROLLER
+
+
+def created(pod: object) -> tuple[FieldError, ...]:
+    """Errors of a pod that anyone but the controller creates, after all mutation.
+
+    Raises:
+        InvalidRequestError: the object cannot be read; so do all functions of this module.
+    """
+    return tuple(
+        FieldError(_annotation(key), f"only {_CONTROLLER} may write it", "remove it")
+        for key in sorted(objects.annotations(objects.with_metadata(pod)))
+        if names.is_reserved(key)
+    )
+
+
+def bound(binding: object) -> tuple[FieldError, ...]:
+    """Errors of a Binding that anyone but the controller makes; the API server writes its annotations on the pod."""
+    return tuple(
+        FieldError(_annotation(key), f"only {_CONTROLLER} may write it in a Binding", "remove it")
+        for key in sorted(objects.annotations(objects.with_metadata(binding)))
+        if names.is_reserved(key) or key in _REQUEST_ANNOTATIONS
+    )
+
+
+def updated(pod: object, old: object, *, by_controller: bool) -> tuple[FieldError, ...]:
+    """Errors of a change of a pod or of one of its subresources."""
+    after, before = objects.with_metadata(pod), objects.with_metadata(old)
+    return tuple(_updated(after, before, by_controller=by_controller))
+
+
+def _updated(pod: JsonObject, old: JsonObject, *, by_controller: bool) -> Iterator[FieldError]:
+    annotations = _changes(objects.annotations(old), objects.annotations(pod))
+    labels = _changes(objects.labels(old), objects.labels(pod))
+    if not by_controller:
+        for key in filter(names.is_reserved, annotations):
+            yield FieldError(_annotation(key), f"only {_CONTROLLER} may change it", "leave it as it is")
+        if names.LABEL_MANAGED in labels and names.LABEL_MANAGED in objects.labels(old):
+            path = f"metadata.labels[{names.LABEL_MANAGED}]"
+            yield FieldError(path, f"only {_CONTROLLER} may change it", "leave it as it is")
+    if not _asks(pod):
+        return
+    fixed = [_annotation(key) for key in annotations if key in _REQUEST_ANNOTATIONS]
+    if names.LABEL_GPU_COUNT in labels:
+        fixed.append(f"metadata.labels[{names.LABEL_GPU_COUNT}]")
+    for path in fixed:
+        yield FieldError(path, "part of the GPU request, which is fixed when the pod is created", "create a new pod")
+
+
+def _asks(pod: JsonObject) -> bool:
+    """Whether the object is a pod that asks for GPUs; some subresources carry other kinds."""
+    return objects.is_pod(pod) and pods.needs_gpu(pod)
+
+
+def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+
+
+def _annotation(key: str) -> str:
+    return f"metadata.annotations[{key}]"
