@@ -181,16 +181,8 @@ def _source_options(directory: Path) -> list[str]:
     (lists / "partial").mkdir(parents=True)
     entries = [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))]
     for entry in entries:
-        if not entry.is_file():
-            continue
-        if entry.suffix == ".sources":
-            text = re.sub(r"(?mi)^types:.*$", "Types: deb-src", entry.read_text())
-        elif entry.suffix == ".list":
-            lines = [line for line in entry.read_text().splitlines() if re.match(r"deb\s", line)]
-            text = "".join("deb-src" + line.removeprefix("deb") + "\n" for line in lines)
-        else:
-            continue
-        (parts / entry.name).write_text(text)
+        if entry.is_file() and (text := source_entry(entry)) is not None:
+            (parts / entry.name).write_text(text)
     return [
         *("-o", "Dir::Etc::SourceList=/dev/null"),
         *("-o", f"Dir::Etc::SourceParts={parts}"),
@@ -198,6 +190,16 @@ def _source_options(directory: Path) -> list[str]:
         # The unprivileged download user may not enter a cache below somebody's home directory.
         *("-o", "APT::Sandbox::User=root"),
     ]
+
+
+def source_entry(entry: Path) -> str | None:
+    """Return what an entry of the machine's package sources says, for source packages; nothing if it is no entry."""
+    if entry.suffix == ".sources":
+        return re.sub(r"(?mi)^types:.*$", "Types: deb-src", entry.read_text())
+    if entry.suffix == ".list":
+        lines = [line for line in entry.read_text().splitlines() if re.match(r"deb\s", line)]
+        return "".join("deb-src" + line.removeprefix("deb") + "\n" for line in lines)
+    return None
 
 
 def _openapi_packages(tree: Path) -> list[str]:

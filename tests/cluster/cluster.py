@@ -148,6 +148,11 @@ class Cluster:
         """The API server's audit log, if the cluster writes one."""
         return self.control.audit_log
 
+    def program(self, name: str) -> Path:
+        """Return the path of a program that the cluster uses."""
+        assert self._programs is not None, "not started"
+        return Path(self._programs[name])
+
     def node(self, name: str) -> Node:
         """Return a node by its name."""
         return next(node for node in self.nodes if node.name == name)
@@ -182,9 +187,13 @@ class Cluster:
         self.control.restart_scheduler(configuration or {}, flags)
 
     def wait_nodes_ready(self, timeout_s: float = NODES_READY_TIMEOUT_S) -> None:
-        """Wait until every node's kubelet reports Ready."""
+        """Wait until every node's kubelet serves and the API calls it Ready."""
         kubelets = [node.kubelet for node in self.nodes if node.kubelet is not None]
+        process.wait_until(self._all_serve, "kubelets serve", timeout_s, *kubelets)
         process.wait_until(self._all_ready, "nodes Ready", timeout_s, *kubelets)
+
+    def _all_serve(self) -> bool:
+        return all(node.kubelet_serves for node in self.nodes)
 
     def _all_ready(self) -> bool:
         done = self.kubectl("get", "nodes", "--output=json", check=False)

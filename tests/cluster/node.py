@@ -7,7 +7,9 @@ containerd can come and go without ending the node.
 """
 
 import json
+import socket
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +23,7 @@ SHARED_PATHS = {
 }
 """Directory below the node's own, and where it lies inside the node."""
 
+KUBELET_PORT = 10250
 CONTAINERD_TIMEOUT_S = 30
 IMPORT_TIMEOUT_S = 300
 
@@ -68,6 +71,7 @@ class Node:
         )
         self.containerd: process.Process | None = None
         self.kubelet: process.Process | None = None
+        self._kubelet_started = 0.0
 
     @property
     def device_plugins_dir(self) -> Path:
@@ -117,8 +121,27 @@ class Node:
         argv = [*self.enter, str(self._programs["kubelet"]), *self._kubelet_flags()]
         if self.kubelet is not None and self.kubelet.alive:
             return
+        self._kubelet_started = time.time()
         self.kubelet = process.Process(f"{self.name}: kubelet", argv, self.logs / "kubelet.log", wrapped=True)
         self.kubelet.start()
+
+    @property
+    def kubelet_serves(self) -> bool:
+        """Whether the kubelet, as started last, serves its API and its device-plugin socket."""
+        kubelet_socket = self.device_plugins_dir / "kubelet.sock"
+        try:
+            # An earlier kubelet leaves its socket behind; file times lag behind the clock by some milliseconds.
+            if kubelet_socket.stat().st_ctime < self._kubelet_started - 0.05:
+                return False
+            socket.create_connection((self.ip, KUBELET_PORT), timeout=2).close()
+        except OSError:
+            return False
+        return True
+
+    def wait_kubelet(self, timeout_s: float = 30) -> None:
+        """Wait until the kubelet serves; what the API says of the node may be older than its last start."""
+        assert self.kubelet is not None, "never started"
+        process.wait_until(lambda: self.kubelet_serves, f"{self.name}: kubelet serves", timeout_s, self.kubelet)
 
     def stop_kubelet(self) -> None:
         """End the kubelet in order; pods go on."""

@@ -74,7 +74,7 @@ def kubelet_configuration(
         "resolvConf": str(directory / "resolv.conf"),
         "volumePluginDir": str(directory / "volume-plugins"),
         **_common_settings(),
-        **_settings_of(version),
+        **settings_of(version),
     }
 
 
@@ -95,7 +95,8 @@ def _common_settings() -> dict[str, object]:
     }
 
 
-def _settings_of(version: provision.Version) -> dict[str, object]:
+def settings_of(version: provision.Version) -> dict[str, object]:
+    """Return the settings that only some releases know."""
     settings: dict[str, object] = {}
     if version >= provision.Version(1, 25):
         # The kubelet cannot tell the size of a container's writable layer on every file system; without isolation

@@ -24,7 +24,7 @@ class ClusterError(RuntimeError):
 
 def clean_environment() -> dict[str, str]:
     """Return the environment for all children: no proxy and no Kubernetes settings of the caller."""
-    return {"PATH": SYSTEM_PATH, "HOME": "/root", "LANG": "C.UTF-8"}
+    return {"PATH": SYSTEM_PATH, "HOME": str(Path.home()), "LANG": "C.UTF-8"}
 
 
 def run(argv: Sequence[str | Path], *, timeout_s: float = COMMAND_TIMEOUT_S) -> str:

@@ -5,6 +5,7 @@ which change. All modules are compiled beforehand, for a container with a read-o
 """
 
 import concurrent.futures
+import dataclasses
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -85,6 +86,16 @@ def python_image(
         entries.update(_tree(tree, f"{SOURCES}/{tree.name}", lambda name: name == "__pycache__"))
     entries.update(_compiled(entries))
     sources = images.write_layer(path.with_suffix(".layer"), entries)
+    try:
+        images.write_image(path, names, [base, sources], _complete(settings))
+    finally:
+        sources.unlink()
+    size = path.stat().st_size / 1e6
+    say(f"Python image: {size:.0f} MB, {time.monotonic() - started:.1f} s")
+    return path
+
+
+def _complete(settings: images.Settings) -> images.Settings:
     environment = {
         "PATH": images.ROOT_PATH,
         "PYTHONPATH": f"{SOURCES}:{DISTRIBUTIONS}",
@@ -94,16 +105,7 @@ def python_image(
         "SSL_CERT_FILE": str(CERTIFICATES),
         **settings.env,
     }
-    complete = images.Settings(
-        settings.entrypoint, settings.cmd, environment, settings.user or NONROOT, settings.working_dir
-    )
-    try:
-        images.write_image(path, names, [base, sources], complete)
-    finally:
-        sources.unlink()
-    size = path.stat().st_size / 1e6
-    say(f"Python image: {size:.0f} MB, {time.monotonic() - started:.1f} s")
-    return path
+    return dataclasses.replace(settings, env=environment, user=settings.user or NONROOT)
 
 
 def closure(requirements: Iterable[str]) -> list[importlib.metadata.Distribution]:

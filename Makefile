@@ -1,0 +1,81 @@
+# The project's commands. `make help` lists them; everything runs in $(VENV), which `make setup` makes.
+
+PYTHON ?= python3
+VENV   ?= .venv
+
+SHELL         := /bin/bash
+.DEFAULT_GOAL := help
+.SHELLFLAGS   := -eu -o pipefail -c
+
+BIN     := $(VENV)/bin
+STAMP   := $(VENV)/.installed
+USABLE  := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+CODE    := gpushare webhook controller deviceplugin certs gpushare_cli
+CHECKED := $(CODE) tests $(wildcard bench)
+
+.NOTPARALLEL:
+.PHONY: help setup lint fmt unit e2e test check demo bench docs clean
+
+help: ## list the commands
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-6s  %s\n' "$$name" "$$text"; done
+
+setup: $(STAMP) ## make the virtual environment with all dependencies; done already if nothing changed
+
+$(STAMP): pyproject.toml
+	@if ! $(PYTHON) -c '$(USABLE)' 2>/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo 'setup: installing python3-venv with apt-get'; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3 python3-venv >/dev/null; \
+	fi
+	@$(PYTHON) -c '$(USABLE)' 2>/dev/null || { \
+	  echo 'setup: Python 3.11 or newer with the module venv is needed; on Debian: apt-get install python3-venv' >&2; \
+	  echo 'setup: for another interpreter: make PYTHON=/path/to/python3' >&2; \
+	  exit 1; \
+	}
+	@echo 'setup: installing dependencies into $(VENV), which takes a minute or two'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+lint: setup ## check style, types and who may import whom
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/mypy $(CHECKED)
+	$(BIN)/lint-imports
+
+fmt: setup ## format the code
+	$(BIN)/ruff format $(CHECKED)
+	$(BIN)/ruff check --fix-only $(CHECKED)
+
+unit: setup ## tests that need no cluster: unit, property, integration, manifests, documentation
+	$(BIN)/pytest -q -m 'not e2e'
+
+e2e: setup ## end-to-end tests on a real cluster on this machine (root on Linux)
+	@if [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ]; then \
+	  echo '$(BIN)/pytest -v -m e2e'; \
+	  exec $(BIN)/pytest -v -m e2e; \
+	elif [ "$${CI:-}" = true ]; then \
+	  echo 'e2e: the real cluster needs root on Linux, and CI never goes without it' >&2; \
+	  exit 1; \
+	else \
+	  echo '************************************************************************'; \
+	  echo '** NOT TESTED: the end-to-end tests on a real cluster need root on    **'; \
+	  echo '** Linux. Run "sudo make e2e" to have them.                           **'; \
+	  echo '************************************************************************'; \
+	fi
+
+test: unit e2e ## every test: those without a cluster first, then the real cluster
+
+check: lint test ## lint and every test
+
+demo: setup ## a real cluster with simulated GPUs, until Ctrl-C (root on Linux); DEMO_ONCE=1 ends by itself
+	@exec $(BIN)/python -m tests.demo
+
+bench: setup ## the measurements of docs/performance.md
+	@exec $(BIN)/python -m bench
+
+docs: setup ## write the reference pages anew from the code
+	$(BIN)/python -m tests.docs.generate
+
+clean: ## remove the virtual environment, caches and build outputs
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

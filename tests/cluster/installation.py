@@ -1,0 +1,151 @@
+"""This project on a test cluster, installed from `manifests/` as a user would: images, labels, `kubectl apply -k`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tests.cluster import images, process, provision
+from tests.cluster.cluster import Cluster
+from tests.cluster.python_image import python_image
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+NAMESPACE: Final = "gpushare-system"
+IMAGE: Final = "docker.io/library/gpushare:0.1.0"
+PACKAGES: Final = ("gpushare", "webhook", "controller", "deviceplugin", "certs", "gpushare_cli")
+REQUIREMENTS: Final = (
+    *("cryptography", "flask", "grpcio", "gunicorn", "jsonpatch", "kubernetes", "nvidia-ml-py", "orjson"),
+    *("prometheus-client", "protobuf", "PyYAML", "urllib3"),
+)
+SCHEDULER_IMAGE: Final = "registry.k8s.io/kube-scheduler"
+SAMPLE_IMAGES: Final = ("docker.io/cheyang/gpu-player:v2", "docker.io/library/busybox:1.36")
+READY_TIMEOUT_S: Final = 180.0
+
+
+def install(
+    cluster: Cluster,
+    *,
+    config: Mapping[str, str] | None = None,
+    profile: str | None = None,
+    say: provision.Say = provision.say_nothing,
+) -> None:
+    """Build the images from the local tree, give them to the nodes, apply the manifests and wait until all serve.
+
+    Args:
+        cluster: a running cluster.
+        config: entries to add to the ConfigMap gpushare-config, such as shorter leases for tests.
+        profile: YAML of simulated GPUs instead of the overlay's own.
+        say: called with one line of progress at a time.
+    """
+    with process.timed(say, "images of this project"):
+        for archive in build_images(cluster, say):
+            cluster.import_image(archive)
+            archive.unlink()
+    for node in cluster.nodes:
+        cluster.kubectl("label", "--overwrite", "node", node.name, "gpushare=true")
+    # On servers before 1.21 namespaces do not carry their name as a label, which the webhooks' selectors need.
+    cluster.kubectl("label", "--overwrite", "namespace", "kube-system", "kubernetes.io/metadata.name=kube-system")
+    with process.timed(say, "kubectl apply -k manifests"):
+        cluster.kubectl("apply", "-k", str(kustomization(cluster, config or {}, profile)), timeout_s=180)
+    with process.timed(say, "webhook, controller, scheduler and device plugins ready"):
+        wait_ready(cluster)
+
+
+def build_images(cluster: Cluster, say: provision.Say = provision.say_nothing) -> Sequence[Path]:
+    """Archives of our image, of the scheduler's and of the samples'."""
+    directory = cluster.workdir / "images"
+    directory.mkdir(exist_ok=True)
+    ours = python_image(
+        directory / "gpushare.tar",
+        [IMAGE],
+        [ROOT / package for package in PACKAGES],
+        requirements=REQUIREMENTS,
+        settings=images.Settings(working_dir="/app"),
+        say=say,
+    )
+    samples = images.busybox_image(directory / "samples.tar", SAMPLE_IMAGES, cluster.program("busybox"))
+    entries = {
+        "/usr/local/bin/kube-scheduler": images.Entry(source=cluster.program("kube-scheduler"), mode=0o755),
+        **images.account_files(),
+    }
+    layer = images.write_layer(directory / "scheduler.layer", entries)
+    names = [f"{SCHEDULER_IMAGE}:{scheduler_tag(cluster)}"]
+    scheduler = images.write_image(directory / "scheduler.tar", names, [layer], images.Settings())
+    layer.unlink()
+    return [ours, samples, scheduler]
+
+
+def scheduler_tag(cluster: Cluster) -> str:
+    """The tag of the cluster's own version."""
+    return f"v{cluster.version}"
+
+
+def overlay(cluster: Cluster) -> Path:
+    """The overlay for simulated GPUs and the cluster's version."""
+    version = (cluster.version.major, cluster.version.minor)
+    suffix = "" if version >= (1, 30) else "-1.25" if version >= (1, 25) else "-1.20"
+    return ROOT / "manifests" / "overlays" / f"simulated{suffix}"
+
+
+def kustomization(cluster: Cluster, config: Mapping[str, str], profile: str | None) -> Path:
+    """A directory with a user's own kustomization on top of the overlay: the scheduler's version and the settings."""
+    directory = cluster.workdir / "kustomization"
+    directory.mkdir(exist_ok=True)
+    patches = [_config_map("gpushare-config", config)]
+    if profile is not None:
+        patches.append(_config_map("gpushare-simulated-gpus", {"profile.yaml": profile}))
+    names = [f"patch-{i}.json" for i in range(len(patches))]
+    for name, patch in zip(names, patches, strict=True):
+        (directory / name).write_text(json.dumps(patch))
+    # A relative path, because kustomize refuses absolute ones.
+    base = Path(*[".."] * len(directory.resolve().parts[1:]), *overlay(cluster).parts[1:])
+    document = {
+        "bases": [str(base)],
+        "images": [{"name": SCHEDULER_IMAGE, "newTag": scheduler_tag(cluster)}],
+        "patchesStrategicMerge": names,
+    }
+    (directory / "kustomization.yaml").write_text(json.dumps(document))
+    return directory
+
+
+def _config_map(name: str, data: Mapping[str, str]) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)}
+
+
+def wait_ready(cluster: Cluster, timeout_s: float = READY_TIMEOUT_S) -> None:
+    """Wait until every part serves and all nodes advertise GPU memory; says what was missing when time is up."""
+    missing = ["nothing was looked at"]
+
+    def ready() -> bool:
+        missing[:] = _missing(cluster)
+        return not missing
+
+    try:
+        process.wait_until(ready, "gpushare ready", timeout_s)
+    except process.ClusterError as error:
+        pods = cluster.kubectl("get", "pods", "-n", NAMESPACE, "-o", "wide", check=False).stdout
+        events = cluster.kubectl("get", "events", "-n", NAMESPACE, check=False).stdout
+        raise process.ClusterError(f"{error}; missing: {', '.join(missing)}\n{pods}\n{events[-4000:]}") from error
+
+
+def _missing(cluster: Cluster) -> list[str]:
+    found = cluster.kubectl("get", "deployments,daemonsets", "-n", NAMESPACE, "-o", "json", check=False)
+    if found.returncode != 0:
+        return [found.stderr.strip()]
+    # Only the controller that leads is ready.
+    wanted = {"gpushare-controller": 1, "gpushare-webhook": 2, "gpushare-scheduler": 2}
+    wanted["gpushare-device-plugin"] = len(cluster.nodes)
+    for item in json.loads(found.stdout)["items"]:
+        status = item.get("status", {})
+        ready = status.get("readyReplicas", status.get("numberReady", 0))
+        name = item["metadata"]["name"]
+        if name in wanted and ready >= wanted[name]:
+            del wanted[name]
+    nodes = json.loads(cluster.kubectl("get", "nodes", "-o", "json").stdout)["items"]
+    without = [
+        node["metadata"]["name"]
+        for node in nodes
+        if node["status"]["allocatable"].get("aliyun.com/gpu-mem", "0") == "0"
+    ]
+    return [*wanted, *(f"GPU memory of {name}" for name in without)]

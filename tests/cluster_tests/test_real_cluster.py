@@ -1,0 +1,164 @@
+"""What tests rely on a cluster for, asked of a real one."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import cgroups, leftovers, network
+from tests.cluster.cluster import BUSYBOX_IMAGE, Cluster
+from tests.cluster.process import wait_until
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(1800),  # The first run on a machine builds Kubernetes.
+    pytest.mark.skipif(os.geteuid() != 0, reason="a cluster needs root"),
+]
+
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+SERVE = "mkdir /www && echo hello > /www/index.html && trap 'exit 0' TERM; httpd -f -p 8080 -h /www & wait"
+
+
+def pod(name: str, node: str, *, command: str | None = None, **spec: object) -> dict[str, object]:
+    container: dict[str, object] = {"name": "main", "image": BUSYBOX_IMAGE, "imagePullPolicy": "IfNotPresent"}
+    if command is not None:
+        container["command"] = ["sh", "-c", command]
+    metadata = {"name": name, "labels": {"app": name}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"nodeName": node, "containers": [container], **spec},
+    }
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=2, audit=True, say=print) as running:
+        handler = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
+        running.apply({**handler, "handler": "nvidia"})
+        service = {"selector": {"app": "server"}, "ports": [{"port": 80, "targetPort": 8080}]}
+        running.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": service})
+        running.apply(pod("client", "node-1", runtimeClassName="nvidia"), pod("server", "node-2", command=SERVE))
+        running.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
+        yield running
+
+
+def containers(cluster: Cluster) -> dict[str, tuple[str, int]]:
+    """Return the container id and the restarts of each pod."""
+    items = json.loads(cluster.kubectl("get", "pods", "--output=json").stdout)["items"]
+    found = {}
+    for item in items:
+        (status,) = item["status"]["containerStatuses"]
+        found[item["metadata"]["name"]] = (status["containerID"], status["restartCount"])
+    return found
+
+
+def execute(cluster: Cluster, name: str, command: str) -> str:
+    return cluster.kubectl("exec", name, "--", *shlex.split(command)).stdout
+
+
+def test_a_container_shows_its_environment(cluster: Cluster) -> None:
+    lines = cluster.kubectl("logs", "client").stdout.splitlines()
+    assert "NVIDIA_VISIBLE_DEVICES=all" in lines
+    assert lines == sorted(lines)
+
+
+@pytest.mark.parametrize("client", ["client", "server"])
+@pytest.mark.parametrize("name", ["web", "web.default.svc", "web.default.svc.cluster.local"])
+def test_a_service_answers_by_name_from_every_node(cluster: Cluster, client: str, name: str) -> None:
+    def answers() -> bool:
+        done = cluster.kubectl("exec", client, "--", "http-get", name, "80", "/", check=False)
+        return done.stdout.endswith("hello\n")
+
+    wait_until(answers, f"{name} from {client}", 15)
+
+
+def test_a_pod_reaches_the_api_server_as_its_service_account(cluster: Cluster) -> None:
+    token = execute(cluster, "client", f"cat {ACCOUNT}/token")
+    address = execute(cluster, "client", "sh -c 'echo $KUBERNETES_SERVICE_HOST'").strip()
+    execute(cluster, "client", f"nc -w 3 {address} 443 -e true")
+    asked = cluster.kubectl(f"--token={token}", "auth", "can-i", "--list", check=False)
+    assert asked.returncode == 0
+
+
+def test_names_from_outside_are_refused_at_once(cluster: Cluster) -> None:
+    started = time.monotonic()
+    done = cluster.kubectl("exec", "client", "--", "nc", "-w", "1", "example.com", "80", check=False)
+    assert done.returncode != 0
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_pods_outlive_their_kubelet(cluster: Cluster, how: str) -> None:
+    before = containers(cluster)
+    node = cluster.nodes[0]
+    if how == "kill":
+        node.kill_kubelet()
+        node.start_kubelet()
+    else:
+        node.restart_kubelet()
+    node.wait_kubelet()
+    assert (node.device_plugins_dir / "kubelet.sock").is_socket()
+    cluster.wait_nodes_ready()
+    assert containers(cluster) == before
+
+
+def test_a_node_comes_back_from_a_crash(cluster: Cluster) -> None:
+    before = containers(cluster)["server"]
+    node = cluster.node("node-2")
+    node.crash()
+    wait_until(lambda: "NotReady" in cluster.kubectl("get", "nodes").stdout, "NotReady", 60)
+    node.start()
+
+    def runs_again() -> bool:
+        identity, restarts = containers(cluster)["server"]
+        return identity != before[0] and restarts == before[1] + 1
+
+    wait_until(runs_again, "the pod runs again", 60)
+    cluster.wait_nodes_ready()
+    cluster.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
+
+
+def test_the_scheduler_can_be_reconfigured(cluster: Cluster) -> None:
+    cluster.restart_scheduler({"profiles": [{"schedulerName": "default-scheduler"}, {"schedulerName": "other"}]})
+    wanted = pod("elsewhere", "", schedulerName="other")
+    cluster.apply(wanted)
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/elsewhere", "--timeout=60s")
+    cluster.kubectl("delete", "pod", "elsewhere")
+    bindings = [line for line in cluster.audit_log.read_text().splitlines() if '"subresource":"binding"' in line]
+    assert len([line for line in bindings if '"name":"elsewhere"' in line]) == 1
+
+
+def remains(owned: leftovers.Owned) -> list[Path]:
+    places = [owned.workdir]
+    # Another cluster on this machine may have taken the name as soon as it was free.
+    if all(one.name != owned.name or one.owner == owned.owner for one in leftovers.existing()):
+        places += [network.NAMESPACES / owned.name, Path("/sys/class/net") / owned.name, owned.path]
+        places += [hierarchy / owned.name for hierarchy in cgroups.hierarchies()]
+    return [place for place in places if place.exists()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_remains(number: signal.Signals, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        argv = [sys.executable, "-m", "tests.cluster", "up", "--nodes", "1"]
+        child = subprocess.Popen(argv, stdout=output, stderr=output)
+    try:
+        wait_until(lambda: "Ctrl-C" in log.read_text() or child.poll() is not None, "up", 1500)
+        (owned,) = [one for one in leftovers.existing() if one.owner == child.pid]
+    finally:
+        child.send_signal(number)
+        child.wait(60)
+    if number == signal.SIGKILL:
+        assert remains(owned)
+        subprocess.run([sys.executable, "-m", "tests.cluster", "down"], check=True, timeout=60)
+    assert remains(owned) == []

@@ -1,0 +1,72 @@
+"""The documents say what the code says."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controller.reconcile import apply
+from deviceplugin import decide, refusals
+from gpushare.model.verdict import RefusalReason
+from tests.docs import generate
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]+)?\)")
+METRIC = re.compile(r'"(gpushare_[a-z_]+)"')
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def anchors(page: str) -> set[str]:
+    """As GitHub makes them from headings."""
+    headings = re.findall(r"^#+ (.+)$", page, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def links() -> Iterator[tuple[str, str, str]]:
+    for page in PAGES:
+        for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+            yield str(page.relative_to(ROOT)), target, anchor
+
+
+def test_the_settings_page_is_the_one_that_the_code_makes() -> None:
+    assert text("docs/reference/settings.md") == generate.page(), "run `make docs`"
+
+
+@pytest.mark.parametrize("reason", [*RefusalReason, *decide.Reason], ids=lambda reason: reason.value)
+def test_every_reason_has_its_line_in_the_troubleshooting_page(reason: RefusalReason | decide.Reason) -> None:
+    assert f"\n| `{reason.value}` |" in text("docs/troubleshoot.md")
+
+
+@pytest.mark.parametrize("reason", [refusals.REASON, apply.REASON_UNSCHEDULABLE, apply.REASON_UNREADABLE])
+def test_every_event_is_in_the_operating_and_the_troubleshooting_page(reason: str) -> None:
+    assert f"`{reason}`" in text("docs/operate.md")
+    assert f"`{reason}`" in text("docs/troubleshoot.md")
+
+
+def test_every_metric_is_in_the_operating_page() -> None:
+    sources = [text for package in ("webhook", "controller", "deviceplugin") for text in (ROOT / package).rglob("*.py")]
+    found = {name for source in sources for name in METRIC.findall(source.read_text(encoding="utf-8"))}
+
+    assert found
+    assert [name for name in sorted(found) if f"`{name}" not in text("docs/operate.md")] == []
+
+
+@pytest.mark.parametrize(("page", "target", "anchor"), sorted(links()))
+def test_every_link_leads_somewhere(page: str, target: str, anchor: str) -> None:
+    path = (ROOT / page).parent / target if target else ROOT / page
+
+    assert path.exists()
+    if anchor:
+        assert anchor.removeprefix("#") in anchors(path.read_text(encoding="utf-8"))
+
+
+def test_every_command_of_make_that_a_page_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z0-9]+):", text("Makefile"), flags=re.MULTILINE))
+    named = {name for page in PAGES for name in re.findall(r"`make ([a-z0-9]+)", page.read_text(encoding="utf-8"))}
+
+    assert named <= targets

@@ -1,0 +1,42 @@
+"""What must hold of pods that run, said once."""
+
+from collections.abc import Sequence
+
+from gpushare import names
+from tests.e2e.system import Json, System, allocated
+
+
+def every_container_sees_exactly_its_gpus(system: System, namespace: str, pods: Sequence[Json]) -> None:
+    """P1: each container's own environment names the UUIDs of its allocation, and containers without one see none."""
+    environments = system.environments(namespace)
+    wrong = []
+    for pod in pods:
+        name = pod["metadata"]["name"]
+        granted = allocated(pod)
+        for container in pod["spec"]["containers"]:
+            seen = environments[name, container["name"]].get(names.ENV_VISIBLE_DEVICES)
+            expected = ",".join(granted.get(container["name"], (names.VISIBLE_DEVICES_NONE,)))
+            if seen != expected:
+                wrong.append(f"{name}/{container['name']}: sees {seen}, was granted {expected}")
+    assert not wrong, wrong
+
+
+def no_gpu_is_over_its_memory(system: System) -> None:
+    """P2: computed from the API server's pods alone."""
+    over = {node: ledger.over_committed() for node, ledger in system.ledgers().items() if ledger.over_committed()}
+    assert not over, over
+
+
+def the_controllers_books_equal_the_pods(system: System) -> None:
+    """The ledger of the leader is what can be computed from the pods."""
+    expected = {
+        (node, gpu.index): ledger.inventory.unit.ceil(ledger.used_mib.get(gpu.uuid, 0))
+        for node, ledger in system.ledgers().items()
+        for gpu in ledger.inventory.gpus
+    }
+
+    def books() -> dict[tuple[str, int], int]:
+        inspected = system.inspect()["nodes"]
+        return {(node["name"], int(dev["id"])): dev["usedGPU"] for node in inspected for dev in node["devs"]}
+
+    system.eventually("the controller's books equal the pods", lambda: books() == expected, timeout_s=30)

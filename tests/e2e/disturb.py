@@ -1,0 +1,93 @@
+"""Ways to break a running installation, as machines and people do."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+from gpushare import names
+from gpushare.kube import api as kube
+from tests.e2e.system import Json, System
+
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
+
+
+def processes_of(pod: Json) -> list[int]:
+    """Process IDs, on this machine, of a pod's containers."""
+    uid = pod["metadata"]["uid"]
+    spellings = (uid, uid.replace("-", "_"))
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            groups = (entry / "cgroup").read_text()
+            if any(spelling in groups for spelling in spellings):
+                found.append(int(entry.name))
+    return found
+
+
+def sigkill(pod: Json) -> None:
+    """SIGKILL to every process of a pod, then forget the pod so that its replacement starts without back-off."""
+    for pid in processes_of(pod):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def component_pods(system: System, component: str) -> list[Json]:
+    """Pods of one component of this system that are not being deleted."""
+    pods = system.pods(names.NAMESPACE, f"app.kubernetes.io/name=gpushare-{component}")
+    return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+
+
+def leader(system: System) -> str:
+    """Identity in the lease; starts with the pod's name."""
+    return str(system.api.get(LEASE)["spec"].get("holderIdentity") or "")
+
+
+def kill_leader(system: System) -> None:
+    """SIGKILL to the leading controller."""
+    holder = leader(system)
+    for pod in component_pods(system, "controller"):
+        if holder.startswith(pod["metadata"]["name"]):
+            sigkill(pod)
+            delete_now(system, pod)
+            return
+
+
+def wait_for_new_leader(system: System, done: threading.Event, timeout_s: float = 60.0) -> None:
+    """Until a controller that is alive holds the lease and reports ready; `done` ends the wait early."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end and not done.is_set():
+        holder = leader(system)
+        for pod in component_pods(system, "controller"):
+            ready = any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
+            if ready and holder.startswith(pod["metadata"]["name"]):
+                return
+        time.sleep(0.25)
+    assert done.is_set(), f"no new leader in {timeout_s} s"
+
+
+def kill_plugin(system: System, node: str) -> None:
+    """SIGKILL to the device plugin of a node."""
+    for pod in component_pods(system, "device-plugin"):
+        if pod["spec"].get("nodeName") == node:
+            sigkill(pod)
+            delete_now(system, pod)
+
+
+def delete_now(system: System, pod: Json) -> None:
+    """Delete a pod object without grace."""
+    path = kube.pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"])
+    with contextlib.suppress(kube.NotFoundError):
+        system.api.delete(path, {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}})
+
+
+def wait_for_bound(system: System, namespace: str, count: int) -> None:
+    """Until so many pods have been bound: the middle of the work."""
+    system.eventually(
+        f"{count} pods bound",
+        lambda: sum(bool(pod["spec"].get("nodeName")) for pod in system.pods(namespace)) >= count,
+    )

@@ -1,0 +1,183 @@
+"""A running installation on a test cluster, and the questions that tests ask it."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from gpushare import names
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
+from gpushare.kube.client import RestClient
+from gpushare.model.ledger import NodeLedger
+from gpushare.wire import inventory as inventory_wire
+from gpushare.wire import pods as pod_wire
+from tests.cluster.cluster import BUSYBOX_IMAGE, Cluster
+
+Json = dict[str, Any]
+T = TypeVar("T")
+POLL_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What a test sees of the cluster: the API server, its own containers' logs, and the machine's processes."""
+
+    cluster: Cluster
+    api: RestClient
+
+    def pods(self, namespace: str, selector: str = "") -> list[Json]:
+        """All pods of a namespace."""
+        params = {"labelSelector": selector} if selector else {}
+        listed: list[Json] = self.api.get(f"/api/v1/namespaces/{namespace}/pods", params, timeout_s=30)["items"]
+        return listed
+
+    def pod(self, namespace: str, name: str) -> Json:
+        """One pod."""
+        return self.api.get(kube.pod_path(namespace, name), timeout_s=10)
+
+    def create(self, namespace: str, *pods: Json) -> None:
+        """Apply objects in a namespace, as an author would; a refusal is a ClusterError with the server's words."""
+        document = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(pods)})
+        self.cluster.kubectl("apply", "-n", namespace, "-f", "-", input=document, timeout_s=300)
+
+    def delete_all(self, namespace: str) -> None:
+        """Delete a namespace's pods and wait until they are gone."""
+        self.cluster.kubectl(
+            "delete", "pods", "-n", namespace, "--all", "--grace-period=1", "--wait=false", timeout_s=300
+        )
+        self.eventually(f"pods of {namespace} gone", lambda: not self.pods(namespace), timeout_s=240)
+
+    def eventually(self, what: str, condition: Callable[[], T], timeout_s: float = 120.0) -> T:
+        """The condition's first true value; an AssertionError with its last value when time is up."""
+        end = time.monotonic() + timeout_s
+        while True:
+            value = condition()
+            if value:
+                return value
+            if time.monotonic() > end:
+                raise AssertionError(f"{what}: still {value!r} after {timeout_s} s")
+            time.sleep(POLL_S)
+
+    def all_running(self, namespace: str, count: int, timeout_s: float = 300.0) -> list[Json]:
+        """Wait until so many pods run with every container ready."""
+
+        def waiting() -> str:
+            pods = self.pods(namespace)
+            ready = sum(is_ready(pod) for pod in pods)
+            return "" if ready == count else f"{ready} of {count} ready; {why_not(pods)}"
+
+        end = time.monotonic() + timeout_s
+        while lacking := waiting():
+            if time.monotonic() > end:
+                raise AssertionError(f"{lacking}\n{self.events(namespace)[-20:]}")
+            time.sleep(POLL_S * 2)
+        return self.pods(namespace)
+
+    def environments(self, namespace: str, selector: str = "!absent") -> Mapping[tuple[str, str], Mapping[str, str]]:
+        """Every container's own environment, from its log: (pod, container) -> variables."""
+        flags = ["--all-containers", "--prefix", "--tail=-1", "--max-log-requests=1000"]
+        printed = self.cluster.kubectl("logs", "-n", namespace, "-l", selector, *flags, timeout_s=300).stdout
+        result: dict[tuple[str, str], dict[str, str]] = {}
+        for line in printed.splitlines():
+            prefix, _, rest = line.partition("] ")
+            _, pod, container = prefix.removeprefix("[").split("/")
+            name, equals, value = rest.partition("=")
+            if equals:
+                result.setdefault((pod, container), {})[name] = value
+        return result
+
+    def events(self, namespace: str, pod: str = "") -> list[str]:
+        """`reason: message` of a namespace's events, oldest first."""
+        items = self.api.get(f"/api/v1/namespaces/{namespace}/events", timeout_s=30)["items"]
+        chosen = [event for event in items if not pod or event["involvedObject"].get("name") == pod]
+        chosen.sort(key=lambda event: event["metadata"]["creationTimestamp"])
+        return [f"{event.get('reason')}: {event.get('message')}" for event in chosen]
+
+    def ledgers(self) -> Mapping[NodeName, NodeLedger]:
+        """The books, computed here from what the API server says, with nothing from the controller."""
+        nodes = self.api.get("/api/v1/nodes", timeout_s=30)["items"]
+        inventories = [found for node in nodes if (found := inventory_wire.of_node(node)) is not None]
+        held = [
+            allocation
+            for inventory in inventories
+            for pod in self.api.get("/api/v1/pods", timeout_s=30)["items"]
+            if pod_wire.node_of(pod) == inventory.node and pod_wire.holds_gpus(pod)
+            if (allocation := pod_wire.allocation(pod, inventory.unit)) is not None
+        ]
+        return {
+            inventory.node: NodeLedger.of(inventory, [one for one in held if one.node == inventory.node])
+            for inventory in inventories
+        }
+
+    def inspect(self) -> Json:
+        """The controller's own books, over its Service."""
+        service = self.api.get(f"/api/v1/namespaces/{names.NAMESPACE}/services/{names.CONTROLLER_SERVICE}")
+        address, port = service["spec"]["clusterIP"], service["spec"]["ports"][0]["port"]
+        return fetch_json(f"http://{address}:{port}{names.EXTENDER_PREFIX}/inspect")
+
+
+def fetch_json(url: str) -> Json:
+    """GET, with a deadline."""
+    import urllib.request
+
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        value: Json = json.load(answer)
+    return value
+
+
+def is_ready(pod: Json) -> bool:
+    """Whether all containers of a pod run."""
+    statuses = pod.get("status", {}).get("containerStatuses", [])
+    return bool(statuses) and all(status["ready"] for status in statuses)
+
+
+def why_not(pods: Iterable[Json]) -> list[str]:
+    """Short reasons of the first pods that do not run."""
+    reasons = []
+    for pod in pods:
+        if is_ready(pod):
+            continue
+        status = pod.get("status", {})
+        waiting = [
+            f"{s['name']} {s['state'].get('waiting', {}).get('reason')}" for s in status.get("containerStatuses", [])
+        ]
+        messages = [c.get("message") for c in status.get("conditions", []) if c.get("status") == "False"]
+        reasons.append(f"{pod['metadata']['name']}: {status.get('phase')} {waiting} {messages[:1]}")
+    return reasons[:5]
+
+
+def allocated(pod: Json) -> Mapping[str, tuple[str, ...]]:
+    """Container -> GPU UUIDs, from the pod's allocation annotation."""
+    value = json.loads(pod["metadata"]["annotations"][names.ANNOTATION_ALLOCATION])
+    return {entry["name"]: tuple(entry["gpus"]) for entry in value["containers"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A pod for tests: GiB for each container, None for one that asks for nothing."""
+
+    name: str
+    gib: tuple[int | None, ...] = (1,)
+    env: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def document(self) -> Json:
+        """The manifest that its author would write."""
+        metadata: Json = {"name": self.name}
+        if self.annotations:
+            metadata["annotations"] = dict(self.annotations)
+        if self.labels:
+            metadata["labels"] = dict(self.labels)
+        containers = []
+        for i, gib in enumerate(self.gib):
+            container: Json = {"name": f"c{i}", "image": BUSYBOX_IMAGE}
+            if self.env:
+                container["env"] = [{"name": name, "value": value} for name, value in self.env.items()]
+            if gib is not None:
+                container["resources"] = {"limits": {names.GPU_MEM: gib}}
+            containers.append(container)
+        spec = {"containers": containers, "terminationGracePeriodSeconds": 1}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

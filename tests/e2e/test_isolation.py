@@ -1,0 +1,127 @@
+"""P7 and P8: nobody sees a GPU that was not granted, and nobody forges a grant."""
+
+import json
+
+import pytest
+
+from gpushare import names
+from tests.cluster.process import ClusterError
+from tests.e2e import checks
+from tests.e2e.system import Json, Share, System
+
+pytestmark = pytest.mark.e2e
+
+FORGED = {
+    "devices.gpushare.dev/c0": "GPU-forged",
+    "memory.gpushare.dev/c0": "99999",
+    "ALIYUN_COM_GPU_MEM_IDX": "3",
+    "gpushare.dev/allocation": '{"version":1,"node":"node-1","containers":[]}',
+}
+
+
+def seen(system: System, namespace: str) -> dict[tuple[str, str], str | None]:
+    environments = system.environments(namespace)
+    return {key: variables.get(names.ENV_VISIBLE_DEVICES) for key, variables in environments.items()}
+
+
+def test_an_author_who_asks_for_all_gpus_gets_what_was_granted(system: System, namespace: str) -> None:
+    system.create(namespace, Share(name="greedy", env={names.ENV_VISIBLE_DEVICES: "all"}).document())
+    pods = system.all_running(namespace, 1)
+    checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
+
+
+def test_a_container_that_asks_for_nothing_sees_nothing(system: System, namespace: str) -> None:
+    """Its image says NVIDIA_VISIBLE_DEVICES=all, as CUDA images do."""
+    system.create(namespace, Share(name="beside", gib=(1, None)).document())
+    system.create(namespace, Share(name="alone", gib=(None,)).document())
+    system.create(namespace, Share(name="sly", gib=(None,), env={names.ENV_VISIBLE_DEVICES: "all"}).document())
+    system.all_running(namespace, 3)
+    found = seen(system, namespace)
+    assert found["beside", "c0"] not in {None, "", "all", "void"}
+    assert {found["beside", "c1"], found["alone", "c0"], found["sly", "c0"]} == {"void"}
+
+
+def test_forged_annotations_are_stripped(system: System, namespace: str) -> None:
+    system.create(namespace, Share(name="forger", annotations=FORGED).document())
+    system.create(namespace, Share(name="idle-forger", gib=(None,), annotations=FORGED).document())
+    pods = system.all_running(namespace, 2)
+    forger = next(pod for pod in pods if pod["metadata"]["name"] == "forger")
+    assert "GPU-forged" not in json.dumps(forger["metadata"]["annotations"].get("gpushare.dev/allocation"))
+    checks.every_container_sees_exactly_its_gpus(system, namespace, [forger])
+    idle = system.pod(namespace, "idle-forger")
+    assert not any(names.is_reserved(key) for key in idle["metadata"].get("annotations", {}))
+
+
+def test_variables_from_a_config_map_do_not_win(system: System, namespace: str) -> None:
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "sly"},
+        "data": {names.ENV_VISIBLE_DEVICES: "all"},
+    }
+    pod = Share(name="sly", gib=(1, None)).document()
+    for container in pod["spec"]["containers"]:
+        container["envFrom"] = [{"configMapRef": {"name": "sly"}}]
+    system.create(namespace, config, pod)
+    checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 1))
+
+
+@pytest.fixture
+def tenant(system: System, namespace: str) -> str:
+    """A user who may do everything that Kubernetes' own role `edit` allows in the namespace."""
+    user = f"tenant-of-{namespace}"
+    system.cluster.kubectl("create", "rolebinding", "tenant", "--clusterrole=edit", f"--user={user}", "-n", namespace)
+    return user
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ("devices.gpushare.dev/c0=GPU-other", "devices.gpushare.dev/c0"),
+        ("gpushare.dev/allocation={}", "gpushare.dev/allocation"),
+        ("devices.gpushare.dev/c0-", "devices.gpushare.dev/c0"),
+        ("ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_IDX"),
+        ("gpushare.dev/gpus=4", "gpushare.dev/gpus"),
+    ],
+)
+def test_a_tenant_cannot_change_a_binding(system: System, namespace: str, tenant: str, change: str, key: str) -> None:
+    system.create(namespace, Share(name="mine").document())
+    before = system.all_running(namespace, 1)[0]["metadata"]["annotations"]
+    command = ["annotate", "--overwrite", "-n", namespace, "pod", "mine", change, f"--as={tenant}"]
+    with pytest.raises(ClusterError) as refused:
+        system.cluster.kubectl(*command)
+    assert key in str(refused.value)
+    assert system.pod(namespace, "mine")["metadata"]["annotations"] == before
+
+
+def test_a_tenant_may_still_annotate_and_label_its_pods(system: System, namespace: str, tenant: str) -> None:
+    system.create(namespace, Share(name="mine").document())
+    system.all_running(namespace, 1)
+    system.cluster.kubectl("annotate", "-n", namespace, "pod", "mine", "team=a", f"--as={tenant}")
+    system.cluster.kubectl("label", "-n", namespace, "pod", "mine", "team=a", f"--as={tenant}")
+
+
+BAD: list[tuple[str, Json, str]] = [
+    ("zero", {"limits": {names.GPU_MEM: "0"}}, "0 asks for nothing; remove the entry or write at least 1"),
+    ("suffix", {"limits": {names.GPU_MEM: "10G"}}, "10G has a suffix, but the resource is counted in units"),
+    ("count", {"limits": {names.GPU_COUNT: "1"}}, "this resource is for the node's books and cannot be requested"),
+]
+
+
+@pytest.mark.parametrize(("name", "resources", "message"), BAD)
+def test_a_bad_request_is_refused_by_kubectl_apply_with_the_fix(
+    system: System, namespace: str, name: str, resources: Json, message: str
+) -> None:
+    pod = Share(name=name).document()
+    pod["spec"]["containers"][0]["resources"] = resources
+    with pytest.raises(ClusterError) as refused:
+        system.create(namespace, pod)
+    assert message in str(refused.value)
+
+
+def test_a_preset_node_is_refused(system: System, namespace: str) -> None:
+    pod = Share(name="preset").document()
+    pod["spec"]["nodeName"] = system.cluster.nodes[0].name
+    with pytest.raises(ClusterError) as refused:
+        system.create(namespace, pod)
+    assert "spec.nodeName" in str(refused.value)

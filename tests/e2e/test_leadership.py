@@ -1,0 +1,35 @@
+"""A dead leader is followed within the lease time, and the follower knows what the pods say."""
+
+import time
+
+import pytest
+
+from tests.e2e import checks, disturb
+from tests.e2e.conftest import LEASE_S
+from tests.e2e.system import Share, System
+
+pytestmark = pytest.mark.e2e
+
+
+def serves(system: System) -> bool:
+    try:
+        return bool(system.inspect()["nodes"])
+    except OSError:
+        return False
+
+
+def test_the_other_replica_serves_within_the_lease_time(system: System, namespace: str) -> None:
+    system.create(namespace, *[Share(name=f"p{i}").document() for i in range(8)])
+    system.all_running(namespace, 8)
+    system.eventually("two controllers", lambda: len(disturb.component_pods(system, "controller")) == 2)
+    before = disturb.leader(system)
+    killed = time.monotonic()
+    disturb.kill_leader(system)
+    system.eventually("another leader", lambda: disturb.leader(system) not in {"", before}, timeout_s=60)
+    took = time.monotonic() - killed
+    system.eventually("the new leader serves", lambda: serves(system), timeout_s=30)
+    # The lease's length, one retry of the follower, and the polls of this test and of the readiness probe.
+    assert took < LEASE_S + 5, f"a new leader after {took:.1f} s"
+    checks.the_controllers_books_equal_the_pods(system)
+    system.create(namespace, Share(name="after").document())
+    checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 9))

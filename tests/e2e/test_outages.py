@@ -1,0 +1,63 @@
+"""P9: pods without a GPU request never depend on this system; the others wait and then run."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gpushare import names
+from tests.e2e import checks, disturb
+from tests.e2e.system import Share, System, is_ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+@contextmanager
+def scaled_to_zero(system: System, deployment: str, component: str) -> Iterator[None]:
+    system.cluster.kubectl("scale", "-n", names.NAMESPACE, f"deployment/{deployment}", "--replicas=0")
+    try:
+        for pod in disturb.component_pods(system, component):
+            disturb.delete_now(system, pod)
+        system.eventually(
+            f"{component} gone",
+            lambda: not system.pods(names.NAMESPACE, f"app.kubernetes.io/name=gpushare-{component}"),
+        )
+        yield
+    finally:
+        system.cluster.kubectl("scale", "-n", names.NAMESPACE, f"deployment/{deployment}", "--replicas=2")
+
+        def back() -> bool:
+            return any(is_ready(pod) for pod in disturb.component_pods(system, component))
+
+        system.eventually(f"{component} back", back)
+
+
+def test_without_the_webhook_other_pods_are_created_and_run_as_always(system: System, namespace: str) -> None:
+    with scaled_to_zero(system, "gpushare-webhook", "webhook"):
+        system.create(namespace, Share(name="plain", gib=(None,)).document())
+        system.all_running(namespace, 1, timeout_s=60)
+    system.eventually("GPU pods are admitted again", lambda: try_create(system, namespace))
+    checks.every_container_sees_exactly_its_gpus(
+        system, namespace, [pod for pod in system.all_running(namespace, 2) if pod["metadata"]["name"] == "after"]
+    )
+
+
+def try_create(system: System, namespace: str) -> bool:
+    from tests.cluster.process import ClusterError
+
+    try:
+        system.create(namespace, Share(name="after").document())
+    except ClusterError:
+        return False
+    return True
+
+
+def test_without_the_controller_other_pods_run_and_gpu_pods_wait(system: System, namespace: str) -> None:
+    with scaled_to_zero(system, "gpushare-controller", "controller"):
+        system.create(namespace, Share(name="plain", gib=(None,)).document(), Share(name="waits").document())
+        system.eventually("the plain pod runs", lambda: is_ready(system.pod(namespace, "plain")), timeout_s=60)
+        assert not system.pod(namespace, "waits")["spec"].get("nodeName")
+    pods = system.all_running(namespace, 2, timeout_s=180)
+    checks.every_container_sees_exactly_its_gpus(
+        system, namespace, [pod for pod in pods if pod["metadata"]["name"] == "waits"]
+    )

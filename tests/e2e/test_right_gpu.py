@@ -1,0 +1,81 @@
+"""P1 and P2: 200 pods at once, in every disturbance that a cluster knows."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.e2e import checks, disturb
+from tests.e2e.system import Share, System
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+COUNT = 200
+
+
+def run_disturbed(
+    system: System, namespace: str, shares: list[Share], disturbance: Callable[[threading.Event], None]
+) -> None:
+    """Create all pods at once, disturb until all run, then look at every single container."""
+    failed: list[BaseException] = []
+    done = threading.Event()
+
+    def disturbing() -> None:
+        try:
+            disturbance(done)
+        except BaseException as error:  # noqa: BLE001 - reported by the test's thread
+            failed.append(error)
+
+    thread = threading.Thread(target=disturbing)
+    system.create(namespace, *[share.document() for share in shares])
+    thread.start()
+    try:
+        thread.join(600)
+        pods = system.all_running(namespace, len(shares), timeout_s=420)
+    finally:
+        done.set()
+        thread.join()
+    assert not failed, failed
+    checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
+    checks.no_gpu_is_over_its_memory(system)
+    checks.the_controllers_books_equal_the_pods(system)
+
+
+def equal_pods(count: int = COUNT) -> list[Share]:
+    return [Share(name=f"p{i:03}") for i in range(count)]
+
+
+def test_200_equal_pods_at_once_get_exactly_their_gpus(system: System, namespace: str) -> None:
+    run_disturbed(system, namespace, equal_pods(), lambda _done: None)
+
+
+def test_pods_of_two_and_three_gpu_containers_get_exactly_their_gpus(system: System, namespace: str) -> None:
+    shares = [Share(name=f"two-{i:02}", gib=(1, 1)) for i in range(40)]
+    shares += [Share(name=f"three-{i:02}", gib=(1, 1, 1, None)) for i in range(40)]
+    run_disturbed(system, namespace, shares, lambda _done: None)
+
+
+def test_a_kubelet_restart_in_the_middle_changes_nothing(system: System, namespace: str) -> None:
+    def restart(_done: threading.Event) -> None:
+        for node in system.cluster.nodes:
+            disturb.wait_for_bound(system, namespace, 40)
+            node.restart_kubelet()
+
+    run_disturbed(system, namespace, equal_pods(), restart)
+
+
+def test_twenty_controllers_killed_in_the_middle_change_nothing(system: System, namespace: str) -> None:
+    def kill(done: threading.Event) -> None:
+        for _ in range(20):
+            disturb.kill_leader(system)
+            disturb.wait_for_new_leader(system, done)
+
+    run_disturbed(system, namespace, equal_pods(), kill)
+
+
+def test_a_plugin_restart_in_the_middle_changes_nothing(system: System, namespace: str) -> None:
+    def restart(_done: threading.Event) -> None:
+        for node in system.cluster.nodes:
+            disturb.wait_for_bound(system, namespace, 40)
+            disturb.kill_plugin(system, node.name)
+
+    run_disturbed(system, namespace, equal_pods(), restart)

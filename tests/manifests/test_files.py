@@ -1,0 +1,62 @@
+from pathlib import Path
+
+import pytest
+
+from tests.manifests import tree
+from tests.manifests.tree import MANIFESTS, OVERLAYS
+
+KUSTOMIZATIONS = sorted(MANIFESTS.rglob("kustomization.yaml"), key=str)
+OLD_FIELDS = {"apiVersion", "kind", "bases", "resources", "patchesStrategicMerge", "images"}
+
+
+@pytest.mark.parametrize("path", sorted(MANIFESTS.rglob("*.yaml")), ids=lambda path: str(path.relative_to(MANIFESTS)))
+def test_every_file_is_read_and_says_what_it_is(path: Path) -> None:
+    assert tree.documents(path)
+    assert all(found["apiVersion"] and found["kind"] for found in tree.documents(path))
+
+
+@pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda path: str(path.parent.relative_to(MANIFESTS)))
+def test_a_kustomization_uses_every_file_beside_it_and_only_fields_that_kubectl_1_20_knows(path: Path) -> None:
+    [found] = tree.documents(path)
+    assert set(found) <= OLD_FIELDS
+    assert "patches:" not in path.read_text()  # kubectl 1.20 replaces this text wherever it stands
+    used = [*found.get("resources", ()), *found.get("patchesStrategicMerge", ())]
+    assert sorted(used) == sorted(each.name for each in path.parent.glob("*.yaml") if each != path)
+    assert all((path.parent / base / "kustomization.yaml").is_file() for base in found.get("bases", ()))
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_no_object_is_there_twice(overlay: str) -> None:
+    found = [
+        (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in tree.listed(overlay)
+    ]
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_kubectl_builds_the_same_objects(overlay: str) -> None:
+    listed = sorted((each["kind"], each["metadata"]["name"]) for each in tree.listed(overlay))
+    for kubectl in tree.kubectls():
+        built = tree.build(overlay, kubectl)
+        assert sorted((each["kind"], each["metadata"]["name"]) for each in built) == listed
+        plugin = tree.one(built, "DaemonSet", "gpushare-device-plugin")["spec"]["template"]["spec"]
+        settings = tree.settings_of(plugin["containers"][0])
+        assert "GPUSHARE_NODE_NAME" in settings
+        if overlay.startswith("simulated"):
+            assert settings["GPUSHARE_GPU_SOURCE"].startswith("simulated:")
+        else:
+            assert (plugin["runtimeClassName"], settings["NVIDIA_VISIBLE_DEVICES"]) == ("nvidia", "all")
+        images = {spec["containers"][0]["image"] for _, spec in tree.workloads(built)}
+        minor = overlay.partition("-")[2] or "1.30"
+        assert images == {"gpushare:0.1.0", f"registry.k8s.io/kube-scheduler:v{minor}.0"}
+
+
+def test_an_overlay_adds_only_what_its_directories_hold() -> None:
+    for overlay in OVERLAYS:
+        assert [path.name for path in (MANIFESTS / "overlays" / overlay).iterdir()] == ["kustomization.yaml"]
+
+
+def test_api_versions_fit_the_servers() -> None:
+    for server, version in {"1.30": "policy/v1", "1.25": "policy/v1", "1.20": "policy/v1beta1"}.items():
+        budgets = [each for each in tree.objects(f"servers/{server}") if each["kind"] == "PodDisruptionBudget"]
+        assert {each["apiVersion"] for each in budgets} == {version}

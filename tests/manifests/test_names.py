@@ -1,0 +1,145 @@
+"""Names, ports and paths of the manifests are those of the code."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+
+from certs.settings import CertSettings
+from controller.settings import Settings as ControllerSettings
+from deviceplugin.profile import parse
+from deviceplugin.settings import Settings as PluginSettings
+from gpushare import names
+from gpushare.identity import NodeName
+from gpushare.runtime import options
+from gpushare_cli import schedconfig
+from gpushare_cli.schedconfig import ServerVersion, Wish
+from tests.manifests import tree
+from tests.manifests.tree import ROOT, SERVERS, Json
+from webhook.settings import Settings as WebhookSettings
+
+BASE = tree.objects("base")
+SPECS = dict(tree.workloads(BASE))
+SETTINGS: dict[str, type[WebhookSettings | ControllerSettings | PluginSettings]] = {
+    "gpushare-webhook": WebhookSettings,
+    "gpushare-controller": ControllerSettings,
+    "gpushare-device-plugin": PluginSettings,
+}
+
+
+def container(workload: str) -> Json:
+    [found] = SPECS[workload]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def mounts(workload: str) -> list[str]:
+    return [each["mountPath"] for each in container(workload).get("volumeMounts", ())]
+
+
+def test_all_objects_are_in_the_namespace_of_the_code() -> None:
+    namespaces = {each["metadata"].get("namespace", names.NAMESPACE) for each in BASE}
+    assert namespaces == {names.NAMESPACE, "kube-system"}
+    assert tree.one(BASE, "Namespace", names.NAMESPACE)
+    [elsewhere] = [each for each in BASE if each["metadata"].get("namespace") == "kube-system"]
+    assert elsewhere["roleRef"]["name"] == "extension-apiserver-authentication-reader"
+
+
+def test_services_lead_to_the_ports_that_are_listened_on() -> None:
+    for name, port in (
+        (names.WEBHOOK_SERVICE, WebhookSettings().port),
+        (names.CONTROLLER_SERVICE, ControllerSettings().port),
+    ):
+        service = tree.one(BASE, "Service", name)["spec"]
+        [declared] = container(name)["ports"]
+        assert declared["containerPort"] == port
+        assert service["ports"][0]["targetPort"] == declared["name"]
+        deployment = tree.one(BASE, "Deployment", name)["spec"]
+        assert service["selector"] == deployment["selector"]["matchLabels"]
+        assert service["selector"].items() <= deployment["template"]["metadata"]["labels"].items()
+
+
+def test_the_certificates_directory_is_writable_memory() -> None:
+    assert CertSettings().cert_dir in mounts("gpushare-webhook")
+    [volume] = SPECS["gpushare-webhook"]["volumes"]
+    assert volume["emptyDir"]["medium"] == "Memory"
+
+
+def test_the_plugin_sees_the_kubelets_directories_and_its_own() -> None:
+    settings = PluginSettings(node_name="x")
+    wanted = {settings.device_plugins_dir, settings.pod_resources_socket.parent, settings.state_file.parent}
+    assert {Path(path) for path in mounts("gpushare-device-plugin")} == wanted
+    paths = [each["hostPath"]["path"] for each in SPECS["gpushare-device-plugin"]["volumes"] if "hostPath" in each]
+    assert {Path(path) for path in paths} == wanted - {settings.state_file.parent}
+
+
+def test_every_setting_in_the_manifests_exists_and_is_accepted() -> None:
+    shared = tree.one(BASE, "ConfigMap", "gpushare-config")["data"]
+    profile = tree.settings_of(
+        tree.documents(tree.MANIFESTS / "gpus/simulated/device-plugin.yaml")[0]["spec"]["template"]["spec"][
+            "containers"
+        ][0]
+    )
+    for workload, cls in SETTINGS.items():
+        own = {**tree.settings_of(container(workload)), **(profile if "plugin" in workload else {})}
+        own = {key: value or "node-a" for key, value in own.items()}
+        known = {options.spelling(field.name)[1] for field in dataclasses.fields(cls)}
+        assert {*shared, *own} <= known
+        options.load(cls, [], prog=workload, environ={**shared, **own})
+        assert container(workload)["envFrom"] == [{"configMapRef": {"name": "gpushare-config"}}]
+
+
+def test_the_cluster_adds_no_variables_that_look_like_settings() -> None:
+    # Services of the namespace would appear as GPUSHARE_WEBHOOK_PORT and so on.
+    assert all(spec["enableServiceLinks"] is False for spec in SPECS.values())
+
+
+def test_service_accounts_are_those_that_the_webhook_trusts() -> None:
+    assert SPECS["gpushare-controller"]["serviceAccountName"] == names.SERVICE_ACCOUNT_CONTROLLER
+    user = WebhookSettings().controller
+    for webhook in tree.one(tree.objects("servers/1.30"), "ValidatingWebhookConfiguration", names.VALIDATING_WEBHOOK)[
+        "webhooks"
+    ]:
+        assert f"request.userInfo.username != '{user}'" in [each["expression"] for each in webhook["matchConditions"]]
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_the_second_scheduler_is_configured_as_the_command_line_prints_it(server: str) -> None:
+    found = tree.one(tree.objects(f"servers/{server}"), "ConfigMap", names.SCHEDULER)["data"]
+    configuration = yaml.safe_load(found["scheduler.yaml"])
+    printed = yaml.safe_load(schedconfig.configuration(Wish(server=ServerVersion.parse(server))))
+    old = {"healthzBindAddress": "127.0.0.1:10251", "metricsBindAddress": "127.0.0.1:10251"} if server == "1.20" else {}
+    assert configuration == {**printed, **old, "percentageOfNodesToScore": 100}
+    assert configuration["extenders"][0]["urlPrefix"].endswith(f":{ControllerSettings().port}{names.EXTENDER_PREFIX}")
+    assert f"--config={mounts(names.SCHEDULER)[0]}/scheduler.yaml" in container(names.SCHEDULER)["command"]
+    [volume] = SPECS[names.SCHEDULER]["volumes"]
+    assert volume["configMap"]["name"] == names.SCHEDULER
+
+
+def test_commands_are_packages_that_can_be_run_and_are_in_the_image() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    ignored = (ROOT / ".dockerignore").read_text()
+    for workload in SETTINGS:
+        python, flag, package = container(workload)["command"]
+        assert (python, flag) == ("python3", "-m")
+        assert (ROOT / package / "__main__.py").is_file()
+    for package in ("gpushare", "certs", "webhook", "controller", "deviceplugin", "gpushare_cli"):
+        assert f"COPY {package} {package}\n" in dockerfile
+        assert f"!{package}\n" in ignored
+
+
+def test_simulated_gpus_are_a_profile_that_the_plugin_reads() -> None:
+    [profile] = tree.documents(tree.MANIFESTS / "gpus/simulated/profile.yaml")
+    assert parse(yaml.safe_load(profile["data"]["profile.yaml"]), NodeName("node-a")).total == 4
+    patch = tree.documents(tree.MANIFESTS / "gpus/simulated/device-plugin.yaml")[0]["spec"]["template"]["spec"]
+    [mount] = patch["containers"][0]["volumeMounts"]
+    source = tree.settings_of(patch["containers"][0])["GPUSHARE_GPU_SOURCE"]
+    assert source == f"simulated:{mount['mountPath']}/profile.yaml"
+    assert patch["volumes"][0]["configMap"]["name"] == profile["metadata"]["name"]
+
+
+def test_every_overlay_has_the_runtime_class_that_the_webhook_writes() -> None:
+    for kind in ("nvidia", "simulated"):
+        [found] = tree.documents(tree.MANIFESTS / f"gpus/{kind}/runtimeclass.yaml")
+        assert found["metadata"]["name"] == WebhookSettings().runtime_class == names.RUNTIME_CLASS

@@ -1,0 +1,80 @@
+import pytest
+
+from tests.manifests import tree
+from tests.manifests.tree import Json
+
+BASE = tree.objects("base")
+SPECS = dict(tree.workloads(BASE))
+PLUGIN = "gpushare-device-plugin"
+
+
+@pytest.fixture(params=sorted(SPECS))
+def workload(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def spec(workload: str) -> Json:
+    return SPECS[workload]
+
+
+def test_no_container_can_gain_privileges(spec: Json) -> None:
+    for container in spec["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_only_the_plugin_is_root_and_nothing_shares_the_hosts_namespaces(workload: str, spec: Json) -> None:
+    assert (spec["securityContext"]["runAsUser"] == 0) == (workload == PLUGIN)
+    assert spec["securityContext"].get("runAsNonRoot", False) == (workload != PLUGIN)
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+
+
+def test_only_the_plugin_mounts_directories_of_the_host(workload: str, spec: Json) -> None:
+    mounted = [each["hostPath"]["path"] for each in spec.get("volumes", ()) if "hostPath" in each]
+    kubelet = ["/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"]
+    assert mounted == (kubelet if workload == PLUGIN else [])
+
+
+def test_resources_are_asked_for_and_memory_is_bounded(spec: Json) -> None:
+    for container in spec["containers"]:
+        assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+        assert set(container["resources"]["limits"]) == {"memory"}
+
+
+def test_tokens_are_mounted_only_where_a_pod_says_so(workload: str, spec: Json) -> None:
+    account = tree.one(BASE, "ServiceAccount", spec["serviceAccountName"])
+    assert (workload, account["metadata"]["name"]) == (spec["serviceAccountName"], workload)
+    assert account["automountServiceAccountToken"] is False
+    assert spec["automountServiceAccountToken"] is True
+
+
+def test_pods_outlive_pressure_and_taints(workload: str, spec: Json) -> None:
+    kind = "system-node-critical" if workload == PLUGIN else "system-cluster-critical"
+    assert spec["priorityClassName"] == kind
+    assert spec["tolerations"]
+
+
+def test_the_plugin_runs_on_labelled_nodes_only_and_never_asks_for_a_gpu() -> None:
+    assert SPECS[PLUGIN]["nodeSelector"] == {"gpushare": "true"}
+    for spec in SPECS.values():
+        for container in spec["containers"]:
+            assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+
+
+def test_a_roll_out_of_the_controller_does_not_wait_for_a_second_ready_replica() -> None:
+    spec = tree.one(BASE, "Deployment", "gpushare-controller")["spec"]
+    assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == "100%"
+    assert spec["replicas"] == 2
+    guarded = {each["metadata"]["name"] for each in tree.objects("servers") if each["kind"] == "PodDisruptionBudget"}
+    assert guarded == {"gpushare-webhook", "gpushare-scheduler"}
+
+
+def test_a_roll_out_of_the_webhook_loses_no_replica() -> None:
+    spec = tree.one(BASE, "Deployment", "gpushare-webhook")["spec"]
+    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert spec["template"]["spec"]["containers"][0]["lifecycle"]["preStop"]

@@ -1,0 +1,166 @@
+"""Each component may do what it does, and nothing else."""
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from certs.keeper import CertificateKeeper
+from certs.settings import CertSettings
+from gpushare import names
+from gpushare.kube.lease import Elector
+from gpushare.runtime.clock import SystemClock
+from tests.fakes.kube import Call, FakeKube
+from tests.manifests import tree
+from webhook.runtimeclass import Mode, RuntimeClass
+
+BASE = tree.objects("base")
+Right = tuple[str, str, str, str]
+"""Scope (namespace, or empty for the cluster), API group/resource, verb, name (or empty for all)."""
+
+OWN = names.NAMESPACE
+# What the code does. A verb that is added here is added to the manifests, and the other way round.
+USED: dict[str, set[Right]] = {
+    "gpushare-webhook": {
+        ("", "node.k8s.io/runtimeclasses", "get", names.RUNTIME_CLASS),
+        *(
+            ("", f"admissionregistration.k8s.io/{kind}webhookconfigurations", verb, names.MUTATING_WEBHOOK)
+            for kind in ("mutating", "validating")
+            for verb in ("get", "update")
+        ),
+        (OWN, "/secrets", "create", ""),
+        (OWN, "/secrets", "get", names.WEBHOOK_SECRET),
+        (OWN, "/secrets", "update", names.WEBHOOK_SECRET),
+    },
+    "gpushare-controller": {
+        ("", "/nodes", "list", ""),
+        ("", "/nodes", "watch", ""),
+        ("", "/pods", "list", ""),
+        ("", "/pods", "watch", ""),
+        ("", "/pods", "get", ""),  # a Binding whose reply was lost
+        ("", "/pods", "patch", ""),  # the label that makes the scheduler look again
+        ("", "/pods/binding", "create", ""),
+        ("", "/events", "create", ""),
+        (OWN, "coordination.k8s.io/leases", "create", ""),
+        (OWN, "coordination.k8s.io/leases", "get", names.LEASE),
+        (OWN, "coordination.k8s.io/leases", "update", names.LEASE),
+    },
+    "gpushare-device-plugin": {
+        ("", "/pods", "list", ""),
+        ("", "/pods", "watch", ""),
+        ("", "/pods", "get", ""),  # a pod that the watch has yet to bring
+        ("", "/nodes", "get", ""),
+        ("", "/nodes", "patch", ""),
+        ("", "/nodes/status", "patch", ""),
+        ("", "/events", "create", ""),
+    },
+    names.SCHEDULER: {
+        (OWN, "coordination.k8s.io/leases", "create", ""),
+        (OWN, "coordination.k8s.io/leases", "get", names.SCHEDULER),
+        (OWN, "coordination.k8s.io/leases", "update", names.SCHEDULER),
+    },
+}
+BUILT_IN = {"system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader"}
+
+
+def granted(account: str) -> Iterator[Right]:
+    """What our own roles grant."""
+    for binding in BASE:
+        if not binding["kind"].endswith("RoleBinding"):
+            continue
+        subject = {"kind": "ServiceAccount", "name": account, "namespace": OWN}
+        if binding["subjects"] != [subject] or binding["roleRef"]["name"] in BUILT_IN:
+            continue
+        role = tree.one(BASE, binding["roleRef"]["kind"], binding["roleRef"]["name"])
+        assert binding["metadata"].get("namespace") == role["metadata"].get("namespace")
+        for rule in role["rules"]:
+            for resource in rule["resources"]:
+                for verb in rule["verbs"]:
+                    for name in rule.get("resourceNames", [""]):
+                        [group] = rule["apiGroups"]
+                        yield role["metadata"].get("namespace", ""), f"{group}/{resource}", verb, name
+
+
+@pytest.mark.parametrize("account", sorted(USED))
+def test_rights_are_exactly_the_verbs_used(account: str) -> None:
+    rights = list(granted(account))
+    assert len(rights) == len(set(rights))
+    assert set(rights) == USED[account]
+
+
+def test_no_role_is_left_over_and_every_account_is_bound() -> None:
+    roles = {each["metadata"]["name"] for each in BASE if each["kind"] in {"Role", "ClusterRole"}}
+    bound = {each["roleRef"]["name"] for each in BASE if each["kind"].endswith("RoleBinding")}
+    assert bound - roles == BUILT_IN
+    assert roles <= bound
+    assert {each["metadata"]["name"] for each in BASE if each["kind"] == "ServiceAccount"} == set(USED)
+
+
+def test_only_the_scheduler_has_built_in_roles() -> None:
+    for binding in BASE:
+        if binding["kind"].endswith("RoleBinding") and binding["roleRef"]["name"] in BUILT_IN:
+            assert [each["name"] for each in binding["subjects"]] == [names.SCHEDULER]
+
+
+def allowed(account: str, call: Call) -> bool:
+    """Whether RBAC lets this request through."""
+    parts = call.path.strip("/").split("/")
+    group = "" if parts[0] == "api" else parts[1]
+    rest = parts[2:] if parts[0] == "api" else parts[3:]
+    scope = ""
+    if rest[0] == "namespaces" and len(rest) > 2:
+        scope, rest = rest[1], rest[2:]
+    resource, name = rest[0], rest[1] if len(rest) > 1 else ""
+    kind = f"{group}/{resource}" + (f"/{rest[2]}" if len(rest) > 2 else "")
+    rights = set(granted(account))
+    return any((place, kind, call.verb, who) in rights for place in {scope, ""} for who in {name, ""})
+
+
+def refused(account: str, api: FakeKube) -> set[str]:
+    assert api.calls
+    return {str(call) for call in api.calls if not allowed(account, call)}
+
+
+def test_the_keeper_of_certificates_needs_no_more(tmp_path: Path) -> None:
+    api = FakeKube()
+    group = "/apis/admissionregistration.k8s.io/v1"
+    for kind in ("mutating", "validating"):
+        api.seed(
+            f"{group}/{kind}webhookconfigurations",
+            {"metadata": {"name": names.MUTATING_WEBHOOK}, "webhooks": [{"name": "x.y.z", "clientConfig": {}}]},
+        )
+    keeper = CertificateKeeper(api=api, clock=SystemClock(), settings=CertSettings(cert_dir=str(tmp_path)))
+    keeper.ensure_once()
+    api.edit(f"/api/v1/namespaces/{OWN}/secrets/{names.WEBHOOK_SECRET}", lambda secret: secret["data"].pop("ca.key"))
+    keeper.ensure_once()
+    assert {call.verb for call in api.calls} == {"get", "create", "update"}
+    assert refused("gpushare-webhook", api) == set()
+
+
+def test_the_look_for_the_runtime_class_needs_no_more() -> None:
+    api = FakeKube()
+    RuntimeClass(api=api, clock=SystemClock(), name=names.RUNTIME_CLASS, mode=Mode.IF_EXISTS).current()
+    assert refused("gpushare-webhook", api) == set()
+
+
+def test_the_election_needs_no_more() -> None:
+    class Quick(SystemClock):
+        def now(self) -> datetime:
+            return datetime(2026, 1, 1, tzinfo=UTC)
+
+        def wait(self, stop: threading.Event, seconds: float) -> bool:
+            self.waits = getattr(self, "waits", 0) + 1
+            return self.waits > 2
+
+    api = FakeKube()
+    Elector(api=api, clock=Quick(), namespace=OWN, name=names.LEASE, identity="a").run(threading.Event(), lambda: None)
+    assert {call.verb for call in api.calls} == {"get", "create", "update"}
+    assert refused("gpushare-controller", api) == set()
+
+
+def test_a_call_without_a_right_would_be_seen() -> None:
+    assert not allowed("gpushare-controller", Call("delete", f"/api/v1/namespaces/{OWN}/pods/x"))
+    assert not allowed("gpushare-webhook", Call("get", f"/api/v1/namespaces/{OWN}/secrets/other"))
+    assert allowed("gpushare-controller", Call("create", "/api/v1/namespaces/default/pods/x/binding"))

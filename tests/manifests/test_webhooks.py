@@ -1,0 +1,206 @@
+"""Who is called for what: P8 and P9 as far as the API server decides them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpushare import names
+from tests.manifests import cel, tree
+from tests.manifests.cel import CelError
+from tests.manifests.tree import SERVERS, Json
+
+CONTROLLER = f"system:serviceaccount:{names.NAMESPACE}:{names.SERVICE_ACCOUNT_CONTROLLER}"
+MANAGED = {names.LABEL_MANAGED: "true"}
+RESERVED = [
+    *sorted(names.RESERVED_ANNOTATIONS),
+    *(f"{prefix}main" for prefix in names.RESERVED_PREFIXES),
+]
+FIXED = [names.ANNOTATION_GPUS, names.ANNOTATION_POLICY, names.ANNOTATION_TOTALS]
+
+
+def webhooks(server: str) -> dict[str, Json]:
+    kinds = {"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"}
+    configurations = [each for each in tree.objects(f"servers/{server}") if each["kind"] in kinds]
+    assert [each["metadata"]["name"] for each in configurations] == [names.MUTATING_WEBHOOK, names.VALIDATING_WEBHOOK]
+    return {hook["name"]: hook for each in configurations for hook in each["webhooks"]}
+
+
+NEW = webhooks("1.30")
+
+
+def called(
+    webhook: str, obj: Json, old: Json | None = None, *, user: str = "tenant", sub: str = "", resource: str = "pods"
+) -> bool:
+    """Whether the API server calls the webhook: its rule fits and all conditions hold."""
+    operation = "CREATE" if old is None else "UPDATE"
+    path = f"{resource}/{sub}" if sub else resource
+    if not any(operation in rule["operations"] and path in rule["resources"] for rule in NEW[webhook]["rules"]):
+        return False
+    request: Json = {
+        "operation": operation,
+        "resource": {"group": "", "version": "v1", "resource": resource},
+        "userInfo": {"username": user},
+    }
+    if sub:
+        request["subResource"] = sub  # the API server leaves it out where there is none
+    variables = {"object": obj, "oldObject": old, "request": request}
+    return all(cel.evaluate(each["expression"], variables) for each in NEW[webhook]["matchConditions"])
+
+
+def pod(
+    *containers: Json,
+    init: list[Json] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Json:
+    """As the API server stores it: what is empty is not there."""
+    metadata = {"annotations": annotations, "labels": labels}
+    spec: Json = {"containers": [{"name": "first"}, *containers]}
+    if init:
+        spec["initContainers"] = init
+    return {"metadata": {"name": "p"} | {key: dict(value) for key, value in metadata.items() if value}, "spec": spec}
+
+
+def asking(resource: str, field: str = "limits") -> Json:
+    return {"name": "c", "resources": {field: {"cpu": "1", resource: "3"}}}
+
+
+@pytest.mark.parametrize("resource", [*names.MANAGED_RESOURCES, names.GPU_COUNT])
+@pytest.mark.parametrize("field", ["limits", "requests"])
+def test_a_pod_that_names_a_managed_resource_needs_the_webhook(resource: str, field: str) -> None:
+    for wanted in (pod(asking(resource, field)), pod(init=[{"name": "i"}, asking(resource, field)])):
+        assert called("gpu.gpushare.dev", wanted)
+        assert not called("isolation.gpushare.dev", wanted)
+    assert NEW["gpu.gpushare.dev"]["failurePolicy"] == "Fail"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pod(),
+        pod({"name": "c", "resources": {}}),
+        pod(asking("memory")),
+        pod(asking("nvidia.com/gpu")),
+        pod(asking("aliyun.com/gpu-mem2"), init=[{"name": "i"}]),
+        pod(labels={names.LABEL_GPU_COUNT: "2"}, annotations={names.ANNOTATION_GPUS: "2", RESERVED[0]: "x"}),
+    ],
+)
+def test_every_other_pod_is_created_whether_or_not_the_webhook_answers(other: Json) -> None:
+    assert [name for name in NEW if called(name, other)] == ["isolation.gpushare.dev"]
+    isolation = NEW["isolation.gpushare.dev"]
+    assert (isolation["failurePolicy"], isolation["timeoutSeconds"]) == ("Ignore", 2)
+
+
+def test_ephemeral_containers_are_isolated_too() -> None:
+    plain, gpu = pod(), pod(asking(names.GPU_MEM))
+    assert called("isolation.gpushare.dev", plain, plain, sub="ephemeralcontainers")
+    assert called("gpu.gpushare.dev", gpu, gpu, sub="ephemeralcontainers")
+
+
+@pytest.mark.parametrize("key", RESERVED)
+def test_no_reserved_annotation_changes_unseen(key: str) -> None:
+    without, with_one, with_two = (pod(annotations=value) for value in ({"x": "y"}, {key: "1", "x": "y"}, {key: "2"}))
+    for before, after in (
+        (without, with_one),
+        (with_one, without),
+        (with_one, with_two),
+        (pod(), with_one),
+        (with_two, pod()),
+    ):
+        for sub in ("", "status", "ephemeralcontainers", "resize"):
+            assert called("binding.gpushare.dev", after, before, sub=sub)
+        assert not called("binding.gpushare.dev", after, before, user=CONTROLLER)
+    binding = {"metadata": {"name": "p", "annotations": {key: "1"}}, "target": {"name": "node-a"}}
+    assert called("binding.gpushare.dev", binding, sub="binding")
+    assert called("binding.gpushare.dev", binding, resource="bindings")
+    assert not called("binding.gpushare.dev", binding, sub="binding", user=CONTROLLER)
+    assert called("binding.gpushare.dev", pod(annotations={key: "1"}, labels=MANAGED))
+
+
+def test_updates_that_leave_bindings_and_requests_alone_do_not_depend_on_the_webhook() -> None:
+    bound = dict.fromkeys([*RESERVED, *FIXED], "1")
+    labels = {**MANAGED, names.LABEL_GPU_COUNT: "2"}
+    before = pod(asking(names.GPU_MEM), annotations=bound, labels=labels)
+    for after in (
+        before,
+        pod(asking(names.GPU_MEM), annotations={**bound, "x": "y"}, labels={**labels, "app": "z"}),
+    ):
+        for sub in ("", "status", "resize"):
+            assert [name for name in NEW if called(name, after, before, sub=sub, user="system:node:node-a")] == []
+    for plain in (pod(), pod(labels={"app": "x"}), pod(annotations={"x": "y"})):
+        assert [name for name in NEW if called(name, plain, pod(), sub="status")] == []
+
+
+def test_bindings_of_other_schedulers_do_not_depend_on_the_webhook() -> None:
+    for metadata in ({"name": "p"}, {"name": "p", "annotations": {"x": "y"}, "labels": {"a": "b"}}):
+        binding = {"metadata": metadata, "target": {"name": "node-a"}}
+        assert [name for name in NEW if called(name, binding, sub="binding")] == []
+
+
+@pytest.mark.parametrize("key", FIXED)
+def test_an_annotation_of_a_request_does_not_change_unseen(key: str) -> None:
+    before, after = pod(labels=MANAGED), pod(labels=MANAGED, annotations={key: "2"})
+    assert called("request.gpushare.dev", after, before)
+    assert called("request.gpushare.dev", before, after)
+    assert not called("request.gpushare.dev", after, after)
+    assert not called("request.gpushare.dev", pod(annotations={key: "2"}), pod())
+    assert called("request.gpushare.dev", {"metadata": {"annotations": {key: "2"}}}, sub="binding")
+
+
+def test_a_label_of_a_request_does_not_change_unseen() -> None:
+    counted = pod(labels={**MANAGED, names.LABEL_GPU_COUNT: "2"})
+    assert called("request.gpushare.dev", counted, pod(labels=MANAGED))
+    assert called("request.gpushare.dev", pod(labels=MANAGED), counted)
+    assert called("request.gpushare.dev", pod(), pod(labels=MANAGED))
+    assert not called("request.gpushare.dev", pod(labels={names.LABEL_GPU_COUNT: "2"}), pod())
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_the_installation_and_the_cluster_itself_are_never_asked_about(server: str) -> None:
+    for hook in webhooks(server).values():
+        spared = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", names.NAMESPACE]}
+        assert spared in hook["namespaceSelector"]["matchExpressions"]
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_every_webhook_leads_to_a_route_of_ours(server: str) -> None:
+    for hook in webhooks(server).values():
+        service = hook["clientConfig"]["service"]
+        assert (service["name"], service["namespace"], service["port"]) == (names.WEBHOOK_SERVICE, names.NAMESPACE, 443)
+        assert service["path"] in {"/mutate", "/isolate", "/validate"}
+        assert "caBundle" not in hook["clientConfig"]  # the webhook's own; applying the manifests again keeps it
+        assert hook["sideEffects"] == "None"
+        assert hook["admissionReviewVersions"] == ["v1"]
+
+
+@pytest.mark.parametrize("server", sorted(set(SERVERS) - {"1.30"}))
+def test_without_conditions_only_changes_of_managed_pods_depend_on_the_webhook(server: str) -> None:
+    hooks = webhooks(server)
+    assert not any("matchConditions" in hook for hook in hooks.values())
+    strict = {name: hook for name, hook in hooks.items() if hook["failurePolicy"] == "Fail"}
+    assert list(strict) == ["binding.gpushare.dev"]
+    [hook] = strict.values()
+    assert hook["objectSelector"] == {"matchLabels": MANAGED}
+    assert [rule["resources"] for rule in hook["rules"]] == [["pods"]]
+    assert hooks == webhooks("1.25")
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("object.metadata.annotations.exists(k, k == 'x')", "no such key: annotations"),
+        ("object.metadata", "a condition must be a bool"),
+        ("object.metadata == 'x'", "only strings are compared"),
+        ("oldObject.metadata == 'x'", "no such key: oldObject"),
+        ("'a' == 'a' 'b'", "unexpected"),
+        ("(('a' == 'a')", "expected"),
+        ("object.metadata.size() == 'a'", "unknown"),
+        ("1 == 2", "cannot read"),
+        ("!'a'", "is no bool"),
+    ],
+)
+def test_the_evaluator_of_these_tests_is_strict(expression: str, message: str) -> None:
+    variables: dict[str, Any] = {"object": {"metadata": {"name": "p"}}}
+    with pytest.raises(CelError, match=message):
+        cel.evaluate(expression, variables)
