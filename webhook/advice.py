@@ -54,11 +54,17 @@ def overridden(before: JsonObject, after: JsonObject, fields: Sequence[str]) -> 
     for field in fields:
         for old, new in zip(before["spec"].get(field) or (), after["spec"].get(field) or (), strict=True):
             if value := containers.overridden(old, new):
-                granted = "the GPUs that it is granted" if pods.asks(new) else "no GPU, because it asks for none"
                 yield _cut(
-                    f"container {new['name']}: {names.ENV_VISIBLE_DEVICES} is set by gpushare to {granted};"
-                    f" {value} was removed"
+                    f"container {new['name']}: {names.ENV_VISIBLE_DEVICES} is {_set_by(new)}; {value} was removed"
                 )
+
+
+def _set_by(container: JsonObject) -> str:
+    if pods.asks(container):
+        return "set by gpushare to the GPUs that it is granted"
+    if containers.env_of_devices(container):
+        return "set by gpushare to no GPU, because it asks for none"
+    return "set by the plugin that serves its GPUs"
 
 
 def _listed(items: Sequence[str]) -> str:

@@ -39,6 +39,13 @@ def isolate(container: JsonObject) -> JsonObject:
     return {**container, "env": env.write(before, [_VOID])}
 
 
+def yield_to_plugin(container: JsonObject) -> JsonObject:
+    """A container of another GPU plugin: what its author says must not win over what that plugin sets."""
+    before = container.get("env") or []
+    kept = [entry for entry in before if entry.get("name") != names.ENV_VISIBLE_DEVICES]
+    return container if len(kept) == len(before) else {**container, "env": kept}
+
+
 def foreign(container: Mapping[str, Any], prefixes: tuple[str, ...]) -> str | None:
     """A resource of another GPU plugin that it asks for; that plugin then sets the container's devices itself."""
     resources = container.get("resources") or {}
@@ -53,12 +60,16 @@ def overridden(container: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
         container: before.
         now: the same container after.
     """
-    before = env.of_name(container.get("env") or (), names.ENV_VISIBLE_DEVICES)
-    after = env.of_name(now.get("env") or (), names.ENV_VISIBLE_DEVICES)
+    before, after = env_of_devices(container), env_of_devices(now)
     if not before or before == after:
         return None
     value = before[-1].get("value")
     return repr(value) if isinstance(value, str) and len(value) <= 40 else "its value"
+
+
+def env_of_devices(container: Mapping[str, Any]) -> list[env.Entry]:
+    """Entries that say which devices it sees."""
+    return env.of_name(container.get("env") or (), names.ENV_VISIBLE_DEVICES)
 
 
 def is_privileged(container: Mapping[str, Any]) -> bool:

@@ -29,7 +29,7 @@ class Rules:
     runtime_class: str | None = names.RUNTIME_CLASS
     """For GPU pods that name none; None to leave it out."""
     foreign_resources: tuple[str, ...] = ("nvidia.com/",)
-    """Prefixes of resources of other GPU plugins; containers that ask for these are left alone."""
+    """Prefixes of resources of other GPU plugins, which choose the devices of containers that ask for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +131,8 @@ def _gpu_spec(spec: JsonObject, request: tuple[ContainerRequest, ...], rules: Ru
 
 
 def _other_pod(pod: JsonObject, rules: Rules) -> Decision:
+    if errors := tuple(_preset_node_of_other_plugin(pod, rules)):
+        return Denied(errors)
     result = _with_metadata(pod, is_managed=False)
     result["spec"] = _each(pod["spec"], _FIELDS, lambda container: _isolate(container, rules))
     return _decision(pod, result, advice.of_other_pod(pod, result))
@@ -138,7 +140,7 @@ def _other_pod(pod: JsonObject, rules: Rules) -> Decision:
 
 def _isolate(container: JsonObject, rules: Rules) -> JsonObject:
     if containers.foreign(container, rules.foreign_resources):
-        return container
+        return containers.yield_to_plugin(container)
     return containers.isolate(container)
 
 
@@ -175,6 +177,21 @@ def _preset_node(pod: JsonObject) -> Iterator[FieldError]:
             "a preset node by-passes the scheduler, which chooses the GPU; the containers would see none",
             "remove it and choose the node by spec.nodeSelector or node affinity on kubernetes.io/hostname",
         )
+
+
+def _preset_node_of_other_plugin(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
+    """The kubelet ignores resources that its node does not have at all, and then nothing limits such a container."""
+    if not pod["spec"].get("nodeName"):
+        return
+    for path, _, container in pods.containers(pod):
+        if resource := containers.foreign(container, rules.foreign_resources):
+            yield FieldError(
+                "spec.nodeName",
+                f"a preset node by-passes the scheduler, but {path} asks for {resource};"
+                " on a node without that resource it would see all GPUs",
+                "remove it and choose the node by spec.nodeSelector or node affinity on kubernetes.io/hostname",
+            )
+            return
 
 
 def _bad_totals(pod: JsonObject) -> Iterator[FieldError]:

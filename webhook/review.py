@@ -101,7 +101,7 @@ def allowed(review: Review) -> AdmissionReview:
 
 def patched(review: Review, intended: JsonObject, warnings: Sequence[str]) -> AdmissionReview:
     """Admit the object with the changes that make it the intended one."""
-    operations = list(patch.between(review.obj, intended))
+    operations = patch.verified(review.obj, intended)
     response: Response = {
         "uid": review.uid,
         "allowed": True,
@@ -114,8 +114,11 @@ def patched(review: Review, intended: JsonObject, warnings: Sequence[str]) -> Ad
 
 
 def invalid(review: Review, errors: Sequence[FieldError]) -> AdmissionReview:
-    """Refuse a request that its author can mend."""
-    return _refused(review, 422, "Invalid", errors)
+    """Refuse a request that its author can mend.
+
+    Not with 422 Invalid: kubectl shows nothing of its message but "The request is invalid".
+    """
+    return _refused(review, 400, "BadRequest", errors)
 
 
 def forbidden(review: Review, errors: Sequence[FieldError]) -> AdmissionReview:

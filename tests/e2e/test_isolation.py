@@ -80,7 +80,7 @@ def tenant(system: System, namespace: str) -> str:
         ("devices.gpushare.dev/c0=GPU-other", "devices.gpushare.dev/c0"),
         ("gpushare.dev/allocation={}", "gpushare.dev/allocation"),
         ("devices.gpushare.dev/c0-", "devices.gpushare.dev/c0"),
-        ("ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_IDX"),
+        ("ALIYUN_COM_GPU_MEM_IDX=7", "ALIYUN_COM_GPU_MEM_IDX"),
         ("gpushare.dev/gpus=4", "gpushare.dev/gpus"),
     ],
 )

@@ -57,8 +57,24 @@ def test_a_source_of_variables_stays_because_the_entry_beats_it() -> None:
         {"limits": {"cpu": "1", "nvidia.com/gpu.shared": "1k"}},
     ],
 )
-def test_a_container_of_nvidias_plugin_is_left_alone(resources: Json) -> None:
-    assert mutation.mutate(pod(container(env=[ALL], resources=resources)), RULES) == Untouched()
+def test_a_container_of_nvidias_plugin_is_left_to_that_plugin(resources: Json) -> None:
+    """Neither void, which would beat the plugin's choice, nor the author's value, which would too."""
+    other = {"name": "X", "value": "1"}
+    before = pod(container(env=[other, ALL], resources=resources))
+    assert result(before)["spec"]["containers"][0]["env"] == [other]
+    assert mutation.mutate(pod(container(env=[other], resources=resources)), RULES) == Untouched()
+
+
+def test_a_preset_node_cannot_smuggle_a_resource_that_the_node_lacks() -> None:
+    before = pod(container(resources={"limits": {"nvidia.com/gpu": "1"}}))
+    before["spec"]["nodeName"] = "node-a"
+    decision = mutation.mutate(before, RULES)
+    assert isinstance(decision, Denied)
+    assert [str(error) for error in decision.errors] == [
+        "spec.nodeName: a preset node by-passes the scheduler, but spec.containers[0] asks for nvidia.com/gpu;"
+        " on a node without that resource it would see all GPUs; remove it and choose the node by spec.nodeSelector or node"
+        " affinity on kubernetes.io/hostname"
+    ]
 
 
 @pytest.mark.parametrize("amount", ["0", 0, "0.0", "0m", "-1", -1, "", True, None, [1], "x"])

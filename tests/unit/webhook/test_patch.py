@@ -36,3 +36,9 @@ def test_a_patch_makes_the_one_out_of_the_other(before: Any, after: Any) -> None
 )
 def test_a_patch_names_only_what_differs(before: Any, after: Any, operations: list[Any]) -> None:
     assert list(patch.between(before, after)) == operations
+
+
+def test_a_patch_that_would_give_another_object_is_never_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "between", lambda _before, _after: [{"op": "add", "path": "/a", "value": 1}])
+    with pytest.raises(RuntimeError, match="the JSON patch does not give the intended object"):
+        patch.verified({}, {"b": 1})

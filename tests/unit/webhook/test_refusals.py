@@ -177,7 +177,7 @@ def test_the_author_reads_what_is_wrong_where_and_what_to_do(
     assert response == {
         "uid": "u-1",
         "allowed": False,
-        "status": {"code": 422, "reason": "Invalid", "message": message},
+        "status": {"code": 400, "reason": "BadRequest", "message": message},
     }
 
 

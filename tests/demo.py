@@ -1,0 +1,109 @@
+"""`make demo`: a cluster on this machine, this project installed from its manifests, and the samples running on it.
+
+With DEMO_ONCE=1 it ends as soon as all samples run, with 0, or with what is missing and 1.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from tests.cluster import installation
+from tests.cluster.cluster import Cluster
+from tests.cluster.process import ClusterError, clean_environment
+from tests.cluster.provision import ProvisionError, Say
+
+SAMPLES: Final = installation.ROOT / "manifests" / "samples"
+SAMPLES_TIMEOUT_S: Final = 180.0
+
+
+def main() -> int:
+    """Run the demonstration; returns the exit code."""
+    once = os.environ.get("DEMO_ONCE") == "1"
+    if sys.platform != "linux" or os.geteuid() != 0:
+        print("make demo needs root on Linux: it starts real kubelets and containers", file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, _interrupt)
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"[{time.monotonic() - began:6.1f} s] {line}", flush=True)
+
+    try:
+        with Cluster(nodes=2, say=say) as cluster:
+            _demonstrate(cluster, say)
+            if not once:
+                _keep_running(cluster)
+    except (ClusterError, ProvisionError) as error:
+        print(f"demo failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 1 if once else 0
+    return 0
+
+
+def _demonstrate(cluster: Cluster, say: Say) -> None:
+    installation.install(cluster, say=say)
+    say(f"kubectl apply -f {SAMPLES.relative_to(installation.ROOT)}")
+    cluster.kubectl("apply", "-f", str(SAMPLES))
+    _wait_for_samples(cluster, say)
+    for arguments in (["get", "pods", "-o", "wide"], ["inspect", "gpushare"], ["inspect", "gpushare", "-d"]):
+        print(f"\n$ kubectl {' '.join(arguments)}", flush=True)
+        print(_kubectl(cluster, *arguments), flush=True)
+
+
+def _wait_for_samples(cluster: Cluster, say: Say) -> None:
+    """Until every pod of the samples runs; the StatefulSet's appear one after another."""
+    wanted = _wanted(cluster)
+    limit = time.monotonic() + SAMPLES_TIMEOUT_S
+    told = -1
+    while True:
+        pods = json.loads(cluster.kubectl("get", "pods", "-o", "json").stdout)["items"]
+        running = [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") == "Running"]
+        if len(running) != told:
+            told = len(running)
+            say(f"{told} of {wanted} sample pods run")
+        if told >= wanted:
+            return
+        if time.monotonic() > limit:
+            events = cluster.kubectl("get", "events", "--sort-by=.lastTimestamp").stdout
+            lacking = [pod["metadata"]["name"] for pod in pods if pod["metadata"]["name"] not in running]
+            raise ClusterError(f"samples do not run after {SAMPLES_TIMEOUT_S:.0f} s: {lacking}\n{events}")
+        time.sleep(0.5)
+
+
+def _wanted(cluster: Cluster) -> int:
+    applied = json.loads(cluster.kubectl("get", "-f", str(SAMPLES), "-o", "json").stdout)["items"]
+    return sum(item["spec"].get("replicas", 1) if item["kind"] == "StatefulSet" else 1 for item in applied)
+
+
+def _kubectl(cluster: Cluster, *arguments: str) -> str:
+    """kubectl as a user has it, with this project's plug-in on its path."""
+    scripts = str(Path(sys.executable).parent)
+    environment = clean_environment()
+    environment |= {"KUBECONFIG": str(cluster.kubeconfig), "PATH": f"{scripts}:{environment['PATH']}"}
+    argv = [str(cluster.program("kubectl")), *arguments]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60, env=environment)
+    if done.returncode != 0:
+        raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr or done.stdout}")
+    return done.stdout
+
+
+def _keep_running(cluster: Cluster) -> None:
+    scripts = Path(sys.executable).parent
+    print(f"export KUBECONFIG={cluster.kubeconfig} PATH={cluster.program('kubectl').parent}:{scripts}:$PATH")
+    print("The cluster runs until Ctrl-C.", flush=True)
+    signal.pause()
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())
