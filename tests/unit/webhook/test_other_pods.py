@@ -72,8 +72,8 @@ def test_a_preset_node_cannot_smuggle_a_resource_that_the_node_lacks() -> None:
     assert isinstance(decision, Denied)
     assert [str(error) for error in decision.errors] == [
         "spec.nodeName: a preset node by-passes the scheduler, but spec.containers[0] asks for nvidia.com/gpu;"
-        " on a node without that resource it would see all GPUs; remove it and choose the node by spec.nodeSelector or node"
-        " affinity on kubernetes.io/hostname"
+        " on a node without that resource it would see all GPUs; remove it and choose the node by spec.nodeSelector or"
+        " node affinity on kubernetes.io/hostname"
     ]
 
 

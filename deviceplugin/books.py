@@ -1,0 +1,76 @@
+"""Do the books of this node's GPUs add up? Pure.
+
+They do unless something went wrong elsewhere, such as two controllers that both believed to lead. Then the pods that
+were bound first keep what they have, so that all retries decide alike.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from gpushare import names
+from gpushare.errors import WireError
+from gpushare.identity import GpuUuid
+from gpushare.model.allocation import Allocation
+from gpushare.model.gpu import NodeInventory
+from gpushare.model.ledger import NodeLedger
+from gpushare.units import MemoryUnit
+from gpushare.wire import pods
+from gpushare.wire.pods import Pod
+
+_LAST: Final = 10**20  # nanoseconds; later than any pod
+
+
+def shortage(pod: Pod, allocation: Allocation, *, inventory: NodeInventory, others: Sequence[Pod]) -> str:
+    """Why the memory that a pod was given is not there, or nothing if it is.
+
+    Args:
+        pod: the pod.
+        allocation: what it was given.
+        inventory: the node's GPUs.
+        others: all known pods of the node; the pod itself may be among them.
+    """
+    held = [(_assumed(pod), allocation), *_held(others, allocation, inventory.unit)]
+    full = NodeLedger.of(inventory, (one for _, one in held)).over_committed()
+    if not any(gpu in full for grant in allocation.grants for gpu in grant.gpus):
+        return ""
+    ledger = NodeLedger.of(inventory)
+    for _, one in sorted(held, key=_age):
+        tried = ledger.with_allocation(one)
+        # A GPU that is gone has nothing to give, but its pods may hold others beside it.
+        excess = {gpu: mib for gpu, mib in tried.over_committed().items() if gpu in inventory.by_uuid}
+        if not excess:
+            ledger = tried
+        elif one.pod.uid == allocation.pod.uid:
+            return _describe(ledger, *next(iter(excess.items())))
+    return ""
+
+
+def _held(others: Iterable[Pod], allocation: Allocation, unit: MemoryUnit) -> Iterable[tuple[int, Allocation]]:
+    """Time of the decision, and what is held, for every other pod."""
+    for pod in others:
+        if pods.ref(pod).uid == allocation.pod.uid or not pods.holds_gpus(pod):
+            continue
+        try:
+            other = pods.allocation(pod, unit)
+        except WireError:
+            continue  # such a pod's own containers are refused
+        if other is not None:
+            yield _assumed(pod), other
+
+
+def _assumed(pod: Pod) -> int:
+    """Nanoseconds; a pod that does not say comes last."""
+    text = pods.annotations(pod).get(names.ALIYUN_ASSUME_TIME, "")
+    return int(text) if text.isdecimal() and len(text) < 20 else _LAST
+
+
+def _age(held: tuple[int, Allocation]) -> tuple[int, str]:
+    return held[0], held[1].pod.uid
+
+
+def _describe(ledger: NodeLedger, uuid: GpuUuid, missing: int) -> str:
+    gpu = ledger.inventory.by_uuid[uuid]
+    return (
+        f"GPU {uuid} of node {ledger.inventory.node} has {gpu.memory_mib} MiB, and pods that were bound earlier leave"
+        f" {ledger.free_mib(gpu)} MiB, {missing} MiB too few"
+    )

@@ -1,0 +1,101 @@
+"""Reads the source again and again and posts what changed."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from deviceplugin import advertise, inventory
+from deviceplugin.board import Board
+from deviceplugin.source import GpuSource, GpuSourceError, RawGpu
+from gpushare.errors import SettingsError
+from gpushare.identity import NodeName
+from gpushare.model.gpu import NodeInventory
+from gpushare.runtime import logs
+from gpushare.runtime.backoff import Backoff
+from gpushare.runtime.clock import Clock
+from gpushare.units import MemoryUnit
+
+_LOG: Final = logging.getLogger(__name__)
+_PATIENCE: Final = 3  # readings that may fail in a row before all GPUs count as unhealthy
+
+
+@dataclass(kw_only=True)
+class HealthLoop:
+    """The only user of the source."""
+
+    source: GpuSource
+    board: Board
+    clock: Clock
+    node: NodeName
+    unit: MemoryUnit
+    poll_s: float
+    _current: NodeInventory | None = field(init=False, default=None)
+    _failures: int = field(init=False, default=0)
+    _complaint: str = field(init=False, default="")
+
+    def run(self, stop: threading.Event) -> None:
+        """Poll until `stop` is set; returns early only if the settings do not fit the GPUs found at the start.
+
+        A node without a driver or without GPUs is not registered as one with nothing: it is asked again, because the
+        driver may be installed later.
+        """
+        backoff = Backoff(first_s=0.5, cap_s=30.0)
+        try:
+            while not stop.is_set():
+                if not self.poll():
+                    return
+                if self._current is None:
+                    self.clock.wait(stop, backoff.next_s())
+                else:
+                    self.source.wait(stop, self.poll_s)
+        finally:
+            self.source.close()
+
+    def poll(self) -> bool:
+        """Read once and post a change. False if the settings can never work with these GPUs."""
+        try:
+            raw = self._read()
+            found = inventory.build(raw, node=self.node, unit=self.unit, previous=self._current)
+        except GpuSourceError as error:
+            self._failures += 1
+            self._complain("gpus unreadable", error)
+            if self._current is None or self._failures < _PATIENCE:
+                return True
+            raw = ()
+            found = inventory.build(raw, node=self.node, unit=self.unit, previous=self._current)
+        else:
+            self._failures = 0
+        return found == self._current or self._post(found, raw)
+
+    def _read(self) -> Sequence[RawGpu]:
+        raw = self.source.read()
+        if not raw and self._current is None:
+            raise GpuSourceError("there is no GPU that can be shared; run this plugin on GPU nodes only")
+        return raw
+
+    def _complain(self, event: str, error: Exception) -> None:
+        """Log what is wrong once, not at every poll."""
+        if str(error) != self._complaint:
+            logs.event(_LOG, event, level=logging.ERROR, error=str(error))
+        self._complaint = str(error)
+
+    def _post(self, found: NodeInventory, raw: Sequence[RawGpu]) -> bool:
+        try:
+            advertisement = advertise.devices(found)
+        except SettingsError as error:
+            self._complain("gpus cannot be advertised", error)
+            return self._current is not None
+        self._current, self._complaint = found, ""
+        self.board.post(found, advertisement)
+        logs.event(
+            _LOG,
+            "gpus changed",
+            gpus=len(found.gpus),
+            unit=found.unit.name,
+            healthy_units=len(advertisement.healthy),
+            unhealthy_units=len(advertisement.unhealthy),
+            faults=dict(inventory.faults(raw, found)),
+        )
+        return True

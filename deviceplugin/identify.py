@@ -1,0 +1,145 @@
+"""Device IDs -> the container that holds them, from the kubelet's own two records. Pure; never by size or age.
+
+PodResources knows names but lists no init containers; the checkpoint file knows UIDs and all containers.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import orjson
+
+from gpushare import names
+from gpushare.errors import GpuShareError, WireError
+from gpushare.identity import ContainerName, PodUid
+
+_WHAT: Final = "kubelet_internal_checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A container with devices of this plugin, as PodResources lists it."""
+
+    namespace: str
+    name: str
+    container: ContainerName
+    ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A container with devices of this plugin, as the checkpoint records it."""
+
+    uid: PodUid
+    container: ContainerName
+    ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Who holds the IDs. Without a UID there is a name, without a name a UID."""
+
+    uid: PodUid | None
+    namespace: str = ""
+    name: str = ""
+    containers: tuple[ContainerName, ...]
+    """More than one if an init container's IDs were passed on to another container of its pod: each may be the one that
+    starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The records do not say who holds the IDs."""
+
+    message: str
+
+
+class ListerError(GpuShareError):
+    """The kubelet does not say who holds which devices."""
+
+
+class Lister(Protocol):
+    """PodResources, as `deviceplugin.podresources` asks it."""
+
+    def list(self, timeout_s: float) -> Sequence[Listed]:
+        """All containers with devices of this plugin, as the kubelet knows them now.
+
+        Raises:
+            ListerError: no answer in time.
+        """
+        ...
+
+
+def owner(ids: frozenset[str], listed: Iterable[Listed], recorded: Iterable[Recorded]) -> Owner | Unknown:
+    """The container that holds exactly these IDs.
+
+    Args:
+        ids: as PreStartContainer gets them.
+        listed: from PodResources.
+        recorded: from the checkpoint; empty if it could not be read.
+    """
+    if not ids:
+        return Unknown("the kubelet named no device IDs")
+    listing = list(listed)
+    records = [entry for entry in recorded if entry.ids == ids]
+    exact = [entry for entry in listing if entry.ids == ids]
+    # An init container is not listed itself, but a container that took over some of its IDs gives the pod's name.
+    pods = {(entry.namespace, entry.name) for entry in exact or [e for e in listing if e.ids & ids]}
+    uids = {entry.uid for entry in records}
+    if len(uids) > 1 or len({(entry.namespace, entry.name) for entry in exact}) > 1:
+        return Unknown(f"several pods hold the devices {_some(ids)}")
+    if not records and not exact:
+        return Unknown(f"neither PodResources nor {_WHAT} knows a container with exactly the devices {_some(ids)}")
+    containers = tuple(dict.fromkeys(entry.container for entry in records or exact))
+    if records and not {entry.container for entry in exact} <= set(containers):
+        return Unknown(
+            f"PodResources gives the devices {_some(ids)} to container {exact[0].container}, {_WHAT} to"
+            f" {', '.join(containers)}"
+        )
+    namespace, name = pods.pop() if len(pods) == 1 else ("", "")
+    return Owner(uid=uids.pop() if uids else None, namespace=namespace, name=name, containers=containers)
+
+
+def read_checkpoint(text: bytes) -> Sequence[Recorded]:
+    """The entries of this plugin's resource in the kubelet's checkpoint file, of any kubelet version.
+
+    Raises:
+        WireError: not a checkpoint.
+    """
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise WireError(f"{_WHAT}: not JSON ({error})") from error
+    try:
+        return [
+            Recorded(
+                uid=PodUid(_text(entry["PodUID"])),
+                container=ContainerName(_text(entry["ContainerName"])),
+                ids=_ids(entry["DeviceIDs"]),
+            )
+            for entry in document["Data"]["PodDeviceEntries"] or ()
+            if entry["ResourceName"] == names.GPU_MEM
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise WireError(
+            f"{_WHAT}: expected Data.PodDeviceEntries with PodUID, ContainerName, ResourceName and DeviceIDs"
+            f" ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _ids(value: Any) -> frozenset[str]:
+    """A list up to Kubernetes 1.20, lists by NUMA node since."""
+    if isinstance(value, list):
+        return frozenset(map(_text, value))
+    return frozenset(_text(device) for devices in value.values() for device in devices)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
+
+
+def _some(ids: frozenset[str]) -> str:
+    first = sorted(ids)[:3]
+    return ", ".join(first) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")

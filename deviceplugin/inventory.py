@@ -1,0 +1,62 @@
+"""What a source read -> the node's inventory. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from deviceplugin.source import GpuSourceError, RawGpu
+from gpushare.identity import GpuUuid, NodeName
+from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.units import MemoryUnit
+
+_MIB: Final = 1024 * 1024
+
+
+def build(
+    raw: Sequence[RawGpu], *, node: NodeName, unit: MemoryUnit, previous: NodeInventory | None = None
+) -> NodeInventory:
+    """The inventory after one reading.
+
+    A GPU of the previous inventory that the reading lacks stays listed as unhealthy: it fell off the bus while pods
+    hold it, and the node's books must not move under them. It is forgotten once another GPU has taken its number.
+
+    Raises:
+        GpuSourceError: the reading contradicts itself.
+    """
+    present = [_gpu(gpu) for gpu in raw]
+    uuids = {gpu.uuid for gpu in present}
+    indices = {gpu.index for gpu in present}
+    lost = [
+        replace(gpu, health=GpuHealth.UNHEALTHY)
+        for gpu in (previous.gpus if previous else ())
+        if gpu.uuid not in uuids and gpu.index not in indices
+    ]
+    try:
+        return NodeInventory(node=node, gpus=tuple(sorted([*present, *lost], key=_index)), unit=unit)
+    except ValueError as error:
+        raise GpuSourceError(f"{error}; the GPU source is broken") from error
+
+
+def faults(raw: Sequence[RawGpu], built: NodeInventory) -> Mapping[GpuUuid, str]:
+    """Why each unhealthy GPU of the inventory is so, for the log."""
+    known = {gpu.uuid: gpu.fault for gpu in raw}
+    return {
+        gpu.uuid: known.get(gpu.uuid, "the GPU does not answer any more")
+        for gpu in built.gpus
+        if gpu.health is not GpuHealth.HEALTHY
+    }
+
+
+def _gpu(raw: RawGpu) -> Gpu:
+    return Gpu(
+        uuid=GpuUuid(raw.uuid),
+        index=raw.index,
+        model=raw.model,
+        memory_mib=raw.memory_bytes // _MIB,
+        numa=raw.numa,
+        health=GpuHealth.UNHEALTHY if raw.fault else GpuHealth.HEALTHY,
+    )
+
+
+def _index(gpu: Gpu) -> int:
+    return gpu.index

@@ -1,0 +1,111 @@
+"""Asks the kubelet's PodResources API which container holds which device IDs."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from deviceplugin.api import podresources_pb2 as api
+from deviceplugin.identify import Listed, ListerError
+from gpushare import names
+from gpushare.identity import ContainerName
+from gpushare.runtime.clock import Clock
+
+METHOD: Final = "/v1.PodResourcesLister/List"
+_OPTIONS: Final = (
+    # A node full of small units names all its devices in one answer.
+    ("grpc.max_receive_message_length", 16 * 1024 * 1024),
+    # Else a channel shares the back-off of an earlier one to the same socket.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_RETRY_S: Final = 0.05
+
+
+@dataclass(kw_only=True)
+class PodResources:
+    """See Lister. Safe for use by many threads.
+
+    Calls that come while one is under way share the next one: the kubelet refuses more than a few at once, and a
+    list that began after a caller came knows that caller's container.
+    """
+
+    socket: Path
+    clock: Clock
+    _turn: threading.Condition = field(init=False, default_factory=threading.Condition)
+    _busy: bool = field(init=False, default=False)
+    _begun: int = field(init=False, default=0)
+    _done: int = field(init=False, default=0)
+    _result: Sequence[Listed] = field(init=False, default=())
+
+    def list(self, timeout_s: float) -> Sequence[Listed]:
+        """See Lister."""
+        end = self.clock.monotonic() + timeout_s
+        with self._turn:
+            needed = self._begun + 1
+            # The clock of a condition is the machine's; the deadline is only there to end a wait at all.
+            self._turn.wait_for(lambda: self._done >= needed or not self._busy, timeout_s)
+            if self._done >= needed:
+                return self._result
+            if self._busy:
+                raise ListerError(_problem(self.socket, "earlier calls still wait for an answer"))
+            self._busy = True
+            self._begun += 1
+            mine = self._begun
+        result: Sequence[Listed] | None = None
+        try:
+            result = self._ask(end)
+        finally:
+            with self._turn:
+                self._busy = False
+                if result is not None:
+                    self._done, self._result = mine, result
+                self._turn.notify_all()
+        return result
+
+    def _ask(self, end: float) -> Sequence[Listed]:
+        with grpc.insecure_channel(f"unix:{self.socket}", options=_OPTIONS) as channel:
+            call = channel.unary_unary(
+                METHOD,
+                request_serializer=api.ListPodResourcesRequest.SerializeToString,
+                response_deserializer=api.ListPodResourcesResponse.FromString,
+            )
+            return _listed(self._answer(call, end))
+
+    def _answer(self, call: Callable[..., Any], end: float) -> Any:
+        while True:
+            try:
+                return call(api.ListPodResourcesRequest(), timeout=max(0.0, end - self.clock.monotonic()))
+            except grpc.RpcError as error:
+                # The kubelet lets 100 calls a second through and refuses the rest.
+                crowded = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                if not crowded or self.clock.monotonic() + _RETRY_S > end:
+                    raise ListerError(_problem(self.socket, f"{error.code().name}: {error.details()}")) from error
+            self.clock.wait(threading.Event(), _RETRY_S)
+
+
+def _problem(socket: Path, cause: str) -> str:
+    return f"the kubelet's PodResources API at {socket} does not answer ({cause}); the kubelet will try again"
+
+
+def _listed(answer: Any) -> Sequence[Listed]:
+    return [
+        Listed(
+            namespace=pod.namespace,
+            name=pod.name,
+            container=ContainerName(container.name),
+            ids=ids,
+        )
+        for pod in answer.pod_resources
+        for container in pod.containers
+        # One entry for each NUMA node.
+        if (ids := _ids(container))
+    ]
+
+
+def _ids(container: Any) -> frozenset[str]:
+    return frozenset(
+        device for entry in container.devices if entry.resource_name == names.GPU_MEM for device in entry.device_ids
+    )

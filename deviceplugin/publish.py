@@ -1,0 +1,99 @@
+"""Writes the inventory to the Node, where the controller and the command line read it."""
+
+import logging
+import threading
+from dataclasses import dataclass, field
+from typing import Final
+
+from deviceplugin.board import Board, Snapshot
+from gpushare import names
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
+from gpushare.kube.api import KubeApi, PatchKind
+from gpushare.runtime import logs
+from gpushare.runtime.backoff import Backoff
+from gpushare.runtime.clock import Clock
+from gpushare.wire import inventory as wire
+
+_LOG: Final = logging.getLogger(__name__)
+_TIMEOUT_S: Final = 3.0
+
+
+@dataclass(kw_only=True)
+class Publisher:
+    """Keeps annotation and status of this node's Node object equal to the board."""
+
+    api: KubeApi
+    board: Board
+    clock: Clock
+    node: NodeName
+    recheck_s: float
+    """How often to look whether somebody changed what was written."""
+    published: threading.Event = field(default_factory=threading.Event)
+    """Set once the first inventory is on the Node."""
+    _again: bool = field(init=False, default=False)
+
+    def run(self, stop: threading.Event) -> None:
+        """Publish every change until `stop` is set; an API server that does not answer is tried again."""
+        backoff = Backoff()
+        done, checked = 0, self.clock.monotonic()
+        while not stop.is_set():
+            snapshot = self.board.newer(done, over=lambda: stop.is_set() or self._again, seconds=1.0)
+            if self._again or self.clock.monotonic() - checked >= self.recheck_s:
+                snapshot = self.board.latest
+            if stop.is_set() or snapshot is None:
+                continue
+            self._again, checked = False, self.clock.monotonic()
+            try:
+                self._publish(snapshot, known=snapshot.version == done)
+            except kube.KubeError as error:
+                delay = backoff.next_s()
+                logs.event(_LOG, "not published", level=logging.WARNING, error=_explain(error), retry_s=delay)
+                self.clock.wait(stop, delay)
+                done = 0
+            else:
+                done = snapshot.version
+                self.published.set()
+                backoff.reset()
+
+    def recheck(self) -> None:
+        """Look at the Node soon: a kubelet that starts may have made it anew."""
+        self._again = True
+        self.board.wake()
+
+    def _publish(self, snapshot: Snapshot, *, known: bool) -> None:
+        """Args: known: whether it was published before, so that only what differs is written."""
+        annotation = wire.encode(snapshot.inventory)
+        count = str(len(snapshot.inventory.gpus))
+        if known:
+            node = self.api.get(kube.node_path(self.node), timeout_s=_TIMEOUT_S)
+            found = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_INVENTORY)
+            capacity = ((node.get("status") or {}).get("capacity") or {}).get(names.GPU_COUNT)
+            if found == annotation and capacity == count:
+                return
+            logs.event(_LOG, "inventory was changed by others", level=logging.WARNING, node=self.node)
+        self.api.patch(
+            kube.node_path(self.node),
+            {"metadata": {"annotations": {names.ANNOTATION_INVENTORY: annotation}}},
+            kind=PatchKind.MERGE,
+            timeout_s=_TIMEOUT_S,
+        )
+        # Aliyun's tools divide the node's memory by this number.
+        amounts = {names.GPU_COUNT: count}
+        self.api.patch(
+            kube.node_path(self.node, "status"),
+            {"status": {"capacity": amounts, "allocatable": amounts}},
+            kind=PatchKind.STRATEGIC,
+            timeout_s=_TIMEOUT_S,
+        )
+        logs.event(_LOG, "published", node=self.node, gpus=len(snapshot.inventory.gpus), version=snapshot.version)
+
+
+def _explain(error: kube.KubeError) -> str:
+    match error:
+        case kube.ForbiddenError():
+            return f"{error}; the plugin's ClusterRole needs get and patch on nodes and patch on nodes/status"
+        case kube.NotFoundError():
+            return f"{error}; is --node-name the name of this Node?"
+        case _:
+            return str(error)

@@ -1,0 +1,65 @@
+"""Tells a pod's author, by an Event, why a container may not start; once, however often the kubelet tries."""
+
+import logging
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from deviceplugin.decide import Refuse
+from gpushare.identity import ContainerName, PodRef
+from gpushare.kube import api as kube
+from gpushare.kube import events
+from gpushare.kube.api import KubeApi
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+
+_LOG: Final = logging.getLogger(__name__)
+REASON: Final = "GpuRefused"
+COMPONENT: Final = "gpushare-device-plugin"
+_REPEAT_S: Final = 1800.0  # the API server forgets an Event after an hour, so it is told again before
+_REMEMBERED: Final = 1024
+_TIMEOUT_S: Final = 2.0
+_Key = tuple[str, tuple[ContainerName, ...], str]
+
+
+@dataclass(kw_only=True)
+class Refusals:
+    """Posts Events. Safe for use by many threads."""
+
+    api: KubeApi
+    clock: Clock
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _told: OrderedDict[_Key, float] = field(init=False, default_factory=OrderedDict)
+    """When each was posted, oldest first."""
+
+    def tell(self, pod: PodRef, containers: tuple[ContainerName, ...], refusal: Refuse) -> None:
+        """Post it unless that was done lately. A failure is logged and changes nothing."""
+        key = (pod.uid, containers, refusal.message)
+        if not self._claim(key):
+            return
+        body = events.event(
+            pod,
+            events.EventType.WARNING,
+            REASON,
+            refusal.message,
+            component=COMPONENT,
+            now=self.clock.now(),
+        )
+        try:
+            events.post(self.api, body, timeout_s=_TIMEOUT_S)
+        except kube.KubeError as error:
+            logs.event(_LOG, "event not posted", level=logging.WARNING, pod=str(pod), error=str(error))
+            with self._lock:
+                self._told.pop(key, None)
+
+    def _claim(self, key: _Key) -> bool:
+        now = self.clock.monotonic()
+        with self._lock:
+            if now - self._told.get(key, -_REPEAT_S) < _REPEAT_S:
+                return False
+            self._told[key] = now
+            self._told.move_to_end(key)
+            if len(self._told) > _REMEMBERED:
+                self._told.popitem(last=False)
+            return True

@@ -1,0 +1,91 @@
+"""What an administrator can set."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpushare import names, units
+from gpushare.errors import SettingsError
+from gpushare.runtime import options
+from gpushare.runtime.options import option
+from gpushare.units import MemoryUnit
+
+PROG: Final = "gpushare-device-plugin"
+NVML: Final = "nvml"
+SIMULATED: Final = "simulated:"
+
+
+def gpu_source(text: str) -> str:
+    """Read `nvml` or `simulated:PATH`."""
+    if text == NVML or (text.startswith(SIMULATED) and len(text) > len(SIMULATED)):
+        return text
+    raise ValueError(f"write {NVML} for the node's own GPUs, or {SIMULATED}PATH for those of a profile")
+
+
+def node_name(text: str) -> str:
+    """Read the name of a Node."""
+    if not text or len(text) > 253 or not all(c.isascii() and (c.isalnum() or c in "-.") for c in text):
+        raise ValueError("write the name of this machine's Node object; in a pod take it from spec.nodeName")
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Share the GPUs of this node. With --check: exit 0 if a running plugin is registered with the kubelet, else 1."""
+
+    node_name: str = option("", "name of this machine's Node object; required", parse=node_name)
+    kubeconfig: str = option("", "kubeconfig file; without one the service account of the pod is used")
+    gpu_source: str = option(NVML, "nvml, or simulated:PATH for GPUs from a YAML profile", parse=gpu_source)
+    memory_unit: MemoryUnit = option(
+        units.GIB,
+        f"what 1 of {names.GPU_MEM} stands for: GiB, MiB or a multiple such as 256MiB; the same in the whole cluster",
+        parse=MemoryUnit.parse,
+    )
+    device_plugins_dir: Path = option(
+        Path("/var/lib/kubelet/device-plugins"),
+        "directory of the kubelet's and the plugins' sockets",
+        parse=Path,
+    )
+    pod_resources_socket: Path = option(
+        Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        "the kubelet's PodResources socket, which says who holds which devices",
+        parse=Path,
+    )
+    poll_interval: float = option(
+        5.0,
+        "seconds between readings of the GPUs; faults that the driver reports are seen at once",
+        parse=options.positive,
+    )
+    publish_interval: float = option(
+        300.0, "seconds after which the inventory on the Node is compared with the GPUs", parse=options.positive
+    )
+    state_file: Path = option(
+        Path("/run/gpushare/registered"),
+        "file that exists while the plugin is registered, for --check; its directory must be writable",
+        parse=Path,
+    )
+    log_level: str = option(
+        "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")
+    )
+
+
+def load(argv: Sequence[str]) -> Settings:
+    """Settings from flags and environment.
+
+    Raises:
+        SettingsError: one of them cannot be used.
+    """
+    return options.load(Settings, argv, prog=PROG)
+
+
+def require_node(settings: Settings) -> None:
+    """Everything but --check needs the node's name.
+
+    Raises:
+        SettingsError: it is not set.
+    """
+    if not settings.node_name:
+        raise SettingsError(
+            "the node's name is missing: set --node-name or GPUSHARE_NODE_NAME; in a pod take it from spec.nodeName"
+        )

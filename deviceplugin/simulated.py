@@ -1,0 +1,125 @@
+"""GPUs from a YAML profile: to try the whole system without hardware, and to test it.
+
+    seed: 1                      # changes all UUIDs and the choice of GPUs below; 0 by default
+    gpus:
+      - {model: NVIDIA A100-SXM4-80GB, memoryMiB: 81920, count: 8, numa: 0}
+    faults:                      # of GPUs by their number; without one the seed chooses
+      - {gpu: 1, kind: xid, afterPolls: 3, recoversAfterPolls: 2}
+      - {kind: lost, afterSeconds: 60}
+    nodes:                       # a node with other GPUs or faults
+      node-b: {gpus: [{model: Tesla T4, memoryMiB: 15360}]}
+
+A fault comes after so many readings or seconds, counted from when the file was read, and stays until it recovers. `xid`
+and `ecc` make a GPU unhealthy, `lost` takes it off the list. The file is read again when it changes.
+"""
+
+import hashlib
+import logging
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from deviceplugin import profile
+from deviceplugin.profile import Fault, FaultKind, Profile, ProfileError
+from deviceplugin.source import GpuSourceError, RawGpu
+from gpushare.identity import NodeName
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+
+_LOG: Final = logging.getLogger(__name__)
+_MIB: Final = 1024 * 1024
+
+
+def uuid_of(seed: int, node: NodeName, index: int) -> str:
+    """The UUID of a simulated GPU: the same in every run, different on every node, in NVIDIA's format."""
+    text = hashlib.sha256(f"{seed}/{node}/{index}".encode()).hexdigest()
+    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"
+
+
+@dataclass(kw_only=True)
+class SimulatedSource:
+    """See GpuSource."""
+
+    path: Path
+    node: NodeName
+    clock: Clock
+    _profile: Profile | None = field(init=False, default=None)
+    _stamp: tuple[int, int, int] | None = field(init=False, default=None)
+    _loaded_at: float = field(init=False, default=0.0)
+    _polls: int = field(init=False, default=0)
+
+    def read(self) -> Sequence[RawGpu]:
+        """See GpuSource."""
+        current = self._load()
+        gpus = [gpu for i in range(current.total) if (gpu := self._gpu(current, i)) is not None]
+        self._polls += 1
+        return gpus
+
+    def wait(self, stop: threading.Event, seconds: float) -> None:
+        """See GpuSource."""
+        self.clock.wait(stop, seconds)
+
+    def close(self) -> None:
+        """See GpuSource."""
+
+    def _load(self) -> Profile:
+        try:
+            stat = self.path.stat()
+            stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+            if self._profile is not None and stamp == self._stamp:
+                return self._profile
+            self._stamp = stamp
+            loaded = profile.parse(_yaml(self.path), self.node)
+        except OSError as error:
+            return self._fall_back(f"cannot be read ({error.strerror}); mount it or mend --gpu-source", error)
+        except ProfileError as error:
+            return self._fall_back(str(error), error)
+        self._profile, self._loaded_at, self._polls = loaded, self.clock.monotonic(), 0
+        return loaded
+
+    def _fall_back(self, problem: str, cause: Exception) -> Profile:
+        """A running plugin keeps the last good profile; one that never had a profile has nothing to show."""
+        message = f"profile {self.path}: {problem}"
+        if self._profile is None:
+            self._stamp = None
+            raise GpuSourceError(message) from cause
+        logs.event(_LOG, "profile rejected", level=logging.WARNING, error=message)
+        return self._profile
+
+    def _gpu(self, current: Profile, index: int) -> RawGpu | None:
+        kinds = [fault.kind for i, fault in enumerate(current.faults) if self._hits(current, i, fault, index)]
+        if FaultKind.LOST in kinds:
+            return None
+        spec = current.spec(index)
+        return RawGpu(
+            uuid=spec.uuid or uuid_of(current.seed, self.node, index),
+            index=index,
+            model=spec.model,
+            memory_bytes=spec.memory_mib * _MIB,
+            numa=spec.numa,
+            fault=f"simulated {kinds[0].value}" if kinds else "",
+        )
+
+    def _hits(self, current: Profile, number: int, fault: Fault, index: int) -> bool:
+        chosen = fault.gpu
+        if chosen is None:
+            # S311: a reproducible choice, no secret.
+            chosen = random.Random(f"{current.seed}/{self.node}/fault {number}").randrange(current.total)  # noqa: S311
+        if index != chosen or self.clock.monotonic() - self._loaded_at < fault.after_seconds:
+            return False
+        age = self._polls - fault.after_polls
+        return age >= 0 and (fault.recovers_after_polls is None or age < fault.recovers_after_polls)
+
+
+def _yaml(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ProfileError(f"not YAML{where}; check indentation and brackets") from error

@@ -1,0 +1,46 @@
+"""Where GPUs come from: the seam between this plugin and the hardware."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpushare.errors import GpuShareError
+
+
+class GpuSourceError(GpuShareError):
+    """The GPUs cannot be read now; the message says why and what to do. Reading is tried again later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawGpu:
+    """One GPU as its source describes it."""
+
+    uuid: str
+    index: int
+    """Number on the node, from 0."""
+    model: str
+    memory_bytes: int
+    numa: int | None = None
+    fault: str = ""
+    """Why no new work may be placed on it, in a few words; empty for a healthy GPU."""
+
+
+class GpuSource(Protocol):
+    """Reads the node's GPUs. Used by one thread."""
+
+    def read(self) -> Sequence[RawGpu]:
+        """All GPUs that can be shared, as they are now.
+
+        Raises:
+            GpuSourceError: nothing is known about any GPU at the moment.
+        """
+        ...
+
+    def wait(self, stop: threading.Event, seconds: float) -> None:
+        """Sleep so long, but return early when `stop` is set or a GPU reports a fault."""
+        ...
+
+    def close(self) -> None:
+        """Give the hardware library back."""
+        ...

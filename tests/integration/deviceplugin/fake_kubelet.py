@@ -1,0 +1,187 @@
+"""A kubelet's side of the device plugin interface, on real unix sockets."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from deviceplugin.api import deviceplugin_pb2 as api
+from deviceplugin.api import podresources_pb2 as resources
+
+Devices = Mapping[str, str]
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Fails the test if the condition does not come true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
+        time.sleep(0.01)
+
+
+class Plugin:
+    """A registered plugin as the kubelet sees it: one connection, one stream of devices."""
+
+    def __init__(self, socket: Path) -> None:
+        self._channel = grpc.insecure_channel(f"unix:{socket}", options=(("grpc.use_local_subchannel_pool", 1),))
+        self.lists: list[Devices] = []
+        self.ended = threading.Event()
+        self.options = self.call("GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions)
+        self._stream = self._channel.unary_stream(
+            "/v1beta1.DevicePlugin/ListAndWatch",
+            request_serializer=api.Empty.SerializeToString,
+            response_deserializer=api.ListAndWatchResponse.FromString,
+        )(api.Empty())
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def call(self, method: str, request: Any, answer: Any, timeout: float = 15.0) -> Any:
+        return self._channel.unary_unary(
+            f"/v1beta1.DevicePlugin/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
+        )(request, timeout=timeout)
+
+    def allocate(self, *ids: Sequence[str]) -> list[dict[str, str]]:
+        requests = [api.ContainerAllocateRequest(devices_ids=one) for one in ids]
+        answer = self.call("Allocate", api.AllocateRequest(container_requests=requests), api.AllocateResponse)
+        return [dict(response.envs) for response in answer.container_responses]
+
+    def start(self, *ids: str) -> str:
+        """PreStartContainer; the reason of a refusal, or nothing."""
+        request = api.PreStartContainerRequest(devices_ids=ids)
+        try:
+            self.call("PreStartContainer", request, api.PreStartContainerResponse)
+        except grpc.RpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        return ""
+
+    def close(self) -> None:
+        self._stream.cancel()
+        self._channel.close()
+        self._thread.join()
+
+    def _listen(self) -> None:
+        try:
+            for message in self._stream:
+                self.lists.append({device.ID: device.health for device in message.devices})
+        except grpc.RpcError:
+            pass
+        self.ended.set()
+
+
+class FakeKubelet:
+    """Serves Registration and dials back, as the kubelet does."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.registrations: list[Any] = []
+        self.plugins: list[Plugin] = []
+        self.dials_back = True
+        self.refuses = ""
+        self._server: Any = None
+        self._pool: Any = None
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "kubelet.sock"
+
+    @property
+    def plugin(self) -> Plugin:
+        return self.plugins[-1]
+
+    def start(self) -> None:
+        """Forgets all plugins and removes their sockets, as a real kubelet does when it starts."""
+        for file in self.directory.iterdir():
+            if file.name != "kubelet_internal_checkpoint":
+                file.unlink(missing_ok=True)
+        self._pool = futures.ThreadPoolExecutor(4)
+        self._server = grpc.server(self._pool)
+        handler = grpc.unary_unary_rpc_method_handler(
+            self._register,
+            request_deserializer=api.RegisterRequest.FromString,
+            response_serializer=api.Empty.SerializeToString,
+        )
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler}),)
+        )
+        self._server.add_insecure_port(f"unix:{self.socket}")
+        self._server.start()
+
+    def stop(self) -> None:
+        for plugin in self.plugins:
+            plugin.close()
+        if self._server is not None:
+            self._server.stop(grace=None).wait()
+            self._pool.shutdown(wait=True)
+            self._server = None
+
+    def restart_with_the_same_inode(self) -> None:
+        """What a plugin sees of a kubelet restart on file systems that give a freed inode number to the next file."""
+        for plugin in self.plugins:
+            plugin.close()
+        (self.directory / "gpushare.sock").unlink()
+        os.utime(self.socket)
+
+    def wait_for_devices(self, registrations: int = 1) -> Plugin:
+        wait_until(lambda: len(self.plugins) >= registrations and self.plugins[-1].lists)
+        return self.plugin
+
+    def _register(self, request: Any, context: Any) -> Any:
+        if self.refuses:
+            self.registrations.append(request)
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.refuses)
+        if self.dials_back:
+            # Fails the registration if the plugin does not serve yet.
+            self.plugins.append(Plugin(self.directory / request.endpoint))
+        self.registrations.append(request)
+        return api.Empty()
+
+
+class FakePodResources:
+    """Serves PodResources from a table: (namespace, pod, container, resource) -> device IDs."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.held: dict[tuple[str, str, str, str], Sequence[str]] = {}
+        self.calls = 0
+        self.crowded = 0
+        """So many calls are refused as too many."""
+        self.delay_s = 0.0
+        self._pool = futures.ThreadPoolExecutor(8)
+        self._server = grpc.server(self._pool)
+        handler = grpc.unary_unary_rpc_method_handler(
+            self._list,
+            request_deserializer=resources.ListPodResourcesRequest.FromString,
+            response_serializer=resources.ListPodResourcesResponse.SerializeToString,
+        )
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler}),)
+        )
+        self._server.add_insecure_port(f"unix:{socket}")
+        self._server.start()
+
+    def hold(self, name: str, *ids: str, container: str = "main", resource: str = "aliyun.com/gpu-mem") -> None:
+        self.held["default", name, container, resource] = ids
+
+    def stop(self) -> None:
+        self._server.stop(grace=None).wait()
+        self._pool.shutdown(wait=True)
+
+    def _list(self, _request: Any, context: Any) -> Any:
+        self.calls += 1
+        if self.crowded:
+            self.crowded -= 1
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+        time.sleep(self.delay_s)
+        answer = resources.ListPodResourcesResponse()
+        for (namespace, name, container, resource), ids in self.held.items():
+            devices = resources.ContainerDevices(resource_name=resource, device_ids=ids)
+            holder = resources.ContainerResources(name=container, devices=[devices])
+            answer.pod_resources.append(resources.PodResources(namespace=namespace, name=name, containers=[holder]))
+        return answer

@@ -1,0 +1,103 @@
+"""All parts together in one process, as `main` wires them."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deviceplugin import __main__ as program
+from deviceplugin.nvml import NvmlSource
+from deviceplugin.settings import Settings
+from gpushare.identity import NodeName
+from gpushare.kube import client
+from gpushare.runtime.clock import SystemClock
+from gpushare.wire import inventory as wire
+from tests.builders import make_grant, make_node
+from tests.fakes.kube import FakeKube
+from tests.integration.deviceplugin.fake_kubelet import FakeKubelet, FakePodResources, wait_until
+from tests.unit.deviceplugin.build import bound_pod
+
+PROFILES = Path(__file__).parents[2] / "profiles"
+
+
+def meanwhile(api: FakeKube, act: Callable[[], None]) -> list[BaseException]:
+    """Do something while `main` holds the main thread, then end it with SIGTERM."""
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:  # noqa: BLE001 - reported by the test
+            problems.append(error)
+        api.close()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=run).start()
+    return problems
+
+
+def test_a_pod_starts_on_a_node_that_has_just_come_up(
+    kubelet: FakeKubelet,
+    pod_resources: FakePodResources,
+    directory: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    api = FakeKube()
+    api.seed("/api/v1/nodes/node-a", make_node(name="node-a"))
+    monkeypatch.setattr(client, "connect", lambda _kubeconfig: api)
+
+    def act() -> None:
+        plugin = kubelet.wait_for_devices()
+        inventory = wire.of_node(api.read("/api/v1/nodes/node-a"))
+        assert inventory is not None
+        assert [gpu.memory_mib for gpu in inventory.gpus] == [15360] * 4
+        pod = bound_pod(make_grant(inventory.gpus[2].uuid), name="a")
+        api.seed("/api/v1/namespaces/default/pods/a", pod)
+        ids = tuple(plugin.lists[0])[:3]
+        pod_resources.hold("a", *ids)
+        assert plugin.start(*ids) == ""
+        assert plugin.start(*ids[:2]).startswith("FAILED_PRECONDITION: neither PodResources")
+        wait_until((tmp_path / "registered").exists)
+
+    problems = meanwhile(api, act)
+    code = program.main(
+        [
+            "--node-name=node-a",
+            f"--gpu-source=simulated:{PROFILES / 't4x4.yaml'}",
+            f"--device-plugins-dir={directory}",
+            f"--pod-resources-socket={pod_resources.socket}",
+            f"--state-file={tmp_path / 'registered'}",
+        ]
+    )
+    assert problems == []
+    assert code == 0
+    assert not (tmp_path / "registered").exists()
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_without_a_profile_the_source_is_the_driver() -> None:
+    source = program._source(Settings(node_name="node-a"), NodeName("node-a"), SystemClock())
+    assert isinstance(source, NvmlSource)
+
+
+def test_a_watch_that_ends_by_itself_ends_the_process() -> None:
+    part = program._abandoned(lambda _stop: None)
+    with pytest.raises(RuntimeError, match=r"^the watch of pods ended by itself$"):
+        part(threading.Event())
+
+
+def test_a_watch_that_waits_for_the_network_holds_nobody_up() -> None:
+    stop, release = threading.Event(), threading.Event()
+
+    def watch(_stop: threading.Event) -> None:
+        release.wait(10.0)
+
+    part = program._abandoned(watch)
+    stop.set()
+    part(stop)
+    release.set()

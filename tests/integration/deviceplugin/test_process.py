@@ -1,0 +1,131 @@
+"""The plugin as a process: its flags, its exit codes, its signals."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.integration.deviceplugin.fake_kubelet import FakeKubelet, wait_until
+
+ROOT = Path(__file__).parents[3]
+
+
+def arguments(directory: Path) -> dict[str, str]:
+    """A plugin whose API server does not answer."""
+    (directory / "home").mkdir(exist_ok=True)
+    profile = directory / "home" / "profile.yaml"
+    profile.write_text("gpus:\n  - {model: Tesla T4, memoryMiB: 15109, count: 2}\n")
+    kubeconfig = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "main",
+        "contexts": [{"name": "main", "context": {"cluster": "main", "user": "main"}}],
+        "clusters": [{"name": "main", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "main", "user": {"token": "none"}}],
+    }
+    (directory / "home" / "config").write_text(yaml.safe_dump(kubeconfig))
+    return {
+        "--node-name": "node-a",
+        "--kubeconfig": str(directory / "home" / "config"),
+        "--gpu-source": f"simulated:{profile}",
+        "--device-plugins-dir": str(directory / "plugins"),
+        "--pod-resources-socket": str(directory / "none.sock"),
+        "--state-file": str(directory / "home" / "registered"),
+        "--poll-interval": "0.1",
+    }
+
+
+def command(flags: dict[str, str], *more: str) -> list[str]:
+    return [sys.executable, "-m", "deviceplugin", *more, *(part for flag in flags.items() for part in flag)]
+
+
+@contextmanager
+def process(flags: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    started = subprocess.Popen(command(flags), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "deviceplugin", *args],
+        cwd=ROOT,
+        env={key: value for key, value in os.environ.items() if not key.startswith(("GPUSHARE_", "KUBE"))} | env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def plugins(directory: Path) -> Iterator[FakeKubelet]:
+    (directory / "plugins").mkdir()
+    fake = FakeKubelet(directory / "plugins")
+    fake.start()
+    yield fake
+    fake.stop()
+
+
+def test_it_registers_without_an_api_server_and_ends_cleanly_on_sigterm(plugins: FakeKubelet, directory: Path) -> None:
+    flags = arguments(directory)
+    state = directory / "home" / "registered"
+    with process(flags) as plugin:
+        assert len(plugins.wait_for_devices().lists[0]) == 28
+        wait_until(state.exists)
+        assert run("--check", "--state-file", str(state)).returncode == 0
+        plugin.send_signal(signal.SIGTERM)
+        _, log = plugin.communicate(timeout=20)
+    assert plugin.returncode == 0
+    assert not (directory / "plugins" / "gpushare.sock").exists()
+    assert not state.exists()
+    # Every line is ours: neither the gRPC library nor Python has anything to complain about.
+    assert all(line.startswith('{"ts":') for line in log.splitlines()), log
+    assert "part did not end" not in log
+    check = run("--check", "--state-file", str(state))
+    assert check.returncode == 1
+    assert check.stderr == (
+        f"the plugin is not registered with the kubelet ({state}: No such file or directory); its log says why\n"
+    )
+
+
+def test_a_gpu_that_fails_while_the_plugin_runs_is_told_to_the_kubelet(plugins: FakeKubelet, directory: Path) -> None:
+    flags = arguments(directory)
+    profile = directory / "home" / "profile.yaml"
+    with process(flags):
+        plugin = plugins.wait_for_devices()
+        profile.write_text(profile.read_text() + "faults:\n  - {gpu: 1, kind: xid}\n")
+        wait_until(lambda: list(plugin.lists[-1].values()).count("Unhealthy") == 14)
+        assert len(plugin.lists[-1]) == 28
+
+
+def test_a_wrong_setting_ends_it_with_a_message() -> None:
+    ended = run("--node-name=node-a")
+    message = "gpushare-device-plugin: not in a cluster: KUBERNETES_SERVICE_HOST is not set; give --kubeconfig\n"
+    assert (ended.returncode, ended.stderr) == (2, message)
+
+
+def test_a_unit_that_makes_too_many_devices_ends_it(plugins: FakeKubelet, directory: Path) -> None:
+    ended = subprocess.run(
+        command(arguments(directory), "--memory-unit=MiB"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert (
+        "in units of MiB this node's GPUs are 30218 devices, more than the 20000 that a kubelet can count;"
+        " --memory-unit=2MiB would fit" in ended.stderr
+    )
+    assert plugins.registrations == []

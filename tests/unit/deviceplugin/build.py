@@ -1,0 +1,86 @@
+"""Pods as the webhook and the controller leave them, and what else these tests need."""
+
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from deviceplugin.source import RawGpu
+from gpushare import names
+from gpushare.identity import NodeName
+from gpushare.model.allocation import Allocation, Grant
+from gpushare.wire import allocation as wire
+from tests.builders import Json, make_container, make_grant, make_pod, make_ref
+
+NODE = NodeName("node-a")
+
+
+def env_of(container: str) -> Json:
+    """The variable that the webhook writes."""
+    path = f"metadata.annotations['devices.gpushare.dev/{container}']"
+    return {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def bound_pod(
+    *grants: Grant,
+    name: str = "pod",
+    node: str = NODE,
+    assumed: int | str | None = 1,
+    annotations: Mapping[str, str | None] | None = None,
+    containers: list[Json] | None = None,
+    phase: str = "Running",
+    **spec: Any,
+) -> Json:
+    """A pod that was mutated and bound. Annotations given as None are left out."""
+    given = grants or (make_grant(0),)
+    allocation = Allocation(pod=make_ref(name), node=NodeName(node), grants=given)
+    written: dict[str, str | None] = {names.ANNOTATION_ALLOCATION: wire.encode(allocation)}
+    for grant in given:
+        written[names.PREFIX_DEVICES + grant.container] = ",".join(grant.gpus)
+        written[names.PREFIX_MEMORY + grant.container] = str(grant.memory_mib)
+    if assumed is not None:
+        written[names.ALIYUN_ASSUME_TIME] = str(assumed)
+    written |= annotations or {}
+    if containers is None:
+        containers = [
+            make_container(grant.container, grant.memory_mib // 1024, env=[env_of(grant.container)]) for grant in given
+        ]
+    pod = make_pod(
+        *containers,
+        name=name,
+        node=node,
+        annotations={key: value for key, value in written.items() if value is not None},
+        phase=phase,
+    )
+    pod["spec"] |= {"schedulerName": "gpushare-scheduler", **spec}
+    return pod
+
+
+class ManualClock:
+    """See Clock. Waiting takes no time but moves it on."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+        self.waits: list[float] = []
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) + timedelta(seconds=self.seconds)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        self.waits.append(seconds)
+        self.seconds += seconds
+        return stop.is_set()
+
+
+def raw_gpu(index: int = 0, gib: int = 15, *, fault: str = "", uuid: str | None = None) -> RawGpu:
+    return RawGpu(uuid=uuid or f"GPU-{index}", index=index, model="Tesla T4", memory_bytes=gib * 1024**3, fault=fault)
+
+
+def fields_of(caplog: pytest.LogCaptureFixture, event: str) -> list[Json]:
+    """Fields of all log lines with this event name."""
+    return [record.__dict__["gpushare_fields"] for record in caplog.records if record.message == event]

@@ -1,0 +1,98 @@
+"""Devices that the kubelet counts."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin import advertise, server
+from gpushare.errors import SettingsError
+from gpushare.identity import NodeName
+from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare.units import GIB, MemoryUnit
+from tests.builders import make_gpu, make_inventory
+
+HEALTH = st.sampled_from(GpuHealth)
+
+
+def test_every_unit_of_every_gpu_is_one_device() -> None:
+    assert advertise.devices(make_inventory(2, 1)).healthy == ("g000", "g001", "g002")
+
+
+def test_what_is_left_below_a_unit_on_each_gpu_is_not_offered() -> None:
+    gpus = (make_gpu(0, mib=15109), make_gpu(1, mib=15109))
+    inventory = NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB)
+    assert len(advertise.devices(inventory).healthy) == 28
+
+
+def test_an_unhealthy_gpu_takes_its_units_with_it() -> None:
+    gpus = (make_gpu(0, 2), make_gpu(1, 3, health=GpuHealth.UNHEALTHY), make_gpu(2, 1))
+    found = advertise.devices(NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB))
+    assert found.healthy == ("g000", "g001", "g005")
+    assert found.unhealthy == ("g002", "g003", "g004")
+
+
+def test_a_node_without_gpus_offers_nothing() -> None:
+    assert advertise.devices(make_inventory()) == advertise.Advertisement(healthy=())
+
+
+@given(st.lists(st.tuples(st.integers(0, 99_999), HEALTH), min_size=1, max_size=8), st.sampled_from([1, 64, 256, 1024]))
+def test_ids_are_short_unique_opaque_and_as_many_as_the_units(gpus: list[tuple[int, GpuHealth]], mib: int) -> None:
+    built = tuple(make_gpu(i, mib=memory, health=health) for i, (memory, health) in enumerate(gpus))
+    inventory = NodeInventory(node=NodeName("node-a"), gpus=built, unit=MemoryUnit(mib))
+    if not 0 < inventory.total_units <= advertise.MAX_DEVICES:
+        with pytest.raises(SettingsError):
+            advertise.devices(inventory)
+        return
+    found = advertise.devices(inventory)
+    ids = found.healthy + found.unhealthy
+    assert len(set(ids)) == len(ids) == inventory.total_units
+    assert all(re.fullmatch("g[0-9a-z]{3}", device) for device in ids)
+    assert len(found.unhealthy) == sum(
+        inventory.unit.floor(gpu.memory_mib) for gpu in built if gpu.health is GpuHealth.UNHEALTHY
+    )
+
+
+def test_the_largest_list_is_far_below_what_a_kubelet_can_receive() -> None:
+    inventory = make_inventory(advertise.MAX_DEVICES)
+    message = server.device_list(advertise.devices(inventory)).SerializeToString()
+    assert len(message) < 400_000
+
+
+@pytest.mark.parametrize(
+    ("gib", "unit", "message"),
+    [
+        (
+            [80] * 8,
+            "MiB",
+            "in units of MiB this node's GPUs are 655360 devices, more than the 20000 that a kubelet can count;"
+            " --memory-unit=64MiB would fit",
+        ),
+        (
+            [140] * 8,
+            "32MiB",
+            "in units of 32MiB this node's GPUs are 35840 devices, more than the 20000 that a kubelet can count;"
+            " --memory-unit=64MiB would fit",
+        ),
+        (
+            [20],
+            "MiB",
+            "in units of MiB this node's GPUs are 20480 devices, more than the 20000 that a kubelet can count;"
+            " --memory-unit=2MiB would fit",
+        ),
+        (
+            [15, 15],
+            "16GiB",
+            "a unit of 16GiB is larger than the largest GPU (15360 MiB); choose a smaller --memory-unit, such as GiB",
+        ),
+    ],
+)
+def test_a_unit_that_does_not_fit_is_refused_with_one_that_does(gib: list[int], unit: str, message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        advertise.devices(make_inventory(*gib, unit=MemoryUnit.parse(unit)))
+    assert str(caught.value) == message
+
+
+def test_the_unit_that_is_named_fits() -> None:
+    assert len(advertise.devices(make_inventory(*[80] * 8, unit=MemoryUnit(64))).healthy) == 10240

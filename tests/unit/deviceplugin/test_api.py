@@ -1,0 +1,45 @@
+"""The messages are the kubelet's: bytes that a kubelet sends and expects."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from deviceplugin.api import deviceplugin_pb2 as api
+from deviceplugin.api import podresources_pb2 as resources
+
+PACKAGE = Path(__file__).parents[3] / "deviceplugin" / "api"
+
+
+def test_messages_have_the_kubelets_field_numbers() -> None:
+    request = api.RegisterRequest(
+        version="v1beta1", endpoint="e", resource_name="r", options=api.DevicePluginOptions(pre_start_required=True)
+    )
+    assert request.SerializeToString() == b"\n\x07v1beta1\x12\x01e\x1a\x01r\x22\x02\x08\x01"
+    device = api.Device(ID="a", health="Healthy")
+    assert api.ListAndWatchResponse(devices=[device]).SerializeToString() == b"\n\x0c\n\x01a\x12\x07Healthy"
+    answer = api.ContainerAllocateResponse(envs={"k": "v"})
+    assert api.AllocateResponse(container_responses=[answer]).SerializeToString() == b"\n\x08\n\x06\n\x01k\x12\x01v"
+    assert api.PreStartContainerRequest.FromString(b"\n\x01a\n\x01b").devices_ids == ["a", "b"]
+
+
+def test_fields_of_pod_resources_that_are_not_used_are_passed_over() -> None:
+    # A container with cpu_ids (3), memory (4) and dynamic_resources (5) beside its devices.
+    container = b"\n\x01c\x12\x06\n\x01r\x12\x01d\x1a\x02\x01\x02\x22\x02\n\x00\x2a\x02\n\x00"
+    pod = b"\n\x01p\x12\x01n\x1a" + bytes([len(container)]) + container
+    message = resources.ListPodResourcesResponse.FromString(b"\n" + bytes([len(pod)]) + pod)
+    (found,) = message.pod_resources
+    assert (found.name, found.namespace, found.containers[0].name) == ("p", "n", "c")
+    assert found.containers[0].devices[0].device_ids == ["d"]
+
+
+def test_the_generated_modules_are_up_to_date(tmp_path: Path) -> None:
+    copy = tmp_path / "deviceplugin" / "api"
+    copy.mkdir(parents=True)
+    (tmp_path / "deviceplugin" / "__init__.py").touch()
+    for file in PACKAGE.iterdir():
+        if file.suffix in {".proto", ".py"} and not file.name.endswith("_pb2.py"):
+            shutil.copy(file, copy)
+    subprocess.run([sys.executable, "-m", "deviceplugin.api.generate"], cwd=tmp_path, check=True)
+    for generated in sorted(PACKAGE.glob("*_pb2.py")):
+        assert (copy / generated.name).read_text() == generated.read_text()

@@ -1,0 +1,155 @@
+"""Reading the GPUs again and again."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from deviceplugin.board import Board
+from deviceplugin.health import HealthLoop
+from deviceplugin.source import GpuSourceError, RawGpu
+from gpushare.units import GIB, MemoryUnit
+from tests.unit.deviceplugin.build import NODE, ManualClock, fields_of, raw_gpu
+
+Reading = Sequence[RawGpu] | GpuSourceError
+BROKEN = GpuSourceError("no driver")
+
+
+@dataclass
+class ScriptedSource:
+    """Gives one reading after the other, then repeats the last and stops the loop."""
+
+    readings: list[Reading]
+    stop: threading.Event = field(default_factory=threading.Event)
+    waits: list[float] = field(default_factory=list)
+    closed: int = 0
+
+    def read(self) -> Sequence[RawGpu]:
+        reading = self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
+        if isinstance(reading, GpuSourceError):
+            raise reading
+        return reading
+
+    def wait(self, stop: threading.Event, seconds: float) -> None:
+        self.waits.append(seconds)
+        if len(self.readings) == 1:
+            stop.set()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def make(clock: ManualClock) -> Callable[..., HealthLoop]:
+    def loop(*readings: Reading, unit: MemoryUnit = GIB) -> HealthLoop:
+        source = ScriptedSource(list(readings))
+        return HealthLoop(source=source, board=Board(), clock=clock, node=NODE, unit=unit, poll_s=5.0)
+
+    return loop
+
+
+def seen(loop: HealthLoop) -> list[str]:
+    latest = loop.board.latest
+    assert latest is not None
+    return [gpu.health.value for gpu in latest.inventory.gpus]
+
+
+def test_the_first_reading_is_posted_with_its_devices(make: Callable[..., HealthLoop]) -> None:
+    loop = make([raw_gpu(0, 2), raw_gpu(1, 1)])
+    assert loop.poll()
+    latest = loop.board.latest
+    assert latest is not None
+    assert (latest.version, latest.advertisement.healthy) == (1, ("g000", "g001", "g002"))
+
+
+def test_only_changes_are_posted(make: Callable[..., HealthLoop], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    loop = make([raw_gpu(0)], [raw_gpu(0)], [raw_gpu(0, fault="Xid 79")])
+    versions = []
+    for _ in range(4):
+        loop.poll()
+        versions.append(loop.board.latest and loop.board.latest.version)
+    assert versions == [1, 1, 2, 2]
+    assert [line["faults"] for line in fields_of(caplog, "gpus changed")] == [{}, {"GPU-0": "Xid 79"}]
+
+
+def test_a_node_without_a_driver_is_asked_again_and_never_shown_as_empty(
+    make: Callable[..., HealthLoop], clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = make(BROKEN, BROKEN, [], [raw_gpu(0)])
+    loop.run(threading.Event())
+    assert seen(loop) == ["Healthy"]
+    assert [line["error"] for line in fields_of(caplog, "gpus unreadable")] == [
+        "no driver",
+        "there is no GPU that can be shared; run this plugin on GPU nodes only",
+    ]
+    assert len(clock.waits) == 3
+    assert clock.waits[0] < clock.waits[1] < clock.waits[2] <= 2.0
+
+
+def test_a_driver_that_fails_for_a_moment_changes_nothing(make: Callable[..., HealthLoop]) -> None:
+    loop = make([raw_gpu(0)], BROKEN, BROKEN, [raw_gpu(0)], BROKEN, BROKEN, BROKEN)
+    for _ in range(6):
+        loop.poll()
+        assert seen(loop) == ["Healthy"]
+    loop.poll()
+    assert seen(loop) == ["Unhealthy"]
+
+
+def test_a_driver_that_comes_back_makes_the_gpus_healthy(make: Callable[..., HealthLoop]) -> None:
+    loop = make([raw_gpu(0)], BROKEN, BROKEN, BROKEN, BROKEN, [raw_gpu(0)])
+    for _ in range(5):
+        loop.poll()
+    assert seen(loop) == ["Unhealthy"]
+    loop.poll()
+    assert seen(loop) == ["Healthy"]
+
+
+def test_gpus_that_all_disappear_are_unhealthy(make: Callable[..., HealthLoop]) -> None:
+    loop = make([raw_gpu(0), raw_gpu(1)], [])
+    loop.poll()
+    loop.poll()
+    assert seen(loop) == ["Unhealthy", "Unhealthy"]
+
+
+def test_a_unit_that_does_not_fit_the_gpus_ends_the_loop(
+    make: Callable[..., HealthLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = make([raw_gpu(0, 80)], unit=MemoryUnit(1))
+    loop.run(threading.Event())
+    assert loop.board.latest is None
+    assert isinstance(loop.source, ScriptedSource)
+    assert loop.source.closed == 1
+    (line,) = fields_of(caplog, "gpus cannot be advertised")
+    assert line["error"].endswith("--memory-unit=8MiB would fit")
+
+
+def test_gpus_that_are_added_beyond_what_fits_leave_the_rest_as_it_is(
+    make: Callable[..., HealthLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = make([raw_gpu(0, 10)], [raw_gpu(0, 10), raw_gpu(1, 80)], unit=MemoryUnit(1))
+    assert [loop.poll() for _ in range(3)] == [True, True, True]
+    assert seen(loop) == ["Healthy"]
+    assert len(fields_of(caplog, "gpus cannot be advertised")) == 1
+
+
+def test_a_source_that_contradicts_itself_is_reported(
+    make: Callable[..., HealthLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = make([raw_gpu(0), raw_gpu(1, uuid="GPU-0")])
+    assert loop.poll()
+    assert loop.board.latest is None
+    assert len(fields_of(caplog, "gpus unreadable")) == 1
+
+
+def test_the_source_is_closed_when_the_loop_is_stopped(make: Callable[..., HealthLoop]) -> None:
+    loop = make([raw_gpu(0)])
+    loop.run(threading.Event())
+    assert isinstance(loop.source, ScriptedSource)
+    assert (loop.source.closed, loop.source.waits) == (1, [5.0])

@@ -1,0 +1,166 @@
+"""Device IDs lead to exactly one container, or to none."""
+
+import orjson
+import pytest
+
+from deviceplugin import identify
+from deviceplugin.identify import Listed, Owner, Recorded, Unknown
+from gpushare.errors import WireError
+from gpushare.identity import ContainerName, PodUid
+
+
+def ids(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def listed(name: str, container: str, text: str, namespace: str = "default") -> Listed:
+    return Listed(namespace=namespace, name=name, container=ContainerName(container), ids=ids(text))
+
+
+def recorded(uid: str, container: str, text: str) -> Recorded:
+    return Recorded(uid=PodUid(uid), container=ContainerName(container), ids=ids(text))
+
+
+def owner(uid: str | None, name: str, *containers: str) -> Owner:
+    return Owner(
+        uid=None if uid is None else PodUid(uid),
+        namespace="default" if name else "",
+        name=name,
+        containers=tuple(ContainerName(container) for container in containers),
+    )
+
+
+def test_both_records_together_give_uid_and_name() -> None:
+    pods = [listed("p", "main", "a b"), listed("q", "main", "c d")]
+    checkpoint = [recorded("1", "main", "a b"), recorded("2", "main", "c d")]
+    assert identify.owner(ids("d c"), pods, checkpoint) == owner("2", "q", "main")
+
+
+def test_without_a_checkpoint_the_name_is_known_alone() -> None:
+    assert identify.owner(ids("a"), [listed("p", "main", "a")], []) == owner(None, "p", "main")
+
+
+def test_an_init_container_is_known_by_uid_alone() -> None:
+    assert identify.owner(ids("a b"), [], [recorded("1", "init", "a b")]) == owner("1", "", "init")
+
+
+@pytest.mark.parametrize("successor", ["a b c", "a", "b x"])
+def test_an_init_containers_pod_gets_its_name_from_the_container_that_took_over_ids(successor: str) -> None:
+    checkpoint = [recorded("1", "init", "a b"), recorded("1", "main", successor)]
+    assert identify.owner(ids("a b"), [listed("p", "main", successor)], checkpoint) == owner("1", "p", "init")
+
+
+def test_containers_that_passed_on_the_same_ids_are_all_named() -> None:
+    checkpoint = [recorded("1", "init", "a b"), recorded("1", "main", "a b")]
+    assert identify.owner(ids("a b"), [listed("p", "main", "a b")], checkpoint) == owner("1", "p", "init", "main")
+
+
+def test_a_container_that_is_recorded_twice_is_named_once() -> None:
+    checkpoint = [recorded("1", "main", "a"), recorded("1", "main", "a")]
+    assert identify.owner(ids("a"), [], checkpoint) == owner("1", "", "main")
+
+
+@pytest.mark.parametrize(
+    ("asked", "pods", "checkpoint", "message"),
+    [
+        ("", [], [], "the kubelet named no device IDs"),
+        (
+            "a",
+            [],
+            [],
+            "neither PodResources nor kubelet_internal_checkpoint knows a container with exactly the devices a",
+        ),
+        (
+            "a b c d e",
+            [listed("p", "main", "a b c d")],
+            [recorded("1", "main", "a b c d e f")],
+            "neither PodResources nor kubelet_internal_checkpoint knows a container with exactly the devices a, b, c"
+            " and 2 more",
+        ),
+        (
+            "a",
+            [listed("p", "main", "a"), listed("q", "main", "a")],
+            [],
+            "several pods hold the devices a",
+        ),
+        (
+            "a",
+            [listed("p", "main", "a"), listed("p", "main", "a", namespace="other")],
+            [recorded("1", "main", "a")],
+            "several pods hold the devices a",
+        ),
+        (
+            "a",
+            [listed("p", "main", "a")],
+            [recorded("1", "main", "a"), recorded("2", "main", "a")],
+            "several pods hold the devices a",
+        ),
+        (
+            "a",
+            [listed("p", "main", "a")],
+            [recorded("1", "other", "a"), recorded("1", "init", "a")],
+            "PodResources gives the devices a to container main, kubelet_internal_checkpoint to other, init",
+        ),
+    ],
+)
+def test_what_the_records_do_not_say_is_not_guessed(
+    asked: str, pods: list[Listed], checkpoint: list[Recorded], message: str
+) -> None:
+    assert identify.owner(ids(asked), pods, checkpoint) == Unknown(message)
+
+
+def entry(device_ids: object, resource: str = "aliyun.com/gpu-mem") -> dict[str, object]:
+    return {
+        "PodUID": "1",
+        "ContainerName": "main",
+        "ResourceName": resource,
+        "DeviceIDs": device_ids,
+        "AllocResp": "",
+    }
+
+
+def checkpoint_of(*entries: dict[str, object]) -> bytes:
+    return orjson.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1})
+
+
+@pytest.mark.parametrize("device_ids", [["a", "b"], {"-1": ["a", "b"]}, {"0": ["a"], "1": ["b"]}])
+def test_checkpoints_of_old_and_new_kubelets_are_read(device_ids: object) -> None:
+    assert identify.read_checkpoint(checkpoint_of(entry(device_ids))) == [recorded("1", "main", "a b")]
+
+
+def test_other_resources_in_a_checkpoint_are_passed_over() -> None:
+    text = checkpoint_of(entry(["x"], resource="nvidia.com/gpu"), entry(["a"]))
+    assert identify.read_checkpoint(text) == [recorded("1", "main", "a")]
+
+
+def test_a_checkpoint_may_be_empty() -> None:
+    assert identify.read_checkpoint(b'{"Data": {"PodDeviceEntries": null}, "Checksum": 0}') == []
+
+
+SHAPE = (
+    "kubelet_internal_checkpoint: expected Data.PodDeviceEntries with PodUID, ContainerName, ResourceName and DeviceIDs"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"[]", f"{SHAPE} (TypeError: list indices must be integers or slices, not str)"),
+        (b"{}", f"{SHAPE} (KeyError: 'Data')"),
+        (b'{"Data": {"PodDeviceEntries": 3}}', f"{SHAPE} (TypeError: 'int' object is not iterable)"),
+        (b'{"Data": {"PodDeviceEntries": [{}]}}', f"{SHAPE} (KeyError: 'ResourceName')"),
+        (checkpoint_of(entry(None)), f"{SHAPE} (AttributeError: 'NoneType' object has no attribute 'values')"),
+        (checkpoint_of(entry([1])), f"{SHAPE} (TypeError: 1 is not a text)"),
+        (checkpoint_of({**entry(["a"]), "PodUID": 7}), f"{SHAPE} (TypeError: 7 is not a text)"),
+    ],
+)
+def test_a_broken_checkpoint_is_an_error_and_no_crash(text: bytes, message: str) -> None:
+    with pytest.raises(WireError) as caught:
+        identify.read_checkpoint(text)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("text", [b"", b'{"Data"', b"\xff\xfe", b"garbage"])
+def test_a_checkpoint_that_is_no_json_is_an_error_and_no_crash(text: bytes) -> None:
+    with pytest.raises(WireError, match=r"^kubelet_internal_checkpoint: not JSON \(.+\)$"):
+        identify.read_checkpoint(text)

@@ -1,0 +1,68 @@
+"""What the source read becomes the node's inventory."""
+
+import pytest
+
+from deviceplugin import inventory
+from deviceplugin.source import GpuSourceError, RawGpu
+from gpushare.identity import GpuUuid
+from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.units import GIB
+from tests.unit.deviceplugin.build import NODE, raw_gpu
+
+
+def build(*raw: RawGpu, previous: NodeInventory | None = None) -> NodeInventory:
+    return inventory.build(raw, node=NODE, unit=GIB, previous=previous)
+
+
+def healths(found: NodeInventory) -> dict[str, str]:
+    return {gpu.uuid: gpu.health.value for gpu in found.gpus}
+
+
+def test_memory_is_rounded_down_to_whole_mib() -> None:
+    raw = RawGpu(uuid="GPU-x", index=3, model="Tesla T4", memory_bytes=15109 * 1024**2 + 1024**2 - 1, numa=1)
+    assert build(raw).gpus == (
+        Gpu(uuid=GpuUuid("GPU-x"), index=3, model="Tesla T4", memory_mib=15109, numa=1, health=GpuHealth.HEALTHY),
+    )
+
+
+def test_gpus_are_ordered_by_their_number() -> None:
+    assert [gpu.index for gpu in build(raw_gpu(2), raw_gpu(0), raw_gpu(1)).gpus] == [0, 1, 2]
+
+
+def test_a_fault_makes_a_gpu_unhealthy() -> None:
+    assert healths(build(raw_gpu(0), raw_gpu(1, fault="Xid 79"))) == {"GPU-0": "Healthy", "GPU-1": "Unhealthy"}
+
+
+def test_a_gpu_that_disappears_stays_in_the_books_as_unhealthy() -> None:
+    before = build(raw_gpu(0), raw_gpu(1))
+    after = build(raw_gpu(0), previous=before)
+    assert healths(after) == {"GPU-0": "Healthy", "GPU-1": "Unhealthy"}
+    assert after.total_units == before.total_units
+
+
+def test_a_gpu_that_comes_back_is_healthy_again() -> None:
+    before = build(raw_gpu(0), raw_gpu(1))
+    gone = build(raw_gpu(0), previous=before)
+    assert build(raw_gpu(0), raw_gpu(1), previous=gone) == before
+
+
+def test_a_gpu_whose_number_another_one_took_is_forgotten() -> None:
+    before = build(raw_gpu(0), raw_gpu(1))
+    after = build(raw_gpu(0, uuid="GPU-new"), previous=before)
+    assert healths(after) == {"GPU-new": "Healthy", "GPU-1": "Unhealthy"}
+
+
+def test_all_gpus_may_disappear() -> None:
+    assert healths(build(previous=build(raw_gpu(0)))) == {"GPU-0": "Unhealthy"}
+
+
+def test_two_gpus_with_one_uuid_are_a_broken_source() -> None:
+    with pytest.raises(GpuSourceError) as caught:
+        build(raw_gpu(0), raw_gpu(1, uuid="GPU-0"))
+    assert str(caught.value) == "node node-a: two GPUs with the same UUID or index; the GPU source is broken"
+
+
+def test_each_unhealthy_gpu_has_its_reason() -> None:
+    raw = [raw_gpu(0), raw_gpu(1, fault="Xid 79")]
+    found = build(*raw, previous=build(raw_gpu(0), raw_gpu(1), raw_gpu(2)))
+    assert inventory.faults(raw, found) == {"GPU-1": "Xid 79", "GPU-2": "the GPU does not answer any more"}

@@ -1,0 +1,140 @@
+"""The inventory on the Node."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from deviceplugin.board import Board
+from deviceplugin.publish import Publisher
+from gpushare.kube import api as kube
+from gpushare.runtime.clock import SystemClock
+from gpushare.wire import inventory as wire
+from tests.builders import Json, make_inventory, make_node
+from tests.fakes.kube import FakeKube
+from tests.integration.deviceplugin.fake_kubelet import wait_until
+from tests.integration.deviceplugin.running import board_with, show
+from tests.unit.deviceplugin.build import NODE, fields_of
+
+PATH = "/api/v1/nodes/node-a"
+
+
+@pytest.fixture
+def api() -> FakeKube:
+    fake = FakeKube()
+    fake.seed(PATH, make_node(name="node-a"))
+    return fake
+
+
+@contextmanager
+def publishing(api: FakeKube, board: Board, recheck_s: float = 300.0) -> Iterator[Publisher]:
+    publisher = Publisher(api=api, board=board, clock=SystemClock(), node=NODE, recheck_s=recheck_s)
+    stop = threading.Event()
+    thread = threading.Thread(target=publisher.run, args=(stop,))
+    thread.start()
+    try:
+        yield publisher
+    finally:
+        stop.set()
+        board.wake()
+        thread.join(10.0)
+        assert not thread.is_alive()
+
+
+def node(api: FakeKube) -> Json:
+    return api.read(PATH)
+
+
+def test_the_inventory_and_the_number_of_gpus_are_written(api: FakeKube) -> None:
+    inventory = make_inventory(15, 15)
+    with publishing(api, board_with(inventory)) as publisher:
+        assert publisher.published.wait(10.0)
+    found = node(api)
+    assert wire.of_node(found) == inventory
+    assert found["status"]["capacity"]["aliyun.com/gpu-count"] == "2"
+    assert found["status"]["allocatable"]["aliyun.com/gpu-count"] == "2"
+    assert [call.verb for call in api.calls] == ["patch", "patch"]
+
+
+def test_other_resources_of_the_node_are_left_alone(api: FakeKube) -> None:
+    api.edit(PATH, lambda found: found["status"].update(capacity={"cpu": "4"}))
+    with publishing(api, board_with()) as publisher:
+        publisher.published.wait(10.0)
+    assert node(api)["status"]["capacity"] == {"cpu": "4", "aliyun.com/gpu-count": "2"}
+
+
+def test_every_change_is_written(api: FakeKube) -> None:
+    board = board_with(make_inventory(15))
+    with publishing(api, board) as publisher:
+        publisher.published.wait(10.0)
+        show(board, make_inventory(15, 15))
+        wait_until(lambda: wire.of_node(node(api)) == make_inventory(15, 15))
+
+
+def test_an_api_server_that_does_not_answer_is_tried_again(api: FakeKube, caplog: pytest.LogCaptureFixture) -> None:
+    api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("connection refused"), times=2)
+    with publishing(api, board_with()) as publisher:
+        assert publisher.published.wait(10.0)
+    assert [line["error"] for line in fields_of(caplog, "not published")] == ["connection refused"] * 2
+
+
+def test_what_somebody_changed_is_put_right(api: FakeKube, caplog: pytest.LogCaptureFixture) -> None:
+    with publishing(api, board_with(), recheck_s=0.05) as publisher:
+        publisher.published.wait(10.0)
+        api.edit(PATH, lambda found: found["metadata"]["annotations"].clear())
+        wait_until(lambda: wire.of_node(node(api)) == make_inventory(4, 4), 20.0)
+    assert fields_of(caplog, "inventory was changed by others")
+
+
+def test_a_kubelet_that_forgot_the_number_of_gpus_is_told_again(api: FakeKube) -> None:
+    with publishing(api, board_with()) as publisher:
+        publisher.published.wait(10.0)
+        api.edit(PATH, lambda found: found["status"].update(capacity={}, allocatable={}))
+        publisher.recheck()
+        wait_until(lambda: node(api)["status"]["capacity"])
+
+
+def test_a_check_that_finds_all_right_writes_nothing(api: FakeKube) -> None:
+    with publishing(api, board_with()) as publisher:
+        publisher.published.wait(10.0)
+        publisher.recheck()
+        wait_until(lambda: api.count("get"))
+    assert api.count("patch") == 2
+
+
+def test_a_node_that_was_made_anew_is_written_again(api: FakeKube) -> None:
+    with publishing(api, board_with()) as publisher:
+        publisher.published.wait(10.0)
+        api.vanish(PATH)
+        publisher.recheck()
+        wait_until(lambda: api.count("get"))
+        api.seed(PATH, make_node(name="node-a"))
+        wait_until(lambda: wire.of_node(node(api)) is not None)
+
+
+def test_nothing_is_written_before_the_gpus_are_known(api: FakeKube) -> None:
+    with publishing(api, Board(), recheck_s=0.01) as publisher:
+        publisher.recheck()
+        assert not publisher.published.wait(0.1)
+    assert api.calls == []
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            kube.ForbiddenError("nodes is forbidden"),
+            "nodes is forbidden; the plugin's ClusterRole needs get and patch on nodes and patch on nodes/status",
+        ),
+        (kube.NotFoundError('nodes "x" not found'), 'nodes "x" not found; is --node-name the name of this Node?'),
+        (kube.ServerFaultError("etcd is slow"), "etcd is slow"),
+    ],
+)
+def test_a_failure_says_what_to_do(
+    api: FakeKube, caplog: pytest.LogCaptureFixture, error: kube.KubeError, message: str
+) -> None:
+    api.fail_next(lambda call: call.verb == "patch", error)
+    with publishing(api, board_with()) as publisher:
+        publisher.published.wait(10.0)
+    assert fields_of(caplog, "not published")[0]["error"] == message

@@ -1,0 +1,94 @@
+"""What an administrator can set, and what he is told when it is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from deviceplugin import __main__ as program
+from deviceplugin import settings
+from deviceplugin.settings import Settings
+from gpushare.units import GIB, MemoryUnit
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GPUSHARE_NODE_NAME", "GPUSHARE_MEMORY_UNIT", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_defaults() -> None:
+    assert settings.load([]) == Settings(
+        node_name="",
+        kubeconfig="",
+        gpu_source="nvml",
+        memory_unit=GIB,
+        device_plugins_dir=Path("/var/lib/kubelet/device-plugins"),
+        pod_resources_socket=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        poll_interval=5.0,
+        publish_interval=300.0,
+        state_file=Path("/run/gpushare/registered"),
+        log_level="info",
+    )
+
+
+def test_variables_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUSHARE_NODE_NAME", "node-a.example.com")
+    monkeypatch.setenv("GPUSHARE_MEMORY_UNIT", "MiB")
+    found = settings.load(["--memory-unit=256MiB", "--gpu-source=simulated:/etc/gpus.yaml"])
+    assert found.node_name == "node-a.example.com"
+    assert found.memory_unit == MemoryUnit(256)
+    assert found.gpu_source == "simulated:/etc/gpus.yaml"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--node-name=a b"],
+            "--node-name='a b': write the name of this machine's Node object; in a pod take it from spec.nodeName",
+        ),
+        (
+            ["--node-name="],
+            "--node-name='': write the name of this machine's Node object; in a pod take it from spec.nodeName",
+        ),
+        (
+            ["--node-name=a,spec.nodeName=b"],
+            "--node-name='a,spec.nodeName=b': write the name of this machine's Node object; in a pod take it from"
+            " spec.nodeName",
+        ),
+        (
+            ["--gpu-source=cuda"],
+            "--gpu-source='cuda': write nvml for the node's own GPUs, or simulated:PATH for those of a profile",
+        ),
+        (
+            ["--gpu-source=simulated:"],
+            "--gpu-source='simulated:': write nvml for the node's own GPUs, or simulated:PATH for those of a profile",
+        ),
+        (
+            ["--memory-unit=3GB"],
+            "--memory-unit='3GB': memory unit '3GB': write GiB, MiB or a multiple such as 256MiB",
+        ),
+        (["--poll-interval=0"], "--poll-interval='0': write a number above 0"),
+        (["--poll-interval=soon"], "--poll-interval='soon': could not convert string to float: 'soon'"),
+        (["--publish-interval=-1"], "--publish-interval='-1': write a number above 0"),
+        (["--log-level=loud"], "--log-level='loud': write one of debug, info, warning, error"),
+        ([], "the node's name is missing: set --node-name or GPUSHARE_NODE_NAME; in a pod take it from spec.nodeName"),
+        (["--node-name=node-a"], "not in a cluster: KUBERNETES_SERVICE_HOST is not set; give --kubeconfig"),
+        (["--node-name=node-a", "--kubeconfig=/none"], "kubeconfig /none: no such file"),
+    ],
+)
+def test_a_wrong_setting_ends_the_program_with_a_message(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program.main(flags) == 2
+    assert capsys.readouterr().err == f"gpushare-device-plugin: {message}\n"
+
+
+def test_a_check_needs_no_other_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = tmp_path / "registered"
+    assert program.main(["--check", f"--state-file={state}"]) == 1
+    assert capsys.readouterr().err == (
+        f"the plugin is not registered with the kubelet ({state}: No such file or directory); its log says why\n"
+    )
+    state.touch()
+    assert program.main(["--check", f"--state-file={state}"]) == 0

@@ -1,0 +1,165 @@
+"""Simulated GPUs: the same in every run, with faults that come and go as told."""
+
+import os
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.simulated import SimulatedSource
+from deviceplugin.source import GpuSourceError
+from gpushare.identity import NodeName
+from tests.unit.deviceplugin.build import ManualClock, fields_of
+
+Make = Callable[..., SimulatedSource]
+FOUR = "gpus: [{model: Tesla T4, memoryMiB: 15360, count: 4, numa: 1}]\n"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "gpus.yaml"
+
+
+@pytest.fixture
+def make(path: Path, clock: ManualClock) -> Make:
+    def source(text: str, node: str = "node-a") -> SimulatedSource:
+        path.write_text(text)
+        return SimulatedSource(path=path, node=NodeName(node), clock=clock)
+
+    return source
+
+
+def state(source: SimulatedSource) -> dict[int, str]:
+    return {gpu.index: gpu.fault for gpu in source.read()}
+
+
+def rewrite(path: Path, text: str) -> None:
+    path.write_text(text)
+    stamp = path.stat().st_mtime_ns + 1_000_000
+    os.utime(path, ns=(stamp, stamp))
+
+
+def test_uuids_have_nvidias_format_and_stay_the_same(make: Make) -> None:
+    first, again = make(FOUR).read(), make(FOUR).read()
+    assert first == again
+    uuids = [gpu.uuid for gpu in first]
+    assert len(set(uuids)) == 4
+    assert all(re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", uuid) for uuid in uuids)
+    assert first[0].uuid == "GPU-5208b3b1-3434-23f9-3ec9-4ebb6cf69fce"
+
+
+def test_uuids_differ_between_nodes_and_seeds(make: Make) -> None:
+    uuids = {make(text, node).read()[0].uuid for text in (FOUR, FOUR + "seed: 1") for node in ("node-a", "node-b")}
+    assert len(uuids) == 4
+
+
+def test_a_gpu_has_what_the_profile_says(make: Make) -> None:
+    gpu = make("gpus: [{model: X, memoryMiB: 100, numa: 1, uuid: GPU-01234567-89ab-cdef-0123-456789abcdef}]").read()[0]
+    assert (gpu.uuid, gpu.index, gpu.model) == ("GPU-01234567-89ab-cdef-0123-456789abcdef", 0, "X")
+    assert (gpu.memory_bytes, gpu.numa, gpu.fault) == (100 * 1024 * 1024, 1, "")
+
+
+def test_a_fault_comes_after_so_many_readings_and_stays(make: Make) -> None:
+    source = make(FOUR + "faults: [{gpu: 1, kind: xid, afterPolls: 2}]")
+    seen = [state(source)[1] for _ in range(5)]
+    assert seen == ["", "", "simulated xid", "simulated xid", "simulated xid"]
+
+
+def test_a_fault_may_pass(make: Make) -> None:
+    source = make(FOUR + "faults: [{gpu: 1, kind: ecc, afterPolls: 1, recoversAfterPolls: 2}]")
+    assert [state(source)[1] for _ in range(4)] == ["", "simulated ecc", "simulated ecc", ""]
+
+
+def test_a_lost_gpu_is_not_listed_and_the_others_keep_their_numbers(make: Make) -> None:
+    assert list(state(make(FOUR + "faults: [{gpu: 1, kind: lost}]"))) == [0, 2, 3]
+
+
+def test_a_fault_comes_after_so_many_seconds(make: Make, clock: ManualClock) -> None:
+    source = make(FOUR + "faults: [{gpu: 0, kind: xid, afterSeconds: 60}]")
+    assert state(source)[0] == ""
+    source.wait(threading.Event(), 60.0)
+    assert state(source)[0] == "simulated xid"
+
+
+def test_without_a_number_the_seed_chooses_the_gpu(make: Make) -> None:
+    def chosen(seed: int) -> list[int]:
+        source = make(FOUR + f"seed: {seed}\nfaults: [{{kind: xid}}]")
+        return [index for index, fault in state(source).items() if fault]
+
+    assert all(len(chosen(seed)) == 1 for seed in range(5))
+    assert chosen(1) == chosen(1)
+    assert len({chosen(seed)[0] for seed in range(20)}) > 1
+
+
+def test_a_changed_profile_is_read_again_and_counts_anew(make: Make, path: Path) -> None:
+    source = make(FOUR)
+    for _ in range(3):
+        state(source)
+    rewrite(path, FOUR + "faults: [{gpu: 2, kind: xid, afterPolls: 1}]")
+    assert [state(source)[2], state(source)[2]] == ["", "simulated xid"]
+    rewrite(path, FOUR)
+    assert state(source)[2] == ""
+
+
+def test_a_change_for_the_worse_keeps_the_last_good_profile(
+    make: Make, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = make(FOUR)
+    assert len(state(source)) == 4
+    rewrite(path, "gpus: 3")
+    assert len(state(source)) == 4
+    assert len(state(source)) == 4
+    assert fields_of(caplog, "profile rejected") == [{"error": f"profile {path}: gpus: expected a list, found 3"}]
+    path.unlink()
+    assert len(state(source)) == 4
+    rewrite(path, "gpus: [{model: X, memoryMiB: 1}]")
+    assert len(state(source)) == 1
+
+
+def test_a_profile_that_is_mended_is_used(make: Make, path: Path) -> None:
+    source = make("gpus: 3")
+    for _ in range(2):
+        with pytest.raises(GpuSourceError):
+            source.read()
+    rewrite(path, FOUR)
+    assert len(state(source)) == 4
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gpus: [", "not YAML at line 1, column 8; check indentation and brackets"),
+        ("a: b: c", "not YAML at line 1, column 5; check indentation and brackets"),
+        ("x: !!python/object:os.system {}", "not YAML at line 1, column 4; check indentation and brackets"),
+        ("gpus: \x00", "not YAML; check indentation and brackets"),
+        ("", "expected faults, gpus, nodes, seed, found None"),
+        ("gpus: []", "gpus: 0 GPUs; a node has 1 to 64"),
+    ],
+)
+def test_a_profile_that_cannot_be_used_is_named(make: Make, path: Path, text: str, message: str) -> None:
+    with pytest.raises(GpuSourceError) as caught:
+        make(text).read()
+    assert str(caught.value) == f"profile {path}: {message}"
+
+
+def test_a_profile_that_is_no_text_is_named(path: Path, clock: ManualClock) -> None:
+    path.write_bytes(b"\xff\xfe\xfd")
+    with pytest.raises(GpuSourceError) as caught:
+        SimulatedSource(path=path, node=NodeName("node-a"), clock=clock).read()
+    assert str(caught.value) == f"profile {path}: not YAML; check indentation and brackets"
+
+
+def test_a_profile_that_is_not_there_is_named(path: Path, clock: ManualClock) -> None:
+    with pytest.raises(GpuSourceError) as caught:
+        SimulatedSource(path=path, node=NodeName("node-a"), clock=clock).read()
+    assert str(caught.value) == (
+        f"profile {path}: cannot be read (No such file or directory); mount it or mend --gpu-source"
+    )
