@@ -189,7 +189,7 @@ class FakeKube:
                 after = merging.json_patched(before, change)
             case _:
                 assert_never(kind)
-        if after["metadata"].get("resourceVersion") != before["metadata"]["resourceVersion"]:
+        if any(after["metadata"].get(key) != before["metadata"][key] for key in ("resourceVersion", "uid")):
             raise _modified(target)
         return self._store.write(target.plain(), _own_part(target, before, after))
 

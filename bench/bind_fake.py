@@ -1,0 +1,63 @@
+"""Binds a second against a fake API server in memory: what the controller itself costs. Asserts nothing.
+
+python -m bench.bind_fake [PODS]
+"""
+
+import concurrent.futures
+import statistics
+import sys
+import time
+
+from bench.cluster import GPUS, inventory
+from controller import records
+from controller.asked import Asked
+from controller.extender.bind import Binder
+from controller.extender.messages import BindArgs
+from controller.state import ClusterState
+from gpushare.identity import NodeName, PodUid
+from gpushare.runtime.clock import SystemClock
+from gpushare.units import GIB
+from tests.builders import make_node, make_pod
+from tests.fakes.kube import FakeKube
+
+NODES = 100
+
+
+def measure(count: int, streams: int) -> None:
+    api, state = FakeKube(), ClusterState(unit=GIB)
+    state.replace_nodes([records.node_record(make_node(inventory(f"node-{i}"))) for i in range(NODES)])
+    binder = Binder(api=api, state=state, asked=Asked(), clock=SystemClock(), leading=lambda: True)
+    args = []
+    for i in range(count):
+        pod = make_pod(name=f"pod-{i}")
+        api.seed("/api/v1/namespaces/default/pods", pod)
+        record = records.pod_record(pod, GIB)
+        if record is not None:
+            state.upsert_pod(record)
+        name = f"pod-{i}"
+        args.append(
+            BindArgs(namespace="default", name=name, uid=PodUid(f"uid-{name}"), node=NodeName(f"node-{i % NODES}"))
+        )
+
+    def bind(one: BindArgs) -> float:
+        started = time.perf_counter()
+        answer = binder.bind(one)
+        if answer.error:
+            raise SystemExit(answer.error)
+        return (time.perf_counter() - started) * 1000
+
+    started = time.perf_counter()
+    with concurrent.futures.ThreadPoolExecutor(streams) as pool:
+        found = sorted(pool.map(bind, args))
+    rate = count / (time.perf_counter() - started)
+    p99 = found[int(len(found) * 0.99)]
+    calls = len(api.calls) / count
+    print(
+        f"{streams} streams: {rate:6.0f} binds a second, p50 {statistics.median(found):.2f} ms, p99 {p99:.2f} ms,"
+        f" {calls:g} requests a pod ({NODES} nodes of {GPUS} GPUs)"
+    )
+
+
+if __name__ == "__main__":
+    for streams in (1, 8):
+        measure(int(sys.argv[1]) if len(sys.argv) > 1 else 5000, streams)

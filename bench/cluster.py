@@ -1,0 +1,54 @@
+"""Books of a large cluster, about half full."""
+
+import itertools
+import random
+from collections.abc import Callable
+
+from controller import records
+from controller.records import Bound, NodeRecord
+from controller.state import ClusterState
+from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
+from gpushare.model.allocation import Allocation, Grant
+from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.units import GIB
+from tests.builders import make_node
+
+GPUS, GPU_GIB, PODS = 8, 80, 4
+
+
+def inventory(name: str) -> NodeInventory:
+    gpus = tuple(
+        Gpu(uuid=GpuUuid(f"GPU-{name}-{i}"), index=i, model="NVIDIA H100 80GB HBM3", memory_mib=GPU_GIB * 1024)
+        for i in range(GPUS)
+    )
+    return NodeInventory(node=NodeName(name), gpus=gpus, unit=GIB)
+
+
+def filled(count: int) -> tuple[ClusterState, Callable[[], None]]:
+    """The books, and a function that makes a pod finish or start somewhere."""
+    rng = random.Random(0)
+    state = ClusterState(unit=GIB)
+    nodes: list[NodeRecord] = [records.node_record(make_node(inventory(f"node-{i}"))) for i in range(count)]
+    state.replace_nodes(nodes)
+    state.replace_pods(
+        bound(node.inventory, f"pod-{node.name}-{j}", rng)
+        for node in nodes
+        for j in range(PODS)
+        if node.inventory is not None
+    )
+    fresh = itertools.count()
+
+    def churn() -> None:
+        i = next(fresh)
+        name = f"churn-{i}"
+        state.upsert_pod(bound(inventory(f"node-{i % count}"), name, rng))
+
+    return state, churn
+
+
+def bound(on: NodeInventory, name: str, rng: random.Random) -> Bound:
+    """A pod on two GPUs with a quarter to three quarters of each."""
+    gpus = tuple(gpu.uuid for gpu in rng.sample(on.gpus, 2))
+    grant = Grant(container=ContainerName("main"), gpus=gpus, memory_mib=rng.randint(20, 60) * 1024)
+    ref = PodRef(namespace="team", name=name, uid=PodUid(f"uid-{name}"))
+    return Bound(ref=ref, node=on.node, allocation=Allocation(pod=ref, node=on.node, grants=(grant,)))

@@ -1,0 +1,53 @@
+"""The whole cluster's books from nothing but nodes and pods. Pure; what the running state must always be equal to."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controller import records
+from controller.records import Bound, NodeRecord, PodRecord
+from gpushare.identity import NodeName
+from gpushare.model.ledger import NodeLedger
+from gpushare.units import MemoryUnit
+
+Books = dict[NodeName, NodeLedger]
+
+
+def recompute(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], unit: MemoryUnit) -> Books:
+    """The books from objects as the API server returns them.
+
+    Args:
+        nodes: all nodes.
+        pods: all pods of all namespaces.
+        unit: of the cluster.
+    """
+    return of_records(map(records.node_record, nodes), (records.pod_record(pod, unit) for pod in pods))
+
+
+def of_records(nodes: Iterable[NodeRecord], pods: Iterable[PodRecord | None]) -> Books:
+    """The books from what was kept of the objects; nodes without a readable inventory have none."""
+    on_node: dict[NodeName, list[Bound]] = {}
+    for pod in pods:
+        if isinstance(pod, Bound):
+            on_node.setdefault(pod.node, []).append(pod)
+    result: Books = {}
+    for node in nodes:
+        if node.inventory is not None:
+            found, _ = records.all_held(on_node.get(node.name, ()), node.inventory.unit)
+            result[node.name] = NodeLedger.of(node.inventory, found)
+    return result
+
+
+def differences(expected: Books, found: Books) -> list[str]:
+    """What two books disagree about, in words; empty if they are equal."""
+    lines: list[str] = []
+    for name in sorted(expected.keys() | found.keys()):
+        left, right = expected.get(name), found.get(name)
+        if left is None or right is None:
+            lines.append(f"node {name}: {'not expected' if left is None else 'missing'}")
+        elif left.inventory.gpus != right.inventory.gpus:
+            lines.append(f"node {name}: other GPUs")
+        elif dict(left.allocations) != dict(right.allocations):
+            wrong = left.allocations.keys() ^ right.allocations.keys() or left.allocations.keys()
+            pods = ", ".join(sorted(str((left.allocations.get(uid) or right.allocations[uid]).pod) for uid in wrong))
+            lines.append(f"node {name}: disagree about {pods}")
+    return lines

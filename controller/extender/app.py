@@ -1,0 +1,161 @@
+"""HTTP routes of the extender. kube-scheduler drops the body of any answer but 200, so errors travel inside of it."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import flask
+import orjson
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+
+from controller.asked import Asked
+from controller.boards import Boards
+from controller.extender import filter as filtering
+from controller.extender import inspect, messages, prioritize
+from controller.extender.bind import Binder
+from controller.extender.messages import NodeArgs
+from controller.metrics import CONTENT_TYPE, Metrics
+from controller.state import ClusterState
+from gpushare import names
+from gpushare.errors import GpuShareError
+from gpushare.identity import NodeName
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import PodRequest
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+from gpushare.wire import pods as pods_wire
+
+_LOG: Final = logging.getLogger(__name__)
+_BODY_LIMIT: Final = 64 * 1024 * 1024  # 5,000 whole Node objects of a scheduler that does not cache them
+_JSON: Final = "application/json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What the routes work with."""
+
+    state: ClusterState
+    boards: Boards
+    asked: Asked
+    binder: Binder
+    metrics: Metrics
+    clock: Clock
+    unready: Callable[[], str]
+    """Why the extender must not be asked; empty if it may."""
+    version: str
+
+
+class NotReadyError(GpuShareError):
+    """This replica cannot answer now."""
+
+
+def create_app(services: Services) -> flask.Flask:
+    """The extender as a WSGI application."""
+    app = flask.Flask("controller", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = _BODY_LIMIT
+    verbs = _Verbs(services)
+    prefix = names.EXTENDER_PREFIX
+    app.add_url_rule(f"{prefix}/filter", view_func=verbs.filter, methods=["POST"])
+    app.add_url_rule(f"{prefix}/prioritize", view_func=verbs.prioritize, methods=["POST"])
+    app.add_url_rule(f"{prefix}/bind", view_func=verbs.bind, methods=["POST"])
+    app.add_url_rule(f"{prefix}/inspect", view_func=verbs.inspect, defaults={"node": None})
+    app.add_url_rule(f"{prefix}/inspect/<node>", view_func=verbs.inspect)
+    app.add_url_rule("/healthz", view_func=lambda: "ok\n", endpoint="healthz")
+    app.add_url_rule("/readyz", view_func=verbs.ready)
+    app.add_url_rule("/metrics", view_func=verbs.metrics)
+    app.add_url_rule("/version", view_func=lambda: f"{services.version}\n", endpoint="version")
+    return app
+
+
+class _Verbs:
+    """One method for each route."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def filter(self) -> flask.Response:
+        return self._answer("filter", self._filter, messages.filter_error)
+
+    def prioritize(self) -> flask.Response:
+        # There is no place for an error in a list of scores; the scheduler takes an empty list for "no opinion".
+        return self._answer("prioritize", self._prioritize, lambda _: messages.priorities(()))
+
+    def bind(self) -> flask.Response:
+        return self._answer("bind", self._bind, messages.bind_result)
+
+    def inspect(self, node: str | None) -> flask.Response:
+        views = self._services.state.all_views()
+        ledgers = {name: view for name, view in views.items() if isinstance(view, NodeLedger)}
+        found = inspect.report(ledgers, None if node is None else NodeName(node))
+        if reason := self._services.unready():
+            found["error"] = reason
+        return flask.Response(orjson.dumps(found), mimetype=_JSON)
+
+    def ready(self) -> flask.Response:
+        reason = self._services.unready()
+        return flask.Response(f"{reason or 'ok'}\n", status=503 if reason else 200, mimetype="text/plain")
+
+    def metrics(self) -> flask.Response:
+        return flask.Response(self._services.metrics.page(), content_type=CONTENT_TYPE)
+
+    def _answer(
+        self, verb: str, act: Callable[[bytes], tuple[bytes, str]], fail: Callable[[str], bytes]
+    ) -> flask.Response:
+        """Do a verb; whatever goes wrong becomes an answer that kube-scheduler reads."""
+        clock, started = self._services.clock, self._services.clock.monotonic()
+        try:
+            body, outcome = act(flask.request.get_data(cache=False))
+        except NotReadyError as error:
+            body, outcome = fail(str(error)), "not-ready"
+        except GpuShareError as error:
+            body, outcome = fail(str(error)), "invalid"
+        except RequestEntityTooLarge:
+            body, outcome = fail(f"the body: larger than {_BODY_LIMIT // 2**20} MiB"), "invalid"
+        except HTTPException as error:
+            body, outcome = fail(f"the body: {error.description}"), "invalid"
+        except Exception as error:  # noqa: BLE001 - the edge of a request: the scheduler must get an answer that it reads
+            logs.event(_LOG, "request failed", level=logging.ERROR, exc_info=True, verb=verb)
+            body, outcome = fail(f"gpushare controller: internal error: {type(error).__name__}"), "internal-error"
+        self._services.metrics.answered(verb, outcome, clock.monotonic() - started)
+        return flask.Response(body, mimetype=_JSON)
+
+    def _filter(self, body: bytes) -> tuple[bytes, str]:
+        args = messages.node_args(body)
+        request = self._request(args)
+        if request is None:
+            return messages.filter_result(messages.FilterResult(fits=args.names), args), "no-gpu"
+        self._services.asked.remember(request)
+        answers = self._services.boards.answers(request.shape, args.names)
+        result = filtering.decide(args.names, answers, self._services.state.reserved_on(request.pod.uid))
+        self._services.metrics.filtered(
+            fits=len(result.fits), failed=len(result.failed), unresolvable=len(result.unresolvable)
+        )
+        return messages.filter_result(result, args), "fits" if result.fits else "no-fit"
+
+    def _prioritize(self, body: bytes) -> tuple[bytes, str]:
+        args = messages.node_args(body)
+        request = self._request(args)
+        if request is None:
+            return messages.priorities((name, 0) for name in args.names), "no-gpu"
+        answers = self._services.boards.answers(request.shape, args.names)
+        reserved = self._services.state.reserved_on(request.pod.uid)
+        return messages.priorities(prioritize.decide(args.names, answers, reserved)), "scored"
+
+    def _bind(self, body: bytes) -> tuple[bytes, str]:
+        args = messages.bind_args(body)
+        self._check_ready()
+        answer = self._services.binder.bind(args)
+        return messages.bind_result(answer.error), answer.outcome.value
+
+    def _request(self, args: NodeArgs) -> PodRequest | None:
+        """What the pod asks for. A pod that asks for nothing never depends on this replica's state."""
+        if not pods_wire.needs_gpu(args.pod):
+            return None
+        request = pods_wire.request(args.pod, self._services.state.unit)
+        self._check_ready()
+        return request
+
+    def _check_ready(self) -> None:
+        if reason := self._services.unready():
+            raise NotReadyError(reason)

@@ -1,0 +1,262 @@
+"""Bind a pod to a node together with its GPUs: one request, whose reply may be lost.
+
+Reserve in memory, send ONE Binding that carries the choice as annotations, then keep or give back. When nobody can
+tell whether the Binding took effect, the pod is read; when even that does not tell, the memory stays reserved.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, assert_never
+
+from controller.asked import Asked
+from controller.extender.messages import BindArgs
+from controller.state import AlreadyBound, ClusterState, Reserved
+from gpushare import errors
+from gpushare.errors import WireError
+from gpushare.identity import PodRef
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject, KubeApi
+from gpushare.model.allocation import Allocation
+from gpushare.model.request import PodRequest
+from gpushare.model.verdict import Refused
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+from gpushare.wire import allocation as allocation_wire
+from gpushare.wire import pods as pods_wire
+
+_LOG: Final = logging.getLogger(__name__)
+_READ_S: Final = 1.5  # with the Binding's deadline below the 5 s after which kube-scheduler gives up
+
+
+class Outcome(Enum):
+    """How a bind went, for metrics and logs."""
+
+    BOUND = "bound"
+    BOUND_BEFORE = "bound-before"
+    BOUND_ELSEWHERE = "bound-elsewhere"
+    REFUSED = "refused"
+    INVALID = "invalid"
+    NOT_LEADING = "not-leading"
+    POD_GONE = "pod-gone"
+    API_ERROR = "api-error"
+    IN_DOUBT = "in-doubt"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the scheduler is told; an empty error is success."""
+
+    outcome: Outcome
+    error: str = ""
+
+
+class _Fate(Enum):
+    """What becomes of a reservation that is not confirmed."""
+
+    DOUBT = "doubt"
+    UNDO = "undo"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    answer: Answer
+    fate: Allocation | _Fate
+    """What the pod holds now, or what to do with the reservation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binder:
+    """Binds pods. Safe for use by many threads."""
+
+    api: KubeApi
+    state: ClusterState
+    asked: Asked
+    clock: Clock
+    leading: Callable[[], bool]
+    """Whether this process may write, at this very moment."""
+    deadline_s: float = 2.0
+
+    def bind(self, args: BindArgs) -> Answer:
+        """Bind a pod. Doing it again changes nothing."""
+        answer = self._bind(args)
+        logs.event(
+            _LOG,
+            "bind",
+            level=logging.WARNING if answer.error else logging.INFO,
+            outcome=answer.outcome.value,
+            pod=f"{args.namespace}/{args.name}",
+            uid=args.uid,
+            node=args.node,
+            error=answer.error,
+        )
+        return answer
+
+    def _bind(self, args: BindArgs) -> Answer:
+        if not self.leading():
+            return _not_leading()
+        if (bound := self.state.bound(args.uid)) is not None:
+            return _bound_before(args, bound)
+        request = self._request(args)
+        if isinstance(request, Answer):
+            return request
+        reserved = self.state.reserve(request, args.node, now=self.clock.monotonic())
+        match reserved:
+            case Refused():
+                return Answer(Outcome.REFUSED, reserved.message)
+            case AlreadyBound():
+                return _bound_before(args, reserved)
+            case Reserved():
+                return self._deliver(args, reserved)
+            case _:
+                assert_never(reserved)
+
+    def _request(self, args: BindArgs) -> PodRequest | Answer:
+        """What the pod asks for: from the watch, or else from the API server."""
+        ref = PodRef(namespace=args.namespace, name=args.name, uid=args.uid)
+        pending = self.state.pending(args.uid)
+        if pending is not None:
+            if pending.shape is None:
+                return Answer(Outcome.INVALID, pending.problem)
+            return PodRequest(pod=ref, shape=pending.shape)
+        if (shape := self.asked.of(args.uid)) is not None:
+            return PodRequest(pod=ref, shape=shape)
+        try:
+            pod = self.api.get(kube.pod_path(args.namespace, args.name), timeout_s=_READ_S)
+            if pods_wire.ref(pod).uid != args.uid:
+                return _gone(args)
+            return pods_wire.request(pod, self.state.unit) or Answer(
+                Outcome.INVALID, f"pod {ref} asks for no GPU; let kube-scheduler bind it"
+            )
+        except kube.NotFoundError:
+            return _gone(args)
+        except kube.KubeError as error:
+            return Answer(Outcome.API_ERROR, f"pod {ref} could not be read: {error}; it is tried again")
+        except errors.InvalidRequestError as error:
+            return Answer(Outcome.INVALID, str(error))
+
+    def _deliver(self, args: BindArgs, reserved: Reserved) -> Answer:
+        """Send the Binding and end the reservation, whatever happens."""
+        ending = _Ending(Answer(Outcome.IN_DOUBT), _Fate.DOUBT)
+        try:
+            ending = self._send(args, reserved)
+        finally:
+            match ending.fate:
+                case Allocation() as held:
+                    self.state.confirm(held)
+                case _Fate.DOUBT:
+                    self.state.doubt(args.uid, args.node)
+                case _Fate.UNDO:
+                    self.state.undo(args.uid, args.node)
+        return ending.answer
+
+    def _send(self, args: BindArgs, reserved: Reserved) -> "_Ending":
+        body = self._binding(args, reserved)
+        path = kube.pod_path(args.namespace, args.name, "binding")
+        if not self.leading():
+            return _Ending(_not_leading(), _Fate.UNDO)
+        try:
+            # The API server drops the request after the same time, so that it cannot take effect much later.
+            self.api.create(path, body, {"timeout": f"{self.deadline_s:g}s"}, timeout_s=self.deadline_s)
+        except kube.ConflictError as error:
+            return self._after_refusal(args, error)
+        except (kube.UnreachableError, kube.ServerFaultError) as error:
+            return self._after_silence(args, error)
+        except kube.NotFoundError:
+            return _Ending(_gone(args), _Fate.UNDO)
+        except kube.KubeError as error:
+            return _Ending(_refused(error), _Fate.UNDO)
+        return _Ending(Answer(Outcome.BOUND), reserved.allocation)
+
+    def _after_refusal(self, args: BindArgs, error: kube.KubeError) -> "_Ending":
+        """This Binding changed nothing, but an earlier one may have bound the pod."""
+        try:
+            found = self._read(args)
+        except (kube.KubeError, WireError) as unread:
+            answer = Answer(Outcome.IN_DOUBT, f"{error}; and the pod could not be read: {unread}; try again")
+            return _Ending(answer, _Fate.DOUBT)
+        match found:
+            case Allocation():
+                return _Ending(Answer(Outcome.BOUND), found)
+            case Answer():
+                return _Ending(found, _Fate.UNDO)
+            case None:
+                return _Ending(_refused(error), _Fate.UNDO)
+
+    def _after_silence(self, args: BindArgs, error: kube.KubeError) -> "_Ending":
+        """Nobody knows whether this Binding took effect, or will: only a bound pod settles it."""
+        try:
+            found = self._read(args)
+        except (kube.KubeError, WireError) as unread:
+            found = Answer(
+                Outcome.IN_DOUBT, f"no answer to the Binding: {error}; and the pod could not be read: {unread}"
+            )
+        match found:
+            case Allocation():
+                return _Ending(Answer(Outcome.BOUND), found)
+            case Answer(Outcome.BOUND_ELSEWHERE):
+                return _Ending(found, _Fate.UNDO)
+            case Answer():
+                return _Ending(found, _Fate.DOUBT)
+            case None:
+                answer = Answer(
+                    Outcome.IN_DOUBT, f"no answer to the Binding: {error}; the memory stays reserved, try again"
+                )
+                return _Ending(answer, _Fate.DOUBT)
+
+    def _read(self, args: BindArgs) -> Allocation | Answer | None:
+        """What the pod itself says: bound as asked, or not by us, or None for unbound."""
+        try:
+            pod = self.api.get(kube.pod_path(args.namespace, args.name), timeout_s=_READ_S)
+        except kube.NotFoundError:
+            return _gone(args)
+        if pods_wire.ref(pod).uid != args.uid:
+            return _gone(args)
+        node = pods_wire.node_of(pod)
+        if node is None:
+            return None
+        if node != args.node:
+            return _bound_before(args, AlreadyBound(node=node, granted=True))
+        held = pods_wire.allocation(pod, self.state.unit)
+        return held or _bound_before(args, AlreadyBound(node=node, granted=False))
+
+    def _binding(self, args: BindArgs, reserved: Reserved) -> JsonObject:
+        assumed_ns = int(self.clock.now().timestamp() * 1_000_000) * 1000
+        return {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": args.name,
+                "namespace": args.namespace,
+                "uid": args.uid,
+                "annotations": allocation_wire.binding_annotations(reserved.allocation, reserved.inventory, assumed_ns),
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
+        }
+
+
+def _bound_before(args: BindArgs, found: AlreadyBound) -> Answer:
+    if found.node != args.node:
+        return Answer(
+            Outcome.BOUND_ELSEWHERE, f"pod {args.namespace}/{args.name} is bound to node {found.node} already"
+        )
+    if not found.granted:
+        return Answer(
+            Outcome.BOUND_ELSEWHERE,
+            f"pod {args.namespace}/{args.name} was bound to node {found.node} without GPUs, not by gpushare;"
+            " delete it so that it is made anew",
+        )
+    return Answer(Outcome.BOUND_BEFORE)
+
+
+def _gone(args: BindArgs) -> Answer:
+    return Answer(Outcome.POD_GONE, f"pod {args.namespace}/{args.name} with uid {args.uid} does not exist any more")
+
+
+def _refused(error: kube.KubeError) -> Answer:
+    return Answer(Outcome.API_ERROR, f"the API server refused the Binding: {error}")
+
+
+def _not_leading() -> Answer:
+    return Answer(Outcome.NOT_LEADING, "this replica of the gpushare controller does not lead; try again")

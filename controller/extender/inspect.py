@@ -1,0 +1,53 @@
+"""The books as JSON, in the layout of Aliyun gpushare's `inspect`, in whole units. Pure.
+
+`uuid` is an addition of this project; Aliyun's tools ignore it.
+"""
+
+from collections.abc import Mapping
+
+from gpushare.identity import NodeName
+from gpushare.kube.api import JsonObject
+from gpushare.model import allocation as allocations
+from gpushare.model.gpu import Gpu
+from gpushare.model.ledger import NodeLedger
+
+
+def report(ledgers: Mapping[NodeName, NodeLedger], only: NodeName | None = None) -> JsonObject:
+    """All nodes with GPUs by name, or one node.
+
+    Args:
+        ledgers: nodes with an inventory.
+        only: the node that was asked for.
+    """
+    if only is not None:
+        if only not in ledgers:
+            return {"nodes": [], "error": f"node {only} has no GPUs that gpushare knows of"}
+        return {"nodes": [_node(ledgers[only])]}
+    return {"nodes": [_node(ledgers[name]) for name in sorted(ledgers)]}
+
+
+def _node(ledger: NodeLedger) -> JsonObject:
+    devices = [_device(ledger, gpu) for gpu in ledger.inventory.gpus]
+    return {
+        "name": ledger.inventory.node,
+        "totalGPU": sum(device["totalGPU"] for device in devices),
+        "usedGPU": sum(device["usedGPU"] for device in devices),
+        "devs": devices,
+    }
+
+
+def _device(ledger: NodeLedger, gpu: Gpu) -> JsonObject:
+    unit = ledger.inventory.unit
+    pods = []
+    for held in ledger.allocations.values():
+        shares = allocations.footprint(held.grants)
+        mib = sum(mib for uuid, mib in shares.items() if ledger.inventory.resolve(uuid) == gpu.uuid)
+        if mib:
+            pods.append({"name": held.pod.name, "namespace": held.pod.namespace, "usedGPU": unit.ceil(mib)})
+    return {
+        "id": gpu.index,
+        "uuid": gpu.uuid,
+        "totalGPU": unit.floor(gpu.memory_mib),
+        "usedGPU": unit.ceil(ledger.used_mib.get(gpu.uuid, 0)),
+        "pods": sorted(pods, key=lambda pod: (pod["namespace"], pod["name"])),
+    }

@@ -1,0 +1,25 @@
+"""How good each node is for a pod, by the pod's policy. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from controller.extender.messages import MAX_SCORE
+from gpushare.identity import NodeName
+from gpushare.model.verdict import Refused
+
+
+def decide(
+    names: Iterable[NodeName], answers: Mapping[NodeName, int | Refused], reserved: frozenset[NodeName]
+) -> Iterator[tuple[NodeName, int]]:
+    """A score of 0 to 10 for every node; 0 where the pod does not fit.
+
+    Args:
+        names: the scheduler's nodes.
+        answers: score or refusal of every known node.
+        reserved: nodes where memory is set aside for this very pod; the best, since a Binding may be there already.
+    """
+    for name in names:
+        answer = answers.get(name)
+        if name in reserved:
+            yield name, MAX_SCORE
+        else:
+            yield name, answer if isinstance(answer, int) else 0

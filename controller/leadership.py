@@ -1,0 +1,119 @@
+"""What a replica does with its lead: take it, read the whole cluster afresh, serve, and end with it.
+
+A follower watches nothing. A new leader starts its watches only after it won, so that its first lists contain every
+Binding of the leader before it.
+"""
+
+import functools
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from controller.boards import Boards
+from controller.reconcile.loop import Reconciler
+from controller.state import ClusterState
+from controller.watches import Freshness, NodeSink, PodSink
+from gpushare.kube.api import KubeApi
+from gpushare.kube.lease import Elector
+from gpushare.kube.watch import Reflector
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+
+_LOG: Final = logging.getLogger(__name__)
+QUIET_S: Final = 5.0  # longest wait for Bindings in flight before the lease is released
+
+
+class Leadership:
+    """Election, watches and chores of one process."""
+
+    def __init__(
+        self,
+        *,
+        api: KubeApi,
+        clock: Clock,
+        elector: Elector,
+        state: ClusterState,
+        boards: Boards,
+        quiet_s: float = QUIET_S,
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self._elector = elector
+        self._state = state
+        self._quiet_s = quiet_s
+        self._stop_electing = threading.Event()
+        self._stop_working = threading.Event()
+        self._election: threading.Thread | None = None
+        self.nodes = Freshness(clock)
+        self.pods = Freshness(clock)
+        self._reflectors = self._make_reflectors()
+        self.reconciler = Reconciler(api=api, state=state, boards=boards, clock=clock)
+
+    def start(self, on_lost: Callable[[], None]) -> None:
+        """Compete for the lead in the background.
+
+        Args:
+            on_lost: called when the lead is lost or a part fails; must end the process at once.
+        """
+
+        def compete() -> None:
+            self._elector.run(self._stop_electing, lambda: self._lead(on_lost))
+            if not self._stop_electing.is_set():
+                on_lost()
+
+        self._election = self._spawn("election", compete, on_lost)
+
+    def leading(self) -> bool:
+        """Whether this process may write, at this very moment."""
+        return self._elector.leading()
+
+    def unready(self) -> str:
+        """Why the extender must not be asked; empty if it may."""
+        if not self.leading():
+            return "this replica of the gpushare controller does not lead"
+        for reflector in self._reflectors:
+            if not reflector.synced.is_set():
+                return f"the gpushare controller has just taken the lead and is still reading {reflector.path}"
+        return ""
+
+    def shut_down(self) -> None:
+        """Release the lead when nothing that was sent can take effect any more. Call after the last answer."""
+        self._stop_working.set()
+        deadline = self._clock.monotonic() + self._quiet_s
+        while self._state.unconfirmed() and self._clock.monotonic() < deadline:
+            self._clock.wait(threading.Event(), 0.1)
+        self._stop_electing.set()
+        if self._election is not None:
+            self._election.join(self._quiet_s)
+
+    def _lead(self, on_lost: Callable[[], None]) -> None:
+        for reflector in self._reflectors:
+            watch = functools.partial(reflector.run, self._stop_working)
+            self._spawn(f"watch {reflector.path}", watch, on_lost)
+        self._spawn("reconcile", self._reconcile, on_lost)
+
+    def _reconcile(self) -> None:
+        while self.unready() and not self._clock.wait(self._stop_working, 0.1):
+            pass
+        logs.event(_LOG, "ready")
+        self.reconciler.run(self._stop_working)
+
+    def _make_reflectors(self) -> tuple[Reflector, Reflector]:
+        nodes, pods = NodeSink(self._state, self.nodes), PodSink(self._state, self.pods)
+        return (
+            Reflector(api=self._api, path="/api/v1/nodes", sink=nodes, clock=self._clock, keep=nodes.keep),
+            Reflector(api=self._api, path="/api/v1/pods", sink=pods, clock=self._clock, keep=pods.keep),
+        )
+
+    def _spawn(self, name: str, part: Callable[[], None], on_lost: Callable[[], None]) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                part()
+            except Exception:  # noqa: BLE001 - the top of a thread: a leader without one of its parts must not go on
+                logs.event(_LOG, "part failed", level=logging.ERROR, exc_info=True, part=name)
+                on_lost()
+
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        thread.start()
+        return thread

@@ -1,0 +1,37 @@
+"""End reservations whose Binding nobody can account for, by looking at the pod long after."""
+
+import logging
+from typing import Final
+
+from controller.state import ClusterState, Doubt
+from gpushare.kube import api as kube
+from gpushare.kube.api import KubeApi
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+from gpushare.wire import pods as pods_wire
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+def settle(*, api: KubeApi, state: ClusterState, clock: Clock) -> None:
+    """Look at the pods of old reservations and give back what was never bound."""
+    for doubt in state.doubts(clock.monotonic()):
+        try:
+            over = _is_over(doubt, api)
+        except kube.KubeError as error:
+            logs.event(_LOG, "doubt kept", level=logging.WARNING, pod=str(doubt.pod), node=doubt.node, error=str(error))
+            continue
+        if over:
+            state.end(doubt)
+            logs.event(_LOG, "reservation ended", pod=str(doubt.pod), uid=doubt.pod.uid, node=doubt.node)
+
+
+def _is_over(doubt: Doubt, api: KubeApi) -> bool:
+    """Whether the pod cannot be bound by what was sent. A bound pod is left to the watch."""
+    try:
+        pod = api.get(kube.pod_path(doubt.pod.namespace, doubt.pod.name))
+    except kube.NotFoundError:
+        return True
+    if pods_wire.ref(pod).uid != doubt.pod.uid:
+        return True
+    return doubt.expired and pods_wire.node_of(pod) is None

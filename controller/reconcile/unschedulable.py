@@ -1,0 +1,141 @@
+"""What to do about pods that the scheduler has given up on for now. Pure.
+
+The scheduler's own books often refuse a pod before the extender is asked ("Insufficient aliyun.com/gpu-mem"), without a
+word about GPUs: so the controller says on the pod, with numbers, what each node lacks. And when room appears that
+the scheduler does not notice, a changed label on the pod makes it look again.
+"""
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controller.records import Pending
+from gpushare.identity import NodeName, PodRef
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.verdict import RefusalReason, Refused
+
+NODES_NAMED: Final = 3
+EXPLAIN_FIRST_S: Final = 60.0
+EXPLAIN_CAP_S: Final = 960.0
+REPEAT_S: Final = 2700.0  # events live for an hour
+NUDGE_FIRST_S: Final = 3.0
+NUDGE_CAP_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """Tell the pod's author why it waits."""
+
+    pod: PodRef
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge:
+    """Make the scheduler try the pod again."""
+
+    pod: PodRef
+    value: str
+    """New value of the retry label."""
+
+
+Action = Explain | Nudge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What was done about a pod so far. Times are monotonic seconds."""
+
+    explained_at: float = float("-inf")
+    explain_s: float = EXPLAIN_FIRST_S
+    """How long to be silent after an explanation."""
+    said: str = ""
+    fits_since: float | None = None
+    nudge_s: float = NUDGE_FIRST_S
+    """How long a pod must have fitted, unnoticed, before the next nudge."""
+    nudged_for: int | None = None
+    """The state's count of freed memory at the last nudge; without more of it another would be in vain."""
+
+
+def decide(
+    pod: Pending, *, fits: bool, why: Callable[[], str], note: Note, now: float, freed: int
+) -> tuple[Action | None, Note]:
+    """The next step for one pod that is marked unschedulable.
+
+    Args:
+        pod: the pod.
+        fits: whether some node has room for it.
+        why: says what the nodes lack; asked only when it is to be told.
+        note: what was done before.
+        now: monotonic time.
+        freed: the state's count of freed memory.
+    """
+    if not fits:
+        note = replace(note, fits_since=None)
+        if now - note.explained_at < note.explain_s:
+            return None, note
+        message = why()
+        if message == note.said and now - note.explained_at < REPEAT_S:
+            return None, note
+        wait = min(note.explain_s * 2, EXPLAIN_CAP_S) if note.said else EXPLAIN_FIRST_S
+        return Explain(pod.ref, message), replace(note, explained_at=now, explain_s=wait, said=message)
+    since = now if note.fits_since is None else note.fits_since
+    note = replace(note, fits_since=since)
+    if now - since < note.nudge_s or note.nudged_for == freed:
+        return None, note
+    nudged = replace(note, fits_since=now, nudge_s=min(note.nudge_s * 2, NUDGE_CAP_S), nudged_for=freed)
+    return Nudge(pod.ref, _next(pod.retry)), nudged
+
+
+def fits_somewhere(answers: Mapping[NodeName, int | Refused]) -> bool:
+    """Whether any node has room."""
+    return any(not isinstance(answer, Refused) for answer in answers.values())
+
+
+def explain(answers: Mapping[NodeName, int | Refused], views: Mapping[NodeName, object]) -> str:
+    """What the nodes that come closest lack, with numbers.
+
+    Args:
+        answers: the refusal of every node.
+        views: the nodes' books, for ranking.
+    """
+    refused = {
+        name: answer
+        for name, answer in answers.items()
+        if isinstance(answer, Refused) and answer.reason is not RefusalReason.NO_INVENTORY
+    }
+    if not refused:
+        return _no_gpus(len(answers))
+    closest = heapq.nsmallest(
+        NODES_NAMED, refused, key=lambda name: (refused[name].permanent, -_largest_free(views.get(name)), name)
+    )
+    return _joined([refused[name].message for name in closest], len(refused))
+
+
+def _joined(messages: list[str], nodes: int) -> str:
+    """`needs X; free ... on a: 1; free ... on b: 2; and 7 more nodes`: what all begin with is said once."""
+    heads = {message.partition("; ")[0] for message in messages}
+    if len(heads) == 1:
+        tails = [tail for message in messages if (tail := message.partition("; ")[2])]
+        text = "; ".join([*heads, *tails])
+    else:
+        text = "; ".join(messages)
+    more = nodes - len(messages)
+    return text if more == 0 else f"{text}; and {more} more node{'s' if more > 1 else ''} with GPUs"
+
+
+def _no_gpus(nodes: int) -> str:
+    if nodes == 0:
+        return "the cluster has no nodes"
+    return f"none of the {nodes} nodes has reported GPUs; is the gpushare device plugin running?"
+
+
+def _largest_free(view: object) -> int:
+    if not isinstance(view, NodeLedger):
+        return 0
+    return max((view.free_mib(gpu) for gpu in view.inventory.gpus), default=0)
+
+
+def _next(value: str) -> str:
+    return str(int(value) % 1_000_000 + 1) if value.isdecimal() else "1"

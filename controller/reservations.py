@@ -1,0 +1,116 @@
+"""Choices that were made but are not yet seen on a pod. Not thread-safe: `controller.state` holds the lock.
+
+A reservation counts as memory in use from the moment of the choice until the pod is seen bound, wherever that is. One
+whose Binding may still arrive (its reply was lost) is never given back on a guess: a retry sends the same choice
+again, and only a look at the pod, long after, ends it.
+"""
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from gpushare.identity import NodeName, PodRef, PodUid
+from gpushare.model.allocation import Allocation
+
+GONE_GRACE_S: Final = 10.0  # a Binding that is on its way when its pod is deleted has arrived or failed by then
+LOOK_AGAIN_S: Final = 10.0
+
+K = TypeVar("K")
+L = TypeVar("L")
+
+
+@dataclass(slots=True, kw_only=True)
+class Reservation:
+    """One pod's choice on one node."""
+
+    allocation: Allocation
+    since: float
+    """Monotonic time of the last try to bind."""
+    senders: int = 0
+    """Requests that are sending this choice right now."""
+    doubtful: bool = False
+    """A Binding was sent and nobody knows whether it took effect."""
+    confirmed: bool = False
+    """The API server has said that the pod is bound so."""
+    looked: float = float("-inf")
+    """Monotonic time of the last look at the pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """A reservation that only a look at its pod can end."""
+
+    pod: PodRef
+    node: NodeName
+    since: float
+    """Of the reservation as it was seen; a later try to bind makes this doubt obsolete."""
+    expired: bool
+    """Old enough to end if the pod turns out to be unbound."""
+
+
+class Reservations:
+    """All reservations, by pod and by node."""
+
+    def __init__(self) -> None:
+        self._by_pod: dict[PodUid, dict[NodeName, Reservation]] = {}
+        self._by_node: dict[NodeName, dict[PodUid, Reservation]] = {}
+
+    def of_pod(self, pod: PodUid) -> dict[NodeName, Reservation]:
+        """Reservations of a pod. Not to be changed."""
+        return self._by_pod.get(pod, {})
+
+    def on_node(self, node: NodeName) -> dict[PodUid, Reservation]:
+        """Reservations on a node. Not to be changed."""
+        return self._by_node.get(node, {})
+
+    def get(self, pod: PodUid, node: NodeName) -> Reservation | None:
+        """One reservation."""
+        return self.of_pod(pod).get(node)
+
+    def add(self, reservation: Reservation) -> None:
+        """A new choice."""
+        pod, node = reservation.allocation.pod.uid, reservation.allocation.node
+        self._by_pod.setdefault(pod, {})[node] = reservation
+        self._by_node.setdefault(node, {})[pod] = reservation
+
+    def drop(self, pod: PodUid, node: NodeName) -> None:
+        """Forget a reservation, if it is there."""
+        _pop(self._by_pod, pod, node)
+        _pop(self._by_node, node, pod)
+
+    def drop_pod(self, pod: PodUid) -> list[NodeName]:
+        """Forget all reservations of a pod. The nodes that they were on."""
+        nodes = list(self.of_pod(pod))
+        for node in nodes:
+            self.drop(pod, node)
+        return nodes
+
+    def doubts(self, now: float, *, after_s: float, known: Container[PodUid]) -> list[Doubt]:
+        """Reservations whose pods are to be looked at now: old ones, and those whose pod nobody knows.
+
+        Args:
+            now: monotonic time.
+            after_s: age at which a reservation is old.
+            known: pods that exist, as far as the watch has said.
+        """
+        found = []
+        for reservation in self.all():
+            age, allocation = now - reservation.since, reservation.allocation
+            gone = age >= GONE_GRACE_S and allocation.pod.uid not in known
+            if reservation.senders == 0 and (age >= after_s or gone) and now - reservation.looked >= LOOK_AGAIN_S:
+                reservation.looked = now
+                found.append(
+                    Doubt(pod=allocation.pod, node=allocation.node, since=reservation.since, expired=age >= after_s)
+                )
+        return found
+
+    def all(self) -> Iterator[Reservation]:
+        """Every reservation."""
+        for by_node in self._by_pod.values():
+            yield from by_node.values()
+
+
+def _pop(outer: dict[K, dict[L, Reservation]], first: K, second: L) -> None:
+    inner = outer.get(first)
+    if inner is not None and inner.pop(second, None) is not None and not inner:
+        del outer[first]

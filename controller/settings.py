@@ -1,0 +1,81 @@
+"""Settings of the controller."""
+
+from dataclasses import dataclass
+
+from gpushare import names, units
+from gpushare.errors import SettingsError
+from gpushare.model.request import Policy
+from gpushare.runtime import options
+from gpushare.units import MemoryUnit
+
+
+def _threads(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 256:
+        raise ValueError("write a number of threads from 1 to 256")
+    return value
+
+
+def _policy(text: str) -> Policy:
+    try:
+        return Policy(text)
+    except ValueError:
+        raise ValueError(f"write {' or '.join(policy.value for policy in Policy)}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Scheduler extender for shared GPUs: filter, prioritize and bind. One replica leads, the others wait."""
+
+    bind_address: str = options.option("0.0.0.0", "address that the extender listens on")  # noqa: S104 - a Service's pod
+    port: int = options.option(12345, "port of the extender, of /metrics and of the probes", parse=options.port)
+    threads: int = options.option(32, "requests that are answered at the same time", parse=_threads)
+    memory_unit: MemoryUnit = options.option(
+        units.GIB,
+        "what one aliyun.com/gpu-mem is, the same as the device plugin's: GiB, MiB, or 256MiB",
+        parse=MemoryUnit.parse,
+    )
+    gpu_policy: Policy = options.option(
+        Policy.BINPACK, "how GPUs are chosen for pods that do not say: binpack or spread", parse=_policy
+    )
+    kubeconfig: str = options.option("", "kubeconfig file; empty for the pod's service account")
+    namespace: str = options.option(names.NAMESPACE, "namespace of the leader election's Lease")
+    lease: str = options.option(names.LEASE, "name of the leader election's Lease")
+    identity: str = options.option("", "name of this candidate in the Lease; empty for the host's name")
+    lease_seconds: float = options.option(
+        15.0, "seconds without renewal after which another replica may lead", parse=options.positive
+    )
+    renew_seconds: float = options.option(
+        10.0, "seconds without a successful renewal after which a leader ends itself", parse=options.positive
+    )
+    retry_seconds: float = options.option(2.0, "seconds between renewals", parse=options.positive)
+    bind_seconds: float = options.option(
+        2.0, "deadline of a Binding in seconds; connecting counts apart", parse=options.positive
+    )
+    in_doubt_seconds: float = options.option(
+        120.0,
+        "seconds for which memory stays reserved when nobody knows whether a Binding arrived",
+        parse=options.positive,
+    )
+    worker_tmp_dir: str = options.option(
+        "/dev/shm",  # noqa: S108 - in memory, and writable where the root file system is read-only
+        "directory for the server's heartbeat file; empty for the system's temporary directory",
+    )
+    log_level: str = options.option(
+        "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")
+    )
+
+    def __post_init__(self) -> None:
+        if not self.retry_seconds < self.renew_seconds < self.lease_seconds:
+            raise SettingsError(
+                f"--retry-seconds {self.retry_seconds:g} < --renew-seconds {self.renew_seconds:g}"
+                f" < --lease-seconds {self.lease_seconds:g} must hold"
+            )
+        # A leader may send a Binding until the last moment of its lead. It takes one deadline to connect and one more
+        # to be answered; whoever leads next must not choose before that.
+        margin = self.lease_seconds - self.renew_seconds
+        if 2 * self.bind_seconds >= margin:
+            raise SettingsError(
+                f"--bind-seconds {self.bind_seconds:g}: twice this must be less than --lease-seconds minus"
+                f" --renew-seconds, which is {margin:g}, or a Binding of a former leader may still be on its way"
+            )

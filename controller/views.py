@@ -1,0 +1,59 @@
+"""What placement may look at of one node. Pure."""
+
+from collections.abc import Iterable
+
+from controller import records
+from controller.records import Bound, NodeRecord
+from gpushare import names
+from gpushare.identity import PodRef
+from gpushare.model.allocation import Allocation
+from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.verdict import RefusalReason, Refused
+from gpushare.units import MemoryUnit
+
+View = NodeLedger | Refused
+"""A node's books, or why it has none. Immutable: a new object whenever anything has changed."""
+
+
+def of_node(
+    node: NodeRecord, bound: Iterable[Bound], reserved: Iterable[Allocation], unit: MemoryUnit
+) -> tuple[View, dict[PodRef, str]]:
+    """A node's view, and the pods on it of which nobody can tell what they hold.
+
+    Args:
+        node: what is known of the node.
+        bound: pods on it.
+        reserved: choices that are not yet seen on a pod. What a pod shows of itself counts instead.
+        unit: of the cluster.
+    """
+    if node.inventory is None:
+        return Refused(RefusalReason.NO_INVENTORY, _no_inventory(node), permanent=True), {}
+    found, problems = records.all_held(bound, node.inventory.unit)
+    if node.inventory.unit != unit:
+        message = (
+            f"{node.name} counts {names.GPU_MEM} in {node.inventory.unit.name}, the controller in {unit.name};"
+            " give both the same memory unit"
+        )
+        return Refused(RefusalReason.UNIT_MISMATCH, message, permanent=True), problems
+    return NodeLedger.of(node.inventory, [*reserved, *found]), problems
+
+
+def lost_gpus(allocation: Allocation, inventory: NodeInventory) -> Refused | None:
+    """Why a choice cannot be sent again. It may have taken effect, so it cannot change; its GPUs may be ill."""
+    for grant in allocation.grants:
+        for gpu in grant.gpus:
+            known = inventory.by_uuid.get(gpu)
+            if known is None or known.health is not GpuHealth.HEALTHY:
+                message = (
+                    f"{allocation.pod} may be bound to GPU {gpu} of {allocation.node} already, which is"
+                    f" {'gone' if known is None else 'unhealthy'} now; waiting for the API server's word"
+                )
+                return Refused(RefusalReason.NO_HEALTHY_GPU, message)
+    return None
+
+
+def _no_inventory(node: NodeRecord) -> str:
+    if node.problem:
+        return f"{node.name} has an inventory that cannot be read: {node.problem}"
+    return f"{node.name} has no GPU inventory: no gpushare device plugin has reported GPUs there"

@@ -1,0 +1,185 @@
+"""One replica leads; what it knows is read afresh; losing the lead ends it."""
+
+import concurrent.futures
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from controller import books
+from gpushare.identity import NodeName
+from gpushare.kube.api import JsonObject
+from gpushare.model.ledger import NodeLedger
+from gpushare.units import GIB
+from tests.builders import make_inventory, make_node, make_pod
+from tests.fakes.kube import Call, Delayed, FakeKube, LandsLater
+from tests.integration.controller.replicas import LEASE, Replica, stopping
+from tests.unit.controller.world import NODES, PODS, bind_args, path_of
+
+
+def eventually(what: str, check: Callable[[], object], timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not check():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def api() -> Iterator[FakeKube]:
+    api = FakeKube()
+    for name in ("node-a", "node-b"):
+        api.seed(NODES, make_node(make_inventory(10, 10, node=name)))
+    yield api
+    api.close()
+
+
+def add_pod(api: FakeKube, name: str) -> JsonObject:
+    pod = make_pod(name=name)
+    del pod["metadata"]["uid"]
+    return api.seed("/api/v1/namespaces/team/pods", pod)
+
+
+def ready(replica: Replica) -> bool:
+    return replica.leadership.unready() == ""
+
+
+def truth(api: FakeKube) -> books.Books:
+    return books.recompute(api.objects(NODES), api.objects(PODS), GIB)
+
+
+def kept(replica: Replica) -> books.Books:
+    return {name: view for name, view in replica.state.all_views().items() if isinstance(view, NodeLedger)}
+
+
+def test_one_leads_and_the_other_waits_for_the_lease(api: FakeKube) -> None:
+    first, second = Replica(api, "first").start(), Replica(api, "second")
+    with stopping([first, second]):
+        eventually("first is ready", lambda: ready(first))
+        second.start()
+        time.sleep(0.3)
+        assert second.leadership.unready() == "this replica of the gpushare controller does not lead"
+        assert api.count("list") == 2
+        first.die()
+        eventually("second is ready", lambda: ready(second))
+
+
+def test_a_stopped_leader_releases_the_lease(api: FakeKube) -> None:
+    first = Replica(api, "first", lease_s=60).start()
+    eventually("first is ready", lambda: ready(first))
+    first.stop()
+    assert api.read(LEASE)["spec"]["holderIdentity"] == ""
+    assert not first.lost.is_set()
+    second = Replica(api, "second", lease_s=60).start()
+    with stopping([second]):
+        eventually("second is ready", lambda: ready(second), timeout_s=30)
+
+
+def test_a_leader_whose_lease_was_taken_ends(api: FakeKube) -> None:
+    first = Replica(api, "first").start()
+    with stopping([first]):
+        eventually("first is ready", lambda: ready(first))
+        api.edit(LEASE, lambda lease: lease["spec"].update(holderIdentity="thief", renewTime="now"))
+        assert first.lost.wait(5)
+        assert not first.leadership.leading()
+
+
+def test_a_leader_without_the_api_server_stops_binding_before_its_lease_ends(api: FakeKube) -> None:
+    first = Replica(api, "first").start()
+    with stopping([first]):
+        eventually("first is ready", lambda: ready(first))
+        first.line.is_cut.set()
+        assert first.lost.wait(5)
+        assert first.binder.bind(bind_args(add_pod(api, "p"))).error == (
+            "this replica of the gpushare controller does not lead; try again"
+        )
+
+
+def test_a_leader_with_a_broken_part_ends(api: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Replica(api, "first")
+
+    def boom(_: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(first.state, "replace_pods", boom)
+    with stopping([first.start()]):
+        assert first.lost.wait(5)
+
+
+def test_a_new_leader_is_not_ready_before_it_has_read_the_cluster(api: FakeKube) -> None:
+    gate = threading.Event()
+    api.fail_next(lambda call: call.path == PODS, Delayed(gate))
+    first = Replica(api, "first", lease_s=60).start()
+    with stopping([first]):
+        eventually("nodes are read", first.state.all_views)
+        assert first.leadership.unready() == (
+            "the gpushare controller has just taken the lead and is still reading /api/v1/pods"
+        )
+        gate.set()
+        eventually("ready", lambda: ready(first))
+
+
+def test_a_binding_that_lands_while_the_lead_changes_is_in_the_new_leaders_books(api: FakeKube) -> None:
+    first, second = Replica(api, "first").start(), Replica(api, "second")
+    with stopping([first, second]):
+        eventually("first is ready", lambda: ready(first))
+        second.start()
+        pod = add_pod(api, "p")
+        api.fail_next(lambda call: call.path.endswith("/binding"), LandsLater())
+        assert "the memory stays reserved" in first.binder.bind(bind_args(pod)).error
+        first.die()
+        api.land()
+        eventually("second is ready", lambda: ready(second))
+        assert second.state.all_views()[NodeName("node-a")] == truth(api)[NodeName("node-a")]
+        assert truth(api)[NodeName("node-a")].used_mib == {"GPU-0": 3072}
+
+
+def test_watches_survive_cuts_and_expired_versions(api: FakeKube) -> None:
+    first = Replica(api, "first", lease_s=60).start()
+    with stopping([first]):
+        eventually("ready", lambda: ready(first))
+        for disturb in (api.cut, api.compact, api.bookmark):
+            disturb()
+            pod = add_pod(api, f"p-{disturb.__name__}")
+            eventually("the pod is seen", lambda: first.state.pending(pod["metadata"]["uid"]))  # noqa: B023 - used at once
+
+
+def test_pods_are_bound_while_the_lead_changes_again_and_again(api: FakeKube) -> None:
+    """Eight workers schedule on whoever is ready; leaders die in the middle of it; nothing is given twice."""
+    replicas = [Replica(api, "r0").start(), Replica(api, "r1").start()]
+    pods = [add_pod(api, f"p{i}") for i in range(60)]
+    fresh = itertools.count(2)
+    done = threading.Event()
+
+    def schedule(pod: JsonObject) -> None:
+        for node in itertools.cycle(["node-a", "node-b"]):
+            if done.is_set() or api.read(path_of(pod))["spec"].get("nodeName"):
+                return
+            leader = next((replica for replica in replicas if ready(replica)), None)
+            if leader is not None:
+                leader.binder.bind(bind_args(pod, node))
+            time.sleep(0.01)
+
+    with stopping(replicas), concurrent.futures.ThreadPoolExecutor(8) as pool:
+        api.fail_next(lambda call: call.path.endswith("/binding"), "lost-reply", times=3)
+        futures = [pool.submit(schedule, pod) for pod in pods]
+        for _ in range(3):
+            eventually("somebody leads", lambda: any(map(ready, replicas)))
+            time.sleep(0.1)
+            next(replica for replica in replicas if ready(replica)).die()
+            replicas.append(Replica(api, f"r{next(fresh)}").start())
+        # 4 GPUs of 10 GiB hold 12 pods of 3 GiB; the others wait for ever.
+        eventually("the GPUs are full", lambda: sum("nodeName" in p["spec"] for p in api.objects(PODS)) == 12)
+        done.set()
+        for future in futures:
+            future.result(10)
+        eventually("a leader is ready", lambda: any(map(ready, replicas)))
+        leader = next(replica for replica in replicas if ready(replica))
+        eventually("the books are equal", lambda: books.differences(truth(api), kept(leader)) == [])
+    assert all(ledger.over_committed() == {} for ledger in truth(api).values())
+    assert len([call for call in api.calls if is_binding(call)]) < 12 + 3 + 8 * 4
+
+
+def is_binding(call: Call) -> bool:
+    return call.path.endswith("/binding")

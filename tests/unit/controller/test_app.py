@@ -1,0 +1,228 @@
+"""The extender over HTTP."""
+
+import orjson
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from werkzeug.exceptions import ClientDisconnected
+
+from tests.builders import make_container, make_pod
+from tests.fakes.kube import LandsLater
+from tests.unit.controller.world import World, uid_of
+
+NODES = ["node-a", "node-b"]
+
+
+def test_filter_returns_every_fitting_node_and_numbers_for_the_others(world: World) -> None:
+    for _ in range(2):
+        world.bind(world.add_pod(6), "node-b")
+    answer = world.post("filter", {"Pod": world.add_pod(5), "NodeNames": [*NODES, "node-x"]})
+    assert answer == {
+        "Nodes": None,
+        "NodeNames": ["node-a"],
+        "FailedNodes": {
+            "node-b": "needs 5 GiB on one GPU; free per GPU on node-b: 4, 4 GiB",
+            "node-x": "node node-x is unknown to the gpushare controller; it may have been added a moment ago",
+        },
+        "FailedAndUnresolvableNodes": {},
+        "Error": "",
+    }
+
+
+def test_a_node_that_can_never_hold_the_pod_is_unresolvable(world: World) -> None:
+    answer = world.post("filter", {"Pod": world.add_pod(11), "NodeNames": ["node-a"]})
+    assert list(answer["FailedAndUnresolvableNodes"]) == ["node-a"]
+    assert answer["FailedNodes"] == {}
+
+
+def test_filter_and_prioritize_change_nothing(world: World) -> None:
+    pod = world.add_pod(6)
+    before = world.state.all_views()
+    for verb in ("filter", "prioritize"):
+        world.post(verb, {"Pod": pod, "NodeNames": NODES})
+    assert world.state.all_views() == before
+    assert world.api.calls == []
+
+
+def test_whole_nodes_are_answered_with_whole_nodes(world: World) -> None:
+    nodes = [{"metadata": {"name": name}, "extra": name} for name in [*NODES, "node-x"]]
+    answer = world.post("filter", {"pod": world.add_pod(5), "nodes": {"items": nodes}})
+    assert answer["Nodes"] == {"metadata": {}, "items": nodes[:2]}
+    assert answer["NodeNames"] is None
+    assert list(answer["FailedNodes"]) == ["node-x"]
+
+
+def test_the_fuller_node_scores_higher_when_packing(world: World) -> None:
+    world.bind(world.add_pod(6), "node-b")
+    answer = world.post("prioritize", {"Pod": world.add_pod(4), "NodeNames": [*NODES, "node-x"]})
+    assert answer == [{"Host": "node-a", "Score": 2}, {"Host": "node-b", "Score": 5}, {"Host": "node-x", "Score": 0}]
+
+
+@pytest.mark.parametrize("unready", ["", "this replica does not lead"])
+def test_a_pod_without_a_request_passes_everywhere_even_when_nothing_is_ready(world: World, unready: str) -> None:
+    world.unready = unready
+    pod = make_pod(make_container())
+    assert world.post("filter", {"Pod": pod, "NodeNames": ["x", "y"]})["NodeNames"] == ["x", "y"]
+    scores = [{"Host": "x", "Score": 0}]
+    assert world.post("prioritize", {"Pod": pod, "NodeNames": ["x"]}) == scores
+
+
+def test_a_replica_that_is_not_ready_says_so_inside_of_the_answer(world: World) -> None:
+    world.unready = "this replica does not lead"
+    pod = world.add_pod(3)
+    assert world.post("filter", {"Pod": pod, "NodeNames": NODES})["Error"] == "this replica does not lead"
+    assert world.post("prioritize", {"Pod": pod, "NodeNames": NODES}) == []
+    args = {"PodName": "p", "PodNamespace": "team", "PodUID": "u", "Node": "node-a"}
+    assert world.post("bind", args) == {"Error": "this replica does not lead"}
+    assert world.api.calls == []
+
+
+def test_bind_over_http(world: World) -> None:
+    pod = world.add_pod(3)
+    meta = pod["metadata"]
+    args = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": uid_of(pod), "Node": "node-a"}
+    assert world.post("bind", args) == {"Error": ""}
+    assert world.held_by(pod) is not None
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "error"),
+    [
+        ("filter", b"", "the body: empty; expected JSON"),
+        ("filter", b"\xff\xfe", "the body: not JSON (line 1, column 1)"),
+        ("filter", b'{"NodeNames":[]}', "Pod: missing; expected ExtenderArgs {Pod, Nodes, NodeNames}"),
+        ("bind", b"[]", "the body: expected an object, found a list"),
+        ("bind", b'{"PodNamespace":"n","PodName":"p"}', "PodUID: expected a text, found nothing"),
+    ],
+)
+def test_garbage_is_answered_with_200_and_an_error(world: World, verb: str, body: bytes, error: str) -> None:
+    response = world.client().post(f"/gpushare-scheduler/{verb}", data=body)
+    assert (response.status_code, orjson.loads(response.data)["Error"]) == (200, error)
+
+
+@pytest.mark.parametrize(
+    ("limits", "metadata", "error"),
+    [
+        (
+            {"aliyun.com/gpu-mem": "0"},
+            {},
+            "[aliyun.com/gpu-mem]: 0 asks for nothing; remove the entry or write at least 1",
+        ),
+        (
+            {"aliyun.com/gpu-mem": "-1"},
+            {},
+            "[aliyun.com/gpu-mem]: -1 is negative; write a whole number of units such as 3",
+        ),
+        (
+            {"aliyun.com/gpu-mem": {}},
+            {},
+            "[aliyun.com/gpu-mem]: {} is not a number; write a whole number of units such as 3",
+        ),
+        (
+            {"aliyun.com/gpu-mem": "3"},
+            {"labels": {"aliyun.com/gpu-count": "2"}},
+            "[aliyun.com/gpu-mem]: 3 cannot be split evenly over 2 GPUs; write 2 or 4",
+        ),
+    ],
+)
+def test_a_request_that_cannot_be_understood_fails_with_the_field(
+    world: World, limits: dict[str, object], metadata: dict[str, object], error: str
+) -> None:
+    container = {"name": "c", "resources": {"limits": limits}}
+    pod = {"metadata": metadata, "spec": {"containers": [container]}}
+    answer = world.post("filter", {"Pod": pod, "NodeNames": NODES})
+    assert answer["Error"] == f"spec.containers[0].resources.limits{error}"
+    assert world.post("prioritize", {"Pod": pod, "NodeNames": NODES}) == []
+
+
+def test_a_bug_is_an_answer_without_a_stack_trace(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def boom(*_: object) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(world.boards, "answers", boom)
+    answer = world.post("filter", {"Pod": world.add_pod(3), "NodeNames": NODES})
+    assert answer["Error"] == "gpushare controller: internal error: RuntimeError"
+
+
+def test_a_body_that_is_too_large_is_answered_with_200(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = world.client()
+    client.application.config["MAX_CONTENT_LENGTH"] = 10
+    response = client.post("/gpushare-scheduler/bind", data=b"x" * 11)
+    assert (response.status_code, response.json) == (200, {"Error": "the body: larger than 64 MiB"})
+
+
+def test_a_broken_upload_is_answered_with_200(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(*_: object, **__: object) -> None:
+        raise ClientDisconnected("the connection ended early")
+
+    monkeypatch.setattr("flask.Request.get_data", cut)
+    response = world.client().post("/gpushare-scheduler/bind", data=b"{}")
+    assert (response.status_code, response.json) == (200, {"Error": "the body: the connection ended early"})
+
+
+def test_inspect_shows_the_books(world: World) -> None:
+    world.bind(world.add_pod(3))
+    client = world.client()
+    everything = orjson.loads(client.get("/gpushare-scheduler/inspect").data)
+    assert [(node["name"], node["usedGPU"]) for node in everything["nodes"]] == [("node-a", 3), ("node-b", 0)]
+    one = orjson.loads(client.get("/gpushare-scheduler/inspect/node-b").data)
+    assert [node["name"] for node in one["nodes"]] == ["node-b"]
+    none = client.get("/gpushare-scheduler/inspect/node-x")
+    assert (none.status_code, none.json) == (
+        200,
+        {"nodes": [], "error": "node node-x has no GPUs that gpushare knows of"},
+    )
+    world.unready = "not now"
+    assert orjson.loads(client.get("/gpushare-scheduler/inspect").data)["error"] == "not now"
+
+
+def test_probes_and_version(world: World) -> None:
+    client = world.client()
+    assert client.get("/healthz").data == b"ok\n"
+    assert (client.get("/readyz").status_code, client.get("/readyz").data) == (200, b"ok\n")
+    world.unready = "still reading"
+    assert (client.get("/readyz").status_code, client.get("/readyz").data) == (503, b"still reading\n")
+    assert client.get("/healthz").status_code == 200
+    assert client.get("/version").data == b"1.2.3\n"
+
+
+def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
+    world.metrics.watch(world.state, {"gpushare_leading": ("1 while leading", lambda: 1.0)})
+    first, second = world.add_pod(3), world.add_pod(4)
+    world.post("filter", {"Pod": first, "NodeNames": [*NODES, "node-x"]})
+    world.post("filter", {"Pod": world.add_pod(11), "NodeNames": NODES})
+    world.api.fail_next(lambda call: call.path.endswith("/binding"), LandsLater())
+    for pod in (first, second):
+        meta = pod["metadata"]
+        args = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": uid_of(pod), "Node": "node-a"}
+        world.post("bind", args)
+    page = world.client().get("/metrics").text
+    found = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+    gib = 1024**3
+    assert found["gpushare_extender_requests_total", "bind", "bound"] == 1
+    assert found["gpushare_extender_requests_total", "bind", "in-doubt"] == 1
+    assert found["gpushare_extender_requests_total", "filter", "no-fit"] == 1
+    assert found["gpushare_extender_seconds_count", "filter"] == 2
+    assert found["gpushare_filter_nodes_total", "fits"] == 2
+    assert found["gpushare_filter_nodes_total", "failed"] == 1
+    assert found["gpushare_filter_nodes_total", "unresolvable"] == 2
+    assert found["gpushare_node_memory_total_bytes", "node-a"] == 20 * gib
+    assert found["gpushare_node_memory_used_bytes", "node-a"] == 7 * gib
+    assert found["gpushare_node_pods", "node-a"] == 2
+    assert found["gpushare_reservations_unconfirmed",] == 1
+    assert found["gpushare_pods_unreadable",] == 0
+    assert found["gpushare_leading",] == 1
+
+
+def test_over_committed_memory_is_a_metric(world: World) -> None:
+    world.metrics.watch(world.state, {})
+    world.bind(world.add_pod(9))
+    world.api.vanish("/api/v1/nodes/node-a")
+    world.add_node("node-a", 4)
+    world.see()
+    assert (
+        'gpushare_gpu_over_committed_bytes{gpu="GPU-0",node="node-a"} 5.36870912e+09' in world.metrics.page().decode()
+    )

@@ -1,0 +1,219 @@
+"""One Binding binds a pod with its GPUs; doing it again changes nothing."""
+
+import pytest
+
+from controller.extender.bind import Outcome
+from gpushare import names
+from gpushare.identity import NodeName, PodRef, PodUid
+from gpushare.kube import api as kube
+from gpushare.model.request import PodRequest
+from tests.builders import make_container, make_shape
+from tests.unit.controller.world import PODS, World, bind_args, path_of, uid_of
+
+BINDING = "/binding"
+
+
+def test_a_bind_is_one_request_that_carries_the_choice(world: World) -> None:
+    pod = world.add_pod(3, 0, 2)
+    world.see()
+    world.api.calls.clear()
+    assert world.bind(pod).outcome is Outcome.BOUND
+    (call,) = world.api.calls
+    assert (call.verb, call.path) == ("create", path_of(pod) + BINDING)
+    assert call.params == {"timeout": "2s"}
+    annotations = call.body["metadata"].pop("annotations")
+    assert call.body == {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": pod["metadata"]["name"], "namespace": "team", "uid": uid_of(pod)},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "node-a"},
+    }
+    assert annotations["devices.gpushare.dev/c0"] == "GPU-0"
+    assert annotations["memory.gpushare.dev/c2"] == "2048"
+    assert "devices.gpushare.dev/c1" not in annotations
+    assert annotations[names.ALIYUN_ASSUME_TIME] == "1767226600000000000"
+    assert world.api.read(path_of(pod))["spec"]["nodeName"] == "node-a"
+
+
+def test_the_memory_is_held_from_the_choice_on(world: World) -> None:
+    pod = world.add_pod(3)
+    world.bind(pod)
+    assert world.used() == {"GPU-0": 3}
+    world.see()
+    assert world.used() == {"GPU-0": 3}
+    assert world.state.unconfirmed() == 0
+
+
+def test_a_second_bind_succeeds_without_a_request(world: World) -> None:
+    pod = world.add_pod(3)
+    for see in (False, True):
+        world.bind(pod)
+        if see:
+            world.see()
+        world.api.calls.clear()
+        assert world.bind(pod).outcome is Outcome.BOUND_BEFORE
+        assert world.api.calls == []
+
+
+def test_a_second_bind_to_another_node_is_an_error(world: World) -> None:
+    pod = world.add_pod(3)
+    world.bind(pod)
+    answer = world.bind(pod, "node-b")
+    assert answer.error == f"pod team/{pod['metadata']['name']} is bound to node node-a already"
+    assert world.used("node-b") == {}
+
+
+def test_a_pod_that_does_not_fit_is_refused_with_numbers(world: World) -> None:
+    answer = world.bind(world.add_pod(11))
+    assert answer.outcome is Outcome.REFUSED
+    assert answer.error == (
+        "needs 11 GiB on one GPU; free per GPU on node-a: 10, 10 GiB (its largest GPU has 10 GiB in all)"
+    )
+    assert world.api.count("create") == 0
+
+
+def test_an_unknown_node_is_refused(world: World) -> None:
+    assert world.bind(world.add_pod(3), "node-x").error == (
+        "node node-x is unknown to the gpushare controller; it may have been added a moment ago"
+    )
+
+
+def test_a_pod_that_was_seen_is_not_read_again(world: World) -> None:
+    pod = world.add_pod(3)
+    world.see()
+    world.api.calls.clear()
+    world.bind(pod)
+    assert world.api.count("get") == 0
+
+
+def test_a_pod_that_was_only_filtered_is_not_read(world: World) -> None:
+    pod = world.add_pod(3)
+    world.post("filter", {"Pod": pod, "NodeNames": ["node-a"]})
+    world.bind(pod)
+    assert world.api.count("get") == 0
+    assert world.held_by(pod) is not None
+
+
+def test_a_pod_that_nobody_has_shown_is_read_once(world: World) -> None:
+    pod = world.add_pod(3)
+    assert world.bind(pod).error == ""
+    assert world.api.count("get", "/pods/") == 1
+
+
+def test_only_the_latest_requests_are_remembered(world: World) -> None:
+    for i in range(1030):
+        pod = {"metadata": {"name": "p", "namespace": "n", "uid": f"u{i}"}}
+        world.asked.remember(request_of(pod["metadata"]["uid"]))
+    assert world.asked.of(PodUid("u0")) is None
+    assert world.asked.of(PodUid("u1029")) == make_shape(3)
+
+
+def request_of(uid: str) -> PodRequest:
+    return PodRequest(pod=PodRef(namespace="n", name="p", uid=PodUid(uid)), shape=make_shape(3))
+
+
+def test_a_pod_made_anew_under_the_same_name_is_not_bound_for_its_predecessor(world: World) -> None:
+    old = world.add_pod(3, name="same")
+    world.api.vanish(path_of(old))
+    new = world.add_pod(3, name="same")
+    answer = world.bind(old)
+    assert answer.error == f"pod team/same with uid {uid_of(old)} does not exist any more"
+    assert world.held_by(new) is None
+    assert world.used() == {}
+
+
+def test_a_pod_that_is_gone_is_an_error(world: World) -> None:
+    pod = world.add_pod(3)
+    world.see()
+    world.api.vanish(path_of(pod))
+    assert world.bind(pod).outcome is Outcome.POD_GONE
+    world.see()
+    assert world.bind(pod).outcome is Outcome.POD_GONE
+    assert world.used() == {}
+
+
+def test_a_pod_without_a_request_is_not_ours_to_bind(world: World) -> None:
+    pod = world.add_pod(0, name="plain")
+    assert world.bind(pod).error == "pod team/plain asks for no GPU; let kube-scheduler bind it"
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_pod_that_asks_for_nonsense_is_refused_with_the_field(world: World, seen: bool) -> None:
+    pod = world.add_pod(3)
+    world.edit_pod(pod, lambda found: found["spec"].update(containers=[make_container("c", "10G")]))
+    if seen:
+        world.see()
+    assert world.bind(pod).error == (
+        "spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 10G has a suffix, but the resource is counted in"
+        " units; write the number alone, such as 10"
+    )
+
+
+def test_a_replica_that_does_not_lead_binds_nothing(world: World) -> None:
+    pod = world.add_pod(3)
+    world.leads = False
+    answer = world.bind(pod)
+    assert answer.error == "this replica of the gpushare controller does not lead; try again"
+    assert world.api.calls == []
+
+
+def test_the_lead_is_checked_again_right_before_the_binding(world: World) -> None:
+    pod = world.add_pod(3)
+    asked = iter([True, False])
+    object.__setattr__(world.binder, "leading", lambda: next(asked))
+    assert world.bind(pod).outcome is Outcome.NOT_LEADING
+    assert world.api.count("create") == 0
+    assert world.used() == {}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        kube.ForbiddenError("pods/binding is forbidden"),
+        kube.BadRequestError("malformed"),
+        kube.UnauthorizedError("token expired"),
+        kube.TooManyRequestsError("slow down"),
+    ],
+)
+def test_a_refused_binding_gives_the_memory_back(world: World, error: kube.KubeError) -> None:
+    pod = world.add_pod(3)
+    world.api.fail_next(lambda call: call.verb == "create", error)
+    answer = world.bind(pod)
+    assert (answer.outcome, answer.error) == (Outcome.API_ERROR, f"the API server refused the Binding: {error}")
+    assert world.used() == {}
+    assert world.bind(pod).error == ""
+
+
+def test_a_pod_that_cannot_be_read_is_tried_again(world: World) -> None:
+    pod = world.add_pod(3, name="p")
+    world.api.fail_next(lambda call: call.verb == "get", kube.ServerFaultError("boom"))
+    assert world.bind(pod).error == "pod team/p could not be read: boom; it is tried again"
+
+
+def test_a_pod_bound_by_somebody_else_without_gpus_is_an_error(world: World) -> None:
+    pod = world.add_pod(3, name="p")
+    world.edit_pod(pod, lambda found: found["spec"].update(nodeName="node-a"))
+    expected = "pod team/p was bound to node node-a without GPUs, not by gpushare; delete it so that it is made anew"
+    assert world.bind(pod).error == expected
+    world.see()
+    assert world.bind(pod).error == expected
+    assert world.used() == {}
+
+
+def test_an_unexpected_failure_while_sending_keeps_the_memory(world: World) -> None:
+    pod = world.add_pod(3)
+    world.see()
+    object.__setattr__(world.binder, "deadline_s", "not a number")
+    with pytest.raises(ValueError, match="Unknown format code"):
+        world.bind(pod)
+    assert world.used() == {"GPU-0": 3}
+    assert world.state.unconfirmed() == 1
+
+
+def test_pods_are_packed_tightly(world: World) -> None:
+    pods = [world.add_pod(5) for _ in range(4)]
+    assert [world.bind(pod).error for pod in pods] == [""] * 4
+    assert world.bind(world.add_pod(5)).outcome is Outcome.REFUSED
+    assert world.used() == {"GPU-0": 10, "GPU-1": 10}
+    assert bind_args(pods[0]).node == NodeName("node-a")
+    assert len(world.api.objects(PODS)) == 5

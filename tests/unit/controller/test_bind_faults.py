@@ -1,0 +1,296 @@
+"""A lost reply is resolved by reading the pod; what cannot be resolved keeps its memory."""
+
+from typing import Any
+
+import pytest
+
+from controller.extender.bind import Outcome
+from gpushare import names
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
+from gpushare.wire import allocation as allocation_wire
+from tests.builders import make_allocation, make_grant
+from tests.fakes.kube import Call, Fault, LandsLater
+from tests.unit.controller.world import World, path_of, uid_of
+
+
+def is_binding(call: Call) -> bool:
+    return call.path.endswith("/binding")
+
+
+def is_read(call: Call) -> bool:
+    return call.verb == "get"
+
+
+@pytest.fixture
+def pod(world: World) -> JsonObject:
+    pod = world.add_pod(6, name="p")
+    world.see()
+    world.api.calls.clear()
+    return pod
+
+
+def test_a_lost_reply_is_a_success_when_the_pod_says_so(world: World, pod: JsonObject) -> None:
+    world.api.fail_next(is_binding, "lost-reply")
+    assert world.bind(pod).outcome is Outcome.BOUND
+    assert [call.verb for call in world.api.calls] == ["create", "get"]
+    assert world.state.unconfirmed() == 0
+    world.see()
+    assert world.used() == {"GPU-0": 6}
+
+
+@pytest.mark.parametrize("fault", ["lost-request", kube.ServerFaultError("etcdserver: request timed out")])
+def test_a_lost_request_keeps_the_memory_and_the_choice_for_the_next_try(
+    world: World, pod: JsonObject, fault: Fault
+) -> None:
+    world.api.fail_next(is_binding, fault)
+    answer = world.bind(pod)
+    assert answer.outcome is Outcome.IN_DOUBT
+    assert answer.error.startswith("no answer to the Binding: ")
+    assert answer.error.endswith("; the memory stays reserved, try again")
+    assert world.used() == {"GPU-0": 6}
+    # The next pod would be packed onto the same GPU and takes the other one.
+    other = world.add_pod(6)
+    assert world.bind(other).error == ""
+    world.see()
+    assert world.bind(pod).outcome is Outcome.BOUND
+    world.see()
+    assert world.used() == {"GPU-0": 6, "GPU-1": 6}
+    held = world.held_by(pod)
+    assert held is not None
+    assert held.grants[0].gpus == ("GPU-0",)
+
+
+def test_a_binding_that_lands_late_finds_its_memory_reserved(world: World, pod: JsonObject) -> None:
+    world.api.fail_next(is_binding, LandsLater())
+    assert world.bind(pod).outcome is Outcome.IN_DOUBT
+    assert world.bind(world.add_pod(10), "node-a").error == ""
+    assert world.bind(world.add_pod(5), "node-a").outcome is Outcome.REFUSED
+    assert world.api.land() == 1
+    world.see()
+    assert world.used() == {"GPU-0": 6, "GPU-1": 10}
+    assert world.bind(pod).outcome is Outcome.BOUND_BEFORE
+
+
+def test_the_scheduler_may_try_the_same_node_while_in_doubt(world: World, pod: JsonObject) -> None:
+    """The pod's own reservation does not stand in its way."""
+    world.bind(world.add_pod(10))
+    world.api.fail_next(is_binding, LandsLater())
+    world.bind(pod)
+    answer = world.post("filter", {"Pod": pod, "NodeNames": ["node-a"]})
+    assert answer["NodeNames"] == ["node-a"]
+    assert world.post("prioritize", {"Pod": pod, "NodeNames": ["node-a"]}) == [{"Host": "node-a", "Score": 10}]
+
+
+def test_a_retry_on_another_node_counts_on_both_until_the_pod_is_seen(world: World, pod: JsonObject) -> None:
+    world.api.fail_next(is_binding, LandsLater())
+    world.bind(pod, "node-a")
+    assert world.bind(pod, "node-b").error == ""
+    assert (world.used("node-a"), world.used("node-b")) == ({"GPU-0": 6}, {"GPU-0": 6})
+    assert world.api.land() == 0
+    world.see()
+    assert (world.used("node-a"), world.used("node-b")) == ({}, {"GPU-0": 6})
+
+
+def test_a_retry_on_another_node_finds_the_late_binding(world: World, pod: JsonObject) -> None:
+    world.api.fail_next(is_binding, LandsLater())
+    world.bind(pod, "node-a")
+    world.api.land()
+    answer = world.bind(pod, "node-b")
+    assert (answer.outcome, answer.error) == (Outcome.BOUND_ELSEWHERE, "pod team/p is bound to node node-a already")
+    assert world.used("node-b") == {}
+    assert world.used("node-a") == {"GPU-0": 6}
+
+
+def test_when_the_pod_cannot_be_read_either_the_memory_is_kept(world: World, pod: JsonObject) -> None:
+    world.api.fail_next(is_binding, "lost-reply")
+    world.api.fail_next(is_read, kube.ServerFaultError("boom"))
+    answer = world.bind(pod)
+    assert answer.outcome is Outcome.IN_DOUBT
+    assert answer.error == (
+        "no answer to the Binding: create /api/v1/namespaces/team/pods/p/binding: connection reset;"
+        " and the pod could not be read: boom"
+    )
+    assert world.used() == {"GPU-0": 6}
+    assert world.bind(pod).outcome is Outcome.BOUND
+
+
+def test_a_conflict_is_resolved_by_reading_too(world: World, pod: JsonObject) -> None:
+    """The reply to the first try was lost twice; the second try conflicts with it."""
+    world.api.fail_next(is_binding, "lost-reply")
+    world.api.fail_next(is_read, "lost-request")
+    world.bind(pod)
+    assert world.bind(pod).outcome is Outcome.BOUND
+    assert world.state.unconfirmed() == 0
+
+
+def test_a_conflict_on_an_unbound_pod_gives_the_memory_back(world: World, pod: JsonObject) -> None:
+    world.edit_pod(pod, lambda found: found["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"))
+    answer = world.bind(pod)
+    assert answer.outcome is Outcome.API_ERROR
+    assert answer.error == (
+        'the API server refused the Binding: Operation cannot be fulfilled on pods/binding "p":'
+        " pod p is being deleted, cannot be assigned to a host"
+    )
+    assert world.used() == {}
+
+
+def test_a_conflict_while_the_pod_cannot_be_read_is_in_doubt(world: World, pod: JsonObject) -> None:
+    world.api.fail_next(is_binding, kube.ConflictError("conflict"))
+    world.api.fail_next(is_read, "lost-request")
+    answer = world.bind(pod)
+    assert answer.outcome is Outcome.IN_DOUBT
+    assert answer.error.endswith("connection refused; try again")
+    assert world.used() == {"GPU-0": 6}
+
+
+def test_a_conflict_with_another_writer_follows_the_pod(world: World, pod: JsonObject) -> None:
+    """A former leader bound the pod to the same node, on the other GPU."""
+    text = allocation_wire.encode(make_allocation("p", make_grant(1, gib=6, container="c0")))
+
+    def change(found: JsonObject) -> None:
+        found["spec"]["nodeName"] = "node-a"
+        found["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: text}
+
+    world.edit_pod(pod, change)
+    assert world.bind(pod).outcome is Outcome.BOUND
+    assert world.used() == {"GPU-1": 6}
+    world.see()
+    assert world.used() == {"GPU-1": 6}
+
+
+def test_an_old_server_may_bind_the_successor_and_the_books_follow_the_pod() -> None:
+    """Kubernetes 1.20 does not compare uids."""
+    world = World()
+    world.api.binding_checks_uid = False
+    world.add_node("node-a", 10, 10)
+    old = world.add_pod(6, name="same")
+    world.list_all()
+    world.api.vanish(path_of(old))
+    new = world.add_pod(6, name="same")
+    assert world.bind(old).error == ""
+    world.see()
+    held = world.held_by(new)
+    assert held is not None
+    assert uid_of(new) in world.ledger().allocations
+    # What was reserved for the old one goes as soon as nothing of it can be on its way.
+    world.clock.at += 11
+    world.reconciler.tick()
+    assert world.used() == {"GPU-0": 6}
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_doubt_ends_when_the_pod_is_seen_bound_or_long_after(world: World, pod: JsonObject, landed: bool) -> None:
+    world.api.fail_next(is_binding, LandsLater())
+    world.bind(pod)
+    world.clock.at += 119
+    world.reconciler.tick()
+    assert world.used() == {"GPU-0": 6}
+    if landed:
+        world.api.land()
+        world.clock.at += 1000
+        world.reconciler.tick()
+        assert world.used() == {"GPU-0": 6}
+        world.see()
+    else:
+        world.clock.at += 1
+        world.reconciler.tick()
+    assert world.used() == ({"GPU-0": 6} if landed else {})
+    assert world.state.unconfirmed() == 0
+
+
+def test_a_doubt_is_kept_while_the_pod_cannot_be_read(world: World, pod: JsonObject) -> None:
+    world.api.fail_next(is_binding, "lost-request")
+    world.bind(pod)
+    world.clock.at += 121
+    world.api.fail_next(is_read, "lost-request")
+    world.reconciler.tick()
+    assert world.used() == {"GPU-0": 6}
+    world.clock.at += 11
+    world.reconciler.tick()
+    assert world.used() == {}
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_doubt_about_a_pod_that_is_gone_ends_soon_but_not_at_once(world: World, pod: JsonObject, again: bool) -> None:
+    world.api.fail_next(is_binding, "lost-request")
+    world.bind(pod)
+    world.api.vanish(path_of(pod))
+    if again:
+        world.add_pod(1, name="p")
+    world.see()
+    world.clock.at += 9
+    world.reconciler.tick()
+    assert world.used() == {"GPU-0": 6}
+    world.clock.at += 1
+    world.reconciler.tick()
+    assert world.used() == {}
+
+
+def test_a_retry_makes_an_old_doubt_new(world: World, pod: JsonObject) -> None:
+    world.api.fail_next(is_binding, "lost-request", times=2)
+    world.bind(pod)
+    world.clock.at += 120
+    (doubt,) = world.state.doubts(world.clock.at)
+    world.clock.at += 1
+    world.bind(pod)
+    world.state.end(doubt)
+    assert world.used() == {"GPU-0": 6}
+
+
+def test_a_choice_in_doubt_is_not_sent_to_a_gpu_that_is_gone(world: World, pod: JsonObject) -> None:
+    world.api.fail_next(is_binding, "lost-request")
+    world.bind(pod)
+    world.api.vanish("/api/v1/nodes/node-a")
+    world.add_node("node-a")
+    world.see()
+    assert world.bind(pod).error == (
+        "team/p may be bound to GPU GPU-0 of node-a already, which is gone now; waiting for the API server's word"
+    )
+
+
+def test_a_definite_refusal_of_a_retry_does_not_end_the_doubt_about_the_first(world: World, pod: JsonObject) -> None:
+    world.api.fail_next(is_binding, LandsLater())
+    world.bind(pod)
+    world.api.fail_next(is_binding, kube.TooManyRequestsError("slow down"))
+    assert world.bind(pod).outcome is Outcome.API_ERROR
+    assert world.used() == {"GPU-0": 6}
+
+
+def test_a_pod_bound_elsewhere_in_the_meantime_needs_no_memory_here(world: World, pod: JsonObject) -> None:
+    world.edit_pod(pod, lambda found: found["spec"].update(nodeName="node-b"))
+    world.api.fail_next(is_binding, "lost-request")
+    assert world.bind(pod).outcome is Outcome.BOUND_ELSEWHERE
+    assert world.used() == {}
+
+
+def test_a_lost_reply_about_a_pod_that_is_gone_keeps_the_memory_for_a_while(world: World, pod: JsonObject) -> None:
+    world.api.fail_next(is_binding, "lost-request")
+    world.api.vanish(path_of(pod))
+    assert world.bind(pod).outcome is Outcome.POD_GONE
+    assert world.used() == {"GPU-0": 6}
+
+
+def test_the_watch_may_be_faster_than_the_answer(world: World, pod: JsonObject) -> None:
+    """However the request ends, the pod itself is in the books already."""
+    create = world.api.create
+
+    def slow(path: str, *args: Any, **kwargs: Any) -> JsonObject:
+        try:
+            return create(path, *args, **kwargs)
+        finally:
+            world.see()
+
+    world.api.create = slow  # type: ignore[method-assign]  # the fake itself is slowed down
+    assert world.bind(pod).outcome is Outcome.BOUND
+    second = world.add_pod(2)
+    world.see()
+    world.api.fail_next(is_binding, "lost-reply")
+    world.api.fail_next(is_read, "lost-request")
+    assert world.bind(second).outcome is Outcome.IN_DOUBT
+    third = world.add_pod(2)
+    world.see()
+    world.api.fail_next(is_binding, "lost-reply")
+    assert world.bind(third).outcome is Outcome.BOUND
+    assert world.state.unconfirmed() == 0
+    assert world.state.audit() == []

@@ -1,0 +1,71 @@
+from controller.extender import inspect
+from gpushare.identity import NodeName, by_index
+from gpushare.model.ledger import NodeLedger
+from gpushare.units import MemoryUnit
+from tests.builders import make_allocation, make_grant, make_inventory
+
+LEDGERS = {
+    NodeName("node-b"): NodeLedger.of(make_inventory(15, node="node-b")),
+    NodeName("node-a"): NodeLedger.of(
+        make_inventory(15, 7),
+        [
+            make_allocation("second", make_grant(0, gib=2), make_grant(1, gib=1, container="other")),
+            make_allocation("first", make_grant(by_index(0), gib=3)),
+        ],
+    ),
+}
+
+
+def test_the_layout_is_that_of_aliyun() -> None:
+    assert inspect.report(LEDGERS) == {
+        "nodes": [
+            {
+                "name": "node-a",
+                "totalGPU": 22,
+                "usedGPU": 6,
+                "devs": [
+                    {
+                        "id": 0,
+                        "uuid": "GPU-0",
+                        "totalGPU": 15,
+                        "usedGPU": 5,
+                        "pods": [
+                            {"name": "first", "namespace": "default", "usedGPU": 3},
+                            {"name": "second", "namespace": "default", "usedGPU": 2},
+                        ],
+                    },
+                    {
+                        "id": 1,
+                        "uuid": "GPU-1",
+                        "totalGPU": 7,
+                        "usedGPU": 1,
+                        "pods": [{"name": "second", "namespace": "default", "usedGPU": 1}],
+                    },
+                ],
+            },
+            {
+                "name": "node-b",
+                "totalGPU": 15,
+                "usedGPU": 0,
+                "devs": [{"id": 0, "uuid": "GPU-0", "totalGPU": 15, "usedGPU": 0, "pods": []}],
+            },
+        ]
+    }
+
+
+def test_one_node_can_be_asked_for() -> None:
+    assert [node["name"] for node in inspect.report(LEDGERS, NodeName("node-b"))["nodes"]] == ["node-b"]
+
+
+def test_an_unknown_node_is_an_error_in_the_answer() -> None:
+    assert inspect.report(LEDGERS, NodeName("x")) == {
+        "nodes": [],
+        "error": "node x has no GPUs that gpushare knows of",
+    }
+
+
+def test_use_is_rounded_up_and_size_down_in_a_coarse_unit() -> None:
+    inventory = make_inventory(15, unit=MemoryUnit(4096))
+    ledger = NodeLedger.of(inventory, [make_allocation("p", make_grant(0, gib=5))])
+    device = inspect.report({NodeName("node-a"): ledger})["nodes"][0]["devs"][0]
+    assert (device["totalGPU"], device["usedGPU"]) == (3, 2)

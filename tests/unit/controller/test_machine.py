@@ -1,0 +1,171 @@
+"""Whatever happens in whatever order, no GPU is ever given more than it has, as the API server's pods tell it."""
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+
+from controller import books
+from gpushare import names
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
+from gpushare.model.ledger import NodeLedger
+from tests.fakes.kube import Call, Fault, LandsLater
+from tests.unit.controller.world import PODS, World, path_of
+
+NODE_NAMES = ["node-a", "node-b"]
+faults = st.sampled_from(
+    [
+        None,
+        None,
+        None,
+        "lost-reply",
+        "lost-request",
+        LandsLater(),
+        LandsLater(),
+        LandsLater(),
+        kube.ServerFaultError("boom"),
+        kube.ConflictError("somebody else was first"),
+        kube.TooManyRequestsError("slow down"),
+    ]
+)
+
+
+def is_binding(call: Call) -> bool:
+    return call.path.endswith("/binding")
+
+
+class Cluster(RuleBasedStateMachine):
+    """Two small nodes, a controller that may be restarted, and an API server that loses and delays requests."""
+
+    pods = Bundle("pods")
+
+    @initialize(target=pods, checks_uid=st.booleans())
+    def start(self, checks_uid: bool) -> Any:
+        self.world = World()
+        self.world.api.binding_checks_uid = checks_uid
+        self.world.add_node("node-a", 6)
+        self.world.add_node("node-b", 4, 5)
+        self.world.list_all()
+        return multiple(*(self.world.add_pod(4) for _ in range(3)))
+
+    @rule(
+        target=pods, gib=st.sampled_from([[4], [4], [3], [5], [2, 2], [3, 3, 1]]), gpus=st.sampled_from(["1", "1", "2"])
+    )
+    def create(self, gib: list[int], gpus: str) -> JsonObject:
+        annotations = {names.ANNOTATION_GPUS: gpus, names.ANNOTATION_TOTALS: "true"}
+        amounts = [amount * int(gpus) for amount in gib]
+        return self.world.add_pod(*amounts, annotations=annotations)
+
+    @rule(pod=pods, node=st.sampled_from(NODE_NAMES), fault=faults, unread=st.booleans(), see=st.booleans())
+    def schedule(self, pod: JsonObject, node: str, fault: Fault | None, unread: bool, see: bool) -> None:
+        """One attempt: filter, then bind to the wanted node if it passed."""
+        if see:
+            self.world.see()
+        answer = self.world.post("filter", {"Pod": pod, "NodeNames": NODE_NAMES})
+        if node not in (answer["NodeNames"] or ()):
+            return
+        if fault is not None:
+            self.world.api.fail_next(is_binding, fault)
+        if unread:
+            self.world.api.fail_next(lambda call: call.verb == "get", "lost-request")
+        bound = self.world.bind(pod, node)
+        self.world.api.calm()
+        if not bound.error:
+            assert self.on_node(pod) in {node, None}
+
+    @rule(pod=pods, other=pods, node=st.sampled_from(NODE_NAMES))
+    def schedule_while_another_is_on_its_way(self, pod: JsonObject, other: JsonObject, node: str) -> None:
+        self.schedule(pod, node, LandsLater(), unread=False, see=True)
+        self.schedule(other, node, None, unread=False, see=False)
+
+    @rule(pod=pods)
+    def finish(self, pod: JsonObject) -> None:
+        if self.on_node(pod):
+            self.world.finish(pod)
+
+    @rule(pod=pods)
+    def ask_for_deletion(self, pod: JsonObject) -> None:
+        if self.on_node(pod):
+            self.world.api.delete(path_of(pod))
+
+    @rule(target=pods, pod=pods, again=st.booleans())
+    def vanish(self, pod: JsonObject, again: bool) -> Any:
+        """A pod is gone; it may be made anew under the same name, with another request."""
+        if not any(found["metadata"]["uid"] == pod["metadata"]["uid"] for found in self.world.api.objects(PODS)):
+            return multiple()
+        self.world.api.vanish(path_of(pod))
+        return self.world.add_pod(2, name=pod["metadata"]["name"]) if again else multiple()
+
+    @rule(expired=st.booleans())
+    def watches_catch_up(self, expired: bool) -> None:
+        if expired:
+            self.world.list_all()
+        else:
+            self.world.see()
+
+    @rule(seconds=st.sampled_from([1, 11, 130]))
+    def time_passes(self, seconds: int) -> None:
+        """Requests that are on their way land or fail within seconds: the API server drops them after two."""
+        self.world.clock.at += seconds
+        if seconds > 1:
+            self.world.api.lose()
+        self.world.see()
+        self.world.reconciler.tick()
+
+    @rule()
+    def late_bindings_land(self) -> None:
+        self.world.api.land()
+
+    @rule(landed=st.booleans())
+    def restart_controller(self, landed: bool) -> None:
+        """The next leader lists only after everything of the former has landed or been dropped."""
+        self.world.api.land() if landed else self.world.api.lose()
+        self.world.start_controller()
+        self.world.list_all()
+
+    @rule()
+    def books_equal_the_pods(self) -> None:
+        """Once the watches have caught up, nothing but open reservations differs."""
+        self.world.see()
+        assert self.world.state.audit() == []
+        if self.world.state.unconfirmed() == 0:
+            kept = self.world.state.all_views()
+            ledgers = {name: view for name, view in kept.items() if isinstance(view, NodeLedger)}
+            expected = self.world.truth()
+            reserved = {
+                name: [held for uid, held in ledger.allocations.items() if uid not in expected[name].allocations]
+                for name, ledger in ledgers.items()
+            }
+            # A confirmed reservation of a pod that was deleted before it was seen lives a few seconds longer.
+            for name, allocations in reserved.items():
+                for held in allocations:
+                    assert self.world.state.pending(held.pod.uid) is None
+                    expected[name] = expected[name].with_allocation(held)
+            assert books.differences(expected, ledgers) == []
+
+    @invariant()
+    def no_gpu_is_over_its_memory(self) -> None:
+        if hasattr(self, "world"):
+            for name, ledger in self.world.truth().items():
+                assert ledger.over_committed() == {}, name
+
+    @invariant()
+    def every_bound_pod_has_its_gpus(self) -> None:
+        if hasattr(self, "world"):
+            for pod in self.world.api.objects(PODS):
+                if pod["spec"].get("nodeName"):
+                    assert names.ANNOTATION_ALLOCATION in pod["metadata"]["annotations"]
+
+    def on_node(self, pod: JsonObject) -> NodeName | None:
+        for found in self.world.api.objects(PODS):
+            if found["metadata"]["uid"] == pod["metadata"]["uid"]:
+                node: NodeName | None = found["spec"].get("nodeName")
+                return node
+        return None
+
+
+Cluster.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+test_the_cluster_is_never_over_committed = Cluster.TestCase

@@ -1,0 +1,167 @@
+from typing import Any
+
+import pytest
+
+from controller import records
+from controller.records import Bound, Pending
+from gpushare import names
+from gpushare.errors import WireError
+from gpushare.units import GIB, MemoryUnit
+from gpushare.wire import allocation as allocation_wire
+from tests.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod, make_ref
+
+ALLOCATION = make_allocation("pod", make_grant(0))
+WRITTEN = {names.ANNOTATION_ALLOCATION: allocation_wire.encode(ALLOCATION)}
+
+
+def bound_pod(**annotations: str) -> dict[str, Any]:
+    return make_pod(node="node-a", annotations=annotations)
+
+
+def test_a_pod_that_asks_for_no_gpu_leaves_no_trace_whatever_it_carries() -> None:
+    plain = make_pod(make_container(), node="node-a", annotations=WRITTEN)
+    assert records.pod_record(plain, GIB) is None
+
+
+def test_an_unbound_pod_is_kept_with_what_it_asks_for() -> None:
+    record = records.pod_record(make_pod(labels={names.LABEL_RETRY: "4"}), GIB)
+    assert isinstance(record, Pending)
+    assert record.shape is not None
+    assert record.shape.containers[0].memory_mib == 3072
+    assert (record.unschedulable, record.retry) == (False, "4")
+
+
+def test_an_unbound_pod_that_asks_for_nonsense_is_kept_with_the_reason() -> None:
+    record = records.pod_record(make_pod(make_container(gpu_mem="1.5")), GIB)
+    assert record == Pending(
+        ref=make_ref(),
+        shape=None,
+        problem="spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 1.5 is not whole;"
+        " a share is a whole number of units",
+    )
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ({"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}, True),
+        ({"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}, False),
+        ({"type": "PodScheduled", "status": "True"}, False),
+        ({"type": "Ready", "status": "False", "reason": "Unschedulable"}, False),
+    ],
+)
+def test_the_schedulers_mark_is_read(condition: dict[str, str], expected: bool) -> None:
+    pod = make_pod()
+    pod["status"]["conditions"] = [condition]
+    record = records.pod_record(pod, GIB)
+    assert isinstance(record, Pending)
+    assert record.unschedulable is expected
+
+
+def test_a_bound_pod_is_kept_with_what_it_holds() -> None:
+    record = records.pod_record(make_pod(node="node-a", annotations=WRITTEN), GIB)
+    assert record == Bound(ref=make_ref(), node=ALLOCATION.node, allocation=ALLOCATION)
+    assert records.held(record, GIB) == ALLOCATION
+
+
+def test_a_finished_pod_holds_nothing() -> None:
+    record = records.pod_record(make_pod(node="node-a", annotations=WRITTEN, phase="Succeeded"), GIB)
+    assert record == Bound(ref=make_ref(), node=ALLOCATION.node)
+
+
+def test_a_pod_whose_deletion_was_asked_for_still_holds_its_memory() -> None:
+    pod = make_pod(node="node-a", annotations=WRITTEN, phase="Running")
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    record = records.pod_record(pod, GIB)
+    assert isinstance(record, Bound)
+    assert record.allocation == ALLOCATION
+
+
+def test_a_bound_pod_without_allocation_holds_nothing() -> None:
+    assert records.pod_record(make_pod(node="node-a"), GIB) == Bound(ref=make_ref(), node=ALLOCATION.node)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "problem"),
+    [
+        ("{", "annotation gpushare.dev/allocation: not JSON (unexpected end of data: line 1 column 2 (char 1))"),
+        ("[]", "annotation gpushare.dev/allocation: expected a JSON object, found list"),
+        ("{}", "annotation gpushare.dev/allocation: field 'version' must be a whole number, 0 or more, found None"),
+        (
+            '{"version":2,"minReader":2}',
+            "annotation gpushare.dev/allocation: version 2 (readable from version 2), this program reads version 1;"
+            " upgrade it",
+        ),
+        (
+            '{"version":1,"node":"x","containers":[]}',
+            "annotation gpushare.dev/allocation: made for node x, but the pod is on node-a",
+        ),
+        (
+            '{"version":1,"node":"node-a","containers":[{"name":"c","kind":"app","gpus":[],"memoryMiB":1}]}',
+            "annotation gpushare.dev/allocation: field 'gpus' must be a list of UUIDs, found []",
+        ),
+    ],
+)
+def test_an_allocation_that_cannot_be_read_is_remembered_with_the_reason(annotation: str, problem: str) -> None:
+    pod = make_pod(node="node-a", annotations={names.ANNOTATION_ALLOCATION: annotation})
+    record = records.pod_record(pod, GIB)
+    assert record == Bound(ref=make_ref(), node=ALLOCATION.node, problem=problem)
+    with pytest.raises(WireError, match="annotation "):
+        records.held(record, GIB)
+    assert records.all_held([record], GIB) == ([], {make_ref(): problem})
+
+
+def test_a_pod_of_another_system_is_counted_in_its_nodes_unit() -> None:
+    record = records.pod_record(bound_pod(**{names.ALIYUN_IDX: "1"}), GIB)
+    assert isinstance(record, Bound)
+    held = records.held(record, MemoryUnit(256))
+    assert held is not None
+    assert (held.grants[0].gpus, held.grants[0].memory_mib) == (("index:1",), 768)
+
+
+def test_a_pod_of_ack_is_counted() -> None:
+    record = records.pod_record(bound_pod(**{names.ACK_ALLOCATION: '{"0":{"1":3}}'}), GIB)
+    assert isinstance(record, Bound)
+    held = records.held(record, GIB)
+    assert held is not None
+    assert held.grants[0].gpus == ("index:1",)
+
+
+def test_a_pod_of_another_system_that_cannot_be_read_is_a_problem() -> None:
+    record = records.pod_record(bound_pod(**{names.ALIYUN_IDX: "first"}), GIB)
+    assert isinstance(record, Bound)
+    problem = "annotation ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found 'first'"
+    assert records.all_held([record], GIB) == ([], {make_ref(): problem})
+
+
+def test_a_node_is_kept_with_its_inventory() -> None:
+    record = records.node_record(make_node(make_inventory(15)))
+    assert record.inventory == make_inventory(15)
+
+
+def test_a_heartbeat_of_a_node_is_recognised() -> None:
+    first = records.node_record(make_node(make_inventory(15)))
+    assert records.node_record(make_node(make_inventory(15)), first) is first
+    assert records.node_record(make_node(make_inventory(15, 7)), first) != first
+
+
+def test_a_node_without_inventory_has_none() -> None:
+    record = records.node_record(make_node())
+    assert (record.published, record.inventory, record.problem) == (None, None, "")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "problem"),
+    [
+        ("7", "expected a JSON object, found int"),
+        ('{"version":1,"gpus":3,"unitMiB":1}', "field 'gpus' must be a list of objects"),
+        ('{"version":1,"gpus":[],"unitMiB":0}', "field 'unitMiB' must be at least 1"),
+        ('{"version":1,"gpus":[],"unitMiB":"GiB"}', "field 'unitMiB' must be a whole number, 0 or more, found 'GiB'"),
+    ],
+)
+def test_an_inventory_that_cannot_be_read_is_remembered_with_the_reason(annotation: str, problem: str) -> None:
+    node = make_node()
+    node["metadata"]["annotations"] = {names.ANNOTATION_INVENTORY: annotation}
+    record = records.node_record(node)
+    assert record.inventory is None
+    assert record.problem == f"annotation gpushare.dev/inventory of node node-a: {problem}"

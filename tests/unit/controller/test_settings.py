@@ -1,0 +1,81 @@
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from controller.__main__ import main
+from controller.settings import Settings
+from gpushare.errors import SettingsError
+from gpushare.model.request import Policy
+from gpushare.runtime import options
+from gpushare.units import GIB, MemoryUnit
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """The program sends all logs to its standard error, which ends with a test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers = handlers
+    root.setLevel(level)
+
+
+def load(*argv: str, **environ: str) -> Settings:
+    return options.load(Settings, argv, prog="gpushare-controller", environ=environ)
+
+
+def test_the_promised_defaults() -> None:
+    settings = load()
+    assert (settings.bind_address, settings.port, settings.threads) == ("0.0.0.0", 12345, 32)
+    assert (settings.memory_unit, settings.gpu_policy) == (GIB, Policy.BINPACK)
+    assert (settings.namespace, settings.lease) == ("gpushare-system", "gpushare-controller")
+    assert (settings.lease_seconds, settings.renew_seconds, settings.retry_seconds) == (15.0, 10.0, 2.0)
+    assert (settings.bind_seconds, settings.in_doubt_seconds) == (2.0, 120.0)
+
+
+def test_flags_win_over_the_environment() -> None:
+    found = load("--memory-unit", "256MiB", GPUSHARE_MEMORY_UNIT="MiB", GPUSHARE_GPU_POLICY="spread")
+    assert load("--threads", "8").threads == 8
+    assert (found.memory_unit, found.gpu_policy) == (MemoryUnit(256), Policy.SPREAD)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--port", "web"], "--port='web': invalid literal for int() with base 10: 'web'"),
+        (["--port", "70000"], "--port='70000': write a port from 0 to 65535"),
+        (["--threads", "0"], "--threads='0': write a number of threads from 1 to 256"),
+        (
+            ["--memory-unit", "2 apples"],
+            "--memory-unit='2 apples': memory unit '2 apples': write GiB, MiB or a multiple such as 256MiB",
+        ),
+        (["--gpu-policy", "best"], "--gpu-policy='best': write binpack or spread"),
+        (["--lease-seconds", "-1"], "--lease-seconds='-1': write a number above 0"),
+        (
+            ["--renew-seconds", "20"],
+            "--retry-seconds 2 < --renew-seconds 20 < --lease-seconds 15 must hold",
+        ),
+        (
+            ["--bind-seconds", "3"],
+            "--bind-seconds 3: twice this must be less than --lease-seconds minus --renew-seconds, which is 5,"
+            " or a Binding of a former leader may still be on its way",
+        ),
+        (["--log-level", "loud"], "--log-level='loud': write one of debug, info, warning, error"),
+    ],
+)
+def test_a_bad_setting_is_refused_with_the_fix(argv: list[str], message: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        load(*argv)
+    assert str(error.value) == message
+
+
+def test_the_program_says_what_is_wrong_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--threads", "0"]) == 2
+    expected = "gpushare-controller: --threads='0': write a number of threads from 1 to 256\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_missing_kubeconfig_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--kubeconfig", "/nowhere/config"]) == 2
+    assert "/nowhere/config" in capsys.readouterr().err

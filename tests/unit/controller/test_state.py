@@ -1,0 +1,252 @@
+"""The books follow nodes and pods, in whatever order the watches tell of them."""
+
+import pytest
+
+from controller import books
+from controller.state import AlreadyBound
+from gpushare import names
+from gpushare.identity import NodeName
+from gpushare.kube.api import JsonObject
+from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare.model.request import PodRequest
+from gpushare.model.verdict import RefusalReason, Refused
+from gpushare.units import MemoryUnit
+from gpushare.wire import allocation as allocation_wire
+from gpushare.wire import inventory as inventory_wire
+from gpushare.wire import pods as pods_wire
+from tests.builders import make_allocation, make_gpu, make_grant, make_inventory, make_node, make_ref, make_shape
+from tests.unit.controller.world import NODES, World, path_of, uid_of
+
+A = NodeName("node-a")
+
+
+def place_by_hand(world: World, pod: JsonObject, gpu: int = 0, gib: int = 3, node: str = "node-a") -> None:
+    """Bind a pod as another replica would."""
+
+    def change(found: JsonObject) -> None:
+        allocation = make_allocation("x", make_grant(gpu, gib=gib, container="c0"), node=node)
+        found["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: allocation_wire.encode(allocation)}
+        found["spec"]["nodeName"] = node
+
+    world.edit_pod(pod, change)
+
+
+def refusal(world: World, node: str = "node-a") -> Refused:
+    view = world.state.all_views()[NodeName(node)]
+    assert isinstance(view, Refused)
+    return view
+
+
+def test_a_bound_pod_holds_its_memory_until_its_containers_have_ended(world: World) -> None:
+    pod = world.add_pod(3)
+    place_by_hand(world, pod)
+    world.see()
+    assert world.used() == {"GPU-0": 3}
+    world.edit_pod(pod, lambda found: found["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"))
+    world.see()
+    assert world.used() == {"GPU-0": 3}
+    world.finish(pod)
+    world.see()
+    assert world.used() == {}
+
+
+def test_a_pod_that_vanished_gives_its_memory_back(world: World) -> None:
+    pod = world.add_pod(3)
+    place_by_hand(world, pod)
+    world.see()
+    world.api.vanish(path_of(pod))
+    freed = world.state.freed
+    world.see()
+    assert world.used() == {}
+    assert world.state.freed > freed
+
+
+def test_a_list_replaces_what_was_known(world: World) -> None:
+    gone, stays = world.add_pod(3), world.add_pod(4)
+    for pod in (gone, stays):
+        place_by_hand(world, pod)
+    world.see()
+    world.api.vanish(path_of(gone))
+    world.api.vanish(f"{NODES}/node-b")
+    world.list_all()
+    assert world.used() == {"GPU-0": 3}
+    assert list(world.state.all_views()) == ["node-a"]
+
+
+def test_an_unchanged_list_leaves_every_view_as_it_is(world: World) -> None:
+    place_by_hand(world, world.add_pod(3))
+    world.see()
+    before = world.state.all_views()
+    world.list_all()
+    assert all(view is before[name] for name, view in world.state.all_views().items())
+
+
+def test_pods_are_counted_before_their_node_is_known() -> None:
+    world = World()
+    place_by_hand(world, world.add_pod(3))
+    world.list_all()
+    assert world.state.all_views() == {}
+    world.add_node("node-a", 10)
+    world.see()
+    assert world.used() == {"GPU-0": 3}
+
+
+def test_pods_stay_counted_while_their_node_has_no_inventory(world: World) -> None:
+    place_by_hand(world, world.add_pod(3))
+    world.see()
+    world.api.edit(f"{NODES}/node-a", lambda node: node["metadata"].pop("annotations"))
+    world.see()
+    assert refusal(world).message == ("node-a has no GPU inventory: no gpushare device plugin has reported GPUs there")
+    world.api.vanish(f"{NODES}/node-a")
+    world.see()
+    world.add_node("node-a", 4)
+    world.see()
+    assert world.used() == {"GPU-0": 3}
+
+
+def test_a_node_made_anew_with_other_gpus_has_only_those(world: World) -> None:
+    world.api.vanish(f"{NODES}/node-a")
+    world.add_node("node-a", 40)
+    world.see()
+    assert [gpu.memory_mib for gpu in world.ledger().inventory.gpus] == [40 * 1024]
+
+
+def test_an_inventory_that_cannot_be_read_is_the_refusal(world: World) -> None:
+    world.api.edit(
+        f"{NODES}/node-a", lambda node: node["metadata"].update(annotations={names.ANNOTATION_INVENTORY: "{}"})
+    )
+    world.see()
+    assert refusal(world) == Refused(
+        RefusalReason.NO_INVENTORY,
+        "node-a has an inventory that cannot be read: annotation gpushare.dev/inventory of node node-a:"
+        " field 'version' must be a whole number, 0 or more, found None",
+        permanent=True,
+    )
+
+
+def test_a_node_with_another_unit_is_refused(world: World) -> None:
+    world.api.seed(NODES, make_node(make_inventory(10, node="node-c", unit=MemoryUnit(256))))
+    world.see()
+    assert refusal(world, "node-c") == Refused(
+        RefusalReason.UNIT_MISMATCH,
+        "node-c counts aliyun.com/gpu-mem in 256MiB, the controller in GiB; give both the same memory unit",
+        permanent=True,
+    )
+
+
+def test_what_another_system_bound_is_counted_in_the_nodes_unit_once_that_is_known() -> None:
+    world = World()
+    pod = world.add_pod(3)
+    world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ALIYUN_IDX: "1"}))
+    world.edit_pod(pod, lambda found: found["spec"].update(nodeName="node-a"))
+    world.list_all()
+    world.add_node("node-a", 10, 10)
+    world.see()
+    assert world.used() == {"GPU-1": 3}
+
+
+def test_a_pod_that_cannot_be_read_is_reported_until_it_is_gone(world: World) -> None:
+    pod = world.add_pod(3)
+    world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ANNOTATION_ALLOCATION: "?"}))
+    world.edit_pod(pod, lambda found: found["spec"].update(nodeName="node-a"))
+    world.see()
+    assert [ref.uid for ref in world.state.problems()] == [uid_of(pod)]
+    world.api.vanish(path_of(pod))
+    world.see()
+    assert world.state.problems() == {}
+
+
+def test_a_gpu_that_shrank_below_its_use_has_nothing_left(world: World) -> None:
+    place_by_hand(world, world.add_pod(9), gib=9)
+    smaller = inventory_wire.encode(make_inventory(4, 10))
+    world.api.edit(
+        f"{NODES}/node-a", lambda n: n["metadata"]["annotations"].update({names.ANNOTATION_INVENTORY: smaller})
+    )
+    world.see()
+    assert world.ledger().over_committed() == {"GPU-0": 5 * 1024}
+    assert world.ledger().free_mib(world.ledger().inventory.gpus[0]) == 0
+
+
+def test_an_unhealthy_gpu_takes_no_new_work(world: World) -> None:
+    ill = NodeInventory(
+        node=A, gpus=(make_gpu(0, 10, health=GpuHealth.UNHEALTHY), make_gpu(1, 10)), unit=world.state.unit
+    )
+    text = inventory_wire.encode(ill)
+    world.api.edit(f"{NODES}/node-a", lambda n: n["metadata"]["annotations"].update({names.ANNOTATION_INVENTORY: text}))
+    world.see()
+    pod = world.add_pod(3)
+    assert world.bind(pod).error == ""
+    held = world.held_by(pod)
+    assert held is not None
+    assert held.grants[0].gpus == ("GPU-1",)
+
+
+def test_the_books_are_equal_to_what_is_computed_from_the_objects(world: World) -> None:
+    for gib in (3, 4, 5):
+        assert world.bind(world.add_pod(gib)).error == ""
+    world.see()
+    kept = {name: world.ledger(name) for name in ("node-a", "node-b")}
+    assert books.differences(world.truth(), {NodeName(name): ledger for name, ledger in kept.items()}) == []
+    assert world.state.audit() == []
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_the_check_of_the_books_allows_for_reservations(world: World, seen: bool) -> None:
+    assert world.bind(world.add_pod(3)).error == ""
+    if seen:
+        world.see()
+    assert world.state.audit() == []
+
+
+def test_the_check_of_the_books_finds_what_differs(world: World) -> None:
+    expected, found = world.truth(), world.truth()
+    found[A] = found[A].with_allocation(make_allocation("p", make_grant(0)))
+    del expected[NodeName("node-b")]
+    expected[NodeName("node-c")] = found[A]
+    assert books.differences(expected, found) == [
+        f"node node-a: disagree about {make_ref('p')}",
+        "node node-b: not expected",
+        "node node-c: missing",
+    ]
+    found = world.truth()
+    found[A] = found[A].with_inventory(make_inventory(1))
+    assert books.differences(world.truth(), found) == ["node node-a: other GPUs"]
+    left, right = world.truth(), world.truth()
+    left[A] = left[A].with_allocation(make_allocation("p", make_grant(0)))
+    right[A] = right[A].with_allocation(make_allocation("p", make_grant(1)))
+    assert books.differences(left, right) == ["node node-a: disagree about default/p"]
+
+
+def test_a_watch_tells_how_fresh_it_is(world: World) -> None:
+    world.add_pod(0)
+    world.see()
+    world.clock.at += 7
+    assert world.pod_sink.freshness.age_s() == 7
+
+
+def test_a_pod_is_bound_somewhere_as_soon_as_its_binding_is_confirmed(world: World) -> None:
+    pod = world.add_pod(3)
+    request = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))
+    world.bind(pod)
+    again = world.state.reserve(request, NodeName("node-b"), now=0)
+    assert again == AlreadyBound(node=A, granted=True)
+
+
+def test_an_ending_of_what_is_no_longer_reserved_changes_nothing(world: World) -> None:
+    uid = uid_of(world.add_pod(3))
+    before = world.state.all_views()
+    world.state.doubt(uid, A)
+    world.state.undo(uid, A)
+    world.state.confirm(make_allocation("x", make_grant(0)))
+    assert world.state.all_views() == before
+
+
+def test_two_tries_at_once_share_one_reservation(world: World) -> None:
+    pod = world.add_pod(3)
+    request = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))
+    first, second = (world.state.reserve(request, A, now=0) for _ in range(2))
+    assert first == second
+    world.state.undo(uid_of(pod), A)
+    assert world.used() == {"GPU-0": 3}
+    world.state.undo(uid_of(pod), A)
+    assert world.used() == {}

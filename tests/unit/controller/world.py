@@ -1,0 +1,177 @@
+"""A controller without threads: its parts around a fake API server, fed by hand."""
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+from flask.testing import FlaskClient
+
+from controller import books
+from controller.asked import Asked
+from controller.boards import Boards
+from controller.extender.app import Services, create_app
+from controller.extender.bind import Answer, Binder
+from controller.extender.messages import BindArgs
+from controller.metrics import Metrics
+from controller.reconcile.loop import Reconciler
+from controller.state import ClusterState
+from controller.watches import Freshness, NodeSink, PodSink
+from gpushare.identity import NodeName, PodUid
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
+from gpushare.model.allocation import Allocation
+from gpushare.model.ledger import NodeLedger
+from gpushare.units import GIB
+from gpushare.wire import pods as pods_wire
+from tests.builders import Json, make_container, make_inventory, make_node
+from tests.fakes.kube import FakeKube
+
+PODS = "/api/v1/pods"
+NODES = "/api/v1/nodes"
+
+
+@dataclass
+class ManualClock:
+    """Time that passes only when a test says so."""
+
+    at: float = 1000.0
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.at)
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        self.at += seconds
+        return stop.is_set()
+
+
+@dataclass
+class World:
+    """Nodes, pods, and one replica of the controller."""
+
+    api: FakeKube = field(default_factory=FakeKube)
+    clock: ManualClock = field(default_factory=ManualClock)
+    leads: bool = True
+    unready: str = ""
+    _names: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.start_controller()
+
+    def start_controller(self) -> None:
+        """A controller with empty books, as after a restart."""
+        self.state = ClusterState(unit=GIB)
+        self.boards = Boards(self.state, self.clock)
+        self.asked = Asked()
+        self.metrics = Metrics()
+        self.binder = Binder(
+            api=self.api, state=self.state, asked=self.asked, clock=self.clock, leading=lambda: self.leads
+        )
+        self.reconciler = Reconciler(api=self.api, state=self.state, boards=self.boards, clock=self.clock)
+        self.node_sink = NodeSink(self.state, Freshness(self.clock))
+        self.pod_sink = PodSink(self.state, Freshness(self.clock))
+        self._version = ""
+        self._client: FlaskClient | None = None
+
+    def client(self) -> FlaskClient:
+        """The extender's HTTP client."""
+        if self._client is None:
+            self._client = self._make_client()
+        return self._client
+
+    def _make_client(self) -> FlaskClient:
+        services = Services(
+            state=self.state,
+            boards=self.boards,
+            binder=self.binder,
+            asked=self.asked,
+            metrics=self.metrics,
+            clock=self.clock,
+            unready=lambda: self.unready,
+            version="1.2.3",
+        )
+        return create_app(services).test_client()
+
+    # The cluster.
+
+    def add_node(self, name: str, *gib: int) -> None:
+        self.api.seed(NODES, make_node(make_inventory(*gib, node=name)))
+
+    def add_pod(self, *gib: int, name: str = "", namespace: str = "team", **metadata: object) -> JsonObject:
+        """A pod with a container for each amount; 0 asks for nothing."""
+        containers = [make_container(f"c{i}", amount or None) for i, amount in enumerate(gib)]
+        name = name or f"pod-{next(self._names)}"
+        pod: Json = {"metadata": {"name": name, **metadata}, "spec": {"containers": containers}}
+        return self.api.seed(f"/api/v1/namespaces/{namespace}/pods", pod)
+
+    def edit_pod(self, pod: JsonObject, change: Callable[[JsonObject], object]) -> None:
+        self.api.edit(path_of(pod), change)
+
+    def finish(self, pod: JsonObject) -> None:
+        self.edit_pod(pod, lambda found: found["status"].update(phase="Succeeded"))
+
+    # What the watches do, by hand.
+
+    def list_all(self) -> None:
+        """The first lists."""
+        self.node_sink.replace([self.node_sink.keep(node) for node in self.api.objects(NODES)])
+        self.pod_sink.replace([self.pod_sink.keep(pod) for pod in self.api.objects(PODS)])
+        self._version = self.api.get(PODS)["metadata"]["resourceVersion"]
+
+    def see(self) -> None:
+        """All events since the last look."""
+        for path, sink in ((NODES, self.node_sink), (PODS, self.pod_sink)):
+            for event in self.api.watch(path, {"resourceVersion": self._version}, timeout_s=0):
+                kept = sink.keep(event["object"])
+                (sink.remove if event["type"] == "DELETED" else sink.upsert)(kept)
+        self._version = self.api.get(PODS)["metadata"]["resourceVersion"]
+
+    # The scheduler.
+
+    def bind(self, pod: JsonObject, node: str = "node-a") -> Answer:
+        return self.binder.bind(bind_args(pod, node))
+
+    def post(self, path: str, body: object) -> Any:
+        """Ask the extender over HTTP, as kube-scheduler does."""
+        response = self.client().post(f"/gpushare-scheduler/{path}", data=orjson.dumps(body))
+        assert response.status_code == 200
+        return orjson.loads(response.data)
+
+    # The truth.
+
+    def truth(self) -> books.Books:
+        """The books as the API server's objects have them."""
+        return books.recompute(self.api.objects(NODES), self.api.objects(PODS), GIB)
+
+    def ledger(self, node: str = "node-a") -> NodeLedger:
+        """The books of a node as the controller has them."""
+        view = self.state.all_views()[NodeName(node)]
+        assert isinstance(view, NodeLedger)
+        return view
+
+    def used(self, node: str = "node-a") -> dict[str, int]:
+        """GiB held on each GPU in the controller's books."""
+        return {gpu: mib // 1024 for gpu, mib in self.ledger(node).used_mib.items()}
+
+    def held_by(self, pod: JsonObject) -> Allocation | None:
+        """What the API server's copy of a pod says."""
+        return pods_wire.allocation(self.api.read(path_of(pod)), GIB)
+
+
+def path_of(pod: JsonObject) -> str:
+    return kube.pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"])
+
+
+def uid_of(pod: JsonObject) -> PodUid:
+    return PodUid(pod["metadata"]["uid"])
+
+
+def bind_args(pod: JsonObject, node: str = "node-a") -> BindArgs:
+    meta = pod["metadata"]
+    return BindArgs(namespace=meta["namespace"], name=meta["name"], uid=PodUid(meta["uid"]), node=NodeName(node))
