@@ -22,7 +22,7 @@ ANNOTATION_POLICY: Final = "gpushare.dev/gpu-policy"
 LABEL_MANAGED: Final = "gpushare.dev/managed"
 ANNOTATION_TOTALS: Final = "gpushare.dev/limits-are-totals"  # the per-GPU form was multiplied already
 
-# What the controller writes on a pod that waits although it fits: the scheduler looks again at pods whose labels change.
+# What the controller writes on a pod that waits although it fits; kube-scheduler looks again when a label changes.
 LABEL_RETRY: Final = "gpushare.dev/retry"
 
 # What only the controller writes on a pod, in the Binding. `{container}` forms are keyed by container name.

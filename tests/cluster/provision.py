@@ -28,6 +28,9 @@ CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 INSTALL_TIMEOUT_S = 900
 PROGRESS_PERIOD_S = 15
 
+COUPLED = frozenset({"kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubelet"})
+"""Programs that work together in one version only."""
+
 COMMAND_PACKAGES = {
     "etcd": "etcd-server",
     "containerd": "containerd",
@@ -97,10 +100,14 @@ def provision(say: Say = say_nothing) -> Programs:
             paths[name] = found
     if missing:
         directory = _cached_or_built(say)
-        # One version for all: components of two releases do not work together in general, so a partial find on
-        # PATH is not mixed with built ones, while what the user pointed at explicitly always is used.
+        # One version for all that must fit together; a proxy or a kubectl of another version does.
+        mixable = not COUPLED & set(missing)
+        if not mixable and any(_is_asset(paths[name]) for name in KUBERNETES if name in paths):
+            say(
+                f"KUBEBUILDER_ASSETS lacks {', '.join(sorted(COUPLED & set(missing)))}: built Kubernetes is used instead"
+            )
         for name in KUBERNETES:
-            if name in missing or not _is_asset(paths[name]):
+            if name in missing or not (mixable and _is_asset(paths[name])):
                 paths[name] = directory / name
     cni = next((path for path in CNI_DIRECTORIES if (path / "ptp").exists()), None)
     if cni is None:

@@ -1,0 +1,23 @@
+"""`make bench`: every measurement of docs/performance.md, one after another."""
+
+import subprocess
+import sys
+
+PROGRAMS = (
+    ("device plugin: process start to registered, and memory", ["bench.plugin_start"]),
+    ("filter: 1,000 and 5,000 nodes of 8 GPUs", ["bench.filter"]),
+    ("bind: the controller alone, API server in memory", ["bench.bind_fake"]),
+    ("bind: real API server and etcd", ["bench.bind"]),
+)
+
+
+def main() -> int:
+    for title, arguments in PROGRAMS:
+        print(f"\n== {title}", flush=True)
+        if subprocess.run([sys.executable, "-m", *arguments], check=False).returncode != 0:
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

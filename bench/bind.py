@@ -1,0 +1,96 @@
+"""Binds a second against a real API server and etcd. Asserts nothing; needs root, for the cluster.
+
+python -m bench.bind [PODS]
+"""
+
+import concurrent.futures
+import json
+import statistics
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from bench.cluster import GPUS, inventory
+from controller import records
+from controller.asked import Asked
+from controller.extender.bind import Binder
+from controller.extender.messages import BindArgs
+from controller.state import ClusterState
+from gpushare.identity import NodeName
+from gpushare.kube import client
+from gpushare.kube.client import RestClient
+from gpushare.runtime.clock import SystemClock
+from gpushare.units import GIB
+from gpushare.wire import pods as pods_wire
+from tests.builders import make_container, make_node
+from tests.cluster.cluster import Cluster
+
+NODES = 100
+PODS = "/api/v1/namespaces/default/pods"
+
+
+def create(api: RestClient, count: int, prefix: str) -> list[BindArgs]:
+    """Pods that no scheduler touches, and where to bind them."""
+
+    def one(i: int) -> BindArgs:
+        container = make_container(gpu_mem=1)
+        spec = {"schedulerName": "none", "containers": [container], "automountServiceAccountToken": False}
+        name = f"{prefix}-{i}"
+        made = api.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+        ref = pods_wire.ref(made)
+        return BindArgs(namespace="default", name=name, uid=ref.uid, node=NodeName(f"bench-{i % NODES}"))
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        return list(pool.map(one, range(count)))
+
+
+def measure(api: RestClient, count: int, streams: int) -> None:
+    state = ClusterState(unit=GIB)
+    state.replace_nodes([records.node_record(make_node(inventory(f"bench-{i}"))) for i in range(NODES)])
+    asked = Asked()
+    binder = Binder(api=api, state=state, asked=asked, clock=SystemClock(), leading=lambda: True)
+    args = create(api, count, f"p{streams}")
+    for pod in api.get(PODS, {"limit": str(2 * count)}, timeout_s=60)["items"]:
+        if (request := pods_wire.request(pod, GIB)) is not None:
+            asked.remember(request)
+
+    def bind(one: BindArgs) -> float:
+        started = time.perf_counter()
+        answer = binder.bind(one)
+        if answer.error:
+            raise SystemExit(answer.error)
+        return (time.perf_counter() - started) * 1000
+
+    started = time.perf_counter()
+    with concurrent.futures.ThreadPoolExecutor(streams) as pool:
+        found = sorted(pool.map(bind, args))
+    rate = count / (time.perf_counter() - started)
+    print(
+        f"{streams} streams: {rate:6.0f} binds a second, p50 {statistics.median(found):.1f} ms,"
+        f" p99 {found[int(count * 0.99)]:.1f} ms ({NODES} nodes of {GPUS} GPUs)",
+        flush=True,
+    )
+
+
+def requests(audit_log: Path) -> Counter[str]:
+    """Bindings that the API server saw."""
+    entries = map(json.loads, audit_log.read_text().splitlines())
+    seen = (entry.get("objectRef") or {} for entry in entries if entry["stage"] == "ResponseComplete")
+    return Counter(str(reference.get("subresource")) for reference in seen if reference.get("subresource") == "binding")
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    with Cluster(nodes=1, audit=True, say=print) as cluster:
+        api = client.connect(str(cluster.kubeconfig))
+        for i in range(NODES):
+            api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"bench-{i}"}})
+        for streams in (1, 8):
+            measure(api, count, streams)
+        print(f"requests for each pod: {sum(requests(cluster.audit_log).values()) / (2 * count):g}")
+        api.close()
+
+
+if __name__ == "__main__":
+    main()
