@@ -103,9 +103,8 @@ def provision(say: Say = say_nothing) -> Programs:
         # One version for all that must fit together; a proxy or a kubectl of another version does.
         mixable = not COUPLED & set(missing)
         if not mixable and any(_is_asset(paths[name]) for name in KUBERNETES if name in paths):
-            say(
-                f"KUBEBUILDER_ASSETS lacks {', '.join(sorted(COUPLED & set(missing)))}: built Kubernetes is used instead"
-            )
+            lacking = ", ".join(sorted(COUPLED & set(missing)))
+            say(f"KUBEBUILDER_ASSETS lacks {lacking}: built Kubernetes is used instead")
         for name in KUBERNETES:
             if name in missing or not (mixable and _is_asset(paths[name])):
                 paths[name] = directory / name

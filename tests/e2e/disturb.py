@@ -9,6 +9,8 @@ from pathlib import Path
 
 from gpushare import names
 from gpushare.kube import api as kube
+from tests.cluster.node import Node
+from tests.cluster.process import ClusterError
 from tests.e2e.system import Json, System
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
@@ -68,6 +70,21 @@ def wait_for_new_leader(system: System, done: threading.Event, timeout_s: float 
                 return
         time.sleep(0.25)
     assert done.is_set(), f"no new leader in {timeout_s} s"
+
+
+def restart_kubelet(node: Node) -> None:
+    """Restart a node's kubelet as systemd does, again and again until it stays.
+
+    Kubelet 1.20 gives up at its start when mounts change while it reads them, which they do while pods start.
+    """
+    for _ in range(20):
+        node.restart_kubelet()
+        try:
+            node.wait_kubelet()
+        except ClusterError:
+            continue
+        return
+    raise AssertionError(f"the kubelet of {node.name} does not stay")
 
 
 def kill_plugin(system: System, node: str) -> None:

@@ -58,7 +58,7 @@ def test_a_kubelet_restart_in_the_middle_changes_nothing(system: System, namespa
     def restart(_done: threading.Event) -> None:
         for node in system.cluster.nodes:
             disturb.wait_for_bound(system, namespace, 40)
-            node.restart_kubelet()
+            disturb.restart_kubelet(node)
 
     run_disturbed(system, namespace, equal_pods(), restart)
 
