@@ -11,6 +11,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 USABLE  := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 CODE    := gpushare webhook controller deviceplugin certs gpushare_cli
+PURE    := gpushare.names gpushare.identity gpushare.units gpushare.errors gpushare.model gpushare.wire gpushare.placement
 CHECKED := $(CODE) tests $(wildcard bench)
 
 .NOTPARALLEL:
@@ -46,8 +47,8 @@ fmt: setup ## format the code
 	$(BIN)/ruff format $(CHECKED)
 	$(BIN)/ruff check --fix-only $(CHECKED)
 
-unit: setup ## tests that need no cluster: unit, property, integration, manifests, documentation
-	$(BIN)/pytest -q -m 'not e2e'
+unit: setup ## tests that need no cluster; the pure part must be covered whole
+	$(BIN)/pytest -q -m 'not e2e' $(addprefix --cov=,$(PURE)) --cov-branch --cov-fail-under=100 --cov-report=term:skip-covered
 
 e2e: setup ## end-to-end tests on a real cluster on this machine (root on Linux)
 	@if [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ]; then \

@@ -7,7 +7,7 @@ from gpushare.model.allocation import Grant
 
 
 class RefusalReason(Enum):
-    """Stable reasons for events, metrics and programs; the message is for people."""
+    """Stable reasons for programs; the message is for people."""
 
     NO_INVENTORY = "NoInventory"
     NO_HEALTHY_GPU = "NoHealthyGpu"

@@ -10,6 +10,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import marshal
+import multiprocessing
 import os
 import re
 import subprocess
@@ -235,7 +236,9 @@ def _compiled(entries: Mapping[str, Entry]) -> dict[str, Entry]:
     modules = [(name, str(entry.source)) for name, entry in entries.items() if name.endswith(".py") and entry.source]
     batches = list(_batches(modules, 200))
     found: dict[str, Entry] = {}
-    with concurrent.futures.ProcessPoolExecutor() as pool:
+    # Not forked: the process may have threads already, of which a fork would copy the locks only.
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(mp_context=context) as pool:
         for compiled in pool.map(_compile, batches):
             found.update({name: Entry(data=data) for name, data in compiled})
     return found

@@ -37,9 +37,27 @@ def test_the_settings_page_is_the_one_that_the_code_makes() -> None:
     assert text("docs/reference/settings.md") == generate.page(), "run `make docs`"
 
 
-@pytest.mark.parametrize("reason", [*RefusalReason, *decide.Reason], ids=lambda reason: reason.value)
-def test_every_reason_has_its_line_in_the_troubleshooting_page(reason: RefusalReason | decide.Reason) -> None:
+@pytest.mark.parametrize("reason", [*decide.Reason], ids=lambda reason: reason.value)
+def test_every_reason_of_the_plugin_has_its_line_in_the_troubleshooting_page(reason: decide.Reason) -> None:
     assert f"\n| `{reason.value}` |" in text("docs/troubleshoot.md")
+
+
+PHRASES = {
+    RefusalReason.INSUFFICIENT_GPU_MEMORY: "; free per GPU on ",
+    RefusalReason.TOO_FEW_GPUS: " GPUs; ",
+    RefusalReason.NO_HEALTHY_GPU: " has no healthy GPU (",
+    RefusalReason.NO_INVENTORY: " has no GPU inventory",
+    RefusalReason.UNIT_MISMATCH: " counts ",
+    RefusalReason.SEARCH_TOO_LONG: "; no fit on ",
+}
+
+
+@pytest.mark.parametrize("reason", [*RefusalReason], ids=lambda reason: reason.value)
+def test_every_refusal_is_explained_in_the_words_that_users_see(reason: RefusalReason) -> None:
+    phrase = PHRASES[reason]
+    said_by = [ROOT / "gpushare/placement/explain.py", *(ROOT / "controller").glob("*.py")]
+    assert any(phrase in source.read_text(encoding="utf-8") for source in said_by)
+    assert phrase in text("docs/troubleshoot.md")
 
 
 @pytest.mark.parametrize("reason", [refusals.REASON, apply.REASON_UNSCHEDULABLE, apply.REASON_UNREADABLE])

@@ -1,0 +1,82 @@
+"""What the users wrote runs as they wrote it, and the table shows it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpushare import names
+from tests.cluster import installation
+from tests.e2e import checks
+from tests.e2e.system import Json, System, is_ready
+
+pytestmark = pytest.mark.e2e
+SAMPLES = installation.ROOT / "manifests" / "samples"
+PODS = 3 + 6  # the StatefulSet's replicas, and one of each other sample
+
+
+@pytest.fixture
+def samples(system: System, namespace: str) -> list[Json]:
+    """All samples, running."""
+    system.cluster.kubectl("apply", "-n", namespace, "-f", str(SAMPLES))
+    return system.all_running(namespace, PODS)
+
+
+def test_every_sample_runs_and_sees_exactly_its_gpus(system: System, namespace: str, samples: list[Json]) -> None:
+    checks.every_container_sees_exactly_its_gpus(system, namespace, samples)
+    environments = system.environments(namespace)
+    four = environments["gpus-by-annotation", "main"]
+    assert len(set(four[names.ENV_VISIBLE_DEVICES].split(","))) == 4
+    assert four[names.ENV_MPS_MEMORY_LIMIT] == "0=3072M,1=3072M,2=3072M,3=3072M"
+    assert four[names.ALIYUN_CONTAINER] == "12"
+    two = environments["gpus-by-label", "main"]
+    assert (len(set(two[names.ENV_VISIBLE_DEVICES].split(","))), two[names.ENV_MPS_MEMORY_LIMIT]) == (
+        2,
+        "0=4096M,1=4096M",
+    )
+    system.cluster.kubectl("delete", "-n", namespace, "-f", str(SAMPLES), "--wait=false")
+
+
+def test_kubectl_inspect_gpushare_shows_what_pods_hold(system: System, namespace: str, samples: list[Json]) -> None:
+    total = sum(
+        entry["memoryMiB"] * len(entry["gpus"]) // 1024
+        for pod in samples
+        for entry in json.loads(pod["metadata"]["annotations"][names.ANNOTATION_ALLOCATION])["containers"]
+    )
+    shown = inspect(system)
+    capacity = sum(ledger.inventory.total_units for ledger in system.ledgers().values())
+    assert f"\n{total}/{capacity} ({100 * total // capacity}%)" in shown
+    detail = inspect(system, "-d", system.cluster.nodes[0].name)
+    on_node = [pod["metadata"]["name"] for pod in samples if pod["spec"]["nodeName"] == system.cluster.nodes[0].name]
+    assert on_node
+    assert all(name in detail for name in on_node)
+    system.cluster.kubectl("delete", "-n", namespace, "-f", str(SAMPLES), "--wait=false")
+
+
+def inspect(system: System, *arguments: str) -> str:
+    """`kubectl inspect gpushare`, found by kubectl as its plug-in."""
+    scripts = str(Path(sys.executable).parent)
+    environment = {"KUBECONFIG": str(system.cluster.kubeconfig), "PATH": f"{scripts}:{os.defpath}", "HOME": "/nowhere"}
+    argv = [str(system.cluster.program("kubectl")), "inspect", "gpushare", *arguments]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_pod_that_is_deleted_and_made_anew_gets_a_new_allocation(system: System, namespace: str) -> None:
+    """StatefulSets reuse names: identity is the uid."""
+    system.cluster.kubectl("apply", "-n", namespace, "-f", str(SAMPLES / "binpack-1.yaml"))
+    system.all_running(namespace, 3)
+    before = system.pod(namespace, "binpack-1-0")["metadata"]["uid"]
+    for _ in range(3):
+        system.cluster.kubectl("delete", "pod", "-n", namespace, "binpack-1-0", "--grace-period=1")
+    system.eventually(
+        "made anew",
+        lambda: (pod := system.pod(namespace, "binpack-1-0"))["metadata"]["uid"] != before and is_ready(pod),
+    )
+    checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 3))
+    checks.the_controllers_books_equal_the_pods(system)
+    system.cluster.kubectl("delete", "-n", namespace, "-f", str(SAMPLES / "binpack-1.yaml"), "--wait=false")
