@@ -61,7 +61,7 @@ class System:
             time.sleep(POLL_S)
 
     def all_running(self, namespace: str, count: int, timeout_s: float = 300.0) -> list[Json]:
-        """Wait until so many pods run with every container ready."""
+        """Wait until so many pods run with every container ready; these pods."""
 
         def waiting() -> str:
             pods = self.pods(namespace)
@@ -73,7 +73,7 @@ class System:
             if time.monotonic() > end:
                 raise AssertionError(f"{lacking}\n{self.events(namespace)[-20:]}")
             time.sleep(POLL_S * 2)
-        return self.pods(namespace)
+        return [pod for pod in self.pods(namespace) if is_ready(pod)]
 
     def environments(self, namespace: str, selector: str = "!absent") -> Mapping[tuple[str, str], Mapping[str, str]]:
         """Every container's own environment, from its log: (pod, container) -> variables."""
