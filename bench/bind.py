@@ -13,7 +13,6 @@ from pathlib import Path
 
 from bench.cluster import GPUS, inventory
 from controller import records
-from controller.asked import Asked
 from controller.extender.bind import Binder
 from controller.extender.messages import BindArgs
 from controller.state import ClusterState
@@ -48,12 +47,11 @@ def create(api: RestClient, count: int, prefix: str) -> list[BindArgs]:
 def measure(api: RestClient, count: int, streams: int) -> None:
     state = ClusterState(unit=GIB)
     state.replace_nodes([records.node_record(make_node(inventory(f"bench-{i}"))) for i in range(NODES)])
-    asked = Asked()
-    binder = Binder(api=api, state=state, asked=asked, clock=SystemClock(), leading=lambda: True)
+    binder = Binder(api=api, state=state, clock=SystemClock(), leading=lambda: True)
     args = create(api, count, f"p{streams}")
     for pod in api.get(PODS, {"limit": str(2 * count)}, timeout_s=60)["items"]:
-        if (request := pods_wire.request(pod, GIB)) is not None:
-            asked.remember(request)
+        if (record := records.pod_record(pod, GIB)) is not None:
+            state.upsert_pod(record)
 
     def bind(one: BindArgs) -> float:
         started = time.perf_counter()

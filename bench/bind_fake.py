@@ -10,7 +10,6 @@ import time
 
 from bench.cluster import GPUS, inventory
 from controller import records
-from controller.asked import Asked
 from controller.extender.bind import Binder
 from controller.extender.messages import BindArgs
 from controller.state import ClusterState
@@ -26,7 +25,7 @@ NODES = 100
 def measure(count: int, streams: int) -> None:
     api, state = FakeKube(), ClusterState(unit=GIB)
     state.replace_nodes([records.node_record(make_node(inventory(f"node-{i}"))) for i in range(NODES)])
-    binder = Binder(api=api, state=state, asked=Asked(), clock=SystemClock(), leading=lambda: True)
+    binder = Binder(api=api, state=state, clock=SystemClock(), leading=lambda: True)
     args = []
     for i in range(count):
         pod = make_pod(name=f"pod-{i}")

@@ -21,7 +21,6 @@ import flask
 import orjson
 
 from bench.cluster import filled
-from controller.asked import Asked
 from controller.boards import Boards
 from controller.extender.app import Services, create_app
 from controller.extender.bind import Binder
@@ -40,15 +39,14 @@ class Prepared:
     """An extender over books that were filled by hand."""
 
     def __init__(self, state: ClusterState) -> None:
-        clock, asked = SystemClock(), Asked()
+        clock = SystemClock()
         self.boards = Boards(state, clock)
-        binder = Binder(api=FakeKube(), state=state, asked=asked, clock=clock, leading=lambda: True)
+        binder = Binder(api=FakeKube(), state=state, clock=clock, leading=lambda: True)
         self.app: flask.Flask = create_app(
             Services(
                 state=state,
                 boards=self.boards,
                 binder=binder,
-                asked=asked,
                 metrics=Metrics(),
                 clock=clock,
                 unready=lambda: "",

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 
 import gpushare
-from controller.asked import Asked
 from controller.boards import Boards
 from controller.extender.app import Services, create_app
 from controller.extender.bind import Binder
@@ -43,14 +42,12 @@ class Controller:
             renew_s=settings.renew_seconds,
             retry_s=settings.retry_seconds,
         )
-        self._leadership = Leadership(api=api, clock=clock, elector=elector, state=state, boards=boards)
+        self._leadership = Leadership(api=api, clock=clock, elector=elector, state=state)
         metrics = Metrics()
         metrics.watch(state, _readings(self._leadership))
-        asked = Asked()
         binder = Binder(
             api=api,
             state=state,
-            asked=asked,
             clock=clock,
             leading=self._leadership.leading,
             deadline_s=settings.bind_seconds,
@@ -59,7 +56,6 @@ class Controller:
             Services(
                 state=state,
                 boards=boards,
-                asked=asked,
                 binder=binder,
                 metrics=metrics,
                 clock=clock,

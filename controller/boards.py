@@ -36,7 +36,15 @@ class _Board:
 class Boards:
     """Answers for recently asked kinds of pods. Safe for use by many threads."""
 
-    def __init__(self, state: ClusterState, clock: Clock) -> None:
+    def __init__(self, state: ClusterState, clock: Clock, *, part: int = 1) -> None:
+        """An empty cache.
+
+        Args:
+            state: the books.
+            clock: for the time that a refresh may take.
+            part: divides the limits; a cache beside that of the scheduler's questions is to be small.
+        """
+        self._part = part
         self._state = state
         self._clock = clock
         self._lock = threading.Lock()
@@ -65,8 +73,13 @@ class Boards:
 
     def _refresh(self, board: _Board, shape: RequestShape, first: Iterable[NodeName]) -> None:
         # The books are copied under the state's lock and judged outside of it, so nobody waits for a cold start.
-        changed, board.sequence = self._state.changed_since(board.sequence)
-        for name, view in changed.items():
+        changes = self._state.changed_since(board.sequence)
+        board.sequence = changes.sequence
+        if changes.complete:
+            for name in board.answers.keys() - changes.views.keys():
+                del board.answers[name]
+            board.stale.clear()
+        for name, view in changes.views.items():
             if view is None:
                 board.answers.pop(name, None)
                 board.stale.pop(name, None)
@@ -95,9 +108,9 @@ class Boards:
             return board
 
     def _crowded(self) -> bool:
-        if len(self._boards) > MAX_SHAPES:
+        if len(self._boards) > MAX_SHAPES // self._part:
             return True
-        return sum(len(board.answers) for board in self._boards.values()) > MAX_ENTRIES
+        return sum(len(board.answers) for board in self._boards.values()) > MAX_ENTRIES // self._part
 
 
 def _not_yet(name: NodeName) -> Refused:

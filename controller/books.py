@@ -24,7 +24,10 @@ def recompute(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, An
 
 
 def of_records(nodes: Iterable[NodeRecord], pods: Iterable[PodRecord | None]) -> Books:
-    """The books from what was kept of the objects; nodes without a readable inventory have none."""
+    """The books from what was kept of the objects.
+
+    Nodes without a readable inventory, and those with a pod of which nobody can tell what it holds, have none.
+    """
     on_node: dict[NodeName, list[Bound]] = {}
     for pod in pods:
         if isinstance(pod, Bound):
@@ -32,8 +35,9 @@ def of_records(nodes: Iterable[NodeRecord], pods: Iterable[PodRecord | None]) ->
     result: Books = {}
     for node in nodes:
         if node.inventory is not None:
-            found, _ = records.all_held(on_node.get(node.name, ()), node.inventory.unit)
-            result[node.name] = NodeLedger.of(node.inventory, found)
+            found, problems = records.all_held(on_node.get(node.name, ()), node.inventory.unit)
+            if all(problem.counted for problem in problems.values()):
+                result[node.name] = NodeLedger.of(node.inventory, found)
     return result
 
 

@@ -34,7 +34,6 @@ class Leadership:
         clock: Clock,
         elector: Elector,
         state: ClusterState,
-        boards: Boards,
         quiet_s: float = QUIET_S,
     ) -> None:
         self._api = api
@@ -48,7 +47,8 @@ class Leadership:
         self.nodes = Freshness(clock)
         self.pods = Freshness(clock)
         self._reflectors = self._make_reflectors()
-        self.reconciler = Reconciler(api=api, state=state, boards=boards, clock=clock)
+        # A cache of its own: a thousand kinds of waiting pods must not drive the scheduler's questions out of theirs.
+        self.reconciler = Reconciler(api=api, state=state, boards=Boards(state, clock, part=4), clock=clock)
 
     def start(self, on_lost: Callable[[], None]) -> None:
         """Compete for the lead in the background.

@@ -103,6 +103,6 @@ class _Books(Collector):
         )
         yield GaugeMetricFamily(
             "gpushare_pods_unreadable",
-            "Bound pods whose allocation cannot be read, so that it is not counted",
+            "Bound pods whose allocation cannot be read; their nodes may take no new pods",
             value=len(self._state.problems()),
         )

@@ -17,6 +17,7 @@ from gpushare.model.request import RequestShape
 from gpushare.units import MemoryUnit
 from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pods_wire
+from gpushare.wire import shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +42,11 @@ class Bound:
     ref: PodRef
     node: NodeName
     allocation: Allocation | None = None
-    """What it holds; None if it was given nothing, has given everything back, or `legacy` or `problem` is set."""
+    """What it holds; None if it was given nothing, has given everything back, or only `legacy` or `problem` tells."""
     legacy: JsonObject | None = None
     """The pod, reduced, if another system bound it: its amounts count in the node's unit, which comes separately."""
     problem: str = ""
-    """Why nobody can tell what it holds."""
+    """Why its annotation cannot be read. Without `allocation` nobody can tell what it holds."""
 
 
 PodRecord = Pending | Bound
@@ -64,12 +65,22 @@ class NodeRecord:
 
 
 def pod_record(pod: Mapping[str, Any], unit: MemoryUnit) -> PodRecord | None:
-    """What matters of a pod; None if it asks for no GPU."""
-    if not pods_wire.needs_gpu(pod):
-        return None
-    ref = pods_wire.ref(pod)
-    node = pods_wire.node_of(pod)
-    return _pending(pod, ref, unit) if node is None else _bound(pod, ref, node, unit)
+    """What matters of a pod; None if it asks for no GPU.
+
+    Raises:
+        WireError: it is no pod, or none that can be kept apart from others.
+    """
+    ref, node = pods_wire.ref(pod), pods_wire.node_of(pod)
+    if not ref.uid:
+        raise WireError("metadata.uid: missing")
+    try:
+        if not pods_wire.needs_gpu(pod):
+            return None
+        return _pending(pod, ref, unit) if node is None else _bound(pod, ref, node, unit)
+    except WireError as error:
+        if node is None:
+            return Pending(ref=ref, shape=None, problem=str(error))
+        return Bound(ref=ref, node=node, problem=str(error))
 
 
 def node_record(node: Mapping[str, Any], known: NodeRecord | None = None) -> NodeRecord:
@@ -78,18 +89,30 @@ def node_record(node: Mapping[str, Any], known: NodeRecord | None = None) -> Nod
     Args:
         node: the Node object.
         known: what was known before; returned again if nothing that matters has changed.
+
+    Raises:
+        WireError: it is no node.
     """
-    metadata = node["metadata"]
-    name = NodeName(metadata["name"])
-    published = (metadata.get("annotations") or {}).get(names.ANNOTATION_INVENTORY)
+    name = node_name(node)
+    annotations = shape.mapping(shape.mapping(node, "metadata", "node"), "annotations", "metadata")
+    if names.ANNOTATION_INVENTORY not in annotations:
+        return known if known is not None and known.published is None else NodeRecord(name=name, published=None)
+    published = shape.text(annotations, names.ANNOTATION_INVENTORY, "metadata.annotations")
     if known is not None and known.published == published:
         return known
-    if published is None:
-        return NodeRecord(name=name, published=None)
     try:
         return NodeRecord(name=name, published=published, inventory=inventory_wire.decode(published, name))
     except WireError as error:
         return NodeRecord(name=name, published=published, problem=str(error))
+
+
+def node_name(node: Mapping[str, Any]) -> NodeName:
+    """Which node it is.
+
+    Raises:
+        WireError: it is no node.
+    """
+    return NodeName(shape.needed(shape.mapping(node, "metadata", "node"), "name", "metadata"))
 
 
 def unknown_node(name: NodeName) -> str:
@@ -107,31 +130,42 @@ def held(bound: Bound, unit: MemoryUnit) -> Allocation | None:
     Raises:
         WireError: nobody can tell.
     """
-    if bound.problem:
+    if bound.problem and bound.allocation is None:
         raise WireError(bound.problem)
     if bound.legacy is not None:
         return pods_wire.allocation(bound.legacy, unit)
     return bound.allocation
 
 
-def all_held(bound: Iterable[Bound], unit: MemoryUnit) -> tuple[list[Allocation], dict[PodRef, str]]:
-    """What the pods of one node hold, and why nobody can tell of some."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """An allocation that cannot be read."""
+
+    why: str
+    counted: bool
+    """The pod's other annotations tell what it holds."""
+
+
+def all_held(bound: Iterable[Bound], unit: MemoryUnit) -> tuple[list[Allocation], dict[PodRef, Problem]]:
+    """What the pods of one node hold, and which of their allocations cannot be read."""
     found: list[Allocation] = []
-    problems: dict[PodRef, str] = {}
+    problems: dict[PodRef, Problem] = {}
     for record in bound:
         try:
             allocation = held(record, unit)
         except WireError as error:
-            problems[record.ref] = str(error)
-        else:
-            if allocation is not None:
-                found.append(allocation)
+            problems[record.ref] = Problem(why=str(error), counted=False)
+            continue
+        if allocation is not None:
+            found.append(allocation)
+        if record.problem:
+            problems[record.ref] = Problem(why=record.problem, counted=True)
     return found, problems
 
 
 def _pending(pod: Mapping[str, Any], ref: PodRef, unit: MemoryUnit) -> Pending:
-    retry = (pod["metadata"].get("labels") or {}).get(names.LABEL_RETRY, "")
-    conditions = (pod.get("status") or {}).get("conditions") or ()
+    retry = shape.text(pods_wire.labels(pod), names.LABEL_RETRY, "metadata.labels")
+    conditions = shape.objects(shape.mapping(pod, "status", "pod"), "conditions", "status")
     unschedulable = any(
         condition.get("type") == "PodScheduled"
         and condition.get("status") == "False"
@@ -142,8 +176,8 @@ def _pending(pod: Mapping[str, Any], ref: PodRef, unit: MemoryUnit) -> Pending:
         request = pods_wire.request(pod, unit)
     except InvalidRequestError as error:
         return Pending(ref=ref, shape=None, problem=str(error), unschedulable=unschedulable, retry=retry)
-    shape = request.shape if request else None
-    return Pending(ref=ref, shape=shape, unschedulable=unschedulable, retry=retry)
+    wanted = request.shape if request else None
+    return Pending(ref=ref, shape=wanted, unschedulable=unschedulable, retry=retry)
 
 
 def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, unit: MemoryUnit) -> Bound:
@@ -151,10 +185,8 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, unit: MemoryUnit
         return Bound(ref=ref, node=node)
     annotations = pods_wire.annotations(pod)
     if names.ANNOTATION_ALLOCATION in annotations:
-        try:
-            return Bound(ref=ref, node=node, allocation=pods_wire.allocation(pod, unit))
-        except WireError as error:
-            return Bound(ref=ref, node=node, problem=str(error))
+        found = pods_wire.holding(pod, unit)
+        return Bound(ref=ref, node=node, allocation=found.allocation, problem=found.problem)
     if names.ACK_ALLOCATION in annotations or names.ALIYUN_IDX in annotations:
         return Bound(ref=ref, node=node, legacy=_reduced(pod))
     return Bound(ref=ref, node=node)
@@ -163,6 +195,7 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, unit: MemoryUnit
 def _reduced(pod: Mapping[str, Any]) -> JsonObject:
     """The parts of a pod that `gpushare.wire.legacy` reads."""
     metadata, wanted = pod["metadata"], (names.ACK_ALLOCATION, names.ALIYUN_IDX)
+    containers = shape.objects(pod["spec"], "containers", "spec")
     return {
         "metadata": {
             **{key: metadata[key] for key in ("name", "namespace", "uid") if key in metadata},
@@ -171,8 +204,11 @@ def _reduced(pod: Mapping[str, Any]) -> JsonObject:
         "spec": {
             "nodeName": pod["spec"]["nodeName"],
             "containers": [
-                {"name": container["name"], "resources": {"limits": (container.get("resources") or {}).get("limits")}}
-                for container in pod["spec"].get("containers") or ()
+                {"name": container.get("name"), "resources": {"limits": _limits(container)}} for container in containers
             ],
         },
     }
+
+
+def _limits(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    return shape.mapping(shape.mapping(container, "resources", "container"), "limits", "container.resources")

@@ -5,6 +5,7 @@ whose Binding may still arrive (its reply was lost) is never given back on a gue
 again, and only a look at the pod, long after, ends it.
 """
 
+import heapq
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -85,23 +86,28 @@ class Reservations:
             self.drop(pod, node)
         return nodes
 
-    def doubts(self, now: float, *, after_s: float, known: Container[PodUid]) -> list[Doubt]:
+    def doubts(self, now: float, *, after_s: float, known: Container[PodUid], most: int) -> list[Doubt]:
         """Reservations whose pods are to be looked at now: old ones, and those whose pod nobody knows.
+
+        Those come first that were not looked at for the longest time.
 
         Args:
             now: monotonic time.
             after_s: age at which a reservation is old.
             known: pods that exist, as far as the watch has said.
+            most: how many to give.
         """
+
+        def due(one: Reservation) -> bool:
+            age = now - one.since
+            gone = age >= GONE_GRACE_S and one.allocation.pod.uid not in known
+            return one.senders == 0 and (age >= after_s or gone) and now - one.looked >= LOOK_AGAIN_S
+
         found = []
-        for reservation in self.all():
-            age, allocation = now - reservation.since, reservation.allocation
-            gone = age >= GONE_GRACE_S and allocation.pod.uid not in known
-            if reservation.senders == 0 and (age >= after_s or gone) and now - reservation.looked >= LOOK_AGAIN_S:
-                reservation.looked = now
-                found.append(
-                    Doubt(pod=allocation.pod, node=allocation.node, since=reservation.since, expired=age >= after_s)
-                )
+        for one in heapq.nsmallest(most, filter(due, self.all()), key=lambda one: one.looked):
+            one.looked = now
+            pod, node = one.allocation.pod, one.allocation.node
+            found.append(Doubt(pod=pod, node=node, since=one.since, expired=now - one.since >= after_s))
         return found
 
     def all(self) -> Iterator[Reservation]:

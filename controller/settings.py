@@ -23,6 +23,13 @@ def _policy(text: str) -> Policy:
         raise ValueError(f"write {' or '.join(policy.value for policy in Policy)}") from None
 
 
+def _lease_seconds(text: str) -> float:
+    value = options.positive(text)
+    if value < 1:
+        raise ValueError("write at least 1; a Lease counts whole seconds")
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Scheduler extender for shared GPUs: filter, prioritize and bind. One replica leads, the others wait."""
@@ -43,7 +50,7 @@ class Settings:
     lease: str = options.option(names.LEASE, "name of the leader election's Lease")
     identity: str = options.option("", "name of this candidate in the Lease; empty for the host's name")
     lease_seconds: float = options.option(
-        15.0, "seconds without renewal after which another replica may lead", parse=options.positive
+        15.0, "seconds without renewal after which another replica may lead", parse=_lease_seconds
     )
     renew_seconds: float = options.option(
         10.0, "seconds without a successful renewal after which a leader ends itself", parse=options.positive

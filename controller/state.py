@@ -7,9 +7,10 @@ the watches alone; a Binding changes nothing but its own reservation, so the boo
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from controller import books, records, views
-from controller.records import Bound, NodeRecord, Pending, PodRecord
+from controller.records import Bound, NodeRecord, Pending, PodRecord, Problem
 from controller.reservations import Doubt, Reservation, Reservations
 from controller.views import View
 from gpushare.identity import NodeName, PodRef, PodUid
@@ -17,11 +18,14 @@ from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy, RequestShape
-from gpushare.model.verdict import RefusalReason, Refused, Verdict
+from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
 from gpushare.units import MemoryUnit
 
-__all__ = ["AlreadyBound", "ClusterState", "Doubt", "Reserved", "View"]
+__all__ = ["AlreadyBound", "Changes", "ClusterState", "Doubt", "Reserved", "View"]
+
+TRIES: Final = 5  # to choose GPUs while a node's books stay as they were
+MAX_GONE: Final = 1000  # nodes that are remembered as gone; scaling a cluster up and down makes ever new names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,18 @@ class AlreadyBound:
     granted: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What changed since somebody asked last."""
+
+    views: dict[NodeName, View | None]
+    """None for nodes that are gone."""
+    complete: bool
+    """These are all nodes that there are: some that went are forgotten, and others may not be known any more."""
+    sequence: int
+    """To ask with next."""
+
+
 class ClusterState:
     """See the module. Safe for use by many threads."""
 
@@ -53,9 +69,13 @@ class ClusterState:
         self._on_node: dict[NodeName, dict[PodUid, Bound]] = {}
         self._reservations = Reservations()
         self._views: dict[NodeName, View] = {}
-        self._problems: dict[NodeName, dict[PodRef, str]] = {}
+        self._problems: dict[NodeName, dict[PodRef, Problem]] = {}
         self._changes: dict[NodeName, int] = {}
         """Number of the last change of each node, the oldest first; also of nodes that are gone."""
+        self._gone: dict[NodeName, None] = {}
+        """Nodes in `_changes` that do not exist, in the same order."""
+        self._forgotten = 0
+        """Number of the last change that was dropped from `_changes`."""
         self._sequence = 0
         self._freed = 0
 
@@ -123,26 +143,20 @@ class ClusterState:
             node: where the scheduler wants it.
             now: monotonic time.
         """
-        with self._lock:
-            if (bound := self._bound_to(request.pod.uid)) is not None:
-                return bound
-            view = self._view(node)
-            if isinstance(view, Refused):
-                return view
-            known = self._reservations.get(request.pod.uid, node)
-            if known is None:
-                verdict = place(request.shape, view, self.policy)
-                if isinstance(verdict, Refused):
-                    return verdict
-                allocation = Allocation(pod=request.pod, node=node, grants=verdict.grants)
-                known = Reservation(allocation=allocation, since=now)
-                self._reservations.add(known)
-                self._rebuild({node}, frees=False)
-            elif (refusal := views.lost_gpus(known.allocation, view.inventory)) is not None:
-                return refusal
-            known.senders += 1
-            known.since = now
-            return Reserved(allocation=known.allocation, inventory=view.inventory)
+        for _ in range(TRIES):
+            with self._lock:
+                view = self._view(node)
+                standing = self._standing(request, node, view, now=now)
+            if not isinstance(standing, NodeLedger):
+                return standing
+            # A search for many containers takes long; the books are immutable, so nobody has to wait for it.
+            verdict = self.verdict(request.shape, standing)
+            if isinstance(verdict, Refused):
+                return verdict
+            with self._lock:
+                if self._view(node) is view:
+                    return self._set_aside(request, node, standing, verdict, now=now)
+        return self._reserve_at_once(request, node, now=now)
 
     def confirm(self, allocation: Allocation) -> None:
         """The API server says that the pod is bound like this."""
@@ -174,10 +188,10 @@ class ClusterState:
                 self._reservations.drop(pod, node)
                 self._rebuild({node}, frees=True)
 
-    def doubts(self, now: float) -> list[Doubt]:
-        """Reservations whose pods are to be looked at now."""
+    def doubts(self, now: float, *, most: int) -> list[Doubt]:
+        """Reservations whose pods are to be looked at now, so many at most."""
         with self._lock:
-            return self._reservations.doubts(now, after_s=self._in_doubt_s, known=self._pods)
+            return self._reservations.doubts(now, after_s=self._in_doubt_s, known=self._pods, most=most)
 
     def end(self, doubt: Doubt) -> None:
         """A look at the pod has shown that the Binding did not and will not take effect."""
@@ -189,15 +203,17 @@ class ClusterState:
 
     # Looking.
 
-    def changed_since(self, sequence: int) -> tuple[dict[NodeName, View | None], int]:
-        """Nodes that changed after a sequence number, None for those that are gone, and the number to ask with next."""
+    def changed_since(self, sequence: int) -> Changes:
+        """Nodes that changed after a sequence number; 0 for all."""
         with self._lock:
+            if sequence < self._forgotten:
+                return Changes(views={n: self._view(n) for n in self._nodes}, complete=True, sequence=self._sequence)
             found: dict[NodeName, View | None] = {}
             for name, changed in reversed(self._changes.items()):
                 if changed <= sequence:
                     break
                 found[name] = self._view(name) if name in self._nodes else None
-            return found, self._sequence
+            return Changes(views=found, complete=False, sequence=self._sequence)
 
     def verdict(self, shape: RequestShape, view: View) -> Verdict:
         """Whether a pod fits. Pure."""
@@ -224,8 +240,8 @@ class ClusterState:
         with self._lock:
             return frozenset(self._reservations.of_pod(uid))
 
-    def problems(self) -> dict[PodRef, str]:
-        """Bound pods of which nobody can tell what they hold, and why."""
+    def problems(self) -> dict[PodRef, Problem]:
+        """Bound pods whose allocations cannot be read."""
         with self._lock:
             return {ref: why for on_node in self._problems.values() for ref, why in on_node.items()}
 
@@ -252,7 +268,48 @@ class ClusterState:
         usable = {name: ledger for name, ledger in expected.items() if ledger.inventory.unit == self.unit}
         return books.differences(usable, kept)
 
+    def _reserve_at_once(self, request: PodRequest, node: NodeName, *, now: float) -> Reserved | AlreadyBound | Refused:
+        """As `reserve`, while the books change all the time: one container is placed by sorting a few numbers."""
+        if len(request.shape.containers) > 1:
+            message = f"{node} changed {TRIES} times while GPUs were chosen for {request.pod}; it is tried again"
+            return Refused(RefusalReason.SEARCH_TOO_LONG, message)
+        with self._lock:
+            standing = self._standing(request, node, self._view(node), now=now)
+            if not isinstance(standing, NodeLedger):
+                return standing
+            verdict = self.verdict(request.shape, standing)
+            if isinstance(verdict, Refused):
+                return verdict
+            return self._set_aside(request, node, standing, verdict, now=now)
+
     # Inside the lock.
+
+    def _standing(
+        self, request: PodRequest, node: NodeName, view: View, *, now: float
+    ) -> NodeLedger | Reserved | AlreadyBound | Refused:
+        """What holds before any choice; else the books to choose from."""
+        if (bound := self._bound_to(request.pod.uid)) is not None:
+            return bound
+        if isinstance(view, Refused):
+            return view
+        known = self._reservations.get(request.pod.uid, node)
+        if known is None:
+            return view
+        if (refusal := views.lost_gpus(known.allocation, view.inventory)) is not None:
+            return refusal
+        return _sending(known, view, now=now)
+
+    def _set_aside(
+        self, request: PodRequest, node: NodeName, ledger: NodeLedger, verdict: Placed, *, now: float
+    ) -> Reserved | AlreadyBound:
+        """Keep a choice that was made from the node's books as they are."""
+        if (bound := self._bound_to(request.pod.uid)) is not None:
+            return bound  # meanwhile, to another node
+        allocation = Allocation(pod=request.pod, node=node, grants=verdict.grants)
+        known = Reservation(allocation=allocation, since=now)
+        self._reservations.add(known)
+        self._rebuild({node}, frees=False)
+        return _sending(known, ledger, now=now)
 
     def _bound_to(self, uid: PodUid) -> AlreadyBound | None:
         record = self._pods.get(uid)
@@ -304,10 +361,16 @@ class ClusterState:
             self._problems.pop(name, None)
             if not self._on_node.get(name):
                 self._on_node.pop(name, None)
-            if (record := self._nodes.get(name)) is None:
-                self._views.pop(name, None)
-            else:
+            self._gone.pop(name, None)
+            if (record := self._nodes.get(name)) is not None:
                 self._views[name] = self._look(record)
+                continue
+            self._views.pop(name, None)
+            self._gone[name] = None
+            if len(self._gone) > MAX_GONE:
+                oldest = next(iter(self._gone))
+                del self._gone[oldest]
+                self._forgotten = self._changes.pop(oldest)
 
     def _look(self, record: NodeRecord) -> View:
         reserved = (known.allocation for known in self._reservations.on_node(record.name).values())
@@ -315,3 +378,10 @@ class ClusterState:
         if problems:
             self._problems[record.name] = problems
         return view
+
+
+def _sending(known: Reservation, ledger: NodeLedger, *, now: float) -> Reserved:
+    """One more request sends this choice."""
+    known.senders += 1
+    known.since = now
+    return Reserved(allocation=known.allocation, inventory=ledger.inventory)

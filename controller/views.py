@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from controller import records
-from controller.records import Bound, NodeRecord
+from controller.records import Bound, NodeRecord, Problem
 from gpushare import names
 from gpushare.identity import PodRef
 from gpushare.model.allocation import Allocation
@@ -18,8 +18,8 @@ View = NodeLedger | Refused
 
 def of_node(
     node: NodeRecord, bound: Iterable[Bound], reserved: Iterable[Allocation], unit: MemoryUnit
-) -> tuple[View, dict[PodRef, str]]:
-    """A node's view, and the pods on it of which nobody can tell what they hold.
+) -> tuple[View, dict[PodRef, Problem]]:
+    """A node's view, and the pods on it whose allocations cannot be read.
 
     Args:
         node: what is known of the node.
@@ -36,6 +36,9 @@ def of_node(
             " give both the same memory unit"
         )
         return Refused(RefusalReason.UNIT_MISMATCH, message, permanent=True), problems
+    unknown = next((pod for pod, problem in problems.items() if not problem.counted), None)
+    if unknown is not None:
+        return Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, _unknown(unknown, node, problems[unknown].why)), problems
     return NodeLedger.of(node.inventory, [*reserved, *found]), problems
 
 
@@ -51,6 +54,13 @@ def lost_gpus(allocation: Allocation, inventory: NodeInventory) -> Refused | Non
                 )
                 return Refused(RefusalReason.NO_HEALTHY_GPU, message)
     return None
+
+
+def _unknown(pod: PodRef, node: NodeRecord, why: str) -> str:
+    return (
+        f"{node.name} takes no new pods, because what {pod} holds there cannot be read: {why}; delete that pod, or"
+        " install the version of gpushare that bound it"
+    )
 
 
 def _no_inventory(node: NodeRecord) -> str:

@@ -1,13 +1,20 @@
 """What the watches of nodes and pods feed into the state."""
 
+import logging
 from dataclasses import dataclass, field
+from typing import Final
 
 from controller import records
 from controller.records import NodeRecord, PodRecord
 from controller.state import ClusterState
-from gpushare.identity import NodeName, PodUid
+from gpushare.errors import WireError
+from gpushare.identity import PodUid
 from gpushare.kube.api import JsonObject
+from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
+from gpushare.wire import pods as pods_wire
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -34,22 +41,29 @@ class NodeSink:
     freshness: Freshness
 
     def keep(self, node: JsonObject) -> JsonObject:
-        """Reduce a Node to what matters as soon as it was read."""
-        return {"record": records.node_record(node, self.state.node(NodeName(node["metadata"]["name"])))}
+        """Reduce a Node to what matters as soon as it was read. What is no node is left out."""
+        try:
+            return {"record": records.node_record(node, self.state.node(records.node_name(node)))}
+        except WireError as error:
+            _complain("node", error)
+            return {"record": None}
 
     def replace(self, objects: list[JsonObject]) -> None:
         """See Sink."""
-        self.state.replace_nodes(_record(obj) for obj in objects)
+        found = (_record(obj) for obj in objects)
+        self.state.replace_nodes(record for record in found if record is not None)
         self.freshness.touch()
 
     def upsert(self, obj: JsonObject) -> None:
         """See Sink."""
-        self.state.upsert_node(_record(obj))
+        if (record := _record(obj)) is not None:
+            self.state.upsert_node(record)
         self.freshness.touch()
 
     def remove(self, obj: JsonObject) -> None:
         """See Sink."""
-        self.state.remove_node(_record(obj).name)
+        if (record := _record(obj)) is not None:
+            self.state.remove_node(record.name)
         self.freshness.touch()
 
 
@@ -61,8 +75,12 @@ class PodSink:
     freshness: Freshness
 
     def keep(self, pod: JsonObject) -> JsonObject:
-        """Reduce a Pod to what matters as soon as it was read."""
-        return {"uid": pod["metadata"]["uid"], "record": records.pod_record(pod, self.state.unit)}
+        """Reduce a Pod to what matters as soon as it was read. What is no pod is left out."""
+        try:
+            return {"uid": pods_wire.ref(pod).uid, "record": records.pod_record(pod, self.state.unit)}
+        except WireError as error:
+            _complain("pod", error)
+            return {"uid": PodUid(""), "record": None}
 
     def replace(self, objects: list[JsonObject]) -> None:
         """See Sink."""
@@ -83,8 +101,12 @@ class PodSink:
         self.freshness.touch()
 
 
-def _record(obj: JsonObject) -> NodeRecord:
-    record: NodeRecord = obj["record"]
+def _complain(kind: str, error: WireError) -> None:
+    logs.event(_LOG, "object left out", level=logging.ERROR, kind=kind, error=str(error))
+
+
+def _record(obj: JsonObject) -> NodeRecord | None:
+    record: NodeRecord | None = obj["record"]
     return record
 
 

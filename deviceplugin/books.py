@@ -51,9 +51,9 @@ def _held(others: Iterable[Pod], allocation: Allocation, unit: MemoryUnit) -> It
         if pods.ref(pod).uid == allocation.pod.uid or not pods.holds_gpus(pod):
             continue
         try:
-            other = pods.allocation(pod, unit)
+            other = pods.holding(pod, unit).allocation
         except WireError:
-            continue  # such a pod's own containers are refused
+            continue  # its own containers are refused, and the controller sends no new pods to this node
         if other is not None:
             yield _assumed(pod), other
 

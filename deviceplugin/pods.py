@@ -1,15 +1,20 @@
 """The pods of this node, mirrored by a watch and reduced to what a decision needs."""
 
+import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from gpushare import names
+from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
+from gpushare.runtime import logs
 from gpushare.wire import pods as wire
+from gpushare.wire import shape
 from gpushare.wire.pods import Pod
 
+_LOG: Final = logging.getLogger(__name__)
 PATH: Final = "/api/v1/pods"
 T = TypeVar("T")
 
@@ -20,43 +25,54 @@ def selector(node: NodeName) -> dict[str, str]:
 
 
 def reduce(pod: JsonObject) -> JsonObject:
-    """A pod without what no decision looks at, which is most of it."""
-    meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
-    annotations = meta.get("annotations") or {}
+    """A pod without what no decision looks at, which is most of it. What is no pod becomes an empty one."""
+    try:
+        return _reduced(pod)
+    except WireError as error:
+        logs.event(_LOG, "object left out", level=logging.ERROR, error=str(error))
+        return {"metadata": {"namespace": "", "name": "", "uid": ""}}
+
+
+def _reduced(pod: JsonObject) -> JsonObject:
+    ref, annotations = wire.ref(pod), wire.annotations(pod)
+    spec, status = shape.mapping(pod, "spec", "pod"), shape.mapping(pod, "status", "pod")
     return {
         "metadata": {
-            "namespace": meta.get("namespace", ""),
-            "name": meta.get("name", ""),
-            "uid": meta.get("uid", ""),
+            "namespace": ref.namespace,
+            "name": ref.name,
+            "uid": ref.uid,
             "annotations": {key: value for key, value in annotations.items() if names.is_reserved(key)},
         },
         "spec": {
             "nodeName": spec.get("nodeName"),
             "schedulerName": spec.get("schedulerName"),
-            "initContainers": [_container(container) for container in spec.get("initContainers") or ()],
-            "containers": [_container(container) for container in spec.get("containers") or ()],
+            "initContainers": [_container(container) for container in shape.objects(spec, "initContainers", "spec")],
+            "containers": [_container(container) for container in shape.objects(spec, "containers", "spec")],
         },
         "status": {
             "phase": status.get("phase"),
-            "initContainerStatuses": [_state(report) for report in status.get("initContainerStatuses") or ()],
-            "containerStatuses": [_state(report) for report in status.get("containerStatuses") or ()],
+            "initContainerStatuses": [_state(r) for r in shape.objects(status, "initContainerStatuses", "status")],
+            "containerStatuses": [_state(r) for r in shape.objects(status, "containerStatuses", "status")],
         },
     }
 
 
-def _container(container: JsonObject) -> JsonObject:
-    limits = (container.get("resources") or {}).get("limits") or {}
+def _container(container: Mapping[str, Any]) -> JsonObject:
+    limits = shape.mapping(shape.mapping(container, "resources", "container"), "limits", "container.resources")
     return {
-        "name": container["name"],
+        "name": shape.needed(container, "name", "container"),
         "restartPolicy": container.get("restartPolicy"),
-        "env": [entry for entry in container.get("env") or () if entry.get("name") == names.ENV_VISIBLE_DEVICES],
+        "env": [
+            entry
+            for entry in shape.objects(container, "env", "container")
+            if entry.get("name") == names.ENV_VISIBLE_DEVICES
+        ],
         "resources": {"limits": {key: limits[key] for key in names.MANAGED_RESOURCES if key in limits}},
     }
 
 
-def _state(report: JsonObject) -> JsonObject:
-    state: dict[str, Any] = report.get("state") or {}
-    return {"state": dict.fromkeys(state)}
+def _state(report: Mapping[str, Any]) -> JsonObject:
+    return {"state": dict.fromkeys(shape.mapping(report, "state", "status"))}
 
 
 class PodCache:

@@ -171,7 +171,10 @@ def _node_row(
 def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str]) -> PodRow | None:
     who = pods_wire.ref(pod)
     try:
-        allocation = pods_wire.allocation(pod, inventory.unit)
+        holding = pods_wire.holding(pod, inventory.unit)
+        allocation = holding.allocation
+        if holding.problem:
+            notes.append(f"pod {who}: {holding.problem}; counted by the other annotations of its binding")
     except WireError as error:
         notes.append(f"pod {who}: {error}; counted as pending")
         allocation = None

@@ -9,7 +9,6 @@ import flask
 import orjson
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
-from controller.asked import Asked
 from controller.boards import Boards
 from controller.extender import filter as filtering
 from controller.extender import inspect, messages, prioritize
@@ -37,7 +36,6 @@ class Services:
 
     state: ClusterState
     boards: Boards
-    asked: Asked
     binder: Binder
     metrics: Metrics
     clock: Clock
@@ -125,7 +123,6 @@ class _Verbs:
         request = self._request(args)
         if request is None:
             return messages.filter_result(messages.FilterResult(fits=args.names), args), "no-gpu"
-        self._services.asked.remember(request)
         answers = self._services.boards.answers(request.shape, args.names)
         result = filtering.decide(args.names, answers, self._services.state.reserved_on(request.pod.uid))
         self._services.metrics.filtered(

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
-from controller.asked import Asked
 from controller.extender.messages import BindArgs
 from controller.state import AlreadyBound, ClusterState, Reserved
 from gpushare import errors
@@ -72,7 +71,6 @@ class Binder:
 
     api: KubeApi
     state: ClusterState
-    asked: Asked
     clock: Clock
     leading: Callable[[], bool]
     """Whether this process may write, at this very moment."""
@@ -113,15 +111,16 @@ class Binder:
                 assert_never(reserved)
 
     def _request(self, args: BindArgs) -> PodRequest | Answer:
-        """What the pod asks for: from the watch, or else from the API server."""
+        """What the pod asks for: from the watch, or else from the API server. What the scheduler shows decides nothing.
+
+        The watch shows a pod at the same time to the scheduler and here, so it is read only if the watch lags.
+        """
         ref = PodRef(namespace=args.namespace, name=args.name, uid=args.uid)
         pending = self.state.pending(args.uid)
         if pending is not None:
             if pending.shape is None:
                 return Answer(Outcome.INVALID, pending.problem)
             return PodRequest(pod=ref, shape=pending.shape)
-        if (shape := self.asked.of(args.uid)) is not None:
-            return PodRequest(pod=ref, shape=shape)
         try:
             pod = self.api.get(kube.pod_path(args.namespace, args.name), timeout_s=_READ_S)
             if pods_wire.ref(pod).uid != args.uid:
@@ -133,7 +132,7 @@ class Binder:
             return _gone(args)
         except kube.KubeError as error:
             return Answer(Outcome.API_ERROR, f"pod {ref} could not be read: {error}; it is tried again")
-        except errors.InvalidRequestError as error:
+        except (errors.InvalidRequestError, WireError) as error:
             return Answer(Outcome.INVALID, str(error))
 
     def _deliver(self, args: BindArgs, reserved: Reserved) -> Answer:

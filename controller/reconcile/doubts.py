@@ -4,6 +4,7 @@ import logging
 from typing import Final
 
 from controller.state import ClusterState, Doubt
+from gpushare.errors import WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime import logs
@@ -11,15 +12,18 @@ from gpushare.runtime.clock import Clock
 from gpushare.wire import pods as pods_wire
 
 _LOG: Final = logging.getLogger(__name__)
+MAX_LOOKS: Final = 20  # a tick
 
 
 def settle(*, api: KubeApi, state: ClusterState, clock: Clock) -> None:
-    """Look at the pods of old reservations and give back what was never bound."""
-    for doubt in state.doubts(clock.monotonic()):
+    """Look at the pods of a few old reservations and give back what was never bound."""
+    for doubt in state.doubts(clock.monotonic(), most=MAX_LOOKS):
         try:
             over = _is_over(doubt, api)
-        except kube.KubeError as error:
+        except (kube.KubeError, WireError) as error:
             logs.event(_LOG, "doubt kept", level=logging.WARNING, pod=str(doubt.pod), node=doubt.node, error=str(error))
+            if isinstance(error, kube.UnreachableError):
+                return  # each further look would wait for its whole deadline, and so would all other chores
             continue
         if over:
             state.end(doubt)

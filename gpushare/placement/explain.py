@@ -1,9 +1,13 @@
 """Refusals in plain words with numbers, for events, `kubectl describe pod` and the command line."""
 
+from typing import Final
+
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, RequestShape
 from gpushare.placement.search import MAX_STEPS
+
+MAX_NAMED: Final = 8  # containers; the message is repeated for every node
 
 
 def no_healthy_gpu(ledger: NodeLedger) -> str:
@@ -48,7 +52,10 @@ def search_too_long(shape: RequestShape, ledger: NodeLedger) -> str:
 def _wishes(shape: RequestShape, ledger: NodeLedger) -> str:
     if len(shape.containers) == 1:
         return _wish(shape.containers[0], ledger)
-    return " + ".join(f"{_wish(container, ledger)} ({container.container})" for container in shape.containers)
+    named = shape.containers[:MAX_NAMED]
+    text = " + ".join(f"{_wish(container, ledger)} ({container.container})" for container in named)
+    more = len(shape.containers) - len(named)
+    return f"{text} + {more} more container{'s' if more > 1 else ''}" if more else text
 
 
 def _wish(container: ContainerRequest, ledger: NodeLedger) -> str:

@@ -1,19 +1,19 @@
 """Find GPUs for several containers at once. The search is complete: if a fit exists, it is found.
 
 Greedy best fit is not enough: GPUs with 6 and 4 GiB free refuse 3 + 3 + 4 if the first two containers are put apart.
-States that differ only by which of several equal GPUs was taken are tried once, so real pods need few steps.
+Equal GPUs are chosen by number and not one by one, and what was found to be hopeless is not tried twice, so real pods
+need few steps. The work is counted, not timed, so that the same question always has the same answer.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from gpushare.identity import GpuUuid
 from gpushare.model.request import ContainerKind, ContainerRequest
 from gpushare.placement.score import Ranking
 
-MAX_STEPS: Final = 20_000  # a pod made to be hard must not stop the scheduler
+MAX_STEPS: Final = 40_000  # looks at a GPU, some 50 ms; a pod made to be hard must not stop the scheduler
 
 
 class SearchTooLongError(Exception):
@@ -22,13 +22,22 @@ class SearchTooLongError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """One GPU during the search."""
+    """One GPU."""
 
     uuid: GpuUuid
     index: int
     free_mib: int
-    held: tuple[int, ...] = ()
-    """Positions of the containers that were put here, in the order in which they start."""
+
+
+Load = tuple[int, int, tuple[int, ...]]
+"""Free MiB of a GPU before the pod, MiB of the pod's app containers on it, and positions of its other containers there.
+
+GPUs with equal loads are alike for the rest of the search. App containers only add up; init containers and sidecars
+keep their place, because what they need depends on the sidecars that start before them.
+"""
+Loads = tuple[Load, ...]
+Choice = tuple[int, ...]
+"""Places in the list of bins."""
 
 
 def find(
@@ -39,76 +48,147 @@ def find(
     Raises:
         SearchTooLongError: after MAX_STEPS.
     """
-    return _Search(containers, ranking).run(tuple(bins))
+    if not _may_fit(containers, bins):
+        return None
+    return _Search(containers, bins, ranking).run()
+
+
+def _may_fit(containers: Sequence[ContainerRequest], bins: Sequence[Bin]) -> bool:
+    """What must hold for any fit, by arithmetic alone: it answers for most full nodes."""
+    together = sum(wish.memory_mib * wish.gpu_count for wish in containers if wish.kind is not ContainerKind.INIT)
+    if together > sum(one.free_mib for one in bins):
+        return False
+    wishes = {(wish.memory_mib, wish.gpu_count) for wish in containers}
+    return all(sum(one.free_mib >= memory for one in bins) >= count for memory, count in wishes)
 
 
 class _Search:
-    def __init__(self, containers: Sequence[ContainerRequest], ranking: Ranking) -> None:
+    def __init__(self, containers: Sequence[ContainerRequest], bins: Sequence[Bin], ranking: Ranking) -> None:
         self._containers = containers
+        self._bins = bins
         self._ranking = ranking
         # The largest first: they have the fewest places, so a dead end shows early.
         self._order = sorted(
             range(len(containers)), key=lambda i: (-containers[i].gpu_count, -containers[i].memory_mib, i)
         )
+        self._left = self._what_is_left()
         self._steps = 0
-        self._dead: set[object] = set()
-        self._chosen: dict[int, tuple[GpuUuid, ...]] = {}
+        self._dead: set[tuple[int, Loads]] = set()
 
-    def run(self, bins: tuple[Bin, ...]) -> tuple[tuple[GpuUuid, ...], ...] | None:
-        if not self._place(0, bins):
-            return None
-        return tuple(self._chosen[i] for i in range(len(self._containers)))
+    def run(self) -> tuple[tuple[GpuUuid, ...], ...] | None:
+        """Depth first, without recursion: a pod may have more containers than there are stack frames."""
+        loads: Loads = tuple((one.free_mib, 0, ()) for one in self._bins)
+        path = [(loads, self._choices(0, loads))]
+        chosen: list[Choice] = []
+        while path:
+            loads, choices = path[-1]
+            taken = next(choices, None)
+            if taken is None:
+                self._dead.add((len(path) - 1, tuple(sorted(loads))))
+                path.pop()
+                if chosen:
+                    chosen.pop()
+                continue
+            depth = len(path)
+            if depth == len(self._order):
+                return self._result([*chosen, taken])
+            after = self._after(loads, self._order[depth - 1], taken)
+            if not self._is_dead(depth, after):
+                chosen.append(taken)
+                path.append((after, self._choices(depth, after)))
+        return None
 
-    def _place(self, depth: int, bins: tuple[Bin, ...]) -> bool:
-        if depth == len(self._order):
-            return True
-        state = (depth, tuple(sorted(self._likeness(b) for b in bins)))
-        if state in self._dead:
-            return False
+    def _result(self, chosen: Sequence[Choice]) -> tuple[tuple[GpuUuid, ...], ...]:
+        by_position = dict(zip(self._order, chosen, strict=True))
+        return tuple(
+            tuple(self._bins[i].uuid for i in by_position[position]) for position in range(len(self._containers))
+        )
+
+    def _choices(self, depth: int, loads: Loads) -> Iterator[Choice]:
+        """Sets of GPUs for one container, best first, one of each kind of equal sets."""
         position = self._order[depth]
-        for taken in self._choices(position, bins):
-            self._steps += 1
-            if self._steps > MAX_STEPS:
-                raise SearchTooLongError
-            self._chosen[position] = tuple(b.uuid for b in taken)
-            names = {b.uuid for b in taken}
-            after = tuple(self._with(b, position) if b.uuid in names else b for b in bins)
-            if self._place(depth + 1, after):
-                return True
-        self._dead.add(state)
-        return False
+        alike: dict[Load, list[int]] = {}
+        for i, load in enumerate(loads):
+            alike.setdefault(load, []).append(i)
+        ranked = []
+        for load, members in alike.items():
+            self._count(len(members) + len(load[2]))
+            if self._peak(self._with(load, position)) <= load[0]:
+                remaining = load[0] - self._peak(load)
+                ranked.append((self._ranking.gpu(remaining, self._bins[members[0]].index), members))
+        ranked.sort(key=lambda pair: pair[0])
+        return self._subsets([members for _, members in ranked], self._containers[position].gpu_count)
 
-    def _choices(self, position: int, bins: tuple[Bin, ...]) -> Iterator[tuple[Bin, ...]]:
-        """Sets of GPUs for one container, best first, one of each group of equal sets."""
-        fitting = [b for b in bins if self._peak(self._with(b, position)) <= b.free_mib]
-        fitting.sort(key=lambda b: self._ranking.gpu(b.free_mib - self._peak(b), b.index))
-        seen: set[object] = set()
-        for taken in itertools.combinations(fitting, self._containers[position].gpu_count):
-            likeness = tuple(sorted(self._likeness(b) for b in taken))
-            if likeness not in seen:
-                seen.add(likeness)
-                yield taken
+    def _subsets(self, groups: Sequence[Sequence[int]], wanted: int) -> Iterator[Choice]:
+        """Choices of so many places that differ by how many come from which group, the most from the first groups."""
+        behind = [0] * (len(groups) + 1)
+        for i in reversed(range(len(groups))):
+            behind[i] = behind[i + 1] + len(groups[i])
+        if behind[0] < wanted:
+            return
+        counts: list[int] = []
+        missing = wanted
+        while True:
+            while len(counts) < len(groups):
+                counts.append(min(missing, len(groups[len(counts)])))
+                missing -= counts[-1]
+            yield tuple(i for group, count in zip(groups, counts, strict=True) for i in group[:count])
+            # The last group that can give one fewer, because those behind it have enough.
+            while counts and (counts[-1] == 0 or missing + 1 > behind[len(counts)]):
+                missing += counts.pop()
+            if not counts:
+                return
+            counts[-1] -= 1
+            missing += 1
 
-    def _with(self, into: Bin, position: int) -> Bin:
-        return replace(into, held=tuple(sorted((*into.held, position))))
+    def _after(self, loads: Loads, position: int, taken: Choice) -> Loads:
+        self._count(sum(1 + len(load[2]) for load in loads))
+        changed = list(loads)
+        for i in taken:
+            changed[i] = self._with(changed[i], position)
+        return tuple(changed)
 
-    def _likeness(self, of: Bin) -> tuple[object, ...]:
-        """Equal for GPUs between which the rest of the search cannot tell.
+    def _is_dead(self, depth: int, loads: Loads) -> bool:
+        """Whether the containers from `depth` on cannot fit, by a sum or because the like was tried before."""
+        demand, smallest = self._left[depth]
+        room = sum(left for load in loads if (left := load[0] - self._running(load)) >= smallest)
+        return room < demand or (depth, tuple(sorted(loads))) in self._dead
 
-        App containers only add up. Init containers and sidecars keep their place, because what they need depends on
-        the sidecars that start before them.
-        """
-        held = [self._containers[i] for i in of.held]
-        apps = sum(wish.memory_mib for wish in held if wish.kind is ContainerKind.APP)
-        early = tuple(i for i, wish in zip(of.held, held, strict=True) if wish.kind is not ContainerKind.APP)
-        return (of.free_mib, apps, early)
+    def _what_is_left(self) -> list[tuple[int, int]]:
+        """For every depth: MiB of all apps and sidecars still to place, and the least that one of them needs."""
+        demand, smallest = 0, 0
+        found = [(demand, smallest)]
+        for position in reversed(self._order):
+            wish = self._containers[position]
+            if wish.kind is not ContainerKind.INIT:
+                demand += wish.memory_mib * wish.gpu_count
+                smallest = min(smallest or wish.memory_mib, wish.memory_mib)
+            found.append((demand, smallest))
+        return found[::-1]
 
-    def _peak(self, of: Bin) -> int:
-        """MiB that the containers in a bin need at their worst moment (see model.allocation.footprint)."""
+    def _count(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > MAX_STEPS:
+            raise SearchTooLongError
+
+    def _with(self, load: Load, position: int) -> Load:
+        free, apps, early = load
+        wish = self._containers[position]
+        if wish.kind is ContainerKind.APP:
+            return free, apps + wish.memory_mib, early
+        return free, apps, tuple(sorted((*early, position)))
+
+    def _running(self, load: Load) -> int:
+        """MiB that a GPU's apps and sidecars hold together."""
+        sidecars = (self._containers[i] for i in load[2])
+        return load[1] + sum(wish.memory_mib for wish in sidecars if wish.kind is ContainerKind.SIDECAR)
+
+    def _peak(self, load: Load) -> int:
+        """MiB that a GPU's containers need at their worst moment (see model.allocation.footprint)."""
         running = peak = 0
-        for i in of.held:
+        for i in load[2]:
             level = running + self._containers[i].memory_mib
             peak = max(peak, level)
             if self._containers[i].kind is not ContainerKind.INIT:
                 running = level
-        return peak
+        return max(peak, running + load[1])

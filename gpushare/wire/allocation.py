@@ -1,5 +1,7 @@
 """`gpushare.dev/allocation` and the annotations derived from it, all written by one Binding."""
 
+import re
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gpushare import names
@@ -8,9 +10,10 @@ from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import ContainerKind
-from gpushare.wire import json
+from gpushare.wire import json, shape
 
 _WHAT: Final = f"annotation {names.ANNOTATION_ALLOCATION}"
+_MIB: Final = re.compile(r"[0-9]{1,15}")
 
 
 def encode(allocation: Allocation) -> str:
@@ -44,6 +47,37 @@ def decode(text: str, pod: PodRef) -> Allocation:
         node=NodeName(json.text(value, "node", _WHAT)),
         grants=tuple(_grant(entry) for entry in json.objects(value, "containers", _WHAT)),
     )
+
+
+def of_containers(
+    annotations: Mapping[str, str], containers: Iterable[str], *, pod: PodRef, node: NodeName
+) -> Allocation:
+    """The same decision from the annotations of each container, if the annotation of the pod cannot be read.
+
+    They do not tell kinds of containers, so all shares are added up: never less than the pod holds.
+
+    Args:
+        annotations: of the pod.
+        containers: those that ask for GPUs.
+        pod: the pod.
+        node: where it is.
+
+    Raises:
+        WireError: they do not tell of all these containers.
+    """
+    grants = tuple(_container_grant(annotations, ContainerName(container)) for container in containers)
+    return Allocation(pod=pod, node=node, grants=grants)
+
+
+def _container_grant(annotations: Mapping[str, str], container: ContainerName) -> Grant:
+    devices, memory = names.PREFIX_DEVICES + container, names.PREFIX_MEMORY + container
+    gpus = shape.text(annotations, devices, "metadata.annotations").split(",")
+    if not all(gpus) or len(set(gpus)) != len(gpus):
+        raise WireError(f"annotation {devices}: expected UUIDs of different GPUs, found {annotations.get(devices)!r}")
+    mib = shape.text(annotations, memory, "metadata.annotations")
+    if _MIB.fullmatch(mib) is None:
+        raise WireError(f"annotation {memory}: expected a number of MiB, found {annotations.get(memory)!r:.100}")
+    return Grant(container=container, gpus=tuple(GpuUuid(gpu) for gpu in gpus), memory_mib=int(mib))
 
 
 def _grant(entry: json.JsonObject) -> Grant:

@@ -8,7 +8,7 @@ from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.units import MemoryUnit
-from gpushare.wire import json
+from gpushare.wire import json, shape
 
 
 def encode(inventory: NodeInventory) -> str:
@@ -56,9 +56,12 @@ def of_node(node: Mapping[str, Any]) -> NodeInventory | None:
     Raises:
         WireError: there is one, but it cannot be read.
     """
-    metadata = node["metadata"]
-    text = (metadata.get("annotations") or {}).get(names.ANNOTATION_INVENTORY)
-    return None if text is None else decode(text, NodeName(metadata["name"]))
+    metadata = shape.mapping(node, "metadata", "node")
+    annotations = shape.mapping(metadata, "annotations", "metadata")
+    if names.ANNOTATION_INVENTORY not in annotations:
+        return None
+    text = shape.text(annotations, names.ANNOTATION_INVENTORY, "metadata.annotations")
+    return decode(text, NodeName(shape.needed(metadata, "name", "metadata")))
 
 
 def _index(gpu: Gpu) -> int:

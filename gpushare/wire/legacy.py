@@ -1,7 +1,8 @@
 """Allocations that Aliyun gpushare or ACK wrote, so that their running pods are counted after a change of system."""
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import orjson
 
@@ -10,6 +11,10 @@ from gpushare.errors import WireError
 from gpushare.identity import ContainerName, NodeName, PodRef, by_index
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.units import MemoryUnit
+from gpushare.wire import shape
+
+_INDEX: Final = re.compile(r"[0-9]{1,4}")
+_AMOUNT: Final = re.compile(r"[0-9]{1,10}")
 
 
 def allocation(pod: Mapping[str, Any], ref: PodRef, node: NodeName, unit: MemoryUnit) -> Allocation | None:
@@ -18,61 +23,66 @@ def allocation(pod: Mapping[str, Any], ref: PodRef, node: NodeName, unit: Memory
     Raises:
         WireError: such an annotation is there, but cannot be read.
     """
-    annotations = pod["metadata"].get("annotations") or {}
+    annotations = shape.mapping(shape.mapping(pod, "metadata", "pod"), "annotations", "metadata")
+    containers = shape.objects(shape.mapping(pod, "spec", "pod"), "containers", "spec")
     if names.ACK_ALLOCATION in annotations:
-        grants = _ack(annotations[names.ACK_ALLOCATION], pod, unit)
+        grants = _ack(shape.text(annotations, names.ACK_ALLOCATION, "metadata.annotations"), containers, unit)
     elif names.ALIYUN_IDX in annotations:
-        grants = _aliyun(annotations[names.ALIYUN_IDX], pod, unit)
+        grants = _aliyun(shape.text(annotations, names.ALIYUN_IDX, "metadata.annotations"), containers, unit)
     else:
         return None
     return Allocation(pod=ref, node=node, grants=grants)
 
 
-def _aliyun(index: str, pod: Mapping[str, Any], unit: MemoryUnit) -> tuple[Grant, ...]:
+def _aliyun(index: str, containers: Sequence[Mapping[str, Any]], unit: MemoryUnit) -> tuple[Grant, ...]:
     what = f"annotation {names.ALIYUN_IDX}"
-    if not index.isdecimal():
-        raise WireError(f"{what}: expected the number of a GPU, found {index!r}")
+    if _INDEX.fullmatch(index) is None:
+        raise WireError(f"{what}: expected the number of a GPU, found {index!r:.100}")
     grants = []
-    for container in pod["spec"].get("containers") or ():
-        limits = (container.get("resources") or {}).get("limits") or {}
+    for i, container in enumerate(containers):
+        path = f"spec.containers[{i}]"
+        limits = shape.mapping(shape.mapping(container, "resources", path), "limits", f"{path}.resources")
         if names.GPU_MEM not in limits:
             continue
+        name = shape.needed(container, "name", path)
         # The spec, not ALIYUN_COM_GPU_MEM_POD: a tenant can edit that annotation, but not the spec.
         try:
             amount = units.parse_amount(limits[names.GPU_MEM])
         except ValueError as error:
-            raise WireError(f"{what}: container {container['name']}: {error}") from error
+            raise WireError(f"{what}: container {name}: {error}") from error
         grants.append(
-            Grant(
-                container=ContainerName(container["name"]),
-                gpus=(by_index(int(index)),),
-                memory_mib=unit.to_mib(amount),
-            )
+            Grant(container=ContainerName(name), gpus=(by_index(int(index)),), memory_mib=unit.to_mib(amount))
         )
     return tuple(grants)
 
 
-def _ack(text: str, pod: Mapping[str, Any], unit: MemoryUnit) -> tuple[Grant, ...]:
+def _ack(text: str, containers: Sequence[Mapping[str, Any]], unit: MemoryUnit) -> tuple[Grant, ...]:
     """Read `{"<container index>": {"<GPU index>": <units>}}`."""
     what = f"annotation {names.ACK_ALLOCATION}"
-    containers = pod["spec"].get("containers") or ()
     try:
         value = orjson.loads(text)
         return tuple(
             Grant(
-                container=ContainerName(containers[int(container)]["name"]),
-                gpus=(by_index(_natural(gpu)),),
-                memory_mib=unit.to_mib(_natural(amount)),
+                container=ContainerName(shape.needed(containers[_index(container)], "name", f"container {container}")),
+                gpus=(by_index(_index(gpu)),),
+                memory_mib=unit.to_mib(_amount(amount)),
             )
             for container, shares in value.items()
             for gpu, amount in shares.items()
         )
-    except (ValueError, TypeError, AttributeError, LookupError) as error:
-        raise WireError(f"{what}: expected container index, GPU index and units, found {text!r} ({error})") from error
+    except (ValueError, AttributeError, LookupError) as error:
+        problem = f"expected container index, GPU index and units, found {text!r:.200}"
+        raise WireError(f"{what}: {problem} ({error!s:.200})") from error
 
 
-def _natural(value: object) -> int:
-    number = int(str(value))
-    if number < 0:
-        raise ValueError(f"{number} is negative")
-    return number
+def _amount(value: object) -> int:
+    text = str(value)
+    if _AMOUNT.fullmatch(text) is None:
+        raise ValueError(f"{text[:20]!r} is no amount")
+    return int(text)
+
+
+def _index(text: str) -> int:
+    if _INDEX.fullmatch(text) is None:
+        raise ValueError(f"{text[:20]!r} is no index")
+    return int(text)

@@ -1,6 +1,10 @@
-"""Pod objects, as plain dictionaries from the API server -> requests and allocations."""
+"""Pod objects, as plain dictionaries from the API server -> requests and allocations.
+
+Whatever an object looks like, nothing but WireError and InvalidRequestError comes out of here.
+"""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gpushare import names, units
@@ -10,42 +14,47 @@ from gpushare.model.allocation import Allocation
 from gpushare.model.request import ContainerKind, ContainerRequest, PodRequest, Policy, RequestShape
 from gpushare.units import MemoryUnit
 from gpushare.wire import allocation as allocation_wire
-from gpushare.wire import legacy
+from gpushare.wire import legacy, shape
 
 Pod = Mapping[str, Any]
 
 
 def ref(pod: Pod) -> PodRef:
     """The pod's identity."""
-    meta = pod["metadata"]
-    return PodRef(namespace=meta.get("namespace", ""), name=meta.get("name", ""), uid=PodUid(meta.get("uid", "")))
+    meta = shape.mapping(pod, "metadata", "pod")
+    namespace, name, uid = (shape.text(meta, key, "metadata") for key in ("namespace", "name", "uid"))
+    return PodRef(namespace=namespace, name=name, uid=PodUid(uid))
 
 
 def annotations(pod: Pod) -> Mapping[str, str]:
     """The pod's annotations; empty if it has none."""
-    return pod["metadata"].get("annotations") or {}
+    return shape.mapping(shape.mapping(pod, "metadata", "pod"), "annotations", "metadata")
+
+
+def labels(pod: Pod) -> Mapping[str, str]:
+    """The pod's labels; empty if it has none."""
+    return shape.mapping(shape.mapping(pod, "metadata", "pod"), "labels", "metadata")
 
 
 def node_of(pod: Pod) -> NodeName | None:
     """The node that the pod is bound to."""
-    name = pod["spec"].get("nodeName")
+    name = shape.text(shape.mapping(pod, "spec", "pod"), "nodeName", "spec")
     return NodeName(name) if name else None
 
 
 def containers(pod: Pod) -> Iterator[tuple[str, ContainerKind, Mapping[str, Any]]]:
     """Field path, kind and object of every container but ephemeral ones, in the order in which they start."""
-    spec = pod["spec"]
-    for i, container in enumerate(spec.get("initContainers") or ()):
+    spec = shape.mapping(pod, "spec", "pod")
+    for i, container in enumerate(shape.objects(spec, "initContainers", "spec")):
         kind = ContainerKind.SIDECAR if container.get("restartPolicy") == "Always" else ContainerKind.INIT
         yield f"spec.initContainers[{i}]", kind, container
-    for i, container in enumerate(spec.get("containers") or ()):
+    for i, container in enumerate(shape.objects(spec, "containers", "spec")):
         yield f"spec.containers[{i}]", ContainerKind.APP, container
 
 
 def asks(container: Mapping[str, Any]) -> bool:
     """Whether a container names a managed resource, with whatever amount."""
-    resources = container.get("resources") or {}
-    named = {*(resources.get("limits") or ()), *(resources.get("requests") or ())}
+    named = _limits(container).keys() | _requests(container).keys()
     return any(resource in named for resource in names.MANAGED_RESOURCES)
 
 
@@ -60,11 +69,14 @@ def holds_gpus(pod: Pod) -> bool:
     Deletion being asked for changes nothing: processes run until they have ended. A phase of Failed is believed only
     when no container is reported as running, because an eviction writes the phase first.
     """
-    status = pod.get("status") or {}
-    if status.get("phase") not in {"Succeeded", "Failed"}:
+    status = shape.mapping(pod, "status", "pod")
+    if shape.text(status, "phase", "status") not in {"Succeeded", "Failed"}:
         return True
-    reports = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    return any("running" in (report.get("state") or {}) for report in reports)
+    return any(
+        "running" in shape.mapping(report, "state", f"status.{kind}")
+        for kind in ("initContainerStatuses", "containerStatuses")
+        for report in shape.objects(status, kind, "status")
+    )
 
 
 def request(pod: Pod, unit: MemoryUnit) -> PodRequest | None:
@@ -72,6 +84,7 @@ def request(pod: Pod, unit: MemoryUnit) -> PodRequest | None:
 
     Raises:
         InvalidRequestError: it asks in a way that cannot be granted; all errors at once.
+        WireError: it is no pod.
     """
     errors: list[FieldError] = []
     found: list[ContainerRequest] = []
@@ -89,7 +102,7 @@ def request(pod: Pod, unit: MemoryUnit) -> PodRequest | None:
             continue
         found.append(
             ContainerRequest(
-                container=ContainerName(container["name"]),
+                container=ContainerName(shape.needed(container, "name", path)),
                 kind=kind,
                 memory_mib=unit.to_mib(per_gpu),
                 gpu_count=spread.count,
@@ -116,15 +129,48 @@ def allocation(pod: Pod, unit: MemoryUnit) -> Allocation | None:
     node = node_of(pod)
     if node is None:
         return None
-    text = annotations(pod).get(names.ANNOTATION_ALLOCATION)
-    if text is None:
+    if names.ANNOTATION_ALLOCATION not in annotations(pod):
         return legacy.allocation(pod, ref(pod), node, unit)
+    text = shape.text(annotations(pod), names.ANNOTATION_ALLOCATION, "metadata.annotations")
     found = allocation_wire.decode(text, ref(pod))
     if found.node != node:
         raise WireError(
             f"annotation {names.ANNOTATION_ALLOCATION}: made for node {found.node}, but the pod is on {node}"
         )
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What a bound pod holds, for books in which what cannot be read must not count as nothing."""
+
+    allocation: Allocation | None
+    problem: str = ""
+    """Why its own annotation cannot be read; `allocation` is then what the others of its Binding tell."""
+
+
+def holding(pod: Pod, unit: MemoryUnit) -> Holding:
+    """What a bound pod holds, from whichever annotation can be read.
+
+    Args:
+        pod: a bound pod.
+        unit: of its node.
+
+    Raises:
+        WireError: none can.
+    """
+    try:
+        return Holding(allocation=allocation(pod, unit))
+    except WireError as error:
+        node = node_of(pod)
+        if node is None or names.ANNOTATION_ALLOCATION not in annotations(pod):
+            raise
+        asking = [shape.text(container, "name", path) for path, _, container in containers(pod) if asks(container)]
+        try:
+            found = allocation_wire.of_containers(annotations(pod), asking, pod=ref(pod), node=node)
+        except WireError as other:
+            raise WireError(f"{error}; and {other}") from error
+        return Holding(allocation=found, problem=str(error))
 
 
 class _Spread:
@@ -151,7 +197,7 @@ def limits_are_totals(pod: Pod) -> bool:
 def _spread_over(pod: Pod, errors: list[FieldError]) -> _Spread:
     label_path = f"metadata.labels[{names.LABEL_GPU_COUNT}]"
     annotation_path = f"metadata.annotations[{names.ANNOTATION_GPUS}]"
-    total = _count((pod["metadata"].get("labels") or {}).get(names.LABEL_GPU_COUNT), label_path, errors)
+    total = _count(labels(pod).get(names.LABEL_GPU_COUNT), label_path, errors)
     per_gpu = _count(annotations(pod).get(names.ANNOTATION_GPUS), annotation_path, errors)
     if total and per_gpu:
         problem = f"the label {names.LABEL_GPU_COUNT} (amounts are totals) contradicts it (amounts are per GPU)"
@@ -189,8 +235,7 @@ def _policy(pod: Pod, errors: list[FieldError]) -> Policy | None:
 
 
 def _amount(path: str, container: Mapping[str, Any], errors: list[FieldError]) -> int | None:
-    resources = container.get("resources") or {}
-    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    limits, requests = _limits(container), _requests(container)
     for field, values in (("limits", limits), ("requests", requests)):
         if names.GPU_COUNT in values:
             errors.append(
@@ -219,3 +264,11 @@ def _amount(path: str, container: Mapping[str, Any], errors: list[FieldError]) -
         errors.append(FieldError(where, problem, fix))
         return None
     return amount
+
+
+def _limits(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    return shape.mapping(shape.mapping(container, "resources", "container"), "limits", "container.resources")
+
+
+def _requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    return shape.mapping(shape.mapping(container, "resources", "container"), "requests", "container.resources")

@@ -5,8 +5,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from controller.asked import Asked
-from controller.boards import Boards
 from controller.extender.bind import Binder
 from controller.leadership import Leadership
 from controller.state import ClusterState
@@ -84,12 +82,8 @@ class Replica:
             renew_s=lease_s * 2 / 3,
             retry_s=lease_s / 6,
         )
-        self.leadership = Leadership(
-            api=self.line, clock=clock, elector=elector, state=self.state, boards=Boards(self.state, clock), quiet_s=0.1
-        )
-        self.binder = Binder(
-            api=self.line, state=self.state, asked=Asked(), clock=clock, leading=self.leadership.leading
-        )
+        self.leadership = Leadership(api=self.line, clock=clock, elector=elector, state=self.state, quiet_s=0.1)
+        self.binder = Binder(api=self.line, state=self.state, clock=clock, leading=self.leadership.leading)
 
     def start(self) -> "Replica":
         self.leadership.start(self.die)

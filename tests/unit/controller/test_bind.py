@@ -4,10 +4,9 @@ import pytest
 
 from controller.extender.bind import Outcome
 from gpushare import names
-from gpushare.identity import NodeName, PodRef, PodUid
+from gpushare.identity import NodeName
 from gpushare.kube import api as kube
-from gpushare.model.request import PodRequest
-from tests.builders import make_container, make_shape
+from tests.builders import make_container, make_pod
 from tests.unit.controller.world import PODS, World, bind_args, path_of, uid_of
 
 BINDING = "/binding"
@@ -86,30 +85,28 @@ def test_a_pod_that_was_seen_is_not_read_again(world: World) -> None:
     assert world.api.count("get") == 0
 
 
-def test_a_pod_that_was_only_filtered_is_not_read(world: World) -> None:
+def test_a_forged_question_of_filter_does_not_change_what_is_bound(world: World) -> None:
     pod = world.add_pod(3)
-    world.post("filter", {"Pod": pod, "NodeNames": ["node-a"]})
+    forged = make_pod(make_container("c0", 1))
+    forged["metadata"]["uid"] = uid_of(pod)
+    world.post("filter", {"Pod": forged, "NodeNames": ["node-a"]})
     world.bind(pod)
-    assert world.api.count("get") == 0
-    assert world.held_by(pod) is not None
+    held = world.held_by(pod)
+    assert held is not None
+    assert [grant.memory_mib for grant in held.grants] == [3072]
+
+
+def test_a_pod_that_is_none_is_refused(world: World) -> None:
+    pod = world.add_pod(3)
+    world.edit_pod(pod, lambda found: found["spec"].update(containers=7))
+    answer = world.bind(pod)
+    assert (answer.outcome, answer.error) == (Outcome.INVALID, "spec.containers: expected a list, found 7")
 
 
 def test_a_pod_that_nobody_has_shown_is_read_once(world: World) -> None:
     pod = world.add_pod(3)
     assert world.bind(pod).error == ""
     assert world.api.count("get", "/pods/") == 1
-
-
-def test_only_the_latest_requests_are_remembered(world: World) -> None:
-    for i in range(1030):
-        pod = {"metadata": {"name": "p", "namespace": "n", "uid": f"u{i}"}}
-        world.asked.remember(request_of(pod["metadata"]["uid"]))
-    assert world.asked.of(PodUid("u0")) is None
-    assert world.asked.of(PodUid("u1029")) == make_shape(3)
-
-
-def request_of(uid: str) -> PodRequest:
-    return PodRequest(pod=PodRef(namespace="n", name="p", uid=PodUid(uid)), shape=make_shape(3))
 
 
 def test_a_pod_made_anew_under_the_same_name_is_not_bound_for_its_predecessor(world: World) -> None:

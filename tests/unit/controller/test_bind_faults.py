@@ -231,7 +231,7 @@ def test_a_retry_makes_an_old_doubt_new(world: World, pod: JsonObject) -> None:
     world.api.fail_next(is_binding, "lost-request", times=2)
     world.bind(pod)
     world.clock.at += 120
-    (doubt,) = world.state.doubts(world.clock.at)
+    (doubt,) = world.state.doubts(world.clock.at, most=9)
     world.clock.at += 1
     world.bind(pod)
     world.state.end(doubt)

@@ -92,7 +92,24 @@ def test_a_pod_whose_allocation_cannot_be_read_is_told_once(world: World) -> Non
     assert said(world) == [
         (
             "GpuShareUnreadableAllocation",
-            "what this pod holds cannot be read, so its GPU may be given to others:"
+            "what this pod holds cannot be read, so its node takes no new pods:"
+            " annotation gpushare.dev/allocation: expected a JSON object, found list;"
+            " and annotation devices.gpushare.dev/c0: expected UUIDs of different GPUs, found None;"
+            " delete it, or install the version of gpushare that bound it",
+        )
+    ]
+
+
+def test_a_pod_that_is_counted_from_its_other_annotations_is_told_so(world: World) -> None:
+    pod = world.add_pod(3)
+    world.bind(pod)
+    world.edit_pod(pod, lambda found: found["metadata"]["annotations"].update({names.ANNOTATION_ALLOCATION: "[]"}))
+    world.see()
+    world.reconciler.tick()
+    assert said(world) == [
+        (
+            "GpuShareUnreadableAllocation",
+            "its allocation cannot be read and is counted from its other annotations:"
             " annotation gpushare.dev/allocation: expected a JSON object, found list",
         )
     ]

@@ -3,9 +3,11 @@ from typing import Any
 import pytest
 
 from controller import records
-from controller.records import Bound, Pending
+from controller.records import Bound, Pending, Problem
 from gpushare import names
 from gpushare.errors import WireError
+from gpushare.model.allocation import footprint
+from gpushare.model.request import ContainerKind
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import allocation as allocation_wire
 from tests.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod, make_ref
@@ -105,10 +107,56 @@ def test_a_bound_pod_without_allocation_holds_nothing() -> None:
 def test_an_allocation_that_cannot_be_read_is_remembered_with_the_reason(annotation: str, problem: str) -> None:
     pod = make_pod(node="node-a", annotations={names.ANNOTATION_ALLOCATION: annotation})
     record = records.pod_record(pod, GIB)
-    assert record == Bound(ref=make_ref(), node=ALLOCATION.node, problem=problem)
+    why = f"{problem}; and annotation devices.gpushare.dev/main: expected UUIDs of different GPUs, found None"
+    assert record == Bound(ref=make_ref(), node=ALLOCATION.node, problem=why)
     with pytest.raises(WireError, match="annotation "):
         records.held(record, GIB)
-    assert records.all_held([record], GIB) == ([], {make_ref(): problem})
+    assert records.all_held([record], GIB) == ([], {make_ref(): Problem(why=why, counted=False)})
+
+
+@pytest.mark.parametrize("annotation", ["garbage", '{"version":2,"minReader":2}'])
+def test_an_allocation_that_cannot_be_read_is_counted_from_the_other_annotations(annotation: str) -> None:
+    """Kinds are not told there, so the init container's share is added and not compared."""
+    written = allocation_wire.binding_annotations(
+        make_allocation("pod", make_grant(0, container="init", kind=ContainerKind.INIT), make_grant(0, 1, gib=4)),
+        make_inventory(15, 15),
+        1,
+    )
+    pod = make_pod(
+        make_container(gpu_mem=8),
+        init=[make_container("init", 3)],
+        node="node-a",
+        annotations={**written, names.ANNOTATION_ALLOCATION: annotation},
+    )
+    record = records.pod_record(pod, GIB)
+    assert isinstance(record, Bound)
+    (held,), problems = records.all_held([record], GIB)
+    assert footprint(held.grants) == {"GPU-0": 7 * 1024, "GPU-1": 4 * 1024}
+    assert problems == {make_ref(): Problem(why=record.problem, counted=True)}
+    assert record.problem.startswith("annotation gpushare.dev/allocation: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"devices.gpushare.dev/main": ""}, "devices.gpushare.dev/main: expected UUIDs of different GPUs, found ''"),
+        (
+            {"devices.gpushare.dev/main": "a,a"},
+            "devices.gpushare.dev/main: expected UUIDs of different GPUs, found 'a,a'",
+        ),
+        ({"memory.gpushare.dev/main": "-3"}, "memory.gpushare.dev/main: expected a number of MiB, found '-3'"),
+        (
+            {"memory.gpushare.dev/main": "9" * 16},
+            f"memory.gpushare.dev/main: expected a number of MiB, found '{'9' * 16}'",
+        ),
+    ],
+)
+def test_other_annotations_that_cannot_be_read_either_are_named(change: dict[str, str], problem: str) -> None:
+    written = {**allocation_wire.binding_annotations(ALLOCATION, make_inventory(15), 1), **change}
+    record = records.pod_record(bound_pod(**{**written, names.ANNOTATION_ALLOCATION: "[]"}), GIB)
+    assert isinstance(record, Bound)
+    unread = "annotation gpushare.dev/allocation: expected a JSON object, found list"
+    assert (record.allocation, record.problem) == (None, f"{unread}; and annotation {problem}")
 
 
 def test_a_pod_of_another_system_is_counted_in_its_nodes_unit() -> None:
@@ -131,7 +179,7 @@ def test_a_pod_of_another_system_that_cannot_be_read_is_a_problem() -> None:
     record = records.pod_record(bound_pod(**{names.ALIYUN_IDX: "first"}), GIB)
     assert isinstance(record, Bound)
     problem = "annotation ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found 'first'"
-    assert records.all_held([record], GIB) == ([], {make_ref(): problem})
+    assert records.all_held([record], GIB) == ([], {make_ref(): Problem(why=problem, counted=False)})
 
 
 def test_a_node_is_kept_with_its_inventory() -> None:

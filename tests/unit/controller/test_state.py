@@ -156,6 +156,39 @@ def test_a_pod_that_cannot_be_read_is_reported_until_it_is_gone(world: World) ->
     assert world.state.problems() == {}
 
 
+def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -> None:
+    pod = world.add_pod(3, name="odd")
+    world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ANNOTATION_ALLOCATION: "[]"}))
+    world.edit_pod(pod, lambda found: found["spec"].update(nodeName="node-a"))
+    world.see()
+    assert refusal(world) == Refused(
+        RefusalReason.INSUFFICIENT_GPU_MEMORY,
+        "node-a takes no new pods, because what team/odd holds there cannot be read:"
+        " annotation gpushare.dev/allocation: expected a JSON object, found list;"
+        " and annotation devices.gpushare.dev/c0: expected UUIDs of different GPUs, found None;"
+        " delete that pod, or install the version of gpushare that bound it",
+    )
+    assert world.bind(world.add_pod(3)).error == refusal(world).message
+    assert world.state.audit() == []
+    world.finish(pod)
+    world.see()
+    assert world.used() == {}
+
+
+def test_memory_whose_allocation_cannot_be_read_is_not_given_twice(world: World) -> None:
+    """As after a roll-back to a version that cannot read what its successor wrote."""
+    newer = {names.ANNOTATION_ALLOCATION: '{"version":2,"minReader":2}'}
+    for gib in (9, 9):
+        pod = world.add_pod(gib)
+        assert world.bind(pod).error == ""
+        world.edit_pod(pod, lambda found: found["metadata"]["annotations"].update(newer))
+    world.see()
+    assert world.used() == {"GPU-0": 9, "GPU-1": 9}
+    assert world.bind(world.add_pod(3)).error == "needs 3 GiB on one GPU; free per GPU on node-a: 1, 1 GiB"
+    assert {problem.counted for problem in world.state.problems().values()} == {True}
+    assert world.state.audit() == []
+
+
 def test_a_gpu_that_shrank_below_its_use_has_nothing_left(world: World) -> None:
     place_by_hand(world, world.add_pod(9), gib=9)
     smaller = inventory_wire.encode(make_inventory(4, 10))

@@ -11,7 +11,6 @@ import orjson
 from flask.testing import FlaskClient
 
 from controller import books
-from controller.asked import Asked
 from controller.boards import Boards
 from controller.extender.app import Services, create_app
 from controller.extender.bind import Answer, Binder
@@ -68,12 +67,11 @@ class World:
         """A controller with empty books, as after a restart."""
         self.state = ClusterState(unit=GIB)
         self.boards = Boards(self.state, self.clock)
-        self.asked = Asked()
         self.metrics = Metrics()
-        self.binder = Binder(
-            api=self.api, state=self.state, asked=self.asked, clock=self.clock, leading=lambda: self.leads
+        self.binder = Binder(api=self.api, state=self.state, clock=self.clock, leading=lambda: self.leads)
+        self.reconciler = Reconciler(
+            api=self.api, state=self.state, boards=Boards(self.state, self.clock, part=4), clock=self.clock
         )
-        self.reconciler = Reconciler(api=self.api, state=self.state, boards=self.boards, clock=self.clock)
         self.node_sink = NodeSink(self.state, Freshness(self.clock))
         self.pod_sink = PodSink(self.state, Freshness(self.clock))
         self._version = ""
@@ -90,7 +88,6 @@ class World:
             state=self.state,
             boards=self.boards,
             binder=self.binder,
-            asked=self.asked,
             metrics=self.metrics,
             clock=self.clock,
             unready=lambda: self.unready,

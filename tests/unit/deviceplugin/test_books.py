@@ -73,7 +73,13 @@ def test_pods_that_say_nothing_of_their_time_come_last() -> None:
     assert starts(mine, held("a", 10, at=None), held("b", 10, at="soon"), held("c", 10, at="9" * 5000))
 
 
-def test_pods_without_a_readable_allocation_hold_nothing() -> None:
+def test_a_pod_whose_allocation_cannot_be_read_counts_by_its_other_annotations() -> None:
+    newer = held("newer", 10, at=1)
+    newer["metadata"]["annotations"]["gpushare.dev/allocation"] = '{"version":2,"minReader":2}'
+    assert not starts(held("mine", 10, at=9), newer)
+
+
+def test_pods_of_which_nothing_can_be_read_do_not_stop_those_that_were_bound() -> None:
     broken = bound_pod(name="broken", annotations={"gpushare.dev/allocation": "?"})
     assert starts(held("mine", 10, at=9), broken, make_pod(name="plain", node=NODE))
 

@@ -91,13 +91,25 @@ def test_a_known_pod_needs_no_request(node: Node) -> None:
     assert node.api.calls == []
 
 
-def test_without_a_checkpoint_the_pod_is_found_by_name(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_checkpoint_the_api_server_tells_the_pod_of_that_name(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     node.cache.upsert(bound_pod(name="p"))
     node.lists("p")
+    node.api.seed("/api/v1/namespaces/default/pods", bound_pod(name="p"))
     assert isinstance(node.check(), Accept)
     node.gate.checkpoint.write_text("{")
     assert isinstance(node.check(), Accept)
     assert len(fields_of(caplog, "checkpoint unreadable")) == 2
+    assert node.api.count("get") == 2
+
+
+def test_without_a_checkpoint_a_predecessor_is_not_taken_for_the_pod(node: Node) -> None:
+    old = bound_pod(name="web-0")
+    node.cache.upsert(old | {"metadata": old["metadata"] | {"uid": "uid-old"}})
+    node.lists("web-0")
+    node.api.seed("/api/v1/namespaces/default/pods", bound_pod(make_grant("GPU-9"), name="web-0"))
+    assert node.refusal().reason is Reason.GPU_GONE
 
 
 def test_a_pod_whose_name_only_the_watch_can_tell_is_waited_for(node: Node) -> None:
@@ -164,6 +176,7 @@ def test_gpus_that_are_not_known_yet(node: Node) -> None:
     node.gate.board = Board()
     node.cache.upsert(bound_pod(name="p"))
     node.lists("p")
+    node.records("uid-p")
     assert node.refusal().message == "the GPUs of node node-a are not known yet; the kubelet will try again"
 
 
@@ -188,6 +201,7 @@ def test_a_pod_that_takes_the_place_of_one_that_just_ended_is_not_refused(node: 
     ended, mine = full("ended", 1), bound_pod(make_grant(0, gib=3), name="mine", assumed=2)
     node.cache.replace([ended, mine])
     node.lists("mine")
+    node.records("uid-mine")
     answers: list[Decision] = []
     thread = threading.Thread(target=lambda: answers.append(node.check()))
     thread.start()
@@ -200,5 +214,6 @@ def test_a_gpu_that_stays_full_is_refused(node: Node, monkeypatch: pytest.Monkey
     monkeypatch.setattr("deviceplugin.prestart._CHANGE_S", 0.05)
     node.cache.replace([full("older", 1), bound_pod(make_grant(0, gib=3), name="mine", assumed=2)])
     node.lists("mine")
+    node.records("uid-mine")
     assert node.refusal().reason is Reason.OVER_COMMITTED
     assert node.api.count("create", "events") == 1

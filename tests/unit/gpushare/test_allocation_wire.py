@@ -129,7 +129,23 @@ def test_a_pod_of_ack_counts_on_each_of_its_gpus() -> None:
         ),
         (
             {"scheduler.framework.gpushare.allocation": '{"0":{"0":-1}}'},
-            """expected container index, GPU index and units, found '{"0":{"0":-1}}' (-1 is negative)""",
+            """expected container index, GPU index and units, found '{"0":{"0":-1}}' ('-1' is no amount)""",
+        ),
+        (
+            {"scheduler.framework.gpushare.allocation": '{"-1":{"0":1}}'},
+            """expected container index, GPU index and units, found '{"-1":{"0":1}}' ('-1' is no index)""",
+        ),
+        (
+            {"scheduler.framework.gpushare.allocation": '{"0":{"0":99999999999}}'},
+            "('99999999999' is no amount)",
+        ),
+        (
+            {"scheduler.framework.gpushare.allocation": '{"0":{"12345":1}}'},
+            "('12345' is no index)",
+        ),
+        (
+            {"ALIYUN_COM_GPU_MEM_IDX": "9" * 5000},
+            f"ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found '{'9' * 99}",
         ),
         (
             {"scheduler.framework.gpushare.allocation": "[1]"},

@@ -1,4 +1,7 @@
+import re
 from datetime import UTC, datetime
+
+import pytest
 
 from gpushare.kube import events
 from gpushare.kube.api import node_path, pod_path
@@ -30,6 +33,14 @@ def test_a_long_message_is_cut_to_what_the_api_server_accepts() -> None:
     message = str(make("ä" * 2000)["message"])
     assert len(message.encode()) <= 1024
     assert message.endswith("ä ...")
+
+
+@pytest.mark.parametrize("name", ["a" * 228 + "-.-b", "a" * 229 + ".b", "a" * 253])
+def test_the_name_of_an_event_is_one_that_the_api_server_accepts(name: str) -> None:
+    event = events.event(make_ref(name), EventType.NORMAL, "R", "m", component="x", now=NOW)
+    part = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    assert re.fullmatch(rf"{part}(\.{part})*", event["metadata"]["name"])
+    assert len(event["metadata"]["name"]) <= 253
 
 
 def test_an_event_is_created_in_its_pods_namespace() -> None:

@@ -1,9 +1,11 @@
+import itertools
 from dataclasses import replace
 
 import pytest
 
 from gpushare.identity import ContainerName
 from gpushare.model.gpu import GpuHealth
+from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement import search
@@ -150,3 +152,86 @@ def test_many_equal_containers_on_many_equal_gpus_are_no_hard_case() -> None:
     """Thirty-two containers of 4 GiB cannot be put on eight GPUs of 15 GiB; three fit on each."""
     assert refusal(place(make_shape(*[4] * 25), make_ledger([15] * 8)))[0] is RefusalReason.INSUFFICIENT_GPU_MEMORY
     assert len(gpus(place(make_shape(*[4] * 24), make_ledger([15] * 8)))) == 24
+
+
+def nearly_equal(count: int) -> NodeLedger:
+    """GPUs of which no two have the same memory."""
+    gpus = tuple(make_gpu(i, mib=80_000 + 7 * i) for i in range(count))
+    return NodeLedger.of(replace(make_inventory(15), gpus=gpus))
+
+
+def wishes(*pairs: tuple[int, int]) -> RequestShape:
+    """MiB on so many GPUs."""
+    return RequestShape(
+        containers=tuple(
+            ContainerRequest(container=ContainerName(f"c{i}"), memory_mib=mib, gpu_count=count)
+            for i, (mib, count) in enumerate(pairs)
+        )
+    )
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What every bit of a search cost; its length bounds the pieces of work."""
+    found: list[int] = []
+    count = search._Search._count
+
+    def counting(self: search._Search, cost: int) -> None:
+        found.append(cost)
+        count(self, cost)
+
+    monkeypatch.setattr(search._Search, "_count", counting)
+    return found
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        wishes(*[(22_800, 8)] * 7),
+        wishes(*[(22_800 + i, 8) for i in range(7)]),
+        wishes(*[(31_700 + i, 1) for i in range(39)]),
+    ],
+    ids=["seven on eight of sixteen", "seven different on eight of sixteen", "many different"],
+)
+def test_the_work_of_a_search_is_bounded_also_on_many_unequal_gpus(shape: RequestShape, steps: list[int]) -> None:
+    """Choices of 8 of 16 GPUs alone are 12,870 for each of seven containers."""
+    verdict = place(shape, nearly_equal(16))
+    assert refusal(verdict)[0] is RefusalReason.SEARCH_TOO_LONG
+    assert sum(steps) <= search.MAX_STEPS + 2 * 16
+    assert min(steps) >= 1
+
+
+def test_what_cannot_fit_by_the_sum_needs_no_search(steps: list[int]) -> None:
+    assert refusal(place(wishes(*[(23_000, 8)] * 7), nearly_equal(16)))[0] is RefusalReason.INSUFFICIENT_GPU_MEMORY
+    assert steps == []
+
+
+def test_what_has_too_few_gpus_for_one_container_needs_no_search(steps: list[int]) -> None:
+    """Two GPUs are empty enough for c0, which wants three."""
+    ledger = make_ledger([15] * 8, dict.fromkeys(range(6), 10))
+    assert refusal(place(make_shape((6, 3), 1), ledger))[0] is RefusalReason.INSUFFICIENT_GPU_MEMORY
+    assert steps == []
+
+
+def test_equal_gpus_cost_nothing(steps: list[int]) -> None:
+    """All choices of 8 of 16 empty GPUs are one."""
+    assert isinstance(place(make_shape((4, 8), (4, 8), (4, 8)), make_ledger([80] * 16)), Placed)
+    assert sum(steps) <= 200
+
+
+def test_every_choice_of_unequal_gpus_is_made_once() -> None:
+    searching = search._Search((), (), POLICIES[Policy.BINPACK])
+    for sizes, wanted in (((1, 1, 1, 1), 2), ((2, 1, 3), 3), ((3,), 2), ((1, 2), 3), ((1, 1), 3), ((2, 2, 2), 1)):
+        ids = iter(range(10))
+        groups = [[next(ids) for _ in range(size)] for size in sizes]
+        found = [[len(set(taken) & set(group)) for group in groups] for taken in searching._subsets(groups, wanted)]
+        every = itertools.product(*(range(size + 1) for size in sizes))
+        assert found == sorted((list(counts) for counts in every if sum(counts) == wanted), reverse=True)
+
+
+def test_a_pod_with_thousands_of_containers_is_answered() -> None:
+    """More than there are stack frames, and more than a message can name."""
+    assert len(gpus(place(wishes(*[(1, 1)] * 3000), make_ledger([15])))) == 3000
+    message = refusal(place(wishes(*[(1024, 1)] * 3000), make_ledger([15, 15])))[1]
+    named = " + ".join(f"1 GiB on one GPU (c{i})" for i in range(8))
+    assert message == f"needs {named} + 2992 more containers; free per GPU on node-a: 15, 15 GiB"

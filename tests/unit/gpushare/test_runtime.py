@@ -5,6 +5,8 @@ import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -153,6 +155,39 @@ def test_a_signal_ends_the_group_without_an_error() -> None:
         stop.wait()
 
     assert group.run({"waits": waits}) == 0
+
+
+def test_a_signal_in_the_middle_of_the_events_own_lock_does_no_harm() -> None:
+    class Busy(threading.Event):
+        """The signal arrives while the main thread holds what `set` would need."""
+
+        is_locked = False
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if threading.current_thread() is threading.main_thread():
+                self.is_locked = True
+                signal.raise_signal(signal.SIGTERM)
+                self.is_locked = False
+            return super().wait(timeout)
+
+        def set(self) -> None:
+            assert not self.is_locked, "this would wait for ever"
+            super().set()
+
+    assert group.run({"waits": lambda stop: (stop.wait(), None)[1]}, stop=Busy()) == 0
+
+
+def test_a_stuck_log_does_not_keep_a_process_that_has_to_end() -> None:
+    program = """
+import logging, threading
+from gpushare.runtime import group
+class Stuck(logging.Handler):
+    def flush(self):
+        threading.Event().wait()
+logging.getLogger().addHandler(Stuck())
+group.exit_now(3)
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 3
 
 
 def test_the_systems_clock_waits_until_the_event() -> None:

@@ -150,7 +150,7 @@ def test_an_error_event_in_the_stream_is_an_error() -> None:
 
     reflector = Reflector(api=Once(), path=PODS, sink=Mirror(), clock=QuickClock())
     with pytest.raises(kube.GoneError, match="too old"):
-        reflector._stream(threading.Event())
+        list(reflector._stream(threading.Event()))
     api.close()
 
 

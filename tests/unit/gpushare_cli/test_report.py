@@ -96,8 +96,22 @@ def test_an_unreadable_allocation_is_noted_and_counted_as_pending() -> None:
     assert found.nodes[0].pending_mib == 2048
     assert found.notes == (
         "pod default/moved: annotation gpushare.dev/allocation: made for node node-b, but the pod is on node-a;"
-        " counted as pending",
+        " and annotation devices.gpushare.dev/main: expected UUIDs of different GPUs, found None; counted as pending",
     )
+
+
+def test_an_unreadable_allocation_is_counted_by_the_other_annotations_of_its_binding() -> None:
+    pod = our_pod("newer", "GPU-node-a-0", mib=2048)
+    pod["metadata"]["annotations"] |= {
+        names.ANNOTATION_ALLOCATION: '{"version":2,"minReader":2}',
+        "devices.gpushare.dev/main": "GPU-node-a-0",
+        "memory.gpushare.dev/main": "2048",
+    }
+    found = report.build([our_node("node-a", 15360)], [pod])
+
+    assert found.nodes[0].pending_mib == 0
+    assert found.nodes[0].gpus[0].used_mib == 2048
+    assert found.notes[0].endswith("upgrade it; counted by the other annotations of its binding")
 
 
 def test_memory_on_a_lost_gpu_is_noted_and_counted_as_pending() -> None:

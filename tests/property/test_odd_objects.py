@@ -1,0 +1,170 @@
+"""Whatever an object looks like, it is read, refused with the reason, or left out; nothing crashes."""
+
+import contextlib
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from controller.state import ClusterState
+from controller.watches import Freshness, NodeSink, PodSink
+from deviceplugin import pods as plugin_pods
+from gpushare import names
+from gpushare.errors import InvalidRequestError, WireError
+from gpushare.runtime.clock import SystemClock
+from gpushare.units import GIB
+from gpushare.wire import inventory, legacy, pods
+from tests.builders import Json, make_inventory, make_node, make_pod, make_ref
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
+anything = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=4,
+)
+amounts = st.sampled_from([3, "3", "0", "1k", "9" * 5000, 1e300]) | anything
+texts = st.sampled_from(
+    [
+        "0",
+        "-1",
+        "9" * 5000,
+        "GPU-0,GPU-1",
+        "[]",
+        "[" * 3000,
+        '{"0":{"0":3}}',
+        '{"-1":{"0":3}}',
+        '{"0":{"0":1e400}}',
+        '{"0":[1]}',
+        '{"version":2,"minReader":2}',
+        '{"version":1,"node":"node-a","containers":[{"name":"c","kind":[],"gpus":["GPU-0"],"memoryMiB":1}]}',
+        '{"version":1,"node":"node-a","containers":[{"name":"c","kind":"app","gpus":["GPU-0"],"memoryMiB":1}]}',
+    ]
+)
+
+
+def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Mostly what is expected."""
+    return st.one_of(strategy, strategy, strategy, anything)
+
+
+def an_object(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return maybe(st.fixed_dictionaries({}, optional=fields))
+
+
+quantities = maybe(st.dictionaries(st.sampled_from([names.GPU_MEM, names.GPU_COUNT, "cpu"]), amounts, max_size=2))
+containers = maybe(
+    st.lists(
+        an_object(
+            name=maybe(st.sampled_from(["c", "main"])),
+            restartPolicy=maybe(st.just("Always")),
+            env=maybe(st.lists(an_object(name=maybe(st.just(names.ENV_VISIBLE_DEVICES))), max_size=1)),
+            resources=an_object(limits=quantities, requests=quantities),
+        ),
+        max_size=2,
+    )
+)
+keys = st.sampled_from(
+    [
+        *sorted(names.RESERVED_ANNOTATIONS),
+        names.PREFIX_DEVICES + "c",
+        names.PREFIX_MEMORY + "c",
+        names.ANNOTATION_GPUS,
+        names.ANNOTATION_POLICY,
+        names.ANNOTATION_TOTALS,
+        names.LABEL_RETRY,
+        names.LABEL_GPU_COUNT,
+    ]
+)
+reports = maybe(st.lists(an_object(state=an_object(running=anything)), max_size=2))
+conditions = maybe(st.lists(an_object(type=maybe(st.just("PodScheduled")), status=anything), max_size=2))
+odd_pods = an_object(
+    metadata=an_object(
+        name=maybe(st.just("pod")),
+        namespace=maybe(st.just("default")),
+        uid=maybe(st.just("uid-pod")),
+        labels=maybe(st.dictionaries(keys, maybe(texts), max_size=2)),
+        annotations=maybe(st.dictionaries(keys, maybe(texts), max_size=4)),
+    ),
+    spec=an_object(nodeName=maybe(st.just("node-a")), initContainers=containers, containers=containers),
+    status=an_object(
+        phase=maybe(st.sampled_from(["Running", "Failed"])),
+        containerStatuses=reports,
+        initContainerStatuses=reports,
+        conditions=conditions,
+    ),
+).filter(lambda pod: isinstance(pod, dict))
+odd_nodes = an_object(
+    metadata=an_object(
+        name=maybe(st.just("node-a")),
+        annotations=maybe(st.dictionaries(st.just(names.ANNOTATION_INVENTORY), maybe(texts), max_size=1)),
+    )
+).filter(lambda node: isinstance(node, dict))
+readable = contextlib.suppress(WireError, InvalidRequestError)
+
+
+def negative_index() -> Json:
+    return make_pod(node="node-a", annotations={names.ACK_ALLOCATION: '{"-1":{"0":3}}'})
+
+
+@given(odd_pods)
+@example(make_pod(node="node-a", annotations={names.ALIYUN_IDX: "9" * 5000}))
+@example(negative_index())
+def test_no_pod_crashes_its_readers(pod: Json) -> None:
+    for read in (pods.ref, pods.node_of, pods.annotations, pods.needs_gpu, pods.holds_gpus):
+        with readable:
+            read(pod)
+    for weigh in (pods.request, pods.allocation, pods.holding):
+        with readable:
+            weigh(pod, GIB)
+    with readable:
+        legacy.allocation(pod, make_ref(), make_inventory().node, GIB)
+
+
+@given(st.lists(odd_pods, max_size=3), st.booleans())
+@example([make_pod(node="node-a", annotations={names.ALIYUN_IDX: "9" * 5000})], False)
+def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> None:
+    clock = SystemClock()
+    state = ClusterState(unit=GIB)
+    nodes, sink = NodeSink(state, Freshness(clock)), PodSink(state, Freshness(clock))
+    nodes.upsert(nodes.keep(make_node(make_inventory(15))))
+    kept = [sink.keep(pod) for pod in found]
+    if listed:
+        sink.replace(kept)
+    for pod in kept:
+        sink.upsert(pod)
+    assert state.audit() == []
+    for pod in kept:
+        sink.remove(pod)
+    assert state.problems() == {}
+    assert state.all_pending() == []
+
+
+@given(st.lists(odd_nodes, max_size=3), st.booleans())
+def test_the_controller_survives_every_node(found: list[Json], listed: bool) -> None:
+    sink = NodeSink(ClusterState(unit=GIB), Freshness(SystemClock()))
+    for node in found:
+        with readable:
+            inventory.of_node(node)
+    kept = [sink.keep(node) for node in found]
+    if listed:
+        sink.replace(kept)
+    for node in kept:
+        sink.upsert(node)
+    for node in kept:
+        sink.remove(node)
+    assert sink.state.all_views() == {}
+
+
+@given(odd_pods)
+def test_the_plugin_survives_every_pod(pod: Json) -> None:
+    cache = plugin_pods.PodCache()
+    kept = plugin_pods.reduce(pod)
+    cache.replace([kept])
+    cache.upsert(kept)
+    cache.by_name("default", "pod")
+    for one in cache.all():
+        for weigh in (pods.request, pods.allocation, pods.holding):
+            with readable:
+                weigh(one, GIB)
+    cache.remove(kept)
+    assert cache.all() == ()

@@ -1,0 +1,90 @@
+"""The leader's chores cost little, however many pods wait."""
+
+import pytest
+
+from controller.reconcile import doubts, loop
+from gpushare.identity import NodeName
+from gpushare.model.request import RequestShape
+from gpushare.model.verdict import Refused
+from tests.builders import make_shape
+from tests.unit.controller.world import World
+
+EVENTS = "/api/v1/namespaces/team/events"
+GIVEN_UP = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+Answers = dict[NodeName, int | Refused]
+
+
+def waiting(world: World, gib: int) -> None:
+    pod = world.add_pod(gib)
+    world.edit_pod(pod, lambda found: found["status"].update(conditions=GIVEN_UP))
+    world.see()
+
+
+def test_many_kinds_of_waiting_pods_take_turns_and_leave_the_schedulers_cache_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    snapshot = world.reconciler.boards.snapshot
+
+    def counting(shape: RequestShape) -> Answers:
+        asked.append(shape.containers[0].memory_mib // 1024)
+        return snapshot(shape)
+
+    monkeypatch.setattr(world.reconciler.boards, "snapshot", counting)
+    kinds = range(20, 20 + 3 * loop.MAX_KINDS)
+    for gib in kinds:
+        waiting(world, gib)
+    kept = world.boards.answers(make_shape(1))
+    for tick in (1, 2, 3):
+        world.reconciler.tick()
+        assert len(asked) == tick * loop.MAX_KINDS
+    assert sorted(asked) == list(kinds)
+    assert world.boards.answers(make_shape(1)) is kept
+    world.reconciler.tick()
+    assert len(asked) == 4 * loop.MAX_KINDS
+
+
+def test_judging_stops_when_its_time_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for gib in range(20, 25):
+        waiting(world, gib)
+    snapshot = world.reconciler.boards.snapshot
+
+    def slow(shape: RequestShape) -> Answers:
+        world.clock.at += loop.JUDGE_S / 2
+        return snapshot(shape)
+
+    monkeypatch.setattr(world.reconciler.boards, "snapshot", slow)
+    for told in (2, 4, 5):
+        world.reconciler.tick()
+        assert len(world.api.objects(EVENTS)) == told
+
+
+def in_doubt(world: World, count: int) -> None:
+    """Bindings of which nobody knows what became."""
+    for i in range(count):
+        pod = world.add_pod(1)
+        world.see()
+        world.api.fail_next(lambda call: call.path.endswith("/binding"), "lost-request")
+        world.bind(pod, "node-a" if i % 2 else "node-b")
+    world.clock.at += 130
+    world.api.calls.clear()
+
+
+def test_only_so_many_doubts_are_looked_at_in_one_tick(world: World) -> None:
+    in_doubt(world, doubts.MAX_LOOKS + 5)
+    world.reconciler.tick()
+    assert world.api.count("get") == doubts.MAX_LOOKS
+    assert world.state.unconfirmed() == 5
+    world.reconciler.tick()
+    assert world.state.unconfirmed() == 0
+
+
+def test_doubts_are_left_for_later_when_the_api_server_cannot_be_reached(world: World) -> None:
+    in_doubt(world, 3)
+    world.api.fail_next(lambda call: call.verb == "get", "lost-request")
+    world.reconciler.tick()
+    assert world.api.count("get") == 1
+    assert world.state.unconfirmed() == 3
+    world.clock.at += 10
+    world.reconciler.tick()
+    assert world.state.unconfirmed() == 0

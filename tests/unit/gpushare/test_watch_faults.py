@@ -1,0 +1,188 @@
+"""Servers and proxies that answer badly, again and again: asked ever more seldom, and never the end of the mirror."""
+
+import itertools
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gpushare.kube import api as kube
+from gpushare.kube.watch import Reflector
+from tests.builders import Json
+
+PATH = "/api/v1/pods"
+LIST: Json = {"metadata": {"resourceVersion": "7"}, "items": []}
+POD: Json = {"metadata": {"name": "p", "resourceVersion": "8"}}
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def replace(self, objects: list[Json]) -> None:
+        self.names = [obj["metadata"]["name"] for obj in objects]
+
+    def upsert(self, obj: Json) -> None:
+        self.names.append(obj["metadata"]["name"])
+
+    def remove(self, obj: Json) -> None:
+        self.names.remove(obj["metadata"]["name"])
+
+
+class Server:
+    """Answers lists and watches from scripts, whose last line repeats; stops the mirror after so many requests.
+
+    Time passes only when the mirror waits, and in streams that say so.
+    """
+
+    def __init__(self, lists: list[Any], streams: list[Any], requests: int = 60) -> None:
+        self.at = 0.0
+        self.stop = threading.Event()
+        self.sink = Sink()
+        self.listed: list[tuple[float, dict[str, str]]] = []
+        self.watched: list[tuple[float, str]] = []
+        self._lists, self._streams, self._left = lists, streams, requests
+
+    def run(self, **options: Any) -> "Server":
+        Reflector(api=self, path=PATH, sink=self.sink, clock=self, **options).run(self.stop)  # type: ignore[arg-type]
+        return self
+
+    def get(self, path: str, params: dict[str, str], *, timeout_s: float) -> Json:
+        self._count()
+        self.listed.append((self.at, dict(params)))
+        answer = self._next(self._lists)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[no-any-return]
+
+    def watch(self, path: str, params: dict[str, str], *, timeout_s: float) -> Iterator[Json]:
+        self._count()
+        self.watched.append((self.at, params["resourceVersion"]))
+        answer = self._next(self._streams)
+        if isinstance(answer, Exception):
+            raise answer
+        for event in answer:
+            if isinstance(event, float):
+                self.at += event
+            elif isinstance(event, Exception):
+                raise event
+            else:
+                yield event
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        self.at += seconds
+        return stop.is_set()
+
+    def _next(self, script: list[Any]) -> Any:
+        return script.pop(0) if len(script) > 1 else script[0]
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            self.stop.set()
+
+
+ERROR_410 = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        kube.GoneError("too old"),
+        [ERROR_410],
+        kube.ForbiddenError("no"),
+        kube.TooManyRequestsError("later"),
+        kube.ServerFaultError("oops"),
+        [{"type": "ERROR", "object": {"code": "x"}}],
+        [{}],
+    ],
+)
+def test_a_watch_that_always_fails_costs_a_list_every_ten_seconds_at_most(stream: Any) -> None:
+    server = Server([LIST], [stream]).run()
+    later = [at for at, _ in server.listed if at > 30]
+    assert all(b - a >= 5 for a, b in itertools.pairwise(later))
+    assert server.at > 100
+
+
+def test_a_version_that_expired_after_a_long_stream_is_listed_again_at_once() -> None:
+    server = Server([LIST], [[60.0], kube.GoneError("too old"), [1.0]], requests=5).run()
+    assert [at for at, _ in server.listed] == [0.0, 60.0]
+
+
+def test_a_crowded_server_is_asked_again_for_the_watch_only() -> None:
+    server = Server([LIST], [kube.TooManyRequestsError("later")], requests=10).run()
+    assert (len(server.listed), len(server.watched)) == (1, 9)
+
+
+def test_a_stream_that_delivered_events_counts_as_a_success() -> None:
+    server = Server([LIST], [[{"type": "ADDED", "object": POD}]]).run()
+    assert server.watched[-1][0] <= 59 * 0.2
+    assert server.watched[-1][1] == "8"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"items": []},
+        {"metadata": None},
+        {"metadata": []},
+        {"metadata": {}, "items": []},
+        {"metadata": {"resourceVersion": 7}, "items": []},
+        {"metadata": {"resourceVersion": "7"}, "items": {}},
+        {"metadata": {"resourceVersion": "7"}, "items": [None]},
+        {"metadata": {"resourceVersion": "7"}, "items": [{}]},
+        {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {}}]},
+    ],
+)
+def test_a_list_that_is_none_is_asked_for_again(answer: Json, caplog: pytest.LogCaptureFixture) -> None:
+    server = Server([answer, {**LIST, "items": [POD]}], [[9.0]], requests=3)
+    server.run(keep=lambda obj: {"metadata": {"name": obj["metadata"]["name"]}})
+    assert server.sink.names == ["p"]
+    assert caplog.messages == ["watch failed"]
+
+
+def test_a_list_whose_items_are_null_is_empty() -> None:
+    server = Server([{**LIST, "items": None}], [[9.0]], requests=2).run()
+    assert len(server.listed) == 1
+    assert server.sink.names == []
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"object": POD},
+        {"type": "ADDED"},
+        {"type": "ADDED", "object": None},
+        {"type": "ADDED", "object": {}},
+        {"type": "ADDED", "object": {"metadata": {"name": "x"}}},
+        {"type": "CHANGED", "object": POD},
+        {"type": None, "object": POD},
+    ],
+)
+def test_an_event_that_is_none_leads_to_a_new_list(event: Json) -> None:
+    server = Server([LIST, {**LIST, "items": [POD]}], [[event], [9.0]], requests=4).run()
+    assert len(server.listed) == 2
+    assert server.sink.names == ["p"]
+
+
+def test_a_page_that_expired_restarts_the_list() -> None:
+    first = {"metadata": {"resourceVersion": "7", "continue": "token"}, "items": [POD]}
+    server = Server([first, kube.GoneError("continue is too old"), {**LIST, "items": [POD]}], [[9.0]], requests=4)
+    server.run()
+    assert [params.get("continue") for _, params in server.listed] == [None, "token", None]
+    assert server.sink.names == ["p"]
+    assert server.at < 9.3
+
+
+def test_pages_that_always_expire_are_asked_for_ever_more_seldom() -> None:
+    server = Server([kube.GoneError("continue is too old")], [[9.0]]).run()
+    assert server.at > 100
