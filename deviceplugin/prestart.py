@@ -6,6 +6,7 @@ Everything has a deadline, and all of them together stay well below the 30 s aft
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, assert_never
 
@@ -75,13 +76,13 @@ class Gate:
             return ()
 
     def _pod(self, owner: Owner) -> Pod | Refuse:
-        def look() -> Pod | None:
-            if owner.uid is not None:
-                return self.cache.by_uid(owner.uid)
-            return self.cache.by_name(owner.namespace, owner.name)
-
-        # Without a name there is nothing to ask the API server for.
-        known = look() if owner.name else self.cache.wait_for(look, _CACHE_S)
+        # A name alone does not tell the pod of a StatefulSet from its predecessor, which the watch may still show, so
+        # only a UID is looked up in the mirror. And without a name there is nothing to ask the API server for.
+        known: Pod | None = None
+        if (uid := owner.uid) is not None:
+            known = (
+                self.cache.by_uid(uid) if owner.name else self.cache.wait_for(partial(self.cache.by_uid, uid), _CACHE_S)
+            )
         if known is not None:
             return known
         unknown = unknown_pod(_describe(owner), self.node)

@@ -1,12 +1,10 @@
 """The webhook's process: certificates first, then the server."""
 
 import logging
-import signal
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import flask
@@ -16,7 +14,8 @@ from gpushare.errors import GpuShareError, SettingsError
 from gpushare.kube import client
 from gpushare.runtime import logs, options
 from gpushare.runtime.backoff import Backoff
-from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.clock import Clock, SystemClock
+from gpushare.runtime.signals import Signals
 from webhook import app, server
 from webhook.metrics import Metrics
 from webhook.runtimeclass import RuntimeClass
@@ -25,6 +24,7 @@ from webhook.tls import Contexts
 
 _LOG: Final = logging.getLogger("webhook")
 _PROG: Final = "gpushare-webhook"
+_LOOK_S: Final = 0.5  # how late a signal may be noticed while there is no certificate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,12 +33,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = options.load(Settings, sys.argv[1:] if argv is None else argv, prog=_PROG)
         logs.configure(level=settings.log_level)
         contexts = Contexts(directory=Path(settings.cert_dir))
-        if not _has_certificate(_keeper(settings), contexts):
+        # Until the server takes them over; the first process of a container has no default handlers.
+        signals = Signals()
+        signals.install()
+        if not _has_certificate(_keeper(settings), contexts, signals):
             return 0
     except SettingsError as error:
         sys.stderr.write(f"{_PROG}: {error}\n")
         return 2
-    server.run(settings, contexts, lambda stop: _build(settings, contexts, stop))
+    server.run(settings, contexts, lambda stop: _build(settings, contexts, stop), signals)
     return 0
 
 
@@ -69,28 +72,29 @@ def _keeper(settings: Settings) -> CertificateKeeper:
     return CertificateKeeper(api=client.connect(settings.kubeconfig), clock=SystemClock(), settings=settings)
 
 
-def _has_certificate(keeper: CertificateKeeper, contexts: Contexts) -> bool:
+def _has_certificate(keeper: CertificateKeeper, contexts: Contexts, signals: Signals) -> bool:
     """Wait until there is a certificate to serve with; false if the process was told to end meanwhile."""
-    stop = threading.Event()
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)  # the first process of a container has no default handlers
     backoff = Backoff()
-    while not stop.is_set():
+    while not signals.number:
         try:
             keeper.ensure_once()
             problem = contexts.problem()
         except (GpuShareError, OSError) as error:
             problem = str(error)
         if not problem:
-            return True
+            break
         delay = backoff.next_s()
         logs.event(_LOG, "no certificate yet", level=logging.WARNING, problem=problem, retry_s=delay)
-        keeper.clock.wait(stop, delay)
-    return False
+        _wait(keeper.clock, signals, delay)
+    return not signals.number
+
+
+def _wait(clock: Clock, signals: Signals, seconds: float) -> None:
+    """In slices, because a signal wakes nobody."""
+    until = clock.monotonic() + seconds
+    never = threading.Event()
+    while not signals.number and (left := until - clock.monotonic()) > 0:
+        clock.wait(never, min(left, _LOOK_S))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from webhook import admission, review
 from webhook.metrics import Metrics, Outcome
-from webhook.mutation import Decision, Denied, Mutated, Rules, Untouched
+from webhook.mutation import Decision, Denied, Mutated, Rules, Undecided, Untouched
 from webhook.review import AdmissionReview, MalformedReviewError, Review
-from webhook.runtimeclass import RuntimeClass
+from webhook.runtimeclass import RuntimeClass, UnknownRuntimeClassError
 from webhook.settings import Settings
 
 _LOG: Final = logging.getLogger(__name__)
@@ -102,15 +102,24 @@ class _Endpoint:
             case Denied(errors):
                 _log("denied", self.name, request, message=review.message(errors))
                 return _json(200, self.refuse(request, decision)), Outcome.DENIED
+            case Undecided(message):
+                _log("undecided", self.name, request, level=logging.WARNING, message=message)
+                return _json(200, review.unavailable(request, message)), Outcome.FAILED
             case _:
                 assert_never(decision)
 
 
 def _rules(settings: Settings, services: Services) -> Rules:
+    runtime_class, unknown = None, ""
+    try:
+        runtime_class = services.runtime_class.current()
+    except UnknownRuntimeClassError as error:
+        unknown = str(error)
     return Rules(
         unit=settings.memory_unit,
         scheduler=settings.scheduler_name,
-        runtime_class=services.runtime_class.current(),
+        runtime_class=runtime_class,
+        runtime_class_unknown=unknown,
         foreign_resources=settings.foreign_resources,
     )
 

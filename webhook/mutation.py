@@ -28,6 +28,8 @@ class Rules:
     """For GPU pods that name none; empty to leave the cluster's default."""
     runtime_class: str | None = names.RUNTIME_CLASS
     """For GPU pods that name none; None to leave it out."""
+    runtime_class_unknown: str = ""
+    """Why `runtime_class` cannot be told at the moment; empty if it can."""
     foreign_resources: tuple[str, ...] = ("nvidia.com/",)
     """Prefixes of resources of other GPU plugins, which choose the devices of containers that ask for them."""
 
@@ -53,7 +55,14 @@ class Denied:
     errors: tuple[FieldError, ...]
 
 
-Decision = Untouched | Mutated | Denied
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """What the decision rests on is not known at the moment; the client has to try again."""
+
+    message: str
+
+
+Decision = Untouched | Mutated | Denied | Undecided
 
 
 def mutate(value: object, rules: Rules) -> Decision:
@@ -95,6 +104,8 @@ def _names_gpu_count(container: Mapping[str, Any]) -> bool:
 
 def _gpu_pod(pod: JsonObject, rules: Rules) -> Decision:
     request = _request(pod, rules.unit)
+    if rules.runtime_class_unknown and pod["spec"].get("runtimeClassName") is None:
+        return Undecided(rules.runtime_class_unknown)
     result = _with_metadata(pod, is_managed=True)
     result["spec"] = _gpu_spec(pod["spec"], request, rules)
     return _decision(pod, result, advice.of_gpu_pod(pod, result, rules.foreign_resources))

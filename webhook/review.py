@@ -126,6 +126,12 @@ def forbidden(review: Review, errors: Sequence[FieldError]) -> AdmissionReview:
     return _refused(review, 403, "Forbidden", errors)
 
 
+def unavailable(review: Review, message: str) -> AdmissionReview:
+    """Refuse a request for now. As an answered review and not as HTTP 503, whose message the API server drops."""
+    status: Status = {"code": 503, "reason": "ServiceUnavailable", "message": message}
+    return _answer({"uid": review.uid, "allowed": False, "status": status})
+
+
 def message(errors: Sequence[FieldError]) -> str:
     """All errors as one line."""
     return " | ".join(str(error) for error in errors)

@@ -4,6 +4,8 @@ The only module of the webhook that uses gunicorn.
 """
 
 import logging
+import os
+import signal
 import ssl
 import threading
 from collections.abc import Callable, Mapping
@@ -12,6 +14,7 @@ from typing import Any, Final
 from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
 
+from gpushare.runtime.signals import Signals
 from webhook.settings import Settings
 from webhook.tls import Contexts
 
@@ -21,7 +24,7 @@ _DEAD_S: Final = 60  # a worker whose loop stands still for so long is replaced
 Wsgi = Callable[..., Any]
 
 
-def run(settings: Settings, contexts: Contexts, build: Callable[[threading.Event], Wsgi]) -> None:
+def run(settings: Settings, contexts: Contexts, build: Callable[[threading.Event], Wsgi], signals: Signals) -> None:
     """Serve until SIGTERM or SIGINT; then finish what was begun. Ends the process.
 
     Args:
@@ -29,12 +32,18 @@ def run(settings: Settings, contexts: Contexts, build: Callable[[threading.Event
         contexts: for new connections.
         build: makes the application and starts its threads, which run until the event is set. Called in the worker,
             so that nothing is shared with the parent process.
+        signals: what came before gunicorn had handlers of its own; it counts as if it came right after.
     """
     stop = threading.Event()
-    _Server(_options(settings, contexts, stop), lambda: build(stop)).run()
+    _Server(_options(settings, contexts, stop, signals), lambda: build(stop)).run()
 
 
-def _options(settings: Settings, contexts: Contexts, stop: threading.Event) -> dict[str, object]:
+def _options(settings: Settings, contexts: Contexts, stop: threading.Event, signals: Signals) -> dict[str, object]:
+    def deliver(_server: object) -> None:
+        # gunicorn has just replaced the handlers that set this flag, so none is lost in between.
+        if signals.number:
+            os.kill(os.getpid(), signal.SIGTERM)
+
     def ssl_context(_config: object, _default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
         return contexts.current()
 
@@ -54,6 +63,7 @@ def _options(settings: Settings, contexts: Contexts, stop: threading.Event) -> d
         "keyfile": f"{settings.cert_dir}/tls.key",
         "ssl_context": ssl_context,
         "logger_class": _Logger,
+        "when_ready": deliver,
         "worker_exit": lambda _server, _worker: stop.set(),
     }
 

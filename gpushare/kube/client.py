@@ -4,8 +4,10 @@ The official client is not used for requests: importing it costs the device plug
 memory, and models drop fields that they do not know. It reads kubeconfig files (`gpushare.kube.config`).
 """
 
+import logging
 import socket
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -15,10 +17,18 @@ import urllib3
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params, PatchKind
 from gpushare.kube.credentials import Credentials, InClusterCredentials
+from gpushare.kube.deadline import Answer
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock, SystemClock
 
+_LOG: Final = logging.getLogger(__name__)
 _USER_AGENT: Final = "gpushare"
 _POOL: Final = 32  # concurrent binds plus watches
+_CONNECT_S: Final = 5.0
 _GRACE_S: Final = 15.0  # a watch may end this much later than asked
+# A watch that says nothing for so long is cut and resumed. Bookmarks come about once a minute; without them a quiet
+# collection costs one request in this time, and a peer that accepts bytes but never answers is noticed.
+_QUIET_S: Final = 100.0
 _KEEPALIVE: Final = [
     *urllib3.connection.HTTPConnection.default_socket_options,
     # A peer that vanished without a word is noticed after about 30 s, not after the watch's whole timeout.
@@ -46,8 +56,10 @@ def connect(kubeconfig: str = "", context: str = "") -> "RestClient":
 class RestClient:
     """See KubeApi. Safe for use by many threads."""
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: Credentials, *, clock: Clock | None = None) -> None:
         self._credentials = credentials
+        self._token: str | None = None
+        self._token_failed = False
         tls: dict[str, Any] = {}
         if credentials.server.startswith("https"):
             tls = {
@@ -56,9 +68,10 @@ class RestClient:
                 "cert_file": credentials.cert_file,
                 "key_file": credentials.key_file,
             }
-        self._pool = urllib3.PoolManager(
-            maxsize=_POOL, retries=False, socket_options=_KEEPALIVE, **{k: v for k, v in tls.items() if v is not None}
-        )
+        given = {key: value for key, value in tls.items() if value is not None}
+        self._streams = urllib3.PoolManager(maxsize=_POOL, retries=False, socket_options=_KEEPALIVE, **given)
+        self._calls = urllib3.PoolManager(maxsize=_POOL, retries=False, socket_options=_KEEPALIVE, **given)
+        self._calls.pool_classes_by_scheme = _pools_with_deadline(clock or SystemClock())
 
     def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
         """See KubeApi."""
@@ -92,7 +105,8 @@ class RestClient:
     def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
         """See KubeApi."""
         query = {**params, "watch": "true", "timeoutSeconds": str(int(timeout_s))}
-        response = self._send("GET", path, None, query, timeout_s + _GRACE_S, stream=True)
+        quiet_s = min(timeout_s + _GRACE_S, _QUIET_S)
+        response = self._send("GET", path, None, query, quiet_s, stream=True)
         try:
             if response.status != 200:
                 raise _error(response.status, response.read())
@@ -104,7 +118,8 @@ class RestClient:
 
     def close(self) -> None:
         """Close idle connections."""
-        self._pool.clear()
+        self._calls.clear()
+        self._streams.clear()
 
     def _call(
         self,
@@ -140,21 +155,58 @@ class RestClient:
     ) -> urllib3.BaseHTTPResponse:
         url = self._credentials.server.rstrip("/") + path + (f"?{urlencode(params)}" if params else "")
         headers = {"Accept": "application/json", "User-Agent": _USER_AGENT}
-        if token := self._credentials.token():
+        if token := self._current_token():
             headers["Authorization"] = f"Bearer {token}"
         if body is not None:
             headers["Content-Type"] = content_type
         try:
-            return self._pool.request(
+            return (self._streams if stream else self._calls).request(
                 method,
                 url,
                 body=None if body is None else orjson.dumps(body),
                 headers=headers,
-                timeout=urllib3.Timeout(connect=min(timeout_s, 5.0), read=timeout_s),
+                timeout=urllib3.Timeout(connect=min(timeout_s, _CONNECT_S), total=timeout_s),
                 preload_content=not stream,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise kube.UnreachableError(f"{method} {path}: {error}") from error
+
+    def _current_token(self) -> str | None:
+        """The token to send. While the source fails, the last one: it may well be valid still."""
+        try:
+            self._token = self._credentials.token()
+        except Exception as error:  # authentication plug-ins and files fail in their own ways
+            problem = f"{type(error).__name__}: {str(error)[:300]}"
+            if self._token is None:
+                raise kube.UnauthorizedError(
+                    f"no token for the API server ({problem}); check the pod's service account volume, or the"
+                    " authentication plug-in that the kubeconfig names"
+                ) from error
+            if not self._token_failed:
+                logs.event(_LOG, "token not renewed", level=logging.WARNING, error=problem)
+            self._token_failed = True
+        else:
+            self._token_failed = False
+        return self._token
+
+
+def _pools_with_deadline(clock: Clock) -> dict[str, Any]:
+    """Pools whose answers have to be read whole within the timeout; urllib3's own bounds each wait for bytes only."""
+    answer = staticmethod(partial(Answer, clock=clock))
+
+    class Plain(urllib3.connection.HTTPConnection):
+        response_class = answer  # type: ignore[assignment] # called, never asked for its type
+
+    class Tls(urllib3.connection.HTTPSConnection):
+        response_class = answer  # type: ignore[assignment] # same
+
+    class PlainPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class TlsPool(urllib3.HTTPSConnectionPool):
+        ConnectionCls = Tls
+
+    return {"http": PlainPool, "https": TlsPool}
 
 
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[JsonObject]:
@@ -173,7 +225,8 @@ def _event(line: bytes) -> JsonObject:
     except orjson.JSONDecodeError as error:
         raise kube.UnreachableError(f"watch: broken line ({error})") from error
     if not isinstance(value, dict) or not isinstance(value.get("object"), dict):
-        raise kube.UnreachableError("watch: a line is no event")
+        # Not a cut: resumed at the same version, it would come again.
+        raise kube.ServerFaultError("watch: a line is no event; is there a proxy in between?")
     return value
 
 

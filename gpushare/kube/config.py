@@ -1,32 +1,38 @@
 """Kubeconfig files, read by the official client with all its authentication plug-ins. Its only importer."""
 
+import os
 from pathlib import Path
 
-import urllib3
 from kubernetes import client, config
+from kubernetes.config import kube_config
 
 from gpushare.errors import SettingsError
 from gpushare.kube.credentials import StaticCredentials
 
 
 def load(path: str, context: str = "") -> StaticCredentials:
-    """Credentials of a context of a kubeconfig file.
+    """Credentials of a context of a kubeconfig file, or of several that are merged as kubectl does.
 
     Args:
-        path: the file.
+        path: the file, or as in KUBECONFIG several with colons in between; of several, missing ones are left out and
+            the first that says something wins.
         context: by default the current one.
 
     Raises:
         SettingsError: no such file or context, or it cannot be used.
     """
-    if not Path(path).expanduser().is_file():
+    wanted = [str(Path(part).expanduser()) for part in path.split(os.pathsep) if part]
+    files = [part for part in wanted if Path(part).is_file()]
+    if not files:
         raise SettingsError(f"kubeconfig {path}: no such file")
     found = client.Configuration()
     try:
         config.load_kube_config(
-            config_file=str(Path(path).expanduser()), context=context or None, client_configuration=found
+            config_file=os.pathsep.join(files),
+            context=context or _current_context(files),
+            client_configuration=found,
         )
-    except (config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+    except Exception as error:  # the loader lets through whatever a file provokes
         raise SettingsError(f"kubeconfig {path}: {error}") from error
 
     def token() -> str | None:
@@ -42,3 +48,12 @@ def load(path: str, context: str = "") -> StaticCredentials:
         verify=found.verify_ssl,
         token_source=token,
     )
+
+
+def _current_context(files: list[str]) -> str | None:
+    """The first one named, as kubectl has it; the official client would take the last."""
+    for file in files:
+        merged = kube_config.KubeConfigMerger(file).config
+        if merged and (name := merged.value.get("current-context")):
+            return str(name)
+    return None

@@ -31,10 +31,11 @@ def event(pod: PodRef, kind: EventType, reason: str, message: str, *, component:
     """
     stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     digest = hashlib.sha256(f"{pod.uid} {reason} {message} {now.isoformat()}".encode()).hexdigest()[:16]
+    prefix = pod.name[:230].rstrip("-.")  # each part of a name ends in a letter or digit
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{pod.name[:230]}.{digest}", "namespace": pod.namespace},
+        "metadata": {"name": f"{prefix}.{digest}", "namespace": pod.namespace},
         "involvedObject": {
             "apiVersion": "v1",
             "kind": "Pod",

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -14,6 +14,7 @@ from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 _PAGE: Final = "500"
+_HEALTHY_S: Final = 5.0  # a stream that lived longer was no failure
 
 
 class Sink(Protocol):
@@ -50,63 +51,118 @@ class Reflector:
     """Set after the first list."""
     _version: str = field(init=False, default="")
     """The last resourceVersion seen; a cut stream resumes there."""
+    _listed_at: float = field(init=False, default=float("-inf"))
+    """When the last list was begun."""
+    _backoff: Backoff = field(init=False, default_factory=Backoff)
+    """One for lists and streams, so that a list that succeeds does not hide a watch that never does."""
 
     def run(self, stop: threading.Event) -> None:
         """Mirror until `stop` is set. Never raises for what the server or the network does."""
-        backoff = Backoff()
         while not stop.is_set():
             try:
                 self._list()
-                backoff.reset()
                 self._watch(stop)
-            except kube.GoneError:
-                logs.event(_LOG, "watch expired", path=self.path)
+            except kube.GoneError as error:
+                # Versions expire as a matter of course; a server whose fresh versions have expired already is ill.
+                usual = self.clock.monotonic() - self._listed_at > _HEALTHY_S
+                self._pause(stop, "watch expired", error, delay=0.0 if usual else self._backoff.next_s())
             except kube.KubeError as error:
-                delay = backoff.next_s()
-                logs.event(_LOG, "watch failed", level=logging.WARNING, path=self.path, error=str(error), retry_s=delay)
-                self.clock.wait(stop, delay)
+                self._pause(stop, "watch failed", error, delay=self._backoff.next_s())
+
+    def _pause(self, stop: threading.Event, event: str, error: kube.KubeError, *, delay: float) -> None:
+        level = logging.WARNING if delay else logging.INFO
+        logs.event(_LOG, event, level=level, path=self.path, error=str(error), retry_s=delay)
+        if delay:
+            self.clock.wait(stop, delay)
 
     def _list(self) -> None:
+        """Read all pages. A page that has expired (GoneError) costs all of them: they are of one version."""
+        self._listed_at = self.clock.monotonic()
         objects: list[JsonObject] = []
         params = {**self.params, "limit": _PAGE}
         while True:
             page = self.api.get(self.path, params, timeout_s=self.list_timeout_s)
-            items = page.get("items") or []
-            objects.extend(map(self.keep, items) if self.keep else items)
-            more = page["metadata"].get("continue")
+            objects.extend(self._kept(item) for item in self._items(page))
+            more = self._metadata(page).get("continue")
             if not more:
                 break
-            params["continue"] = more
+            params["continue"] = str(more)
+        version = self._version_of(page)
         self.sink.replace(objects)
-        self._version = str(page["metadata"]["resourceVersion"])
+        self._version = version
         self.synced.set()
 
     def _watch(self, stop: threading.Event) -> None:
         """Watch, resuming at the last version seen, until an error or `stop`."""
-        backoff = Backoff()
         while not stop.is_set():
             started = self.clock.monotonic()
+            events = 0
             try:
-                self._stream(stop)
-            except kube.UnreachableError as error:
+                for _ in self._stream(stop):
+                    events += 1
+            except (kube.UnreachableError, kube.TooManyRequestsError) as error:
                 # A cut stream loses nothing: the next one resumes at the last version.
                 logs.event(_LOG, "watch cut", level=logging.DEBUG, path=self.path, error=str(error))
-            if self.clock.monotonic() - started > 5:
-                backoff.reset()
-            elif not stop.is_set():
-                self.clock.wait(stop, backoff.next_s())
+            finally:
+                lived = self.clock.monotonic() - started > _HEALTHY_S
+                if lived or events:
+                    self._backoff.reset()
+            if not lived and not stop.is_set():
+                self.clock.wait(stop, self._backoff.next_s())
 
-    def _stream(self, stop: threading.Event) -> None:
+    def _stream(self, stop: threading.Event) -> Iterator[None]:
+        """One stream, told to the sink; gives something for every event of it."""
         params = {**self.params, "resourceVersion": self._version, "allowWatchBookmarks": "true"}
         for event in self.api.watch(self.path, params, timeout_s=self.watch_timeout_s):
-            obj = event["object"]
-            kind = event["type"]
+            obj, kind = event.get("object"), event.get("type")
+            if not isinstance(obj, dict):
+                raise self._malformed("an event has no object")
             if kind == "ERROR":
-                raise kube.error_of(int(obj.get("code", 500)), str(obj.get("message", "watch error")))
+                code = obj.get("code")
+                raise kube.error_of(code if isinstance(code, int) else 500, str(obj.get("message", "watch error")))
+            version = self._version_of(obj)
             if kind in {"ADDED", "MODIFIED"}:
-                self.sink.upsert(self.keep(obj) if self.keep else obj)
+                self.sink.upsert(self._kept(obj))
             elif kind == "DELETED":
-                self.sink.remove(self.keep(obj) if self.keep else obj)
-            self._version = str(obj["metadata"]["resourceVersion"])
+                self.sink.remove(self._kept(obj))
+            elif kind != "BOOKMARK":
+                raise self._malformed(f"{kind!r} is no type of event")
+            self._version = version
+            yield
             if stop.is_set():
                 break
+
+    def _items(self, page: JsonObject) -> list[JsonObject]:
+        self._version_of(page)  # what has none is no list at all, such as a proxy's {}
+        items = page.get("items")
+        if items is None:
+            return []
+        if not isinstance(items, list):
+            raise self._malformed("items is no list")
+        return items
+
+    def _kept(self, obj: object) -> JsonObject:
+        if not isinstance(obj, dict):
+            raise self._malformed("an item is no object")
+        self._metadata(obj)
+        if self.keep is None:
+            return obj
+        try:
+            return self.keep(obj)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise self._malformed(f"an object cannot be read ({type(error).__name__}: {error})") from error
+
+    def _version_of(self, obj: JsonObject) -> str:
+        version = self._metadata(obj).get("resourceVersion")
+        if not isinstance(version, str) or not version:
+            raise self._malformed("metadata.resourceVersion is missing")
+        return version
+
+    def _metadata(self, obj: JsonObject) -> JsonObject:
+        metadata = obj.get("metadata")
+        if not isinstance(metadata, dict):
+            raise self._malformed("metadata is missing")
+        return metadata
+
+    def _malformed(self, what: str) -> kube.ServerFaultError:
+        return kube.ServerFaultError(f"malformed answer for {self.path}: {what}; is there a proxy in between?")

@@ -2,16 +2,17 @@
 
 import logging
 import os
-import signal
 import threading
 from collections.abc import Callable, Mapping
-from types import FrameType
 from typing import Final
 
 from gpushare.runtime import logs
+from gpushare.runtime.signals import Signals
 
 Part = Callable[[threading.Event], None]
 _LOG: Final = logging.getLogger(__name__)
+_LOOK_S: Final = 0.2  # how late a signal may be noticed
+_FLUSH_S: Final = 1.0
 
 
 def run(parts: Mapping[str, Part], *, stop: threading.Event | None = None, grace_s: float = 5.0) -> int:
@@ -27,14 +28,8 @@ def run(parts: Mapping[str, Part], *, stop: threading.Event | None = None, grace
     """
     event = stop or threading.Event()
     failed: list[str] = []
-    signalled = threading.Event()
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        signalled.set()
-        event.set()
-        logs.event(_LOG, "signal", number=number)
-
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    signals = Signals()
+    previous = signals.install()
 
     def guard(name: str, part: Part) -> None:
         try:
@@ -52,17 +47,27 @@ def run(parts: Mapping[str, Part], *, stop: threading.Event | None = None, grace
     ]
     for thread in threads:
         thread.start()
-    event.wait()
+    while not signals.number and not event.wait(_LOOK_S):
+        pass
+    if signals.number:
+        logs.event(_LOG, "signal", number=signals.number)
+    event.set()
     for thread in threads:
         thread.join(grace_s)
         if thread.is_alive():
             logs.event(_LOG, "part did not end", level=logging.WARNING, part=thread.name)
-    for number, handler in previous.items():
-        signal.signal(number, handler)
-    return 1 if failed and not signalled.is_set() else 0
+    Signals.restore(previous)
+    return 1 if failed and not signals.number else 0
 
 
 def exit_now(code: int) -> None:
-    """End the process without waiting for anything: the only safe way out for a leader that lost its lease."""
-    logging.shutdown()
-    os._exit(code)
+    """End the process without waiting for anything: the only safe way out for a leader that lost its lease.
+
+    What was logged is given a second to be written; standard error may be a pipe that nobody reads any more.
+    """
+    flush = threading.Thread(target=logging.shutdown, name="flush", daemon=True)
+    try:
+        flush.start()
+        flush.join(_FLUSH_S)
+    finally:  # also when there is no thread to be had
+        os._exit(code)

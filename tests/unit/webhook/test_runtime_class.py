@@ -1,6 +1,8 @@
 """The RuntimeClass is written only if it exists, and no admission waits long to find out."""
 
+import re
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -8,7 +10,12 @@ from typing import Any
 import pytest
 
 from gpushare.kube import api as kube
-from webhook.runtimeclass import Mode, RuntimeClass
+from tests.unit.webhook.builders import container, pod, review
+from tests.unit.webhook.conftest import Webhook
+from webhook.app import Services, create_app
+from webhook.metrics import Metrics
+from webhook.runtimeclass import Mode, RuntimeClass, UnknownRuntimeClassError
+from webhook.settings import Settings
 
 
 @dataclass
@@ -67,11 +74,77 @@ def test_without_an_answer_the_last_one_holds() -> None:
     assert len(api.calls) == 2  # not once for each pod while the server is down
 
 
-@pytest.mark.parametrize(
-    "error", [kube.UnreachableError("down"), kube.ForbiddenError("no"), kube.ServerFaultError("oops")]
+def test_one_that_is_created_later_is_found_within_ten_seconds() -> None:
+    api, clock = Api(kube.NotFoundError("no")), Clock()
+    found = runtime_class(api, clock)
+    assert found.current() is None
+    clock.seconds, api.answer = 10.0, None
+    assert found.current() == "nvidia"
+
+
+def test_without_any_answer_nothing_is_assumed_and_it_is_asked_again_soon(caplog: pytest.LogCaptureFixture) -> None:
+    api, clock = Api(kube.UnreachableError("down")), Clock()
+    found = runtime_class(api, clock)
+    for _ in range(2):
+        with pytest.raises(
+            UnknownRuntimeClassError,
+            match=r"^it is not known yet whether RuntimeClass nvidia exists \(down\); try again$",
+        ):
+            found.current()
+    assert len(api.calls) == 1
+    assert caplog.messages == ["runtime class unknown"]
+    clock.seconds, api.answer = 1.0, None
+    assert found.current() == "nvidia"
+
+
+FORBIDDEN = (
+    "no; allow the webhook's ServiceAccount to get runtimeclasses of node.k8s.io,"
+    " or set --runtime-class-mode to always or never"
 )
-def test_without_any_answer_it_is_left_out(error: kube.KubeError) -> None:
-    assert runtime_class(Api(error), Clock()).current() is None
+
+
+def test_a_look_that_is_forbidden_is_no_answer_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    api, clock = Api(kube.ForbiddenError("no")), Clock()
+    found = runtime_class(api, clock)
+    for second in range(5):
+        clock.seconds = float(second)
+        with pytest.raises(UnknownRuntimeClassError, match=re.escape(f"({FORBIDDEN})")):
+            found.current()
+    assert caplog.messages == ["runtime class unknown"]
+    clock.seconds, api.answer = 10.0, None
+    assert found.current() == "nvidia"
+    clock.seconds, api.answer = 20.0, kube.ForbiddenError("no")
+    assert found.current() == "nvidia"
+
+
+@pytest.fixture
+def ignorant() -> Iterator[Webhook]:
+    """A webhook that has not reached the API server since its start."""
+    clock = Clock()
+    services = Services(
+        clock=clock,
+        metrics=Metrics(lambda: None),
+        runtime_class=runtime_class(Api(kube.UnreachableError("down")), clock),
+        not_ready=lambda: "",
+    )
+    with create_app(Settings(), services).test_client() as http:
+        yield Webhook(http, services.metrics)
+
+
+def test_gpu_pods_have_to_come_again_while_it_is_unknown(ignorant: Webhook) -> None:
+    response = ignorant.ask("/mutate", review(pod(container(gpu_mem=2))))
+    assert response["allowed"] is False
+    assert response["status"] == {
+        "code": 503,
+        "reason": "ServiceUnavailable",
+        "message": "it is not known yet whether RuntimeClass nvidia exists (down); try again",
+    }
+
+
+def test_pods_that_it_does_not_concern_are_decided_meanwhile(ignorant: Webhook) -> None:
+    assert ignorant.ask("/mutate", review(pod(container())))["allowed"]
+    assert ignorant.ask("/mutate", review(pod(container(gpu_mem=2), runtimeClassName="mine")))["allowed"]
+    assert ignorant.ask("/mutate", review(pod(container(gpu_mem="x"))))["status"]["code"] == 400
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(Mode.ALWAYS, "nvidia"), (Mode.NEVER, None)])

@@ -12,8 +12,11 @@ from certs.keeper import CertificateKeeper
 from certs.settings import CertSettings
 from gpushare.kube import api as kube
 from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.signals import Signals
 from tests.fakes.kube import FakeKube
 from webhook import __main__ as program
+from webhook import server
+from webhook.settings import Settings
 from webhook.tls import Contexts
 
 
@@ -29,11 +32,16 @@ class Hasty(SystemClock):
     """Does not sleep; a signal arrives at the wait of that number."""
 
     def __init__(self, signal_at: int = 0) -> None:
+        self.at = 0.0
         self.waits = 0
         self.signal_at = signal_at
 
+    def monotonic(self) -> float:
+        return self.at
+
     def wait(self, stop: threading.Event, seconds: float) -> bool:
         self.waits += 1
+        self.at += seconds
         if self.waits == self.signal_at:
             signal.raise_signal(signal.SIGTERM)
         return stop.is_set()
@@ -49,7 +57,7 @@ def test_a_server_that_is_late_is_asked_again(tmp_path: Path, caplog: pytest.Log
     api.fail_next(lambda call: "secrets" in call.path, kube.UnreachableError("down"), times=2)
     contexts = Contexts(directory=tmp_path)
     with caplog.at_level(logging.WARNING):
-        assert program._has_certificate(keeper(tmp_path, api, clock), contexts)
+        assert program._has_certificate(keeper(tmp_path, api, clock), contexts, Signals())
     assert [r.getMessage() for r in caplog.records if r.name == "webhook"] == ["no certificate yet"] * 2
     assert contexts.problem() == ""
 
@@ -57,8 +65,30 @@ def test_a_server_that_is_late_is_asked_again(tmp_path: Path, caplog: pytest.Log
 def test_a_signal_ends_the_wait(tmp_path: Path) -> None:
     clock = Hasty(signal_at=3)
     waiting = keeper(tmp_path, FakeKube(), clock, cert_source="files")
-    assert not program._has_certificate(waiting, Contexts(directory=tmp_path))
+    signals = Signals()
+    signals.install()
+    assert not program._has_certificate(waiting, Contexts(directory=tmp_path), signals)
     assert clock.waits == 3
+
+
+def test_a_signal_after_the_certificate_was_found_is_not_lost(tmp_path: Path) -> None:
+    signals = Signals()
+    signals.install()
+    signal.raise_signal(signal.SIGTERM)
+    assert not program._has_certificate(keeper(tmp_path, FakeKube(), Hasty()), Contexts(directory=tmp_path), signals)
+    caught: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: caught.append(number))  # as gunicorn does
+    options = server._options(Settings(), Contexts(directory=tmp_path), threading.Event(), signals)
+    options["when_ready"](None)  # type: ignore[operator] # a hook
+    assert caught == [signal.SIGTERM]
+
+
+def test_without_a_signal_the_server_is_left_alone(tmp_path: Path) -> None:
+    caught: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: caught.append(number))
+    options = server._options(Settings(), Contexts(directory=tmp_path), threading.Event(), Signals())
+    options["when_ready"](None)  # type: ignore[operator] # a hook
+    assert caught == []
 
 
 def test_a_server_with_a_certificate_is_ready_until_it_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,55 @@
+"""Several kubeconfig files are one, as for kubectl."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from gpushare.errors import SettingsError
+from gpushare.kube import config
+
+
+def write(path: Path, name: str, *, is_current: bool = True, host: str = "") -> str:
+    """A file with one cluster, user and context of that name."""
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": {"server": f"http://{host or name}:1"}}],
+        "users": [{"name": name, "user": {"token": f"token-of-{host or name}"}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name if is_current else "",
+    }
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def joined(*paths: str) -> str:
+    return os.pathsep.join(paths)
+
+
+def test_contexts_of_all_files_can_be_chosen_and_the_first_current_one_counts(tmp_path: Path) -> None:
+    paths = joined(write(tmp_path / "1", "a", is_current=False), write(tmp_path / "2", "b"), write(tmp_path / "3", "c"))
+    assert config.load(paths).server == "http://b:1"
+    chosen = config.load(paths, "c")
+    assert (chosen.server, chosen.token()) == ("http://c:1", "token-of-c")
+
+
+def test_the_first_of_two_entries_with_one_name_counts(tmp_path: Path) -> None:
+    paths = joined(write(tmp_path / "1", "a", host="first"), write(tmp_path / "2", "a", host="second"))
+    assert config.load(paths).server == "http://first:1"
+
+
+def test_missing_files_and_empty_parts_are_left_out(tmp_path: Path) -> None:
+    paths = joined(f"{tmp_path}/none", "", write(tmp_path / "1", "a"))
+    assert config.load(paths).server == "http://a:1"
+    with pytest.raises(SettingsError, match=re.escape(f"kubeconfig {tmp_path}/x:{tmp_path}/y: no such file")):
+        config.load(joined(f"{tmp_path}/x", f"{tmp_path}/y"))
+
+
+@pytest.mark.parametrize("content", ["{", "", "[]", "text", "clusters: 5", "contexts: [{}]\ncurrent-context: a"])
+def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config").write_text(content)
+    with pytest.raises(SettingsError, match=re.escape(f"kubeconfig {tmp_path}/config: ")):
+        config.load(f"{tmp_path}/config")
