@@ -58,6 +58,9 @@ RESERVED_ANNOTATIONS: Final = frozenset(
 )
 RESERVED_PREFIXES: Final = (PREFIX_DEVICES, PREFIX_MEMORY, PREFIX_INDEX, PREFIX_CAPACITY)
 
+# Of the Container Device Interface: some runtimes take devices from such annotations of a pod.
+PREFIX_CDI: Final = "cdi.k8s.io/"
+
 # On nodes.
 ANNOTATION_INVENTORY: Final = "gpushare.dev/inventory"
 

@@ -41,8 +41,10 @@ def of_gpu_pod(before: JsonObject, after: JsonObject, foreign: tuple[str, ...]) 
 
 def of_other_pod(before: JsonObject, after: JsonObject) -> Iterator[str]:
     """For a pod that asks for none."""
-    forged = sorted(set(objects.annotations(before)) - set(objects.annotations(after)))
-    if forged:
+    removed = sorted(set(objects.annotations(before)) - set(objects.annotations(after)))
+    if devices := [key for key in removed if key.startswith(names.PREFIX_CDI)]:
+        yield _cut(f"annotations removed, because they choose devices past the scheduler: {_listed(devices)}")
+    if forged := [key for key in removed if names.is_reserved(key)]:
         yield _cut(
             f"annotations removed, because only {names.SERVICE_ACCOUNT_CONTROLLER} may write them: {_listed(forged)}"
         )

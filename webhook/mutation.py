@@ -17,6 +17,8 @@ from webhook.objects import JsonObject
 
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 _FIELDS: Final = ("initContainers", "containers")  # in the order of `pods.containers`
+_MOST_CONTAINERS: Final = 512
+"""More than any node runs in a pod. Deciding on many thousands would take longer than the API server waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ Decision = Untouched | Mutated | Denied | Undecided
 def mutate(value: object, rules: Rules) -> Decision:
     """Decide on a pod that is being created."""
     try:
+        _check_size(value)
         pod = objects.pod(value)
         # Other pods are never refused for labels or annotations that only mean something beside a request.
         return _gpu_pod(pod, rules) if _wants_gpu(pod) else _other_pod(pod, rules)
@@ -81,6 +84,7 @@ def mutate_ephemeral(value: object, old: object) -> Decision:
     Those that the pod has already cannot be changed any more and stay as they are.
     """
     try:
+        _check_size(value)
         pod = objects.pod(value)
         known = {container["name"] for container in objects.pod(old)["spec"].get("ephemeralContainers") or ()}
     except InvalidRequestError as error:
@@ -91,6 +95,17 @@ def mutate_ephemeral(value: object, old: object) -> Decision:
 
     result = {**pod, "spec": _each(pod["spec"], ("ephemeralContainers",), isolate)}
     return _decision(pod, result, advice.overridden(pod, result, ("ephemeralContainers",)))
+
+
+def _check_size(value: object) -> None:
+    spec = value.get("spec") if isinstance(value, dict) else None
+    if not isinstance(spec, dict):
+        return
+    for field in (*_FIELDS, "ephemeralContainers"):
+        listed = spec.get(field)
+        if isinstance(listed, list) and len(listed) > _MOST_CONTAINERS:
+            problem = f"{len(listed)} containers are more than any node runs"
+            raise InvalidRequestError((FieldError(f"spec.{field}", problem, f"write at most {_MOST_CONTAINERS}"),))
 
 
 def _wants_gpu(pod: JsonObject) -> bool:
@@ -167,7 +182,7 @@ def _each(spec: JsonObject, fields: tuple[str, ...], edit: Callable[[JsonObject]
 def _with_metadata(pod: JsonObject, *, is_managed: bool) -> JsonObject:
     """A copy of the pod without forged annotations, and labelled as managed or not."""
     labels, annotations = objects.labels(pod), objects.annotations(pod)
-    kept = {key: value for key, value in annotations.items() if not names.is_reserved(key)}
+    kept = {key: value for key, value in annotations.items() if not _is_not_the_authors(key)}
     marked = {key: value for key, value in labels.items() if key != names.LABEL_MANAGED}
     if is_managed:
         marked[names.LABEL_MANAGED] = "true"
@@ -179,6 +194,11 @@ def _with_metadata(pod: JsonObject, *, is_managed: bool) -> JsonObject:
     if marked != labels:
         metadata["labels"] = marked
     return {**pod, "metadata": metadata} if metadata else dict(pod)
+
+
+def _is_not_the_authors(annotation: str) -> bool:
+    """Whether admission removes it: the NVIDIA runtime reads CDI annotations before the variable that is set here."""
+    return names.is_reserved(annotation) or annotation.startswith(names.PREFIX_CDI)
 
 
 def _preset_node(pod: JsonObject) -> Iterator[FieldError]:

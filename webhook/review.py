@@ -11,6 +11,7 @@ from typing import Any, Final, NotRequired, TypedDict
 import orjson
 
 from gpushare.errors import FieldError, GpuShareError
+from gpushare.wire import json
 from webhook import objects, patch
 from webhook.objects import JsonObject
 
@@ -79,8 +80,8 @@ def parse(body: bytes) -> Review:
     if not body:
         raise MalformedReviewError("the body is empty")
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        value = json.parse(body)
+    except ValueError as error:
         raise MalformedReviewError(f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise MalformedReviewError(f"the body must be an {KIND} object")
@@ -161,9 +162,17 @@ def _request(request: JsonObject) -> Review:
         name=_text(request, "name", "request.name") or objects.named(obj),
         user=_text(user, "username", "request.userInfo.username"),
         is_dry_run=request.get("dryRun") is True,
-        obj=obj,
-        old=request.get("oldObject"),
+        obj=_without_managed_fields(obj),
+        old=_without_managed_fields(request.get("oldObject")),
     )
+
+
+def _without_managed_fields(obj: object) -> object:
+    """Nobody decides by them, and they nest as deep as an author likes; a patch that does not name them keeps them."""
+    if not isinstance(obj, dict) or not isinstance(obj.get("metadata"), dict):
+        return obj
+    kept = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
+    return {**obj, "metadata": kept}
 
 
 def _resource(request: JsonObject) -> str:

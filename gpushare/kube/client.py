@@ -20,6 +20,7 @@ from gpushare.kube.credentials import Credentials, InClusterCredentials
 from gpushare.kube.deadline import Answer
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock, SystemClock
+from gpushare.wire import json
 
 _LOG: Final = logging.getLogger(__name__)
 _USER_AGENT: Final = "gpushare"
@@ -135,8 +136,8 @@ class RestClient:
         if not 200 <= response.status < 300:
             raise _error(response.status, response.data)
         try:
-            value = orjson.loads(response.data)
-        except orjson.JSONDecodeError as error:
+            value = json.parse(response.data)
+        except ValueError as error:
             raise kube.ServerFaultError(f"{method} {path}: answer is not JSON ({error})") from error
         if not isinstance(value, dict):
             raise kube.ServerFaultError(f"{method} {path}: answer is not an object")
@@ -221,9 +222,10 @@ def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[JsonObject]:
 
 def _event(line: bytes) -> JsonObject:
     try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise kube.UnreachableError(f"watch: broken line ({error})") from error
+        value = json.parse(line)
+    except ValueError as error:
+        # Not a cut: resumed at the same version, it would come again.
+        raise kube.ServerFaultError(f"watch: broken line ({error})") from error
     if not isinstance(value, dict) or not isinstance(value.get("object"), dict):
         # Not a cut: resumed at the same version, it would come again.
         raise kube.ServerFaultError("watch: a line is no event; is there a proxy in between?")

@@ -4,6 +4,7 @@ A format has a `version` and may have a `minReader`: a newer writer that only ad
 this version goes on reading it (unknown fields are ignored).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -39,6 +40,48 @@ def load(text: str, what: str) -> JsonObject:
             " upgrade it"
         )
     return value
+
+
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_MANAGED_FIELDS: Final = b'"managedFields"'
+
+
+def parse(data: bytes) -> Any:
+    """Decode what the API server sent, however deep `managedFields` nests.
+
+    It is the only part of an object that the API server stores as its author nested it. A tenant could make it too
+    deep for any parser and so hide from a webhook, or break everybody's watch, with one pod.
+
+    Raises:
+        ValueError: not JSON, or too deep elsewhere.
+    """
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        if _MANAGED_FIELDS not in data:
+            raise
+        return orjson.loads(without_managed_fields(data))
+
+
+def without_managed_fields(data: bytes) -> bytes:
+    """The same JSON with every `managedFields` null. Looks at each byte once and never recurs."""
+    kept: list[bytes] = []
+    start = depth = 0
+    skipping = False
+    for token in _TOKEN.finditer(data):
+        text = token[0]
+        if skipping:
+            depth += (text in b"[{") - (text in b"]}")
+            if depth == 0:
+                kept.append(b"null")
+                start, skipping = token.end(), False
+        elif text == _MANAGED_FIELDS and (value := _VALUE.match(data, token.end())):
+            kept.append(data[start : value.end() - 1])
+            skipping = True
+    return b"".join(kept) + (b"" if skipping else data[start:])
+
+
+_VALUE: Final = re.compile(rb"\s*:\s*[\[{]")
 
 
 def dump(value: Mapping[str, Any]) -> str:

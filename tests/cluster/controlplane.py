@@ -198,7 +198,7 @@ class ControlPlane:
 
     def _proxy_flags(self) -> list[str]:
         user = self.authority.issue("kube-proxy", "system:kube-proxy")
-        configuration = {
+        configuration: dict[str, object] = {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
             "clientConnection": {"kubeconfig": str(self.kubeconfig_for("kube-proxy", user))},
@@ -210,6 +210,10 @@ class ControlPlane:
             # Zero leaves the kernel's connection tracking as it is: its limits belong to the whole machine.
             "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
         }
+        proxy = self._programs.version_of("kube-proxy")
+        if (proxy.major, proxy.minor) < (1, 21):
+            # It knows a version of EndpointSlices only that current servers have dropped; Endpoints they all have.
+            configuration["featureGates"] = {"EndpointSliceProxying": False}
         return _flags({"config": _write(self._directory / "kube-proxy.json", configuration)})
 
     def _gates(self) -> dict[str, str]:

@@ -82,6 +82,10 @@ class Programs:
     def __getitem__(self, name: str) -> Path:
         return self.paths[name]
 
+    def version_of(self, name: str) -> Version:
+        """The version of one of Kubernetes' own programs, which may differ where that does no harm."""
+        return Version.parse(_output([str(self.paths[name]), "--version"]))
+
 
 def say_nothing(_: str) -> None:
     """Drop progress messages."""

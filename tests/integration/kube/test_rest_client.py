@@ -145,10 +145,22 @@ def test_a_watch_gives_events_until_the_stream_ends(server: Server, rest: RestCl
     assert server.asked[0][1] == "/w?resourceVersion=5&watch=true&timeoutSeconds=7"
 
 
-def test_a_broken_line_cuts_the_watch(server: Server, rest: RestClient) -> None:
+def test_a_broken_line_is_the_servers_fault(server: Server, rest: RestClient) -> None:
+    """Resumed at the same version as after a cut, the same line would come again."""
     server.reply = lambda: (200, b"{broken\n")
-    with pytest.raises(api.UnreachableError, match="watch: "):
+    with pytest.raises(api.ServerFaultError, match="watch: broken line"):
         list(rest.watch("/w", {}, timeout_s=1))
+
+
+def test_managed_fields_that_nest_too_deep_hide_nothing(server: Server, rest: RestClient) -> None:
+    """A tenant may nest them as deep as the API server reads, far deeper than any parser here."""
+    deep = b'[{"fieldsV1":' + b'{"f:]":' * 3000 + b"{}" + b"}" * 3000 + b"}]"
+    item = b'{"metadata":{"name":"a","managedFields" : ' + deep + b',"uid":"1"},"spec":{}}'
+    plain = {"metadata": {"name": "a", "managedFields": None, "uid": "1"}, "spec": {}}
+    server.reply = lambda: (200, b'{"items":[' + item + b"," + item + b"]}")
+    assert rest.get("/x") == {"items": [plain, plain]}
+    server.reply = lambda: (200, b'{"type":"ADDED","object":' + item + b"}\n")
+    assert list(rest.watch("/w", {}, timeout_s=1)) == [{"type": "ADDED", "object": plain}]
 
 
 @pytest.mark.parametrize("line", [b"[]\n", b'{"type":"ADDED"}\n'])

@@ -78,15 +78,40 @@ def test_a_charset_does_not_matter(webhook: Webhook) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_body_over_4_mib_is_not_read(webhook: Webhook, path: str) -> None:
-    answer = webhook.send(path, b" " * (4 * 1024 * 1024 + 1))
+def test_a_body_over_40_mib_is_not_read(webhook: Webhook, path: str) -> None:
+    answer = webhook.send(path, b" " * (40 * 1024 * 1024 + 1))
     assert answer.status_code == 413
-    assert answer.json == {"error": "the body is larger than 4194304 bytes"}
+    assert answer.json == {"error": "the body is larger than 41943040 bytes"}
 
 
-def test_a_body_of_4_mib_is_read(webhook: Webhook) -> None:
-    body = encoded(review(pod(container())))
-    assert webhook.send("/mutate", body.ljust(4 * 1024 * 1024)).status_code == 200
+def test_the_largest_review_of_an_api_server_is_read(webhook: Webhook) -> None:
+    """3 MiB of `<`, of which Go writes each as six bytes, twice."""
+    body = encoded(review(pod(container(command=["x" * 18 * 1024 * 1024]))))
+    assert webhook.send("/mutate", body.ljust(40 * 1024 * 1024)).status_code == 200
+
+
+@pytest.mark.parametrize("depth", [900, 1005, 1015, 1100, 5000])
+@pytest.mark.parametrize("path", ["/mutate", "/isolate"])
+def test_managed_fields_however_deep_let_no_pod_pass_unchanged(webhook: Webhook, path: str, depth: int) -> None:
+    sly = pod(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]))
+    sly["metadata"]["managedFields"] = "HERE"
+    deep = b'[{"fieldsV1":' + b'{"f:a":' * depth + b"{}" + b"}" * depth + b"}]"
+    answer = webhook.send(path, encoded(review(sly)).replace(b'"HERE"', deep))
+    response = orjson.loads(answer.data)["response"]
+    assert response["allowed"]
+    patch = base64.b64decode(response["patch"]).decode()
+    assert '"void"' in patch
+    assert '"all"' not in patch
+    assert "managedFields" not in patch
+
+
+def test_a_pod_with_thousands_of_containers_is_refused_at_once(webhook: Webhook) -> None:
+    many = pod(*[container(f"c{i}") for i in range(513)])
+    response = orjson.loads(webhook.send("/isolate", encoded(review(many))).data)["response"]
+    assert not response["allowed"]
+    assert response["status"]["message"] == (
+        "spec.containers: 513 containers are more than any node runs; write at most 512"
+    )
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 100_000 + b"]" * 100_000, b"NaN", b'{"a": 1,}'])

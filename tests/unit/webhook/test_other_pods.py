@@ -168,3 +168,11 @@ def test_ephemeral_containers_that_cannot_be_read_are_refused() -> None:
     assert str(decision.errors[0]) == (
         "spec.ephemeralContainers: expected a list, found an object; see kubectl explain pod.spec.ephemeralContainers"
     )
+
+
+def test_devices_chosen_by_cdi_annotations_are_removed_with_a_warning() -> None:
+    before = pod(container(env=[VOID]), annotations={"cdi.k8s.io/sly": "nvidia.com/gpu=all", "team": "a"})
+    decision = mutation.mutate(before, RULES)
+    assert isinstance(decision, Mutated)
+    assert decision.pod["metadata"]["annotations"] == {"team": "a"}
+    assert decision.warnings == ("annotations removed, because they choose devices past the scheduler: cdi.k8s.io/sly",)
