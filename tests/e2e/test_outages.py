@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from gpushare import names
+from tests.cluster.process import ClusterError
 from tests.e2e import checks, disturb
 from tests.e2e.system import Share, System, is_ready
 
@@ -36,15 +37,23 @@ def test_without_the_webhook_other_pods_are_created_and_run_as_always(system: Sy
     with scaled_to_zero(system, "gpushare-webhook", "webhook"):
         system.create(namespace, Share(name="plain", gib=(None,)).document())
         system.all_running(namespace, 1, timeout_s=60)
+        the_runtime_class_opens_nothing(system, namespace)
     system.eventually("GPU pods are admitted again", lambda: try_create(system, namespace))
     checks.every_container_sees_exactly_its_gpus(
         system, namespace, [pod for pod in system.all_running(namespace, 2) if pod["metadata"]["name"] == "after"]
     )
 
 
-def try_create(system: System, namespace: str) -> bool:
-    from tests.cluster.process import ClusterError
+def the_runtime_class_opens_nothing(system: System, namespace: str) -> None:
+    """Without the webhook nobody writes void, so the API server itself refuses what could see a GPU, where it can."""
+    pod = Share(name="sly", gib=(None,), env={names.ENV_VISIBLE_DEVICES: "all"}).document()
+    pod["spec"]["runtimeClassName"] = names.RUNTIME_CLASS
+    if (system.cluster.version.major, system.cluster.version.minor) >= (1, 30):
+        with pytest.raises(ClusterError, match="gpushare-isolation"):
+            system.create(namespace, pod)
 
+
+def try_create(system: System, namespace: str) -> bool:
     try:
         system.create(namespace, Share(name="after").document())
     except ClusterError:
