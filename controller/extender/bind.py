@@ -5,16 +5,18 @@ tell whether the Binding took effect, the pod is read; when even that does not t
 """
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
 from controller.extender.messages import BindArgs
+from controller.records import Pending
 from controller.state import AlreadyBound, ClusterState, Reserved
 from gpushare import errors
 from gpushare.errors import WireError
-from gpushare.identity import PodRef
+from gpushare.identity import PodRef, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.allocation import Allocation
@@ -26,6 +28,9 @@ from gpushare.wire import allocation as allocation_wire
 from gpushare.wire import pods as pods_wire
 
 _LOG: Final = logging.getLogger(__name__)
+_WATCH_LOOKS: Final = 25
+_WATCH_LOOK_S: Final = 0.02
+_NEVER: Final = threading.Event()
 _READ_S: Final = 1.5  # with the Binding's deadline below the 5 s after which kube-scheduler gives up
 
 
@@ -116,7 +121,7 @@ class Binder:
         The watch shows a pod at the same time to the scheduler and here, so it is read only if the watch lags.
         """
         ref = PodRef(namespace=args.namespace, name=args.name, uid=args.uid)
-        pending = self.state.pending(args.uid)
+        pending = self._pending(args.uid)
         if pending is not None:
             if pending.shape is None:
                 return Answer(Outcome.INVALID, pending.problem)
@@ -134,6 +139,14 @@ class Binder:
             return Answer(Outcome.API_ERROR, f"pod {ref} could not be read: {error}; it is tried again")
         except (errors.InvalidRequestError, WireError) as error:
             return Answer(Outcome.INVALID, str(error))
+
+    def _pending(self, uid: PodUid) -> Pending | None:
+        """The pod as the watch has it. It may be a moment behind kube-scheduler's own watch; a request costs more."""
+        for _ in range(_WATCH_LOOKS):
+            if (pending := self.state.pending(uid)) is not None:
+                return pending
+            self.clock.wait(_NEVER, _WATCH_LOOK_S)
+        return None
 
     def _deliver(self, args: BindArgs, reserved: Reserved) -> Answer:
         """Send the Binding and end the reservation, whatever happens."""

@@ -43,7 +43,8 @@ class System:
         self.cluster.kubectl("apply", "-n", namespace, "-f", "-", input=document, timeout_s=300)
 
     def delete_all(self, namespace: str) -> None:
-        """Delete a namespace's pods and wait until they are gone."""
+        """Delete a namespace's workloads and pods, and wait until these are gone."""
+        self.cluster.kubectl("delete", "statefulsets,replicasets", "-n", namespace, "--all", "--wait=false")
         self.cluster.kubectl(
             "delete", "pods", "-n", namespace, "--all", "--grace-period=1", "--wait=false", timeout_s=300
         )

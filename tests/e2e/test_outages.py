@@ -18,6 +18,8 @@ def scaled_to_zero(system: System, deployment: str, component: str) -> Iterator[
     system.cluster.kubectl("scale", "-n", names.NAMESPACE, f"deployment/{deployment}", "--replicas=0")
     try:
         for pod in disturb.component_pods(system, component):
+            # A process that ends in order goes on answering on connections that the API server has kept.
+            disturb.sigkill(pod)
             disturb.delete_now(system, pod)
         system.eventually(
             f"{component} gone",

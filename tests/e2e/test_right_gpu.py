@@ -95,4 +95,3 @@ def test_a_plugin_restart_in_the_middle_changes_nothing(system: System, namespac
     failed = [pod["status"] for pod in system.pods(namespace) if pod["status"]["phase"] == "Failed"]
     assert {status["reason"] for status in failed} <= {"UnexpectedAdmissionError"}
     assert not any(status.get("containerStatuses") for status in failed), "none of them ever started"
-    system.cluster.kubectl("delete", "replicaset", "-n", namespace, "--all", "--wait=false")

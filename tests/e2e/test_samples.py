@@ -37,7 +37,6 @@ def test_every_sample_runs_and_sees_exactly_its_gpus(system: System, namespace: 
         2,
         "0=4096M,1=4096M",
     )
-    system.cluster.kubectl("delete", "-n", namespace, "-f", str(SAMPLES), "--wait=false")
 
 
 def test_kubectl_inspect_gpushare_shows_what_pods_hold(system: System, namespace: str, samples: list[Json]) -> None:
@@ -53,7 +52,6 @@ def test_kubectl_inspect_gpushare_shows_what_pods_hold(system: System, namespace
     on_node = [pod["metadata"]["name"] for pod in samples if pod["spec"]["nodeName"] == system.cluster.nodes[0].name]
     assert on_node
     assert all(name in detail for name in on_node)
-    system.cluster.kubectl("delete", "-n", namespace, "-f", str(SAMPLES), "--wait=false")
 
 
 def inspect(system: System, *arguments: str) -> str:
@@ -73,10 +71,11 @@ def test_a_pod_that_is_deleted_and_made_anew_gets_a_new_allocation(system: Syste
     before = system.pod(namespace, "binpack-1-0")["metadata"]["uid"]
     for _ in range(3):
         system.cluster.kubectl("delete", "pod", "-n", namespace, "binpack-1-0", "--grace-period=1")
-    system.eventually(
-        "made anew",
-        lambda: (pod := system.pod(namespace, "binpack-1-0"))["metadata"]["uid"] != before and is_ready(pod),
-    )
+
+    def made_anew() -> bool:
+        found = [pod for pod in system.pods(namespace) if pod["metadata"]["name"] == "binpack-1-0"]
+        return any(pod["metadata"]["uid"] != before and is_ready(pod) for pod in found)
+
+    system.eventually("made anew", made_anew)
     checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 3))
     checks.the_controllers_books_equal_the_pods(system)
-    system.cluster.kubectl("delete", "-n", namespace, "-f", str(SAMPLES / "binpack-1.yaml"), "--wait=false")
