@@ -69,6 +69,7 @@ def test_half_of_a_new_pair_leaves_the_old_one_in_use(
     contexts = Contexts(directory=tmp_path)
     old = contexts.current()
     (tmp_path / "tls.crt").write_bytes(leaves[1].certificate)
+    caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert contexts.current() is old
     assert [record.getMessage() for record in caplog.records] == ["certificate not loaded"]
