@@ -78,10 +78,13 @@ class System:
 
     def environments(self, namespace: str, selector: str = "!absent") -> Mapping[tuple[str, str], Mapping[str, str]]:
         """Every container's own environment, from its log: (pod, container) -> variables."""
-        flags = ["--all-containers", "--prefix", "--tail=-1", "--max-log-requests=1000"]
+        # Pods that the kubelet has failed before they started have no log; who needs one of them misses it below.
+        flags = ["--all-containers", "--prefix", "--tail=-1", "--max-log-requests=1000", "--ignore-errors"]
         printed = self.cluster.kubectl("logs", "-n", namespace, "-l", selector, *flags, timeout_s=300).stdout
         result: dict[tuple[str, str], dict[str, str]] = {}
         for line in printed.splitlines():
+            if not line.startswith("[pod/"):
+                continue
             prefix, _, rest = line.partition("] ")
             _, pod, container = prefix.removeprefix("[").split("/")
             name, equals, value = rest.partition("=")
