@@ -50,6 +50,13 @@ class System:
         )
         self.eventually(f"pods of {namespace} gone", lambda: not self.pods(namespace), timeout_s=240)
 
+    def delete_failed(self, namespace: str) -> list[Json]:
+        """Delete the pods that have failed, which may have no logs; their statuses."""
+        failed = [pod for pod in self.pods(namespace) if pod["status"].get("phase") == "Failed"]
+        for pod in failed:
+            self.api.delete(kube.pod_path(namespace, pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
+        return [pod["status"] for pod in failed]
+
     def eventually(self, what: str, condition: Callable[[], T], timeout_s: float = 120.0) -> T:
         """The condition's first true value; an AssertionError with its last value when time is up."""
         end = time.monotonic() + timeout_s
@@ -78,8 +85,7 @@ class System:
 
     def environments(self, namespace: str, selector: str = "!absent") -> Mapping[tuple[str, str], Mapping[str, str]]:
         """Every container's own environment, from its log: (pod, container) -> variables."""
-        # Pods that the kubelet has failed before they started have no log; who needs one of them misses it below.
-        flags = ["--all-containers", "--prefix", "--tail=-1", "--max-log-requests=1000", "--ignore-errors"]
+        flags = ["--all-containers", "--prefix", "--tail=-1", "--max-log-requests=1000"]
         printed = self.cluster.kubectl("logs", "-n", namespace, "-l", selector, *flags, timeout_s=300).stdout
         result: dict[tuple[str, str], dict[str, str]] = {}
         for line in printed.splitlines():
