@@ -5,12 +5,11 @@ python -m bench.bind [PODS]
 
 import concurrent.futures
 import json
-import statistics
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
+from bench.binding import timed
 from bench.cluster import GPUS, inventory
 from controller import records
 from controller.extender.bind import Binder
@@ -53,22 +52,7 @@ def measure(api: RestClient, count: int, streams: int) -> None:
         if (record := records.pod_record(pod, GIB)) is not None:
             state.upsert_pod(record)
 
-    def bind(one: BindArgs) -> float:
-        started = time.perf_counter()
-        answer = binder.bind(one)
-        if answer.error:
-            raise SystemExit(answer.error)
-        return (time.perf_counter() - started) * 1000
-
-    started = time.perf_counter()
-    with concurrent.futures.ThreadPoolExecutor(streams) as pool:
-        found = sorted(pool.map(bind, args))
-    rate = count / (time.perf_counter() - started)
-    print(
-        f"{streams} streams: {rate:6.0f} binds a second, p50 {statistics.median(found):.1f} ms,"
-        f" p99 {found[int(count * 0.99)]:.1f} ms ({NODES} nodes of {GPUS} GPUs)",
-        flush=True,
-    )
+    print(f"{timed(binder, args, streams)} ({NODES} nodes of {GPUS} GPUs)", flush=True)
 
 
 def requests(audit_log: Path) -> Counter[str]:

@@ -3,11 +3,9 @@
 python -m bench.bind_fake [PODS]
 """
 
-import concurrent.futures
-import statistics
 import sys
-import time
 
+from bench.binding import timed
 from bench.cluster import GPUS, inventory
 from controller import records
 from controller.extender.bind import Binder
@@ -38,23 +36,8 @@ def measure(count: int, streams: int) -> None:
             BindArgs(namespace="default", name=name, uid=PodUid(f"uid-{name}"), node=NodeName(f"node-{i % NODES}"))
         )
 
-    def bind(one: BindArgs) -> float:
-        started = time.perf_counter()
-        answer = binder.bind(one)
-        if answer.error:
-            raise SystemExit(answer.error)
-        return (time.perf_counter() - started) * 1000
-
-    started = time.perf_counter()
-    with concurrent.futures.ThreadPoolExecutor(streams) as pool:
-        found = sorted(pool.map(bind, args))
-    rate = count / (time.perf_counter() - started)
-    p99 = found[int(len(found) * 0.99)]
-    calls = len(api.calls) / count
-    print(
-        f"{streams} streams: {rate:6.0f} binds a second, p50 {statistics.median(found):.2f} ms, p99 {p99:.2f} ms,"
-        f" {calls:g} requests a pod ({NODES} nodes of {GPUS} GPUs)"
-    )
+    line = timed(binder, args, streams)
+    print(f"{line}, {len(api.calls) / count:g} requests a pod ({NODES} nodes of {GPUS} GPUs)")
 
 
 if __name__ == "__main__":
