@@ -11,7 +11,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 USABLE  := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 CODE    := gpushare webhook controller deviceplugin certs gpushare_cli
-PURE    := gpushare.names gpushare.identity gpushare.units gpushare.errors gpushare.model gpushare.wire gpushare.placement
+PURE    := gpushare.names gpushare.identity gpushare.units gpushare.errors gpushare.dialect gpushare.model gpushare.wire gpushare.placement gpushare.cluster
 CHECKED := $(CODE) tests $(wildcard bench)
 
 .NOTPARALLEL:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from bench.binding import timed
 from bench.cluster import GPUS, inventory
-from controller import records
 from controller.extender.bind import Binder
 from controller.extender.messages import BindArgs
 from controller.state import ClusterState
+from gpushare.cluster import records
 from gpushare.identity import NodeName
 from gpushare.kube import client
 from gpushare.kube.client import RestClient

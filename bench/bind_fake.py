@@ -7,10 +7,10 @@ import sys
 
 from bench.binding import timed
 from bench.cluster import GPUS, inventory
-from controller import records
 from controller.extender.bind import Binder
 from controller.extender.messages import BindArgs
 from controller.state import ClusterState
+from gpushare.cluster import records
 from gpushare.identity import NodeName, PodUid
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB

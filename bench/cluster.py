@@ -4,9 +4,9 @@ import itertools
 import random
 from collections.abc import Callable
 
-from controller import records
-from controller.records import Bound, NodeRecord
 from controller.state import ClusterState
+from gpushare.cluster import records
+from gpushare.cluster.records import Bound, NodeRecord
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, NodeInventory

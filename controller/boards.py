@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from controller.state import ClusterState
-from controller.views import View
+from gpushare.cluster.views import View
 from gpushare.identity import NodeName
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused

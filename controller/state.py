@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from controller import books, records, views
-from controller.records import Bound, NodeRecord, Pending, PodRecord, Problem
 from controller.reservations import Doubt, Reservation, Reservations
-from controller.views import View
+from gpushare.cluster import books, records, views
+from gpushare.cluster.records import Bound, NodeRecord, Pending, PodRecord, Problem
+from gpushare.cluster.views import View
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import NodeInventory

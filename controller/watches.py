@@ -4,9 +4,9 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
-from controller import records
-from controller.records import NodeRecord, PodRecord
 from controller.state import ClusterState
+from gpushare.cluster import records
+from gpushare.cluster.records import NodeRecord, PodRecord
 from gpushare.errors import WireError
 from gpushare.identity import PodUid
 from gpushare.kube.api import JsonObject

@@ -11,12 +11,32 @@ DOMAIN: Final = "gpushare.dev"
 # Extended resources.
 GPU_MEM: Final = "aliyun.com/gpu-mem"
 GPU_COUNT: Final = "aliyun.com/gpu-count"  # on the node's status only; a pod that asks for it is refused
+GPU_PERCENT: Final = "nano-gpu/gpu-percent"  # a part of one GPU: so much of its memory and of its compute
+GPU_CORE: Final = (
+    "aliyun.com/gpu-core.percentage"  # beside gpu-mem: a part of one GPU's compute; on the node's status only
+)
+GPU: Final = "nvidia.com/gpu"  # whole GPUs, if this project owns the resource (`gpushare.dialect`)
+SHARED_RESOURCES: Final = (GPU_MEM, GPU_PERCENT)
 MANAGED_RESOURCES: Final = (GPU_MEM,)
 
 # What an author may write on a pod.
 LABEL_GPU_COUNT: Final = "aliyun.com/gpu-count"  # gpu-mem is the container's total over so many GPUs
 ANNOTATION_GPUS: Final = "gpushare.dev/gpus"  # gpu-mem is per GPU, on so many GPUs
 ANNOTATION_POLICY: Final = "gpushare.dev/gpu-policy"
+ANNOTATION_MODEL: Final = "gpushare.dev/gpu-model"
+ANNOTATION_UUID: Final = "gpushare.dev/gpu-uuid"
+ANNOTATION_MIN_MEMORY: Final = "gpushare.dev/min-gpu-memory"
+ANNOTATION_SAME_GPU: Final = "gpushare.dev/same-gpu-as"  # a label selector of pods in the same namespace
+ANNOTATION_OTHER_GPU: Final = "gpushare.dev/other-gpu-than"  # the same, to keep away from them
+REQUEST_ANNOTATIONS: Final = (
+    ANNOTATION_GPUS,
+    ANNOTATION_POLICY,
+    ANNOTATION_MODEL,
+    ANNOTATION_UUID,
+    ANNOTATION_MIN_MEMORY,
+    ANNOTATION_SAME_GPU,
+    ANNOTATION_OTHER_GPU,
+)
 
 # What the webhook writes on a pod.
 LABEL_MANAGED: Final = "gpushare.dev/managed"
@@ -31,6 +51,7 @@ PREFIX_DEVICES: Final = "devices.gpushare.dev/"  # comma-separated GPU UUIDs
 PREFIX_MEMORY: Final = "memory.gpushare.dev/"  # MiB on each of these GPUs
 PREFIX_INDEX: Final = "index.gpushare.dev/"  # comma-separated GPU indices, for ALIYUN_COM_GPU_MEM_IDX
 PREFIX_CAPACITY: Final = "capacity.gpushare.dev/"  # units of one such GPU, for ALIYUN_COM_GPU_MEM_DEV
+ANNOTATION_LATE: Final = "gpushare.dev/bound-late"  # "true": the GPUs were chosen after the pod had come to its node
 
 # Aliyun gpushare and ACK, written in the Binding for their tools and read from pods that they bound.
 ALIYUN_IDX: Final = "ALIYUN_COM_GPU_MEM_IDX"
@@ -43,9 +64,15 @@ ACK_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
 ACK_ASSIGNED: Final = "scheduler.framework.gpushare.assigned"
 ACK_ASSUME_TIME: Final = "scheduler.framework.gpushare.assume-time"
 
+# nano-gpu, written in the Binding of pods that ask by its resource. The label is the webhook's: a Binding has none.
+NANO_ASSUME: Final = "nano-gpu/assume"
+PREFIX_NANO_CONTAINER: Final = "nano-gpu/container-"  # index of the container's GPU, -1 for none
+
 RESERVED_ANNOTATIONS: Final = frozenset(
     {
         ANNOTATION_ALLOCATION,
+        ANNOTATION_LATE,
+        NANO_ASSUME,
         ALIYUN_IDX,
         ALIYUN_DEV,
         ALIYUN_POD,
@@ -56,18 +83,26 @@ RESERVED_ANNOTATIONS: Final = frozenset(
         ACK_ASSUME_TIME,
     }
 )
-RESERVED_PREFIXES: Final = (PREFIX_DEVICES, PREFIX_MEMORY, PREFIX_INDEX, PREFIX_CAPACITY)
+RESERVED_PREFIXES: Final = (PREFIX_DEVICES, PREFIX_MEMORY, PREFIX_INDEX, PREFIX_CAPACITY, PREFIX_NANO_CONTAINER)
 
 # Of the Container Device Interface: some runtimes take devices from such annotations of a pod.
 PREFIX_CDI: Final = "cdi.k8s.io/"
 
 # On nodes.
 ANNOTATION_INVENTORY: Final = "gpushare.dev/inventory"
+ANNOTATION_CORDON: Final = "gpushare.dev/cordoned-gpus"  # an administrator's: numbers or UUIDs, comma-separated
+
+# Aliyun's ConfigMap of GPUs that must not be used: one for each node, in kube-system.
+PREFIX_UNHEALTHY: Final = "unhealthy-gpu-"
+UNHEALTHY_NAMESPACE: Final = "kube-system"
+UNHEALTHY_KEY: Final = "gpus"  # numbers, comma-separated
 
 # Variables of a container.
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 ENV_DRIVER_CAPABILITIES: Final = "NVIDIA_DRIVER_CAPABILITIES"
 ENV_MPS_MEMORY_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+ENV_MPS_THREAD_PERCENTAGE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+ENV_MEMORY_MIB: Final = "GPUSHARE_MEMORY_MIB"  # MiB on each GPU of a container that asks by percent
 VISIBLE_DEVICES_NONE: Final = "void"  # the NVIDIA runtime leaves such a container alone
 DRIVER_CAPABILITIES_DEFAULT: Final = "compute,utility"
 
@@ -85,6 +120,7 @@ CONTROLLER_SERVICE: Final = "gpushare-controller"
 
 # Paths of the HTTP servers.
 EXTENDER_PREFIX: Final = "/gpushare-scheduler"
+NANO_PREFIX: Final = "/scheduler"
 
 
 def is_reserved(annotation: str) -> bool:

@@ -12,9 +12,9 @@ from enum import Enum
 from typing import Final, assert_never
 
 from controller.extender.messages import BindArgs
-from controller.records import Pending
 from controller.state import AlreadyBound, ClusterState, Reserved
 from gpushare import errors
+from gpushare.cluster.records import Pending
 from gpushare.errors import WireError
 from gpushare.identity import PodRef, PodUid
 from gpushare.kube import api as kube

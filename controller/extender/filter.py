@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from controller import records
 from controller.extender.messages import FilterResult
+from gpushare.cluster import records
 from gpushare.identity import NodeName
 from gpushare.model.verdict import Refused
 

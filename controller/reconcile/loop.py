@@ -11,8 +11,8 @@ from typing import Final
 from controller.boards import Boards
 from controller.reconcile import apply, doubts, unschedulable
 from controller.reconcile.unschedulable import Note
-from controller.records import Pending
 from controller.state import ClusterState
+from gpushare.cluster.records import Pending
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.kube.api import KubeApi
 from gpushare.model.request import RequestShape

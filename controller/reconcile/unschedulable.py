@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller.records import Pending
+from gpushare.cluster.records import Pending
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.verdict import RefusalReason, Refused

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from controller import records
-from controller.records import Bound, Pending, Problem
 from gpushare import names
+from gpushare.cluster import records
+from gpushare.cluster.records import Bound, Pending, Problem
 from gpushare.errors import WireError
 from gpushare.model.allocation import footprint
 from gpushare.model.request import ContainerKind

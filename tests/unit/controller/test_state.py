@@ -2,9 +2,9 @@
 
 import pytest
 
-from controller import books
 from controller.state import AlreadyBound
 from gpushare import names
+from gpushare.cluster import books
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import GpuHealth, NodeInventory

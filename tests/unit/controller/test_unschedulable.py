@@ -4,7 +4,7 @@ import pytest
 
 from controller.reconcile import unschedulable
 from controller.reconcile.unschedulable import Explain, Note, Nudge
-from controller.records import Pending
+from gpushare.cluster.records import Pending
 from gpushare.identity import NodeName
 from gpushare.model.verdict import RefusalReason, Refused
 from tests.builders import make_ledger, make_ref, make_shape

@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 from flask.testing import FlaskClient
 
-from controller import books
 from controller.boards import Boards
 from controller.extender.app import Services, create_app
 from controller.extender.bind import Answer, Binder
@@ -19,6 +18,7 @@ from controller.metrics import Metrics
 from controller.reconcile.loop import Reconciler
 from controller.state import ClusterState
 from controller.watches import Freshness, NodeSink, PodSink
+from gpushare.cluster import books
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject

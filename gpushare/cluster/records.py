@@ -10,7 +10,6 @@ from typing import Any
 from gpushare import names
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName, PodRef
-from gpushare.kube.api import JsonObject
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import RequestShape
@@ -18,6 +17,7 @@ from gpushare.units import MemoryUnit
 from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import shape
+from gpushare.wire.json import JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from controller import records
-from controller.records import Bound, NodeRecord, Problem
 from gpushare import names
+from gpushare.cluster import records
+from gpushare.cluster.records import Bound, NodeRecord, Problem
 from gpushare.identity import PodRef
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import GpuHealth, NodeInventory

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controller import records
-from controller.records import Bound, NodeRecord, PodRecord
+from gpushare.cluster import records
+from gpushare.cluster.records import Bound, NodeRecord, PodRecord
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
 from gpushare.units import MemoryUnit
