@@ -11,9 +11,9 @@ from controller.extender.bind import Binder
 from controller.extender.messages import BindArgs
 from controller.state import ClusterState
 from gpushare.cluster import records
+from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodUid
 from gpushare.runtime.clock import SystemClock
-from gpushare.units import GIB
 from tests.builders import make_node, make_pod
 from tests.fakes.kube import FakeKube
 
@@ -21,14 +21,14 @@ NODES = 100
 
 
 def measure(count: int, streams: int) -> None:
-    api, state = FakeKube(), ClusterState(unit=GIB)
+    api, state = FakeKube(), ClusterState(dialect=Dialect())
     state.replace_nodes([records.node_record(make_node(inventory(f"node-{i}"))) for i in range(NODES)])
     binder = Binder(api=api, state=state, clock=SystemClock(), leading=lambda: True)
     args = []
     for i in range(count):
         pod = make_pod(name=f"pod-{i}")
         api.seed("/api/v1/namespaces/default/pods", pod)
-        record = records.pod_record(pod, GIB)
+        record = records.pod_record(pod, state.dialect)
         if record is not None:
             state.upsert_pod(record)
         name = f"pod-{i}"

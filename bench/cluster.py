@@ -7,6 +7,7 @@ from collections.abc import Callable
 from controller.state import ClusterState
 from gpushare.cluster import records
 from gpushare.cluster.records import Bound, NodeRecord
+from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, NodeInventory
@@ -27,7 +28,7 @@ def inventory(name: str) -> NodeInventory:
 def filled(count: int) -> tuple[ClusterState, Callable[[], None]]:
     """The books, and a function that makes a pod finish or start somewhere."""
     rng = random.Random(0)
-    state = ClusterState(unit=GIB)
+    state = ClusterState(dialect=Dialect())
     nodes: list[NodeRecord] = [records.node_record(make_node(inventory(f"node-{i}"))) for i in range(count)]
     state.replace_nodes(nodes)
     state.replace_pods(

@@ -22,8 +22,10 @@ import orjson
 
 from bench.cluster import filled
 from controller.boards import Boards
+from controller.disruption import Budgets
 from controller.extender.app import Services, create_app
 from controller.extender.bind import Binder
+from controller.extender.preempt import Preemption
 from controller.metrics import Metrics
 from controller.server import serve
 from controller.settings import Settings
@@ -42,12 +44,14 @@ class Prepared:
         clock = SystemClock()
         self.boards = Boards(state, clock)
         binder = Binder(api=FakeKube(), state=state, clock=clock, leading=lambda: True)
+        metrics = Metrics()
         self.app: flask.Flask = create_app(
             Services(
                 state=state,
                 boards=self.boards,
                 binder=binder,
-                metrics=Metrics(),
+                preemption=Preemption(state=state, budgets=Budgets(), clock=clock, metrics=metrics),
+                metrics=metrics,
                 clock=clock,
                 unready=lambda: "",
                 version="bench",

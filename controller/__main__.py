@@ -9,11 +9,13 @@ import gpushare
 from controller.boards import Boards
 from controller.extender.app import Services, create_app
 from controller.extender.bind import Binder
+from controller.extender.preempt import Preemption
 from controller.leadership import Leadership
 from controller.metrics import Metrics, Reading
 from controller.server import EXIT_LOST, serve
 from controller.settings import Settings
 from controller.state import ClusterState
+from gpushare.dialect import Dialect
 from gpushare.errors import SettingsError
 from gpushare.kube import client
 from gpushare.kube.api import KubeApi
@@ -28,7 +30,9 @@ class Controller:
     def __init__(self, settings: Settings, api: KubeApi) -> None:
         clock = SystemClock()
         state = ClusterState(
-            unit=settings.memory_unit, policy=settings.gpu_policy, in_doubt_s=settings.in_doubt_seconds
+            dialect=Dialect(unit=settings.memory_unit, whole_gpus=settings.whole_gpus),
+            policy=settings.gpu_policy,
+            in_doubt_s=settings.in_doubt_seconds,
         )
         boards = Boards(state, clock)
         elector = Elector(
@@ -42,7 +46,7 @@ class Controller:
             renew_s=settings.renew_seconds,
             retry_s=settings.retry_seconds,
         )
-        self._leadership = Leadership(api=api, clock=clock, elector=elector, state=state)
+        self._leadership = Leadership(api=api, clock=clock, elector=elector, state=state, bind_s=settings.bind_seconds)
         metrics = Metrics()
         metrics.watch(state, _readings(self._leadership))
         binder = Binder(
@@ -52,11 +56,13 @@ class Controller:
             leading=self._leadership.leading,
             deadline_s=settings.bind_seconds,
         )
+        budgets = self._leadership.disruptions.budgets
         self.app = create_app(
             Services(
                 state=state,
                 boards=boards,
                 binder=binder,
+                preemption=Preemption(state=state, budgets=budgets, clock=clock, metrics=metrics),
                 metrics=metrics,
                 clock=clock,
                 unready=self._leadership.unready,
@@ -92,9 +98,29 @@ def _readings(leadership: Leadership) -> dict[str, tuple[str, Reading]]:
         "gpushare_ready": ("1 while kube-scheduler may ask this replica", lambda: float(not leadership.unready())),
         "gpushare_watch_nodes_age_seconds": ("Seconds since the watch of nodes said anything", leadership.nodes.age_s),
         "gpushare_watch_pods_age_seconds": ("Seconds since the watch of pods said anything", leadership.pods.age_s),
+        "gpushare_watch_disruption_budgets_age_seconds": (
+            "Seconds since the watch of PodDisruptionBudgets said anything; NaN if they must not be read",
+            leadership.disruptions.freshness.age_s,
+        ),
+        "gpushare_watch_unhealthy_gpus_age_seconds": (
+            "Seconds since the watch of ConfigMaps unhealthy-gpu-NODE said anything; NaN if they must not be read",
+            leadership.unhealthy.freshness.age_s,
+        ),
         "gpushare_books_differences": (
             "Nodes on which the books differ from what is computed from the pods alone",
             lambda: float(leadership.reconciler.audit_differences),
+        ),
+        "gpushare_pods_bound_late_total": (
+            "Pods that came to their nodes without GPUs and were given them there",
+            lambda: float(leadership.reconciler.strays.bound_late),
+        ),
+        "gpushare_pods_renewed_total": (
+            "Pods deleted because the webhook had not changed them, so that their controllers make them anew",
+            lambda: float(leadership.reconciler.strays.renewed),
+        ),
+        "gpushare_pods_cleared_total": (
+            "Failed pods deleted because their node had rejected them for GPUs that were not reported yet",
+            lambda: float(leadership.reconciler.strays.cleared),
         ),
     }
 

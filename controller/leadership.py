@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from controller.boards import Boards
+from controller.disruption import DisruptionWatch
 from controller.reconcile.loop import Reconciler
 from controller.state import ClusterState
+from controller.unhealthy import UnhealthyWatch
 from controller.watches import Freshness, NodeSink, PodSink
 from gpushare.kube.api import KubeApi
 from gpushare.kube.lease import Elector
@@ -34,6 +36,7 @@ class Leadership:
         clock: Clock,
         elector: Elector,
         state: ClusterState,
+        bind_s: float = 2.0,
         quiet_s: float = QUIET_S,
     ) -> None:
         self._api = api
@@ -46,9 +49,19 @@ class Leadership:
         self._election: threading.Thread | None = None
         self.nodes = Freshness(clock)
         self.pods = Freshness(clock)
+        self.disruptions = DisruptionWatch(api=api, clock=clock)
+        self.unhealthy = UnhealthyWatch(api=api, state=state, clock=clock)
+        self._optional = (self.disruptions.watch, self.unhealthy.watch)
         self._reflectors = self._make_reflectors()
         # A cache of its own: a thousand kinds of waiting pods must not drive the scheduler's questions out of theirs.
-        self.reconciler = Reconciler(api=api, state=state, boards=Boards(state, clock, part=4), clock=clock)
+        self.reconciler = Reconciler(
+            api=api,
+            state=state,
+            boards=Boards(state, clock, part=4),
+            clock=clock,
+            leading=self.leading,
+            bind_s=bind_s,
+        )
 
     def start(self, on_lost: Callable[[], None]) -> None:
         """Compete for the lead in the background.
@@ -74,7 +87,10 @@ class Leadership:
             return "this replica of the gpushare controller does not lead"
         for reflector in self._reflectors:
             if not reflector.synced.is_set():
-                return f"the gpushare controller has just taken the lead and is still reading {reflector.path}"
+                return _still_reading(reflector.path)
+        for optional in self._optional:
+            if not optional.settled():
+                return _still_reading(optional.path)
         return ""
 
     def shut_down(self) -> None:
@@ -91,6 +107,8 @@ class Leadership:
         for reflector in self._reflectors:
             watch = functools.partial(reflector.run, self._stop_working)
             self._spawn(f"watch {reflector.path}", watch, on_lost)
+        for optional in self._optional:
+            self._spawn(f"watch {optional.path}", functools.partial(optional.run, self._stop_working), on_lost)
         self._spawn("reconcile", self._reconcile, on_lost)
 
     def _reconcile(self) -> None:
@@ -117,3 +135,7 @@ class Leadership:
         thread = threading.Thread(target=guarded, name=name, daemon=True)
         thread.start()
         return thread
+
+
+def _still_reading(path: str) -> str:
+    return f"the gpushare controller has just taken the lead and is still reading {path}"

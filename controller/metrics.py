@@ -5,7 +5,7 @@ from typing import Final
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from controller.state import ClusterState
@@ -36,6 +36,15 @@ class Metrics:
         self._refusals = Counter(
             "gpushare_filter_nodes", "Nodes that filter has answered for", ["result"], registry=self.registry
         )
+        self._preempt_nodes = Counter(
+            "gpushare_preempt_nodes", "Nodes that preempt has answered for", ["result"], registry=self.registry
+        )
+        self._victims = Counter(
+            "gpushare_preempt_victims",
+            "Pods that kube-scheduler would have evicted (kept, dropped), and others in their place (added)",
+            ["result"],
+            registry=self.registry,
+        )
 
     def answered(self, verb: str, outcome: str, seconds: float) -> None:
         """One request of kube-scheduler."""
@@ -48,12 +57,23 @@ class Metrics:
             if count:
                 self._refusals.labels(result).inc(count)
 
+    def preempted(self, *, nodes: Mapping[str, int], victims: Mapping[str, int]) -> None:
+        """One answer about preemption.
+
+        Args:
+            nodes: how many by what was decided.
+            victims: how many of the scheduler's were kept and dropped, and how many were added.
+        """
+        for counter, counts in ((self._preempt_nodes, nodes), (self._victims, victims)):
+            for result, count in counts.items():
+                counter.labels(result).inc(count)
+
     def watch(self, state: ClusterState, readings: Mapping[str, tuple[str, Reading]]) -> None:
         """Add the gauges that are computed at every scrape.
 
         Args:
             state: the books.
-            readings: further gauges: name -> help and function.
+            readings: further gauges, and counters if they end in `_total`: name -> help and function.
         """
         self.registry.register(_Books(state))
         self.registry.register(_Readings(readings))
@@ -69,7 +89,8 @@ class _Readings(Collector):
 
     def collect(self) -> Iterable[Metric]:
         for name, (text, reading) in self._readings.items():
-            yield GaugeMetricFamily(name, text, value=reading())
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield family(name, text, value=reading())
 
 
 class _Books(Collector):
@@ -87,6 +108,11 @@ class _Books(Collector):
             "Memory granted beyond what a GPU has, because it shrank, vanished, or somebody else granted it",
             labels=["node", "gpu"],
         )
+        compute = GaugeMetricFamily(
+            "gpushare_gpu_over_committed_percent",
+            "Compute granted beyond 100 per cent of a GPU, because somebody else granted it",
+            labels=["node", "gpu"],
+        )
         pods = GaugeMetricFamily("gpushare_node_pods", "Pods that hold GPU memory on a node", labels=["node"])
         for name, view in self._state.all_views().items():
             if isinstance(view, NodeLedger):
@@ -95,7 +121,9 @@ class _Books(Collector):
                 pods.add_metric([name], len(view.allocations))
                 for gpu, mib in view.over_committed().items():
                     over.add_metric([name, gpu], mib * _MIB)
-        yield from (total, used, over, pods)
+                for gpu, percent in view.over_computed().items():
+                    compute.add_metric([name, gpu], percent)
+        yield from (total, used, over, compute, pods)
         yield GaugeMetricFamily(
             "gpushare_reservations_unconfirmed",
             "Choices whose Binding is being sent or in doubt",

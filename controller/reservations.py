@@ -1,7 +1,7 @@
 """Choices that were made but are not yet seen on a pod. Not thread-safe: `controller.state` holds the lock.
 
 A reservation counts as memory in use from the moment of the choice until the pod is seen bound, wherever that is. One
-whose Binding may still arrive (its reply was lost) is never given back on a guess: a retry sends the same choice
+whose request may still arrive (its reply was lost) is never given back on a guess: a retry sends the same choice
 again, and only a look at the pod, long after, ends it.
 """
 
@@ -33,6 +33,8 @@ class Reservation:
     """A Binding was sent and nobody knows whether it took effect."""
     confirmed: bool = False
     """The API server has said that the pod is bound so."""
+    late: bool = False
+    """The pod was on its node before: the choice is written by a patch and not by a Binding."""
     looked: float = float("-inf")
     """Monotonic time of the last look at the pod."""
 
@@ -47,6 +49,8 @@ class Doubt:
     """Of the reservation as it was seen; a later try to bind makes this doubt obsolete."""
     expired: bool
     """Old enough to end if the pod turns out to be unbound."""
+    late: bool = False
+    """As `Reservation.late`: the pod is on its node in any case, and only an allocation on it tells."""
 
 
 class Reservations:
@@ -68,6 +72,10 @@ class Reservations:
         """One reservation."""
         return self.of_pod(pod).get(node)
 
+    def is_confirmed(self, pod: PodUid) -> bool:
+        """Whether the API server has said that a pod has its GPUs."""
+        return any(known.confirmed for known in self.of_pod(pod).values())
+
     def add(self, reservation: Reservation) -> None:
         """A new choice."""
         pod, node = reservation.allocation.pod.uid, reservation.allocation.node
@@ -79,9 +87,9 @@ class Reservations:
         _pop(self._by_pod, pod, node)
         _pop(self._by_node, node, pod)
 
-    def drop_pod(self, pod: PodUid) -> list[NodeName]:
-        """Forget all reservations of a pod. The nodes that they were on."""
-        nodes = list(self.of_pod(pod))
+    def drop_pod(self, pod: PodUid, *, but_late_on: NodeName | None = None) -> list[NodeName]:
+        """Forget all reservations of a pod, or all but a late one on a node. The nodes that they were on."""
+        nodes = [node for node, known in self.of_pod(pod).items() if not (known.late and node == but_late_on)]
         for node in nodes:
             self.drop(pod, node)
         return nodes
@@ -107,7 +115,8 @@ class Reservations:
         for one in heapq.nsmallest(most, filter(due, self.all()), key=lambda one: one.looked):
             one.looked = now
             pod, node = one.allocation.pod, one.allocation.node
-            found.append(Doubt(pod=pod, node=node, since=one.since, expired=now - one.since >= after_s))
+            expired = now - one.since >= after_s
+            found.append(Doubt(pod=pod, node=node, since=one.since, expired=expired, late=one.late))
         return found
 
     def all(self) -> Iterator[Reservation]:

@@ -32,7 +32,7 @@ def _lease_seconds(text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Scheduler extender for shared GPUs: filter, prioritize and bind. One replica leads, the others wait."""
+    """Scheduler extender for shared GPUs: filter, prioritize, preempt and bind. One replica leads, the others wait."""
 
     bind_address: str = options.option("0.0.0.0", "address that the extender listens on")  # noqa: S104 - a Service's pod
     port: int = options.option(12345, "port of the extender, of /metrics and of the probes", parse=options.port)
@@ -41,6 +41,12 @@ class Settings:
         units.GIB,
         "what one aliyun.com/gpu-mem is, the same as the device plugin's: GiB, MiB, or 256MiB",
         parse=MemoryUnit.parse,
+    )
+    whole_gpus: bool = options.option(
+        False,
+        "whether nvidia.com/gpu is served by this project's plugin, which then hands out whole GPUs beside shared ones;"
+        " false where another plugin has it",
+        parse=options.boolean,
     )
     gpu_policy: Policy = options.option(
         Policy.BINPACK, "how GPUs are chosen for pods that do not say: binpack or spread", parse=_policy

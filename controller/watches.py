@@ -43,7 +43,8 @@ class NodeSink:
     def keep(self, node: JsonObject) -> JsonObject:
         """Reduce a Node to what matters as soon as it was read. What is no node is left out."""
         try:
-            return {"record": records.node_record(node, self.state.node(records.node_name(node)))}
+            name = records.node_name(node)
+            return {"record": records.node_record(node, self.state.node(name), self.state.unhealthy_on(name))}
         except WireError as error:
             _complain("node", error)
             return {"record": None}
@@ -77,7 +78,7 @@ class PodSink:
     def keep(self, pod: JsonObject) -> JsonObject:
         """Reduce a Pod to what matters as soon as it was read. What is no pod is left out."""
         try:
-            return {"uid": pods_wire.ref(pod).uid, "record": records.pod_record(pod, self.state.unit)}
+            return {"uid": pods_wire.ref(pod).uid, "record": records.pod_record(pod, self.state.dialect)}
         except WireError as error:
             _complain("pod", error)
             return {"uid": PodUid(""), "record": None}

@@ -1,19 +1,15 @@
 """Composition root of the device plugin."""
 
 import sys
-import threading
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
 
 from deviceplugin import settings as settings_module
 from deviceplugin import state
-from deviceplugin.settings import NVML, PROG, SIMULATED, Settings
-from deviceplugin.source import GpuSource
+from deviceplugin.settings import PROG, Settings
 from gpushare.errors import SettingsError
-from gpushare.identity import NodeName
 from gpushare.runtime import group, logs
-from gpushare.runtime.clock import Clock, SystemClock
+from gpushare.runtime.clock import SystemClock
 
 _CHECK: Final = "--check"
 _PUBLISH_FIRST_S: Final = 0.7
@@ -49,66 +45,11 @@ def _run(settings: Settings) -> int:
     clock = SystemClock()
     publish_until = clock.monotonic() + _PUBLISH_FIRST_S
     logs.configure(level=settings.log_level)
-    # Late: a check needs none of these, and it is made every few seconds.
-    from deviceplugin import board, health, kubelet, podresources, pods, prestart, publish, refusals
-    from gpushare.kube import client, watch
+    # Late: a check needs none of this, and it is made every few seconds.
+    from deviceplugin import parts
+    from gpushare.kube import client
 
-    node = NodeName(settings.node_name)
-    api = client.connect(settings.kubeconfig)
-    shown, cache = board.Board(), pods.PodCache()
-    source = _source(settings, node, clock)
-    unit, poll_s = settings.memory_unit, settings.poll_interval
-    readings = health.HealthLoop(source=source, board=shown, clock=clock, node=node, unit=unit, poll_s=poll_s)
-    publisher = publish.Publisher(api=api, board=shown, clock=clock, node=node, recheck_s=settings.publish_interval)
-    gate = prestart.Gate(
-        node=node,
-        board=shown,
-        cache=cache,
-        api=api,
-        lister=podresources.PodResources(socket=settings.pod_resources_socket, clock=clock),
-        checkpoint=settings.device_plugins_dir / prestart.CHECKPOINT,
-        refusals=refusals.Refusals(api=api, clock=clock),
-    )
-    link = kubelet.KubeletLink(
-        directory=settings.device_plugins_dir,
-        board=shown,
-        gate=gate,
-        clock=clock,
-        ready=publisher.published.is_set,
-        ready_by=publish_until,
-        on_registered=publisher.recheck,
-        on_beat=state.StateFile(path=settings.state_file, clock=clock).beat,
-    )
-    mirror = watch.Reflector(
-        api=api, path=pods.PATH, sink=cache, clock=clock, params=pods.selector(node), keep=pods.reduce
-    )
-    parts = {"health": readings.run, "publish": publisher.run, "pods": _abandoned(mirror.run), "kubelet": link.run}
-    return group.run(parts)
-
-
-def _source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
-    if settings.gpu_source == NVML:
-        # Late: the binding is large, and simulated GPUs need none.
-        from deviceplugin import nvml
-
-        return nvml.NvmlSource(nvml=nvml.library(), clock=clock)
-    # Late: the plugin of real GPUs reads no YAML.
-    from deviceplugin import simulated
-
-    return simulated.SimulatedSource(path=Path(settings.gpu_source.removeprefix(SIMULATED)), node=node, clock=clock)
-
-
-def _abandoned(run: Callable[[threading.Event], None]) -> Callable[[threading.Event], None]:
-    """A part that cannot be woken, because it waits for the network, and need not be: it ends with the process."""
-
-    def part(stop: threading.Event) -> None:
-        thread = threading.Thread(target=run, args=(stop,), name="watch", daemon=True)
-        thread.start()
-        while not stop.wait(1.0):
-            if not thread.is_alive():
-                raise RuntimeError("the watch of pods ended by itself")
-
-    return part
+    return group.run(parts.of(settings, client.connect(settings.kubeconfig), clock, publish_until=publish_until))
 
 
 if __name__ == "__main__":

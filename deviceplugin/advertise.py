@@ -1,19 +1,21 @@
 """Inventory -> the devices that the kubelet counts. Pure.
 
-A device stands for one unit of memory somewhere on the node. Its ID says nothing about a GPU, because the kubelet picks
-IDs at random: which GPU a container gets was decided when its pod was bound.
+A device stands for one unit of memory, one per cent of a GPU or one GPU, somewhere on the node. Its ID says nothing
+about a GPU, because the kubelet picks IDs at random: which GPU a container gets was decided when its pod was bound.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
+from deviceplugin.resources import Resource
 from gpushare.errors import SettingsError
 from gpushare.model.gpu import GpuHealth, NodeInventory
 
 MAX_DEVICES: Final = 20_000
-"""Devices of one node. The kubelet takes messages up to 4 MiB; this many fill a tenth of it, and its own bookkeeping of
-IDs stays fast."""
-_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+"""Devices of one resource of a node. The kubelet takes messages up to 4 MiB; this many fill a tenth of it, and its own
+bookkeeping of IDs stays fast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,31 +26,46 @@ class Advertisement:
     unhealthy: tuple[str, ...] = ()
 
 
-def devices(inventory: NodeInventory) -> Advertisement:
-    """One ID for each unit; as many unhealthy ones as the unhealthy GPUs have.
+def devices(inventory: NodeInventory, offered: Iterable[Resource]) -> Mapping[str, Advertisement]:
+    """The devices of each resource, by its name; as many unhealthy ones as the unhealthy GPUs have.
 
     Raises:
-        SettingsError: the unit makes too many devices, or none; names the unit that would do.
+        SettingsError: a setting makes too many devices, or none; names the one that would do.
     """
-    if inventory.total_units > MAX_DEVICES:
+    return MappingProxyType({resource.name: _devices(inventory, resource) for resource in offered})
+
+
+def _devices(inventory: NodeInventory, resource: Resource) -> Advertisement:
+    _check(inventory, resource)
+    healthy: list[str] = []
+    unhealthy: list[str] = []
+    start = 0
+    for gpu in inventory.gpus:
+        end = start + resource.of_gpu(gpu, inventory.unit)
+        ids = healthy if gpu.health is GpuHealth.HEALTHY else unhealthy
+        ids.extend(resource.device(number) for number in range(start, end))
+        start = end
+    return Advertisement(healthy=tuple(healthy), unhealthy=tuple(unhealthy))
+
+
+def _check(inventory: NodeInventory, resource: Resource) -> None:
+    total = sum(resource.of_gpu(gpu, inventory.unit) for gpu in inventory.gpus)
+    if total > MAX_DEVICES and resource.switch:
         raise SettingsError(
-            f"in units of {inventory.unit.name} this node's GPUs are {inventory.total_units} devices, more than the"
+            f"this node's {len(inventory.gpus)} GPUs are {total} devices of {resource.name}, more than the"
+            f" {MAX_DEVICES} that a kubelet can count; leave it out with {resource.switch}=false"
+        )
+    if total > MAX_DEVICES:
+        raise SettingsError(
+            f"in units of {inventory.unit.name} this node's GPUs are {total} devices, more than the"
             f" {MAX_DEVICES} that a kubelet can count; --memory-unit={_smallest_unit(inventory)}MiB would fit"
         )
-    if inventory.gpus and not inventory.total_units:
+    if inventory.gpus and not total:
         largest = max(gpu.memory_mib for gpu in inventory.gpus)
         raise SettingsError(
             f"a unit of {inventory.unit.name} is larger than the largest GPU ({largest} MiB); choose a smaller"
             " --memory-unit, such as GiB"
         )
-    healthy: list[str] = []
-    unhealthy: list[str] = []
-    start = 0
-    for gpu in inventory.gpus:
-        end = start + inventory.unit.floor(gpu.memory_mib)
-        (healthy if gpu.health is GpuHealth.HEALTHY else unhealthy).extend(_id(i) for i in range(start, end))
-        start = end
-    return Advertisement(healthy=tuple(healthy), unhealthy=tuple(unhealthy))
 
 
 def _smallest_unit(inventory: NodeInventory) -> int:
@@ -57,8 +74,3 @@ def _smallest_unit(inventory: NodeInventory) -> int:
     while sum(gpu.memory_mib // mib for gpu in inventory.gpus) > MAX_DEVICES:
         mib *= 2
     return mib
-
-
-def _id(number: int) -> str:
-    """`g` and three digits to base 36, which count to 46,655."""
-    return "g" + _DIGITS[number // 1296] + _DIGITS[number // 36 % 36] + _DIGITS[number % 36]

@@ -1,7 +1,7 @@
 """What this node advertises at the moment: written by one thread, awaited by those that tell it to others."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.advertise import Advertisement
@@ -15,7 +15,8 @@ class Snapshot:
     version: int
     """Counts up with every change, from 1."""
     inventory: NodeInventory
-    advertisement: Advertisement
+    advertised: Mapping[str, Advertisement]
+    """By the name of the resource."""
 
 
 class Board:
@@ -30,11 +31,11 @@ class Board:
         """None until the GPUs were read for the first time."""
         return self._latest
 
-    def post(self, inventory: NodeInventory, advertisement: Advertisement) -> None:
+    def post(self, inventory: NodeInventory, advertised: Mapping[str, Advertisement]) -> None:
         """Show a new state to all who wait."""
         with self._changed:
             version = self._latest.version + 1 if self._latest else 1
-            self._latest = Snapshot(version=version, inventory=inventory, advertisement=advertisement)
+            self._latest = Snapshot(version=version, inventory=inventory, advertised=advertised)
             self._changed.notify_all()
 
     def wake(self) -> None:

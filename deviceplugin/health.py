@@ -8,7 +8,9 @@ from typing import Final
 
 from deviceplugin import advertise, inventory
 from deviceplugin.board import Board
+from deviceplugin.resources import Resource
 from deviceplugin.source import GpuSource, GpuSourceError, RawGpu
+from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
@@ -30,6 +32,7 @@ class HealthLoop:
     clock: Clock
     node: NodeName
     unit: MemoryUnit
+    offered: Sequence[Resource]
     poll_s: float
     _current: NodeInventory | None = field(init=False, default=None)
     _failures: int = field(init=False, default=0)
@@ -83,19 +86,20 @@ class HealthLoop:
 
     def _post(self, found: NodeInventory, raw: Sequence[RawGpu]) -> bool:
         try:
-            advertisement = advertise.devices(found)
+            advertised = advertise.devices(found, self.offered)
         except SettingsError as error:
             self._complain("gpus cannot be advertised", error)
             return self._current is not None
         self._current, self._complaint = found, ""
-        self.board.post(found, advertisement)
+        self.board.post(found, advertised)
+        memory = advertised[names.GPU_MEM]
         logs.event(
             _LOG,
             "gpus changed",
             gpus=len(found.gpus),
             unit=found.unit.name,
-            healthy_units=len(advertisement.healthy),
-            unhealthy_units=len(advertisement.unhealthy),
+            healthy_units=len(memory.healthy),
+            unhealthy_units=len(memory.unhealthy),
             faults=dict(inventory.faults(raw, found)),
         )
         return True

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from gpushare import names
+from deviceplugin.resources import Resource
 from gpushare.errors import GpuShareError, WireError
 from gpushare.identity import ContainerName, PodUid
 
@@ -20,6 +20,7 @@ _WHAT: Final = "kubelet_internal_checkpoint"
 class Listed:
     """A container with devices of this plugin, as PodResources lists it."""
 
+    resource: str
     namespace: str
     name: str
     container: ContainerName
@@ -28,7 +29,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """A container with devices of this plugin, as the checkpoint records it."""
+    """A container with devices of one resource, as the checkpoint records it."""
 
     uid: PodUid
     container: ContainerName
@@ -61,8 +62,8 @@ class ListerError(GpuShareError):
 class Lister(Protocol):
     """PodResources, as `deviceplugin.podresources` asks it."""
 
-    def list(self, timeout_s: float) -> Sequence[Listed]:
-        """All containers with devices of this plugin, as the kubelet knows them now.
+    def list(self, resource: Resource, timeout_s: float) -> Sequence[Listed]:
+        """All containers with devices of a resource, as the kubelet knows them now.
 
         Raises:
             ListerError: no answer in time.
@@ -75,8 +76,8 @@ def owner(ids: frozenset[str], listed: Iterable[Listed], recorded: Iterable[Reco
 
     Args:
         ids: as PreStartContainer gets them.
-        listed: from PodResources.
-        recorded: from the checkpoint; empty if it could not be read.
+        listed: from PodResources, of the IDs' resource only.
+        recorded: from the checkpoint, likewise; empty if it could not be read.
     """
     if not ids:
         return Unknown("the kubelet named no device IDs")
@@ -100,8 +101,8 @@ def owner(ids: frozenset[str], listed: Iterable[Listed], recorded: Iterable[Reco
     return Owner(uid=uids.pop() if uids else None, namespace=namespace, name=name, containers=containers)
 
 
-def read_checkpoint(text: bytes) -> Sequence[Recorded]:
-    """The entries of this plugin's resource in the kubelet's checkpoint file, of any kubelet version.
+def read_checkpoint(text: bytes, resource: Resource) -> Sequence[Recorded]:
+    """The entries of one resource in the kubelet's checkpoint file, of any kubelet version.
 
     Raises:
         WireError: not a checkpoint.
@@ -118,7 +119,7 @@ def read_checkpoint(text: bytes) -> Sequence[Recorded]:
                 ids=_ids(entry["DeviceIDs"]),
             )
             for entry in document["Data"]["PodDeviceEntries"] or ()
-            if entry["ResourceName"] == names.GPU_MEM
+            if entry["ResourceName"] == resource.name
         ]
     except (KeyError, TypeError, AttributeError) as error:
         raise WireError(

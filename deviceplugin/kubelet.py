@@ -16,14 +16,13 @@ import grpc
 from deviceplugin import server
 from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.board import Board
-from gpushare import names
+from deviceplugin.resources import Resource
 from gpushare.runtime import logs
 from gpushare.runtime.backoff import Backoff
 from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 KUBELET_SOCKET: Final = "kubelet.sock"
-OWN_SOCKET: Final = "gpushare.sock"
 METHOD: Final = "/v1beta1.Registration/Register"
 _POLL_S: Final = 0.25
 _REGISTER_S: Final = 5.0
@@ -33,8 +32,9 @@ _Mark = tuple[int, int]
 
 @dataclass(kw_only=True)
 class KubeletLink:
-    """Keeps the plugin registered."""
+    """Keeps one resource of the plugin registered."""
 
+    resource: Resource
     directory: Path
     board: Board
     gate: server.Gate
@@ -79,7 +79,10 @@ class KubeletLink:
 
     def _serve(self, stop: threading.Event, kubelet: _Mark) -> None:
         """Serve and register once; returns when that has to be done anew."""
-        own = server.PluginServer(server.Servicer(board=self.board, gate=self.gate), self.directory / OWN_SOCKET)
+        own = server.PluginServer(
+            server.Servicer(resource=self.resource, board=self.board, gate=self.gate),
+            self.directory / self.resource.socket,
+        )
         try:
             own.start()
         except server.ServeError as error:
@@ -87,14 +90,19 @@ class KubeletLink:
             return
         try:
             if self._register():
-                logs.event(_LOG, "registration ends", reason=self._watch(stop, own, kubelet))
+                logs.event(
+                    _LOG, "registration ends", resource=self.resource.name, reason=self._watch(stop, own, kubelet)
+                )
         finally:
             own.stop()
             self.on_beat(False)
 
     def _register(self) -> bool:
         request = api.RegisterRequest(
-            version="v1beta1", endpoint=OWN_SOCKET, resource_name=names.GPU_MEM, options=server.options()
+            version="v1beta1",
+            endpoint=self.resource.socket,
+            resource_name=self.resource.name,
+            options=server.options(),
         )
         # A pool of its own, else a new channel shares the back-off of an earlier one to the same socket.
         options = (("grpc.use_local_subchannel_pool", 1),)
@@ -108,9 +116,9 @@ class KubeletLink:
                 call(request, timeout=_REGISTER_S)
         except grpc.RpcError as error:
             reason = f"{error.code().name}: {error.details()}"
-            logs.event(_LOG, "not registered", level=logging.WARNING, error=reason)
+            logs.event(_LOG, "not registered", level=logging.WARNING, resource=self.resource.name, error=reason)
             return False
-        logs.event(_LOG, "registered", resource=names.GPU_MEM)
+        logs.event(_LOG, "registered", resource=self.resource.name)
         self.on_registered()
         return True
 
@@ -141,9 +149,13 @@ class KubeletLink:
 
     def _say_absent(self) -> None:
         if not self._absent:
-            path = self.directory / KUBELET_SOCKET
             logs.event(
-                _LOG, "no kubelet", level=logging.WARNING, socket=str(path), fix="is --device-plugins-dir right?"
+                _LOG,
+                "no kubelet",
+                level=logging.WARNING,
+                resource=self.resource.name,
+                socket=str(self.directory / KUBELET_SOCKET),
+                fix="is --device-plugins-dir right?",
             )
         self._absent = True
 

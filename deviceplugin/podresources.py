@@ -1,16 +1,17 @@
 """Asks the kubelet's PodResources API which container holds which device IDs."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 
+from deviceplugin import resources
 from deviceplugin.api import podresources_pb2 as api
 from deviceplugin.identify import Listed, ListerError
-from gpushare import names
+from deviceplugin.resources import Resource
 from gpushare.identity import ContainerName
 from gpushare.runtime.clock import Clock
 
@@ -40,8 +41,11 @@ class PodResources:
     _done: int = field(init=False, default=0)
     _result: Sequence[Listed] = field(init=False, default=())
 
-    def list(self, timeout_s: float) -> Sequence[Listed]:
+    def list(self, resource: Resource, timeout_s: float) -> Sequence[Listed]:
         """See Lister."""
+        return [one for one in self._all(timeout_s) if one.resource == resource.name]
+
+    def _all(self, timeout_s: float) -> Sequence[Listed]:
         end = self.clock.monotonic() + timeout_s
         with self._turn:
             needed = self._begun + 1
@@ -93,6 +97,7 @@ def _problem(socket: Path, cause: str) -> str:
 def _listed(answer: Any) -> Sequence[Listed]:
     return [
         Listed(
+            resource=resource,
             namespace=pod.namespace,
             name=pod.name,
             container=ContainerName(container.name),
@@ -100,12 +105,14 @@ def _listed(answer: Any) -> Sequence[Listed]:
         )
         for pod in answer.pod_resources
         for container in pod.containers
-        # One entry for each NUMA node.
-        if (ids := _ids(container))
+        for resource, ids in _ids(container).items()
     ]
 
 
-def _ids(container: Any) -> frozenset[str]:
-    return frozenset(
-        device for entry in container.devices if entry.resource_name == names.GPU_MEM for device in entry.device_ids
-    )
+def _ids(container: Any) -> Mapping[str, frozenset[str]]:
+    """By resource; the kubelet makes one entry for each NUMA node."""
+    found: dict[str, frozenset[str]] = {}
+    for entry in container.devices:
+        if entry.resource_name in resources.BY_NAME and entry.device_ids:
+            found[entry.resource_name] = found.get(entry.resource_name, frozenset()).union(entry.device_ids)
+    return found

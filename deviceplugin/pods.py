@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from gpushare import names
@@ -10,12 +11,14 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
 from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
 from gpushare.wire import pods as wire
 from gpushare.wire import shape
 from gpushare.wire.pods import Pod
 
 _LOG: Final = logging.getLogger(__name__)
 PATH: Final = "/api/v1/pods"
+_LIMITS: Final = (*names.SHARED_RESOURCES, names.GPU_CORE, names.GPU)
 T = TypeVar("T")
 
 
@@ -67,7 +70,7 @@ def _container(container: Mapping[str, Any]) -> JsonObject:
             for entry in shape.objects(container, "env", "container")
             if entry.get("name") == names.ENV_VISIBLE_DEVICES
         ],
-        "resources": {"limits": {key: limits[key] for key in names.MANAGED_RESOURCES if key in limits}},
+        "resources": {"limits": {key: limits[key] for key in _LIMITS if key in limits}},
     }
 
 
@@ -75,29 +78,46 @@ def _state(report: Mapping[str, Any]) -> JsonObject:
     return {"state": dict.fromkeys(shape.mapping(report, "state", "status"))}
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """An allocation, and when the watch told of it for the first time."""
+
+    allocation: str
+    since: float
+
+
 class PodCache:
     """A watch's sink, and what readers see of it. Safe for use by many threads; the lock is never held for long."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._changed = threading.Condition()
         self._pods: dict[PodUid, Pod] = {}
+        self._shown: dict[PodUid, _Shown] = {}
 
     def replace(self, objects: list[JsonObject]) -> None:
         """See Sink."""
         with self._changed:
             self._pods = {wire.ref(pod).uid: pod for pod in objects}
+            known, self._shown = self._shown, {}
+            for uid, pod in self._pods.items():
+                self._show(uid, pod, known.get(uid))
             self._changed.notify_all()
 
     def upsert(self, obj: JsonObject) -> None:
         """See Sink."""
         with self._changed:
-            self._pods[wire.ref(obj).uid] = obj
+            uid = wire.ref(obj).uid
+            self._pods[uid] = obj
+            self._show(uid, obj, self._shown.pop(uid, None))
             self._changed.notify_all()
 
     def remove(self, obj: JsonObject) -> None:
         """See Sink."""
         with self._changed:
-            self._pods.pop(wire.ref(obj).uid, None)
+            uid = wire.ref(obj).uid
+            self._pods.pop(uid, None)
+            self._shown.pop(uid, None)
             self._changed.notify_all()
 
     def all(self) -> Sequence[Pod]:
@@ -110,15 +130,21 @@ class PodCache:
         with self._changed:
             return self._pods.get(uid)
 
-    def by_name(self, namespace: str, name: str) -> Pod | None:
-        """The pod with this name now."""
-        for pod in self.all():
-            meta = pod["metadata"]
-            if (meta["namespace"], meta["name"]) == (namespace, name):
-                return pod
-        return None
+    def shown_since(self, uid: PodUid) -> float | None:
+        """Since when the watch shows the pod's allocation as it is now, by `monotonic`; None while it shows none."""
+        with self._changed:
+            shown = self._shown.get(uid)
+            return shown.since if shown else None
 
     def wait_for(self, look: Callable[[], T | None], seconds: float) -> T | None:
         """Call `look` now and after every change, until it gives something or the time is over."""
         with self._changed:
             return self._changed.wait_for(look, max(0.0, seconds))
+
+    def _show(self, uid: PodUid, pod: Pod, before: _Shown | None) -> None:
+        text = wire.annotations(pod).get(names.ANNOTATION_ALLOCATION)
+        if text is None:
+            return
+        if before is None or before.allocation != text:
+            before = _Shown(text, self._clock.monotonic())
+        self._shown[uid] = before

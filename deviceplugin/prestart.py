@@ -8,15 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from deviceplugin import identify, pods
 from deviceplugin.board import Board
-from deviceplugin.decide import Accept, Decision, Reason, Refuse, Start, decide, unknown_pod
+from deviceplugin.decide import decide, unknown_pod
+from deviceplugin.decision import Accept, Decision, Reason, Refuse, Start
 from deviceplugin.identify import Lister, ListerError, Owner, Recorded, Unknown
+from deviceplugin.late import LateStarts
 from deviceplugin.refusals import Refusals
+from deviceplugin.resources import Resource
+from gpushare.dialect import Dialect
 from gpushare.errors import WireError
-from gpushare.identity import ContainerName, NodeName
+from gpushare.identity import ContainerName, NodeName, PodRef
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime import logs
@@ -31,11 +35,20 @@ _CHANGE_S: Final = 2.0
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Devices of a container that is about to start."""
+
+    resource: Resource
+    ids: frozenset[str]
+
+
 @dataclass(kw_only=True)
 class Gate:
     """Decides about starts. Safe for use by many threads; keeps no state of its own."""
 
     node: NodeName
+    dialect: Dialect
     board: Board
     cache: pods.PodCache
     api: KubeApi
@@ -43,39 +56,47 @@ class Gate:
     checkpoint: Path
     """The kubelet's record of devices and pods; it lies beside the sockets."""
     refusals: Refusals
+    late: LateStarts
 
-    def check(self, device_ids: Sequence[str]) -> Decision:
+    def check(self, resource: Resource, device_ids: Sequence[str]) -> Decision:
         """May the container that holds these devices start? Never raises for what others do wrong."""
-        ids = frozenset(device_ids)
-        found = self._owner(ids)
+        asked = _Asked(resource, frozenset(device_ids))
+        found = self._owner(asked)
         if isinstance(found, Refuse):
-            return _logged(found, "unknown", ())
-        pod = self._pod(found)
+            return _logged(found, "unknown", asked, ())
+        pod = self._pod(found, asked)
         if isinstance(pod, Refuse):
-            return _logged(pod, _describe(found), found.containers)
-        decision = self._decide(pod, found, len(ids))
+            return _logged(pod, _describe(found), asked, found.containers)
+        decision = self._decide(pod, found.containers, asked)
         if isinstance(decision, Refuse):
-            self.refusals.tell(wire.ref(pod), found.containers, decision)
-        return _logged(decision, str(wire.ref(pod)), found.containers)
+            self._refuse(wire.ref(pod), found.containers, decision)
+        return _logged(decision, str(wire.ref(pod)), asked, found.containers)
 
-    def _owner(self, ids: frozenset[str]) -> Owner | Refuse:
+    def _refuse(self, pod: PodRef, containers: tuple[ContainerName, ...], refusal: Refuse) -> None:
+        """Do what a refusal leads to. One that the next try will not meet is nothing to tell anybody."""
+        if refusal.reason is Reason.LATE:
+            self.late.refuse(pod.uid, containers)
+        else:
+            self.refusals.tell(pod, containers, refusal)
+
+    def _owner(self, asked: _Asked) -> Owner | Refuse:
         try:
-            listed = self.lister.list(_LIST_S)
+            listed = self.lister.list(asked.resource, _LIST_S)
         except ListerError as error:
             return Refuse(Reason.KUBELET_SILENT, str(error))
-        found = identify.owner(ids, listed, self._recorded())
+        found = identify.owner(asked.ids, listed, self._recorded(asked.resource))
         if isinstance(found, Unknown):
             return Refuse(Reason.UNIDENTIFIED, f"{found.message}; the kubelet will try again")
         return found
 
-    def _recorded(self) -> Sequence[Recorded]:
+    def _recorded(self, resource: Resource) -> Sequence[Recorded]:
         try:
-            return identify.read_checkpoint(self.checkpoint.read_bytes())
+            return identify.read_checkpoint(self.checkpoint.read_bytes(), resource)
         except (OSError, WireError) as error:
             logs.event(_LOG, "checkpoint unreadable", level=logging.WARNING, error=str(error))
             return ()
 
-    def _pod(self, owner: Owner) -> Pod | Refuse:
+    def _pod(self, owner: Owner, asked: _Asked) -> Pod | Refuse:
         # A name alone does not tell the pod of a StatefulSet from its predecessor, which the watch may still show, so
         # only a UID is looked up in the mirror. And without a name there is nothing to ask the API server for.
         known: Pod | None = None
@@ -85,7 +106,7 @@ class Gate:
             )
         if known is not None:
             return known
-        unknown = unknown_pod(_describe(owner), self.node)
+        unknown = unknown_pod(_describe(owner), self.node, asked.resource)
         if not owner.name:
             return unknown
         try:
@@ -96,15 +117,22 @@ class Gate:
             return Refuse(Reason.API_SILENT, f"{_describe(owner)} cannot be read ({error}); the kubelet will try again")
         return fetched if owner.uid is None or wire.ref(fetched).uid == owner.uid else unknown
 
-    def _decide(self, pod: Pod, owner: Owner, devices: int) -> Decision:
-        decision = self._once(pod, owner.containers, devices)
-        if isinstance(decision, Refuse) and decision.reason is Reason.OVER_COMMITTED:
-            # Perhaps the watch has not told yet that an earlier pod has ended.
-            later = self.cache.wait_for(lambda: _accepted(self._once(pod, owner.containers, devices)), _CHANGE_S)
-            return later or decision
-        return decision
+    def _decide(self, pod: Pod, containers: tuple[ContainerName, ...], asked: _Asked) -> Decision:
+        # Found out once: what becomes known while this call waits says nothing about the copy it is made for.
+        up_to_date = self.late.up_to_date(wire.ref(pod).uid, containers)
+        once = partial(self._once, pod, containers, asked, up_to_date=up_to_date)
+        decision = once()
+        if not _is_full(decision):
+            return decision
 
-    def _once(self, pod: Pod, containers: tuple[ContainerName, ...], devices: int) -> Decision:
+        def changed() -> Decision | None:
+            again = once()
+            return None if _is_full(again) else again
+
+        # Perhaps the watch has not told yet that an earlier pod has ended.
+        return self.cache.wait_for(changed, _CHANGE_S) or decision
+
+    def _once(self, pod: Pod, containers: tuple[ContainerName, ...], asked: _Asked, *, up_to_date: bool) -> Decision:
         latest = self.board.latest
         if latest is None:
             return Refuse(
@@ -114,16 +142,19 @@ class Gate:
             Start(
                 pod=pod,
                 containers=containers,
-                devices=devices,
+                resource=asked.resource,
+                ids=asked.ids,
                 node=self.node,
                 inventory=latest.inventory,
+                dialect=self.dialect,
                 others=self.cache.all(),
+                up_to_date=up_to_date,
             )
         )
 
 
-def _accepted(decision: Decision) -> Accept | None:
-    return decision if isinstance(decision, Accept) else None
+def _is_full(decision: Decision) -> bool:
+    return isinstance(decision, Refuse) and decision.reason is Reason.OVER_COMMITTED
 
 
 def _describe(owner: Owner) -> str:
@@ -131,21 +162,14 @@ def _describe(owner: Owner) -> str:
     return f"{name} with uid {owner.uid}" if owner.uid else name
 
 
-def _logged(decision: Decision, pod: str, containers: tuple[ContainerName, ...]) -> Decision:
+def _logged(decision: Decision, pod: str, asked: _Asked, containers: tuple[ContainerName, ...]) -> Decision:
+    about: dict[str, Any] = {"pod": pod, "containers": containers, "resource": asked.resource.name}
     match decision:
         case Accept(grants):
             gpus = sorted({gpu for grant in grants for gpu in grant.gpus})
-            logs.event(_LOG, "container accepted", pod=pod, containers=containers, gpus=gpus)
+            logs.event(_LOG, "container accepted", **about, gpus=gpus)
         case Refuse(reason, message):
-            logs.event(
-                _LOG,
-                "container refused",
-                level=logging.WARNING,
-                pod=pod,
-                containers=containers,
-                reason=reason.value,
-                message=message,
-            )
+            logs.event(_LOG, "container refused", level=logging.WARNING, **about, reason=reason.value, message=message)
         case _:
             assert_never(decision)
     return decision

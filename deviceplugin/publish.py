@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,6 +11,7 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi, PatchKind
+from gpushare.model.gpu import NodeInventory
 from gpushare.runtime import logs
 from gpushare.runtime.backoff import Backoff
 from gpushare.runtime.clock import Clock
@@ -64,12 +66,12 @@ class Publisher:
     def _publish(self, snapshot: Snapshot, *, known: bool) -> None:
         """Args: known: whether it was published before, so that only what differs is written."""
         annotation = wire.encode(snapshot.inventory)
-        count = str(len(snapshot.inventory.gpus))
+        amounts = _amounts(snapshot.inventory)
         if known:
             node = self.api.get(kube.node_path(self.node), timeout_s=_TIMEOUT_S)
             found = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_INVENTORY)
-            capacity = ((node.get("status") or {}).get("capacity") or {}).get(names.GPU_COUNT)
-            if found == annotation and capacity == count:
+            capacity = (node.get("status") or {}).get("capacity") or {}
+            if found == annotation and amounts.items() <= capacity.items():
                 return
             logs.event(_LOG, "inventory was changed by others", level=logging.WARNING, node=self.node)
         self.api.patch(
@@ -78,8 +80,6 @@ class Publisher:
             kind=PatchKind.MERGE,
             timeout_s=_TIMEOUT_S,
         )
-        # Aliyun's tools divide the node's memory by this number.
-        amounts = {names.GPU_COUNT: count}
         self.api.patch(
             kube.node_path(self.node, "status"),
             {"status": {"capacity": amounts, "allocatable": amounts}},
@@ -87,6 +87,22 @@ class Publisher:
             timeout_s=_TIMEOUT_S,
         )
         logs.event(_LOG, "published", node=self.node, gpus=len(snapshot.inventory.gpus), version=snapshot.version)
+
+
+def _amounts(inventory: NodeInventory) -> Mapping[str, str]:
+    """Amounts without a device behind them.
+
+    GPUs that do not work are counted too: a kubelet makes what can be allocated of such a resource equal to what there
+    is, and the controller knows which GPUs have something left.
+    """
+    count = len(inventory.gpus)
+    # Aliyun's tools divide the node's memory by the first number.
+    return {names.GPU_COUNT: _quantity(count), names.GPU_CORE: _quantity(100 * count)}
+
+
+def _quantity(number: int) -> str:
+    """As the API server spells it when it is read back."""
+    return f"{number // 1000}k" if number and number % 1000 == 0 else str(number)
 
 
 def _explain(error: kube.KubeError) -> str:

@@ -13,14 +13,15 @@ from deviceplugin import grant
 from deviceplugin.advertise import Advertisement
 from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.board import Board
-from deviceplugin.decide import Decision, Reason, Refuse
+from deviceplugin.decision import Decision, Reason, Refuse
+from deviceplugin.resources import Resource
 from gpushare.errors import GpuShareError
 from gpushare.model.gpu import GpuHealth
 
 _MESSAGE_LIMIT: Final = 2048  # an error travels in a header, which may hold 8 KiB
-_STARTS: Final = 112  # a kubelet runs 110 pods unless told otherwise
-_THREADS: Final = _STARTS + 8
-"""Made as they are needed. Starts of containers may wait for seconds and must leave threads for Allocate."""
+_THREADS: Final = 8
+"""Beside those in which containers start: starts may wait for seconds and must leave some for Allocate. A server makes
+its threads as it needs them, so a resource that nobody uses costs few."""
 _OPTIONS: Final = (("grpc.max_receive_message_length", 16 * 1024 * 1024),)
 
 
@@ -31,7 +32,7 @@ class ServeError(GpuShareError):
 class Gate(Protocol):
     """Decides whether a container may start."""
 
-    def check(self, device_ids: list[str]) -> Decision:
+    def check(self, resource: Resource, device_ids: list[str]) -> Decision:
         """See `deviceplugin.prestart.Gate`."""
         ...
 
@@ -53,12 +54,16 @@ def device_list(advertisement: Advertisement) -> Any:
 class Servicer:
     """The five calls of the kubelet. One servicer for each server, because its streams end with it."""
 
+    resource: Resource
     board: Board
     gate: Gate
     _stopping: threading.Event = field(init=False, default_factory=threading.Event)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _streams: int = field(init=False, default=0)
-    _starts: threading.BoundedSemaphore = field(init=False, default_factory=lambda: threading.BoundedSemaphore(_STARTS))
+    _starts: threading.BoundedSemaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._starts = threading.BoundedSemaphore(self.resource.starts)
 
     @property
     def streams(self) -> int:
@@ -84,7 +89,7 @@ class Servicer:
                 version, over=lambda: self._stopping.is_set() or not context.is_active()
             ):
                 version = snapshot.version
-                yield device_list(snapshot.advertisement)
+                yield device_list(snapshot.advertised[self.resource.name])
         finally:
             self._count(-1)
 
@@ -98,12 +103,12 @@ class Servicer:
         if not self._starts.acquire(blocking=False):
             context.abort(grpc.StatusCode.UNAVAILABLE, "too many containers start at once; the kubelet will try again")
         try:
-            decision = self.gate.check(list(request.devices_ids))
+            decision = self.gate.check(self.resource, list(request.devices_ids))
         finally:
             self._starts.release()
         if isinstance(decision, Refuse):
-            silent = decision.reason in {Reason.API_SILENT, Reason.KUBELET_SILENT}
-            code = grpc.StatusCode.UNAVAILABLE if silent else grpc.StatusCode.FAILED_PRECONDITION
+            passing = decision.reason in {Reason.API_SILENT, Reason.KUBELET_SILENT, Reason.LATE}
+            code = grpc.StatusCode.UNAVAILABLE if passing else grpc.StatusCode.FAILED_PRECONDITION
             context.abort(code, decision.message[:_MESSAGE_LIMIT])
         return api.PreStartContainerResponse()
 
@@ -122,7 +127,7 @@ class PluginServer:
     def __init__(self, servicer: Servicer, socket: Path) -> None:
         self._servicer = servicer
         self._socket = socket
-        self._pool = futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="rpc")
+        self._pool = futures.ThreadPoolExecutor(servicer.resource.starts + _THREADS, thread_name_prefix="rpc")
         self._server: Any = grpc.server(self._pool, options=_OPTIONS)
         self._server.add_generic_rpc_handlers((_handlers(servicer),))
         self._mark: tuple[int, int] | None = None

@@ -42,6 +42,15 @@ class Settings:
         f"what 1 of {names.GPU_MEM} stands for: GiB, MiB or a multiple such as 256MiB; the same in the whole cluster",
         parse=MemoryUnit.parse,
     )
+    gpu_percent: bool = option(
+        True, f"true or false: offer {names.GPU_PERCENT}, 100 of each GPU", parse=options.boolean
+    )
+    whole_gpus: bool = option(
+        False,
+        f"true or false: offer {names.GPU}, one for each GPU; the same in the whole cluster, and not beside NVIDIA's"
+        " own plugin",
+        parse=options.boolean,
+    )
     device_plugins_dir: Path = option(
         Path("/var/lib/kubelet/device-plugins"),
         "directory of the kubelet's and the plugins' sockets",

@@ -1,6 +1,8 @@
 """A file that says whether the plugin is registered, for probes: nothing has to listen for them."""
 
 import logging
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -15,26 +17,50 @@ _STALE_S: Final = 30.0
 
 @dataclass(kw_only=True)
 class StateFile:
-    """The plugin's side. A plugin that hangs leaves the file to grow old."""
+    """The plugin's side. A plugin that hangs leaves the file to grow old. Safe for use by many threads."""
 
     path: Path
     clock: Clock
+    parts: Iterable[str]
+    """What has to be registered, each with its own beat; the file is there while all are."""
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _heard: dict[str, float | None] = field(init=False)
+    """When each part last said that it is registered; None if it is not."""
     _touched: float | None = field(init=False, default=None)
     _present: bool = field(init=False, default=True)
     """An earlier process may have left one."""
     _broken: bool = field(init=False, default=False)
 
-    def beat(self, registered: bool) -> None:
-        """Called often; writes seldom."""
+    def __post_init__(self) -> None:
+        self._heard = dict.fromkeys(self.parts)
+
+    def beat(self, part: str, registered: bool) -> None:
+        """Called often by every part; writes seldom."""
         now = self.clock.monotonic()
+        with self._lock:
+            self._heard[part] = now if registered else None
+            if None in self._heard.values():
+                self._write(self._remove)
+            elif self._due(now):
+                self._write(self._touch)
+
+    def _due(self, now: float) -> bool:
+        """Whether the file has to be touched; a part that has fallen silent lets it grow old."""
+        silent = any(heard is None or now - heard >= _TOUCH_S for heard in self._heard.values())
+        return not silent and (self._touched is None or now - self._touched >= _TOUCH_S)
+
+    def _touch(self) -> None:
+        self._present, self._touched = True, self.clock.monotonic()
+        self.path.touch()
+
+    def _remove(self) -> None:
+        if self._present:
+            self.path.unlink(missing_ok=True)
+        self._present, self._touched = False, None
+
+    def _write(self, act: Callable[[], None]) -> None:
         try:
-            if not registered:
-                if self._present:
-                    self.path.unlink(missing_ok=True)
-                self._present, self._touched = False, None
-            elif self._touched is None or now - self._touched >= _TOUCH_S:
-                self._present, self._touched = True, now
-                self.path.touch()
+            act()
         except OSError as error:
             if not self._broken:
                 logs.event(_LOG, "state file not written", level=logging.WARNING, error=str(error))

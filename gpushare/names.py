@@ -41,6 +41,8 @@ REQUEST_ANNOTATIONS: Final = (
 # What the webhook writes on a pod.
 LABEL_MANAGED: Final = "gpushare.dev/managed"
 ANNOTATION_TOTALS: Final = "gpushare.dev/limits-are-totals"  # the per-GPU form was multiplied already
+ANNOTATION_OVERRIDDEN: Final = "gpushare.dev/overridden"  # containers, comma-separated, that chose devices themselves
+WEBHOOK_ANNOTATIONS: Final = (ANNOTATION_TOTALS, ANNOTATION_OVERRIDDEN)
 
 # What the controller writes on a pod that waits although it fits; kube-scheduler looks again when a label changes.
 LABEL_RETRY: Final = "gpushare.dev/retry"
@@ -121,6 +123,15 @@ CONTROLLER_SERVICE: Final = "gpushare-controller"
 # Paths of the HTTP servers.
 EXTENDER_PREFIX: Final = "/gpushare-scheduler"
 NANO_PREFIX: Final = "/scheduler"
+
+
+def is_known(key: str) -> bool:
+    """Whether anybody reads this label or annotation of a pod; those of other domains are not judged."""
+    domain, slash, _ = key.partition("/")
+    if not slash or not (domain == DOMAIN or domain.endswith(f".{DOMAIN}")):
+        return True
+    known = {*REQUEST_ANNOTATIONS, *WEBHOOK_ANNOTATIONS, LABEL_MANAGED, LABEL_RETRY, f"{DOMAIN}/isolation"}
+    return key in known or is_reserved(key)
 
 
 def is_reserved(annotation: str) -> bool:

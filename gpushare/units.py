@@ -1,5 +1,7 @@
 """Memory units. Memory is an int of MiB everywhere inside; units exist at the edges only."""
 
+import fractions
+import math
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -61,39 +63,67 @@ class MemoryUnit:
 GIB: Final = MemoryUnit(1024)
 
 
-def parse_amount(value: object) -> int:
-    """Read an amount of units as a Kubernetes manifest spells it: 3 or "3".
+def parse_amount(value: object, of: str = "units") -> int:
+    """Read an amount as a Kubernetes manifest spells it: 3 or "3".
+
+    Args:
+        value: what was written.
+        of: what is counted, for the message.
 
     Raises:
-        ValueError: not a positive whole number of units; the message says what to write instead.
+        ValueError: not a positive whole number; the message says what to write instead.
     """
     if isinstance(value, bool) or not isinstance(value, (int, str, float)):
         raise ValueError(  # noqa: TRY004 - callers turn every ValueError into a field error
-            f"{value!r} is not a number; write a whole number of units such as 3"
+            f"{value!r} is not a number; write a whole number of {of} such as 3"
         )
     text = str(value).strip()
     match = _INTEGER.fullmatch(text)
     if match is None:
-        raise ValueError(_why_not_integer(text))
+        raise ValueError(_why_not_integer(text, of))
     amount = int(match[1]) * _DECIMAL[match[2]]
     if amount == 0:
         raise ValueError("0 asks for nothing; remove the entry or write at least 1")
     if amount > MAX_UNITS:
-        raise ValueError(f"{text} is more than any node can hold; write a number of units up to {MAX_UNITS}")
+        raise ValueError(f"{text} is more than any node can hold; write a number of {of} up to {MAX_UNITS}")
     return amount
 
 
-def _why_not_integer(text: str) -> str:
+def parse_memory(text: str, unit: MemoryUnit) -> int:
+    """Read an amount of memory, such as 16Gi, 40000Mi or 24GB; a number alone counts units. In MiB, rounded up.
+
+    Raises:
+        ValueError: it is none; the message says what to write instead.
+    """
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no amount of memory; write one such as 16Gi or 40000Mi")
+    number, suffix = match["number"], match["suffix"].removesuffix("B")
+    amount = fractions.Fraction(number) * (unit.mib * _MIB if suffix == "" else _BYTES[suffix])
+    mib = math.ceil(amount / _MIB)
+    if mib == 0:
+        raise ValueError(f"{text} asks for nothing; remove the annotation or write an amount such as 16Gi")
+    if mib > MAX_UNITS:
+        raise ValueError(f"{text} is more than any GPU has; write an amount such as 16Gi")
+    return mib
+
+
+_MIB: Final = 2**20
+_BYTES: Final = {"M": 10**6, "G": 10**9, "T": 10**12, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_MEMORY: Final = re.compile(r"(?P<number>[0-9]{1,15}(\.[0-9]{1,9})?)\s?(?P<suffix>|[MGT]i?B?)")
+
+
+def _why_not_integer(text: str, of: str) -> str:
     if text.startswith("-"):
-        return f"{text} is negative; write a whole number of units such as 3"
+        return f"{text} is negative; write a whole number of {of} such as 3"
     suffix = re.fullmatch(r"([0-9]+)(\.[0-9]+)?(m|k|M|G|T|P|E|[kKMGTPE]i?|[eE][0-9]+)?", text)
     if suffix and suffix[3] == "m":  # the API server's spelling of a fraction: 0.5 comes back as 500m
-        return f"{text} is not whole (m stands for thousandths); a share is a whole number of units"
+        return f"{text} is not whole (m stands for thousandths); a share is a whole number of {of}"
     if suffix and suffix[3]:
-        return f"{text} has a suffix, but the resource is counted in units; write the number alone, such as {suffix[1]}"
+        return f"{text} has a suffix, but the resource is counted in {of}; write the number alone, such as {suffix[1]}"
     if suffix:
-        return f"{text} is not whole; a share is a whole number of units"
-    return f"{text!r} is not a number; write a whole number of units such as 3"
+        return f"{text} is not whole; a share is a whole number of {of}"
+    return f"{text!r} is not a number; write a whole number of {of} such as 3"
 
 
 def minus_or_zero(total_mib: int, used_mib: int) -> int:

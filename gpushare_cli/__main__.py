@@ -1,6 +1,7 @@
 """Entry points of `gpushare` and of the kubectl plug-in `kubectl inspect gpushare`.
 
-Exit codes: 0 done; 1 the cluster cannot be read or shares no GPU; 2 the command line cannot be understood.
+Exit codes: 0 done; 1 the cluster or the input cannot be read, or no GPU is shared; 2 the command line cannot be
+understood; 3, of explain, simulate and doctor, that the answer is a bad one.
 """
 
 import argparse
@@ -15,25 +16,54 @@ from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.kube import client
 from gpushare.kube.api import KubeApi
+from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.options import environment
+from gpushare_cli import arguments as common
 from gpushare_cli import commands, schedconfig
 from gpushare_cli.commands import Streams
+from gpushare_cli.doctor import arguments as doctor_arguments
+from gpushare_cli.doctor import command as doctor
+from gpushare_cli.doctor.web import DoctorClient
+from gpushare_cli.explain import arguments as explain_arguments
+from gpushare_cli.explain import command as explain
 from gpushare_cli.schedconfig import Kind, ServerVersion, Wish
+from gpushare_cli.simulate import arguments as simulate_arguments
+from gpushare_cli.simulate import command as simulate
 
 _EXIT_CODES: Final = "Exit codes: 0 done; 1 the cluster cannot be read or shares no GPU; 2 wrong arguments."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`gpushare`: the exit code."""
+    return _run(command_line(), argv)
+
+
+def command_line() -> argparse.ArgumentParser:
+    """All commands of `gpushare`."""
     parser = argparse.ArgumentParser(
         prog="gpushare", description="Look at shared GPUs and set up their scheduler.", epilog=_EXIT_CODES
     )
     commands_of = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_inspect(commands_of.add_parser("inspect", help="who holds how much of which GPU", epilog=_EXIT_CODES))
+    explanation = commands_of.add_parser(
+        "explain", help="why a pod waits, or where it is", epilog=explain_arguments.EXIT_CODES
+    )
+    explain_arguments.add(explanation)
+    explanation.set_defaults(handler=_explain)
+    simulation = commands_of.add_parser(
+        "simulate", help="what would go where, without a cluster", epilog=simulate_arguments.EXIT_CODES
+    )
+    simulate_arguments.add(simulation)
+    simulation.set_defaults(handler=_simulate)
     _add_scheduler_config(
         commands_of.add_parser("scheduler-config", help="configuration of kube-scheduler", epilog=_EXIT_CODES)
     )
-    return _run(parser, argv)
+    examination = commands_of.add_parser(
+        "doctor", help="what is wrong with an installation", epilog=doctor_arguments.EXIT_CODES
+    )
+    doctor_arguments.add(examination)
+    examination.set_defaults(handler=_doctor)
+    return parser
 
 
 def inspect_main(argv: Sequence[str] | None = None) -> int:
@@ -47,9 +77,8 @@ def _add_inspect(parser: argparse.ArgumentParser) -> None:
     parser.description = "Print who holds how much memory of which GPU."
     parser.add_argument("node", metavar="NODE", nargs="?", help="only this node")
     parser.add_argument("-d", "--details", action="store_true", help="one line for each pod")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="json for programs, in MiB")
-    parser.add_argument("--kubeconfig", default="", metavar="FILE", help="by default $KUBECONFIG or ~/.kube/config")
-    parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig; by default the current one")
+    common.add_output(parser)
+    common.add_cluster(parser)
     parser.set_defaults(handler=_inspect)
 
 
@@ -76,6 +105,11 @@ def _add_scheduler_config(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="PATH",
         help="file that kube-scheduler reads, such as /etc/kubernetes/scheduler.conf; none for a service account",
+    )
+    parser.add_argument(
+        "--whole-gpus",
+        action="store_true",
+        help=f"{names.GPU} is gpushare's on every node of the cluster; not where another plugin has it",
     )
     parser.set_defaults(handler=_scheduler_config)
 
@@ -110,6 +144,15 @@ def _inspect(arguments: argparse.Namespace, streams: Streams) -> int:
     )
 
 
+def _explain(arguments: argparse.Namespace, streams: Streams) -> int:
+    wish = explain_arguments.wish(arguments)
+    return explain.run(partial(_connect, arguments.kubeconfig, arguments.context), streams, wish)
+
+
+def _simulate(arguments: argparse.Namespace, streams: Streams) -> int:
+    return simulate.run(simulate_arguments.wish(arguments), streams, sys.stdin)
+
+
 def _scheduler_config(arguments: argparse.Namespace, streams: Streams) -> int:
     wish = Wish(
         server=ServerVersion.parse(arguments.server_version),
@@ -119,19 +162,33 @@ def _scheduler_config(arguments: argparse.Namespace, streams: Streams) -> int:
         lease_namespace=arguments.lease_namespace,
         kubeconfig=arguments.scheduler_kubeconfig,
         ca_pem=commands.read_ca(arguments.extender_ca),
+        whole_gpus=arguments.whole_gpus,
     )
     return commands.scheduler_config(streams, wish=wish, kind=Kind(arguments.kind))
 
 
+def _doctor(arguments: argparse.Namespace, streams: Streams) -> int:
+    wish = doctor_arguments.wish(arguments)
+
+    def connect() -> DoctorClient:
+        return doctor.connect(_kubeconfig(arguments.kubeconfig), arguments.context)
+
+    return doctor.run(connect, streams, wish, SystemClock())
+
+
 def _connect(kubeconfig: str, context: str) -> KubeApi:
-    """As kubectl: the flag, else $KUBECONFIG, else ~/.kube/config, else the cluster that this pod runs in."""
-    path = kubeconfig or environment("KUBECONFIG") or ""
+    return client.connect(_kubeconfig(kubeconfig), context)
+
+
+def _kubeconfig(flag: str) -> str:
+    """As kubectl: the flag, else $KUBECONFIG, else ~/.kube/config, else (empty) the cluster that this pod runs in."""
+    path = flag or environment("KUBECONFIG") or ""
     default = Path("~/.kube/config").expanduser()
     if not path and default.is_file():
         path = str(default)
     if not path and not environment("KUBERNETES_SERVICE_HOST"):
         raise SettingsError(f"no cluster: neither --kubeconfig nor KUBECONFIG is given, and there is no {default}")
-    return client.connect(path, context)
+    return path
 
 
 if __name__ == "__main__":

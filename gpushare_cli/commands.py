@@ -16,6 +16,7 @@ from gpushare_cli.schedconfig import Kind, Wish
 OK: Final = 0
 FAILED: Final = 1  # the cluster cannot be read, or it has nothing to show
 USAGE: Final = 2
+NO_ROOM: Final = 3  # a pod fits nowhere
 
 Connect = Callable[[], KubeApi]
 
@@ -36,10 +37,10 @@ def inspect(connect: Connect, streams: Streams, *, node: str | None, details: bo
         streams.err.write(f"error: {error}\n")
         return FAILED
     except kube.KubeError as error:
-        streams.err.write(f"error: {_explain(error, node)}\n")
+        streams.err.write(f"error: {told(error, node)}\n")
         return FAILED
-    found = report.build(cluster.nodes, cluster.pods)
-    for note in [*found.notes, *_unhealthy(found)]:
+    found = report.build(cluster.nodes, cluster.pods, cluster.unhealthy)
+    for note in [*cluster.notes, *found.notes, *_unhealthy(found)]:
         streams.err.write(f"note: {note}\n")
     if as_json:
         streams.out.write(render.as_json(found))
@@ -86,7 +87,8 @@ def read_ca(path: str) -> bytes:
         raise SettingsError(f"extender CA {path}: {error.strerror}") from error
 
 
-def _explain(error: kube.KubeError, node: str | None) -> str:
+def told(error: kube.KubeError, node: str | None = None) -> str:
+    """What went wrong between us and the API server, for people."""
     match error:
         case kube.UnreachableError():
             return f"cannot reach the API server: {error}"
@@ -102,7 +104,8 @@ def _explain(error: kube.KubeError, node: str | None) -> str:
 
 def _unhealthy(found: report.Report) -> list[str]:
     return [
-        f"node {node.name}: GPU{row.gpu.index} ({row.gpu.uuid}) is unhealthy; nothing new is placed on it"
+        f"node {node.name}: GPU{row.gpu.index} ({row.gpu.uuid}) is {row.gpu.health.value.lower()};"
+        " nothing new is placed on it"
         for node in found.nodes
         for row in node.gpus
         if row.gpu.health is not GpuHealth.HEALTHY

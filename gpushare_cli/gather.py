@@ -1,16 +1,22 @@
-"""Reads the nodes and pods that a report is made of. The only part of the command line that talks to a cluster."""
+"""Reads the nodes and pods that a report is made of. Changes nothing."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from gpushare import names
+from gpushare.dialect import Dialect
+from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
-from gpushare.wire import pods
+from gpushare.wire import legacy, pods
+from gpushare_cli import unhealthy
 
 _PAGE: Final = "500"
 _TIMEOUT_S: Final = 30.0
 _TRIES: Final = 3  # a list of many pages expires when the server compacts its history meanwhile
+_ANY: Final = Dialect(whole_gpus=True)  # whoever the resource belongs to; what is read decides later
+_CONFIG_MAPS: Final = f"/api/v1/namespaces/{names.UNHEALTHY_NAMESPACE}/configmaps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,48 +25,96 @@ class Cluster:
 
     nodes: tuple[JsonObject, ...]
     pods: tuple[JsonObject, ...]
-    """Bound pods that ask for GPUs or carry an allocation."""
+    """Pods that ask for GPUs or carry an allocation."""
+    unhealthy: dict[NodeName, frozenset[int]] = field(default_factory=dict)
+    """Numbers of the GPUs that Aliyun's ConfigMaps call unhealthy."""
+    notes: tuple[str, ...] = ()
+    """What could not be read although it may matter."""
 
 
 def gather(api: KubeApi, node: str | None = None) -> Cluster:
-    """Read all nodes and their pods, or one node and its pods.
+    """Read all nodes and the pods on them, or one node and its pods.
 
     Raises:
         KubeError: the cluster cannot be read; NotFoundError if there is no such node.
     """
     if node is None:
-        nodes = _list(api, "/api/v1/nodes", {})
-        selector = "spec.nodeName!="
-    else:
-        nodes = [api.get(kube.node_path(node), timeout_s=_TIMEOUT_S)]
-        selector = f"spec.nodeName={node}"
-    bound = _list(api, "/api/v1/pods", {"fieldSelector": selector}, only_gpu_pods=True)
-    return Cluster(nodes=tuple(nodes), pods=tuple(bound))
+        return _cluster(api, listed(api, "/api/v1/nodes", {}), {"fieldSelector": "spec.nodeName!="})
+    nodes = [api.get(kube.node_path(node), timeout_s=_TIMEOUT_S)]
+    return _cluster(api, nodes, {"fieldSelector": f"spec.nodeName={node}"})
 
 
-def _list(api: KubeApi, path: str, params: dict[str, str], *, only_gpu_pods: bool = False) -> list[JsonObject]:
+def everything(api: KubeApi) -> Cluster:
+    """Read all nodes and all pods that concern GPUs, also those that wait.
+
+    Raises:
+        KubeError: the cluster cannot be read.
+    """
+    return _cluster(api, listed(api, "/api/v1/nodes", {}), {})
+
+
+def pod(api: KubeApi, namespace: str, name: str) -> JsonObject:
+    """Read one pod.
+
+    Raises:
+        KubeError: it cannot be read; NotFoundError if there is none.
+    """
+    return api.get(kube.pod_path(namespace, name), timeout_s=_TIMEOUT_S)
+
+
+def config_map(api: KubeApi, namespace: str, name: str) -> JsonObject | None:
+    """Read a ConfigMap; None if there is none or it may not be read."""
+    try:
+        return api.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}", timeout_s=_TIMEOUT_S)
+    except kube.KubeError:
+        return None
+
+
+def _cluster(api: KubeApi, nodes: list[JsonObject], selector: dict[str, str]) -> Cluster:
+    found = listed(api, "/api/v1/pods", selector, keep=_concerns_gpus)
+    try:
+        maps = listed(api, _CONFIG_MAPS, {}, keep=_is_unhealthy_list)
+    except kube.KubeError as error:
+        what = f"ConfigMaps {names.PREFIX_UNHEALTHY}* in {names.UNHEALTHY_NAMESPACE}"
+        note = f"{what} cannot be read ({error}); GPUs that they name are taken for healthy"
+        return Cluster(nodes=tuple(nodes), pods=tuple(found), notes=(note,))
+    return Cluster(nodes=tuple(nodes), pods=tuple(found), unhealthy=unhealthy.of_all(maps))
+
+
+def listed(
+    api: KubeApi, path: str, params: dict[str, str], *, keep: Callable[[JsonObject], bool] = lambda _: True
+) -> list[JsonObject]:
+    """All objects of a collection, page by page; those of no interest are dropped.
+
+    Raises:
+        KubeError: it cannot be read.
+    """
     for _ in range(_TRIES - 1):
         try:
-            return _pages(api, path, params, only_gpu_pods=only_gpu_pods)
+            return _pages(api, path, params, keep)
         except kube.GoneError:
             continue
-    return _pages(api, path, params, only_gpu_pods=only_gpu_pods)
+    return _pages(api, path, params, keep)
 
 
-def _pages(api: KubeApi, path: str, params: dict[str, str], *, only_gpu_pods: bool) -> list[JsonObject]:
-    """All pages of a list; pods of no interest are dropped page by page, so that they never lie in memory together."""
+def _pages(api: KubeApi, path: str, params: dict[str, str], keep: Callable[[JsonObject], bool]) -> list[JsonObject]:
+    """All pages of a list; what is of no interest is dropped page by page, so that it never lies in memory together."""
     found: list[JsonObject] = []
     query = {**params, "limit": _PAGE}
     while True:
         page = api.get(path, query, timeout_s=_TIMEOUT_S)
-        items = page.get("items") or []
-        found.extend(filter(_concerns_gpus, items) if only_gpu_pods else items)
+        found.extend(filter(keep, page.get("items") or []))
         more = (page.get("metadata") or {}).get("continue")
         if not more:
             return found
         query["continue"] = more
 
 
-def _concerns_gpus(pod: JsonObject) -> bool:
-    notes = pods.annotations(pod)
-    return pods.needs_gpu(pod) or names.ANNOTATION_ALLOCATION in notes or names.ACK_ALLOCATION in notes
+def _concerns_gpus(one: JsonObject) -> bool:
+    notes = pods.annotations(one)
+    return pods.needs_gpu(one, _ANY) or names.ANNOTATION_ALLOCATION in notes or legacy.is_bound(notes)
+
+
+def _is_unhealthy_list(one: JsonObject) -> bool:
+    metadata = one.get("metadata") or {}
+    return unhealthy.is_one(names.UNHEALTHY_NAMESPACE, str(metadata.get("name")))

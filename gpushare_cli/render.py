@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 
 from gpushare.units import MemoryUnit
-from gpushare_cli import tabwriter
+from gpushare_cli import quantities, tabwriter
 from gpushare_cli.report import NodeRow, PodRow, Report
 
 
@@ -19,7 +19,7 @@ def summary(report: Report) -> str:
     lines = ["\t".join([*header, f"GPU Memory({unit.name})"])]
     lines += [_summary_row(node, unit, columns=columns, has_pending=has_pending) for node in report.nodes]
     lines += ["-" * (len(lines[1]) + 1 + 20 if report.nodes else 20)]  # + 1: the row's newline counts
-    lines += ["Allocated/Total GPU Memory In Cluster:", f"{_total(report)}\t", ""]
+    lines += ["Allocated/Total GPU Memory In Cluster:", f"{_total(report)}\t", *_beyond_memory(report), ""]
     return tabwriter.layout("\n".join(lines))
 
 
@@ -38,8 +38,8 @@ def detail(report: Report) -> str:
         used, total = unit.ceil(node.used_mib), unit.floor(node.total_mib)
         lines += ["", f"NAME:\t{node.name}", f"IPADDRESS:\t{node.address}", ""]
         lines += ["\t".join(header) + "\t", *rows]
-        lines += [f"Allocated :\t{used} ({_percent(used, total)}%)\t", f"Total :\t{total}\t", dashes]
-    lines += ["", "", f"Allocated/Total GPU Memory In Cluster:\t{_total(report)}\t", ""]
+        lines += [f"Allocated :\t{used} ({quantities.percent(used, total)}%)\t", f"Total :\t{total}\t", dashes]
+    lines += ["", "", f"Allocated/Total GPU Memory In Cluster:\t{_total(report)}\t", *_beyond_memory(report), ""]
     return tabwriter.layout("\n".join(lines))
 
 
@@ -73,14 +73,20 @@ def _detail_row(pod: PodRow, unit: MemoryUnit, *, count: int, has_pending: bool)
     return "\t".join(cells) + "\t"
 
 
+def _beyond_memory(report: Report) -> list[str]:
+    """What Aliyun's layout has no place for: a table of its own, if there is any of it."""
+    rows = [
+        f"{node.name}\t{row.gpu.index}\t{row.compute_percent}%\t{', '.join(row.whole)}"
+        for node in report.nodes
+        for row in node.gpus
+        if row.compute_percent or row.whole
+    ]
+    return ["", "NAME\tGPU\tCompute(Allocated)\tWhole GPU Of", *rows] if rows else []
+
+
 def _total(report: Report) -> str:
     used, total = report.unit.ceil(report.used_mib), report.unit.floor(report.total_mib)
-    return f"{used}/{total} ({_percent(used, total)}%)"
-
-
-def _percent(used: int, total: int) -> int:
-    """Truncated; 0 of a node without memory."""
-    return used * 100 // total if total else 0
+    return f"{used}/{total} ({quantities.percent(used, total)}%)"
 
 
 def _columns(report: Report) -> int:
@@ -108,6 +114,8 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
                 "health": row.gpu.health.value,
                 "totalMiB": row.total_mib,
                 "usedMiB": row.used_mib,
+                "computePercent": row.compute_percent,
+                "whole": bool(row.whole),
             }
             for row in node.gpus
         ],
@@ -115,7 +123,15 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
             {
                 "namespace": pod.namespace,
                 "name": pod.name,
-                "gpus": [{"index": index, "usedMiB": mib} for index, mib in sorted(pod.by_gpu.items())],
+                "gpus": [
+                    {
+                        "index": index,
+                        "usedMiB": mib,
+                        "computePercent": pod.compute.get(index, 0),
+                        "whole": index in pod.whole,
+                    }
+                    for index, mib in sorted(pod.by_gpu.items())
+                ],
                 "pendingMiB": pod.pending_mib,
             }
             for pod in node.pods

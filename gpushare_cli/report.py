@@ -4,24 +4,24 @@ Nodes that publish an inventory are shown with the true size of every GPU. Nodes
 a count only, so their GPUs are shown as equal, as Aliyun's own tool does.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gpushare import names
+from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError, WireError
-from gpushare.identity import GpuUuid, NodeName, by_index
-from gpushare.model.allocation import Grant, footprint
+from gpushare.identity import GpuUuid, NodeName
+from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, NodeInventory
-from gpushare.units import GIB, MemoryUnit
-from gpushare.wire import inventory as inventory_wire
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import ContainerRequest
+from gpushare.units import MemoryUnit
 from gpushare.wire import pods as pods_wire
+from gpushare_cli import dialects, inventories
 
 _MIB: Final = MemoryUnit(1)
-_QUANTITY: Final = re.compile(r"([0-9]+)(k|M|G|Ki|Mi|Gi)?")
-_SUFFIX: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _NOWHERE: Final = GpuUuid("pending")
+_NOBODY: Final[Mapping[NodeName, frozenset[int]]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,10 @@ class GpuRow:
     gpu: Gpu
     total_mib: int
     used_mib: int
+    compute_percent: int = 0
+    """Per cent of its compute that is set aside."""
+    whole: tuple[str, ...] = ()
+    """Pods that have it for themselves: one, unless somebody else bound another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,10 @@ class PodRow:
     name: str
     by_gpu: Mapping[int, int]
     """GPU index -> MiB."""
+    compute: Mapping[int, int] = field(default_factory=dict)
+    """GPU index -> per cent of compute, where any is set aside."""
+    whole: frozenset[int] = frozenset()
+    """Indices of the GPUs that it has for itself."""
     pending_mib: int = 0
     """Asked for by a bound pod on a GPU that nobody has named, or held on one that the node no longer lists."""
 
@@ -99,8 +107,18 @@ class Report:
         return sum(node.used_mib for node in self.nodes)
 
 
-def build(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> Report:
-    """Make the report. Nodes without GPUs to share do not appear; bad annotations become notes."""
+def build(
+    nodes: Iterable[Mapping[str, Any]],
+    pods: Iterable[Mapping[str, Any]],
+    unhealthy: Mapping[NodeName, frozenset[int]] = _NOBODY,
+) -> Report:
+    """Make the report. Nodes without GPUs to share do not appear; bad annotations become notes.
+
+    Args:
+        nodes: as the API server returns them.
+        pods: those that are bound.
+        unhealthy: numbers of GPUs that somebody beside the plugin calls unhealthy.
+    """
     notes: list[str] = []
     by_node: dict[str, list[Mapping[str, Any]]] = {}
     for pod in pods:
@@ -109,36 +127,11 @@ def build(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]])
             by_node.setdefault(node_name, []).append(pod)
     rows = []
     for node in nodes:
-        known = _inventory(node, notes)
+        known = inventories.of_node(node, unhealthy, notes)
         if known is not None:
             inventory, total_mib = known
             rows.append(_node_row(node, inventory, total_mib, by_node.get(inventory.node, ()), notes))
     return Report(nodes=tuple(sorted(rows, key=lambda row: row.name)), notes=tuple(notes))
-
-
-def _inventory(node: Mapping[str, Any], notes: list[str]) -> tuple[NodeInventory, int] | None:
-    """GPUs of a node and the MiB that it can hand out, or None if it shares no GPUs."""
-    try:
-        published = inventory_wire.of_node(node)
-    except WireError as error:
-        notes.append(f"{error}; its GPUs are shown as equal")
-        published = None
-    if published is not None:
-        return published, published.unit.to_mib(published.total_units)
-    allocatable = (node.get("status") or {}).get("allocatable") or {}
-    total = _quantity(allocatable.get(names.GPU_MEM))
-    if total == 0:
-        return None
-    name = NodeName(node["metadata"]["name"])
-    count = _quantity(allocatable.get(names.GPU_COUNT))
-    if count == 0:
-        notes.append(f"node {name}: no {names.GPU_COUNT} in its status; its memory is shown as one GPU")
-        count = 1
-    # Aliyun's own rule, which has no other sign of the unit.
-    unit = _MIB if total // count > 100 else GIB
-    each = unit.to_mib(total // count)
-    gpus = tuple(Gpu(uuid=by_index(i), index=i, model="unknown", memory_mib=each) for i in range(count))
-    return NodeInventory(node=name, gpus=gpus, unit=unit), unit.to_mib(total)
 
 
 def _node_row(
@@ -155,6 +148,8 @@ def _node_row(
             gpu=gpu,
             total_mib=unit.to_mib(unit.floor(gpu.memory_mib)),
             used_mib=sum(row.by_gpu.get(gpu.index, 0) for row in rows),
+            compute_percent=sum(row.compute.get(gpu.index, 0) for row in rows),
+            whole=tuple(sorted(f"{row.namespace}/{row.name}" for row in rows if gpu.index in row.whole)),
         )
         for gpu in inventory.gpus
     )
@@ -170,56 +165,59 @@ def _node_row(
 
 def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str]) -> PodRow | None:
     who = pods_wire.ref(pod)
+    dialect = dialects.of_pod(pod, Dialect(unit=inventory.unit))
     try:
-        holding = pods_wire.holding(pod, inventory.unit)
+        holding = pods_wire.holding(pod, dialect, inventory.unit)
         allocation = holding.allocation
         if holding.problem:
             notes.append(f"pod {who}: {holding.problem}; counted by the other annotations of its binding")
     except WireError as error:
         notes.append(f"pod {who}: {error}; counted as pending")
         allocation = None
-    held = footprint(allocation.grants) if allocation else _asked(pod, inventory.unit, notes)
-    by_gpu: dict[int, int] = {}
-    pending = 0
-    for gpu, mib in held.items():
-        known = inventory.by_uuid.get(inventory.resolve(gpu))
-        if known is not None:
-            by_gpu[known.index] = by_gpu.get(known.index, 0) + mib
-            continue
-        pending += mib
-        if gpu != _NOWHERE:
-            notes.append(f"pod {who}: holds memory on GPU {gpu}, which node {inventory.node} does not list")
-    if not held:
+    if allocation is None:
+        allocation = _asked(pod, dialect, inventory, notes)
+    # The books of this pod alone: they know what a whole GPU is, and what a part of one.
+    held = NodeLedger.of(inventory, [allocation] if allocation else [])
+    if not held.used_mib:
         return None
-    return PodRow(namespace=who.namespace, name=who.name, by_gpu=by_gpu, pending_mib=pending)
+    known = [gpu for gpu in inventory.gpus if gpu.uuid in held.used_mib]
+    lost = {uuid: mib for uuid, mib in held.used_mib.items() if uuid not in inventory.by_uuid}
+    notes.extend(
+        f"pod {who}: holds memory on GPU {uuid}, which node {inventory.node} does not list"
+        for uuid in lost
+        if uuid != _NOWHERE
+    )
+    return PodRow(
+        namespace=who.namespace,
+        name=who.name,
+        by_gpu={gpu.index: held.used_mib[gpu.uuid] for gpu in known},
+        compute={gpu.index: percent for gpu in known if (percent := held.used_percent[gpu.uuid])},
+        whole=frozenset(gpu.index for gpu in known if gpu.uuid in held.whole),
+        pending_mib=sum(lost.values()),
+    )
 
 
-def _asked(pod: Mapping[str, Any], unit: MemoryUnit, notes: list[str]) -> Mapping[GpuUuid, int]:
+def _asked(pod: Mapping[str, Any], dialect: Dialect, inventory: NodeInventory, notes: list[str]) -> Allocation | None:
     """What a pod without a readable allocation asks for, as if all of it were on one GPU that is not of the node."""
     try:
-        request = pods_wire.request(pod, unit)
+        request = pods_wire.request(pod, dialect)
     except InvalidRequestError as error:
         notes.append(f"pod {pods_wire.ref(pod)}: {error}; not counted")
-        return {}
+        return None
     if request is None:
-        return {}
-    return footprint(
-        Grant(
-            container=wish.container,
-            kind=wish.kind,
-            gpus=(_NOWHERE,),
-            memory_mib=wish.memory_mib * wish.gpu_count,
-        )
+        return None
+    grants = tuple(
+        Grant(container=wish.container, kind=wish.kind, gpus=(_NOWHERE,), memory_mib=_most(wish, inventory))
         for wish in request.shape.containers
     )
+    return Allocation(pod=request.pod, node=inventory.node, grants=grants)
+
+
+def _most(wish: ContainerRequest, inventory: NodeInventory) -> int:
+    """MiB that a wish may come to on this node, over all its GPUs."""
+    return max((wish.need(gpu).memory_mib for gpu in inventory.gpus), default=wish.memory_mib) * wish.gpu_count
 
 
 def _address(node: Mapping[str, Any]) -> str:
     addresses = (node.get("status") or {}).get("addresses") or ()
     return next((entry["address"] for entry in addresses if entry.get("type") == "InternalIP"), "unknown")
-
-
-def _quantity(value: object) -> int:
-    """An integer quantity as the API server writes it: 15000 comes back as 15k. 0 if it is none."""
-    match = _QUANTITY.fullmatch(str(value))
-    return int(match[1]) * _SUFFIX[match[2] or ""] if match else 0

@@ -13,10 +13,11 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import orjson
-import yaml
 
 from gpushare import names
+from gpushare.dialect import Dialect
 from gpushare.errors import SettingsError
+from gpushare_cli import yamls
 
 CONTROLLER_PORT: Final = 12345
 """Port of the controller's Service, the same as Aliyun's extender has."""
@@ -77,6 +78,9 @@ class Wish:
     """Path that kube-scheduler itself reads; empty to use its service account."""
     ca_pem: bytes = b""
     """CA of an extender that is reached by https."""
+    whole_gpus: bool = False
+    """Whether nvidia.com/gpu is this project's in the whole cluster. Where a node has it from another plugin, pods that
+    ask for it would find no node: the extender knows of no GPUs there."""
 
 
 def configuration(wish: Wish) -> str:
@@ -107,7 +111,7 @@ def configuration(wish: Wish) -> str:
         }
     value["profiles"] = [{"schedulerName": _scheduler_name(wish)}]
     value["extenders"] = [_extender(wish) | {"httpTimeout": f"{_TIMEOUT_S}s"}]
-    return yaml.safe_dump(value, sort_keys=False)
+    return yamls.dump(value)
 
 
 def policy(wish: Wish) -> str:
@@ -154,15 +158,18 @@ def _api_version(server: ServerVersion) -> str:
 
 
 def _extender(wish: Wish) -> dict[str, Any]:
+    dialect = Dialect(whole_gpus=wish.whole_gpus)
     return {
         "urlPrefix": _url(wish.url),
         "filterVerb": "filter",
         "prioritizeVerb": "prioritize",
+        "preemptVerb": "preempt",
         "weight": 1,
         "bindVerb": "bind",
         **_tls(wish),
         "nodeCacheCapable": True,
-        "managedResources": [{"name": name, "ignoredByScheduler": False} for name in names.MANAGED_RESOURCES],
+        # Not ignored: the sums that the scheduler counts by itself keep out most nodes, and make it preempt.
+        "managedResources": [{"name": name, "ignoredByScheduler": False} for name in dialect.resources],
         "ignorable": False,
     }
 

@@ -1,5 +1,8 @@
 """Hypothesis strategies: small named ones, composed into bigger ones."""
 
+from dataclasses import replace
+from typing import Final
+
 from hypothesis import strategies as st
 
 from gpushare.identity import ContainerName, GpuUuid, NodeName
@@ -7,6 +10,7 @@ from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
+from gpushare.model.selector import ANY_GPU, Affinity, Choice, GpuSelector, LabelSelector, Operator, Requirement
 from gpushare.units import MemoryUnit
 from tests.builders import make_allocation, make_inventory, make_ref
 
@@ -26,7 +30,7 @@ def inventories(draw: st.DrawFn) -> NodeInventory:
                 model=texts,
                 memory_mib=st.integers(0, 10**6),
                 numa=st.none() | st.integers(0, 7),
-                health=st.sampled_from(GpuHealth),
+                health=st.sampled_from([GpuHealth.HEALTHY, GpuHealth.UNHEALTHY]),
             ),
             max_size=8,
             unique_by=(lambda gpu: gpu.uuid, lambda gpu: gpu.index),
@@ -42,9 +46,46 @@ grants = st.builds(
     kind=st.sampled_from(ContainerKind),
     gpus=st.lists(texts.map(GpuUuid), min_size=1, max_size=4, unique=True).map(tuple),
     memory_mib=st.integers(1, 10**6),
+    compute_percent=st.integers(0, 100),
+    whole=st.booleans(),
 )
 allocations = st.builds(
     Allocation, pod=st.just(make_ref()), node=texts.map(NodeName), grants=st.lists(grants, max_size=4).map(tuple)
+)
+
+
+@st.composite
+def wishes(draw: st.DrawFn, name: str, kind: ContainerKind, max_gib: int = 8) -> ContainerRequest:
+    """A container that asks in any of the ways."""
+    spelling = draw(st.sampled_from(["memory", "memory", "memory", "compute", "part", "whole"]))
+    count = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    percent = draw(st.sampled_from([5, 20, 33, 50, 60, 100]))
+    memory = draw(st.integers(1, max_gib)) * 1024
+    common = ContainerRequest(container=ContainerName(name), kind=kind, memory_mib=memory, gpu_count=count)
+    match spelling:
+        case "compute":
+            return replace(common, gpu_count=1, compute_percent=percent)
+        case "part":
+            return replace(common, memory_mib=0, gpu_count=1, memory_percent=percent, compute_percent=percent)
+        case "whole":
+            return replace(common, memory_mib=0, whole=True, compute_percent=100)
+        case _:
+            return common
+
+
+_WEB: Final = LabelSelector((Requirement("app", Operator.IN, ("web",)),), "app=web")
+selectors = st.sampled_from([ANY_GPU, ANY_GPU, ANY_GPU]) | st.builds(
+    GpuSelector,
+    models=st.builds(Choice, wanted=st.sampled_from([(), ("T4",), ("A100", "T4")]), unwanted=st.sampled_from([()])),
+    uuids=st.builds(Choice, unwanted=st.sampled_from([(), ("GPU-0",)])),
+    min_memory_mib=st.sampled_from([0, 4096]),
+)
+affinities = (
+    st.sampled_from([None, None, None])
+    | st.builds(
+        Affinity, namespace=st.just("default"), same=st.none() | st.just(_WEB), other=st.none(), first=st.booleans()
+    )
+    | st.builds(Affinity, namespace=st.just("default"), other=st.just(_WEB))
 )
 
 
@@ -54,29 +95,38 @@ def shapes(draw: st.DrawFn, max_containers: int = 4, max_gib: int = 8) -> Reques
     early = draw(st.lists(st.sampled_from([ContainerKind.INIT, ContainerKind.SIDECAR]), max_size=2))
     apps = draw(st.integers(0 if early else 1, max(1, max_containers - len(early))))
     kinds = [*early, *[ContainerKind.APP] * apps]
-    containers = tuple(
-        ContainerRequest(
-            container=ContainerName(f"c{i}"),
-            kind=kind,
-            memory_mib=draw(st.integers(1, max_gib)) * 1024,
-            gpu_count=draw(st.sampled_from([1, 1, 1, 2, 3])),
-        )
-        for i, kind in enumerate(kinds)
+    return RequestShape(
+        containers=tuple(draw(wishes(f"c{i}", kind, max_gib)) for i, kind in enumerate(kinds)),
+        policy=draw(st.none() | st.sampled_from(Policy)),
+        gpus=draw(selectors),
+        affinity=draw(affinities),
     )
-    return RequestShape(containers=containers, policy=draw(st.none() | st.sampled_from(Policy)))
 
 
 @st.composite
-def ledgers(draw: st.DrawFn) -> NodeLedger:
+def ledgers(draw: st.DrawFn, node: str = "node-a") -> NodeLedger:
     """Small nodes, partly full."""
     sizes = draw(st.lists(st.integers(1, 10), min_size=1, max_size=4))
-    inventory = make_inventory(*sizes)
+    inventory = make_inventory(*sizes, node=node)
+    models = st.sampled_from(["Tesla T4", "NVIDIA A100-SXM4-80GB"])
+    health = st.sampled_from([*[GpuHealth.HEALTHY] * 5, GpuHealth.UNHEALTHY, GpuHealth.CORDONED])
+    gpus = tuple(replace(gpu, model=draw(models), health=draw(health)) for gpu in inventory.gpus)
     held = [
-        make_allocation(
-            f"holder-{gpu.index}",
-            Grant(container=ContainerName("c"), gpus=(gpu.uuid,), memory_mib=draw(st.integers(1, 10)) * 1024),
+        replace(
+            make_allocation(
+                f"holder-{node}-{gpu.index}",
+                Grant(
+                    container=ContainerName("c"),
+                    gpus=(gpu.uuid,),
+                    memory_mib=draw(st.integers(1, 10)) * 1024,
+                    compute_percent=draw(st.sampled_from([0, 0, 30])),
+                    whole=draw(st.sampled_from([False, False, False, True])),
+                ),
+                node=node,
+            ),
+            labels=draw(st.sampled_from([{}, {"app": "web"}])),
         )
         for gpu in inventory.gpus
         if draw(st.booleans())
     ]
-    return NodeLedger.of(inventory, held)
+    return NodeLedger.of(replace(inventory, gpus=gpus), held)

@@ -3,34 +3,45 @@
 Kubernetes shows up to 256 characters of a warning for sure.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from gpushare import names
-from gpushare.wire import pods
+from gpushare.wire import pods, spelling
 from webhook import containers, objects
 from webhook.objects import JsonObject
+from webhook.rules import Rules
 
 _LIMIT: Final = 256
 _LIST: Final = 150
 _FIELDS: Final = ("initContainers", "containers")
+_PRESET_NODE: Final = (
+    "spec.nodeName by-passes the scheduler, which looks for free GPUs: the pod waits on that node until they are free,"
+    " or for ever if they never fit; better choose it by spec.nodeSelector or node affinity on kubernetes.io/hostname"
+)
 
 
-def of_gpu_pod(before: JsonObject, after: JsonObject, foreign: tuple[str, ...]) -> Iterator[str]:
-    """For a pod that asks for a share.
+def of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[str]:
+    """For a pod that asks for GPUs.
 
     Args:
         before: as its author wrote it.
         after: as it is admitted.
-        foreign: prefixes of other plugins' resources.
+        rules: by which it was changed.
     """
-    yield from of_other_pod(before, after)
+    ours = rules.dialect.resources
+    yield from _removed(before, after)
+    yield from _misspelt(before)
+    yield from overridden(before["spec"], after["spec"], _FIELDS, ours=ours)
+    if after["spec"].get("nodeName"):
+        yield _PRESET_NODE
     for _, _, container in pods.containers(after):
-        name = container["name"]
-        other = containers.foreign(container, foreign)
-        if other and pods.asks(container):
+        name, asked = container["name"], _asked(container, ours)
+        other = containers.foreign(container, rules)
+        if asked and other:
             yield _cut(
-                f"container {name} asks for {names.GPU_MEM} and for another plugin's GPUs ({other});"
+                f"container {name} asks for {asked} and for another plugin's GPUs ({other});"
                 " it will see only those of the former"
             )
         if containers.is_privileged(container):
@@ -41,6 +52,46 @@ def of_gpu_pod(before: JsonObject, after: JsonObject, foreign: tuple[str, ...]) 
 
 def of_other_pod(before: JsonObject, after: JsonObject) -> Iterator[str]:
     """For a pod that asks for none."""
+    yield from _removed(before, after)
+    yield from overridden(before["spec"], after["spec"], _FIELDS, ours=())
+
+
+def overridden(before: JsonObject, after: JsonObject, fields: Sequence[str], *, ours: Sequence[str]) -> Iterator[str]:
+    """For containers whose author chose devices.
+
+    Args:
+        before: the spec as its author wrote it.
+        after: the spec as it is admitted.
+        fields: lists of containers.
+        ours: resources by which a container asks for GPUs.
+    """
+    for field in fields:
+        for old, new in zip(before.get(field) or (), after.get(field) or (), strict=True):
+            if value := containers.overridden(old, new):
+                yield _cut(
+                    f"container {new['name']}: {names.ENV_VISIBLE_DEVICES} is {_set_by(new, ours)}; {value} was removed"
+                )
+
+
+def _misspelt(pod: JsonObject) -> Iterator[str]:
+    """A wish that nobody reads would be lost without a word."""
+    for kind, found, known in (
+        ("annotation", objects.annotations(pod), (*names.REQUEST_ANNOTATIONS, names.ANNOTATION_TOTALS)),
+        ("label", objects.labels(pod), (names.LABEL_GPU_COUNT,)),
+    ):
+        for key in sorted(found):
+            other = names.LABEL_GPU_COUNT if kind == "annotation" and key == names.LABEL_GPU_COUNT else ""
+            misplaced = kind == "label" and key in names.REQUEST_ANNOTATIONS
+            if other or misplaced:
+                yield _cut(f"{key} means something as {'a label' if other else 'an annotation'} only; it is ignored")
+            elif not names.is_known(key):
+                by_name = {one.partition("/")[2]: one for one in known}
+                near = difflib.get_close_matches(key.partition("/")[2], by_name, n=1)
+                hint = f"; do you mean {by_name[near[0]]}?" if near else ""
+                yield _cut(f"{kind} {key} is none that gpushare knows; it is ignored{hint}")
+
+
+def _removed(before: JsonObject, after: JsonObject) -> Iterator[str]:
     removed = sorted(set(objects.annotations(before)) - set(objects.annotations(after)))
     if devices := [key for key in removed if key.startswith(names.PREFIX_CDI)]:
         yield _cut(f"annotations removed, because they choose devices past the scheduler: {_listed(devices)}")
@@ -48,21 +99,16 @@ def of_other_pod(before: JsonObject, after: JsonObject) -> Iterator[str]:
         yield _cut(
             f"annotations removed, because only {names.SERVICE_ACCOUNT_CONTROLLER} may write them: {_listed(forged)}"
         )
-    yield from overridden(before, after, _FIELDS)
+    if names.ANNOTATION_OVERRIDDEN in removed:
+        yield (f"annotation removed, because only {names.WEBHOOK_SERVICE} may write it: {names.ANNOTATION_OVERRIDDEN}")
 
 
-def overridden(before: JsonObject, after: JsonObject, fields: Sequence[str]) -> Iterator[str]:
-    """For containers whose author chose devices."""
-    for field in fields:
-        for old, new in zip(before["spec"].get(field) or (), after["spec"].get(field) or (), strict=True):
-            if value := containers.overridden(old, new):
-                yield _cut(
-                    f"container {new['name']}: {names.ENV_VISIBLE_DEVICES} is {_set_by(new)}; {value} was removed"
-                )
+def _asked(container: Mapping[str, Any], ours: Sequence[str]) -> str | None:
+    return next((resource for resource in ours if resource in spelling.amounts(container, "limits")), None)
 
 
-def _set_by(container: JsonObject) -> str:
-    if pods.asks(container):
+def _set_by(container: JsonObject, ours: Sequence[str]) -> str:
+    if _asked(container, ours):
         return "set by gpushare to the GPUs that it is granted"
     if containers.env_of_devices(container):
         return "set by gpushare to no GPU, because it asks for none"

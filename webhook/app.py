@@ -13,8 +13,9 @@ from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from webhook import admission, review
 from webhook.metrics import Metrics, Outcome
-from webhook.mutation import Decision, Denied, Mutated, Rules, Undecided, Untouched
+from webhook.mutation import Decision, Denied, Mutated, Undecided, Untouched
 from webhook.review import AdmissionReview, MalformedReviewError, Review
+from webhook.rules import Rules
 from webhook.runtimeclass import RuntimeClass, UnknownRuntimeClassError
 from webhook.settings import Settings
 
@@ -47,7 +48,7 @@ def create_app(settings: Settings, services: Services) -> flask.Flask:
         return admission.mutate(request, _rules(settings, services))
 
     def validate(request: Review) -> Decision:
-        return admission.validate(request, settings.controller)
+        return admission.validate(request, settings.controller, settings.dialect)
 
     for path, decide, refuse in (
         ("mutate", mutate, _invalid),
@@ -118,7 +119,7 @@ def _rules(settings: Settings, services: Services) -> Rules:
     except UnknownRuntimeClassError as error:
         unknown = str(error)
     return Rules(
-        unit=settings.memory_unit,
+        dialect=settings.dialect,
         scheduler=settings.scheduler_name,
         runtime_class=runtime_class,
         runtime_class_unknown=unknown,

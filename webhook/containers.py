@@ -1,34 +1,35 @@
 """What the webhook writes into one container. Pure: returns a new container, or the same one if nothing changes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import names, units
 from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit
+from gpushare.wire import spelling
 from webhook import env
 from webhook.objects import JsonObject
+from webhook.rules import Rules
 
 _VOID: Final = env.fixed(names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE)
 _NOT_POSITIVE: Final = re.compile(r"-.*|\+?[0.]*([A-Za-z].*)?")
 
 
-def grant(container: JsonObject, request: ContainerRequest, *, pod_units: int, unit: MemoryUnit) -> JsonObject:
+def grant(container: JsonObject, wish: ContainerRequest, *, pod_units: int, unit: MemoryUnit) -> JsonObject:
     """A container that asks for GPUs.
 
     Args:
         container: as its author wrote it, or as an earlier call of the webhook left it.
-        request: what it asks for.
-        pod_units: units of all containers of the pod together.
-        unit: what one unit of the resource stands for.
+        wish: what it asks for.
+        pod_units: units of gpu-mem of all containers of the pod together.
+        unit: what one unit of gpu-mem stands for.
     """
-    own_units = total_units(request, unit)
-    ours = _grants(container["name"], request, own_units=own_units, pod_units=pod_units)
+    ours = list(_grants(container["name"], wish, pod_units=pod_units, unit=unit))
     before = container.get("env") or []
     if not env.of_name(before, names.ENV_DRIVER_CAPABILITIES):
-        ours = [*ours, env.fixed(names.ENV_DRIVER_CAPABILITIES, names.DRIVER_CAPABILITIES_DEFAULT)]
-    return {**container, "env": env.write(before, ours), "resources": _resources(container["resources"], own_units)}
+        ours.append(env.fixed(names.ENV_DRIVER_CAPABILITIES, names.DRIVER_CAPABILITIES_DEFAULT))
+    return {**container, "env": env.write(before, ours), "resources": _resources(container["resources"], wish, unit)}
 
 
 def isolate(container: JsonObject) -> JsonObject:
@@ -46,11 +47,23 @@ def yield_to_plugin(container: JsonObject) -> JsonObject:
     return container if len(kept) == len(before) else {**container, "env": kept}
 
 
-def foreign(container: Mapping[str, Any], prefixes: tuple[str, ...]) -> str | None:
-    """A resource of another GPU plugin that it asks for; that plugin then sets the container's devices itself."""
+def without_zero(container: JsonObject) -> JsonObject:
+    """A container that does not ask for 0 whole GPUs, which means none."""
     resources = container.get("resources") or {}
-    amounts = [*(resources.get("limits") or {}).items(), *(resources.get("requests") or {}).items()]
-    return next((name for name, amount in amounts if name.startswith(prefixes) and _is_positive(amount)), None)
+    kept = {
+        field: {key: amount for key, amount in values.items() if key != names.GPU or str(amount).strip() != "0"}
+        for field in ("limits", "requests")
+        if (values := resources.get(field))
+    }
+    if all(kept[field] == resources[field] for field in kept):
+        return container
+    return {**container, "resources": {**resources, **kept}}
+
+
+def foreign(container: Mapping[str, Any], rules: Rules) -> str | None:
+    """A resource of another GPU plugin that it asks for; that plugin then sets the container's devices itself."""
+    amounts = [*spelling.amounts(container, "limits").items(), *spelling.amounts(container, "requests").items()]
+    return next((name for name, amount in amounts if rules.is_foreign(name) and _is_positive(amount)), None)
 
 
 def overridden(container: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
@@ -61,7 +74,7 @@ def overridden(container: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
         now: the same container after.
     """
     before, after = env_of_devices(container), env_of_devices(now)
-    if not before or before == after:
+    if not before or before[-1:] == after[-1:]:  # the last one counts
         return None
     value = before[-1].get("value")
     return repr(value) if isinstance(value, str) and len(value) <= 40 else "its value"
@@ -77,39 +90,44 @@ def is_privileged(container: Mapping[str, Any]) -> bool:
     return (container.get("securityContext") or {}).get("privileged") is True
 
 
-def total_units(request: ContainerRequest, unit: MemoryUnit) -> int:
-    """Units that a container takes from the node, over all its GPUs."""
-    return unit.ceil(request.memory_mib) * request.gpu_count
+def memory_units(wishes: Iterable[ContainerRequest], unit: MemoryUnit) -> int:
+    """Units of gpu-mem that these containers take from the node, over all their GPUs."""
+    counted = (spelling.counted(wish, unit) for wish in wishes)
+    return sum(amount for resource, amount in counted if resource == names.GPU_MEM)
 
 
-def _grants(name: str, request: ContainerRequest, *, own_units: int, pod_units: int) -> list[env.Entry]:
-    return [
-        env.from_annotation(names.ENV_VISIBLE_DEVICES, names.PREFIX_DEVICES + name),
-        env.from_annotation(names.ALIYUN_IDX, names.PREFIX_INDEX + name),
-        env.from_annotation(names.ALIYUN_DEV, names.PREFIX_CAPACITY + name),
-        env.fixed(names.ALIYUN_CONTAINER, str(own_units)),
-        env.fixed(names.ALIYUN_POD, str(pod_units)),
-        env.fixed(names.ENV_MPS_MEMORY_LIMIT, _pinned_limit(request)),
-    ]
+def _grants(name: str, wish: ContainerRequest, *, pod_units: int, unit: MemoryUnit) -> Iterator[env.Entry]:
+    """A container with whole GPUs has no limits. How much a part of a GPU is, is known when the GPU is."""
+    yield env.from_annotation(names.ENV_VISIBLE_DEVICES, names.PREFIX_DEVICES + name)
+    if wish.whole:
+        return
+    if wish.memory_percent:
+        yield env.from_annotation(names.ENV_MEMORY_MIB, names.PREFIX_MEMORY + name)
+        # The kubelet puts in what an entry before this one says.
+        limit = f"$({names.ENV_MEMORY_MIB})"
+    else:
+        yield env.from_annotation(names.ALIYUN_IDX, names.PREFIX_INDEX + name)
+        yield env.from_annotation(names.ALIYUN_DEV, names.PREFIX_CAPACITY + name)
+        yield env.fixed(names.ALIYUN_CONTAINER, str(memory_units([wish], unit)))
+        yield env.fixed(names.ALIYUN_POD, str(pod_units))
+        limit = str(wish.memory_mib)
+    # One for each visible GPU: CUDA drops all limits if one of them names a GPU that it does not see.
+    limits = ",".join(f"{ordinal}={limit}M" for ordinal in range(wish.gpu_count))
+    yield env.fixed(names.ENV_MPS_MEMORY_LIMIT, limits)
+    if wish.compute_percent:
+        yield env.fixed(names.ENV_MPS_THREAD_PERCENTAGE, str(wish.compute_percent))
 
 
-def _pinned_limit(request: ContainerRequest) -> str:
-    """One entry for each visible GPU: CUDA drops all limits if one of them names a GPU that it does not see."""
-    return ",".join(f"{ordinal}={request.memory_mib}M" for ordinal in range(request.gpu_count))
-
-
-def _resources(resources: JsonObject, own_units: int) -> JsonObject:
-    limits, requests = resources["limits"], resources.get("requests") or {}
-    amount = limits[names.GPU_MEM]
-    if units.parse_amount(amount) != own_units:
-        amount = str(own_units)
-    elif names.GPU_MEM in requests:
-        return resources
-    return {
-        **resources,
-        "limits": {**limits, names.GPU_MEM: amount},
-        "requests": {**requests, names.GPU_MEM: amount},
-    }
+def _resources(resources: JsonObject, wish: ContainerRequest, unit: MemoryUnit) -> JsonObject:
+    """With what the kubelet counts as the limit, and requests that are equal, as they must be."""
+    resource, amount = spelling.counted(wish, unit)
+    limits, requests = dict(resources["limits"]), dict(resources.get("requests") or {})
+    if units.parse_amount(limits[resource]) != amount:
+        limits[resource] = requests[resource] = str(amount)
+    for ours in (resource, names.GPU_CORE):
+        if ours in limits:
+            requests.setdefault(ours, limits[ours])
+    return {**resources, "limits": limits, "requests": requests}
 
 
 def _is_positive(amount: object) -> bool:

@@ -3,37 +3,22 @@
 It never refuses a pod for being too big: a node that holds it may come.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from gpushare import names, units
+from gpushare import names
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.request import ContainerRequest
-from gpushare.units import MemoryUnit
-from gpushare.wire import pods
-from webhook import advice, containers, objects
+from gpushare.wire import pods, spelling
+from webhook import advice, checks, containers, metadata, objects
 from webhook.objects import JsonObject
+from webhook.rules import Rules
 
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 _FIELDS: Final = ("initContainers", "containers")  # in the order of `pods.containers`
-_MOST_CONTAINERS: Final = 512
-"""More than any node runs in a pod. Deciding on many thousands would take longer than the API server waits."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What the administrator decided, and what holds in the cluster right now."""
-
-    unit: MemoryUnit
-    scheduler: str = names.SCHEDULER
-    """For GPU pods that name none; empty to leave the cluster's default."""
-    runtime_class: str | None = names.RUNTIME_CLASS
-    """For GPU pods that name none; None to leave it out."""
-    runtime_class_unknown: str = ""
-    """Why `runtime_class` cannot be told at the moment; empty if it can."""
-    foreign_resources: tuple[str, ...] = ("nvidia.com/",)
-    """Prefixes of resources of other GPU plugins, which choose the devices of containers that ask for them."""
+_MEANT_FOR_US: Final = (names.GPU_COUNT, names.GPU_CORE)
+"""Resources that make no request by themselves, but whose authors want GPUs and are told how to ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +55,14 @@ Decision = Untouched | Mutated | Denied | Undecided
 def mutate(value: object, rules: Rules) -> Decision:
     """Decide on a pod that is being created."""
     try:
-        _check_size(value)
+        checks.size(value)
         pod = objects.pod(value)
         # Other pods are never refused for labels or annotations that only mean something beside a request.
-        return _gpu_pod(pod, rules) if _wants_gpu(pod) else _other_pod(pod, rules)
+        asked = _without_zeros(pod, rules)
+        decision = _gpu_pod(asked, rules) if _wants_gpu(asked, rules) else _other_pod(asked, rules)
     except InvalidRequestError as error:
         return Denied(error.errors)
+    return Mutated(asked) if isinstance(decision, Untouched) and asked != pod else decision
 
 
 def mutate_ephemeral(value: object, old: object) -> Decision:
@@ -84,7 +71,7 @@ def mutate_ephemeral(value: object, old: object) -> Decision:
     Those that the pod has already cannot be changed any more and stay as they are.
     """
     try:
-        _check_size(value)
+        checks.size(value)
         pod = objects.pod(value)
         known = {container["name"] for container in objects.pod(old)["spec"].get("ephemeralContainers") or ()}
     except InvalidRequestError as error:
@@ -94,58 +81,61 @@ def mutate_ephemeral(value: object, old: object) -> Decision:
         return container if container["name"] in known else containers.isolate(container)
 
     result = {**pod, "spec": _each(pod["spec"], ("ephemeralContainers",), isolate)}
-    return _decision(pod, result, advice.overridden(pod, result, ("ephemeralContainers",)))
+    notes = advice.overridden(pod["spec"], result["spec"], ("ephemeralContainers",), ours=())
+    return _decision(pod, result, notes)
 
 
-def _check_size(value: object) -> None:
-    spec = value.get("spec") if isinstance(value, dict) else None
-    if not isinstance(spec, dict):
-        return
-    for field in (*_FIELDS, "ephemeralContainers"):
-        listed = spec.get(field)
-        if isinstance(listed, list) and len(listed) > _MOST_CONTAINERS:
-            problem = f"{len(listed)} containers are more than any node runs"
-            raise InvalidRequestError((FieldError(f"spec.{field}", problem, f"write at most {_MOST_CONTAINERS}"),))
+def _without_zeros(pod: JsonObject, rules: Rules) -> JsonObject:
+    """Without `nvidia.com/gpu: 0`, as many charts write it: kube-scheduler would send such pods to us for binding."""
+    if not rules.dialect.whole_gpus:
+        return pod
+    return {**pod, "spec": _each(pod["spec"], _FIELDS, containers.without_zero)}
 
 
-def _wants_gpu(pod: JsonObject) -> bool:
-    return pods.needs_gpu(pod) or any(_names_gpu_count(container) for _, _, container in pods.containers(pod))
-
-
-def _names_gpu_count(container: Mapping[str, Any]) -> bool:
-    resources = container.get("resources") or {}
-    return any(names.GPU_COUNT in (resources.get(field) or {}) for field in ("limits", "requests"))
+def _wants_gpu(pod: JsonObject, rules: Rules) -> bool:
+    wanted = {*rules.dialect.resources, *_MEANT_FOR_US}
+    return any(
+        wanted & spelling.amounts(container, field).keys()
+        for _, _, container in pods.containers(pod)
+        for field in ("limits", "requests")
+    )
 
 
 def _gpu_pod(pod: JsonObject, rules: Rules) -> Decision:
-    request = _request(pod, rules.unit)
+    wishes = _wishes(pod, rules)
     if rules.runtime_class_unknown and pod["spec"].get("runtimeClassName") is None:
         return Undecided(rules.runtime_class_unknown)
-    result = _with_metadata(pod, is_managed=True)
-    result["spec"] = _gpu_spec(pod["spec"], request, rules)
-    return _decision(pod, result, advice.of_gpu_pod(pod, result, rules.foreign_resources))
+    spec = _gpu_spec(pod["spec"], wishes, rules)
+    result = {**metadata.of_gpu_pod(pod, spec, wishes), "spec": spec}
+    return _decision(pod, result, advice.of_gpu_pod(pod, result, rules))
 
 
-def _request(pod: JsonObject, unit: MemoryUnit) -> tuple[ContainerRequest, ...]:
+def _wishes(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest, ...]:
     errors: tuple[FieldError, ...] = ()
-    asking: tuple[ContainerRequest, ...] = ()
+    wishes: tuple[ContainerRequest, ...] = ()
     try:
-        found = pods.request({**pod, "metadata": pod.get("metadata") or {}}, unit)
-        asking = found.shape.containers if found else ()
+        found = pods.request({**pod, "metadata": pod.get("metadata") or {}}, rules.dialect)
+        wishes = found.shape.containers if found else ()
     except InvalidRequestError as error:
         errors = error.errors
-    if errors := (*errors, *_preset_node(pod), *_bad_totals(pod), *_excess(asking, unit)):
+    errors = (
+        *errors,
+        *checks.preset_node_of_other_plugin(pod, rules),
+        *checks.bad_totals(pod),
+        *checks.excess(wishes, rules.dialect.unit),
+    )
+    if errors:
         raise InvalidRequestError(errors)
-    return asking
+    return wishes
 
 
-def _gpu_spec(spec: JsonObject, request: tuple[ContainerRequest, ...], rules: Rules) -> JsonObject:
-    asking = iter(request)
-    pod_units = sum(containers.total_units(wish, rules.unit) for wish in request)
+def _gpu_spec(spec: JsonObject, wishes: tuple[ContainerRequest, ...], rules: Rules) -> JsonObject:
+    asking = iter(wishes)
+    pod_units = containers.memory_units(wishes, rules.dialect.unit)
 
     def edit(container: JsonObject) -> JsonObject:
-        if pods.asks(container):
-            return containers.grant(container, next(asking), pod_units=pod_units, unit=rules.unit)
+        if pods.asks(container, rules.dialect):
+            return containers.grant(container, next(asking), pod_units=pod_units, unit=rules.dialect.unit)
         return _isolate(container, rules)
 
     result = _each(spec, _FIELDS, edit)
@@ -157,15 +147,15 @@ def _gpu_spec(spec: JsonObject, request: tuple[ContainerRequest, ...], rules: Ru
 
 
 def _other_pod(pod: JsonObject, rules: Rules) -> Decision:
-    if errors := tuple(_preset_node_of_other_plugin(pod, rules)):
+    if errors := tuple(checks.preset_node_of_other_plugin(pod, rules)):
         return Denied(errors)
-    result = _with_metadata(pod, is_managed=False)
-    result["spec"] = _each(pod["spec"], _FIELDS, lambda container: _isolate(container, rules))
+    spec = _each(pod["spec"], _FIELDS, lambda container: _isolate(container, rules))
+    result = {**metadata.of_other_pod(pod), "spec": spec}
     return _decision(pod, result, advice.of_other_pod(pod, result))
 
 
 def _isolate(container: JsonObject, rules: Rules) -> JsonObject:
-    if containers.foreign(container, rules.foreign_resources):
+    if containers.foreign(container, rules):
         return containers.yield_to_plugin(container)
     return containers.isolate(container)
 
@@ -177,74 +167,6 @@ def _each(spec: JsonObject, fields: tuple[str, ...], edit: Callable[[JsonObject]
         if spec.get(field):
             result[field] = [edit(container) for container in spec[field]]
     return result
-
-
-def _with_metadata(pod: JsonObject, *, is_managed: bool) -> JsonObject:
-    """A copy of the pod without forged annotations, and labelled as managed or not."""
-    labels, annotations = objects.labels(pod), objects.annotations(pod)
-    kept = {key: value for key, value in annotations.items() if not _is_not_the_authors(key)}
-    marked = {key: value for key, value in labels.items() if key != names.LABEL_MANAGED}
-    if is_managed:
-        marked[names.LABEL_MANAGED] = "true"
-        if names.ANNOTATION_GPUS in kept:
-            kept.setdefault(names.ANNOTATION_TOTALS, "true")
-    metadata = dict(pod.get("metadata") or {})
-    if kept != annotations:
-        metadata["annotations"] = kept
-    if marked != labels:
-        metadata["labels"] = marked
-    return {**pod, "metadata": metadata} if metadata else dict(pod)
-
-
-def _is_not_the_authors(annotation: str) -> bool:
-    """Whether admission removes it: the NVIDIA runtime reads CDI annotations before the variable that is set here."""
-    return names.is_reserved(annotation) or annotation.startswith(names.PREFIX_CDI)
-
-
-def _preset_node(pod: JsonObject) -> Iterator[FieldError]:
-    if pod["spec"].get("nodeName"):
-        yield FieldError(
-            "spec.nodeName",
-            "a preset node by-passes the scheduler, which chooses the GPU; the containers would see none",
-            "remove it and choose the node by spec.nodeSelector or node affinity on kubernetes.io/hostname",
-        )
-
-
-def _preset_node_of_other_plugin(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
-    """The kubelet ignores resources that its node does not have at all, and then nothing limits such a container."""
-    if not pod["spec"].get("nodeName"):
-        return
-    for path, _, container in pods.containers(pod):
-        if resource := containers.foreign(container, rules.foreign_resources):
-            yield FieldError(
-                "spec.nodeName",
-                f"a preset node by-passes the scheduler, but {path} asks for {resource};"
-                " on a node without that resource it would see all GPUs",
-                "remove it and choose the node by spec.nodeSelector or node affinity on kubernetes.io/hostname",
-            )
-            return
-
-
-def _bad_totals(pod: JsonObject) -> Iterator[FieldError]:
-    """The mark counts by being there, so an author who writes "false" would get the opposite."""
-    value = objects.annotations(pod).get(names.ANNOTATION_TOTALS, "true")
-    if value != "true":
-        path = f"metadata.annotations[{names.ANNOTATION_TOTALS}]"
-        fix = 'remove it, or write "true" if the limits are totals over all GPUs already'
-        yield FieldError(path, f"{value!r} is no value of it", fix)
-
-
-def _excess(asking: tuple[ContainerRequest, ...], unit: MemoryUnit) -> Iterator[FieldError]:
-    """Products that the next reader would refuse as an amount."""
-    for wish in asking:
-        total = containers.total_units(wish, unit)
-        if total > units.MAX_UNITS:
-            each = unit.ceil(wish.memory_mib)
-            yield FieldError(
-                f"metadata.annotations[{names.ANNOTATION_GPUS}]",
-                f"container {wish.container}: {wish.gpu_count} GPUs with {each} units each exceed any node",
-                "write fewer GPUs or a smaller amount",
-            )
 
 
 def _decision(before: JsonObject, after: JsonObject, notes: Iterator[str]) -> Decision:

@@ -106,8 +106,9 @@ def _container(path: str, container: object) -> Iterator[FieldError]:
     if not isinstance(container, dict):
         yield _unexpected(path, container, "an object")
         return
-    if not isinstance(container.get("name"), str):
-        yield _unexpected(f"{path}.name", container.get("name"), "a text")
+    name = container.get("name") or None  # the API server writes a missing one as ""
+    if not isinstance(name, str):
+        yield _unexpected(f"{path}.name", name, "a text")
     yield from _optional_object(f"{path}.securityContext", container.get("securityContext"))
     resources = container.get("resources")
     yield from _optional_object(f"{path}.resources", resources)

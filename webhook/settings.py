@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from certs.settings import CertSettings
 from gpushare import names, units
+from gpushare.dialect import Dialect
 from gpushare.runtime import options
 from gpushare.runtime.options import option
 from gpushare.units import MemoryUnit
@@ -36,6 +37,12 @@ class Settings(CertSettings):
     memory_unit: MemoryUnit = option(
         units.GIB, f"what one unit of {names.GPU_MEM} is: GiB, MiB or a multiple", parse=MemoryUnit.parse
     )
+    whole_gpus: bool = option(
+        False,
+        f"true or false: whether {names.GPU} is served by this project's plugin, which then hands out whole GPUs beside"
+        " shared ones; the same in the whole cluster",
+        parse=options.boolean,
+    )
     scheduler_name: str = option(
         names.SCHEDULER, "schedulerName of GPU pods that name none; empty to leave the cluster's default"
     )
@@ -47,7 +54,8 @@ class Settings(CertSettings):
     )
     foreign_resources: tuple[str, ...] = option(
         ("nvidia.com/",),
-        "prefixes, separated by commas, of other GPU plugins' resources; containers that ask for these are left alone",
+        "prefixes, separated by commas, of other GPU plugins' resources; containers that ask for these are left alone,"
+        f" but with --whole-gpus {names.GPU} is none of them",
         parse=_prefixes,
     )
     controller_user: str = option(
@@ -63,6 +71,11 @@ class Settings(CertSettings):
     log_level: str = option(
         "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")
     )
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the words of a request are read."""
+        return Dialect(unit=self.memory_unit, whole_gpus=self.whole_gpus)
 
     @property
     def controller(self) -> str:

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gpushare import names
+from gpushare.dialect import Dialect
 from gpushare.errors import FieldError
 from gpushare.wire import pods
 from webhook import objects
 from webhook.objects import JsonObject
 
-_REQUEST_ANNOTATIONS: Final = (names.ANNOTATION_GPUS, names.ANNOTATION_TOTALS, names.ANNOTATION_POLICY)
+_REQUEST_ANNOTATIONS: Final = frozenset({*names.REQUEST_ANNOTATIONS, names.ANNOTATION_TOTALS})
+_REQUEST_LABELS: Final = (names.LABEL_GPU_COUNT, names.NANO_ASSUME)
 _CONTROLLER: Final = names.SERVICE_ACCOUNT_CONTROLLER
 
 
@@ -35,17 +37,17 @@ def bound(binding: object) -> tuple[FieldError, ...]:
     return tuple(
         FieldError(_annotation(key), f"only {_CONTROLLER} may write it in a Binding", "remove it")
         for key in sorted(objects.annotations(objects.with_metadata(binding)))
-        if names.is_reserved(key) or key in _REQUEST_ANNOTATIONS
+        if names.is_reserved(key) or key in _REQUEST_ANNOTATIONS or key in names.WEBHOOK_ANNOTATIONS
     )
 
 
-def updated(pod: object, old: object, *, by_controller: bool) -> tuple[FieldError, ...]:
+def updated(pod: object, old: object, dialect: Dialect, *, by_controller: bool) -> tuple[FieldError, ...]:
     """Errors of a change of a pod or of one of its subresources."""
     after, before = objects.with_metadata(pod), objects.with_metadata(old)
-    return tuple(_updated(after, before, by_controller=by_controller))
+    return tuple(_updated(after, before, dialect, by_controller=by_controller))
 
 
-def _updated(pod: JsonObject, old: JsonObject, *, by_controller: bool) -> Iterator[FieldError]:
+def _updated(pod: JsonObject, old: JsonObject, dialect: Dialect, *, by_controller: bool) -> Iterator[FieldError]:
     annotations = _changes(objects.annotations(old), objects.annotations(pod))
     labels = _changes(objects.labels(old), objects.labels(pod))
     if not by_controller:
@@ -54,18 +56,20 @@ def _updated(pod: JsonObject, old: JsonObject, *, by_controller: bool) -> Iterat
         if names.LABEL_MANAGED in labels and names.LABEL_MANAGED in objects.labels(old):
             path = f"metadata.labels[{names.LABEL_MANAGED}]"
             yield FieldError(path, f"only {_CONTROLLER} may change it", "leave it as it is")
-    if not _asks(pod):
+    if not _asks(pod, dialect):
         return
+    if names.ANNOTATION_OVERRIDDEN in annotations:
+        problem = f"only {names.WEBHOOK_SERVICE} may write it, when the pod is created"
+        yield FieldError(_annotation(names.ANNOTATION_OVERRIDDEN), problem, "leave it as it is")
     fixed = [_annotation(key) for key in annotations if key in _REQUEST_ANNOTATIONS]
-    if names.LABEL_GPU_COUNT in labels:
-        fixed.append(f"metadata.labels[{names.LABEL_GPU_COUNT}]")
+    fixed += [f"metadata.labels[{key}]" for key in _REQUEST_LABELS if key in labels]
     for path in fixed:
         yield FieldError(path, "part of the GPU request, which is fixed when the pod is created", "create a new pod")
 
 
-def _asks(pod: JsonObject) -> bool:
+def _asks(pod: JsonObject, dialect: Dialect) -> bool:
     """Whether the object is a pod that asks for GPUs; some subresources carry other kinds."""
-    return objects.is_pod(pod) and pods.needs_gpu(pod)
+    return objects.is_pod(pod) and pods.needs_gpu(pod, dialect)
 
 
 def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:

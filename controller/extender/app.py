@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import flask
@@ -13,12 +13,13 @@ from controller.boards import Boards
 from controller.extender import filter as filtering
 from controller.extender import inspect, messages, prioritize
 from controller.extender.bind import Binder
-from controller.extender.messages import NodeArgs
+from controller.extender.preempt import Preemption
 from controller.metrics import CONTENT_TYPE, Metrics
 from controller.state import ClusterState
 from gpushare import names
 from gpushare.errors import GpuShareError
 from gpushare.identity import NodeName
+from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
 from gpushare.runtime import logs
@@ -37,6 +38,7 @@ class Services:
     state: ClusterState
     boards: Boards
     binder: Binder
+    preemption: Preemption
     metrics: Metrics
     clock: Clock
     unready: Callable[[], str]
@@ -54,9 +56,11 @@ def create_app(services: Services) -> flask.Flask:
     app.config["MAX_CONTENT_LENGTH"] = _BODY_LIMIT
     verbs = _Verbs(services)
     prefix = names.EXTENDER_PREFIX
-    app.add_url_rule(f"{prefix}/filter", view_func=verbs.filter, methods=["POST"])
     app.add_url_rule(f"{prefix}/prioritize", view_func=verbs.prioritize, methods=["POST"])
-    app.add_url_rule(f"{prefix}/bind", view_func=verbs.bind, methods=["POST"])
+    app.add_url_rule(f"{names.NANO_PREFIX}/priorities", view_func=verbs.prioritize, methods=["POST"])
+    for each in (prefix, names.NANO_PREFIX):
+        for verb in (verbs.filter, verbs.preempt, verbs.bind):
+            app.add_url_rule(f"{each}/{verb.__name__}", view_func=verb, methods=["POST"])
     app.add_url_rule(f"{prefix}/inspect", view_func=verbs.inspect, defaults={"node": None})
     app.add_url_rule(f"{prefix}/inspect/<node>", view_func=verbs.inspect)
     app.add_url_rule("/healthz", view_func=lambda: "ok\n", endpoint="healthz")
@@ -78,6 +82,9 @@ class _Verbs:
     def prioritize(self) -> flask.Response:
         # There is no place for an error in a list of scores; the scheduler takes an empty list for "no opinion".
         return self._answer("prioritize", self._prioritize, lambda _: messages.priorities(()))
+
+    def preempt(self) -> flask.Response:
+        return self._answer("preempt", self._preempt, _nobody)
 
     def bind(self) -> flask.Response:
         return self._answer("bind", self._bind, messages.bind_result)
@@ -120,7 +127,7 @@ class _Verbs:
 
     def _filter(self, body: bytes) -> tuple[bytes, str]:
         args = messages.node_args(body)
-        request = self._request(args)
+        request = self._request(args.pod)
         if request is None:
             return messages.filter_result(messages.FilterResult(fits=args.names), args), "no-gpu"
         answers = self._services.boards.answers(request.shape, args.names)
@@ -132,12 +139,18 @@ class _Verbs:
 
     def _prioritize(self, body: bytes) -> tuple[bytes, str]:
         args = messages.node_args(body)
-        request = self._request(args)
+        request = self._request(args.pod)
         if request is None:
             return messages.priorities((name, 0) for name in args.names), "no-gpu"
         answers = self._services.boards.answers(request.shape, args.names)
         reserved = self._services.state.reserved_on(request.pod.uid)
         return messages.priorities(prioritize.decide(args.names, answers, reserved)), "scored"
+
+    def _preempt(self, body: bytes) -> tuple[bytes, str]:
+        args = messages.preempt_args(body)
+        request = self._request(args.pod)
+        found = self._services.preemption.decide(args, request)
+        return messages.preempt_result(found), "no-gpu" if request is None else "nodes" if found else "no-nodes"
 
     def _bind(self, body: bytes) -> tuple[bytes, str]:
         args = messages.bind_args(body)
@@ -145,14 +158,21 @@ class _Verbs:
         answer = self._services.binder.bind(args)
         return messages.bind_result(answer.error), answer.outcome.value
 
-    def _request(self, args: NodeArgs) -> PodRequest | None:
-        """What the pod asks for. A pod that asks for nothing never depends on this replica's state."""
-        if not pods_wire.needs_gpu(args.pod):
+    def _request(self, pod: JsonObject) -> PodRequest | None:
+        """What a pod asks for. A pod that asks for nothing never depends on this replica's state."""
+        state = self._services.state
+        if not pods_wire.needs_gpu(pod, state.dialect):
             return None
-        request = pods_wire.request(args.pod, self._services.state.unit)
+        request = pods_wire.request(pod, state.dialect)
         self._check_ready()
-        return request
+        return request and replace(request, shape=state.resolve(request.shape, request.labels))
 
     def _check_ready(self) -> None:
         if reason := self._services.unready():
             raise NotReadyError(reason)
+
+
+def _nobody(error: str) -> bytes:
+    """An answer that evicts nobody. It has no place for a reason."""
+    logs.event(_LOG, "preempt failed", level=logging.WARNING, error=error)
+    return messages.preempt_result({})

@@ -111,7 +111,7 @@ class Binder:
             case AlreadyBound():
                 return _bound_before(args, reserved)
             case Reserved():
-                return self._deliver(args, reserved)
+                return self._deliver(args, request, reserved)
             case _:
                 assert_never(reserved)
 
@@ -123,16 +123,12 @@ class Binder:
         ref = PodRef(namespace=args.namespace, name=args.name, uid=args.uid)
         pending = self._pending(args.uid)
         if pending is not None:
-            if pending.shape is None:
-                return Answer(Outcome.INVALID, pending.problem)
-            return PodRequest(pod=ref, shape=pending.shape)
+            return pending.request or Answer(Outcome.INVALID, pending.problem or _no_gpu(ref))
         try:
             pod = self.api.get(kube.pod_path(args.namespace, args.name), timeout_s=_READ_S)
             if pods_wire.ref(pod).uid != args.uid:
                 return _gone(args)
-            return pods_wire.request(pod, self.state.unit) or Answer(
-                Outcome.INVALID, f"pod {ref} asks for no GPU; let kube-scheduler bind it"
-            )
+            return pods_wire.request(pod, self.state.dialect) or Answer(Outcome.INVALID, _no_gpu(ref))
         except kube.NotFoundError:
             return _gone(args)
         except kube.KubeError as error:
@@ -148,11 +144,11 @@ class Binder:
             self.clock.wait(_NEVER, _WATCH_LOOK_S)
         return None
 
-    def _deliver(self, args: BindArgs, reserved: Reserved) -> Answer:
+    def _deliver(self, args: BindArgs, request: PodRequest, reserved: Reserved) -> Answer:
         """Send the Binding and end the reservation, whatever happens."""
         ending = _Ending(Answer(Outcome.IN_DOUBT), _Fate.DOUBT)
         try:
-            ending = self._send(args, reserved)
+            ending = self._send(args, self._binding(args, request, reserved), reserved.allocation)
         finally:
             match ending.fate:
                 case Allocation() as held:
@@ -163,8 +159,7 @@ class Binder:
                     self.state.undo(args.uid, args.node)
         return ending.answer
 
-    def _send(self, args: BindArgs, reserved: Reserved) -> "_Ending":
-        body = self._binding(args, reserved)
+    def _send(self, args: BindArgs, body: JsonObject, chosen: Allocation) -> "_Ending":
         path = kube.pod_path(args.namespace, args.name, "binding")
         if not self.leading():
             return _Ending(_not_leading(), _Fate.UNDO)
@@ -179,7 +174,7 @@ class Binder:
             return _Ending(_gone(args), _Fate.UNDO)
         except kube.KubeError as error:
             return _Ending(_refused(error), _Fate.UNDO)
-        return _Ending(Answer(Outcome.BOUND), reserved.allocation)
+        return _Ending(Answer(Outcome.BOUND), chosen)
 
     def _after_refusal(self, args: BindArgs, error: kube.KubeError) -> "_Ending":
         """This Binding changed nothing, but an earlier one may have bound the pod."""
@@ -233,19 +228,19 @@ class Binder:
         held = pods_wire.allocation(pod, self.state.unit)
         return held or _bound_before(args, AlreadyBound(node=node, granted=False))
 
-    def _binding(self, args: BindArgs, reserved: Reserved) -> JsonObject:
+    def _binding(self, args: BindArgs, request: PodRequest, reserved: Reserved) -> JsonObject:
         assumed_ns = int(self.clock.now().timestamp() * 1_000_000) * 1000
+        annotations = allocation_wire.binding_annotations(reserved.allocation, reserved.inventory, assumed_ns, request)
         return {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {
-                "name": args.name,
-                "namespace": args.namespace,
-                "uid": args.uid,
-                "annotations": allocation_wire.binding_annotations(reserved.allocation, reserved.inventory, assumed_ns),
-            },
+            "metadata": {"name": args.name, "namespace": args.namespace, "uid": args.uid, "annotations": annotations},
             "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
         }
+
+
+def _no_gpu(ref: PodRef) -> str:
+    return f"pod {ref} asks for no GPU; let kube-scheduler bind it"
 
 
 def _bound_before(args: BindArgs, found: AlreadyBound) -> Answer:

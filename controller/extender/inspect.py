@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model import allocation as allocations
+from gpushare.model.allocation import Hold
 from gpushare.model.gpu import Gpu
 from gpushare.model.ledger import NodeLedger
 
@@ -41,7 +42,7 @@ def _device(ledger: NodeLedger, gpu: Gpu) -> JsonObject:
     pods = []
     for held in ledger.allocations.values():
         shares = allocations.footprint(held.grants)
-        mib = sum(mib for uuid, mib in shares.items() if ledger.inventory.resolve(uuid) == gpu.uuid)
+        mib = sum(_used_mib(hold, gpu) for uuid, hold in shares.items() if ledger.inventory.resolve(uuid) == gpu.uuid)
         if mib:
             pods.append({"name": held.pod.name, "namespace": held.pod.namespace, "usedGPU": unit.ceil(mib)})
     return {
@@ -51,3 +52,8 @@ def _device(ledger: NodeLedger, gpu: Gpu) -> JsonObject:
         "usedGPU": unit.ceil(ledger.used_mib.get(gpu.uuid, 0)),
         "pods": sorted(pods, key=lambda pod: (pod["namespace"], pod["name"])),
     }
+
+
+def _used_mib(hold: Hold, gpu: Gpu) -> int:
+    """What a pod holds of a GPU; of one that it has for itself, all."""
+    return max(hold.memory_mib, gpu.memory_mib) if hold.whole else hold.memory_mib

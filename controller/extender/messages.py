@@ -1,15 +1,16 @@
 """What kube-scheduler sends and what it expects back. Pure.
 
-Go reads keys in any case and writes them as it spells them; so does this module. Everything that comes in is checked
-before anybody else looks at it, and what is wrong is said with its path.
+Go reads keys in any case and writes them as it spells them; so does this module.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, cast
 
 import orjson
 
+from controller.extender import checks
+from controller.preemption import Victims
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
@@ -25,6 +26,16 @@ class NodeArgs:
     names: Sequence[NodeName]
     nodes: Sequence[JsonObject] | None
     """The same nodes as whole objects, if the scheduler does not cache them (nodeCacheCapable: false)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptArgs:
+    """Arguments of preempt."""
+
+    pod: JsonObject
+    priority: int
+    victims: Mapping[NodeName, Victims]
+    """Whom the scheduler would evict from each node where that makes room for all that it counts itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +65,41 @@ def node_args(body: bytes) -> NodeArgs:
     Raises:
         WireError: they are not; says what is wrong where.
     """
-    value = _object(_load(body), "the body")
-    found = _lower(value)
+    found = checks.load(body)
     if found.get("pod") is None:
         raise WireError("Pod: missing; expected ExtenderArgs {Pod, Nodes, NodeNames}")
-    pod = _pod(found["pod"])
+    pod = checks.pod(found["pod"])
     if found.get("nodenames") is not None:
-        return NodeArgs(pod=pod, names=_texts(found["nodenames"], "NodeNames"), nodes=None)
+        named = checks.texts(found["nodenames"], "NodeNames")
+        return NodeArgs(pod=pod, names=cast(list[NodeName], named), nodes=None)
     if found.get("nodes") is None:
         return NodeArgs(pod=pod, names=(), nodes=None)
-    items = _lower(_object(found["nodes"], "Nodes")).get("items")
-    nodes = [_object(node, f"Nodes.items[{i}]") for i, node in enumerate(_list(items, "Nodes.items"))]
+    items = checks.lower(checks.an_object(found["nodes"], "Nodes")).get("items")
+    nodes = [checks.an_object(node, f"Nodes.items[{i}]") for i, node in enumerate(checks.a_list(items, "Nodes.items"))]
     return NodeArgs(pod=pod, names=[_node_name(node, i) for i, node in enumerate(nodes)], nodes=nodes)
+
+
+def preempt_args(body: bytes) -> PreemptArgs:
+    """Decode ExtenderPreemptionArgs, with whole pods (nodeCacheCapable: false) or with their UIDs.
+
+    Raises:
+        WireError: they are not; says what is wrong where.
+    """
+    found = checks.load(body)
+    if found.get("pod") is None:
+        raise WireError("Pod: missing; expected ExtenderPreemptionArgs {Pod, NodeNameToVictims, NodeNameToMetaVictims}")
+    pod = checks.pod(found["pod"])
+    if found.get("nodenametometavictims") is not None:
+        key, uid_of = "NodeNameToMetaVictims", _uid
+    else:
+        key, uid_of = "NodeNameToVictims", _uid_of_whole
+    given = found.get(key.lower())
+    nodes = {} if given is None else checks.an_object(given, key)
+    return PreemptArgs(
+        pod=pod,
+        priority=checks.a_number(pod["spec"].get("priority"), "Pod.spec.priority"),
+        victims={NodeName(name): _victims(each, f"{key}[{name}]", uid_of) for name, each in nodes.items()},
+    )
 
 
 def bind_args(body: bytes) -> BindArgs:
@@ -74,12 +108,12 @@ def bind_args(body: bytes) -> BindArgs:
     Raises:
         WireError: they are not; says what is wrong where.
     """
-    found = _lower(_object(_load(body), "the body"))
+    found = checks.load(body)
     return BindArgs(
-        namespace=_text(found.get("podnamespace"), "PodNamespace"),
-        name=_text(found.get("podname"), "PodName"),
-        uid=PodUid(_text(found.get("poduid"), "PodUID")),
-        node=NodeName(_text(found.get("node"), "Node")),
+        namespace=checks.a_text(found.get("podnamespace"), "PodNamespace"),
+        name=checks.a_text(found.get("podname"), "PodName"),
+        uid=PodUid(checks.a_text(found.get("poduid"), "PodUID")),
+        node=NodeName(checks.a_text(found.get("node"), "Node")),
     )
 
 
@@ -114,96 +148,45 @@ def priorities(scores: Iterable[tuple[NodeName, int]]) -> bytes:
     return orjson.dumps([{"Host": name, "Score": max(0, min(score, MAX_SCORE))} for name, score in scores])
 
 
+def preempt_result(victims: Mapping[NodeName, Victims]) -> bytes:
+    """Encode ExtenderPreemptionResult. It has no place for an error: without nodes, nobody is evicted."""
+    return orjson.dumps(
+        {
+            "NodeNameToMetaVictims": {
+                node: {"Pods": [{"UID": uid} for uid in each.pods], "NumPDBViolations": each.violations}
+                for node, each in victims.items()
+            }
+        }
+    )
+
+
 def bind_result(error: str = "") -> bytes:
     """Encode an ExtenderBindingResult."""
     return orjson.dumps({"Error": error})
 
 
-def _load(body: bytes) -> object:
-    if not body:
-        raise WireError("the body: empty; expected JSON")
-    try:
-        value: object = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise WireError(f"the body: not JSON (line {error.lineno}, column {error.colno})") from error
-    return value
-
-
-def _lower(value: JsonObject) -> JsonObject:
-    return {key.lower(): item for key, item in value.items()}
-
-
-def _object(value: object, path: str) -> JsonObject:
-    if not isinstance(value, dict):
-        raise WireError(f"{path}: expected an object, found {_kind(value)}")
-    return value
-
-
-def _list(value: object, path: str) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise WireError(f"{path}: expected a list, found {_kind(value)}")
-    return value
-
-
-def _text(value: object, path: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise WireError(f"{path}: expected a text, found {_kind(value)}")
-    return value
-
-
-def _texts(value: object, path: str) -> list[NodeName]:
-    found = _list(value, path)
-    # The list has a few thousand names and is checked on every call.
-    if set(map(type, found)) - {str}:
-        i = next(i for i, name in enumerate(found) if not isinstance(name, str))
-        raise WireError(f"{path}[{i}]: expected a text, found {_kind(found[i])}")
-    return found
-
-
 def _node_name(node: JsonObject, i: int) -> NodeName:
     path = f"Nodes.items[{i}].metadata"
-    return NodeName(_text(_object(node.get("metadata"), path).get("name"), f"{path}.name"))
+    return NodeName(checks.a_text(checks.an_object(node.get("metadata"), path).get("name"), f"{path}.name"))
 
 
-def _pod(value: object) -> JsonObject:
-    """A pod that the functions of `gpushare.wire.pods` can read without surprise."""
-    pod = _object(value, "Pod")
-    metadata = _object(pod.get("metadata"), "Pod.metadata")
-    for key in ("labels", "annotations"):
-        entries = _optional(metadata, key, "Pod.metadata")
-        for name, text in entries.items():
-            if not isinstance(text, str):
-                raise WireError(f"Pod.metadata.{key}[{name}]: expected a text, found {_kind(text)}")
-    spec = _object(pod.get("spec"), "Pod.spec")
-    for key in ("initContainers", "containers"):
-        for i, item in enumerate(_list(spec.get(key), f"Pod.spec.{key}")):
-            path = f"Pod.spec.{key}[{i}]"
-            container = _object(item, path)
-            _text(container.get("name"), f"{path}.name")
-            resources = _optional(container, "resources", path)
-            for kind in ("limits", "requests"):
-                _optional(resources, kind, f"{path}.resources")
-    return pod
+def _victims(value: object, path: str, uid_of: Callable[[JsonObject, str], str]) -> Victims:
+    if value is None:
+        return Victims(pods=())
+    found = checks.lower(checks.an_object(value, path))
+    pods = [
+        PodUid(uid_of(checks.an_object(pod, f"{path}.Pods[{i}]"), f"{path}.Pods[{i}]"))
+        for i, pod in enumerate(checks.a_list(found.get("pods"), f"{path}.Pods"))
+    ]
+    violations = checks.a_number(found.get("numpdbviolations"), f"{path}.NumPDBViolations", least=0)
+    return Victims(pods=tuple(dict.fromkeys(pods)), violations=violations)
 
 
-def _optional(parent: JsonObject, key: str, path: str) -> JsonObject:
-    value = parent.get(key)
-    return {} if value is None else _object(value, f"{path}.{key}")
+def _uid(pod: JsonObject, path: str) -> str:
+    """Of a MetaPod."""
+    return checks.a_text(checks.lower(pod).get("uid"), f"{path}.UID")
 
 
-def _kind(value: object) -> str:
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return "true or false"
-        case str():
-            return "a text" if value else "an empty text"
-        case int() | float():
-            return "a number"
-        case list():
-            return "a list"
-        case _:
-            return "an object"
+def _uid_of_whole(pod: JsonObject, path: str) -> str:
+    """Of a whole pod. Nothing else of it is looked at: what it holds is in the books."""
+    return checks.a_text(checks.an_object(pod.get("metadata"), f"{path}.metadata").get("uid"), f"{path}.metadata.uid")

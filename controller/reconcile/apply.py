@@ -1,6 +1,11 @@
-"""Perform what was decided about waiting pods. Nothing here is worth failing for: errors are logged and forgotten."""
+"""Write what was decided, for as long as this process leads.
+
+Nothing here is worth failing for: errors are logged, and whoever decided decides again.
+"""
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, assert_never
 
 from controller.reconcile.unschedulable import Action, Explain, Nudge
@@ -19,28 +24,73 @@ REASON_UNSCHEDULABLE: Final = "GpuShareUnschedulable"
 REASON_UNREADABLE: Final = "GpuShareUnreadableAllocation"
 
 
-def perform(action: Action, *, api: KubeApi, clock: Clock) -> None:
-    """Do one thing."""
-    match action:
-        case Explain(pod, message):
-            warn(pod, REASON_UNSCHEDULABLE, message, api=api, clock=clock)
-        case Nudge(pod, value):
-            # The uid guards a pod that was made anew under the same name.
-            body = {"metadata": {"uid": pod.uid, "labels": {names.LABEL_RETRY: value}}}
-            try:
-                api.patch(kube.pod_path(pod.namespace, pod.name), body, timeout_s=3.0)
-                logs.event(_LOG, "nudged", pod=str(pod))
-            except kube.KubeError as error:
-                logs.event(_LOG, "nudge failed", level=logging.WARNING, pod=str(pod), error=str(error))
-        case _:
-            assert_never(action)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """Writes to the API server."""
 
+    api: KubeApi
+    clock: Clock
+    leading: Callable[[], bool]
+    """Whether this process may write, at this very moment."""
 
-def warn(pod: PodRef, reason: str, message: str, *, api: KubeApi, clock: Clock) -> None:
-    """Post a warning on a pod."""
-    body = events.event(pod, EventType.WARNING, reason, message, component=COMPONENT, now=clock.now())
-    try:
-        events.post(api, body)
-        logs.event(_LOG, "warned", pod=str(pod), reason=reason)
-    except kube.KubeError as error:
-        logs.event(_LOG, "event failed", level=logging.WARNING, pod=str(pod), reason=reason, error=str(error))
+    def perform(self, action: Action) -> None:
+        """Do one thing about a waiting pod."""
+        match action:
+            case Explain(pod, message):
+                self.warn(pod, REASON_UNSCHEDULABLE, message)
+            case Nudge(pod, value):
+                self._nudge(pod, value)
+            case _:
+                assert_never(action)
+
+    def warn(self, pod: PodRef, reason: str, message: str) -> None:
+        """Post a warning on a pod."""
+        self._post(pod, EventType.WARNING, reason, message)
+
+    def tell(self, pod: PodRef, reason: str, message: str) -> None:
+        """Post good news on a pod."""
+        self._post(pod, EventType.NORMAL, reason, message)
+
+    def delete(self, pod: PodRef, version: str) -> bool:
+        """Delete a pod, unless it has changed since it was looked at. Whether it was done.
+
+        Args:
+            pod: the pod; another one of the same name is left alone.
+            version: resourceVersion of what was looked at.
+        """
+        if not self.leading():
+            return False
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": pod.uid, "resourceVersion": version},
+        }
+        try:
+            self.api.delete(kube.pod_path(pod.namespace, pod.name), body, timeout_s=3.0)
+        except kube.NotFoundError:
+            return False
+        except kube.KubeError as error:
+            logs.event(_LOG, "not deleted", level=logging.WARNING, pod=str(pod), error=str(error))
+            return False
+        return True
+
+    def _nudge(self, pod: PodRef, value: str) -> None:
+        if not self.leading():
+            return
+        # The uid guards a pod that was made anew under the same name.
+        body = {"metadata": {"uid": pod.uid, "labels": {names.LABEL_RETRY: value}}}
+        try:
+            self.api.patch(kube.pod_path(pod.namespace, pod.name), body, timeout_s=3.0)
+            logs.event(_LOG, "nudged", pod=str(pod))
+        except kube.KubeError as error:
+            logs.event(_LOG, "nudge failed", level=logging.WARNING, pod=str(pod), error=str(error))
+
+    def _post(self, pod: PodRef, kind: EventType, reason: str, message: str) -> None:
+        if not self.leading():
+            return
+        body = events.event(pod, kind, reason, message, component=COMPONENT, now=self.clock.now())
+        try:
+            events.post(self.api, body)
+            logs.event(_LOG, "told" if kind is EventType.NORMAL else "warned", pod=str(pod), reason=reason)
+        except kube.KubeError as error:
+            logs.event(_LOG, "event failed", level=logging.WARNING, pod=str(pod), reason=reason, error=str(error))

@@ -1,9 +1,10 @@
-"""End reservations whose Binding nobody can account for, by looking at the pod long after."""
+"""End reservations whose Binding or patch nobody can account for, by looking at the pod long after."""
 
 import logging
 from typing import Final
 
 from controller.state import ClusterState, Doubt
+from gpushare import names
 from gpushare.errors import WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
@@ -31,11 +32,12 @@ def settle(*, api: KubeApi, state: ClusterState, clock: Clock) -> None:
 
 
 def _is_over(doubt: Doubt, api: KubeApi) -> bool:
-    """Whether the pod cannot be bound by what was sent. A bound pod is left to the watch."""
+    """Whether what was sent cannot take effect any more. A pod that shows it is left to the watch."""
     try:
         pod = api.get(kube.pod_path(doubt.pod.namespace, doubt.pod.name))
     except kube.NotFoundError:
         return True
     if pods_wire.ref(pod).uid != doubt.pod.uid:
         return True
-    return doubt.expired and pods_wire.node_of(pod) is None
+    shows = names.ANNOTATION_ALLOCATION in pods_wire.annotations(pod) if doubt.late else pods_wire.node_of(pod)
+    return doubt.expired and not shows

@@ -10,15 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from controller.reconcile.speech import NOTHING, Spoken
 from gpushare.cluster.records import Pending
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.verdict import RefusalReason, Refused
 
 NODES_NAMED: Final = 3
-EXPLAIN_FIRST_S: Final = 60.0
-EXPLAIN_CAP_S: Final = 960.0
-REPEAT_S: Final = 2700.0  # events live for an hour
 NUDGE_FIRST_S: Final = 3.0
 NUDGE_CAP_S: Final = 60.0
 
@@ -47,10 +45,7 @@ Action = Explain | Nudge
 class Note:
     """What was done about a pod so far. Times are monotonic seconds."""
 
-    explained_at: float = float("-inf")
-    explain_s: float = EXPLAIN_FIRST_S
-    """How long to be silent after an explanation."""
-    said: str = ""
+    explained: Spoken = NOTHING
     fits_since: float | None = None
     nudge_s: float = NUDGE_FIRST_S
     """How long a pod must have fitted, unnoticed, before the next nudge."""
@@ -73,13 +68,12 @@ def decide(
     """
     if not fits:
         note = replace(note, fits_since=None)
-        if now - note.explained_at < note.explain_s:
+        if note.explained.too_early(now):
             return None, note
         message = why()
-        if message == note.said and now - note.explained_at < REPEAT_S:
+        if (explained := note.explained.saying(message, now)) is None:
             return None, note
-        wait = min(note.explain_s * 2, EXPLAIN_CAP_S) if note.said else EXPLAIN_FIRST_S
-        return Explain(pod.ref, message), replace(note, explained_at=now, explain_s=wait, said=message)
+        return Explain(pod.ref, message), replace(note, explained=explained)
     since = now if note.fits_since is None else note.fits_since
     note = replace(note, fits_since=since)
     if now - since < note.nudge_s or note.nudged_for == freed:

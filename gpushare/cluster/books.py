@@ -5,22 +5,22 @@ from typing import Any
 
 from gpushare.cluster import records
 from gpushare.cluster.records import Bound, NodeRecord, PodRecord
+from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
-from gpushare.units import MemoryUnit
 
 Books = dict[NodeName, NodeLedger]
 
 
-def recompute(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], unit: MemoryUnit) -> Books:
+def recompute(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], dialect: Dialect) -> Books:
     """The books from objects as the API server returns them.
 
     Args:
         nodes: all nodes.
         pods: all pods of all namespaces.
-        unit: of the cluster.
+        dialect: of the cluster.
     """
-    return of_records(map(records.node_record, nodes), (records.pod_record(pod, unit) for pod in pods))
+    return of_records(map(records.node_record, nodes), (records.pod_record(pod, dialect) for pod in pods))
 
 
 def of_records(nodes: Iterable[NodeRecord], pods: Iterable[PodRecord | None]) -> Books:

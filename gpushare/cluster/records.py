@@ -4,19 +4,20 @@ Everything else of an object is dropped as soon as it was read, so that a cluste
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpushare import names
+from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import Allocation
-from gpushare.model.gpu import NodeInventory
-from gpushare.model.request import RequestShape
+from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.model.request import PodRequest, RequestShape
 from gpushare.units import MemoryUnit
 from gpushare.wire import inventory as inventory_wire
+from gpushare.wire import legacy, shape, spelling
 from gpushare.wire import pods as pods_wire
-from gpushare.wire import shape
 from gpushare.wire.json import JsonObject
 
 
@@ -33,6 +34,10 @@ class Pending:
     """The scheduler has tried and given up for now."""
     retry: str = ""
     """Value of the label that makes the scheduler try again."""
+    request: PodRequest | None = None
+    """The whole request behind `shape`."""
+    overridden: str = ""
+    """Names, comma-separated, of containers whose author chose devices himself, which the webhook has undone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,36 @@ class Bound:
     """The pod, reduced, if another system bound it: its amounts count in the node's unit, which comes separately."""
     problem: str = ""
     """Why its annotation cannot be read. Without `allocation` nobody can tell what it holds."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+    created: str = ""
+    """When, as the API server writes it: texts sort as times do."""
+    deleting: bool = False
+    """Its deletion was asked for; it holds what it holds until its containers have ended."""
+    late: "Late | None" = None
+    """Set while it lives on its node without an allocation of anybody."""
+    failed: str = ""
+    """Why the node rejected it, `reason: message`, before any container ran; empty unless that happened."""
+    owned: bool = False
+    """A controller, such as a ReplicaSet, makes it anew when it is deleted."""
+    overridden: str = ""
+    """Names, comma-separated, of containers whose author chose devices himself, which the webhook has undone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late:
+    """A pod that came to its node past this system: by another scheduler, or with a node preset."""
+
+    request: PodRequest | None
+    """None if what it asks for cannot be understood."""
+    problem: str = ""
+    """Why not."""
+    mutated: bool
+    """Every container that asks takes its devices from the annotation that a binding writes."""
+    started: bool
+    """One of its containers has run already."""
+    owner: str = ""
+    """UID of the controller that makes it anew; empty if there is none."""
 
 
 PodRecord = Pending | Bound
@@ -59,12 +94,17 @@ class NodeRecord:
     name: NodeName
     published: str | None
     """The inventory as it was read, to see without decoding that a node has not changed."""
+    cordon: str = ""
+    """GPUs that an administrator keeps new pods away from, as it was read."""
+    unhealthy: frozenset[int] = frozenset()
+    """Numbers of GPUs that somebody beside the plugin calls unhealthy."""
     inventory: NodeInventory | None = None
+    """With what `cordon` and `unhealthy` say of its GPUs."""
     problem: str = ""
     """Why an inventory that is there cannot be read."""
 
 
-def pod_record(pod: Mapping[str, Any], unit: MemoryUnit) -> PodRecord | None:
+def pod_record(pod: Mapping[str, Any], dialect: Dialect) -> PodRecord | None:
     """What matters of a pod; None if it asks for no GPU.
 
     Raises:
@@ -74,36 +114,78 @@ def pod_record(pod: Mapping[str, Any], unit: MemoryUnit) -> PodRecord | None:
     if not ref.uid:
         raise WireError("metadata.uid: missing")
     try:
-        if not pods_wire.needs_gpu(pod):
+        if not pods_wire.needs_gpu(pod, dialect):
             return None
-        return _pending(pod, ref, unit) if node is None else _bound(pod, ref, node, unit)
+        return _pending(pod, ref, dialect) if node is None else _bound(pod, ref, node, dialect)
     except WireError as error:
         if node is None:
             return Pending(ref=ref, shape=None, problem=str(error))
-        return Bound(ref=ref, node=node, problem=str(error))
+        return replace(_known(pod, ref, node), problem=str(error))
 
 
-def node_record(node: Mapping[str, Any], known: NodeRecord | None = None) -> NodeRecord:
+def node_record(
+    node: Mapping[str, Any], known: NodeRecord | None = None, unhealthy: frozenset[int] = frozenset()
+) -> NodeRecord:
     """What matters of a node.
 
     Args:
         node: the Node object.
         known: what was known before; returned again if nothing that matters has changed.
+        unhealthy: numbers of GPUs that somebody beside the plugin calls unhealthy.
 
     Raises:
         WireError: it is no node.
     """
     name = node_name(node)
     annotations = shape.mapping(shape.mapping(node, "metadata", "node"), "annotations", "metadata")
-    if names.ANNOTATION_INVENTORY not in annotations:
-        return known if known is not None and known.published is None else NodeRecord(name=name, published=None)
-    published = shape.text(annotations, names.ANNOTATION_INVENTORY, "metadata.annotations")
-    if known is not None and known.published == published:
+    published, cordon = annotations.get(names.ANNOTATION_INVENTORY), annotations.get(names.ANNOTATION_CORDON) or ""
+    if not isinstance(cordon, str) or not isinstance(published, str | None):
+        raise WireError("metadata.annotations: expected texts")
+    if known is not None and (known.published, known.cordon, known.unhealthy) == (published, cordon, unhealthy):
         return known
+    record = NodeRecord(name=name, published=published, cordon=cordon, unhealthy=unhealthy)
+    if published is None:
+        return record
     try:
-        return NodeRecord(name=name, published=published, inventory=inventory_wire.decode(published, name))
+        inventory = inventory_wire.decode(published, name)
     except WireError as error:
-        return NodeRecord(name=name, published=published, problem=str(error))
+        return replace(record, problem=str(error))
+    return replace(record, inventory=_with_health(inventory, cordon, unhealthy))
+
+
+def marked_unhealthy(record: NodeRecord, unhealthy: frozenset[int]) -> NodeRecord:
+    """The same node after somebody beside the plugin has called other GPUs unhealthy."""
+    if record.unhealthy == unhealthy:
+        return record
+    annotations = {names.ANNOTATION_CORDON: record.cordon}
+    if record.published is not None:
+        annotations[names.ANNOTATION_INVENTORY] = record.published
+    return node_record({"metadata": {"name": record.name, "annotations": annotations}}, None, unhealthy)
+
+
+def unknown_gpus(record: NodeRecord) -> list[str]:
+    """Entries of the node's cordon that name none of its GPUs."""
+    if record.inventory is None:
+        return []
+    known = {str(gpu.index) for gpu in record.inventory.gpus} | {str(gpu.uuid) for gpu in record.inventory.gpus}
+    return [entry for entry in _entries(record.cordon) if entry not in known]
+
+
+def _with_health(inventory: NodeInventory, cordon: str, unhealthy: frozenset[int]) -> NodeInventory:
+    cordoned = set(_entries(cordon))
+    if not cordoned and not unhealthy:
+        return inventory
+
+    def health(gpu: Gpu) -> GpuHealth:
+        if gpu.health is GpuHealth.UNHEALTHY or gpu.index in unhealthy:
+            return GpuHealth.UNHEALTHY
+        return GpuHealth.CORDONED if {str(gpu.index), str(gpu.uuid)} & cordoned else GpuHealth.HEALTHY
+
+    return replace(inventory, gpus=tuple(replace(gpu, health=health(gpu)) for gpu in inventory.gpus))
+
+
+def _entries(text: str) -> list[str]:
+    return [entry for part in text.split(",") if (entry := part.strip())]
 
 
 def node_name(node: Mapping[str, Any]) -> NodeName:
@@ -163,7 +245,7 @@ def all_held(bound: Iterable[Bound], unit: MemoryUnit) -> tuple[list[Allocation]
     return found, problems
 
 
-def _pending(pod: Mapping[str, Any], ref: PodRef, unit: MemoryUnit) -> Pending:
+def _pending(pod: Mapping[str, Any], ref: PodRef, dialect: Dialect) -> Pending:
     retry = shape.text(pods_wire.labels(pod), names.LABEL_RETRY, "metadata.labels")
     conditions = shape.objects(shape.mapping(pod, "status", "pod"), "conditions", "status")
     unschedulable = any(
@@ -172,43 +254,106 @@ def _pending(pod: Mapping[str, Any], ref: PodRef, unit: MemoryUnit) -> Pending:
         and condition.get("reason") == "Unschedulable"
         for condition in conditions
     )
-    try:
-        request = pods_wire.request(pod, unit)
-    except InvalidRequestError as error:
-        return Pending(ref=ref, shape=None, problem=str(error), unschedulable=unschedulable, retry=retry)
+    request, problem = _request(pod, dialect)
     wanted = request.shape if request else None
-    return Pending(ref=ref, shape=wanted, unschedulable=unschedulable, retry=retry)
+    return Pending(
+        ref=ref,
+        shape=wanted,
+        problem=problem,
+        unschedulable=unschedulable,
+        retry=retry,
+        request=request,
+        overridden=_overridden(pod),
+    )
 
 
-def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, unit: MemoryUnit) -> Bound:
-    if not pods_wire.holds_gpus(pod):
+def _overridden(pod: Mapping[str, Any]) -> str:
+    return shape.text(pods_wire.annotations(pod), names.ANNOTATION_OVERRIDDEN, "metadata.annotations")
+
+
+def _request(pod: Mapping[str, Any], dialect: Dialect) -> tuple[PodRequest | None, str]:
+    try:
+        return pods_wire.request(pod, dialect), ""
+    except InvalidRequestError as error:
+        return None, str(error)
+
+
+def _known(pod: Mapping[str, Any], ref: PodRef, node: NodeName) -> Bound:
+    """As `_bare`, as far as it can be read."""
+    try:
+        return _bare(pod, ref, node)
+    except WireError:
         return Bound(ref=ref, node=node)
+
+
+def _bare(pod: Mapping[str, Any], ref: PodRef, node: NodeName) -> Bound:
+    """All of a bound pod but what it holds."""
+    spec, meta = shape.mapping(pod, "spec", "pod"), shape.mapping(pod, "metadata", "pod")
+    priority = spec.get("priority")
+    return Bound(
+        ref=ref,
+        node=node,
+        labels=pods_wire.labels(pod),
+        priority=priority if isinstance(priority, int) else 0,
+        created=shape.text(meta, "creationTimestamp", "metadata"),
+        deleting=meta.get("deletionTimestamp") is not None,
+        owned=bool(_owner(pod)),
+        overridden=_overridden(pod),
+    )
+
+
+def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, dialect: Dialect) -> Bound:
+    record = _bare(pod, ref, node)
+    if not pods_wire.holds_gpus(pod):
+        return replace(record, failed=_rejection(pod))
     annotations = pods_wire.annotations(pod)
     if names.ANNOTATION_ALLOCATION in annotations:
-        found = pods_wire.holding(pod, unit)
-        return Bound(ref=ref, node=node, allocation=found.allocation, problem=found.problem)
-    if names.ACK_ALLOCATION in annotations or names.ALIYUN_IDX in annotations:
-        return Bound(ref=ref, node=node, legacy=_reduced(pod))
-    return Bound(ref=ref, node=node)
+        found = pods_wire.holding(pod, dialect, dialect.unit)
+        return replace(record, allocation=found.allocation, problem=found.problem)
+    if legacy.is_bound(annotations):
+        return replace(record, legacy=_reduced(pod))
+    request, problem = _request(pod, dialect)
+    late = Late(
+        request=request,
+        problem=problem,
+        mutated=pods_wire.is_mutated(pod, dialect),
+        started=pods_wire.has_started(pod),
+        owner=_owner(pod),
+    )
+    return replace(record, late=late)
+
+
+def _owner(pod: Mapping[str, Any]) -> str:
+    """UID of the controller that owns a pod."""
+    for reference in shape.objects(shape.mapping(pod, "metadata", "pod"), "ownerReferences", "metadata"):
+        if reference.get("controller") is True:
+            return shape.text(reference, "uid", "metadata.ownerReferences")
+    return ""
+
+
+def _rejection(pod: Mapping[str, Any]) -> str:
+    """Why the kubelet rejected a pod before it started anything of it."""
+    status = shape.mapping(pod, "status", "pod")
+    if shape.text(status, "phase", "status") != "Failed" or pods_wire.has_started(pod):
+        return ""
+    reason = shape.text(status, "reason", "status")
+    return f"{reason}: {shape.text(status, 'message', 'status')}" if reason else ""
 
 
 def _reduced(pod: Mapping[str, Any]) -> JsonObject:
     """The parts of a pod that `gpushare.wire.legacy` reads."""
-    metadata, wanted = pod["metadata"], (names.ACK_ALLOCATION, names.ALIYUN_IDX)
+    metadata = pod["metadata"]
     containers = shape.objects(pod["spec"], "containers", "spec")
     return {
         "metadata": {
-            **{key: metadata[key] for key in ("name", "namespace", "uid") if key in metadata},
-            "annotations": {key: value for key, value in metadata["annotations"].items() if key in wanted},
+            **{key: metadata[key] for key in ("name", "namespace", "uid", "labels") if key in metadata},
+            "annotations": {key: value for key, value in metadata["annotations"].items() if legacy.is_annotation(key)},
         },
         "spec": {
             "nodeName": pod["spec"]["nodeName"],
             "containers": [
-                {"name": container.get("name"), "resources": {"limits": _limits(container)}} for container in containers
+                {"name": container.get("name"), "resources": {"limits": spelling.amounts(container, "limits")}}
+                for container in containers
             ],
         },
     }
-
-
-def _limits(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    return shape.mapping(shape.mapping(container, "resources", "container"), "limits", "container.resources")

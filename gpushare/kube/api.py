@@ -44,6 +44,7 @@ class KubeApi(Protocol):
         body: JsonObject | Sequence[JsonObject],
         *,
         kind: PatchKind = PatchKind.MERGE,
+        params: Params | None = None,
         timeout_s: float = 5.0,
     ) -> JsonObject:
         """Change parts of an object."""

@@ -94,10 +94,11 @@ class RestClient:
         body: JsonObject | Sequence[JsonObject],
         *,
         kind: PatchKind = PatchKind.MERGE,
+        params: Params | None = None,
         timeout_s: float = 5.0,
     ) -> JsonObject:
         """See KubeApi."""
-        return self._call("PATCH", path, body, None, timeout_s, content_type=kind.value)
+        return self._call("PATCH", path, body, params, timeout_s, content_type=kind.value)
 
     def delete(self, path: str, body: JsonObject | None = None, *, timeout_s: float = 5.0) -> JsonObject:
         """See KubeApi."""

@@ -13,6 +13,8 @@ class GpuHealth(Enum):
 
     HEALTHY = "Healthy"
     UNHEALTHY = "Unhealthy"
+    CORDONED = "Cordoned"
+    """It works, but an administrator keeps new pods away; never published by a plugin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

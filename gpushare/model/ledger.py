@@ -7,7 +7,7 @@ from types import MappingProxyType
 from gpushare import units
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.model import allocation as allocations
-from gpushare.model.allocation import Allocation
+from gpushare.model.allocation import Allocation, Hold
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 
 
@@ -18,20 +18,48 @@ class NodeLedger:
     inventory: NodeInventory
     allocations: Mapping[PodUid, Allocation] = field(default_factory=lambda: MappingProxyType({}))
     used_mib: Mapping[GpuUuid, int] = field(init=False, compare=False)
-    """MiB held on each GPU that anything is held on, also on GPUs that the inventory does not list."""
+    """MiB held on each GPU that anything is held on, also on GPUs that the inventory does not list.
+
+    A GPU that is held whole is held with all that it has, also if it has got more since.
+    """
+    used_percent: Mapping[GpuUuid, int] = field(init=False, compare=False)
+    """Per cent of compute that is set aside on each GPU that anything is held on."""
+    whole: frozenset[GpuUuid] = field(init=False, compare=False)
+    """GPUs that a pod has for itself."""
 
     def __post_init__(self) -> None:
-        used: dict[GpuUuid, int] = {}
-        for held in self.allocations.values():
-            for gpu, mib in allocations.footprint(held.grants).items():
-                uuid = self.inventory.resolve(gpu)
-                used[uuid] = used.get(uuid, 0) + mib
-        object.__setattr__(self, "used_mib", MappingProxyType(used))
+        memory: dict[GpuUuid, int] = {}
+        percent: dict[GpuUuid, int] = {}
+        whole: set[GpuUuid] = set()
+        for allocation in self.allocations.values():
+            for uuid, hold in self.held(allocation).items():
+                memory[uuid] = memory.get(uuid, 0) + hold.memory_mib
+                percent[uuid] = percent.get(uuid, 0) + hold.compute_percent
+                if hold.whole:
+                    whole.add(uuid)
+        object.__setattr__(self, "used_mib", MappingProxyType(memory))
+        object.__setattr__(self, "used_percent", MappingProxyType(percent))
+        object.__setattr__(self, "whole", frozenset(whole))
 
     @classmethod
     def of(cls, inventory: NodeInventory, held: Iterable[Allocation] = ()) -> "NodeLedger":
         """The books from what was read: the same whatever the order of the pods."""
         return cls(inventory=inventory, allocations=MappingProxyType({a.pod.uid: a for a in held}))
+
+    def held(self, allocation: Allocation) -> Mapping[GpuUuid, Hold]:
+        """What an allocation holds on this node's GPUs, with stand-ins, parts and whole GPUs turned into amounts."""
+        result: dict[GpuUuid, Hold] = {}
+        for gpu, hold in allocations.footprint(allocation.grants).items():
+            uuid = self.inventory.resolve(gpu)
+            known = self.inventory.by_uuid.get(uuid)
+            mib = hold.memory_mib + (known.memory_mib * hold.memory_percent // 100 if known else 0)
+            if hold.whole and known:
+                mib = max(mib, known.memory_mib)
+            before = result.get(uuid, Hold(0))
+            result[uuid] = Hold(
+                before.memory_mib + mib, before.compute_percent + hold.compute_percent, before.whole or hold.whole
+            )
+        return result
 
     def with_allocation(self, allocation: Allocation) -> "NodeLedger":
         """The books with one more pod. A pod that is there already is replaced, so adding twice changes nothing."""
@@ -50,10 +78,20 @@ class NodeLedger:
         return NodeLedger(inventory=inventory, allocations=self.allocations)
 
     def free_mib(self, gpu: Gpu) -> int:
-        """MiB that are left on a GPU; 0 when it is unhealthy."""
-        if gpu.health is not GpuHealth.HEALTHY:
+        """MiB that are left on a GPU; 0 when nothing new may be placed on it."""
+        if gpu.health is not GpuHealth.HEALTHY or gpu.uuid in self.whole:
             return 0
         return units.minus_or_zero(gpu.memory_mib, self.used_mib.get(gpu.uuid, 0))
+
+    def free_percent(self, gpu: Gpu) -> int:
+        """Per cent of compute that are left on a GPU; 0 when nothing new may be placed on it."""
+        if gpu.health is not GpuHealth.HEALTHY or gpu.uuid in self.whole:
+            return 0
+        return units.minus_or_zero(100, self.used_percent.get(gpu.uuid, 0))
+
+    def untouched(self, gpu: Gpu) -> bool:
+        """Whether a GPU works and nobody holds anything on it."""
+        return gpu.health is GpuHealth.HEALTHY and gpu.uuid not in self.used_mib
 
     def over_committed(self) -> Mapping[GpuUuid, int]:
         """MiB held beyond what a GPU has, for every such GPU: one that shrank or vanished, or a forged annotation."""
@@ -62,3 +100,7 @@ class NodeLedger:
             for gpu, held in self.used_mib.items()
         }
         return {gpu: mib for gpu, mib in excess.items() if mib > 0}
+
+    def over_computed(self) -> Mapping[GpuUuid, int]:
+        """Per cent of compute held beyond 100, for every such GPU."""
+        return {gpu: percent - 100 for gpu, percent in self.used_percent.items() if percent > 100}

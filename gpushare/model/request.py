@@ -1,9 +1,12 @@
 """What a pod asks for, after all spellings were normalised."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from gpushare.identity import ContainerName, PodRef
+from gpushare.model.gpu import Gpu
+from gpushare.model.selector import ANY_GPU, Affinity, GpuSelector
 
 
 class ContainerKind(Enum):
@@ -23,19 +26,49 @@ class Policy(Enum):
     SPREAD = "spread"
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a container takes from one particular GPU."""
+
+    memory_mib: int
+    compute_percent: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRequest:
-    """One container's wish: `gpu_count` different GPUs of one node, `memory_mib` on each."""
+    """One container's wish: `gpu_count` different GPUs of one node, with the same on each.
+
+    How much memory is said in one of three ways: in MiB, as a part of whatever the GPU has, or as whole GPUs.
+    """
 
     container: ContainerName
     kind: ContainerKind = ContainerKind.APP
-    memory_mib: int
-    """MiB on each GPU, at least 1."""
+    memory_mib: int = 0
+    """MiB on each GPU."""
+    memory_percent: int = 0
+    """Per cent of each GPU's memory, 1 to 100."""
+    compute_percent: int = 0
+    """Per cent of each GPU's compute, up to 100; 0 leaves it to be shared freely."""
+    whole: bool = False
+    """GPUs that nobody else uses, with all they have."""
     gpu_count: int = 1
 
     def __post_init__(self) -> None:
-        if self.memory_mib < 1 or self.gpu_count < 1:
-            raise ValueError(f"container {self.container}: {self.memory_mib} MiB on {self.gpu_count} GPUs")
+        ways = (self.memory_mib > 0) + (self.memory_percent > 0) + self.whole
+        small = min(self.memory_mib, self.memory_percent, self.compute_percent) < 0
+        if ways != 1 or small or max(self.memory_percent, self.compute_percent) > 100 or self.gpu_count < 1:
+            raise ValueError(
+                f"container {self.container}: {self.memory_mib} MiB, {self.memory_percent} % of memory,"
+                f" {self.compute_percent} % of compute, whole {self.whole}, on {self.gpu_count} GPUs"
+            )
+
+    def need(self, gpu: Gpu) -> Need:
+        """What it would take from this GPU. Parts are rounded down, so that parts of 100 % always fit together."""
+        if self.whole:
+            return Need(gpu.memory_mib, 100)
+        if self.memory_percent:
+            return Need(max(gpu.memory_mib * self.memory_percent // 100, 1), self.compute_percent)
+        return Need(self.memory_mib, self.compute_percent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +79,8 @@ class RequestShape:
     """Only those that ask, in the order in which they start: init containers and sidecars, then app containers."""
     policy: Policy | None = None
     """None for the cluster's default."""
+    gpus: GpuSelector = ANY_GPU
+    affinity: Affinity | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +89,6 @@ class PodRequest:
 
     pod: PodRef
     shape: RequestShape
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    app_containers: tuple[str, ...] = ()
+    """Names in the order of `spec.containers`: other systems' annotations count by it."""

@@ -13,6 +13,9 @@ class RefusalReason(Enum):
     NO_HEALTHY_GPU = "NoHealthyGpu"
     UNIT_MISMATCH = "UnitMismatch"
     INSUFFICIENT_GPU_MEMORY = "InsufficientGpuMemory"
+    INSUFFICIENT_GPU_COMPUTE = "InsufficientGpuCompute"
+    NO_UNTOUCHED_GPU = "NoUntouchedGpu"
+    NO_MATCHING_GPU = "NoMatchingGpu"
     TOO_FEW_GPUS = "TooFewGpus"
     SEARCH_TOO_LONG = "SearchTooLong"
 

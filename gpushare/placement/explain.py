@@ -5,6 +5,7 @@ from typing import Final
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, RequestShape
+from gpushare.placement.candidates import Barred
 from gpushare.placement.search import MAX_STEPS
 
 MAX_NAMED: Final = 8  # containers; the message is repeated for every node
@@ -24,21 +25,54 @@ def too_few_gpus(wanted: int, healthy: int, ledger: NodeLedger) -> str:
     return f"{text} healthy ({_unhealthy(ledger)})" if _unhealthy(ledger) else text
 
 
-def insufficient(shape: RequestShape, ledger: NodeLedger, *, never: bool) -> str:
+def no_matching_gpu(shape: RequestShape, wanted: int, barred: Barred, ledger: NodeLedger) -> str:
+    """The node has too few GPUs of the kind that the pod asks for."""
+    inventory = ledger.inventory
+    found = [
+        f"{gpu.index}: {_health(gpu) or barred.get(gpu.uuid, 'fits')} ({gpu.model}, {gpu.memory_mib} MiB)"
+        for gpu in inventory.gpus[:MAX_NAMED]
+    ]
+    more = len(inventory.gpus) - len(found)
+    text = f"needs {_number(wanted)} with {shape.gpus}; GPUs of {inventory.node}: {', '.join(found)}"
+    return f"{text} and {more} more" if more else text
+
+
+def insufficient(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, never: bool) -> str:
     """No choice of GPUs has room for the pod.
 
     Args:
         shape: what the pod asks for.
         ledger: the node's books.
+        barred: GPUs that the pod may not use, and why.
         never: the node could not hold the pod even if it were empty.
     """
     unit = ledger.inventory.unit
-    free = ", ".join(_free(gpu, ledger) for gpu in ledger.inventory.gpus)
-    text = f"needs {_wishes(shape, ledger)}; free per GPU on {ledger.inventory.node}: {free} {unit.name}"
+    left = _Left(shape, ledger)
+    gpus = [(_health(gpu) or barred.get(gpu.uuid) or "", gpu) for gpu in ledger.inventory.gpus]
+    free = ", ".join(why or left.on(gpu) for why, gpu in gpus)
+    counted = "" if all(why for why, _ in gpus) else left.unit
+    text = f"needs {_wishes(shape, ledger)}; free per GPU on {ledger.inventory.node}: {free}{counted}"
     if never:
         largest = max(unit.floor(gpu.memory_mib) for gpu in ledger.inventory.gpus)
         text += f" (its largest GPU has {largest} {unit.name} in all)"
     return text
+
+
+class _Left:
+    """What is left of a GPU, in the terms in which the pod asks."""
+
+    def __init__(self, shape: RequestShape, ledger: NodeLedger) -> None:
+        self._ledger = ledger
+        self._whole = any(wish.whole for wish in shape.containers)
+        self._compute = any(wish.compute_percent for wish in shape.containers)
+        self.unit = "" if self._compute else f" {ledger.inventory.unit.name}"
+
+    def on(self, gpu: Gpu) -> str:
+        unit = self._ledger.inventory.unit
+        text = str(unit.floor(self._ledger.free_mib(gpu)))
+        if self._whole:
+            text += f" of {unit.floor(gpu.memory_mib)}"
+        return f"{text} {unit.name} and {self._ledger.free_percent(gpu)} %" if self._compute else text
 
 
 def search_too_long(shape: RequestShape, ledger: NodeLedger) -> str:
@@ -59,19 +93,31 @@ def _wishes(shape: RequestShape, ledger: NodeLedger) -> str:
 
 
 def _wish(container: ContainerRequest, ledger: NodeLedger) -> str:
+    if container.whole:
+        return f"{container.gpu_count} whole GPU{'s' if container.gpu_count > 1 else ''}"
     unit = ledger.inventory.unit
     amount = f"{unit.ceil(container.memory_mib)} {unit.name}"
-    return f"{amount} on one GPU" if container.gpu_count == 1 else f"{amount} on each of {container.gpu_count} GPUs"
+    if container.memory_percent:
+        amount = f"{container.memory_percent} %"
+    elif container.compute_percent:
+        amount += f" and {container.compute_percent} % of compute"
+    place = "one GPU" if container.gpu_count == 1 else f"each of {container.gpu_count} GPUs"
+    return f"{amount} {'of' if container.memory_percent else 'on'} {place}"
 
 
-def _free(gpu: Gpu, ledger: NodeLedger) -> str:
-    if gpu.health is not GpuHealth.HEALTHY:
-        return "unhealthy"
-    return str(ledger.inventory.unit.floor(ledger.free_mib(gpu)))
+def _number(wanted: int) -> str:
+    return "a GPU" if wanted == 1 else f"{wanted} GPUs"
+
+
+def _health(gpu: Gpu) -> str:
+    return "" if gpu.health is GpuHealth.HEALTHY else gpu.health.value.lower()
 
 
 def _unhealthy(ledger: NodeLedger) -> str:
-    indices = [str(gpu.index) for gpu in ledger.inventory.gpus if gpu.health is not GpuHealth.HEALTHY]
-    if not indices:
-        return ""
-    return f"GPU {indices[0]} is unhealthy" if len(indices) == 1 else f"GPUs {', '.join(indices)} are unhealthy"
+    groups = []
+    for health in (GpuHealth.UNHEALTHY, GpuHealth.CORDONED):
+        indices = [str(gpu.index) for gpu in ledger.inventory.gpus if gpu.health is health]
+        if indices:
+            are = f"GPU {indices[0]} is" if len(indices) == 1 else f"GPUs {', '.join(indices)} are"
+            groups.append(f"{are} {health.value.lower()}")
+    return ", ".join(groups)

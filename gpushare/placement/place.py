@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from gpushare.identity import GpuUuid
 from gpushare.model.allocation import Grant, footprint
-from gpushare.model.gpu import Gpu, GpuHealth
+from gpushare.model.gpu import Gpu
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerRequest, Policy, RequestShape
+from gpushare.model.request import ContainerRequest, Need, Policy, RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
-from gpushare.placement import explain, search
+from gpushare.placement import candidates, explain, search
 from gpushare.placement.score import POLICIES, score
 
 
@@ -20,45 +20,97 @@ def place(shape: RequestShape, ledger: NodeLedger, default: Policy = Policy.BINP
         ledger: the node's books.
         default: policy of pods that name none.
     """
-    policy = shape.policy or default
-    healthy = [gpu for gpu in ledger.inventory.gpus if gpu.health is GpuHealth.HEALTHY]
+    healthy = candidates.healthy(ledger)
     if not healthy:
         return Refused(RefusalReason.NO_HEALTHY_GPU, explain.no_healthy_gpu(ledger), permanent=True)
     widest = max(container.gpu_count for container in shape.containers)
     if widest > len(healthy):
         return Refused(RefusalReason.TOO_FEW_GPUS, explain.too_few_gpus(widest, len(healthy), ledger), permanent=True)
+    barred = candidates.by_kind(shape, healthy)
+    of_kind = [gpu for gpu in healthy if gpu.uuid not in barred]
+    if widest > len(of_kind):
+        message = explain.no_matching_gpu(shape, widest, barred, ledger)
+        return Refused(RefusalReason.NO_MATCHING_GPU, message, permanent=True)
+    barred = {**candidates.by_neighbours(shape.affinity, ledger), **barred}
+    usable = [gpu for gpu in of_kind if gpu.uuid not in barred]
+    policy = shape.policy or default
     try:
-        chosen = _choose(shape.containers, healthy, ledger, policy)
+        chosen = _choose(shape.containers, usable, ledger, policy)
     except search.SearchTooLongError:
         return Refused(RefusalReason.SEARCH_TOO_LONG, explain.search_too_long(shape, ledger))
     if chosen is None:
-        never = not all(_could_ever_hold(container, healthy) for container in shape.containers)
-        message = explain.insufficient(shape, ledger, never=never)
-        return Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, message, permanent=never)
-    grants = tuple(
-        Grant(container=wish.container, kind=wish.kind, gpus=gpus, memory_mib=wish.memory_mib)
-        for wish, gpus in zip(shape.containers, chosen, strict=True)
-    )
-    return Placed(grants, score(ledger, sum(footprint(grants).values()), policy))
+        never = not all(_could_ever_hold(container, of_kind) for container in shape.containers)
+        message = explain.insufficient(shape, ledger, barred, never=never)
+        return Refused(_reason(shape, usable, ledger), message, permanent=never)
+    grants = tuple(_grant(wish, gpus, ledger) for wish, gpus in zip(shape.containers, chosen, strict=True))
+    added = sum(hold.memory_mib for hold in footprint(grants).values())
+    return Placed(grants, score(ledger, added, policy))
 
 
 def _choose(
-    containers: Sequence[ContainerRequest], healthy: Sequence[Gpu], ledger: NodeLedger, policy: Policy
+    containers: Sequence[ContainerRequest], usable: Sequence[Gpu], ledger: NodeLedger, policy: Policy
 ) -> Sequence[tuple[GpuUuid, ...]] | None:
     ranking = POLICIES[policy]
     if len(containers) > 1:
-        bins = [search.Bin(gpu.uuid, gpu.index, ledger.free_mib(gpu)) for gpu in healthy]
+        bins = [
+            search.Bin(
+                uuid=gpu.uuid,
+                index=gpu.index,
+                free=Need(ledger.free_mib(gpu), ledger.free_percent(gpu)),
+                needs=tuple(_need(wish, gpu, ledger) for wish in containers),
+            )
+            for gpu in usable
+        ]
         return search.find(containers, bins, ranking)
     # One container is the usual pod, and its best GPUs are simply the first in rank.
     wish = containers[0]
     fitting = [
-        (ranking.gpu(free, gpu.index), gpu) for gpu in healthy if (free := ledger.free_mib(gpu)) >= wish.memory_mib
+        (ranking.gpu(ledger.free_mib(gpu), gpu.index), gpu.uuid) for gpu in usable if _fits_alone(wish, gpu, ledger)
     ]
     if len(fitting) < wish.gpu_count:
         return None
     fitting.sort(key=lambda pair: pair[0])
-    return [tuple(gpu.uuid for _, gpu in fitting[: wish.gpu_count])]
+    return [tuple(uuid for _, uuid in fitting[: wish.gpu_count])]
 
 
-def _could_ever_hold(container: ContainerRequest, healthy: Sequence[Gpu]) -> bool:
-    return sum(gpu.memory_mib >= container.memory_mib for gpu in healthy) >= container.gpu_count
+def _need(wish: ContainerRequest, gpu: Gpu, ledger: NodeLedger) -> Need | None:
+    """What a container would take from a GPU, or None if it cannot be there."""
+    return None if wish.whole and not ledger.untouched(gpu) else wish.need(gpu)
+
+
+def _fits_alone(wish: ContainerRequest, gpu: Gpu, ledger: NodeLedger) -> bool:
+    need = _need(wish, gpu, ledger)
+    if need is None or ledger.free_mib(gpu) < need.memory_mib:
+        return False
+    return need.compute_percent == 0 or ledger.free_percent(gpu) >= need.compute_percent
+
+
+def _could_ever_hold(wish: ContainerRequest, gpus: Sequence[Gpu]) -> bool:
+    return sum(gpu.memory_mib >= wish.need(gpu).memory_mib for gpu in gpus) >= wish.gpu_count
+
+
+def _reason(shape: RequestShape, usable: Sequence[Gpu], ledger: NodeLedger) -> RefusalReason:
+    """What is lacking first, for programs."""
+    for wish in shape.containers:
+        if len(usable) < wish.gpu_count:
+            return RefusalReason.NO_MATCHING_GPU
+        if sum(_fits_alone(wish, gpu, ledger) for gpu in usable) >= wish.gpu_count:
+            continue
+        if wish.whole:
+            return RefusalReason.NO_UNTOUCHED_GPU
+        roomy = sum(ledger.free_mib(gpu) >= wish.need(gpu).memory_mib for gpu in usable)
+        if roomy >= wish.gpu_count:
+            return RefusalReason.INSUFFICIENT_GPU_COMPUTE
+    return RefusalReason.INSUFFICIENT_GPU_MEMORY
+
+
+def _grant(wish: ContainerRequest, gpus: tuple[GpuUuid, ...], ledger: NodeLedger) -> Grant:
+    needs = [wish.need(ledger.inventory.by_uuid[uuid]) for uuid in gpus]
+    return Grant(
+        container=wish.container,
+        kind=wish.kind,
+        gpus=gpus,
+        memory_mib=min(need.memory_mib for need in needs),
+        compute_percent=needs[0].compute_percent,
+        whole=wish.whole,
+    )

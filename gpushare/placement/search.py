@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare.identity import GpuUuid
-from gpushare.model.request import ContainerKind, ContainerRequest
+from gpushare.model.request import ContainerKind, ContainerRequest, Need
 from gpushare.placement.score import Ranking
 
 MAX_STEPS: Final = 40_000  # looks at a GPU, some 50 ms; a pod made to be hard must not stop the scheduler
@@ -20,20 +20,24 @@ class SearchTooLongError(Exception):
     """The search was given up; nothing is known."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bin:
     """One GPU."""
 
     uuid: GpuUuid
     index: int
-    free_mib: int
+    free: Need
+    needs: tuple[Need | None, ...]
+    """What each container would take from it; None if the container may not be there."""
 
 
-Load = tuple[int, int, tuple[int, ...]]
-"""Free MiB of a GPU before the pod, MiB of the pod's app containers on it, and positions of its other containers there.
+Early = tuple[int, ...]
+Load = tuple[int, int, int, Early]
+"""Kind of a GPU, MiB and per cent of the pod's app containers on it, and positions of its other containers there.
 
-GPUs with equal loads are alike for the rest of the search. App containers only add up; init containers and sidecars
-keep their place, because what they need depends on the sidecars that start before them.
+GPUs are of one kind if the same is free on them and every container needs the same. GPUs with equal loads are alike for
+the rest of the search. App containers only add up; init containers and sidecars keep their place, because what they
+need depends on the sidecars that start before them.
 """
 Loads = tuple[Load, ...]
 Choice = tuple[int, ...]
@@ -55,11 +59,18 @@ def find(
 
 def _may_fit(containers: Sequence[ContainerRequest], bins: Sequence[Bin]) -> bool:
     """What must hold for any fit, by arithmetic alone: it answers for most full nodes."""
-    together = sum(wish.memory_mib * wish.gpu_count for wish in containers if wish.kind is not ContainerKind.INIT)
-    if together > sum(one.free_mib for one in bins):
-        return False
-    wishes = {(wish.memory_mib, wish.gpu_count) for wish in containers}
-    return all(sum(one.free_mib >= memory for one in bins) >= count for memory, count in wishes)
+    together = 0
+    for position, wish in enumerate(containers):
+        needs = [need for one in bins if (need := one.needs[position]) is not None and _within(need, one.free)]
+        if len(needs) < wish.gpu_count:
+            return False
+        if wish.kind is not ContainerKind.INIT:
+            together += min(need.memory_mib for need in needs) * wish.gpu_count
+    return together <= sum(one.free.memory_mib for one in bins)
+
+
+def _within(need: Need, free: Need) -> bool:
+    return need.memory_mib <= free.memory_mib and need.compute_percent <= free.compute_percent
 
 
 class _Search:
@@ -68,16 +79,19 @@ class _Search:
         self._bins = bins
         self._ranking = ranking
         # The largest first: they have the fewest places, so a dead end shows early.
-        self._order = sorted(
-            range(len(containers)), key=lambda i: (-containers[i].gpu_count, -containers[i].memory_mib, i)
-        )
+        self._least = [_least(position, bins) for position in range(len(containers))]
+        self._order = sorted(range(len(containers)), key=lambda i: (-containers[i].gpu_count, -self._least[i], i))
+        kinds = list(dict.fromkeys((one.free, one.needs) for one in bins))
+        numbers = {kind: number for number, kind in enumerate(kinds)}
+        self._kinds = kinds
+        self._kind_of = [numbers[one.free, one.needs] for one in bins]
         self._left = self._what_is_left()
         self._steps = 0
         self._dead: set[tuple[int, Loads]] = set()
 
     def run(self) -> tuple[tuple[GpuUuid, ...], ...] | None:
         """Depth first, without recursion: a pod may have more containers than there are stack frames."""
-        loads: Loads = tuple((one.free_mib, 0, ()) for one in self._bins)
+        loads: Loads = tuple((kind, 0, 0, ()) for kind in self._kind_of)
         path = [(loads, self._choices(0, loads))]
         chosen: list[Choice] = []
         while path:
@@ -112,9 +126,10 @@ class _Search:
             alike.setdefault(load, []).append(i)
         ranked = []
         for load, members in alike.items():
-            self._count(len(members) + len(load[2]))
-            if self._peak(self._with(load, position)) <= load[0]:
-                remaining = load[0] - self._peak(load)
+            self._count(len(members) + len(load[3]))
+            free, needs = self._kinds[load[0]]
+            if needs[position] is not None and _within(self._peak(self._with(load, position)), free):
+                remaining = free.memory_mib - self._peak(load).memory_mib
                 ranked.append((self._ranking.gpu(remaining, self._bins[members[0]].index), members))
         ranked.sort(key=lambda pair: pair[0])
         return self._subsets([members for _, members in ranked], self._containers[position].gpu_count)
@@ -142,7 +157,7 @@ class _Search:
             missing += 1
 
     def _after(self, loads: Loads, position: int, taken: Choice) -> Loads:
-        self._count(sum(1 + len(load[2]) for load in loads))
+        self._count(sum(1 + len(load[3]) for load in loads))
         changed = list(loads)
         for i in taken:
             changed[i] = self._with(changed[i], position)
@@ -151,7 +166,7 @@ class _Search:
     def _is_dead(self, depth: int, loads: Loads) -> bool:
         """Whether the containers from `depth` on cannot fit, by a sum or because the like was tried before."""
         demand, smallest = self._left[depth]
-        room = sum(left for load in loads if (left := load[0] - self._running(load)) >= smallest)
+        room = sum(left for load in loads if (left := self._room(load)) >= smallest)
         return room < demand or (depth, tuple(sorted(loads))) in self._dead
 
     def _what_is_left(self) -> list[tuple[int, int]]:
@@ -161,8 +176,9 @@ class _Search:
         for position in reversed(self._order):
             wish = self._containers[position]
             if wish.kind is not ContainerKind.INIT:
-                demand += wish.memory_mib * wish.gpu_count
-                smallest = min(smallest or wish.memory_mib, wish.memory_mib)
+                least = self._least[position]
+                demand += least * wish.gpu_count
+                smallest = min(smallest or least, least)
             found.append((demand, smallest))
         return found[::-1]
 
@@ -172,23 +188,41 @@ class _Search:
             raise SearchTooLongError
 
     def _with(self, load: Load, position: int) -> Load:
-        free, apps, early = load
-        wish = self._containers[position]
-        if wish.kind is ContainerKind.APP:
-            return free, apps + wish.memory_mib, early
-        return free, apps, tuple(sorted((*early, position)))
+        kind, memory, compute, early = load
+        if self._containers[position].kind is not ContainerKind.APP:
+            return kind, memory, compute, tuple(sorted((*early, position)))
+        need = self._need(kind, position)
+        return kind, memory + need.memory_mib, compute + need.compute_percent, early
 
-    def _running(self, load: Load) -> int:
-        """MiB that a GPU's apps and sidecars hold together."""
-        sidecars = (self._containers[i] for i in load[2])
-        return load[1] + sum(wish.memory_mib for wish in sidecars if wish.kind is ContainerKind.SIDECAR)
+    def _need(self, kind: int, position: int) -> Need:
+        """What a container takes from a GPU of this kind, on which it may be."""
+        return self._kinds[kind][1][position] or _NOTHING
 
-    def _peak(self, load: Load) -> int:
-        """MiB that a GPU's containers need at their worst moment (see model.allocation.footprint)."""
-        running = peak = 0
-        for i in load[2]:
-            level = running + self._containers[i].memory_mib
-            peak = max(peak, level)
-            if self._containers[i].kind is not ContainerKind.INIT:
-                running = level
-        return max(peak, running + load[1])
+    def _room(self, load: Load) -> int:
+        """MiB that a GPU's apps and sidecars leave."""
+        kind, memory, _, early = load
+        for position in early:
+            if self._containers[position].kind is ContainerKind.SIDECAR:
+                memory += self._need(kind, position).memory_mib
+        return self._kinds[kind][0].memory_mib - memory
+
+    def _peak(self, load: Load) -> Need:
+        """What a GPU's containers need at their worst moment (see model.allocation.footprint)."""
+        kind, apps_memory, apps_compute, early = load
+        memory = compute = most_memory = most_compute = 0
+        for position in early:
+            need = self._need(kind, position)
+            most_memory = max(most_memory, memory + need.memory_mib)
+            most_compute = max(most_compute, compute + need.compute_percent)
+            if self._containers[position].kind is not ContainerKind.INIT:
+                memory += need.memory_mib
+                compute += need.compute_percent
+        return Need(max(most_memory, memory + apps_memory), max(most_compute, compute + apps_compute))
+
+
+_NOTHING: Final = Need(0, 0)
+
+
+def _least(position: int, bins: Sequence[Bin]) -> int:
+    """The least MiB that a container would take from any GPU on which it may be."""
+    return min((need.memory_mib for one in bins if (need := one.needs[position]) is not None), default=0)

@@ -2,37 +2,39 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from gpushare import names
 from gpushare.errors import WireError
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import NodeInventory
-from gpushare.model.request import ContainerKind
-from gpushare.wire import json, shape
+from gpushare.model.request import ContainerKind, PodRequest
+from gpushare.wire import json, peers, shape
 
 _WHAT: Final = f"annotation {names.ANNOTATION_ALLOCATION}"
 _MIB: Final = re.compile(r"[0-9]{1,15}")
 
 
 def encode(allocation: Allocation) -> str:
-    """The annotation's value."""
+    """The annotation's value. Readers of version 1 do not know whole GPUs and would count too little of them."""
+    whole = any(grant.whole for grant in allocation.grants)
+    head: dict[str, Any] = {"version": 2, "minReader": 2} if whole else {"version": 1}
     return json.dump(
-        {
-            "version": json.READER_VERSION,
-            "node": allocation.node,
-            "containers": [
-                {
-                    "name": grant.container,
-                    "kind": grant.kind.value,
-                    "gpus": grant.gpus,
-                    "memoryMiB": grant.memory_mib,
-                }
-                for grant in allocation.grants
-            ],
-        }
+        {**head, "node": allocation.node, "containers": [_container(grant) for grant in allocation.grants]}
     )
+
+
+def _container(grant: Grant) -> dict[str, Any]:
+    value: dict[str, Any] = {
+        "name": grant.container,
+        "kind": grant.kind.value,
+        "gpus": grant.gpus,
+        "memoryMiB": grant.memory_mib,
+    }
+    if grant.compute_percent:
+        value["computePercent"] = grant.compute_percent
+    return {**value, "whole": True} if grant.whole else value
 
 
 def decode(text: str, pod: PodRef) -> Allocation:
@@ -95,16 +97,22 @@ def _grant(entry: json.JsonObject) -> Grant:
         kind=kind,
         gpus=tuple(GpuUuid(gpu) for gpu in gpus),
         memory_mib=json.integer(entry, "memoryMiB", _WHAT),
+        compute_percent=json.integer(entry, "computePercent", _WHAT) if "computePercent" in entry else 0,
+        # Anything but false means whole, also what a later version may say: a GPU too much is held rather than shared.
+        whole=bool(entry.get("whole", False)),
     )
 
 
-def binding_annotations(allocation: Allocation, inventory: NodeInventory, assumed_ns: int) -> dict[str, str]:
+def binding_annotations(
+    allocation: Allocation, inventory: NodeInventory, assumed_ns: int, request: PodRequest | None = None
+) -> dict[str, str]:
     """Everything that the Binding writes on the pod.
 
     Args:
         allocation: the decision; every GPU in it is in the inventory.
         inventory: of the allocation's node.
         assumed_ns: Unix time of the decision in nanoseconds, Aliyun's format.
+        request: what the pod asked for; without it nothing is written in the ways of ACK and nano-gpu.
     """
     unit = inventory.unit
     result = {names.ANNOTATION_ALLOCATION: encode(allocation)}
@@ -114,21 +122,4 @@ def binding_annotations(allocation: Allocation, inventory: NodeInventory, assume
         result[names.PREFIX_MEMORY + grant.container] = str(grant.memory_mib)
         result[names.PREFIX_INDEX + grant.container] = ",".join(str(gpu.index) for gpu in gpus)
         result[names.PREFIX_CAPACITY + grant.container] = str(unit.floor(min(gpu.memory_mib for gpu in gpus)))
-    return result | _aliyun(allocation, inventory, assumed_ns)
-
-
-def _aliyun(allocation: Allocation, inventory: NodeInventory, assumed_ns: int) -> dict[str, str]:
-    unit = inventory.unit
-    total = sum(unit.ceil(grant.memory_mib) * len(grant.gpus) for grant in allocation.grants)
-    gpus = {uuid for grant in allocation.grants for uuid in grant.gpus}
-    result = {
-        names.ALIYUN_POD: str(total),
-        # The choice is final with the Binding, so nothing flips this from "false" later.
-        names.ALIYUN_ASSIGNED: "true",
-        names.ALIYUN_ASSUME_TIME: str(assumed_ns),
-    }
-    if len(gpus) == 1:
-        gpu = inventory.by_uuid[gpus.pop()]
-        result[names.ALIYUN_IDX] = str(gpu.index)
-        result[names.ALIYUN_DEV] = str(unit.floor(gpu.memory_mib))
-    return result
+    return result | peers.annotations(allocation, inventory, assumed_ns, request)

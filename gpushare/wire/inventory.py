@@ -15,7 +15,7 @@ def encode(inventory: NodeInventory) -> str:
     """The annotation's value."""
     return json.dump(
         {
-            "version": json.READER_VERSION,
+            "version": 1,
             "unitMiB": inventory.unit.mib,
             "gpus": [
                 {

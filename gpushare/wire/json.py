@@ -13,7 +13,7 @@ import orjson
 from gpushare.errors import WireError
 
 JsonObject = dict[str, Any]
-READER_VERSION: Final = 1
+READER_VERSION: Final = 2
 
 
 def load(text: str, what: str) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Allocations that Aliyun gpushare or ACK wrote, so that their running pods are counted after a change of system."""
+"""Allocations that Aliyun gpushare, ACK or nano-gpu wrote: their running pods are counted after a change of system."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,19 @@ from gpushare.wire import shape
 
 _INDEX: Final = re.compile(r"[0-9]{1,4}")
 _AMOUNT: Final = re.compile(r"[0-9]{1,10}")
+_NONE: Final = "-1"
+
+
+def is_annotation(key: str) -> bool:
+    """Whether `allocation` reads this annotation."""
+    return key in {names.ACK_ALLOCATION, names.ALIYUN_IDX, names.NANO_ASSUME} or key.startswith(
+        names.PREFIX_NANO_CONTAINER
+    )
+
+
+def is_bound(annotations: Mapping[str, str]) -> bool:
+    """Whether another system has bound the pod."""
+    return any(key in annotations for key in (names.ACK_ALLOCATION, names.ALIYUN_IDX, names.NANO_ASSUME))
 
 
 def allocation(pod: Mapping[str, Any], ref: PodRef, node: NodeName, unit: MemoryUnit) -> Allocation | None:
@@ -29,9 +42,12 @@ def allocation(pod: Mapping[str, Any], ref: PodRef, node: NodeName, unit: Memory
         grants = _ack(shape.text(annotations, names.ACK_ALLOCATION, "metadata.annotations"), containers, unit)
     elif names.ALIYUN_IDX in annotations:
         grants = _aliyun(shape.text(annotations, names.ALIYUN_IDX, "metadata.annotations"), containers, unit)
+    elif names.NANO_ASSUME in annotations:
+        grants = _nano(annotations, containers)
     else:
         return None
-    return Allocation(pod=ref, node=node, grants=grants)
+    labels = shape.mapping(shape.mapping(pod, "metadata", "pod"), "labels", "metadata")
+    return Allocation(pod=ref, node=node, grants=grants, labels=labels)
 
 
 def _aliyun(index: str, containers: Sequence[Mapping[str, Any]], unit: MemoryUnit) -> tuple[Grant, ...]:
@@ -73,6 +89,35 @@ def _ack(text: str, containers: Sequence[Mapping[str, Any]], unit: MemoryUnit) -
     except (ValueError, AttributeError, LookupError) as error:
         problem = f"expected container index, GPU index and units, found {text!r:.200}"
         raise WireError(f"{what}: {problem} ({error!s:.200})") from error
+
+
+def _nano(annotations: Mapping[str, str], containers: Sequence[Mapping[str, Any]]) -> tuple[Grant, ...]:
+    """One GPU for each container that asks for a part of it."""
+    grants = []
+    for i, container in enumerate(containers):
+        path = f"spec.containers[{i}]"
+        limits = shape.mapping(shape.mapping(container, "resources", path), "limits", f"{path}.resources")
+        if names.GPU_PERCENT not in limits:
+            continue
+        name = shape.needed(container, "name", path)
+        key = names.PREFIX_NANO_CONTAINER + name
+        index = shape.text(annotations, key, "metadata.annotations")
+        if index == _NONE or _INDEX.fullmatch(index) is None:
+            raise WireError(f"annotation {key}: expected the number of a GPU, found {annotations.get(key)!r:.100}")
+        try:
+            percent = min(units.parse_amount(limits[names.GPU_PERCENT], "per cent"), 100)
+        except ValueError as error:
+            raise WireError(f"annotation {key}: {error}") from error
+        grants.append(
+            Grant(
+                container=ContainerName(name),
+                gpus=(by_index(int(index)),),
+                memory_mib=0,
+                memory_percent=percent,
+                compute_percent=percent,
+            )
+        )
+    return tuple(grants)
 
 
 def _amount(value: object) -> int:

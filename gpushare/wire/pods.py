@@ -4,19 +4,22 @@ Whatever an object looks like, nothing but WireError and InvalidRequestError com
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from gpushare import names, units
+from gpushare.dialect import Dialect
 from gpushare.errors import FieldError, InvalidRequestError, WireError
-from gpushare.identity import ContainerName, NodeName, PodRef, PodUid
+from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
-from gpushare.model.request import ContainerKind, ContainerRequest, PodRequest, Policy, RequestShape
+from gpushare.model.request import ContainerKind, ContainerRequest, PodRequest, RequestShape
 from gpushare.units import MemoryUnit
 from gpushare.wire import allocation as allocation_wire
-from gpushare.wire import legacy, shape
+from gpushare.wire import legacy, shape, spelling, wishes
+from gpushare.wire.spelling import Spread
 
 Pod = Mapping[str, Any]
+_APP: Final = ContainerKind.APP
 
 
 def ref(pod: Pod) -> PodRef:
@@ -52,15 +55,15 @@ def containers(pod: Pod) -> Iterator[tuple[str, ContainerKind, Mapping[str, Any]
         yield f"spec.containers[{i}]", ContainerKind.APP, container
 
 
-def asks(container: Mapping[str, Any]) -> bool:
-    """Whether a container names a managed resource, with whatever amount."""
-    named = _limits(container).keys() | _requests(container).keys()
-    return any(resource in named for resource in names.MANAGED_RESOURCES)
+def asks(container: Mapping[str, Any], dialect: Dialect) -> bool:
+    """Whether a container names one of the resources that make a pod ours, with whatever amount."""
+    named = spelling.amounts(container, "limits").keys() | spelling.amounts(container, "requests").keys()
+    return any(resource in named for resource in dialect.resources)
 
 
-def needs_gpu(pod: Pod) -> bool:
-    """Whether any container of the pod names a managed resource."""
-    return any(asks(container) for _, _, container in containers(pod))
+def needs_gpu(pod: Pod, dialect: Dialect) -> bool:
+    """Whether any container of the pod does."""
+    return any(asks(container, dialect) for _, _, container in containers(pod))
 
 
 def holds_gpus(pod: Pod) -> bool:
@@ -79,7 +82,37 @@ def holds_gpus(pod: Pod) -> bool:
     )
 
 
-def request(pod: Pod, unit: MemoryUnit) -> PodRequest | None:
+def has_started(pod: Pod) -> bool:
+    """Whether any container of the pod runs or has run."""
+    status = shape.mapping(pod, "status", "pod")
+    return any(
+        shape.mapping(report, field, f"status.{kind}").keys() & {"running", "terminated"}
+        for kind in ("initContainerStatuses", "containerStatuses")
+        for report in shape.objects(status, kind, "status")
+        for field in ("state", "lastState")
+    )
+
+
+def is_mutated(pod: Pod, dialect: Dialect) -> bool:
+    """Whether every container that asks takes its devices from the annotation that its binding writes."""
+    return all(
+        takes_its_grant(container, shape.text(container, "name", path))
+        for path, _, container in containers(pod)
+        if asks(container, dialect)
+    )
+
+
+def takes_its_grant(container: Mapping[str, Any], name: str) -> bool:
+    """Whether a container takes its devices from its annotation. Of variables with the same name the last counts."""
+    entries = shape.objects(container, "env", "container")
+    values = [entry for entry in entries if entry.get("name") == names.ENV_VISIBLE_DEVICES]
+    if not values:
+        return False
+    source = shape.mapping(shape.mapping(values[-1], "valueFrom", "env"), "fieldRef", "env.valueFrom")
+    return source.get("fieldPath") == f"metadata.annotations['{names.PREFIX_DEVICES}{name}']"
+
+
+def request(pod: Pod, dialect: Dialect) -> PodRequest | None:
     """What a pod asks for, from any spelling; None if it asks for no GPU.
 
     Raises:
@@ -90,30 +123,27 @@ def request(pod: Pod, unit: MemoryUnit) -> PodRequest | None:
     found: list[ContainerRequest] = []
     spread = _spread_over(pod, errors)
     for path, kind, container in containers(pod):
-        amount = _amount(path, container, errors)
-        if amount is None:
-            continue
-        per_gpu = spread.per_gpu(amount)
-        if per_gpu is None:
-            problem = f"{amount} cannot be split evenly over {spread.count} GPUs"
-            below, above = amount // spread.count * spread.count, -(-amount // spread.count) * spread.count
-            choice = f"{below} or {above}" if below else f"{above}"
-            errors.append(FieldError(f"{path}.resources.limits[{names.GPU_MEM}]", problem, f"write {choice}"))
-            continue
-        found.append(
-            ContainerRequest(
-                container=ContainerName(shape.needed(container, "name", path)),
-                kind=kind,
-                memory_mib=unit.to_mib(per_gpu),
-                gpu_count=spread.count,
-            )
-        )
-    policy = _policy(pod, errors)
+        wish = spelling.container(path, kind, container, spread=spread, dialect=dialect)
+        if isinstance(wish, ContainerRequest):
+            found.append(wish)
+        elif wish is not None:
+            errors.extend(wish)
+    notes, meta = annotations(pod), shape.mapping(pod, "metadata", "pod")
+    policy = wishes.policy(notes, errors)
+    gpus = wishes.selector(notes, dialect.unit, errors)
+    affinity = wishes.affinity(notes, shape.text(meta, "namespace", "metadata"), errors)
     if errors:
-        raise InvalidRequestError(tuple(errors))
+        raise InvalidRequestError(tuple(dict.fromkeys(errors)))
     if not found:
         return None
-    return PodRequest(pod=ref(pod), shape=RequestShape(containers=tuple(found), policy=policy))
+    return PodRequest(
+        pod=ref(pod),
+        shape=RequestShape(containers=tuple(found), policy=policy, gpus=gpus, affinity=affinity),
+        labels=labels(pod),
+        app_containers=tuple(
+            shape.text(container, "name", path) for path, kind, container in containers(pod) if kind is _APP
+        ),
+    )
 
 
 def allocation(pod: Pod, unit: MemoryUnit) -> Allocation | None:
@@ -137,7 +167,7 @@ def allocation(pod: Pod, unit: MemoryUnit) -> Allocation | None:
         raise WireError(
             f"annotation {names.ANNOTATION_ALLOCATION}: made for node {found.node}, but the pod is on {node}"
         )
-    return found
+    return replace(found, labels=labels(pod))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,11 +179,12 @@ class Holding:
     """Why its own annotation cannot be read; `allocation` is then what the others of its Binding tell."""
 
 
-def holding(pod: Pod, unit: MemoryUnit) -> Holding:
+def holding(pod: Pod, dialect: Dialect, unit: MemoryUnit) -> Holding:
     """What a bound pod holds, from whichever annotation can be read.
 
     Args:
         pod: a bound pod.
+        dialect: of the cluster.
         unit: of its node.
 
     Raises:
@@ -165,28 +196,30 @@ def holding(pod: Pod, unit: MemoryUnit) -> Holding:
         node = node_of(pod)
         if node is None or names.ANNOTATION_ALLOCATION not in annotations(pod):
             raise
-        asking = [shape.text(container, "name", path) for path, _, container in containers(pod) if asks(container)]
+        asking = [
+            shape.text(container, "name", path) for path, _, container in containers(pod) if asks(container, dialect)
+        ]
         try:
             found = allocation_wire.of_containers(annotations(pod), asking, pod=ref(pod), node=node)
         except WireError as other:
             raise WireError(f"{error}; and {other}") from error
-        return Holding(allocation=found, problem=str(error))
+        return Holding(allocation=replace(_completed(found, pod, dialect), labels=labels(pod)), problem=str(error))
 
 
-class _Spread:
-    """How the amount in a container's limits relates to GPUs."""
-
-    __slots__ = ("_limits_are_totals", "count")
-
-    def __init__(self, count: int, *, limits_are_totals: bool) -> None:
-        self.count = count
-        self._limits_are_totals = limits_are_totals
-
-    def per_gpu(self, amount: int) -> int | None:
-        """Units on each GPU, or None if the total does not divide."""
-        if not self._limits_are_totals:
-            return amount
-        return amount // self.count if amount % self.count == 0 else None
+def _completed(found: Allocation, pod: Pod, dialect: Dialect) -> Allocation:
+    """With what the annotations of single containers do not tell, but the pod's own request does."""
+    try:
+        asked = request(pod, dialect)
+    except InvalidRequestError:
+        return found
+    wanted = {wish.container: wish for wish in asked.shape.containers} if asked else {}
+    grants = tuple(
+        replace(grant, compute_percent=wanted[grant.container].compute_percent, whole=wanted[grant.container].whole)
+        if grant.container in wanted
+        else grant
+        for grant in found.grants
+    )
+    return replace(found, grants=grants)
 
 
 def limits_are_totals(pod: Pod) -> bool:
@@ -194,7 +227,7 @@ def limits_are_totals(pod: Pod) -> bool:
     return names.ANNOTATION_TOTALS in annotations(pod)
 
 
-def _spread_over(pod: Pod, errors: list[FieldError]) -> _Spread:
+def _spread_over(pod: Pod, errors: list[FieldError]) -> Spread:
     label_path = f"metadata.labels[{names.LABEL_GPU_COUNT}]"
     annotation_path = f"metadata.annotations[{names.ANNOTATION_GPUS}]"
     total = _count(labels(pod).get(names.LABEL_GPU_COUNT), label_path, errors)
@@ -203,8 +236,8 @@ def _spread_over(pod: Pod, errors: list[FieldError]) -> _Spread:
         problem = f"the label {names.LABEL_GPU_COUNT} (amounts are totals) contradicts it (amounts are per GPU)"
         errors.append(FieldError(annotation_path, problem, "keep one of the two"))
     if per_gpu:
-        return _Spread(per_gpu, limits_are_totals=limits_are_totals(pod))
-    return _Spread(total or 1, limits_are_totals=True)
+        return Spread(per_gpu, limits_are_totals(pod), annotation_path)
+    return Spread(total or 1, limits_are_totals=True, path=label_path)
 
 
 def _count(value: object, path: str, errors: list[FieldError]) -> int | None:
@@ -213,62 +246,12 @@ def _count(value: object, path: str, errors: list[FieldError]) -> int | None:
     try:
         count = units.parse_amount(value)
     except ValueError as error:
-        errors.append(FieldError(path, f"not a number of GPUs: {error}", 'write a whole number in quotes, such as "2"'))
+        problem = str(error).partition("; ")[0]
+        fix = 'write a whole number in quotes, such as "2"'
+        errors.append(FieldError(path, f"not a number of GPUs: {problem}", fix))
         return None
-    if count > 64:
-        errors.append(FieldError(path, f"{count} GPUs are more than any node has", "write a number up to 64"))
+    if count > spelling.MAX_GPUS:
+        problem = f"{count} GPUs are more than any node has"
+        errors.append(FieldError(path, problem, f"write a number up to {spelling.MAX_GPUS}"))
         return None
     return count
-
-
-def _policy(pod: Pod, errors: list[FieldError]) -> Policy | None:
-    text = annotations(pod).get(names.ANNOTATION_POLICY)
-    if text is None:
-        return None
-    try:
-        return Policy(text)
-    except ValueError:
-        known = " or ".join(policy.value for policy in Policy)
-        path = f"metadata.annotations[{names.ANNOTATION_POLICY}]"
-        errors.append(FieldError(path, f"{text!r} is no policy", f"write {known}"))
-        return None
-
-
-def _amount(path: str, container: Mapping[str, Any], errors: list[FieldError]) -> int | None:
-    limits, requests = _limits(container), _requests(container)
-    for field, values in (("limits", limits), ("requests", requests)):
-        if names.GPU_COUNT in values:
-            errors.append(
-                FieldError(
-                    f"{path}.resources.{field}[{names.GPU_COUNT}]",
-                    "this resource is for the node's books and cannot be requested",
-                    f"remove it; to use several GPUs, put the label {names.LABEL_GPU_COUNT} on the pod"
-                    f" (amounts are totals) or the annotation {names.ANNOTATION_GPUS} (amounts are per GPU)",
-                )
-            )
-    if names.GPU_MEM not in limits:
-        if names.GPU_MEM in requests:
-            problem = f"requests {names.GPU_MEM} without a limit"
-            errors.append(FieldError(f"{path}.resources.limits", problem, "write the same amount under limits"))
-        return None
-    where = f"{path}.resources.limits[{names.GPU_MEM}]"
-    try:
-        amount = units.parse_amount(limits[names.GPU_MEM])
-        if names.GPU_MEM in requests and units.parse_amount(requests[names.GPU_MEM]) != amount:
-            where = f"{path}.resources.requests[{names.GPU_MEM}]"
-            raise ValueError(  # noqa: TRY301 - one place turns all of them into a field error
-                f"{requests[names.GPU_MEM]} differs from the limit {amount}; write {amount} or leave requests out"
-            )
-    except ValueError as error:
-        problem, _, fix = str(error).partition("; ")
-        errors.append(FieldError(where, problem, fix))
-        return None
-    return amount
-
-
-def _limits(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    return shape.mapping(shape.mapping(container, "resources", "container"), "limits", "container.resources")
-
-
-def _requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    return shape.mapping(shape.mapping(container, "resources", "container"), "requests", "container.resources")

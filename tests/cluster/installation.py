@@ -18,7 +18,10 @@ REQUIREMENTS: Final = (
     *("prometheus-client", "protobuf", "PyYAML", "urllib3"),
 )
 SCHEDULER_IMAGE: Final = "registry.k8s.io/kube-scheduler"
-SAMPLE_IMAGES: Final = ("docker.io/cheyang/gpu-player:v2", "docker.io/library/busybox:1.36")
+SAMPLE_IMAGES: Final = (
+    *("docker.io/cheyang/gpu-player:v2", "docker.io/library/busybox:1.36", "nvcr.io/nvidia/cuda:9.0-devel"),
+    "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda10.2",
+)
 READY_TIMEOUT_S: Final = 180.0
 
 
@@ -80,15 +83,18 @@ def scheduler_tag(cluster: Cluster) -> str:
     return f"v{cluster.version}"
 
 
-def overlay(cluster: Cluster) -> Path:
-    """The overlay for simulated GPUs and the cluster's version."""
+def bases(cluster: Cluster, *, whole_gpus: bool = False) -> Sequence[Path]:
+    """The overlay for simulated GPUs and the cluster's version, or the parts of it that hand out whole GPUs too."""
     version = (cluster.version.major, cluster.version.minor)
-    suffix = "" if version >= (1, 30) else "-1.25" if version >= (1, 25) else "-1.20"
-    return ROOT / "manifests" / "overlays" / f"simulated{suffix}"
+    since = "1.30" if version >= (1, 30) else "1.25" if version >= (1, 25) else "1.20"
+    manifests = ROOT / "manifests"
+    if whole_gpus:
+        return [manifests / "whole-gpus" / "simulated", manifests / "whole-gpus" / since]
+    return [manifests / "overlays" / ("simulated" if since == "1.30" else f"simulated-{since}")]
 
 
 def kustomization(cluster: Cluster, config: Mapping[str, str], profile: str | None) -> Path:
-    """A directory with a user's own kustomization on top of the overlay: the scheduler's version and the settings."""
+    """A directory with a user's own kustomization on top of the manifests: the scheduler's version and the settings."""
     directory = cluster.workdir / "kustomization"
     directory.mkdir(exist_ok=True)
     patches = [_config_map("gpushare-config", config)]
@@ -97,11 +103,15 @@ def kustomization(cluster: Cluster, config: Mapping[str, str], profile: str | No
     names = [f"patch-{i}.json" for i in range(len(patches))]
     for name, patch in zip(names, patches, strict=True):
         (directory / name).write_text(json.dumps(patch))
-    # A relative path, because kustomize refuses absolute ones.
-    base = Path(*[".."] * len(directory.resolve().parts[1:]), *overlay(cluster).parts[1:])
+    # Relative paths, because kustomize refuses absolute ones.
+    up = Path(*[".."] * len(directory.resolve().parts[1:]))
+    whole_gpus = config.get("GPUSHARE_WHOLE_GPUS") == "true"
     document = {
-        "bases": [str(base)],
-        "images": [{"name": SCHEDULER_IMAGE, "newTag": scheduler_tag(cluster)}],
+        "bases": [str(up.joinpath(*base.parts[1:])) for base in bases(cluster, whole_gpus=whole_gpus)],
+        "images": [
+            {"name": "gpushare", "newTag": IMAGE.rpartition(":")[2]},
+            {"name": SCHEDULER_IMAGE, "newTag": scheduler_tag(cluster)},
+        ],
         "patchesStrategicMerge": names,
     }
     (directory / "kustomization.yaml").write_text(json.dumps(document))

@@ -1,4 +1,4 @@
-"""Writes docs/reference/settings.md from the settings classes, so that the page cannot drift. `make docs` runs it.
+"""Writes the pages of docs/reference from the code, so that they cannot drift. `make docs` runs it.
 
 It lives with the tests because no component may import the others.
 """
@@ -15,8 +15,10 @@ import deviceplugin.settings
 import webhook.settings
 from gpushare.runtime import options
 from gpushare.units import MemoryUnit
+from tests.docs import cli, doctor, requests
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
 COMPONENTS: tuple[tuple[str, type[Any]], ...] = (
     ("gpushare-webhook", webhook.settings.Settings),
     ("gpushare-controller", controller.settings.Settings),
@@ -30,8 +32,43 @@ This page is written by `make docs` from the code; do not edit it.
 """
 
 
-def page() -> str:
-    """The page as it should be."""
+REQUESTS_HEAD = """# Ways to ask for GPUs
+
+Each row is a pod with one container; one unit is 1 GiB here.
+The end-to-end tests run every row on a real cluster: the container's environment, the pod's annotations, the node's
+books and the tables must agree.
+This page is written by `make docs` from the code; do not edit it.
+
+| name | on the pod | in the container's limits | understood as | remark |
+|---|---|---|---|---|
+"""
+
+
+def pages() -> dict[str, str]:
+    """File name -> the page as it should be."""
+    return {
+        "settings.md": settings_page(),
+        "requests.md": requests_page(),
+        "doctor.md": doctor.page(),
+        "cli.md": cli.page(),
+    }
+
+
+def requests_page() -> str:
+    """Every spelling of a request and what it means."""
+    return REQUESTS_HEAD + "".join(map(_request_row, requests.EXAMPLES))
+
+
+def _request_row(example: requests.Example) -> str:
+    written = [f'label `{key}: "{value}"`' for key, value in example.labels.items()]
+    written += [f'annotation `{key}: "{value}"`' for key, value in example.annotations.items()]
+    limits = ", ".join(f"`{resource}: {amount}`" for resource, amount in example.limits.items())
+    meaning = requests.meaning(example.request().shape)
+    return f"| {example.name} | {', '.join(written)} | {limits} | {meaning} | {example.remark} |\n"
+
+
+def settings_page() -> str:
+    """Every setting of every component."""
     sections = (_section(name, settings) for name, settings in COMPONENTS)
     return "\n".join([HEAD, *sections])
 
@@ -69,10 +106,11 @@ def _default(value: object) -> str:
 
 
 def main() -> int:
-    """Write the page."""
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(page(), encoding="utf-8")
-    print(f"written: {PAGE.relative_to(Path(__file__).parents[2])}")
+    """Write the pages."""
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    for name, page in pages().items():
+        (REFERENCE / name).write_text(page, encoding="utf-8")
+        print(f"written: {(REFERENCE / name).relative_to(ROOT)}")
     return 0
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.reconcile import apply
-from deviceplugin import decide, refusals
+from deviceplugin import decision
 from gpushare.model.verdict import RefusalReason
 from tests.docs import generate
 
@@ -33,17 +32,21 @@ def links() -> Iterator[tuple[str, str, str]]:
             yield str(page.relative_to(ROOT)), target, anchor
 
 
-def test_the_settings_page_is_the_one_that_the_code_makes() -> None:
-    assert text("docs/reference/settings.md") == generate.page(), "run `make docs`"
+@pytest.mark.parametrize("name", list(generate.pages()))
+def test_the_reference_pages_are_those_that_the_code_makes(name: str) -> None:
+    assert text(f"docs/reference/{name}") == generate.pages()[name], "run `make docs`"
 
 
-@pytest.mark.parametrize("reason", [*decide.Reason], ids=lambda reason: reason.value)
-def test_every_reason_of_the_plugin_has_its_line_in_the_troubleshooting_page(reason: decide.Reason) -> None:
+@pytest.mark.parametrize("reason", [*decision.Reason], ids=lambda reason: reason.value)
+def test_every_reason_of_the_plugin_has_its_line_in_the_troubleshooting_page(reason: decision.Reason) -> None:
     assert f"\n| `{reason.value}` |" in text("docs/troubleshoot.md")
 
 
 PHRASES = {
     RefusalReason.INSUFFICIENT_GPU_MEMORY: "; free per GPU on ",
+    RefusalReason.INSUFFICIENT_GPU_COMPUTE: " % of compute",
+    RefusalReason.NO_UNTOUCHED_GPU: " whole GPU",
+    RefusalReason.NO_MATCHING_GPU: "; GPUs of ",
     RefusalReason.TOO_FEW_GPUS: " GPUs; ",
     RefusalReason.NO_HEALTHY_GPU: " has no healthy GPU (",
     RefusalReason.NO_INVENTORY: " has no GPU inventory",
@@ -55,12 +58,19 @@ PHRASES = {
 @pytest.mark.parametrize("reason", [*RefusalReason], ids=lambda reason: reason.value)
 def test_every_refusal_is_explained_in_the_words_that_users_see(reason: RefusalReason) -> None:
     phrase = PHRASES[reason]
-    said_by = [ROOT / "gpushare/placement/explain.py", *(ROOT / "controller").glob("*.py")]
+    said_by = [ROOT / "gpushare/placement/explain.py", *(ROOT / "gpushare/cluster").glob("*.py")]
     assert any(phrase in source.read_text(encoding="utf-8") for source in said_by)
     assert phrase in text("docs/troubleshoot.md")
 
 
-@pytest.mark.parametrize("reason", [refusals.REASON, apply.REASON_UNSCHEDULABLE, apply.REASON_UNREADABLE])
+def reasons() -> list[str]:
+    """Of all Events."""
+    sources = [source for package in ("controller", "deviceplugin") for source in (ROOT / package).rglob("*.py")]
+    constant = re.compile(r'^REASON\w*: Final = "(\w+)"$', flags=re.MULTILINE)
+    return sorted({name for source in sources for name in constant.findall(source.read_text(encoding="utf-8"))})
+
+
+@pytest.mark.parametrize("reason", reasons())
 def test_every_event_is_in_the_operating_and_the_troubleshooting_page(reason: str) -> None:
     assert f"`{reason}`" in text("docs/operate.md")
     assert f"`{reason}`" in text("docs/troubleshoot.md")

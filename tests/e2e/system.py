@@ -1,6 +1,8 @@
 """A running installation on a test cluster, and the questions that tests ask it."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -126,6 +128,20 @@ class System:
         service = self.api.get(f"/api/v1/namespaces/{names.NAMESPACE}/services/{names.CONTROLLER_SERVICE}")
         address, port = service["spec"]["clusterIP"], service["spec"]["ports"][0]["port"]
         return fetch_json(f"http://{address}:{port}{names.EXTENDER_PREFIX}/inspect")
+
+
+def shown_by_inspect(system: System, namespace: str) -> Mapping[str, Mapping[int, int]]:
+    """What `gpushare inspect -o json` prints of a namespace's pods: name -> GPU index -> MiB."""
+    argv = [sys.executable, "-m", "gpushare_cli", "inspect", "-o", "json"]
+    argv += ["--kubeconfig", str(system.cluster.kubeconfig)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return {
+        pod["name"]: {share["index"]: share["usedMiB"] for share in pod["gpus"]}
+        for node in json.loads(done.stdout)["nodes"]
+        for pod in node["pods"]
+        if pod["namespace"] == namespace
+    }
 
 
 def fetch_json(url: str) -> Json:

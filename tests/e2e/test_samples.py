@@ -15,7 +15,7 @@ from tests.e2e.system import Json, System, is_ready
 
 pytestmark = pytest.mark.e2e
 SAMPLES = installation.ROOT / "manifests" / "samples"
-PODS = 3 + 6  # the StatefulSet's replicas, and one of each other sample
+PODS = 3 + 2 + 2 + 10  # the StatefulSets' replicas, and one of each other sample
 
 
 @pytest.fixture
@@ -37,14 +37,20 @@ def test_every_sample_runs_and_sees_exactly_its_gpus(system: System, namespace: 
         2,
         "0=4096M,1=4096M",
     )
+    part = environments["gpu-pod", "cuda-container"]
+    assert part[names.ENV_MPS_THREAD_PERCENTAGE] == "20"
+    seen = {pod: variables[names.ENV_VISIBLE_DEVICES] for (pod, _), variables in environments.items()}
+    assert seen["same-gpu-0"] == seen["same-gpu-1"]
+    assert seen["other-gpus-0"] != seen["other-gpus-1"]
 
 
 def test_kubectl_inspect_gpushare_shows_what_pods_hold(system: System, namespace: str, samples: list[Json]) -> None:
-    total = sum(
-        entry["memoryMiB"] * len(entry["gpus"]) // 1024
+    mib = sum(
+        entry["memoryMiB"] * len(entry["gpus"])
         for pod in samples
         for entry in json.loads(pod["metadata"]["annotations"][names.ANNOTATION_ALLOCATION])["containers"]
     )
+    total = -(-mib // 1024)
     shown = inspect(system)
     capacity = sum(ledger.inventory.total_units for ledger in system.ledgers().values())
     assert f"\n{total}/{capacity} ({100 * total // capacity}%)" in shown

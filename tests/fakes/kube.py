@@ -56,6 +56,7 @@ class FakeKube:
         body: JsonObject | Sequence[JsonObject],
         *,
         kind: PatchKind = PatchKind.MERGE,
+        params: Params | None = None,
         timeout_s: float = 5.0,
     ) -> JsonObject:
         target, change = Target.parse(path), clone(body)

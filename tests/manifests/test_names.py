@@ -42,8 +42,13 @@ def test_all_objects_are_in_the_namespace_of_the_code() -> None:
     namespaces = {each["metadata"].get("namespace", names.NAMESPACE) for each in BASE}
     assert namespaces == {names.NAMESPACE, "kube-system"}
     assert tree.one(BASE, "Namespace", names.NAMESPACE)
-    [elsewhere] = [each for each in BASE if each["metadata"].get("namespace") == "kube-system"]
-    assert elsewhere["roleRef"]["name"] == "extension-apiserver-authentication-reader"
+    elsewhere = [each for each in BASE if each["metadata"].get("namespace") == "kube-system"]
+    roles = {(each["kind"], (each.get("roleRef") or each["metadata"])["name"]) for each in elsewhere}
+    assert roles == {
+        ("RoleBinding", "extension-apiserver-authentication-reader"),
+        ("Role", "gpushare-controller-unhealthy-gpus"),
+        ("RoleBinding", "gpushare-controller-unhealthy-gpus"),
+    }
 
 
 def test_services_lead_to_the_ports_that_are_listened_on() -> None:

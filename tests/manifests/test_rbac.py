@@ -9,7 +9,11 @@ import pytest
 
 from certs.keeper import CertificateKeeper
 from certs.settings import CertSettings
+from controller.disruption import DisruptionWatch
+from controller.state import ClusterState
+from controller.unhealthy import UnhealthyWatch
 from gpushare import names
+from gpushare.dialect import Dialect
 from gpushare.kube.lease import Elector
 from gpushare.runtime.clock import SystemClock
 from tests.fakes.kube import Call, FakeKube
@@ -40,9 +44,14 @@ USED: dict[str, set[Right]] = {
         ("", "/pods", "list", ""),
         ("", "/pods", "watch", ""),
         ("", "/pods", "get", ""),  # a Binding whose reply was lost
-        ("", "/pods", "patch", ""),  # the label that makes the scheduler look again
+        ("", "/pods", "patch", ""),  # the label that makes the scheduler look again; GPUs that are chosen late
+        ("", "/pods", "delete", ""),  # pods that only their owners can mend
         ("", "/pods/binding", "create", ""),
         ("", "/events", "create", ""),
+        ("", "policy/poddisruptionbudgets", "list", ""),  # whom to evict last
+        ("", "policy/poddisruptionbudgets", "watch", ""),
+        (names.UNHEALTHY_NAMESPACE, "/configmaps", "list", ""),  # GPUs that must not be used
+        (names.UNHEALTHY_NAMESPACE, "/configmaps", "watch", ""),
         (OWN, "coordination.k8s.io/leases", "create", ""),
         (OWN, "coordination.k8s.io/leases", "get", names.LEASE),
         (OWN, "coordination.k8s.io/leases", "update", names.LEASE),
@@ -160,7 +169,26 @@ def test_the_election_needs_no_more() -> None:
     assert refused("gpushare-controller", api) == set()
 
 
+def test_the_watches_that_the_controller_can_do_without_need_no_more() -> None:
+    api, stop = FakeKube(), threading.Event()
+    api.close()
+
+    class Once(SystemClock):
+        def wait(self, stop: threading.Event, seconds: float) -> bool:
+            stop.set()
+            return True
+
+    for watch in (
+        DisruptionWatch(api=api, clock=Once()).watch,
+        UnhealthyWatch(api=api, clock=Once(), state=ClusterState(dialect=Dialect())).watch,
+    ):
+        stop.clear()
+        watch.run(stop)
+    assert {call.verb for call in api.calls} == {"list", "watch"}
+    assert refused("gpushare-controller", api) == set()
+
+
 def test_a_call_without_a_right_would_be_seen() -> None:
-    assert not allowed("gpushare-controller", Call("delete", f"/api/v1/namespaces/{OWN}/pods/x"))
+    assert not allowed("gpushare-controller", Call("delete", f"/api/v1/namespaces/{OWN}/secrets/x"))
     assert not allowed("gpushare-webhook", Call("get", f"/api/v1/namespaces/{OWN}/secrets/other"))
     assert allowed("gpushare-controller", Call("create", "/api/v1/namespaces/default/pods/x/binding"))

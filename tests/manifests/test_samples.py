@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
-from gpushare import units
+from gpushare.dialect import Dialect
 from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
 from gpushare.wire import pods
@@ -9,15 +12,28 @@ from tests.builders import make_inventory
 from tests.manifests import tree
 from tests.manifests.tree import MANIFESTS, Json
 
+DIALECT = Dialect(whole_gpus=True)
 SAMPLES = {path.stem: tree.documents(path) for path in sorted((MANIFESTS / "samples").glob("*.yaml"))}
-SEED_IMAGE = "cheyang/gpu-player:v2"
+WHOLE = {path.stem: tree.documents(path) for path in sorted((MANIFESTS / "samples" / "whole-gpus").glob("*.yaml"))}
+QUOTA = [found for path in (MANIFESTS / "samples" / "quota").glob("*.yaml") for found in tree.documents(path)]
+SEED_IMAGES = {
+    "cheyang/gpu-player:v2",
+    "nvcr.io/nvidia/cuda:9.0-devel",
+    "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda10.2",
+}
 
 
 def pod_of(sample: str) -> Json:
-    [found] = SAMPLES[sample]
+    [found] = (SAMPLES | WHOLE)[sample]
     pod = found["spec"]["template"] if found["kind"] == "StatefulSet" else found
     assert isinstance(pod, dict)
     return pod
+
+
+def shape_of(sample: str) -> RequestShape:
+    request = pods.request(pod_of(sample), DIALECT)
+    assert request is not None
+    return request.shape
 
 
 @pytest.mark.parametrize(
@@ -30,26 +46,53 @@ def pod_of(sample: str) -> Json:
         ("two-containers", {"train": (4096, 1), "serve": (2048, 1)}),
         ("gpus-by-annotation", {"main": (3072, 4)}),
         ("gpus-by-label", {"main": (4096, 2)}),
+        ("memory-and-compute", {"main": (2048, 1)}),
+        ("selected", {"main": (2048, 1)}),
+        ("spread", {"main": (2048, 1)}),
+        ("same-gpu", {"main": (2048, 1)}),
+        ("other-gpus", {"main": (2048, 1)}),
     ],
 )
-def test_a_sample_asks_for_what_its_comment_says(sample: str, shares: dict[str, tuple[int, int]]) -> None:
-    request = pods.request(pod_of(sample), units.GIB)
-    assert request is not None
-    asked = {str(each.container): (each.memory_mib, each.gpu_count) for each in request.shape.containers}
+def test_a_sample_asks_for_the_memory_that_its_comment_says(sample: str, shares: dict[str, tuple[int, int]]) -> None:
+    asked = {str(each.container): (each.memory_mib, each.gpu_count) for each in shape_of(sample).containers}
     assert asked == shares
 
 
-def test_every_sample_is_in_the_table_above_and_runs_the_same_image() -> None:
-    assert len(SAMPLES) == 7
-    images = {c["image"].removeprefix("docker.io/") for name in SAMPLES for c in pod_of(name)["spec"]["containers"]}
-    assert images == {SEED_IMAGE}
+def test_samples_ask_in_the_other_ways_that_their_comments_say() -> None:
+    [part] = shape_of("gpu-pod").containers
+    assert (part.memory_percent, part.compute_percent, part.gpu_count) == (20, 20, 1)
+    [beside] = shape_of("memory-and-compute").containers
+    assert beside.compute_percent == 10
+    for sample in WHOLE:
+        [whole] = shape_of(sample).containers
+        assert (whole.whole, whole.gpu_count) == (True, 1)
+    assert str(shape_of("selected").gpus) == "model not K80 and at least 12288 MiB in all"
+    assert str(shape_of("spread").policy) == "Policy.SPREAD"
+    for sample in ("same-gpu", "other-gpus"):
+        affinity = shape_of(sample).affinity
+        assert affinity is not None
+        [selector] = filter(None, [affinity.same, affinity.other])
+        assert selector.matches(pod_of(sample)["metadata"]["labels"]), "of each other"
+
+
+def test_every_sample_is_in_the_tables_above_and_runs_a_known_image() -> None:
+    assert len(SAMPLES) == 13
+    images = {c["image"] for name in SAMPLES | WHOLE for c in pod_of(name)["spec"]["containers"]}
+    assert {image.removeprefix("docker.io/") for image in images} == SEED_IMAGES
 
 
 def test_every_sample_fits_one_simulated_node() -> None:
-    for name in SAMPLES:
-        request = pods.request(pod_of(name), units.GIB)
-        assert request is not None
-        assert isinstance(place(request.shape, NodeLedger(inventory=make_inventory(15, 15, 15, 15))), Placed)
+    for name in SAMPLES | WHOLE:
+        shape = shape_of(name)
+        if shape.affinity is not None:
+            shape = replace(shape, affinity=replace(shape.affinity, first=True))
+        assert isinstance(place(shape, NodeLedger(inventory=make_inventory(15, 15, 15, 15))), Placed)
+
+
+def test_samples_that_are_no_pods_are_kept_apart() -> None:
+    """Whoever applies all samples gets pods, and no rules for a namespace."""
+    assert {found["kind"] for listed in SAMPLES.values() for found in listed} == {"Pod", "StatefulSet"}
+    assert {found["kind"] for found in QUOTA} == {"ResourceQuota", "LimitRange", "PriorityClass"}
 
 
 def test_the_first_sample_of_the_readme_has_twelve_lines() -> None:

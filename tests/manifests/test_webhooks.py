@@ -16,7 +16,9 @@ RESERVED = [
     *sorted(names.RESERVED_ANNOTATIONS),
     *(f"{prefix}main" for prefix in names.RESERVED_PREFIXES),
 ]
-FIXED = [names.ANNOTATION_GPUS, names.ANNOTATION_POLICY, names.ANNOTATION_TOTALS]
+FIXED = [*names.REQUEST_ANNOTATIONS, *names.WEBHOOK_ANNOTATIONS]
+FIXED_LABELS = [names.LABEL_GPU_COUNT, names.NANO_ASSUME]
+OURS = [*names.SHARED_RESOURCES, names.GPU_CORE, names.GPU_COUNT]
 
 
 def webhooks(server: str) -> dict[str, Json]:
@@ -30,12 +32,19 @@ NEW = webhooks("1.30")
 
 
 def called(
-    webhook: str, obj: Json, old: Json | None = None, *, user: str = "tenant", sub: str = "", resource: str = "pods"
+    webhook: str,
+    obj: Json,
+    old: Json | None = None,
+    *,
+    user: str = "tenant",
+    sub: str = "",
+    resource: str = "pods",
+    hooks: Mapping[str, Json] = NEW,
 ) -> bool:
     """Whether the API server calls the webhook: its rule fits and all conditions hold."""
     operation = "CREATE" if old is None else "UPDATE"
     path = f"{resource}/{sub}" if sub else resource
-    if not any(operation in rule["operations"] and path in rule["resources"] for rule in NEW[webhook]["rules"]):
+    if not any(operation in rule["operations"] and path in rule["resources"] for rule in hooks[webhook]["rules"]):
         return False
     request: Json = {
         "operation": operation,
@@ -45,7 +54,7 @@ def called(
     if sub:
         request["subResource"] = sub  # the API server leaves it out where there is none
     variables = {"object": obj, "oldObject": old, "request": request}
-    return all(cel.evaluate(each["expression"], variables) for each in NEW[webhook]["matchConditions"])
+    return all(cel.evaluate(each["expression"], variables) for each in hooks[webhook]["matchConditions"])
 
 
 def pod(
@@ -66,7 +75,7 @@ def asking(resource: str, field: str = "limits") -> Json:
     return {"name": "c", "resources": {field: {"cpu": "1", resource: "3"}}}
 
 
-@pytest.mark.parametrize("resource", [*names.MANAGED_RESOURCES, names.GPU_COUNT])
+@pytest.mark.parametrize("resource", OURS)
 @pytest.mark.parametrize("field", ["limits", "requests"])
 def test_a_pod_that_names_a_managed_resource_needs_the_webhook(resource: str, field: str) -> None:
     for wanted in (pod(asking(resource, field)), pod(init=[{"name": "i"}, asking(resource, field)])):
@@ -82,6 +91,7 @@ def test_a_pod_that_names_a_managed_resource_needs_the_webhook(resource: str, fi
         pod({"name": "c", "resources": {}}),
         pod(asking("memory")),
         pod(asking("nvidia.com/gpu")),
+        pod(asking("nvidia.com/mig-1g.5gb"), init=[asking("nvidia.com/gpu", "requests")]),
         pod(asking("aliyun.com/gpu-mem2"), init=[{"name": "i"}]),
         pod(labels={names.LABEL_GPU_COUNT: "2"}, annotations={names.ANNOTATION_GPUS: "2", RESERVED[0]: "x"}),
     ],
@@ -120,7 +130,7 @@ def test_no_reserved_annotation_changes_unseen(key: str) -> None:
 
 def test_updates_that_leave_bindings_and_requests_alone_do_not_depend_on_the_webhook() -> None:
     bound = dict.fromkeys([*RESERVED, *FIXED], "1")
-    labels = {**MANAGED, names.LABEL_GPU_COUNT: "2"}
+    labels = {**MANAGED, **dict.fromkeys(FIXED_LABELS, "2")}
     before = pod(asking(names.GPU_MEM), annotations=bound, labels=labels)
     for after in (
         before,
@@ -148,12 +158,25 @@ def test_an_annotation_of_a_request_does_not_change_unseen(key: str) -> None:
     assert called("request.gpushare.dev", {"metadata": {"annotations": {key: "2"}}}, sub="binding")
 
 
-def test_a_label_of_a_request_does_not_change_unseen() -> None:
-    counted = pod(labels={**MANAGED, names.LABEL_GPU_COUNT: "2"})
-    assert called("request.gpushare.dev", counted, pod(labels=MANAGED))
-    assert called("request.gpushare.dev", pod(labels=MANAGED), counted)
+@pytest.mark.parametrize("key", FIXED_LABELS)
+def test_a_label_of_a_request_does_not_change_unseen(key: str) -> None:
+    labelled = pod(labels={**MANAGED, key: "2"})
+    assert called("request.gpushare.dev", labelled, pod(labels=MANAGED))
+    assert called("request.gpushare.dev", pod(labels=MANAGED), labelled)
     assert called("request.gpushare.dev", pod(), pod(labels=MANAGED))
-    assert not called("request.gpushare.dev", pod(labels={names.LABEL_GPU_COUNT: "2"}), pod())
+    assert not called("request.gpushare.dev", pod(labels={key: "2"}), pod())
+
+
+def test_what_the_webhook_itself_writes_on_a_new_pod_calls_it_no_second_time() -> None:
+    labels = {**MANAGED, names.NANO_ASSUME: "true"}
+    new = pod(asking(names.GPU_PERCENT), annotations=dict.fromkeys(names.WEBHOOK_ANNOTATIONS, "c"), labels=labels)
+    assert [name for name in NEW if called(name, new)] == ["gpu.gpushare.dev"]
+
+
+def test_a_late_binding_by_the_controller_depends_on_no_webhook() -> None:
+    before, after = pod(labels=MANAGED), pod(labels=MANAGED, annotations=dict.fromkeys(RESERVED, "x"))
+    assert [name for name in NEW if called(name, after, before, user=CONTROLLER)] == []
+    assert [name for name in NEW if called(name, after, before)] == ["binding.gpushare.dev"]
 
 
 @pytest.mark.parametrize("server", SERVERS)

@@ -33,6 +33,15 @@ def documents(path: Path) -> list[Json]:
     return [document for document in yaml.load_all(path.read_text(), _Strict) if document]  # safe: a SafeLoader
 
 
+def is_json_patch(path: Path) -> bool:
+    """Whether the file is one that a kustomization applies by `patchesJson6902`."""
+    beside = path.parent / "kustomization.yaml"
+    if not beside.is_file():
+        return False
+    [kustomization] = documents(beside)
+    return path.name in [patch["path"] for patch in kustomization.get("patchesJson6902", ())]
+
+
 @functools.cache
 def _files(directory: Path) -> tuple[Path, ...]:
     return tuple(sorted(path for path in directory.rglob("*.yaml") if path.name != "kustomization.yaml"))
@@ -55,9 +64,9 @@ def workloads(found: list[Json]) -> Iterator[tuple[str, Json]]:
             yield each["metadata"]["name"], each["spec"]["template"]["spec"]
 
 
-def build(overlay: str, kubectl: Path) -> list[Json]:
+def build(overlay: str, kubectl: Path, manifests: Path = MANIFESTS) -> list[Json]:
     """What `kubectl apply -k` of this kubectl sends."""
-    argv = [str(kubectl), "kustomize", str(MANIFESTS / "overlays" / overlay)]
+    argv = [str(kubectl), "kustomize", str(manifests / "overlays" / overlay)]
     built = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
     return [document for document in yaml.load_all(built.stdout, _Strict) if document]  # safe: a SafeLoader
 

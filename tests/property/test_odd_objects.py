@@ -10,6 +10,7 @@ from controller.state import ClusterState
 from controller.watches import Freshness, NodeSink, PodSink
 from deviceplugin import pods as plugin_pods
 from gpushare import names
+from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
@@ -51,7 +52,13 @@ def an_object(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return maybe(st.fixed_dictionaries({}, optional=fields))
 
 
-quantities = maybe(st.dictionaries(st.sampled_from([names.GPU_MEM, names.GPU_COUNT, "cpu"]), amounts, max_size=2))
+quantities = maybe(
+    st.dictionaries(
+        st.sampled_from([names.GPU_MEM, names.GPU_PERCENT, names.GPU, names.GPU_CORE, names.GPU_COUNT, "cpu"]),
+        amounts,
+        max_size=2,
+    )
+)
 containers = maybe(
     st.lists(
         an_object(
@@ -68,8 +75,8 @@ keys = st.sampled_from(
         *sorted(names.RESERVED_ANNOTATIONS),
         names.PREFIX_DEVICES + "c",
         names.PREFIX_MEMORY + "c",
-        names.ANNOTATION_GPUS,
-        names.ANNOTATION_POLICY,
+        names.PREFIX_NANO_CONTAINER + "c",
+        *names.REQUEST_ANNOTATIONS,
         names.ANNOTATION_TOTALS,
         names.LABEL_RETRY,
         names.LABEL_GPU_COUNT,
@@ -96,9 +103,14 @@ odd_pods = an_object(
 odd_nodes = an_object(
     metadata=an_object(
         name=maybe(st.just("node-a")),
-        annotations=maybe(st.dictionaries(st.just(names.ANNOTATION_INVENTORY), maybe(texts), max_size=1)),
+        annotations=maybe(
+            st.dictionaries(
+                st.sampled_from([names.ANNOTATION_INVENTORY, names.ANNOTATION_CORDON]), maybe(texts), max_size=2
+            )
+        ),
     )
 ).filter(lambda node: isinstance(node, dict))
+DIALECT = Dialect(whole_gpus=True)
 readable = contextlib.suppress(WireError, InvalidRequestError)
 
 
@@ -106,16 +118,25 @@ def negative_index() -> Json:
     return make_pod(node="node-a", annotations={names.ACK_ALLOCATION: '{"-1":{"0":3}}'})
 
 
+def weigh(pod: pods.Pod) -> None:
+    """Ask for everything that is counted."""
+    for read in (pods.needs_gpu, pods.request, pods.is_mutated):
+        with readable:
+            read(pod, DIALECT)
+    with readable:
+        pods.allocation(pod, GIB)
+    with readable:
+        pods.holding(pod, DIALECT, GIB)
+
+
 @given(odd_pods)
 @example(make_pod(node="node-a", annotations={names.ALIYUN_IDX: "9" * 5000}))
 @example(negative_index())
 def test_no_pod_crashes_its_readers(pod: Json) -> None:
-    for read in (pods.ref, pods.node_of, pods.annotations, pods.needs_gpu, pods.holds_gpus):
+    for read in (pods.ref, pods.node_of, pods.annotations, pods.holds_gpus, pods.has_started):
         with readable:
             read(pod)
-    for weigh in (pods.request, pods.allocation, pods.holding):
-        with readable:
-            weigh(pod, GIB)
+    weigh(pod)
     with readable:
         legacy.allocation(pod, make_ref(), make_inventory().node, GIB)
 
@@ -124,7 +145,7 @@ def test_no_pod_crashes_its_readers(pod: Json) -> None:
 @example([make_pod(node="node-a", annotations={names.ALIYUN_IDX: "9" * 5000})], False)
 def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> None:
     clock = SystemClock()
-    state = ClusterState(unit=GIB)
+    state = ClusterState(dialect=DIALECT)
     nodes, sink = NodeSink(state, Freshness(clock)), PodSink(state, Freshness(clock))
     nodes.upsert(nodes.keep(make_node(make_inventory(15))))
     kept = [sink.keep(pod) for pod in found]
@@ -141,7 +162,7 @@ def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> N
 
 @given(st.lists(odd_nodes, max_size=3), st.booleans())
 def test_the_controller_survives_every_node(found: list[Json], listed: bool) -> None:
-    sink = NodeSink(ClusterState(unit=GIB), Freshness(SystemClock()))
+    sink = NodeSink(ClusterState(dialect=DIALECT), Freshness(SystemClock()))
     for node in found:
         with readable:
             inventory.of_node(node)
@@ -157,14 +178,11 @@ def test_the_controller_survives_every_node(found: list[Json], listed: bool) -> 
 
 @given(odd_pods)
 def test_the_plugin_survives_every_pod(pod: Json) -> None:
-    cache = plugin_pods.PodCache()
+    cache = plugin_pods.PodCache(SystemClock())
     kept = plugin_pods.reduce(pod)
     cache.replace([kept])
     cache.upsert(kept)
-    cache.by_name("default", "pod")
     for one in cache.all():
-        for weigh in (pods.request, pods.allocation, pods.holding):
-            with readable:
-                weigh(one, GIB)
+        weigh(one)
     cache.remove(kept)
     assert cache.all() == ()

@@ -1,38 +1,17 @@
 """Placement against a brute-force search on small nodes."""
 
-import itertools
 import random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.model.allocation import Grant, footprint
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement.place import place
-from tests.builders import make_ref
+from tests.builders import make_allocation, make_ref
+from tests.property.brute_force import brute_force, fits, grant, may_use
 from tests.strategies import ledgers, shapes
-
-
-def fits(grants: tuple[Grant, ...], ledger: NodeLedger) -> bool:
-    free = {gpu.uuid: ledger.free_mib(gpu) for gpu in ledger.inventory.gpus}
-    return all(mib <= free[gpu] for gpu, mib in footprint(grants).items())
-
-
-def brute_force(shape: RequestShape, ledger: NodeLedger) -> bool:
-    uuids = [gpu.uuid for gpu in ledger.inventory.gpus]
-    choices = [itertools.combinations(uuids, wish.gpu_count) for wish in shape.containers]
-    return any(
-        fits(
-            tuple(
-                Grant(container=wish.container, kind=wish.kind, gpus=gpus, memory_mib=wish.memory_mib)
-                for wish, gpus in zip(shape.containers, combination, strict=True)
-            ),
-            ledger,
-        )
-        for combination in itertools.product(*choices)
-    )
 
 
 @given(shapes(), ledgers())
@@ -47,10 +26,26 @@ def test_what_is_placed_fits_and_is_what_was_asked(shape: RequestShape, ledger: 
     if isinstance(verdict, Refused):
         assert verdict.reason is not RefusalReason.SEARCH_TOO_LONG
         return
-    assert fits(verdict.grants, ledger)
+    by_uuid = ledger.inventory.by_uuid
+    chosen = [tuple(by_uuid[uuid] for uuid in found.gpus) for found in verdict.grants]
+    assert all(may_use(gpu, shape, ledger) for gpus in chosen for gpu in gpus)
+    parts = [grant(wish, gpus) for wish, gpus in zip(shape.containers, chosen, strict=True)]
+    assert fits(tuple(one for part in parts for one in part), ledger)
     assert 0 <= verdict.score <= 10
-    asked = [(w.container, w.kind, w.memory_mib, w.gpu_count) for w in shape.containers]
-    assert [(g.container, g.kind, g.memory_mib, len(set(g.gpus))) for g in verdict.grants] == asked
+    for wish, found, part in zip(shape.containers, verdict.grants, parts, strict=True):
+        assert (found.container, found.kind, len(set(found.gpus))) == (wish.container, wish.kind, wish.gpu_count)
+        assert found.memory_mib == min(one.memory_mib for one in part)
+        assert (found.compute_percent, found.whole) == (wish.compute_percent, wish.whole)
+
+
+@given(shapes(), ledgers())
+def test_what_is_placed_never_over_commits(shape: RequestShape, ledger: NodeLedger) -> None:
+    verdict = place(shape, ledger)
+    if isinstance(verdict, Placed):
+        after = ledger.with_allocation(make_allocation("new", *verdict.grants))
+        assert set(after.over_committed()) <= set(ledger.over_committed())
+        touched = {uuid for found in verdict.grants for uuid in found.gpus if found.compute_percent}
+        assert not touched & set(after.over_computed())
 
 
 @given(shapes(), ledgers())

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from controller.extender.bind import Binder
 from controller.leadership import Leadership
 from controller.state import ClusterState
+from gpushare.dialect import Dialect
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params, PatchKind
 from gpushare.kube.lease import Elector
 from gpushare.runtime.clock import SystemClock
-from gpushare.units import GIB
 from tests.fakes.kube import FakeKube
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lead"
@@ -49,10 +49,11 @@ class Line:
         body: JsonObject | Sequence[JsonObject],
         *,
         kind: PatchKind = PatchKind.MERGE,
+        params: Params | None = None,
         timeout_s: float = 5.0,
     ) -> JsonObject:
         self._check()
-        return self.api.patch(path, body, kind=kind, timeout_s=timeout_s)
+        return self.api.patch(path, body, kind=kind, params=params, timeout_s=timeout_s)
 
     def delete(self, path: str, body: JsonObject | None = None, *, timeout_s: float = 5.0) -> JsonObject:
         self._check()
@@ -71,7 +72,7 @@ class Replica:
     def __init__(self, api: FakeKube, name: str, *, lease_s: float = 0.6) -> None:
         self.line, self.lost = Line(api), threading.Event()
         clock = SystemClock()
-        self.state = ClusterState(unit=GIB)
+        self.state = ClusterState(dialect=Dialect())
         elector = Elector(
             api=self.line,
             clock=clock,

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from controller import disruption, unhealthy
 from gpushare.cluster import books
+from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
+from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
-from gpushare.units import GIB
 from tests.builders import make_inventory, make_node, make_pod
 from tests.fakes.kube import Call, Delayed, FakeKube, LandsLater
 from tests.integration.controller.replicas import LEASE, Replica, stopping
@@ -46,7 +48,7 @@ def ready(replica: Replica) -> bool:
 
 
 def truth(api: FakeKube) -> books.Books:
-    return books.recompute(api.objects(NODES), api.objects(PODS), GIB)
+    return books.recompute(api.objects(NODES), api.objects(PODS), Dialect())
 
 
 def kept(replica: Replica) -> books.Books:
@@ -60,7 +62,7 @@ def test_one_leads_and_the_other_waits_for_the_lease(api: FakeKube) -> None:
         second.start()
         time.sleep(0.3)
         assert second.leadership.unready() == "this replica of the gpushare controller does not lead"
-        assert api.count("list") == 2
+        assert (api.count("list", "nodes"), api.count("list", "pods")) == (1, 1)
         first.die()
         eventually("second is ready", lambda: ready(second))
 
@@ -118,6 +120,41 @@ def test_a_new_leader_is_not_ready_before_it_has_read_the_cluster(api: FakeKube)
         )
         gate.set()
         eventually("ready", lambda: ready(first))
+
+
+@pytest.mark.parametrize("path", [disruption.V1, unhealthy.PATH])
+def test_a_new_leader_waits_also_for_what_it_may_do_without(api: FakeKube, path: str) -> None:
+    gate = threading.Event()
+    api.fail_next(lambda call: call.path == path, Delayed(gate))
+    first = Replica(api, "first", lease_s=60).start()
+    with stopping([first]):
+        what = f"the gpushare controller has just taken the lead and is still reading {path}"
+        eventually("all else is read", lambda: first.leadership.unready() == what)
+        gate.set()
+        eventually("ready", lambda: ready(first))
+
+
+def test_a_leader_that_must_not_read_budgets_and_marks_works_without_them(api: FakeKube) -> None:
+    optional = {disruption.V1, unhealthy.PATH}
+    api.fail_next(lambda call: call.path in optional, kube.ForbiddenError("forbidden"), times=1000)
+    first = Replica(api, "first", lease_s=60).start()
+    with stopping([first]):
+        eventually("ready", lambda: ready(first))
+        pod = add_pod(api, "p")
+        assert first.binder.bind(bind_args(pod)).error == ""
+
+
+def test_a_leader_knows_the_budgets(api: FakeKube) -> None:
+    collection = disruption.V1.replace("/pod", "/namespaces/team/pod")
+    budget = {"metadata": {"name": "web"}, "spec": {"selector": {}}, "status": {"disruptionsAllowed": 1}}
+    api.seed(collection, budget)
+    first = Replica(api, "first", lease_s=60).start()
+    with stopping([first]):
+        eventually("ready", lambda: ready(first))
+        [found] = first.leadership.disruptions.budgets.all()
+        assert (found.namespace, found.name, found.allowed) == ("team", "web", 1)
+        api.edit(f"{collection}/web", lambda obj: obj["status"].update(disruptionsAllowed=0))
+        eventually("seen", lambda: first.leadership.disruptions.budgets.all()[0].allowed == 0)
 
 
 def test_a_binding_that_lands_while_the_lead_changes_is_in_the_new_leaders_books(api: FakeKube) -> None:

@@ -25,9 +25,10 @@ def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
 
 
 class Plugin:
-    """A registered plugin as the kubelet sees it: one connection, one stream of devices."""
+    """A registered resource as the kubelet sees it: one connection, one stream of devices."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, resource: str) -> None:
+        self.resource = resource
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=(("grpc.use_local_subchannel_pool", 1),))
         self.lists: list[Devices] = []
         self.ended = threading.Event()
@@ -84,16 +85,14 @@ class FakeKubelet:
         self.plugins: list[Plugin] = []
         self.dials_back = True
         self.refuses = ""
+        self.refused: Mapping[str, str] = {}
+        """Resources, and why they are refused."""
         self._server: Any = None
         self._pool: Any = None
 
     @property
     def socket(self) -> Path:
         return self.directory / "kubelet.sock"
-
-    @property
-    def plugin(self) -> Plugin:
-        return self.plugins[-1]
 
     def start(self) -> None:
         """Forgets all plugins and removes their sockets, as a real kubelet does when it starts."""
@@ -125,20 +124,24 @@ class FakeKubelet:
         """What a plugin sees of a kubelet restart on file systems that give a freed inode number to the next file."""
         for plugin in self.plugins:
             plugin.close()
-        (self.directory / "gpushare.sock").unlink()
+        for file in self.directory.glob("gpushare*.sock"):
+            file.unlink()
         os.utime(self.socket)
 
-    def wait_for_devices(self, registrations: int = 1) -> Plugin:
-        wait_until(lambda: len(self.plugins) >= registrations and self.plugins[-1].lists)
-        return self.plugin
+    def of(self, resource: str) -> list[Plugin]:
+        return [plugin for plugin in list(self.plugins) if plugin.resource == resource]
+
+    def wait_for_devices(self, registrations: int = 1, resource: str = "aliyun.com/gpu-mem") -> Plugin:
+        wait_until(lambda: len(found := self.of(resource)) >= registrations and found[-1].lists)
+        return self.of(resource)[-1]
 
     def _register(self, request: Any, context: Any) -> Any:
-        if self.refuses:
+        if problem := self.refuses or self.refused.get(request.resource_name):
             self.registrations.append(request)
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.refuses)
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
         if self.dials_back:
             # Fails the registration if the plugin does not serve yet.
-            self.plugins.append(Plugin(self.directory / request.endpoint))
+            self.plugins.append(Plugin(self.directory / request.endpoint, request.resource_name))
         self.registrations.append(request)
         return api.Empty()
 

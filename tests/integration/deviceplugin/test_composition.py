@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import __main__ as program
+from deviceplugin import parts
 from deviceplugin.nvml import NvmlSource
 from deviceplugin.settings import Settings
 from gpushare.identity import NodeName
@@ -81,12 +82,12 @@ def test_a_pod_starts_on_a_node_that_has_just_come_up(
 
 
 def test_without_a_profile_the_source_is_the_driver() -> None:
-    source = program._source(Settings(node_name="node-a"), NodeName("node-a"), SystemClock())
+    source = parts.source(Settings(node_name="node-a"), NodeName("node-a"), SystemClock())
     assert isinstance(source, NvmlSource)
 
 
 def test_a_watch_that_ends_by_itself_ends_the_process() -> None:
-    part = program._abandoned(lambda _stop: None)
+    part = parts.abandoned(lambda _stop: None)
     with pytest.raises(RuntimeError, match=r"^the watch of pods ended by itself$"):
         part(threading.Event())
 
@@ -97,7 +98,7 @@ def test_a_watch_that_waits_for_the_network_holds_nobody_up() -> None:
     def watch(_stop: threading.Event) -> None:
         release.wait(10.0)
 
-    part = program._abandoned(watch)
+    part = parts.abandoned(watch)
     stop.set()
     part(stop)
     release.set()

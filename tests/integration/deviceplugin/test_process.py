@@ -108,6 +108,33 @@ def test_a_gpu_that_fails_while_the_plugin_runs_is_told_to_the_kubelet(plugins: 
         assert len(plugin.lists[-1]) == 28
 
 
+NAMES = ("aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu")
+
+
+def test_all_resources_register_and_a_gpu_dies_and_comes_back_for_all(plugins: FakeKubelet, directory: Path) -> None:
+    flags = {**arguments(directory), "--whole-gpus": "true"}
+    profile, state = directory / "home" / "profile.yaml", directory / "home" / "registered"
+    with process(flags):
+        found = {name: plugins.wait_for_devices(1, name) for name in NAMES}
+        assert [len(plugin.lists[0]) for plugin in found.values()] == [28, 200, 2]
+        wait_until(state.exists)
+        profile.write_text(profile.read_text() + "faults:\n  - {gpu: 1, kind: lost, recoversAfterPolls: 20}\n")
+        wait_until(lambda: all(len(plugin.lists) >= 3 for plugin in found.values()))
+        for name, plugin in found.items():
+            assert list(plugin.lists[1].values()).count("Unhealthy") == len(plugin.lists[1]) // 2, name
+            assert plugin.lists[2] == plugin.lists[0]
+        (directory / "plugins" / "gpushare-percent.sock").unlink()
+        plugins.wait_for_devices(2, "nano-gpu/gpu-percent")
+        assert len(plugins.registrations) == 4
+
+
+def test_percent_can_be_left_out(plugins: FakeKubelet, directory: Path) -> None:
+    with process({**arguments(directory), "--gpu-percent": "false"}):
+        plugins.wait_for_devices()
+        wait_until((directory / "home" / "registered").exists)
+        assert [request.resource_name for request in plugins.registrations] == ["aliyun.com/gpu-mem"]
+
+
 def test_a_wrong_setting_ends_it_with_a_message() -> None:
     ended = run("--node-name=node-a")
     message = "gpushare-device-plugin: not in a cluster: KUBERNETES_SERVICE_HOST is not set; give --kubeconfig\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import server
+from deviceplugin import resources, server
 from deviceplugin.board import Board
 from deviceplugin.kubelet import KubeletLink
 from gpushare.runtime.clock import SystemClock
@@ -108,7 +108,10 @@ def test_a_refused_registration_is_logged_with_its_reason_and_tried_again(
         kubelet.refuses = ""
         kubelet.wait_for_devices()
     fields = [record.__dict__["gpushare_fields"] for record in caplog.records if record.message == "not registered"]
-    assert fields[0] == {"error": "INVALID_ARGUMENT: requested API version is not supported"}
+    assert fields[0] == {
+        "resource": "aliyun.com/gpu-mem",
+        "error": "INVALID_ARGUMENT: requested API version is not supported",
+    }
 
 
 def test_a_dead_kubelet_that_left_its_socket_is_tried_until_it_is_back(
@@ -182,7 +185,9 @@ def test_it_registers_though_the_inventory_cannot_be_published(kubelet: FakeKube
 def test_a_link_that_is_stopped_before_it_began_does_nothing(directory: Path) -> None:
     stop = threading.Event()
     stop.set()
-    KubeletLink(directory=directory, board=Board(), gate=OpenGate(), clock=SystemClock()).run(stop)
+    KubeletLink(
+        resource=resources.MEMORY, directory=directory, board=Board(), gate=OpenGate(), clock=SystemClock()
+    ).run(stop)
     assert list(directory.iterdir()) == []
 
 
@@ -214,7 +219,9 @@ def test_allocate_answers_also_what_makes_no_sense(
 
 
 def test_a_server_leaves_a_socket_alone_that_another_process_made_in_its_place(directory: Path) -> None:
-    own = server.PluginServer(server.Servicer(board=board_with(), gate=OpenGate()), directory / "gpushare.sock")
+    own = server.PluginServer(
+        server.Servicer(resource=resources.MEMORY, board=board_with(), gate=OpenGate()), directory / "gpushare.sock"
+    )
     own.start()
     assert own.intact()
     (directory / "gpushare.sock").unlink()

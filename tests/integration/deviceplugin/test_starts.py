@@ -2,98 +2,30 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
 import pytest
 
-from deviceplugin import pods
+from deviceplugin import resources
 from deviceplugin.identify import ListerError
 from deviceplugin.podresources import PodResources
 from deviceplugin.pods import PodCache
-from deviceplugin.prestart import Gate
-from deviceplugin.refusals import Refusals
 from gpushare.kube import api as kube
-from gpushare.kube.watch import Reflector
 from gpushare.model.request import ContainerKind
 from gpushare.runtime.clock import SystemClock
-from tests.builders import Json, make_grant, make_inventory
+from tests.builders import make_container, make_grant, make_inventory
 from tests.fakes.kube import FakeKube
-from tests.integration.deviceplugin.fake_kubelet import FakeKubelet, FakePodResources, Plugin, wait_until
-from tests.integration.deviceplugin.running import board_with, running
-from tests.unit.deviceplugin.build import NODE, bound_pod
+from tests.integration.deviceplugin.fake_kubelet import FakeKubelet, FakePodResources, wait_until
+from tests.integration.deviceplugin.node import Node, gate_of, serving
+from tests.integration.deviceplugin.running import running
+from tests.unit.deviceplugin.build import bound_pod
 
 THREE = ("g000", "g001", "g002")
 
 
-@dataclass(kw_only=True)
-class Node:
-    """A node on which pods can be started."""
-
-    plugin: Plugin
-    api: FakeKube
-    cache: PodCache
-    resources: FakePodResources
-    checkpoint: Path
-
-    def bind(self, pod: Json) -> None:
-        self.api.seed(f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}", pod)
-        wait_until(lambda: self.cache.by_uid(pod["metadata"]["uid"]))
-
-    def record(self, *entries: tuple[str, str, tuple[str, ...]]) -> None:
-        """Write the kubelet's checkpoint. Args: UID, container, device IDs."""
-        devices = [
-            {
-                "PodUID": uid,
-                "ContainerName": container,
-                "ResourceName": "aliyun.com/gpu-mem",
-                "DeviceIDs": {"-1": ids},
-                "AllocResp": "",
-            }
-            for uid, container, ids in entries
-        ]
-        document = {"Data": {"PodDeviceEntries": devices, "RegisteredDevices": {}}, "Checksum": 1}
-        self.checkpoint.write_bytes(orjson.dumps(document))
-
-    @property
-    def events(self) -> list[Json]:
-        return self.api.objects("/api/v1/namespaces/default/events")
-
-
-@contextmanager
-def watching(api: FakeKube, cache: PodCache) -> Iterator[None]:
-    reflector = Reflector(
-        api=api, path=pods.PATH, sink=cache, clock=SystemClock(), params=pods.selector(NODE), keep=pods.reduce
-    )
-    stop = threading.Event()
-    thread = threading.Thread(target=reflector.run, args=(stop,))
-    thread.start()
-    yield
-    stop.set()
-    api.close()
-    thread.join(10.0)
-
-
 @pytest.fixture
-def node(kubelet: FakeKubelet, pod_resources: FakePodResources, directory: Path) -> Iterator[Node]:
-    api, cache, clock = FakeKube(), PodCache(), SystemClock()
-    board = board_with(make_inventory(15, 15))
-    checkpoint = directory / "kubelet_internal_checkpoint"
-    gate = Gate(
-        node=NODE,
-        board=board,
-        cache=cache,
-        api=api,
-        lister=PodResources(socket=pod_resources.socket, clock=clock),
-        checkpoint=checkpoint,
-        refusals=Refusals(api=api, clock=clock),
-    )
-    with watching(api, cache), running(directory=directory, board=board, gate=gate):
-        plugin = kubelet.wait_for_devices()
-        made = Node(plugin=plugin, api=api, cache=cache, resources=pod_resources, checkpoint=checkpoint)
-        made.record()
+def node(kubelet: FakeKubelet, pod_resources: FakePodResources) -> Iterator[Node]:
+    with serving(kubelet, pod_resources, resources.MEMORY) as made:
         yield made
 
 
@@ -119,14 +51,15 @@ def test_of_equal_pods_each_is_found_by_its_own_devices(node: Node) -> None:
 
 
 def test_a_refusal_reaches_the_kubelet_and_once_the_author(node: Node) -> None:
-    node.bind(bound_pod(make_grant(0), name="a", annotations={"gpushare.dev/allocation": None}))
+    plain = [make_container("main", 3)]
+    node.bind(bound_pod(make_grant(0), name="a", annotations={"gpushare.dev/allocation": None}, containers=plain))
     node.resources.hold("a", *THREE)
     node.record(("uid-a", "main", THREE))
     answers = {node.plugin.start(*THREE) for _ in range(5)}
     message = (
-        "pod default/a was never given a GPU by gpushare-controller: it was scheduled by gpushare-scheduler; delete the"
-        " pod and create it again without spec.nodeName and with the scheduler gpushare-scheduler (gpushare-webhook"
-        " sets it when it is running)"
+        "pod default/a was never given a GPU by gpushare-controller: it was scheduled by gpushare-scheduler, and"
+        " gpushare-webhook did not change it; delete the pod and create it again without spec.nodeName while"
+        " gpushare-webhook is running, which gives it the scheduler gpushare-scheduler"
     )
     assert answers == {f"FAILED_PRECONDITION: {message}"}
     (event,) = node.events
@@ -147,19 +80,11 @@ def test_an_event_that_cannot_be_posted_changes_nothing(node: Node) -> None:
 def test_a_pod_that_the_watch_has_not_told_yet_is_read_once(
     kubelet: FakeKubelet, pod_resources: FakePodResources, directory: Path
 ) -> None:
-    api, clock, board = FakeKube(), SystemClock(), board_with(make_inventory(15))
+    api, clock = FakeKube(), SystemClock()
     api.seed("/api/v1/namespaces/default/pods/a", bound_pod(make_grant(0), name="a"))
-    gate = Gate(
-        node=NODE,
-        board=board,
-        cache=PodCache(),
-        api=api,
-        lister=PodResources(socket=pod_resources.socket, clock=clock),
-        checkpoint=directory / "kubelet_internal_checkpoint",
-        refusals=Refusals(api=api, clock=clock),
-    )
+    gate = gate_of(api, PodCache(clock), pod_resources.socket, directory, clock, make_inventory(15))
     pod_resources.hold("a", *THREE)
-    with running(directory=directory, board=board, gate=gate):
+    with running(directory=directory, board=gate.board, gate=gate):
         assert kubelet.wait_for_devices().start(*THREE) == ""
     assert [call.verb for call in api.calls] == ["get"]
 
@@ -214,11 +139,11 @@ def test_a_kubelet_that_is_slow_to_answer_holds_nobody_longer_than_he_wants(pod_
     pod_resources.hold("a", *THREE)
     lister = PodResources(socket=pod_resources.socket, clock=SystemClock())
     found: list[int] = []
-    patient = threading.Thread(target=lambda: found.append(len(lister.list(10.0))))
+    patient = threading.Thread(target=lambda: found.append(len(lister.list(resources.MEMORY, 10.0))))
     patient.start()
     wait_until(lambda: pod_resources.calls)
     with pytest.raises(ListerError) as caught:
-        lister.list(0.05)
+        lister.list(resources.MEMORY, 0.05)
     assert str(caught.value) == (
         f"the kubelet's PodResources API at {pod_resources.socket} does not answer (earlier calls still wait for an"
         " answer); the kubelet will try again"
@@ -226,4 +151,4 @@ def test_a_kubelet_that_is_slow_to_answer_holds_nobody_longer_than_he_wants(pod_
     patient.join(10.0)
     assert found == [1]
     with pytest.raises(ListerError, match="DEADLINE_EXCEEDED"):
-        lister.list(0.05)
+        lister.list(resources.MEMORY, 0.05)

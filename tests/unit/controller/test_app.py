@@ -1,11 +1,16 @@
 """The extender over HTTP."""
 
+from dataclasses import replace
+
 import orjson
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from werkzeug.exceptions import ClientDisconnected
 
-from tests.builders import make_container, make_pod
+from gpushare.cluster.records import Bound
+from gpushare.dialect import Dialect
+from gpushare.kube.api import JsonObject
+from tests.builders import make_allocation, make_container, make_grant, make_pod
 from tests.fakes.kube import LandsLater
 from tests.unit.controller.world import World, uid_of
 
@@ -159,6 +164,62 @@ def test_a_broken_upload_is_answered_with_200(world: World, monkeypatch: pytest.
     assert (response.status_code, response.json) == (200, {"Error": "the body: the connection ended early"})
 
 
+def test_the_paths_of_nano_gpu_answer_the_same(world: World) -> None:
+    pod = world.add_pod(3)
+    meta = pod["metadata"]
+    args = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": uid_of(pod), "Node": "node-a"}
+    nodes = {"Pod": pod, "NodeNames": NODES}
+    victims = {"Pod": pod, "NodeNameToMetaVictims": {"node-a": {"Pods": [{"UID": "u"}]}}}
+
+    def post(path: str, body: object) -> object:
+        response = world.client().post(path, data=orjson.dumps(body))
+        assert response.status_code == 200
+        return orjson.loads(response.data)
+
+    for ours, nanos, body in (
+        ("filter", "filter", nodes),
+        ("prioritize", "priorities", nodes),
+        ("preempt", "preempt", victims),
+        ("bind", "bind", args),
+    ):
+        assert post(f"/scheduler/{nanos}", body) == post(f"/gpushare-scheduler/{ours}", body)
+    assert world.held_by(pod) is not None
+
+
+def test_scores_are_in_the_range_of_an_extender(world: World) -> None:
+    world.bind(world.add_pod(9))
+    scores = world.client().post(
+        "/scheduler/priorities", data=orjson.dumps({"Pod": world.add_pod(1), "NodeNames": [*NODES, "node-x"]})
+    )
+    assert all(0 <= each["Score"] <= 10 for each in orjson.loads(scores.data))
+
+
+def test_a_member_of_a_group_fits_only_beside_the_others(world: World) -> None:
+    def member(gib: int) -> JsonObject:
+        return world.add_pod(gib, labels={"app": "web"}, annotations={"gpushare.dev/same-gpu-as": "app=web"})
+
+    first, second, third = member(3), member(8), member(7)
+    assert world.post("filter", {"Pod": first, "NodeNames": NODES})["NodeNames"] == NODES
+    world.bind(first)
+    world.see()
+    assert world.post("filter", {"Pod": second, "NodeNames": NODES})["NodeNames"] == []
+    assert world.post("filter", {"Pod": third, "NodeNames": NODES})["NodeNames"] == ["node-a"]
+    assert {each["Host"]: each["Score"] for each in world.post("prioritize", {"Pod": third, "NodeNames": NODES})}[
+        "node-b"
+    ] == 0
+
+
+def test_whole_gpus_are_none_of_the_extenders_business_unless_they_are_this_projects(world: World) -> None:
+    pod = make_pod({"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}})
+    assert world.post("filter", {"Pod": pod, "NodeNames": ["x"]})["NodeNames"] == ["x"]
+    world.start_controller(Dialect(whole_gpus=True))
+    world.list_all()
+    world.bind(world.add_pod(1))
+    world.bind(world.add_pod(10))
+    answer = world.post("filter", {"Pod": pod, "NodeNames": [*NODES, "x"]})
+    assert answer["NodeNames"] == ["node-b"]
+
+
 def test_inspect_shows_the_books(world: World) -> None:
     world.bind(world.add_pod(3))
     client = world.client()
@@ -226,3 +287,11 @@ def test_over_committed_memory_is_a_metric(world: World) -> None:
     assert (
         'gpushare_gpu_over_committed_bytes{gpu="GPU-0",node="node-a"} 5.36870912e+09' in world.metrics.page().decode()
     )
+
+
+def test_over_committed_compute_is_a_metric(world: World) -> None:
+    world.metrics.watch(world.state, {})
+    for name in ("a", "b"):
+        allocation = make_allocation(name, replace(make_grant(0), compute_percent=60))
+        world.state.upsert_pod(Bound(ref=allocation.pod, node=allocation.node, allocation=allocation))
+    assert 'gpushare_gpu_over_committed_percent{gpu="GPU-0",node="node-a"} 20.0' in world.metrics.page().decode()

@@ -1,5 +1,8 @@
 """One Binding binds a pod with its GPUs; doing it again changes nothing."""
 
+from dataclasses import replace
+
+import orjson
 import pytest
 
 from controller.extender.bind import Outcome
@@ -32,6 +35,35 @@ def test_a_bind_is_one_request_that_carries_the_choice(world: World) -> None:
     assert "devices.gpushare.dev/c1" not in annotations
     assert annotations[names.ALIYUN_ASSUME_TIME] == "1767226600000000000"
     assert world.api.read(path_of(pod))["spec"]["nodeName"] == "node-a"
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_other_systems_annotations_count_containers_as_the_pod_has_them(world: World, seen: bool) -> None:
+    pod = world.add_pod(0, 6, 7)
+    if seen:
+        world.see()
+    world.bind(pod)
+    annotations = world.api.read(path_of(pod))["metadata"]["annotations"]
+    on = {container: annotations[names.PREFIX_INDEX + container] for container in ("c1", "c2")}
+    assert orjson.loads(annotations[names.ACK_ALLOCATION]) == {"1": {on["c1"]: 6}, "2": {on["c2"]: 7}}
+
+
+def test_labels_are_known_from_the_choice_on(world: World) -> None:
+    pod = world.add_pod(3, labels={"app": "web"})
+    world.bind(pod)
+    [held] = world.ledger().allocations.values()
+    assert held.labels == {"app": "web"}
+
+
+def test_a_pod_of_which_nothing_is_left_to_give_is_refused(world: World) -> None:
+    pod = world.add_pod(3)
+    world.see()
+    record = world.state.pending(uid_of(pod))
+    assert record is not None
+    world.state.upsert_pod(replace(record, shape=None, request=None))
+    answer = world.bind(pod)
+    assert answer.outcome is Outcome.INVALID
+    assert answer.error == f"pod team/{pod['metadata']['name']} asks for no GPU; let kube-scheduler bind it"
 
 
 def test_the_memory_is_held_from_the_choice_on(world: World) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller import state
+from controller import changelog, state
 from controller.boards import Boards
 from controller.state import AlreadyBound, Reserved
 from gpushare.identity import NodeName
@@ -93,7 +93,7 @@ def test_one_container_is_placed_although_the_books_never_rest(
 
 
 def test_names_of_nodes_that_are_gone_are_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "MAX_GONE", 3)
+    monkeypatch.setattr(changelog, "MAX_GONE", 3)
     shape = make_shape(3)
     kept = world.boards.answers(shape)
     for i in range(10):
@@ -103,7 +103,7 @@ def test_names_of_nodes_that_are_gone_are_forgotten(world: World, monkeypatch: p
             assert "new-2" in world.boards.answers(shape)
         world.api.vanish(f"/api/v1/nodes/new-{i}")
         world.see()
-    assert len(world.state._changes) == 2 + 3
+    assert len(world.state._mirror.log) == 2 + 3
     assert set(world.boards.answers(shape)) == {"node-a", "node-b"}
     assert kept is world.boards.answers(shape)
     assert set(Boards(world.state, world.clock).answers(shape)) == {"node-a", "node-b"}

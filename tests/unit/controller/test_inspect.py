@@ -1,5 +1,6 @@
 from controller.extender import inspect
-from gpushare.identity import NodeName, by_index
+from gpushare.identity import ContainerName, GpuUuid, NodeName, by_index
+from gpushare.model.allocation import Grant
 from gpushare.model.ledger import NodeLedger
 from gpushare.units import MemoryUnit
 from tests.builders import make_allocation, make_grant, make_inventory
@@ -69,3 +70,10 @@ def test_use_is_rounded_up_and_size_down_in_a_coarse_unit() -> None:
     ledger = NodeLedger.of(inventory, [make_allocation("p", make_grant(0, gib=5))])
     device = inspect.report({NodeName("node-a"): ledger})["nodes"][0]["devs"][0]
     assert (device["totalGPU"], device["usedGPU"]) == (3, 2)
+
+
+def test_a_gpu_that_a_pod_has_for_itself_is_used_up() -> None:
+    grown = Grant(container=ContainerName("c"), gpus=(GpuUuid("GPU-0"),), memory_mib=14 * 1024, whole=True)
+    ledger = NodeLedger.of(make_inventory(15, 7), [make_allocation("whole", grown)])
+    [node] = inspect.report({NodeName("node-a"): ledger})["nodes"]
+    assert (node["usedGPU"], node["devs"][0]["usedGPU"], node["devs"][0]["pods"][0]["usedGPU"]) == (15, 15, 15)

@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
+from controller.unhealthy import PATH as CONFIG_MAPS
 from gpushare import names
 from gpushare.cluster import books
 from gpushare.identity import NodeName
@@ -13,7 +14,8 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from tests.fakes.kube import Call, Fault, LandsLater
-from tests.unit.controller.world import PODS, World, path_of
+from tests.unit.controller.strange import REPLICA_SET, add_stray
+from tests.unit.controller.world import NODES, PODS, World, path_of
 
 NODE_NAMES = ["node-a", "node-b"]
 faults = st.sampled_from(
@@ -37,6 +39,10 @@ def is_binding(call: Call) -> bool:
     return call.path.endswith("/binding")
 
 
+def is_late_binding(call: Call) -> bool:
+    return call.verb == "patch" and names.ANNOTATION_LATE in call.body["metadata"].get("annotations", {})
+
+
 class Cluster(RuleBasedStateMachine):
     """Two small nodes, a controller that may be restarted, and an API server that loses and delays requests."""
 
@@ -46,6 +52,8 @@ class Cluster(RuleBasedStateMachine):
     def start(self, checks_uid: bool) -> Any:
         self.world = World()
         self.world.api.binding_checks_uid = checks_uid
+        for node in NODE_NAMES:
+            self.world.api.seed(CONFIG_MAPS, {"metadata": {"name": f"{names.PREFIX_UNHEALTHY}{node}"}})
         self.world.add_node("node-a", 6)
         self.world.add_node("node-b", 4, 5)
         self.world.list_all()
@@ -80,6 +88,37 @@ class Cluster(RuleBasedStateMachine):
     def schedule_while_another_is_on_its_way(self, pod: JsonObject, other: JsonObject, node: str) -> None:
         self.schedule(pod, node, LandsLater(), unread=False, see=True)
         self.schedule(other, node, None, unread=False, see=False)
+
+    @rule(target=pods, gib=st.sampled_from([[4], [3], [2, 2]]), node=st.sampled_from(NODE_NAMES), mutated=st.booleans())
+    def arrive(self, gib: list[int], node: str, mutated: bool) -> JsonObject:
+        """A pod gets to a node past the scheduler."""
+        return add_stray(self.world, *gib, node=node, mutated=mutated, owner=REPLICA_SET)
+
+    @rule(fault=faults, unread=st.booleans(), see=st.booleans())
+    def care_for_strays(self, fault: Fault | None, unread: bool, see: bool) -> None:
+        """Pods on nodes are given GPUs there, or deleted."""
+        if see:
+            self.world.see()
+        if fault is not None:
+            self.world.api.fail_next(is_late_binding, fault)
+        if unread:
+            tried = sum(map(is_late_binding, self.world.api.calls))
+            self.world.api.fail_next(
+                lambda call: call.verb == "get" and sum(map(is_late_binding, self.world.api.calls)) > tried,
+                "lost-request",
+            )
+        self.world.reconciler.tick()
+        self.world.api.calm()
+
+    @rule(node=st.sampled_from(NODE_NAMES), gpus=st.sampled_from(["", "0", "0,1", "1,x", "7"]))
+    def call_unhealthy(self, node: str, gpus: str) -> None:
+        path = f"{CONFIG_MAPS}/{names.PREFIX_UNHEALTHY}{node}"
+        self.world.api.edit(path, lambda found: found.update(data={names.UNHEALTHY_KEY: gpus}))
+
+    @rule(node=st.sampled_from(NODE_NAMES), gpus=st.sampled_from(["", "0", "GPU-1", "0, 1"]))
+    def cordon(self, node: str, gpus: str) -> None:
+        mark = {names.ANNOTATION_CORDON: gpus}
+        self.world.api.edit(f"{NODES}/{node}", lambda found: found["metadata"]["annotations"].update(mark))
 
     @rule(pod=pods)
     def finish(self, pod: JsonObject) -> None:
@@ -143,6 +182,7 @@ class Cluster(RuleBasedStateMachine):
             for name, allocations in reserved.items():
                 for held in allocations:
                     assert self.world.state.pending(held.pod.uid) is None
+                    assert held.pod.uid not in {stray.ref.uid for stray in self.world.state.strays()}
                     expected[name] = expected[name].with_allocation(held)
             assert books.differences(expected, ledgers) == []
 
@@ -156,8 +196,15 @@ class Cluster(RuleBasedStateMachine):
     def every_bound_pod_has_its_gpus(self) -> None:
         if hasattr(self, "world"):
             for pod in self.world.api.objects(PODS):
-                if pod["spec"].get("nodeName"):
+                if pod["spec"].get("nodeName") and not pod["metadata"]["name"].startswith("stray"):
                     assert names.ANNOTATION_ALLOCATION in pod["metadata"]["annotations"]
+
+    @invariant()
+    def only_pods_for_which_it_helps_are_bound_late(self) -> None:
+        if hasattr(self, "world"):
+            for pod in self.world.api.objects(PODS):
+                if names.ANNOTATION_LATE in pod["metadata"].get("annotations", {}):
+                    assert all("env" in container for container in pod["spec"]["containers"])
 
     def on_node(self, pod: JsonObject) -> NodeName | None:
         for found in self.world.api.objects(PODS):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from controller.reconcile import loop
+from controller.reconcile.waiting import MAX_ACTIONS
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
@@ -67,12 +67,12 @@ def test_a_pod_made_anew_is_not_nudged_for_its_predecessor(world: World) -> None
 
 
 def test_only_so_many_pods_are_cared_for_in_one_tick(world: World) -> None:
-    for _ in range(loop.MAX_ACTIONS + 5):
+    for _ in range(MAX_ACTIONS + 5):
         waiting(world, 11)
     world.reconciler.tick()
-    assert len(said(world)) == loop.MAX_ACTIONS
+    assert len(said(world)) == MAX_ACTIONS
     world.reconciler.tick()
-    assert len(said(world)) == loop.MAX_ACTIONS + 5
+    assert len(said(world)) == MAX_ACTIONS + 5
 
 
 def test_an_event_that_cannot_be_posted_is_only_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:

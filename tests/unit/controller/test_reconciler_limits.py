@@ -2,7 +2,8 @@
 
 import pytest
 
-from controller.reconcile import doubts, loop
+from controller.reconcile import doubts
+from controller.reconcile import waiting as chores
 from gpushare.identity import NodeName
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Refused
@@ -31,17 +32,17 @@ def test_many_kinds_of_waiting_pods_take_turns_and_leave_the_schedulers_cache_al
         return snapshot(shape)
 
     monkeypatch.setattr(world.reconciler.boards, "snapshot", counting)
-    kinds = range(20, 20 + 3 * loop.MAX_KINDS)
+    kinds = range(20, 20 + 3 * chores.MAX_KINDS)
     for gib in kinds:
         waiting(world, gib)
     kept = world.boards.answers(make_shape(1))
     for tick in (1, 2, 3):
         world.reconciler.tick()
-        assert len(asked) == tick * loop.MAX_KINDS
+        assert len(asked) == tick * chores.MAX_KINDS
     assert sorted(asked) == list(kinds)
     assert world.boards.answers(make_shape(1)) is kept
     world.reconciler.tick()
-    assert len(asked) == 4 * loop.MAX_KINDS
+    assert len(asked) == 4 * chores.MAX_KINDS
 
 
 def test_judging_stops_when_its_time_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +51,7 @@ def test_judging_stops_when_its_time_is_over(world: World, monkeypatch: pytest.M
     snapshot = world.reconciler.boards.snapshot
 
     def slow(shape: RequestShape) -> Answers:
-        world.clock.at += loop.JUDGE_S / 2
+        world.clock.at += chores.JUDGE_S / 2
         return snapshot(shape)
 
     monkeypatch.setattr(world.reconciler.boards, "snapshot", slow)

@@ -5,6 +5,7 @@ import pytest
 from gpushare import names
 from gpushare.cluster import records
 from gpushare.cluster.records import Bound, Pending, Problem
+from gpushare.dialect import Dialect
 from gpushare.errors import WireError
 from gpushare.model.allocation import footprint
 from gpushare.model.request import ContainerKind
@@ -12,6 +13,7 @@ from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import allocation as allocation_wire
 from tests.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod, make_ref
 
+DIALECT = Dialect()
 ALLOCATION = make_allocation("pod", make_grant(0))
 WRITTEN = {names.ANNOTATION_ALLOCATION: allocation_wire.encode(ALLOCATION)}
 
@@ -22,11 +24,11 @@ def bound_pod(**annotations: str) -> dict[str, Any]:
 
 def test_a_pod_that_asks_for_no_gpu_leaves_no_trace_whatever_it_carries() -> None:
     plain = make_pod(make_container(), node="node-a", annotations=WRITTEN)
-    assert records.pod_record(plain, GIB) is None
+    assert records.pod_record(plain, DIALECT) is None
 
 
 def test_an_unbound_pod_is_kept_with_what_it_asks_for() -> None:
-    record = records.pod_record(make_pod(labels={names.LABEL_RETRY: "4"}), GIB)
+    record = records.pod_record(make_pod(labels={names.LABEL_RETRY: "4"}), DIALECT)
     assert isinstance(record, Pending)
     assert record.shape is not None
     assert record.shape.containers[0].memory_mib == 3072
@@ -34,7 +36,7 @@ def test_an_unbound_pod_is_kept_with_what_it_asks_for() -> None:
 
 
 def test_an_unbound_pod_that_asks_for_nonsense_is_kept_with_the_reason() -> None:
-    record = records.pod_record(make_pod(make_container(gpu_mem="1.5")), GIB)
+    record = records.pod_record(make_pod(make_container(gpu_mem="1.5")), DIALECT)
     assert record == Pending(
         ref=make_ref(),
         shape=None,
@@ -55,32 +57,36 @@ def test_an_unbound_pod_that_asks_for_nonsense_is_kept_with_the_reason() -> None
 def test_the_schedulers_mark_is_read(condition: dict[str, str], expected: bool) -> None:
     pod = make_pod()
     pod["status"]["conditions"] = [condition]
-    record = records.pod_record(pod, GIB)
+    record = records.pod_record(pod, DIALECT)
     assert isinstance(record, Pending)
     assert record.unschedulable is expected
 
 
 def test_a_bound_pod_is_kept_with_what_it_holds() -> None:
-    record = records.pod_record(make_pod(node="node-a", annotations=WRITTEN), GIB)
+    record = records.pod_record(make_pod(node="node-a", annotations=WRITTEN), DIALECT)
     assert record == Bound(ref=make_ref(), node=ALLOCATION.node, allocation=ALLOCATION)
     assert records.held(record, GIB) == ALLOCATION
 
 
 def test_a_finished_pod_holds_nothing() -> None:
-    record = records.pod_record(make_pod(node="node-a", annotations=WRITTEN, phase="Succeeded"), GIB)
+    record = records.pod_record(make_pod(node="node-a", annotations=WRITTEN, phase="Succeeded"), DIALECT)
     assert record == Bound(ref=make_ref(), node=ALLOCATION.node)
 
 
 def test_a_pod_whose_deletion_was_asked_for_still_holds_its_memory() -> None:
     pod = make_pod(node="node-a", annotations=WRITTEN, phase="Running")
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    record = records.pod_record(pod, GIB)
+    record = records.pod_record(pod, DIALECT)
     assert isinstance(record, Bound)
     assert record.allocation == ALLOCATION
 
 
-def test_a_bound_pod_without_allocation_holds_nothing() -> None:
-    assert records.pod_record(make_pod(node="node-a"), GIB) == Bound(ref=make_ref(), node=ALLOCATION.node)
+def test_a_bound_pod_without_allocation_holds_nothing_but_waits_for_gpus() -> None:
+    record = records.pod_record(make_pod(node="node-a"), DIALECT)
+    assert isinstance(record, Bound)
+    assert (record.allocation, record.problem, records.held(record, GIB)) == (None, "", None)
+    assert record.late is not None
+    assert (record.late.mutated, record.late.started, record.late.owner) == (False, False, "")
 
 
 @pytest.mark.parametrize(
@@ -90,8 +96,8 @@ def test_a_bound_pod_without_allocation_holds_nothing() -> None:
         ("[]", "annotation gpushare.dev/allocation: expected a JSON object, found list"),
         ("{}", "annotation gpushare.dev/allocation: field 'version' must be a whole number, 0 or more, found None"),
         (
-            '{"version":2,"minReader":2}',
-            "annotation gpushare.dev/allocation: version 2 (readable from version 2), this program reads version 1;"
+            '{"version":3,"minReader":3}',
+            "annotation gpushare.dev/allocation: version 3 (readable from version 3), this program reads version 2;"
             " upgrade it",
         ),
         (
@@ -106,7 +112,7 @@ def test_a_bound_pod_without_allocation_holds_nothing() -> None:
 )
 def test_an_allocation_that_cannot_be_read_is_remembered_with_the_reason(annotation: str, problem: str) -> None:
     pod = make_pod(node="node-a", annotations={names.ANNOTATION_ALLOCATION: annotation})
-    record = records.pod_record(pod, GIB)
+    record = records.pod_record(pod, DIALECT)
     why = f"{problem}; and annotation devices.gpushare.dev/main: expected UUIDs of different GPUs, found None"
     assert record == Bound(ref=make_ref(), node=ALLOCATION.node, problem=why)
     with pytest.raises(WireError, match="annotation "):
@@ -114,7 +120,7 @@ def test_an_allocation_that_cannot_be_read_is_remembered_with_the_reason(annotat
     assert records.all_held([record], GIB) == ([], {make_ref(): Problem(why=why, counted=False)})
 
 
-@pytest.mark.parametrize("annotation", ["garbage", '{"version":2,"minReader":2}'])
+@pytest.mark.parametrize("annotation", ["garbage", '{"version":3,"minReader":3}'])
 def test_an_allocation_that_cannot_be_read_is_counted_from_the_other_annotations(annotation: str) -> None:
     """Kinds are not told there, so the init container's share is added and not compared."""
     written = allocation_wire.binding_annotations(
@@ -128,10 +134,10 @@ def test_an_allocation_that_cannot_be_read_is_counted_from_the_other_annotations
         node="node-a",
         annotations={**written, names.ANNOTATION_ALLOCATION: annotation},
     )
-    record = records.pod_record(pod, GIB)
+    record = records.pod_record(pod, DIALECT)
     assert isinstance(record, Bound)
     (held,), problems = records.all_held([record], GIB)
-    assert footprint(held.grants) == {"GPU-0": 7 * 1024, "GPU-1": 4 * 1024}
+    assert {gpu: hold.memory_mib for gpu, hold in footprint(held.grants).items()} == {"GPU-0": 7168, "GPU-1": 4096}
     assert problems == {make_ref(): Problem(why=record.problem, counted=True)}
     assert record.problem.startswith("annotation gpushare.dev/allocation: ")
 
@@ -153,14 +159,14 @@ def test_an_allocation_that_cannot_be_read_is_counted_from_the_other_annotations
 )
 def test_other_annotations_that_cannot_be_read_either_are_named(change: dict[str, str], problem: str) -> None:
     written = {**allocation_wire.binding_annotations(ALLOCATION, make_inventory(15), 1), **change}
-    record = records.pod_record(bound_pod(**{**written, names.ANNOTATION_ALLOCATION: "[]"}), GIB)
+    record = records.pod_record(bound_pod(**{**written, names.ANNOTATION_ALLOCATION: "[]"}), DIALECT)
     assert isinstance(record, Bound)
     unread = "annotation gpushare.dev/allocation: expected a JSON object, found list"
     assert (record.allocation, record.problem) == (None, f"{unread}; and annotation {problem}")
 
 
 def test_a_pod_of_another_system_is_counted_in_its_nodes_unit() -> None:
-    record = records.pod_record(bound_pod(**{names.ALIYUN_IDX: "1"}), GIB)
+    record = records.pod_record(bound_pod(**{names.ALIYUN_IDX: "1"}), DIALECT)
     assert isinstance(record, Bound)
     held = records.held(record, MemoryUnit(256))
     assert held is not None
@@ -168,7 +174,7 @@ def test_a_pod_of_another_system_is_counted_in_its_nodes_unit() -> None:
 
 
 def test_a_pod_of_ack_is_counted() -> None:
-    record = records.pod_record(bound_pod(**{names.ACK_ALLOCATION: '{"0":{"1":3}}'}), GIB)
+    record = records.pod_record(bound_pod(**{names.ACK_ALLOCATION: '{"0":{"1":3}}'}), DIALECT)
     assert isinstance(record, Bound)
     held = records.held(record, GIB)
     assert held is not None
@@ -176,7 +182,7 @@ def test_a_pod_of_ack_is_counted() -> None:
 
 
 def test_a_pod_of_another_system_that_cannot_be_read_is_a_problem() -> None:
-    record = records.pod_record(bound_pod(**{names.ALIYUN_IDX: "first"}), GIB)
+    record = records.pod_record(bound_pod(**{names.ALIYUN_IDX: "first"}), DIALECT)
     assert isinstance(record, Bound)
     problem = "annotation ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found 'first'"
     assert records.all_held([record], GIB) == ([], {make_ref(): Problem(why=problem, counted=False)})

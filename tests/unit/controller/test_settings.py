@@ -29,6 +29,7 @@ def test_the_promised_defaults() -> None:
     settings = load()
     assert (settings.bind_address, settings.port, settings.threads) == ("0.0.0.0", 12345, 32)
     assert (settings.memory_unit, settings.gpu_policy) == (GIB, Policy.BINPACK)
+    assert settings.whole_gpus is False
     assert (settings.namespace, settings.lease) == ("gpushare-system", "gpushare-controller")
     assert (settings.lease_seconds, settings.renew_seconds, settings.retry_seconds) == (15.0, 10.0, 2.0)
     assert (settings.bind_seconds, settings.in_doubt_seconds) == (2.0, 120.0)
@@ -37,6 +38,8 @@ def test_the_promised_defaults() -> None:
 def test_flags_win_over_the_environment() -> None:
     found = load("--memory-unit", "256MiB", GPUSHARE_MEMORY_UNIT="MiB", GPUSHARE_GPU_POLICY="spread")
     assert load("--threads", "8").threads == 8
+    assert load("--whole-gpus", "false", GPUSHARE_WHOLE_GPUS="true").whole_gpus is False
+    assert load(GPUSHARE_WHOLE_GPUS="true").whole_gpus is True
     assert (found.memory_unit, found.gpu_policy) == (MemoryUnit(256), Policy.SPREAD)
 
 
@@ -50,6 +53,7 @@ def test_flags_win_over_the_environment() -> None:
             ["--memory-unit", "2 apples"],
             "--memory-unit='2 apples': memory unit '2 apples': write GiB, MiB or a multiple such as 256MiB",
         ),
+        (["--whole-gpus", "some"], "--whole-gpus='some': write true or false"),
         (["--gpu-policy", "best"], "--gpu-policy='best': write binpack or spread"),
         (["--lease-seconds", "-1"], "--lease-seconds='-1': write a number above 0"),
         (["--lease-seconds", "0.9"], "--lease-seconds='0.9': write at least 1; a Lease counts whole seconds"),

@@ -177,7 +177,7 @@ def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -
 
 def test_memory_whose_allocation_cannot_be_read_is_not_given_twice(world: World) -> None:
     """As after a roll-back to a version that cannot read what its successor wrote."""
-    newer = {names.ANNOTATION_ALLOCATION: '{"version":2,"minReader":2}'}
+    newer = {names.ANNOTATION_ALLOCATION: '{"version":3,"minReader":3}'}
     for gib in (9, 9):
         pod = world.add_pod(gib)
         assert world.bind(pod).error == ""

@@ -11,14 +11,19 @@ import orjson
 from flask.testing import FlaskClient
 
 from controller.boards import Boards
+from controller.disruption import Budgets
 from controller.extender.app import Services, create_app
 from controller.extender.bind import Answer, Binder
 from controller.extender.messages import BindArgs
+from controller.extender.preempt import Preemption
 from controller.metrics import Metrics
 from controller.reconcile.loop import Reconciler
 from controller.state import ClusterState
+from controller.unhealthy import PATH as CONFIG_MAPS
+from controller.unhealthy import UnhealthySink, parse
 from controller.watches import Freshness, NodeSink, PodSink
-from gpushare.cluster import books
+from gpushare.cluster import books, records
+from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
@@ -31,6 +36,7 @@ from tests.fakes.kube import FakeKube
 
 PODS = "/api/v1/pods"
 NODES = "/api/v1/nodes"
+DIALECT = Dialect()
 
 
 @dataclass
@@ -58,22 +64,28 @@ class World:
     clock: ManualClock = field(default_factory=ManualClock)
     leads: bool = True
     unready: str = ""
-    _names: "itertools.count[int]" = field(default_factory=itertools.count)
+    names: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         self.start_controller()
 
-    def start_controller(self) -> None:
+    def start_controller(self, dialect: Dialect = DIALECT) -> None:
         """A controller with empty books, as after a restart."""
-        self.state = ClusterState(unit=GIB)
+        self.state = ClusterState(dialect=dialect)
         self.boards = Boards(self.state, self.clock)
         self.metrics = Metrics()
+        self.budgets = Budgets()
         self.binder = Binder(api=self.api, state=self.state, clock=self.clock, leading=lambda: self.leads)
         self.reconciler = Reconciler(
-            api=self.api, state=self.state, boards=Boards(self.state, self.clock, part=4), clock=self.clock
+            api=self.api,
+            state=self.state,
+            boards=Boards(self.state, self.clock, part=4),
+            clock=self.clock,
+            leading=lambda: self.leads,
         )
         self.node_sink = NodeSink(self.state, Freshness(self.clock))
         self.pod_sink = PodSink(self.state, Freshness(self.clock))
+        self.unhealthy_sink = UnhealthySink(state=self.state, freshness=Freshness(self.clock))
         self._version = ""
         self._client: FlaskClient | None = None
 
@@ -88,6 +100,7 @@ class World:
             state=self.state,
             boards=self.boards,
             binder=self.binder,
+            preemption=Preemption(state=self.state, budgets=self.budgets, clock=self.clock, metrics=self.metrics),
             metrics=self.metrics,
             clock=self.clock,
             unready=lambda: self.unready,
@@ -103,7 +116,7 @@ class World:
     def add_pod(self, *gib: int, name: str = "", namespace: str = "team", **metadata: object) -> JsonObject:
         """A pod with a container for each amount; 0 asks for nothing."""
         containers = [make_container(f"c{i}", amount or None) for i, amount in enumerate(gib)]
-        name = name or f"pod-{next(self._names)}"
+        name = name or f"pod-{next(self.names)}"
         pod: Json = {"metadata": {"name": name, **metadata}, "spec": {"containers": containers}}
         return self.api.seed(f"/api/v1/namespaces/{namespace}/pods", pod)
 
@@ -117,17 +130,20 @@ class World:
 
     def list_all(self) -> None:
         """The first lists."""
-        self.node_sink.replace([self.node_sink.keep(node) for node in self.api.objects(NODES)])
-        self.pod_sink.replace([self.pod_sink.keep(pod) for pod in self.api.objects(PODS)])
+        for path, sink in self._sinks():
+            sink.replace([sink.keep(obj) for obj in self.api.objects(path)])
         self._version = self.api.get(PODS)["metadata"]["resourceVersion"]
 
     def see(self) -> None:
         """All events since the last look."""
-        for path, sink in ((NODES, self.node_sink), (PODS, self.pod_sink)):
+        for path, sink in self._sinks():
             for event in self.api.watch(path, {"resourceVersion": self._version}, timeout_s=0):
                 kept = sink.keep(event["object"])
                 (sink.remove if event["type"] == "DELETED" else sink.upsert)(kept)
         self._version = self.api.get(PODS)["metadata"]["resourceVersion"]
+
+    def _sinks(self) -> tuple[tuple[str, NodeSink | PodSink | UnhealthySink], ...]:
+        return (NODES, self.node_sink), (PODS, self.pod_sink), (CONFIG_MAPS, self.unhealthy_sink)
 
     # The scheduler.
 
@@ -144,7 +160,12 @@ class World:
 
     def truth(self) -> books.Books:
         """The books as the API server's objects have them."""
-        return books.recompute(self.api.objects(NODES), self.api.objects(PODS), GIB)
+        ill = {marked.node: marked.gpus for obj in self.api.objects(CONFIG_MAPS) if (marked := parse(obj)) is not None}
+        nodes = (
+            records.node_record(node, None, ill.get(records.node_name(node), frozenset()))
+            for node in self.api.objects(NODES)
+        )
+        return books.of_records(nodes, (records.pod_record(pod, self.state.dialect) for pod in self.api.objects(PODS)))
 
     def ledger(self, node: str = "node-a") -> NodeLedger:
         """The books of a node as the controller has them."""

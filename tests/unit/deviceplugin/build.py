@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from deviceplugin import resources
+from deviceplugin.resources import Resource
 from deviceplugin.source import RawGpu
-from gpushare import names
+from gpushare import names, units
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.wire import allocation as wire
@@ -17,10 +19,28 @@ from tests.builders import Json, make_container, make_grant, make_pod, make_ref
 NODE = NodeName("node-a")
 
 
+def ids_of(count: int, resource: Resource = resources.MEMORY, *, first: int = 0) -> frozenset[str]:
+    """So many devices of this plugin."""
+    return frozenset(resource.device(number) for number in range(first, first + count))
+
+
 def env_of(container: str) -> Json:
     """The variable that the webhook writes."""
     path = f"metadata.annotations['devices.gpushare.dev/{container}']"
     return {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def container_of(grant: Grant) -> Json:
+    """A mutated container that asked for this."""
+    container = make_container(grant.container, env=[env_of(grant.container)])
+    resource = resources.WHOLE if grant.whole else resources.MEMORY
+    return {**container, "resources": {"limits": {resource.name: resource.of_grant(grant, units.GIB)}}}
+
+
+def percent_container(percent: int, name: str = "main") -> Json:
+    """A mutated container that asked for a part of one GPU."""
+    limits = {names.GPU_PERCENT: percent}
+    return make_container(name, env=[env_of(name)], resources={"limits": limits})
 
 
 def bound_pod(
@@ -44,9 +64,7 @@ def bound_pod(
         written[names.ALIYUN_ASSUME_TIME] = str(assumed)
     written |= annotations or {}
     if containers is None:
-        containers = [
-            make_container(grant.container, grant.memory_mib // 1024, env=[env_of(grant.container)]) for grant in given
-        ]
+        containers = [container_of(grant) for grant in given]
     pod = make_pod(
         *containers,
         name=name,

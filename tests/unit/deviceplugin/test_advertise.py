@@ -1,40 +1,47 @@
 """Devices that the kubelet counts."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin import advertise, server
+from deviceplugin import advertise, resources, server
+from deviceplugin.advertise import Advertisement
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.units import GIB, MemoryUnit
 from tests.builders import make_gpu, make_inventory
 
+EVERYTHING = resources.offered(percent=True, whole_gpus=True)
 HEALTH = st.sampled_from(GpuHealth)
 
 
+def memory(inventory: NodeInventory) -> Advertisement:
+    return advertise.devices(inventory, [resources.MEMORY])["aliyun.com/gpu-mem"]
+
+
 def test_every_unit_of_every_gpu_is_one_device() -> None:
-    assert advertise.devices(make_inventory(2, 1)).healthy == ("g000", "g001", "g002")
+    assert memory(make_inventory(2, 1)).healthy == ("g000", "g001", "g002")
 
 
 def test_what_is_left_below_a_unit_on_each_gpu_is_not_offered() -> None:
     gpus = (make_gpu(0, mib=15109), make_gpu(1, mib=15109))
     inventory = NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB)
-    assert len(advertise.devices(inventory).healthy) == 28
+    assert len(memory(inventory).healthy) == 28
 
 
 def test_an_unhealthy_gpu_takes_its_units_with_it() -> None:
     gpus = (make_gpu(0, 2), make_gpu(1, 3, health=GpuHealth.UNHEALTHY), make_gpu(2, 1))
-    found = advertise.devices(NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB))
+    found = memory(NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB))
     assert found.healthy == ("g000", "g001", "g005")
     assert found.unhealthy == ("g002", "g003", "g004")
 
 
 def test_a_node_without_gpus_offers_nothing() -> None:
-    assert advertise.devices(make_inventory()) == advertise.Advertisement(healthy=())
+    assert memory(make_inventory()) == advertise.Advertisement(healthy=())
 
 
 @given(st.lists(st.tuples(st.integers(0, 99_999), HEALTH), min_size=1, max_size=8), st.sampled_from([1, 64, 256, 1024]))
@@ -43,20 +50,20 @@ def test_ids_are_short_unique_opaque_and_as_many_as_the_units(gpus: list[tuple[i
     inventory = NodeInventory(node=NodeName("node-a"), gpus=built, unit=MemoryUnit(mib))
     if not 0 < inventory.total_units <= advertise.MAX_DEVICES:
         with pytest.raises(SettingsError):
-            advertise.devices(inventory)
+            memory(inventory)
         return
-    found = advertise.devices(inventory)
+    found = memory(inventory)
     ids = found.healthy + found.unhealthy
     assert len(set(ids)) == len(ids) == inventory.total_units
     assert all(re.fullmatch("g[0-9a-z]{3}", device) for device in ids)
     assert len(found.unhealthy) == sum(
-        inventory.unit.floor(gpu.memory_mib) for gpu in built if gpu.health is GpuHealth.UNHEALTHY
+        inventory.unit.floor(gpu.memory_mib) for gpu in built if gpu.health is not GpuHealth.HEALTHY
     )
 
 
 def test_the_largest_list_is_far_below_what_a_kubelet_can_receive() -> None:
     inventory = make_inventory(advertise.MAX_DEVICES)
-    message = server.device_list(advertise.devices(inventory)).SerializeToString()
+    message = server.device_list(memory(inventory)).SerializeToString()
     assert len(message) < 400_000
 
 
@@ -90,9 +97,46 @@ def test_the_largest_list_is_far_below_what_a_kubelet_can_receive() -> None:
 )
 def test_a_unit_that_does_not_fit_is_refused_with_one_that_does(gib: list[int], unit: str, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        advertise.devices(make_inventory(*gib, unit=MemoryUnit.parse(unit)))
+        memory(make_inventory(*gib, unit=MemoryUnit.parse(unit)))
     assert str(caught.value) == message
 
 
 def test_the_unit_that_is_named_fits() -> None:
-    assert len(advertise.devices(make_inventory(*[80] * 8, unit=MemoryUnit(64))).healthy) == 10240
+    assert len(memory(make_inventory(*[80] * 8, unit=MemoryUnit(64))).healthy) == 10240
+
+
+def test_every_resource_has_its_devices_of_every_gpu() -> None:
+    gpus = (make_gpu(0, 2), make_gpu(1, 3, health=GpuHealth.UNHEALTHY), make_gpu(2, 1))
+    found = advertise.devices(NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB), EVERYTHING)
+    assert list(found) == ["aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu"]
+    assert (len(found["aliyun.com/gpu-mem"].healthy), len(found["aliyun.com/gpu-mem"].unhealthy)) == (3, 3)
+    percent = found["nano-gpu/gpu-percent"]
+    assert (len(percent.healthy), len(percent.unhealthy)) == (200, 100)
+    assert (percent.healthy[0], percent.unhealthy[0], percent.unhealthy[-1]) == ("p000", "p02s", "p05j")
+    assert found["nvidia.com/gpu"] == Advertisement(healthy=("w000", "w002"), unhealthy=("w001",))
+
+
+def test_a_gpu_that_recovers_has_the_ids_that_it_had() -> None:
+    sick = make_inventory(4, 4, 4)
+    gpus = (sick.gpus[0], replace(sick.gpus[1], health=GpuHealth.UNHEALTHY), sick.gpus[2])
+    before, during = (advertise.devices(one, EVERYTHING) for one in (sick, replace(sick, gpus=gpus)))
+    for name, found in before.items():
+        assert sorted(during[name].healthy + during[name].unhealthy) == sorted(found.healthy)
+
+
+def test_the_limit_counts_for_each_resource_by_itself() -> None:
+    found = advertise.devices(make_inventory(*[100] * 199), EVERYTHING)
+    assert [len(one.healthy) for one in found.values()] == [19_900, 19_900, 199]
+
+
+def test_more_gpus_than_percent_can_count_are_refused_with_what_to_do() -> None:
+    with pytest.raises(SettingsError) as caught:
+        advertise.devices(make_inventory(*[15] * 201), EVERYTHING)
+    assert str(caught.value) == (
+        "this node's 201 GPUs are 20100 devices of nano-gpu/gpu-percent, more than the 20000 that a kubelet can count;"
+        " leave it out with --gpu-percent=false"
+    )
+
+
+def test_a_node_without_gpus_offers_nothing_of_any_resource() -> None:
+    assert set(advertise.devices(make_inventory(), EVERYTHING).values()) == {Advertisement(healthy=())}

@@ -1,14 +1,17 @@
 """If the books of a GPU do not add up, the pods that were bound first keep what they have."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin import decide
-from deviceplugin.decide import Accept, Reason, Refuse, Start
+from deviceplugin import decide, resources
+from deviceplugin.decision import Accept, Decision, Reason, Refuse, Start
+from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName
 from gpushare.model.request import ContainerKind
-from tests.builders import Json, make_grant, make_inventory, make_pod
-from tests.unit.deviceplugin.build import NODE, bound_pod
+from tests.builders import Json, make_container, make_grant, make_inventory, make_pod
+from tests.unit.deviceplugin.build import NODE, bound_pod, ids_of
 
 
 def held(name: str, gib: int, *, at: int | str | None, gpu: int = 0, phase: str = "Running") -> Json:
@@ -20,8 +23,10 @@ def starts(pod: Json, *others: Json, gib: int = 10) -> bool:
         Start(
             pod=pod,
             containers=(ContainerName("main"),),
-            devices=gib,
+            resource=resources.MEMORY,
+            ids=ids_of(gib),
             node=NODE,
+            dialect=Dialect(),
             inventory=make_inventory(15, 15),
             others=others,
         )
@@ -75,12 +80,12 @@ def test_pods_that_say_nothing_of_their_time_come_last() -> None:
 
 def test_a_pod_whose_allocation_cannot_be_read_counts_by_its_other_annotations() -> None:
     newer = held("newer", 10, at=1)
-    newer["metadata"]["annotations"]["gpushare.dev/allocation"] = '{"version":2,"minReader":2}'
+    newer["metadata"]["annotations"]["gpushare.dev/allocation"] = '{"version":3,"minReader":3}'
     assert not starts(held("mine", 10, at=9), newer)
 
 
 def test_pods_of_which_nothing_can_be_read_do_not_stop_those_that_were_bound() -> None:
-    broken = bound_pod(name="broken", annotations={"gpushare.dev/allocation": "?"})
+    broken = bound_pod(name="broken", annotations={"gpushare.dev/allocation": "?", "devices.gpushare.dev/main": None})
     assert starts(held("mine", 10, at=9), broken, make_pod(name="plain", node=NODE))
 
 
@@ -102,8 +107,10 @@ def test_the_message_counts_what_is_missing() -> None:
         Start(
             pod=mine,
             containers=(ContainerName("main"),),
-            devices=10,
+            resource=resources.MEMORY,
+            ids=ids_of(10),
             node=NODE,
+            dialect=Dialect(),
             inventory=make_inventory(15),
             others=[mine, other],
         )
@@ -119,6 +126,54 @@ def test_an_init_container_counts_by_its_maximum() -> None:
     init = make_grant(0, gib=10, container="prepare", kind=ContainerKind.INIT)
     mine = bound_pod(init, make_grant(0, gib=10), name="mine")
     assert starts(mine, mine)
+
+
+def decided(mine: Json, *others: Json, count: int = 3) -> Decision:
+    start = Start(
+        pod=mine,
+        containers=(ContainerName("main"),),
+        resource=resources.MEMORY,
+        ids=ids_of(count),
+        node=NODE,
+        inventory=make_inventory(15),
+        dialect=Dialect(whole_gpus=True),
+        others=[mine, *others],
+    )
+    return decide.decide(start)
+
+
+def computes(name: str, percent: int, *, at: int) -> Json:
+    return bound_pod(replace(make_grant(0), compute_percent=percent), name=name, assumed=at)
+
+
+def test_compute_is_counted_like_memory() -> None:
+    older, mine = computes("older", 60, at=1), computes("mine", 60, at=2)
+    assert decided(mine, older) == Refuse(
+        Reason.OVER_COMMITTED,
+        "pod default/mine: pods that were bound earlier leave 40 % of the compute of GPU GPU-0 of node node-a, 20 % too"
+        " few; delete the pod and create it again, so that it is placed where there is room",
+    )
+    assert isinstance(decided(older, mine), Accept)
+    assert isinstance(decided(mine, computes("older", 40, at=1)), Accept)
+
+
+def test_nothing_starts_beside_a_pod_that_has_the_gpu_for_itself() -> None:
+    whole = replace(make_grant(0, gib=15), whole=True, compute_percent=100)
+    mine = bound_pod(make_grant(0), name="mine", assumed=2)
+    assert decided(mine, bound_pod(whole, name="owner", assumed=1)) == Refuse(
+        Reason.OVER_COMMITTED,
+        "pod default/mine: GPU GPU-0 of node node-a has 15360 MiB, and pods that were bound earlier leave 0 MiB, 3072"
+        " MiB too few; delete the pod and create it again, so that it is placed where there is room",
+    )
+
+
+def test_pods_that_nano_gpu_bound_count() -> None:
+    container = make_container(resources={"limits": {"nano-gpu/gpu-percent": "90"}})
+    annotations = {"nano-gpu/assume": "true", "nano-gpu/container-main": "0", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1"}
+    nano = make_pod(container, name="nano", node=NODE, annotations=annotations, phase="Running")
+    refusal = decided(bound_pod(make_grant(0), name="mine", assumed=2), nano)
+    assert isinstance(refusal, Refuse)
+    assert refusal.reason is Reason.OVER_COMMITTED
 
 
 @given(st.lists(st.tuples(st.integers(1, 15), st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=8))

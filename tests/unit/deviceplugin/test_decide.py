@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from deviceplugin import decide
-from deviceplugin.decide import Accept, Decision, Reason, Refuse, Start
+from deviceplugin import decide, resources
+from deviceplugin.decision import Accept, Decision, Reason, Refuse, Start
+from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import ContainerKind
 from gpushare.units import MemoryUnit
 from tests.builders import Json, make_container, make_grant, make_inventory
-from tests.unit.deviceplugin.build import NODE, bound_pod, env_of
+from tests.unit.deviceplugin.build import NODE, bound_pod, env_of, ids_of
 
 
 def start(pod: Json, *containers: str, devices: int = 3, **fields: Any) -> Start:
@@ -22,8 +23,10 @@ def start(pod: Json, *containers: str, devices: int = 3, **fields: Any) -> Start
         **{
             "pod": pod,
             "containers": names,
-            "devices": devices,
+            "resource": resources.MEMORY,
+            "ids": ids_of(devices),
             "node": NODE,
+            "dialect": Dialect(),
             "inventory": make_inventory(15, 15),
             **fields,
         }
@@ -102,8 +105,21 @@ DEVICES = "devices.gpushare.dev/main"
             start(bound_pod(annotations={"gpushare.dev/allocation": None}, schedulerName="default-scheduler")),
             Reason.NOT_BOUND,
             "pod default/pod was never given a GPU by gpushare-controller: it was scheduled by default-scheduler;"
-            " delete the pod and create it again without spec.nodeName and with the scheduler gpushare-scheduler"
-            " (gpushare-webhook sets it when it is running)",
+            " gpushare-controller gives it GPUs of node node-a if they have room for it, and it starts then; if they"
+            " have not, an Event on the pod says why",
+        ),
+        (
+            start(
+                bound_pod(
+                    annotations={"gpushare.dev/allocation": None},
+                    schedulerName=None,
+                    containers=[make_container("main", 3)],
+                )
+            ),
+            Reason.NOT_BOUND,
+            "pod default/pod was never given a GPU by gpushare-controller: it was scheduled by nobody, and"
+            " gpushare-webhook did not change it; delete the pod and create it again without spec.nodeName while"
+            " gpushare-webhook is running, which gives it the scheduler gpushare-scheduler",
         ),
         (
             start(
@@ -112,9 +128,8 @@ DEVICES = "devices.gpushare.dev/main"
                 )
             ),
             Reason.NOT_BOUND,
-            "pod default/pod was never given a GPU by gpushare-controller: it was scheduled by nobody; delete the pod"
-            " and create it again without spec.nodeName and with the scheduler gpushare-scheduler (gpushare-webhook"
-            " sets it when it is running)",
+            "pod default/pod was given its GPUs by another system, but its devices by this plugin, with which it would"
+            f" see none; {AGAIN} while gpushare-webhook is running",
         ),
         (
             start(bound_pod(annotations={"gpushare.dev/allocation": "[]"})),
@@ -123,10 +138,10 @@ DEVICES = "devices.gpushare.dev/main"
             " and create it again",
         ),
         (
-            start(bound_pod(annotations={"gpushare.dev/allocation": '{"version": 2, "minReader": 2}'})),
+            start(bound_pod(annotations={"gpushare.dev/allocation": '{"version": 3, "minReader": 3}'})),
             Reason.UNREADABLE,
-            "pod default/pod: annotation gpushare.dev/allocation: version 2 (readable from version 2), this program"
-            f" reads version 1; upgrade it; {AGAIN}",
+            "pod default/pod: annotation gpushare.dev/allocation: version 3 (readable from version 3), this program"
+            f" reads version 2; upgrade it; {AGAIN}",
         ),
         (
             start(
@@ -231,8 +246,8 @@ def test_a_refusal_says_what_is_wrong_and_what_to_do(question: Start, reason: Re
 
 
 def test_an_unknown_pod_is_described_as_the_kubelet_does() -> None:
-    assert decide.unknown_pod("pod default/p with uid 1", NODE) == Refuse(
+    assert decide.unknown_pod("pod default/p with uid 1", NODE, resources.PERCENT) == Refuse(
         Reason.UNKNOWN_POD,
         "the API server knows no pod default/p with uid 1 on node node-a; if it is a static pod, make it a Deployment"
-        " or a DaemonSet: static pods cannot ask for aliyun.com/gpu-mem",
+        " or a DaemonSet: static pods cannot ask for nano-gpu/gpu-percent",
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from deviceplugin import resources
 from deviceplugin.board import Board
 from deviceplugin.health import HealthLoop
 from deviceplugin.source import GpuSourceError, RawGpu
@@ -49,7 +50,9 @@ def clock() -> ManualClock:
 def make(clock: ManualClock) -> Callable[..., HealthLoop]:
     def loop(*readings: Reading, unit: MemoryUnit = GIB) -> HealthLoop:
         source = ScriptedSource(list(readings))
-        return HealthLoop(source=source, board=Board(), clock=clock, node=NODE, unit=unit, poll_s=5.0)
+        return HealthLoop(
+            source=source, board=Board(), clock=clock, node=NODE, unit=unit, offered=[resources.MEMORY], poll_s=5.0
+        )
 
     return loop
 
@@ -65,7 +68,23 @@ def test_the_first_reading_is_posted_with_its_devices(make: Callable[..., Health
     assert loop.poll()
     latest = loop.board.latest
     assert latest is not None
-    assert (latest.version, latest.advertisement.healthy) == (1, ("g000", "g001", "g002"))
+    assert (latest.version, latest.advertised["aliyun.com/gpu-mem"].healthy) == (1, ("g000", "g001", "g002"))
+
+
+def test_all_resources_are_posted_at_once() -> None:
+    source = ScriptedSource([[raw_gpu(0, 2), raw_gpu(1, 1, fault="Xid 79")]])
+    offered = resources.offered(percent=True, whole_gpus=True)
+    loop = HealthLoop(
+        source=source, board=Board(), clock=ManualClock(), node=NODE, unit=GIB, offered=offered, poll_s=5.0
+    )
+    assert loop.poll()
+    latest = loop.board.latest
+    assert latest is not None
+    assert {name: (len(one.healthy), len(one.unhealthy)) for name, one in latest.advertised.items()} == {
+        "aliyun.com/gpu-mem": (2, 1),
+        "nano-gpu/gpu-percent": (100, 100),
+        "nvidia.com/gpu": (1, 1),
+    }
 
 
 def test_only_changes_are_posted(make: Callable[..., HealthLoop], caplog: pytest.LogCaptureFixture) -> None:

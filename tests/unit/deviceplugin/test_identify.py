@@ -3,8 +3,9 @@
 import orjson
 import pytest
 
-from deviceplugin import identify
+from deviceplugin import identify, resources
 from deviceplugin.identify import Listed, Owner, Recorded, Unknown
+from deviceplugin.resources import Resource
 from gpushare.errors import WireError
 from gpushare.identity import ContainerName, PodUid
 
@@ -14,7 +15,9 @@ def ids(text: str) -> frozenset[str]:
 
 
 def listed(name: str, container: str, text: str, namespace: str = "default") -> Listed:
-    return Listed(namespace=namespace, name=name, container=ContainerName(container), ids=ids(text))
+    return Listed(
+        resource="aliyun.com/gpu-mem", namespace=namespace, name=name, container=ContainerName(container), ids=ids(text)
+    )
 
 
 def recorded(uid: str, container: str, text: str) -> Recorded:
@@ -125,16 +128,24 @@ def checkpoint_of(*entries: dict[str, object]) -> bytes:
 
 @pytest.mark.parametrize("device_ids", [["a", "b"], {"-1": ["a", "b"]}, {"0": ["a"], "1": ["b"]}])
 def test_checkpoints_of_old_and_new_kubelets_are_read(device_ids: object) -> None:
-    assert identify.read_checkpoint(checkpoint_of(entry(device_ids))) == [recorded("1", "main", "a b")]
+    assert identify.read_checkpoint(checkpoint_of(entry(device_ids)), resources.MEMORY) == [
+        recorded("1", "main", "a b")
+    ]
 
 
 def test_other_resources_in_a_checkpoint_are_passed_over() -> None:
     text = checkpoint_of(entry(["x"], resource="nvidia.com/gpu"), entry(["a"]))
-    assert identify.read_checkpoint(text) == [recorded("1", "main", "a")]
+    assert identify.read_checkpoint(text, resources.MEMORY) == [recorded("1", "main", "a")]
+
+
+@pytest.mark.parametrize("resource", resources.BY_NAME.values(), ids=lambda resource: resource.prefix)
+def test_every_resource_has_its_own_entries(resource: Resource) -> None:
+    text = checkpoint_of(*(entry([one.prefix], resource=name) for name, one in resources.BY_NAME.items()))
+    assert identify.read_checkpoint(text, resource) == [recorded("1", "main", resource.prefix)]
 
 
 def test_a_checkpoint_may_be_empty() -> None:
-    assert identify.read_checkpoint(b'{"Data": {"PodDeviceEntries": null}, "Checksum": 0}') == []
+    assert identify.read_checkpoint(b'{"Data": {"PodDeviceEntries": null}, "Checksum": 0}', resources.MEMORY) == []
 
 
 SHAPE = (
@@ -156,11 +167,11 @@ SHAPE = (
 )
 def test_a_broken_checkpoint_is_an_error_and_no_crash(text: bytes, message: str) -> None:
     with pytest.raises(WireError) as caught:
-        identify.read_checkpoint(text)
+        identify.read_checkpoint(text, resources.MEMORY)
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("text", [b"", b'{"Data"', b"\xff\xfe", b"garbage"])
 def test_a_checkpoint_that_is_no_json_is_an_error_and_no_crash(text: bytes) -> None:
     with pytest.raises(WireError, match=r"^kubelet_internal_checkpoint: not JSON \(.+\)$"):
-        identify.read_checkpoint(text)
+        identify.read_checkpoint(text, resources.MEMORY)

@@ -4,11 +4,14 @@ import threading
 
 from deviceplugin import pods
 from deviceplugin.pods import PodCache
+from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodUid
 from gpushare.units import GIB
 from gpushare.wire import pods as wire
-from tests.builders import make_grant, make_pod
-from tests.unit.deviceplugin.build import bound_pod
+from tests.builders import make_container, make_grant, make_pod
+from tests.unit.deviceplugin.build import ManualClock, bound_pod
+
+EVERYTHING = Dialect(whole_gpus=True)
 
 
 def test_the_watch_asks_for_the_nodes_pods_only() -> None:
@@ -26,7 +29,7 @@ def test_a_reduced_pod_says_all_that_a_decision_needs() -> None:
     assert wire.allocation(reduced, GIB) == wire.allocation(pod, GIB)
     assert wire.holds_gpus(reduced) == wire.holds_gpus(pod)
     assert [kind for _, kind, _ in wire.containers(reduced)] == [kind for _, kind, _ in wire.containers(pod)]
-    assert wire.asks(reduced["spec"]["containers"][0])
+    assert wire.asks(reduced["spec"]["containers"][0], EVERYTHING)
     assert reduced["spec"]["containers"][0]["env"] == pod["spec"]["containers"][0]["env"]
     assert "other" not in reduced["metadata"]["annotations"]
     assert set(reduced["spec"]["containers"][0]) == {"name", "restartPolicy", "env", "resources"}
@@ -36,20 +39,19 @@ def test_a_reduced_pod_says_all_that_a_decision_needs() -> None:
 def test_a_pod_without_anything_is_reduced_too() -> None:
     reduced = pods.reduce({"metadata": {"name": "p"}})
     assert wire.ref(reduced).name == "p"
-    assert not wire.needs_gpu(reduced)
+    assert not wire.needs_gpu(reduced, EVERYTHING)
     assert wire.holds_gpus(reduced)
     other = {"metadata": {}, "spec": {"containers": [{"name": "c"}]}, "status": {"containerStatuses": [{}]}}
-    assert not wire.needs_gpu(pods.reduce(other))
+    assert not wire.needs_gpu(pods.reduce(other), EVERYTHING)
 
 
-def test_pods_are_found_by_uid_and_by_name() -> None:
-    cache = PodCache()
+def test_pods_are_found_by_uid() -> None:
+    cache = PodCache(ManualClock())
     a, b = make_pod(name="a"), make_pod(name="b", namespace="other")
     cache.replace([a])
     cache.upsert(b)
     assert cache.by_uid(PodUid("uid-a")) is a
-    assert cache.by_name("other", "b") is b
-    assert cache.by_name("default", "b") is None
+    assert cache.by_uid(PodUid("uid-b")) is b
     assert list(cache.all()) == [a, b]
     cache.remove(b)
     cache.remove(b)
@@ -59,7 +61,7 @@ def test_pods_are_found_by_uid_and_by_name() -> None:
 
 
 def test_a_waiter_gets_a_pod_as_soon_as_the_watch_tells_of_it() -> None:
-    cache, got = PodCache(), list[object]()
+    cache, got = PodCache(ManualClock()), list[object]()
     thread = threading.Thread(target=lambda: got.append(cache.wait_for(lambda: cache.by_uid(PodUid("uid-a")), 10.0)))
     thread.start()
     cache.upsert(make_pod(name="z"))
@@ -69,6 +71,74 @@ def test_a_waiter_gets_a_pod_as_soon_as_the_watch_tells_of_it() -> None:
 
 
 def test_a_waiter_gives_up_in_time() -> None:
-    cache = PodCache()
+    cache = PodCache(ManualClock())
     assert cache.wait_for(lambda: cache.by_uid(PodUid("uid-a")), 0.01) is None
     assert cache.wait_for(lambda: cache.by_uid(PodUid("uid-a")), -1.0) is None
+
+
+def test_a_reduced_pod_keeps_every_resource_and_every_systems_allocation() -> None:
+    limits = {
+        "aliyun.com/gpu-mem": "3",
+        "nano-gpu/gpu-percent": "20",
+        "aliyun.com/gpu-core.percentage": "10",
+        "nvidia.com/gpu": "1",
+    }
+    annotations = {
+        "gpushare.dev/bound-late": "true",
+        "scheduler.framework.gpushare.allocation": "{}",
+        "ALIYUN_COM_GPU_MEM_IDX": "0",
+        "nano-gpu/assume": "true",
+        "nano-gpu/container-main": "0",
+    }
+    container = {**make_container(), "resources": {"limits": {**limits, "cpu": "1"}, "requests": limits}}
+    reduced = pods.reduce(make_pod(container, annotations={**annotations, "other": "x"}))
+    assert reduced["spec"]["containers"][0]["resources"] == {"limits": limits}
+    assert reduced["metadata"]["annotations"] == annotations
+
+
+def test_a_pod_that_nano_gpu_bound_is_read_alike_when_it_is_reduced() -> None:
+    container = {**make_container(), "resources": {"limits": {"nano-gpu/gpu-percent": "20"}}}
+    annotations = {"nano-gpu/assume": "true", "nano-gpu/container-main": "1"}
+    pod = make_pod(container, node="node-a", annotations=annotations)
+    assert wire.allocation(pods.reduce(pod), GIB) == wire.allocation(pod, GIB) is not None
+
+
+UID = PodUid("uid-pod")
+
+
+def test_an_allocation_is_shown_since_the_watch_told_of_it_first() -> None:
+    clock = ManualClock()
+    cache = PodCache(clock)
+    assert cache.shown_since(UID) is None
+    cache.upsert(bound_pod(annotations={"gpushare.dev/allocation": None}))
+    assert cache.shown_since(UID) is None
+    clock.seconds = 2000.0
+    cache.upsert(bound_pod())
+    clock.seconds = 3000.0
+    cache.upsert(bound_pod(phase="Running"))
+    cache.replace([bound_pod()])
+    assert cache.shown_since(UID) == 2000.0
+
+
+def test_another_allocation_counts_from_when_it_is_shown() -> None:
+    clock = ManualClock()
+    cache = PodCache(clock)
+    cache.replace([bound_pod()])
+    clock.seconds = 2000.0
+    cache.upsert(bound_pod(make_grant(1)))
+    assert cache.shown_since(UID) == 2000.0
+    clock.seconds = 3000.0
+    cache.upsert(bound_pod(annotations={"gpushare.dev/allocation": None}))
+    assert cache.shown_since(UID) is None
+    cache.replace([bound_pod(make_grant(1))])
+    assert cache.shown_since(UID) == 3000.0
+
+
+def test_of_a_pod_that_is_gone_nothing_is_remembered() -> None:
+    cache = PodCache(ManualClock())
+    cache.upsert(bound_pod())
+    cache.remove(bound_pod())
+    assert cache.shown_since(UID) is None
+    cache.upsert(bound_pod())
+    cache.replace([])
+    assert cache.shown_since(UID) is None

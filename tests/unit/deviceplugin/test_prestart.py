@@ -8,12 +8,16 @@ from pathlib import Path
 import orjson
 import pytest
 
+from deviceplugin import resources
 from deviceplugin.board import Board
-from deviceplugin.decide import Accept, Decision, Reason, Refuse
+from deviceplugin.decision import Accept, Decision, Reason, Refuse
 from deviceplugin.identify import Listed, ListerError
+from deviceplugin.late import LateStarts
 from deviceplugin.pods import PodCache
 from deviceplugin.prestart import Gate
 from deviceplugin.refusals import Refusals
+from deviceplugin.resources import Resource
+from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName
 from gpushare.kube import api as kube
 from gpushare.runtime.clock import SystemClock
@@ -22,7 +26,7 @@ from tests.fakes.kube import FakeKube
 from tests.integration.deviceplugin.running import board_with
 from tests.unit.deviceplugin.build import NODE, bound_pod, fields_of
 
-IDS = ["a", "b", "c"]
+IDS = ["g00a", "g00b", "g00c"]
 
 
 @dataclass
@@ -32,10 +36,10 @@ class TableLister:
     table: list[Listed] = field(default_factory=list)
     error: str = ""
 
-    def list(self, timeout_s: float) -> Sequence[Listed]:
+    def list(self, resource: Resource, timeout_s: float) -> Sequence[Listed]:
         if self.error:
             raise ListerError(self.error)
-        return self.table
+        return [one for one in self.table if one.resource == resource.name]
 
 
 @dataclass(kw_only=True)
@@ -49,7 +53,13 @@ class Node:
 
     def lists(self, name: str, container: str = "main") -> None:
         self.lister.table.append(
-            Listed(namespace="default", name=name, container=ContainerName(container), ids=frozenset(IDS))
+            Listed(
+                resource="aliyun.com/gpu-mem",
+                namespace="default",
+                name=name,
+                container=ContainerName(container),
+                ids=frozenset(IDS),
+            )
         )
 
     def records(self, uid: str, *containers: str) -> None:
@@ -60,7 +70,7 @@ class Node:
         self.gate.checkpoint.write_bytes(orjson.dumps({"Data": {"PodDeviceEntries": entries}}))
 
     def check(self) -> Decision:
-        return self.gate.check(IDS)
+        return self.gate.check(resources.MEMORY, IDS)
 
     def refusal(self) -> Refuse:
         decision = self.check()
@@ -70,15 +80,18 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    api, cache, lister = FakeKube(), PodCache(), TableLister()
+    clock = SystemClock()
+    api, cache, lister = FakeKube(), PodCache(clock), TableLister()
     gate = Gate(
         node=NODE,
+        dialect=Dialect(),
         board=board_with(make_inventory(15)),
         cache=cache,
         api=api,
         lister=lister,
         checkpoint=tmp_path / "kubelet_internal_checkpoint",
-        refusals=Refusals(api=api, clock=SystemClock()),
+        refusals=Refusals(api=api, clock=clock),
+        late=LateStarts(cache=cache, clock=clock),
     )
     return Node(gate=gate, api=api, cache=cache, lister=lister)
 
@@ -140,7 +153,8 @@ def test_pod_resources_out_of_reach(node: Node) -> None:
 def test_devices_of_nobody(node: Node) -> None:
     assert node.refusal() == Refuse(
         Reason.UNIDENTIFIED,
-        "neither PodResources nor kubelet_internal_checkpoint knows a container with exactly the devices a, b, c; the"
+        "neither PodResources nor kubelet_internal_checkpoint knows a container with exactly the devices g00a, g00b,"
+        " g00c; the"
         " kubelet will try again",
     )
 
@@ -188,7 +202,9 @@ def test_every_decision_is_one_log_line(node: Node, caplog: pytest.LogCaptureFix
     node.check()
     node.cache.upsert(bound_pod(make_grant("GPU-9"), name="p"))
     node.check()
-    assert fields_of(caplog, "container accepted") == [{"pod": "default/p", "containers": ("main",), "gpus": ["GPU-0"]}]
+    assert fields_of(caplog, "container accepted") == [
+        {"pod": "default/p", "containers": ("main",), "resource": "aliyun.com/gpu-mem", "gpus": ["GPU-0"]}
+    ]
     (refused,) = fields_of(caplog, "container refused")
     assert (refused["pod"], refused["reason"]) == ("default/p", "GpuGone")
 

@@ -52,8 +52,9 @@ def test_the_inventory_and_the_number_of_gpus_are_written(api: FakeKube) -> None
         assert publisher.published.wait(10.0)
     found = node(api)
     assert wire.of_node(found) == inventory
-    assert found["status"]["capacity"]["aliyun.com/gpu-count"] == "2"
-    assert found["status"]["allocatable"]["aliyun.com/gpu-count"] == "2"
+    amounts = {"aliyun.com/gpu-count": "2", "aliyun.com/gpu-core.percentage": "200"}
+    assert found["status"]["capacity"] == amounts
+    assert found["status"]["allocatable"] == amounts
     assert [call.verb for call in api.calls] == ["patch", "patch"]
 
 
@@ -61,7 +62,11 @@ def test_other_resources_of_the_node_are_left_alone(api: FakeKube) -> None:
     api.edit(PATH, lambda found: found["status"].update(capacity={"cpu": "4"}))
     with publishing(api, board_with()) as publisher:
         publisher.published.wait(10.0)
-    assert node(api)["status"]["capacity"] == {"cpu": "4", "aliyun.com/gpu-count": "2"}
+    assert node(api)["status"]["capacity"] == {
+        "cpu": "4",
+        "aliyun.com/gpu-count": "2",
+        "aliyun.com/gpu-core.percentage": "200",
+    }
 
 
 def test_every_change_is_written(api: FakeKube) -> None:
@@ -101,6 +106,30 @@ def test_a_check_that_finds_all_right_writes_nothing(api: FakeKube) -> None:
         publisher.recheck()
         wait_until(lambda: api.count("get"))
     assert api.count("patch") == 2
+
+
+def test_amounts_are_spelled_as_the_api_server_gives_them_back(api: FakeKube) -> None:
+    with publishing(api, board_with(make_inventory(*[15] * 10))) as publisher:
+        publisher.published.wait(10.0)
+        publisher.recheck()
+        wait_until(lambda: api.count("get"))
+    assert node(api)["status"]["capacity"] == {"aliyun.com/gpu-count": "10", "aliyun.com/gpu-core.percentage": "1k"}
+    assert api.count("patch") == 2
+
+
+def test_a_node_without_gpus_says_so(api: FakeKube) -> None:
+    with publishing(api, board_with(make_inventory())) as publisher:
+        publisher.published.wait(10.0)
+    assert node(api)["status"]["capacity"] == {"aliyun.com/gpu-count": "0", "aliyun.com/gpu-core.percentage": "0"}
+
+
+@pytest.mark.parametrize("lost", ["aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"])
+def test_each_amount_that_was_lost_is_written_again(api: FakeKube, lost: str) -> None:
+    with publishing(api, board_with()) as publisher:
+        publisher.published.wait(10.0)
+        api.edit(PATH, lambda found: found["status"]["capacity"].pop(lost))
+        publisher.recheck()
+        wait_until(lambda: lost in node(api)["status"]["capacity"])
 
 
 def test_a_node_that_was_made_anew_is_written_again(api: FakeKube) -> None:

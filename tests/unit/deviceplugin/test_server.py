@@ -1,15 +1,17 @@
 """Answers to a kubelet's calls, without a socket."""
 
+import dataclasses
 import threading
 from typing import Any
 
 import grpc
 import pytest
 
-from deviceplugin import server
+from deviceplugin import resources, server
 from deviceplugin.advertise import Advertisement
 from deviceplugin.api import deviceplugin_pb2 as api
-from deviceplugin.decide import Accept, Decision, Reason, Refuse
+from deviceplugin.decision import Accept, Decision, Reason, Refuse
+from deviceplugin.resources import Resource
 from deviceplugin.server import Servicer
 from tests.integration.deviceplugin.running import board_with
 
@@ -28,24 +30,28 @@ class Context:
 class FixedGate:
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
-        self.asked: list[list[str]] = []
+        self.asked: list[tuple[str, list[str]]] = []
         self.open = threading.Event()
         self.open.set()
 
-    def check(self, device_ids: list[str]) -> Decision:
-        self.asked.append(device_ids)
+    def check(self, resource: Resource, device_ids: list[str]) -> Decision:
+        self.asked.append((resource.name, device_ids))
         self.open.wait(10.0)
         return self.decision
 
 
-def pre_start(servicer: Servicer, *ids: str) -> Any:
-    return servicer.pre_start(api.PreStartContainerRequest(devices_ids=ids), Context())
+def servicer(gate: FixedGate, resource: Resource = resources.MEMORY) -> Servicer:
+    return Servicer(resource=resource, board=board_with(), gate=gate)
+
+
+def pre_start(asked: Servicer, *ids: str) -> Any:
+    return asked.pre_start(api.PreStartContainerRequest(devices_ids=ids), Context())
 
 
 def test_an_accepted_container_gets_an_empty_answer() -> None:
     gate = FixedGate(Accept(()))
-    assert pre_start(Servicer(board=board_with(), gate=gate), "a", "b") == api.PreStartContainerResponse()
-    assert gate.asked == [["a", "b"]]
+    assert pre_start(servicer(gate, resources.PERCENT), "a", "b") == api.PreStartContainerResponse()
+    assert gate.asked == [("nano-gpu/gpu-percent", ["a", "b"])]
 
 
 @pytest.mark.parametrize(
@@ -55,43 +61,43 @@ def test_an_accepted_container_gets_an_empty_answer() -> None:
         (Reason.UNIDENTIFIED, grpc.StatusCode.FAILED_PRECONDITION),
         (Reason.API_SILENT, grpc.StatusCode.UNAVAILABLE),
         (Reason.KUBELET_SILENT, grpc.StatusCode.UNAVAILABLE),
+        (Reason.LATE, grpc.StatusCode.UNAVAILABLE),
     ],
 )
 def test_a_refusal_becomes_a_status(reason: Reason, code: grpc.StatusCode) -> None:
     with pytest.raises(Aborted) as caught:
-        pre_start(Servicer(board=board_with(), gate=FixedGate(Refuse(reason, "why"))))
+        pre_start(servicer(FixedGate(Refuse(reason, "why"))))
     assert caught.value.args == (code, "why")
 
 
 def test_a_long_message_is_cut_to_what_a_header_holds() -> None:
     with pytest.raises(Aborted) as caught:
-        pre_start(Servicer(board=board_with(), gate=FixedGate(Refuse(Reason.UNREADABLE, "x" * 100_000))))
+        pre_start(servicer(FixedGate(Refuse(Reason.UNREADABLE, "x" * 100_000))))
     assert len(caught.value.args[1]) == 2048
 
 
-def test_too_many_starts_at_once_are_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_STARTS", 1)
+def test_too_many_starts_at_once_are_put_off() -> None:
     gate = FixedGate(Accept(()))
     gate.open.clear()
-    servicer = Servicer(board=board_with(), gate=gate)
-    first = threading.Thread(target=pre_start, args=(servicer, "a"))
+    one = servicer(gate, dataclasses.replace(resources.WHOLE, starts=1))
+    first = threading.Thread(target=pre_start, args=(one, "a"))
     first.start()
     while not gate.asked:
         gate.open.wait(0.001)
     with pytest.raises(Aborted) as caught:
-        pre_start(servicer, "b")
+        pre_start(one, "b")
     gate.open.set()
     first.join(10.0)
     assert caught.value.args == (
         grpc.StatusCode.UNAVAILABLE,
         "too many containers start at once; the kubelet will try again",
     )
-    assert pre_start(servicer, "c") == api.PreStartContainerResponse()
+    assert pre_start(one, "c") == api.PreStartContainerResponse()
 
 
 def test_preferences_are_not_offered() -> None:
     with pytest.raises(Aborted) as caught:
-        Servicer(board=board_with(), gate=FixedGate(Accept(()))).preferred(None, Context())
+        servicer(FixedGate(Accept(()))).preferred(None, Context())
     assert caught.value.args == (grpc.StatusCode.UNIMPLEMENTED, "device IDs of this plugin are all alike")
 
 

@@ -22,6 +22,8 @@ def test_defaults() -> None:
         kubeconfig="",
         gpu_source="nvml",
         memory_unit=GIB,
+        gpu_percent=True,
+        whole_gpus=False,
         device_plugins_dir=Path("/var/lib/kubelet/device-plugins"),
         pod_resources_socket=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
         poll_interval=5.0,
@@ -34,7 +36,9 @@ def test_defaults() -> None:
 def test_variables_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSHARE_NODE_NAME", "node-a.example.com")
     monkeypatch.setenv("GPUSHARE_MEMORY_UNIT", "MiB")
-    found = settings.load(["--memory-unit=256MiB", "--gpu-source=simulated:/etc/gpus.yaml"])
+    monkeypatch.setenv("GPUSHARE_GPU_PERCENT", "false")
+    found = settings.load(["--memory-unit=256MiB", "--gpu-source=simulated:/etc/gpus.yaml", "--whole-gpus=true"])
+    assert (found.gpu_percent, found.whole_gpus) == (False, True)
     assert found.node_name == "node-a.example.com"
     assert found.memory_unit == MemoryUnit(256)
     assert found.gpu_source == "simulated:/etc/gpus.yaml"
@@ -68,6 +72,8 @@ def test_variables_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
             ["--memory-unit=3GB"],
             "--memory-unit='3GB': memory unit '3GB': write GiB, MiB or a multiple such as 256MiB",
         ),
+        (["--gpu-percent=maybe"], "--gpu-percent='maybe': write true or false"),
+        (["--whole-gpus="], "--whole-gpus='': write true or false"),
         (["--poll-interval=0"], "--poll-interval='0': write a number above 0"),
         (["--poll-interval=soon"], "--poll-interval='soon': could not convert string to float: 'soon'"),
         (["--publish-interval=-1"], "--publish-interval='-1': write a number above 0"),

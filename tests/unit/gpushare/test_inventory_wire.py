@@ -53,11 +53,11 @@ def test_a_later_version_that_only_adds_fields_is_read() -> None:
         ('{"version":true}', f"{WHAT}: field 'version' must be a whole number, 0 or more, found True"),
         (
             '{"version":0}',
-            f"{WHAT}: version 0 (readable from version 1), this program reads version 1; upgrade it",
+            f"{WHAT}: version 0 (readable from version 1), this program reads version 2; upgrade it",
         ),
         (
-            '{"version":3,"minReader":2}',
-            f"{WHAT}: version 3 (readable from version 2), this program reads version 1; upgrade it",
+            '{"version":4,"minReader":3}',
+            f"{WHAT}: version 4 (readable from version 3), this program reads version 2; upgrade it",
         ),
         ('{"version":1}', f"{WHAT}: field 'gpus' must be a list of objects"),
         ('{"version":1,"gpus":[1]}', f"{WHAT}: field 'gpus' must be a list of objects"),

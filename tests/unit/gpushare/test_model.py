@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodUid, by_index
-from gpushare.model.allocation import footprint
+from gpushare.model.allocation import Hold, footprint
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest
@@ -51,11 +53,11 @@ def test_a_request_asks_for_something(memory_mib: int, gpu_count: int) -> None:
     ],
 )
 def test_a_pods_footprint_follows_kubernetes_formula(grants: list, gib: int) -> None:  # type: ignore[type-arg]  # parametrised literals
-    assert footprint(grants) == {"GPU-0": gib * 1024}
+    assert footprint(grants) == {"GPU-0": Hold(gib * 1024)}
 
 
 def test_containers_on_different_gpus_do_not_add_up() -> None:
-    assert footprint([make_grant(0, 1, gib=2), make_grant(1, gib=3)]) == {"GPU-0": 2048, "GPU-1": 5120}
+    assert footprint([make_grant(0, 1, gib=2), make_grant(1, gib=3)]) == {"GPU-0": Hold(2048), "GPU-1": Hold(5120)}
 
 
 def test_the_grant_of_a_container_is_found_by_name() -> None:
@@ -97,3 +99,16 @@ def test_pods_of_other_systems_count_by_gpu_number() -> None:
 
 def test_a_pod_reads_as_namespace_and_name() -> None:
     assert str(make_ref("web", "team-a")) == "team-a/web"
+
+
+def test_a_gpu_that_takes_no_new_work_has_nothing_free() -> None:
+    inventory = make_inventory(15)
+    sick = NodeInventory(node=inventory.node, gpus=(make_gpu(0, health=GpuHealth.CORDONED),), unit=GIB)
+    ledger = NodeLedger.of(sick)
+    assert (ledger.free_mib(sick.gpus[0]), ledger.free_percent(sick.gpus[0])) == (0, 0)
+    assert not ledger.untouched(sick.gpus[0])
+
+
+def test_compute_beyond_a_gpu_is_told() -> None:
+    held = [make_allocation(name, replace(make_grant(0), compute_percent=60)) for name in ("a", "b")]
+    assert NodeLedger.of(make_inventory(15), held).over_computed() == {"GPU-0": 20}

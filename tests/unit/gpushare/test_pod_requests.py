@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy
 from gpushare.units import GIB, MemoryUnit
@@ -13,7 +14,7 @@ REQUEST = "spec.containers[0].resources.requests[aliyun.com/gpu-mem]"
 
 
 def wishes(pod: dict[str, Any], unit: MemoryUnit = GIB) -> list[tuple[str, ContainerKind, int, int]]:
-    found = pods.request(pod, unit)
+    found = pods.request(pod, Dialect(unit=unit))
     assert found is not None
     return [(w.container, w.kind, w.memory_mib, w.gpu_count) for w in found.shape.containers]
 
@@ -24,9 +25,9 @@ def test_gpu_mem_is_units_on_one_gpu() -> None:
 
 
 def test_a_pod_that_asks_for_no_gpu_is_no_request() -> None:
-    assert pods.request(make_pod(make_container()), GIB) is None
-    assert not pods.needs_gpu(make_pod(make_container()))
-    assert pods.needs_gpu(make_pod(make_container("a", 0)))
+    assert pods.request(make_pod(make_container()), Dialect()) is None
+    assert not pods.needs_gpu(make_pod(make_container()), Dialect())
+    assert pods.needs_gpu(make_pod(make_container("a", 0)), Dialect())
 
 
 def test_containers_come_in_the_order_in_which_they_start() -> None:
@@ -59,13 +60,13 @@ def test_once_multiplied_the_limit_of_the_per_gpu_form_is_a_total() -> None:
 
 @pytest.mark.parametrize("policy", list(Policy))
 def test_a_pod_may_choose_its_policy(policy: Policy) -> None:
-    found = pods.request(make_pod(annotations={"gpushare.dev/gpu-policy": policy.value}), GIB)
+    found = pods.request(make_pod(annotations={"gpushare.dev/gpu-policy": policy.value}), Dialect())
     assert found is not None
     assert found.shape.policy is policy
 
 
 def test_replicas_have_the_same_shape() -> None:
-    one, two = (pods.request(make_pod(name=name), GIB) for name in ("web-1", "web-2"))
+    one, two = (pods.request(make_pod(name=name), Dialect()) for name in ("web-1", "web-2"))
     assert one is not None
     assert two is not None
     assert one.shape == two.shape
@@ -124,8 +125,8 @@ COUNT_FIX = (
         ),
         (
             make_pod(labels={"aliyun.com/gpu-count": "two"}),
-            "metadata.labels[aliyun.com/gpu-count]: not a number of GPUs: 'two' is not a number; write a whole number"
-            ' of units such as 3; write a whole number in quotes, such as "2"',
+            "metadata.labels[aliyun.com/gpu-count]: not a number of GPUs: 'two' is not a number;"
+            ' write a whole number in quotes, such as "2"',
         ),
         (
             make_pod(annotations={"gpushare.dev/gpus": "65"}),
@@ -149,13 +150,13 @@ COUNT_FIX = (
 )
 def test_a_bad_request_says_where_and_what_to_do(pod: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        pods.request(pod, GIB)
+        pods.request(pod, Dialect())
     assert str(caught.value) == message
 
 
 def test_all_errors_of_a_pod_come_at_once() -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        pods.request(make_pod(make_container("a", 0), make_container("b", "x")), GIB)
+        pods.request(make_pod(make_container("a", 0), make_container("b", "x")), Dialect())
     assert [error.path for error in caught.value.errors] == [
         "spec.containers[0].resources.limits[aliyun.com/gpu-mem]",
         "spec.containers[1].resources.limits[aliyun.com/gpu-mem]",

@@ -14,6 +14,8 @@ from gpushare.wire import inventory as inventory_wire
 
 Object = dict[str, Any]
 
+CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps"
+
 
 def node(
     name: str = "node-a",
@@ -95,11 +97,30 @@ def our_pod(
     return pod(name, namespace=namespace, on=on, mem=mib // 1024, annotations={names.ANNOTATION_ALLOCATION: text})
 
 
-class PagedApi:
-    """Serves nodes and pods, `page` objects at a time, and remembers what it was asked."""
+def given(name: str, allocation: Allocation, *, namespace: str = "default", mem: int | str = 3) -> Object:
+    """A running pod with this allocation."""
+    text = allocation_wire.encode(allocation)
+    annotations = {names.ANNOTATION_ALLOCATION: text}
+    return pod(name, namespace=namespace, on=allocation.node, mem=mem, annotations=annotations)
 
-    def __init__(self, nodes: Sequence[Object] = (), pods: Sequence[Object] = (), *, page: int = 500) -> None:
-        self.collections = {"/api/v1/nodes": list(nodes), "/api/v1/pods": list(pods)}
+
+def unhealthy_gpus(node: str, gpus: str) -> Object:
+    """Aliyun's ConfigMap of GPUs that must not be used."""
+    return {"metadata": {"name": f"unhealthy-gpu-{node}", "namespace": "kube-system"}, "data": {"gpus": gpus}}
+
+
+class PagedApi:
+    """Serves nodes, pods and ConfigMaps, `page` objects at a time, and remembers what it was asked."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Object] = (),
+        pods: Sequence[Object] = (),
+        config_maps: Sequence[Object] = (),
+        *,
+        page: int = 500,
+    ) -> None:
+        self.collections = {"/api/v1/nodes": list(nodes), "/api/v1/pods": list(pods), CONFIG_MAPS: list(config_maps)}
         self.page = page
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.failures: list[kube.KubeError] = []
@@ -138,6 +159,7 @@ class PagedApi:
         body: Object | Sequence[Object],
         *,
         kind: kube.PatchKind = kube.PatchKind.MERGE,
+        params: kube.Params | None = None,
         timeout_s: float = 5.0,
     ) -> Object:
         raise AssertionError("a report changes nothing")

@@ -4,7 +4,16 @@ import pytest
 
 from gpushare.kube import api as kube
 from gpushare_cli import gather
-from tests.unit.gpushare_cli.clusters import PagedApi, ack_pod, aliyun_node, aliyun_pod, our_pod, pod
+from tests.unit.gpushare_cli.clusters import (
+    CONFIG_MAPS,
+    PagedApi,
+    ack_pod,
+    aliyun_node,
+    aliyun_pod,
+    our_pod,
+    pod,
+    unhealthy_gpus,
+)
 
 
 def plain(name: str) -> dict[str, object]:
@@ -22,7 +31,7 @@ def test_lists_are_read_page_by_page() -> None:
 
     assert len(cluster.nodes) == 5
     assert len(cluster.pods) == 3
-    assert [path for path, _ in api.asked] == ["/api/v1/nodes"] * 3 + ["/api/v1/pods"] * 2
+    assert [path for path, _ in api.asked] == ["/api/v1/nodes"] * 3 + ["/api/v1/pods"] * 2 + [CONFIG_MAPS]
     assert all(query["limit"] == "500" for _, query in api.asked)
 
 
@@ -30,14 +39,14 @@ def test_only_bound_pods_are_asked_for() -> None:
     api = PagedApi()
     gather.gather(api)
 
-    assert api.asked[-1] == ("/api/v1/pods", {"fieldSelector": "spec.nodeName!=", "limit": "500"})
+    assert api.asked[-2] == ("/api/v1/pods", {"fieldSelector": "spec.nodeName!=", "limit": "500"})
 
 
 def test_one_node_needs_no_list_of_nodes() -> None:
     api = PagedApi([aliyun_node("a"), aliyun_node("b")], [pod("x", on="a"), pod("y", on="b")])
     cluster = gather.gather(api, "b")
 
-    assert [path for path, _ in api.asked] == ["/api/v1/nodes/b", "/api/v1/pods"]
+    assert [path for path, _ in api.asked] == ["/api/v1/nodes/b", "/api/v1/pods", CONFIG_MAPS]
     assert [found["metadata"]["name"] for found in cluster.pods] == ["y"]
 
 
@@ -64,3 +73,36 @@ def test_a_list_that_expires_every_time_is_given_up() -> None:
 
     with pytest.raises(kube.GoneError):
         gather.gather(api)
+
+
+def test_config_maps_of_unhealthy_gpus_are_read_by_node() -> None:
+    maps = [
+        unhealthy_gpus("node-a", "0, 2"),
+        unhealthy_gpus("node-b", ""),
+        {"metadata": {"name": "kube-root-ca.crt", "namespace": "kube-system"}},
+    ]
+    cluster = gather.gather(PagedApi([aliyun_node()], [], maps))
+
+    assert cluster.unhealthy == {"node-a": frozenset({0, 2}), "node-b": frozenset()}
+    assert cluster.notes == ()
+
+
+def test_config_maps_that_may_not_be_read_become_a_note() -> None:
+    api = PagedApi([aliyun_node()])
+    del api.collections[CONFIG_MAPS]
+    cluster = gather.gather(api)
+
+    assert cluster.unhealthy == {}
+    assert cluster.notes == (
+        'ConfigMaps unhealthy-gpu-* in kube-system cannot be read (nodes "configmaps" not found);'
+        " GPUs that they name are taken for healthy",
+    )
+
+
+def test_everything_includes_pods_that_wait() -> None:
+    waiting = pod("waiting")
+    del waiting["spec"]["nodeName"]
+
+    assert [found["metadata"]["name"] for found in gather.everything(PagedApi([], [waiting, plain("web")])).pods] == [
+        "waiting"
+    ]

@@ -103,7 +103,7 @@ def test_an_unreadable_allocation_is_noted_and_counted_as_pending() -> None:
 def test_an_unreadable_allocation_is_counted_by_the_other_annotations_of_its_binding() -> None:
     pod = our_pod("newer", "GPU-node-a-0", mib=2048)
     pod["metadata"]["annotations"] |= {
-        names.ANNOTATION_ALLOCATION: '{"version":2,"minReader":2}',
+        names.ANNOTATION_ALLOCATION: '{"version":9,"minReader":9}',
         "devices.gpushare.dev/main": "GPU-node-a-0",
         "memory.gpushare.dev/main": "2048",
     }
@@ -169,10 +169,17 @@ def test_json_is_in_mib_and_names_every_gpu() -> None:
                         "health": "Unhealthy",
                         "totalMiB": 15360,
                         "usedMiB": 2048,
+                        "computePercent": 0,
+                        "whole": False,
                     }
                 ],
                 "pods": [
-                    {"namespace": "default", "name": "p", "gpus": [{"index": 0, "usedMiB": 2048}], "pendingMiB": 0},
+                    {
+                        "namespace": "default",
+                        "name": "p",
+                        "gpus": [{"index": 0, "usedMiB": 2048, "computePercent": 0, "whole": False}],
+                        "pendingMiB": 0,
+                    },
                     {"namespace": "default", "name": "waiting", "gpus": [], "pendingMiB": 1024},
                 ],
             }

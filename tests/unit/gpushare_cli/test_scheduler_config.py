@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from gpushare.errors import SettingsError
+from gpushare_cli import __main__ as cli
 from gpushare_cli import schedconfig
 from gpushare_cli.schedconfig import ServerVersion, Wish
 
@@ -82,11 +83,15 @@ def test_a_second_scheduler_has_a_name_and_a_lease_of_its_own() -> None:
                 "urlPrefix": "http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler",
                 "filterVerb": "filter",
                 "prioritizeVerb": "prioritize",
+                "preemptVerb": "preempt",
                 "weight": 1,
                 "bindVerb": "bind",
                 "enableHTTPS": False,
                 "nodeCacheCapable": True,
-                "managedResources": [{"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False}],
+                "managedResources": [
+                    {"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False},
+                    {"name": "nano-gpu/gpu-percent", "ignoredByScheduler": False},
+                ],
                 "ignorable": False,
                 "httpTimeout": "5s",
             }
@@ -135,6 +140,26 @@ def test_a_policy_file_spells_https_and_time_in_its_own_way() -> None:
     assert "enableHTTPS" not in extender
     assert extender["httpTimeout"] == 5_000_000_000
     assert extender["tlsConfig"] == {"caData": base64.b64encode(PEM).decode()}
+
+
+def test_whole_gpus_are_sent_to_the_extender_only_where_they_are_this_projects() -> None:
+    def managed(value: dict[str, Any]) -> list[str]:
+        [extender] = value["extenders"]
+        return [resource["name"] for resource in extender["managedResources"]]
+
+    shared = ["aliyun.com/gpu-mem", "nano-gpu/gpu-percent"]
+    assert managed(configuration()) == managed(policy()) == shared
+    assert managed(configuration(whole_gpus=True)) == managed(policy(whole_gpus=True)) == [*shared, "nvidia.com/gpu"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--whole-gpus"]])
+def test_the_command_line_asks_for_whole_gpus_by_a_flag(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["scheduler-config", "--server-version", "1.36", *flags]) == 0
+    assert ("name: nvidia.com/gpu" in capsys.readouterr().out) == bool(flags)
+
+
+def test_both_generations_ask_about_preemption() -> None:
+    assert configuration()["extenders"][0]["preemptVerb"] == policy()["extenders"][0]["preemptVerb"] == "preempt"
 
 
 def test_a_policy_file_leaves_the_in_tree_predicates_at_their_defaults() -> None:

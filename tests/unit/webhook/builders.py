@@ -5,15 +5,31 @@ from typing import Any
 import orjson
 
 from gpushare import names
-from gpushare.units import GIB
-from webhook.mutation import Rules
+from gpushare.dialect import Dialect
+from webhook.rules import Rules
 
 Json = dict[str, Any]
 
-RULES = Rules(unit=GIB)
-PLAIN = Rules(unit=GIB, scheduler="", runtime_class=None)
+RULES = Rules(dialect=Dialect())
+PLAIN = Rules(dialect=Dialect(), scheduler="", runtime_class=None)
+WHOLE = Rules(dialect=Dialect(whole_gpus=True))
 CONTROLLER = "system:serviceaccount:gpushare-system:gpushare-controller"
 DEVICES = "devices.gpushare.dev/"
+RESOURCES = {
+    "mem": names.GPU_MEM,
+    "percent": names.GPU_PERCENT,
+    "core": names.GPU_CORE,
+    "gpu": names.GPU,
+    "count": names.GPU_COUNT,
+}
+
+
+def asking(name: str = "a", /, *, requests: Any = None, **limits: object) -> Json:
+    """A container that asks for `percent`, `core`, `mem` or `gpu`."""
+    resources: Json = {"limits": {RESOURCES[key]: amount for key, amount in limits.items()}}
+    if requests is not None:
+        resources["requests"] = {RESOURCES[key]: amount for key, amount in requests.items()}
+    return {"name": name, "image": "cuda", "resources": resources}
 
 
 def container(name: str = "a", gpu_mem: object = None, **fields: object) -> Json:

@@ -1,4 +1,5 @@
 import base64
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +57,11 @@ class Webhook:
         assert response["allowed"], response
         return apply(response, body["request"]["object"])
 
+    def refuses(self, path: str, body: Json, message: str) -> None:
+        """With exactly this message, and as a fault of the author."""
+        status = {"code": 400, "reason": "BadRequest", "message": message}
+        assert self.ask(path, body) == {"uid": body["request"]["uid"], "allowed": False, "status": status}
+
 
 def apply(response: Json, obj: object) -> Any:
     if "patch" not in response:
@@ -64,8 +70,8 @@ def apply(response: Json, obj: object) -> Any:
     return jsonpatch.apply_patch(obj, orjson.loads(base64.b64decode(response["patch"])))
 
 
-@pytest.fixture
-def webhook() -> Iterator[Webhook]:
+@contextlib.contextmanager
+def serving(settings: Settings) -> Iterator[Webhook]:
     problem: list[str] = []
     clock = SystemClock()
     metrics = Metrics(lambda: 12.5)
@@ -75,7 +81,20 @@ def webhook() -> Iterator[Webhook]:
         runtime_class=RuntimeClass(api=NoApi(), clock=clock, name="nvidia", mode=Mode.ALWAYS),
         not_ready=lambda: "; ".join(problem),
     )
-    app = create_app(Settings(), services)
+    app = create_app(settings, services)
     app.testing = True
     with app.test_client() as http:
         yield Webhook(http, metrics, problem)
+
+
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    with serving(Settings()) as found:
+        yield found
+
+
+@pytest.fixture
+def whole() -> Iterator[Webhook]:
+    """Of a cluster whose whole GPUs are ours."""
+    with serving(Settings(whole_gpus=True)) as found:
+        yield found

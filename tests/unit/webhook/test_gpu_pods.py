@@ -4,10 +4,14 @@ from typing import Any
 
 import pytest
 
+from gpushare.dialect import Dialect
 from gpushare.units import MemoryUnit
 from tests.unit.webhook.builders import ALL, PLAIN, RULES, VOID, Json, container, from_annotation, pod, visible
 from webhook import mutation
-from webhook.mutation import Mutated, Rules
+from webhook.mutation import Mutated
+from webhook.rules import Rules
+
+MIBS = Rules(dialect=Dialect(unit=MemoryUnit(1)))
 
 
 def mutated(value: Json, rules: Rules = RULES) -> Any:
@@ -115,13 +119,13 @@ def test_the_per_gpu_form_is_multiplied_once() -> None:
 
 
 def test_an_amount_that_the_api_server_shortened_is_understood() -> None:
-    result = mutated(pod(container("a", "16k"), annotations={"gpushare.dev/gpus": "2"}), Rules(unit=MemoryUnit(1)))
+    result = mutated(pod(container("a", "16k"), annotations={"gpushare.dev/gpus": "2"}), MIBS)
     assert result["spec"]["containers"][0]["resources"]["limits"] == {"aliyun.com/gpu-mem": "32000"}
     result["spec"]["containers"][0]["resources"] = {
         "limits": {"aliyun.com/gpu-mem": "32k"},
         "requests": {"aliyun.com/gpu-mem": "32k"},
     }
-    assert mutation.mutate(result, Rules(unit=MemoryUnit(1))) == mutation.Untouched()
+    assert mutation.mutate(result, MIBS) == mutation.Untouched()
 
 
 def test_the_total_form_is_split_and_not_multiplied() -> None:
@@ -140,7 +144,7 @@ def test_every_container_is_told_its_own_share_and_the_pods() -> None:
 
 
 def test_a_unit_of_mebibytes_is_written_as_such() -> None:
-    first = mutated(pod(container("a", "3")), Rules(unit=MemoryUnit(256)))["spec"]["containers"][0]
+    first = mutated(pod(container("a", "3")), Rules(dialect=Dialect(unit=MemoryUnit(256))))["spec"]["containers"][0]
     assert values(first)["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=768M"
 
 
@@ -161,6 +165,7 @@ def test_forged_annotations_are_stripped_and_named() -> None:
         "devices.gpushare.dev/a": "GPU-1",
         "ALIYUN_COM_GPU_MEM_IDX": "0",
         "gpushare.dev/allocation": "{}",
+        "nano-gpu/container-a": "0",
         "scheduler.framework.gpushare.allocation": "{}",
         "keep": "me",
     }
@@ -169,7 +174,8 @@ def test_forged_annotations_are_stripped_and_named() -> None:
     assert decision.pod["metadata"]["annotations"] == {"keep": "me"}
     assert decision.warnings == (
         "annotations removed, because only gpushare-controller may write them: ALIYUN_COM_GPU_MEM_IDX,"
-        " devices.gpushare.dev/a, gpushare.dev/allocation, scheduler.framework.gpushare.allocation",
+        " devices.gpushare.dev/a, gpushare.dev/allocation, nano-gpu/container-a,"
+        " scheduler.framework.gpushare.allocation",
     )
 
 

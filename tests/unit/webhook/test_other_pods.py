@@ -5,6 +5,7 @@ import pytest
 from tests.unit.webhook.builders import ALL, RULES, VOID, Json, container, pod
 from webhook import mutation
 from webhook.mutation import Denied, Mutated, Untouched
+from webhook.rules import Rules
 
 
 def result(value: Json) -> Json:
@@ -85,10 +86,10 @@ def test_an_amount_that_is_not_positive_makes_no_container_of_nvidias_plugin(amo
 
 def test_which_plugins_there_are_is_a_setting() -> None:
     asks = container(resources={"limits": {"vendor.example/gpu": "1"}})
-    rules = mutation.Rules(unit=RULES.unit, foreign_resources=("vendor.example/",))
+    rules = Rules(dialect=RULES.dialect, foreign_resources=("vendor.example/",))
     assert isinstance(mutation.mutate(pod(asks), RULES), Mutated)
     assert mutation.mutate(pod(asks), rules) == Untouched()
-    assert isinstance(mutation.mutate(pod(asks), mutation.Rules(unit=RULES.unit, foreign_resources=())), Mutated)
+    assert isinstance(mutation.mutate(pod(asks), Rules(dialect=RULES.dialect, foreign_resources=())), Mutated)
 
 
 def test_a_forged_binding_and_the_label_are_stripped() -> None:

@@ -1,5 +1,6 @@
 import pytest
 
+from gpushare.dialect import Dialect
 from gpushare.errors import SettingsError
 from gpushare.runtime import options
 from gpushare.units import MemoryUnit
@@ -18,6 +19,13 @@ def test_defaults_serve_an_ordinary_cluster() -> None:
     assert (settings.runtime_class, settings.runtime_class_mode) == ("nvidia", Mode.IF_EXISTS)
     assert settings.controller == "system:serviceaccount:gpushare-system:gpushare-controller"
     assert settings.cert_dir == "/run/gpushare/certs"
+
+
+def test_the_dialect_is_what_unit_and_whole_gpus_say() -> None:
+    assert load().dialect == Dialect()
+    settings = load(GPUSHARE_MEMORY_UNIT="256MiB", GPUSHARE_WHOLE_GPUS="true")
+    assert settings.dialect == Dialect(unit=MemoryUnit(256), whole_gpus=True)
+    assert load(GPUSHARE_WHOLE_GPUS="false").dialect == Dialect()
 
 
 def test_threads_are_a_number() -> None:
@@ -52,6 +60,7 @@ def test_lists_and_words_are_read() -> None:
             "'nvidia.com' is no prefix of resources; write it with its slash, such as nvidia.com/",
         ),
         ("GRACEFUL_TIMEOUT_S", "0", "write a number above 0"),
+        ("WHOLE_GPUS", "maybe", "write true or false"),
         ("LOG_LEVEL", "loud", "write one of debug, info, warning, error"),
     ],
 )

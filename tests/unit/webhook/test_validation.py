@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.webhook.builders import CONTROLLER, Json, container, pod, review
+from tests.unit.webhook.builders import CONTROLLER, Json, asking, container, pod, review
 from tests.unit.webhook.conftest import Webhook
 
 LEAVE = "only gpushare-controller may change it; leave it as it is"
@@ -15,9 +15,22 @@ RESERVED = [
     "index.gpushare.dev/a",
     "capacity.gpushare.dev/a",
     "gpushare.dev/allocation",
+    "gpushare.dev/bound-late",
+    "nano-gpu/assume",
+    "nano-gpu/container-a",
     "ALIYUN_COM_GPU_MEM_IDX",
     "ALIYUN_COM_GPU_MEM_ASSIGNED",
     "scheduler.framework.gpushare.allocation",
+]
+REQUEST = [
+    "gpushare.dev/gpus",
+    "gpushare.dev/gpu-policy",
+    "gpushare.dev/gpu-model",
+    "gpushare.dev/gpu-uuid",
+    "gpushare.dev/min-gpu-memory",
+    "gpushare.dev/same-gpu-as",
+    "gpushare.dev/other-gpu-than",
+    "gpushare.dev/limits-are-totals",
 ]
 SUBRESOURCES = ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
 
@@ -87,16 +100,54 @@ def test_a_pod_from_before_the_webhook_may_get_the_managed_label(webhook: Webhoo
 
 
 @pytest.mark.parametrize("user", ["alice", CONTROLLER])
-@pytest.mark.parametrize("key", ["gpushare.dev/gpus", "gpushare.dev/limits-are-totals", "gpushare.dev/gpu-policy"])
+@pytest.mark.parametrize("key", REQUEST)
 def test_a_request_is_fixed_once_the_pod_exists(webhook: Webhook, key: str, user: str) -> None:
     old, new = gpu_pod(annotations={key: "1"}), gpu_pod(annotations={key: "2"})
     assert refusal(webhook, update(old, new, user=user)) == f"metadata.annotations[{key}]: {FIXED}"
     assert refusal(webhook, update(old, gpu_pod(), user=user)) == f"metadata.annotations[{key}]: {FIXED}"
 
 
-def test_so_is_the_number_of_gpus_in_the_label(webhook: Webhook) -> None:
-    old, new = gpu_pod(labels={"aliyun.com/gpu-count": "1"}), gpu_pod(labels={"aliyun.com/gpu-count": "3"})
-    assert refusal(webhook, update(old, new)) == f"metadata.labels[aliyun.com/gpu-count]: {FIXED}"
+@pytest.mark.parametrize("key", ["aliyun.com/gpu-count", "nano-gpu/assume"])
+def test_so_are_the_labels_that_are_part_of_it(webhook: Webhook, key: str) -> None:
+    old, new = gpu_pod(labels={key: "1"}), gpu_pod(labels={key: "3"})
+    for after in (new, gpu_pod()):
+        assert refusal(webhook, update(old, after)) == f"metadata.labels[{key}]: {FIXED}"
+
+
+@pytest.mark.parametrize("user", ["alice", CONTROLLER])
+def test_the_mark_for_the_event_stays_as_the_webhook_wrote_it(webhook: Webhook, user: str) -> None:
+    key = "gpushare.dev/overridden"
+    old = gpu_pod(annotations={key: "a"})
+    message = f"metadata.annotations[{key}]: only gpushare-webhook may write it, when the pod is created"
+    for new in (gpu_pod(), gpu_pod(annotations={key: "b"})):
+        assert refusal(webhook, update(old, new, user=user)) == f"{message}; leave it as it is"
+    assert refusal(webhook, review(old)) is None
+
+
+@pytest.mark.parametrize(
+    ("wish", "is_fixed"), [({"percent": 20}, True), ({"mem": 3, "core": 5}, True), ({"gpu": 1}, False)]
+)
+def test_every_kind_of_request_is_fixed_and_whole_gpus_only_if_they_are_ours(
+    webhook: Webhook, whole: Webhook, wish: dict[str, int], is_fixed: bool
+) -> None:
+    key = "gpushare.dev/gpu-model"
+    body = update(pod(asking("a", **wish)), pod(asking("a", **wish), annotations={key: "T4"}))
+    message = f"metadata.annotations[{key}]: {FIXED}"
+    assert refusal(webhook, body) == (message if is_fixed else None)
+    assert refusal(whole, body) == message
+
+
+def test_the_controller_binds_late_by_a_patch(webhook: Webhook) -> None:
+    """And nobody else does, not even the kubelet of the pod's node."""
+    written = dict.fromkeys(RESERVED, "x")
+    old, new = (
+        pod(asking("a", percent=20), nodeName="n"),
+        pod(asking("a", percent=20), annotations=written, nodeName="n"),
+    )
+    assert refusal(webhook, update(old, new, user=CONTROLLER)) is None
+    assert refusal(webhook, update(old, new, user="system:node:n")) == " | ".join(
+        f"metadata.annotations[{key}]: {LEAVE}" for key in sorted(RESERVED)
+    )
 
 
 def test_a_pod_without_a_request_may_change_such_marks(webhook: Webhook) -> None:
@@ -105,17 +156,19 @@ def test_a_pod_without_a_request_may_change_such_marks(webhook: Webhook) -> None
 
 
 def test_a_new_pod_with_a_binding_is_refused_also_where_mutation_was_passed_by(webhook: Webhook) -> None:
-    forged = gpu_pod(annotations={"devices.gpushare.dev/a": "GPU-1", "ALIYUN_COM_GPU_MEM_POD": "3"})
+    marks = {"devices.gpushare.dev/a": "GPU-1", "ALIYUN_COM_GPU_MEM_POD": "3", "nano-gpu/container-a": "0"}
+    forged = gpu_pod(annotations=marks)
     assert refusal(webhook, review(forged)) == (
         "metadata.annotations[ALIYUN_COM_GPU_MEM_POD]: only gpushare-controller may write it; remove it"
         " | metadata.annotations[devices.gpushare.dev/a]: only gpushare-controller may write it; remove it"
+        " | metadata.annotations[nano-gpu/container-a]: only gpushare-controller may write it; remove it"
     )
     assert refusal(webhook, review(forged, user=CONTROLLER)) is None
     assert refusal(webhook, review(gpu_pod())) is None
 
 
 @pytest.mark.parametrize("resource", ["pods/binding", "bindings"])
-@pytest.mark.parametrize("key", [*RESERVED, "gpushare.dev/gpus", "gpushare.dev/limits-are-totals"])
+@pytest.mark.parametrize("key", [*RESERVED, *REQUEST, "gpushare.dev/overridden"])
 def test_only_the_controller_binds_with_gpus(webhook: Webhook, resource: str, key: str) -> None:
     binding = {"kind": "Binding", "metadata": {"name": "p", "annotations": {key: "1"}}, "target": {"name": "n"}}
     body = review(binding, resource=resource, kind="Binding", user="system:kube-scheduler")

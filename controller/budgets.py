@@ -1,0 +1,108 @@
+"""PodDisruptionBudgets: how many pods of a kind may be disrupted at a time, and whose eviction breaks that. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare.cluster.records import Bound
+from gpushare.errors import WireError
+from gpushare.identity import PodUid
+from gpushare.model.selector import LabelSelector, Operator, Requirement
+from gpushare.wire import shape
+
+_OPERATORS: Final = {
+    "In": Operator.IN,
+    "NotIn": Operator.NOT_IN,
+    "Exists": Operator.EXISTS,
+    "DoesNotExist": Operator.ABSENT,
+}
+_SELECTOR: Final = "spec.selector"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """One PodDisruptionBudget."""
+
+    namespace: str
+    name: str
+    selector: LabelSelector | None
+    """None protects nobody."""
+    allowed: int
+    """Disruptions that the disruption controller allows at this moment."""
+    disrupted: frozenset[str] = frozenset()
+    """Names of pods whose eviction was counted already."""
+
+    def counts(self, pod: Bound) -> bool:
+        """Whether evicting a pod uses one of the disruptions. One that is going anyway uses none."""
+        return (
+            self.selector is not None
+            and self.namespace == pod.ref.namespace
+            and not pod.deleting
+            and pod.ref.name not in self.disrupted
+            and self.selector.matches(pod.labels)
+        )
+
+
+def violating(pods: Iterable[Bound], budgets: Sequence[Budget]) -> frozenset[PodUid]:
+    """Pods whose eviction breaks a budget, when all of these are evicted in this order."""
+    left = [budget.allowed for budget in budgets]
+    found: set[PodUid] = set()
+    for pod in pods:
+        for i, budget in enumerate(budgets):
+            if budget.counts(pod):
+                left[i] -= 1
+                if left[i] < 0:
+                    found.add(pod.ref.uid)
+    return frozenset(found)
+
+
+def parse(obj: Mapping[str, Any], *, empty_is_all: bool) -> Budget:
+    """Read a PodDisruptionBudget.
+
+    Args:
+        obj: the object.
+        empty_is_all: whether a selector without conditions means every pod, as in policy/v1, or none, as in v1beta1.
+
+    Raises:
+        WireError: it is none, or has a selector that means nothing.
+    """
+    metadata = shape.mapping(obj, "metadata", "object")
+    spec, status = shape.mapping(obj, "spec", "object"), shape.mapping(obj, "status", "object")
+    allowed = status.get("disruptionsAllowed", 0)
+    if isinstance(allowed, bool) or not isinstance(allowed, int):
+        raise WireError(f"status.disruptionsAllowed: expected a whole number, found {allowed!r:.100}")
+    return Budget(
+        namespace=shape.needed(metadata, "namespace", "metadata"),
+        name=shape.needed(metadata, "name", "metadata"),
+        selector=_selector(spec, empty_is_all=empty_is_all),
+        allowed=allowed,
+        disrupted=frozenset(shape.mapping(status, "disruptedPods", "status")),
+    )
+
+
+def _selector(spec: Mapping[str, Any], *, empty_is_all: bool) -> LabelSelector | None:
+    if spec.get("selector") is None:
+        return None
+    selector = shape.mapping(spec, "selector", "spec")
+    labels = shape.mapping(selector, "matchLabels", _SELECTOR)
+    conditions = [
+        Requirement(key, Operator.IN, (shape.text(labels, key, f"{_SELECTOR}.matchLabels"),)) for key in sorted(labels)
+    ]
+    for i, each in enumerate(shape.objects(selector, "matchExpressions", _SELECTOR)):
+        conditions.append(_requirement(each, f"{_SELECTOR}.matchExpressions[{i}]"))
+    if not conditions and not empty_is_all:
+        return None
+    return LabelSelector(tuple(conditions), text="")
+
+
+def _requirement(each: Mapping[str, Any], path: str) -> Requirement:
+    key, word = shape.needed(each, "key", path), shape.text(each, "operator", path)
+    operator = _OPERATORS.get(word)
+    if operator is None:
+        raise WireError(f"{path}.operator: expected {', '.join(_OPERATORS)}, found {word!r:.100}")
+    values = each.get("values") or ()
+    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
+        raise WireError(f"{path}.values: expected a list of texts, found {values!r:.100}")
+    if (operator in {Operator.IN, Operator.NOT_IN}) != bool(values):
+        raise WireError(f"{path}.values: {word} needs {'no values' if values else 'at least one'}")
+    return Requirement(key, operator, tuple(values))

@@ -1,0 +1,150 @@
+"""What is known of nodes and pods, and the books that follow from it. Not thread-safe: `controller.watched` locks.
+
+Nothing here decides; it is arithmetic that has to be done while nobody else may look.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from controller.changelog import ChangeLog
+from controller.reservations import Reservations
+from gpushare.cluster import records, views
+from gpushare.cluster.records import Bound, NodeRecord, PodRecord, Problem
+from gpushare.cluster.views import View
+from gpushare.dialect import Dialect
+from gpushare.identity import NodeName, PodRef, PodUid
+from gpushare.model.verdict import RefusalReason, Refused
+
+K = TypeVar("K")
+
+
+class Mirror:
+    """Nodes and pods as the watches told of them, reservations, and one immutable view of each node."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.nodes: dict[NodeName, NodeRecord] = {}
+        self.pods: dict[PodUid, PodRecord] = {}
+        self.strays: dict[PodUid, Bound] = {}
+        """Pods that got to their nodes without GPUs, or were rejected there: somebody has to look after them."""
+        self.overridden: dict[PodUid, PodRecord] = {}
+        """Pods whose authors chose devices themselves, which the webhook has undone."""
+        self.reservations = Reservations()
+        self.log = ChangeLog()
+        self.freed = 0
+        """Grows whenever a node may have got more room."""
+        self.problems: dict[NodeName, dict[PodRef, Problem]] = {}
+        self._unhealthy: dict[NodeName, frozenset[int]] = {}
+        self._dialect = dialect
+        self._on_node: dict[NodeName, dict[PodUid, Bound]] = {}
+        self._in_namespace: dict[str, dict[PodUid, Bound]] = {}
+        self._views: dict[NodeName, View] = {}
+
+    def view(self, name: NodeName) -> View:
+        """A node's books, or why it has none."""
+        return self._views.get(name) or Refused(RefusalReason.NO_INVENTORY, records.unknown_node(name))
+
+    def set_node(self, name: NodeName, record: NodeRecord | None) -> None:
+        """A node came, changed or went."""
+        if record is not None:
+            record = records.marked_unhealthy(record, self.unhealthy_on(name))
+        if self.nodes.get(name) == record:
+            return
+        if record is None:
+            del self.nodes[name]
+        else:
+            self.nodes[name] = record
+        self.rebuild({name}, frees=True)
+
+    def unhealthy_on(self, name: NodeName) -> frozenset[int]:
+        """What `set_unhealthy` was told last."""
+        return self._unhealthy.get(name, frozenset())
+
+    def set_unhealthy(self, name: NodeName, indices: frozenset[int]) -> None:
+        """Somebody beside the plugin said which GPUs of a node must not be used; it may be known only later."""
+        self._unhealthy.pop(name, None)
+        if indices:
+            self._unhealthy[name] = indices
+        if (record := self.nodes.get(name)) is not None:
+            self.set_node(name, record)
+
+    def set_pod(self, uid: PodUid, record: PodRecord | None) -> set[NodeName]:
+        """A pod came, changed or went. The nodes whose books change by it; `rebuild` has to follow."""
+        before = self.pods.get(uid)
+        if before == record:
+            return set()
+        dirty: set[NodeName] = set()
+        if isinstance(before, Bound):
+            _drop(self._on_node, before.node, uid)
+            _drop(self._in_namespace, before.ref.namespace, uid)
+            self.strays.pop(uid, None)
+            dirty.add(before.node)
+        self.overridden.pop(uid, None)
+        if record is None:
+            del self.pods[uid]
+            return dirty
+        self.pods[uid] = record
+        if record.overridden:
+            self.overridden[uid] = record
+        if isinstance(record, Bound):
+            self._on_node.setdefault(record.node, {})[uid] = record
+            self._in_namespace.setdefault(record.ref.namespace, {})[uid] = record
+            if record.late is not None or record.failed:
+                self.strays[uid] = record
+            # Seen on a node, a pod cannot be bound again: no choice in a Binding can come true any more. One that is
+            # patched into a pod on its node can, for as long as the pod shows nothing of it and lives.
+            late_on = record.node if record.late is not None else None
+            dirty |= {record.node, *self.reservations.drop_pod(uid, but_late_on=late_on)}
+        return dirty
+
+    def rebuild(self, nodes: Iterable[NodeName], *, frees: bool) -> None:
+        """Compute the views of these nodes anew.
+
+        Args:
+            nodes: those that changed.
+            frees: whether they may have more room than before.
+        """
+        for name in nodes:
+            self.freed += frees
+            record = self.nodes.get(name)
+            self.log.note(name, exists=record is not None)
+            self.problems.pop(name, None)
+            if record is None:
+                self._views.pop(name, None)
+            else:
+                self._views[name] = self._look(record)
+
+    def all_views(self) -> Mapping[NodeName, View]:
+        """The view of every node. Not to be changed."""
+        return self._views
+
+    def bound_on(self, name: NodeName) -> Iterable[Bound]:
+        """The pods on a node that ask for GPUs. Not to be kept."""
+        return self._on_node.get(name, {}).values()
+
+    def labels_in(self, namespace: str) -> Iterator[Mapping[str, str]]:
+        """Labels of all pods of a namespace that hold GPUs or are about to."""
+        for record in self._in_namespace.get(namespace, {}).values():
+            if _holds(record):
+                yield record.labels
+        for known in self.reservations.all():
+            if known.allocation.pod.namespace == namespace:
+                yield known.allocation.labels
+
+    def _look(self, record: NodeRecord) -> View:
+        reserved = (known.allocation for known in self.reservations.on_node(record.name).values())
+        bound = self._on_node.get(record.name, {}).values()
+        view, problems = views.of_node(record, bound, reserved, self._dialect.unit)
+        if problems:
+            self.problems[record.name] = problems
+        return view
+
+
+def _holds(record: Bound) -> bool:
+    return record.allocation is not None or record.legacy is not None or bool(record.problem)
+
+
+def _drop(index: dict[K, dict[PodUid, Bound]], key: K, uid: PodUid) -> None:
+    inner = index.get(key, {})
+    inner.pop(uid, None)
+    if not inner:
+        index.pop(key, None)

@@ -1,0 +1,87 @@
+"""Watches that the controller can do without: what it must not read, or the server does not have, counts as empty."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpushare.kube import api as kube
+from gpushare.kube.api import KubeApi
+from gpushare.kube.watch import Reflector
+from gpushare.runtime import logs
+from gpushare.runtime.backoff import Backoff
+from gpushare.runtime.clock import Clock
+
+_LOG: Final = logging.getLogger(__name__)
+PATIENCE_S: Final = 20.0  # longer, nobody waits for the first list
+ASK_AGAIN_S: Final = 60.0  # where it must not be read, somebody may mend that
+
+
+@dataclass(kw_only=True)
+class OptionalWatch:
+    """Follows one collection, if it may."""
+
+    api: KubeApi
+    clock: Clock
+    paths: Sequence[str]
+    """Of the collection in the versions that servers may have, the best first."""
+    reflector: Callable[[str, threading.Event], Reflector]
+    """Makes the reflector of a path; it sets the event after its first list."""
+    effect: str
+    """What is different without, for the log."""
+    right: str
+    """What is to be granted, for the log."""
+    _synced: threading.Event = field(init=False, default_factory=threading.Event)
+    _refused: threading.Event = field(init=False, default_factory=threading.Event)
+    _began: float | None = field(init=False, default=None)
+
+    @property
+    def path(self) -> str:
+        """What it is about, for people."""
+        return self.paths[0]
+
+    def settled(self) -> bool:
+        """Whether the collection was read, or cannot be read soon."""
+        if self._synced.is_set() or self._refused.is_set():
+            return True
+        return self._began is not None and self.clock.monotonic() - self._began >= PATIENCE_S
+
+    def run(self, stop: threading.Event) -> None:
+        """Follow it until `stop` is set. Never raises for what the server or the network does."""
+        self._began = self.clock.monotonic()
+        backoff = Backoff()
+        while not stop.is_set():
+            try:
+                path = self._readable()
+            except kube.KubeError as error:
+                delay = backoff.next_s()
+                logs.event(_LOG, "watch failed", level=logging.WARNING, path=self.path, error=str(error), retry_s=delay)
+                self.clock.wait(stop, delay)
+                continue
+            if path:
+                self.reflector(path, self._synced).run(stop)
+            else:
+                self._refused.set()
+                self.clock.wait(stop, ASK_AGAIN_S)
+
+    def _readable(self) -> str:
+        """The path to watch; empty if there is none."""
+        absent = kube.NotFoundError("")
+        for path in self.paths:
+            try:
+                self.api.get(path, {"limit": "1"})
+            except kube.NotFoundError as error:
+                absent = error
+            except kube.ForbiddenError as error:
+                self._complain(error, f"grant the controller {self.right}")
+                return ""
+            else:
+                return path
+        self._complain(absent, "none; this server has no such objects")
+        return ""
+
+    def _complain(self, error: kube.KubeError, fix: str) -> None:
+        logs.event(
+            _LOG, "not watched", level=logging.WARNING, path=self.path, error=str(error), effect=self.effect, fix=fix
+        )

@@ -1,0 +1,209 @@
+"""Whom to evict from a node so that a pod with a higher priority fits. Pure.
+
+kube-scheduler counts the GPU memory of a node as one sum, so its victims may be on GPUs that the pod cannot use. It
+takes whom it is told instead: any pods of that node.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from controller import budgets
+from controller.budgets import Budget
+from gpushare.cluster.records import Bound
+from gpushare.cluster.views import View
+from gpushare.identity import PodUid
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import PodRequest, Policy
+from gpushare.model.selector import Affinity
+from gpushare.model.verdict import Placed, RefusalReason, Refused
+from gpushare.placement.place import place
+
+MAX_LONG_SEARCHES: Final = 3  # on one node; each takes some 50 ms, and kube-scheduler waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victims:
+    """Pods that are to be evicted from one node."""
+
+    pods: tuple[PodUid, ...]
+    """The most important first: kube-scheduler compares nodes by the first."""
+    violations: int = 0
+    """How many of them a PodDisruptionBudget protects."""
+
+
+class Ruling(Enum):
+    """What was decided about the scheduler's victims on a node."""
+
+    AS_GIVEN = "as-given"
+    """The pod needs no GPU there, or has room: they make room for something else."""
+    CHOSEN = "chosen"
+    DROPPED = "dropped"
+    """Nobody whom the pod may evict there helps it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """For one node."""
+
+    ruling: Ruling
+    victims: Victims
+    """Nobody if the node is dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemptor:
+    """The pod that needs room."""
+
+    request: PodRequest
+    priority: int
+    policy: Policy = Policy.BINPACK
+    """The cluster's default."""
+
+
+def decide(
+    preemptor: Preemptor, given: Victims, view: View, bound: Collection[Bound], known: Sequence[Budget]
+) -> Decision:
+    """Of the pods that hold GPUs only those are chosen without which the pod fits and with any of which it does not.
+
+    The scheduler's victims without GPUs stay: they make room for something else.
+
+    Args:
+        preemptor: the pod, which asks for GPUs.
+        given: whom the scheduler would evict.
+        view: the node's books.
+        bound: the pods on it that ask for GPUs.
+        known: all budgets of the cluster.
+    """
+    if isinstance(view, Refused):
+        return _DROPPED
+    if preemptor.request.pod.uid in view.allocations:  # chosen before, and perhaps bound already
+        return as_given(given)
+    books = _Books(preemptor, view)
+    weaker = [pod for pod in bound if pod.priority < preemptor.priority and _holds(view, pod.ref.uid)]
+    try:
+        if books.fits(()):
+            return as_given(given)
+        chosen = _choose(books, weaker, given, known)
+    except _GivenUpError:
+        return _DROPPED
+    if chosen is None:
+        return _DROPPED
+    others = [uid for uid in given.pods if not _holds(view, uid)]
+    victims = _by_importance([*others, *(pod.ref.uid for pod in chosen)], given, {pod.ref.uid: pod for pod in bound})
+    violations = _violations(chosen, given, weaker, known, others=len(others))
+    return Decision(ruling=Ruling.CHOSEN, victims=Victims(pods=victims, violations=violations))
+
+
+def as_given(given: Victims) -> Decision:
+    """The scheduler's victims, whatever they hold. It takes no node without any."""
+    return Decision(ruling=Ruling.AS_GIVEN, victims=given) if given.pods else _DROPPED
+
+
+_DROPPED: Final = Decision(ruling=Ruling.DROPPED, victims=Victims(pods=()))
+
+
+class _GivenUpError(Exception):
+    """Too many searches were too long; nobody is evicted on a guess."""
+
+
+class _Books:
+    """The node's books without some of its pods."""
+
+    def __init__(self, preemptor: Preemptor, ledger: NodeLedger) -> None:
+        self._preemptor = preemptor
+        self._ledger = ledger
+        self._long = 0
+
+    @property
+    def affinity(self) -> Affinity | None:
+        """Whom the preemptor wants beside it."""
+        return self._preemptor.request.shape.affinity
+
+    def fits(self, gone: Collection[PodUid]) -> bool:
+        """Whether the preemptor fits when these pods are gone."""
+        rest = (held for uid, held in self._ledger.allocations.items() if uid not in gone)
+        verdict = place(
+            self._preemptor.request.shape, NodeLedger.of(self._ledger.inventory, rest), self._preemptor.policy
+        )
+        if isinstance(verdict, Refused) and verdict.reason is RefusalReason.SEARCH_TOO_LONG:
+            self._long += 1
+            if self._long >= MAX_LONG_SEARCHES:
+                raise _GivenUpError
+        return isinstance(verdict, Placed)
+
+
+def _choose(books: _Books, weaker: Sequence[Bound], given: Victims, known: Sequence[Budget]) -> Sequence[Bound] | None:
+    """Evict all, then take back whom the pod does not need gone; None if it does not fit even so."""
+    protected = budgets.violating(_likeliest_first(weaker, given), known)
+    # Who is going anyway costs nothing; the scheduler's own choice is best for what it counts and this does not.
+    order = sorted(
+        weaker,
+        key=lambda pod: (pod.deleting, pod.ref.uid in given.pods, pod.ref.uid not in protected, _rank(pod)),
+    )
+    gone = _start(books, order)
+    if gone is None:
+        return None
+    changed = True
+    while changed:  # a second time only if the pod wants some of them beside it: else each is judged for good
+        changed = False
+        for pod in order:
+            if pod.ref.uid in gone and books.fits(rest := gone - {pod.ref.uid}):
+                gone, changed = rest, True
+    return [pod for pod in order if pod.ref.uid in gone]
+
+
+def _start(books: _Books, order: Sequence[Bound]) -> frozenset[PodUid] | None:
+    """Whom to remove so that the preemptor fits, as many as possible; None if nothing helps.
+
+    It may want some of the very pods that could be evicted beside it. Then those stay, or at least one of them.
+    """
+    everybody = frozenset(pod.ref.uid for pod in order)
+    beside = [pod.ref.uid for pod in order if _wanted(books.affinity, pod)]
+    tries = [everybody]
+    if beside:
+        tries += [everybody.difference(beside), *(everybody - {uid} for uid in beside)]
+    return next((gone for gone in tries if books.fits(gone)), None)
+
+
+def _wanted(affinity: Affinity | None, pod: Bound) -> bool:
+    if affinity is None or affinity.same is None or affinity.first:
+        return False
+    return pod.ref.namespace == affinity.namespace and affinity.same.matches(pod.labels)
+
+
+def _likeliest_first(pods: Iterable[Bound], given: Victims) -> Sequence[Bound]:
+    """In the order in which they would be evicted, so that budgets are used up by those that are likely to go."""
+    return sorted(pods, key=lambda pod: (pod.ref.uid in given.pods, _rank(pod)), reverse=True)
+
+
+def _rank(pod: Bound) -> tuple[int, str, str]:
+    """The most important first, as kube-scheduler has it: high priority, then age."""
+    return -pod.priority, pod.created, pod.ref.uid
+
+
+def _by_importance(pods: Sequence[PodUid], given: Victims, known: Mapping[PodUid, Bound]) -> tuple[PodUid, ...]:
+    """The most important first. The scheduler's list is sorted, so who is unknown counts as much as its neighbour."""
+    ranks = {uid: _rank(pod) for uid, pod in known.items()}
+    last = next((ranks[uid] for uid in given.pods if uid in ranks), None)
+    for uid in given.pods:
+        last = ranks.get(uid, last)
+        if last is not None:
+            ranks[uid] = last
+    return tuple(sorted(pods, key=lambda uid: (uid not in ranks, ranks.get(uid, ()))))
+
+
+def _violations(
+    chosen: Sequence[Bound], given: Victims, weaker: Sequence[Bound], known: Sequence[Budget], *, others: int
+) -> int:
+    """Budgets broken by the choice, and by the scheduler's victims without GPUs, of which only it knows."""
+    ours = budgets.violating(_likeliest_first(chosen, given), known)
+    asked = [pod for pod in weaker if pod.ref.uid in given.pods]
+    theirs = given.violations - len(budgets.violating(_likeliest_first(asked, given), known))
+    return len(ours) + min(max(theirs, 0), others)
+
+
+def _holds(ledger: NodeLedger, pod: PodUid) -> bool:
+    held = ledger.allocations.get(pod)
+    return held is not None and bool(held.grants)

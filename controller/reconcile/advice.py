@@ -1,0 +1,87 @@
+"""What authors are told about pods that came to their nodes past this system, or were rejected there. Pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare import names
+from gpushare.cluster.records import Bound, Late
+from gpushare.identity import PodRef
+
+REASON_WAITING: Final = "GpuShareWaiting"
+REASON_NOT_MUTATED: Final = "GpuShareNotMutated"
+REASON_WITHOUT_GPU: Final = "GpuShareWithoutGpu"
+REASON_INVALID: Final = "GpuShareInvalidRequest"
+REASON_REJECTED: Final = "GpuShareRejected"
+REASON_BOUND_LATE: Final = "GpuShareBoundLate"
+
+_AGAIN: Final = "delete it and create it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Warn its author."""
+
+    pod: PodRef
+    reason: str
+    message: str
+
+
+def invalid(pod: Bound, problem: str) -> Tell:
+    """What it asks for cannot be understood."""
+    message = f"it is on {pod.node} without GPUs, because what it asks for cannot be understood: {problem}"
+    return Tell(pod.ref, REASON_INVALID, f"{message}; mend that in its manifest, then {_again(pod.late)}")
+
+
+def waiting(pod: Bound, refusal: str) -> Tell:
+    """It does not fit where it is."""
+    return Tell(
+        pod.ref,
+        REASON_WAITING,
+        f"it came to {pod.node} without GPUs and waits there for room: {refusal}; to have it placed where there is"
+        f" room, {_again(pod.late)} without spec.nodeName and with the scheduler {names.SCHEDULER}",
+    )
+
+
+def not_mutated(pod: Bound, who: str = "") -> Tell:
+    """Its environment can never become right, and nobody makes it anew without being asked.
+
+    Args:
+        pod: the pod.
+        who: advice for the kind of its owner, if that is not deleted without being asked.
+    """
+    return Tell(
+        pod.ref,
+        REASON_NOT_MUTATED,
+        f"{names.WEBHOOK_SERVICE} did not change this pod when it was created, so its containers would not see the"
+        f" GPUs that they are given; {who or _AGAIN} while {names.WEBHOOK_SERVICE} is running",
+    )
+
+
+def renewed(pod: Bound) -> Tell:
+    """It is about to be deleted."""
+    return Tell(
+        pod.ref,
+        REASON_NOT_MUTATED,
+        f"{names.WEBHOOK_SERVICE} did not change this pod when it was created, so its containers would not see the"
+        " GPUs that they are given; it is deleted now, so that its controller makes it anew",
+    )
+
+
+def without_gpu(pod: Bound) -> Tell:
+    """It is too late for it: what its containers see was settled when they started."""
+    return Tell(
+        pod.ref,
+        REASON_WITHOUT_GPU,
+        f"its containers have started on {pod.node} without GPUs from {names.CONTROLLER_SERVICE}, and cannot be given"
+        f" any more; {_again(pod.late)} without spec.nodeName and with the scheduler {names.SCHEDULER}",
+    )
+
+
+def rejected(pod: Bound) -> Tell:
+    """Its node did not take it, and nobody makes it anew."""
+    message = f"{pod.node} rejected it, as happens when a node starts anew before its GPUs are reported: {pod.failed}"
+    return Tell(pod.ref, REASON_REJECTED, f"{message}; {_AGAIN}")
+
+
+def _again(late: Late | None) -> str:
+    return "delete it, so that its controller makes it again" if late is not None and late.owner else _AGAIN

@@ -1,0 +1,142 @@
+"""What to do about pods that are on a node but were not brought there by this system. Pure.
+
+Another scheduler bound them, somebody preset their node, or the scheduler did it while the extender was not asked; or
+the node rejected them, as happens to pods that start before their plugin does after a reboot.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controller.reconcile import advice
+from controller.reconcile.advice import Tell
+from controller.reconcile.speech import NOTHING, Spoken
+from gpushare.cluster.records import Bound, Late
+from gpushare.cluster.views import View
+from gpushare.model.verdict import RefusalReason, Refused, Verdict
+
+LOOK_AGAIN_S: Final = 60.0
+SETTLE_S: Final = 30.0  # most controllers clear away what their nodes rejected; this one does it where they do not
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Choose GPUs of its node for it."""
+
+    pod: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Delete it, so that its controller makes it anew, through the webhook this time."""
+
+    pod: Bound
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Delete what is left of it; its controller has made another one."""
+
+    pod: Bound
+
+
+Step = Place | Renew | Clear | Tell
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """An earlier choice for it may have been written: the same one has to be sent again, whatever is free now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What is known of a pod from earlier looks. Times are monotonic seconds."""
+
+    since: float
+    """When it was first seen like this."""
+    spoken: Spoken = NOTHING
+    judged_at: float = float("-inf")
+    view: View | None = None
+    """The node's books in which it did not fit."""
+    refusal: str = ""
+    not_before: float = float("-inf")
+    """When it may be tried again after an error."""
+    errors: int = 0
+    """Tries in a row that failed."""
+    over: bool = False
+    """Nothing more is to be done."""
+
+    def after_error(self, now: float) -> "Note":
+        """After a try that failed: the next one comes ever later."""
+        return replace(self, errors=self.errors + 1, not_before=now + min(5.0 * 2 ** min(self.errors, 6), 300.0))
+
+    def looked_at(self, now: float) -> "Note":
+        """After a look that showed what will not change soon."""
+        return replace(self, not_before=now + LOOK_AGAIN_S)
+
+
+def needs_verdict(pod: Bound, note: Note, view: View) -> bool:
+    """Whether it has to be seen if the pod fits: not while the books are those in which it did not."""
+    if pod.late is None or pod.late.request is None or not pod.late.mutated:
+        return False
+    # Beside whom it may be depends on other nodes as well.
+    return note.view is not view or pod.late.request.shape.affinity is not None
+
+
+def decide(
+    pod: Bound, note: Note, *, view: View, verdict: Verdict | Promised | None, resources: Iterable[str], now: float
+) -> Step | None:
+    """The next step for one pod.
+
+    Args:
+        pod: as the watch shows it.
+        note: from earlier looks.
+        view: the books of its node.
+        verdict: whether it fits there; None if `needs_verdict` says that nothing has changed.
+        resources: that make a pod one of ours.
+        now: monotonic time.
+    """
+    if pod.deleting or note.over or now < note.not_before:
+        return None
+    if pod.failed:
+        return _rejected(pod, note, resources, now)
+    return None if pod.late is None else _late(pod, pod.late, note, view, verdict)
+
+
+def _late(pod: Bound, state: Late, note: Note, view: View, verdict: Verdict | Promised | None) -> Step | None:
+    if not state.mutated and _is_foreign(view):
+        return None  # whoever serves these resources there may well start it
+    if state.request is None:
+        return advice.invalid(pod, state.problem)
+    if not state.mutated:
+        return Renew(pod, state.owner) if state.owner else advice.not_mutated(pod)
+    if verdict is None:
+        return advice.waiting(pod, note.refusal)
+    if isinstance(verdict, Refused):
+        return advice.waiting(pod, verdict.message)
+    return Place(pod)
+
+
+def _rejected(pod: Bound, note: Note, resources: Iterable[str], now: float) -> Step | None:
+    if not is_ours(pod.failed, resources) or now - note.since < SETTLE_S:
+        return None
+    return Clear(pod) if pod.owned else advice.rejected(pod)
+
+
+def is_ours(failed: str, resources: Iterable[str]) -> bool:
+    """Whether a node rejected a pod because of what this system hands out.
+
+    Args:
+        failed: `reason: message` of the pod's status.
+        resources: that make a pod one of ours.
+    """
+    reason = failed.partition(": ")[0]
+    if reason != "UnexpectedAdmissionError" and not reason.startswith("OutOf"):
+        return False
+    return any(resource in failed for resource in resources)
+
+
+def _is_foreign(view: View) -> bool:
+    """Whether this project's plugin has never reported GPUs of the node."""
+    return isinstance(view, Refused) and view.reason is RefusalReason.NO_INVENTORY

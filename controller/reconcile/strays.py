@@ -1,0 +1,208 @@
+"""Care for pods that came to their nodes past this system, or were rejected there: gather, let `late` decide, write.
+
+Whatever cannot be taken back is decided on the pod as the API server has it at that moment.
+"""
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import Final, assert_never
+
+from controller.reconcile import advice, late, looks
+from controller.reconcile.advice import Tell
+from controller.reconcile.apply import Writer
+from controller.reconcile.deliver import LateBinder, NotNow
+from controller.reconcile.late import Clear, Note, Place, Promised, Renew, Step
+from controller.reconcile.owners import Owners
+from controller.state import ClusterState
+from gpushare.cluster.records import Bound
+from gpushare.cluster.views import View
+from gpushare.errors import WireError
+from gpushare.identity import PodUid
+from gpushare.kube import api as kube
+from gpushare.model.allocation import Allocation
+from gpushare.model.verdict import Refused, Verdict
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+
+_LOG: Final = logging.getLogger(__name__)
+MAX_STEPS: Final = 10  # a tick, of one to four requests each
+JUDGE_S: Final = 0.25  # a tick; many strange pods must not take the scheduler's processor
+READ_S: Final = 1.5
+
+
+@dataclass(kw_only=True)
+class StrayPods:
+    """Binds late, deletes, warns."""
+
+    writer: Writer
+    binder: LateBinder
+    state: ClusterState
+    clock: Clock
+    bound_late: int = 0
+    """Pods since the start, as all these numbers."""
+    renewed: int = 0
+    cleared: int = 0
+    _notes: dict[PodUid, Note] = field(default_factory=dict)
+    _owners: Owners = field(default_factory=Owners)
+    _bad: dict[str, set[PodUid]] = field(default_factory=dict)
+    """Pods that the webhook did not change, by the UIDs of their owners."""
+
+    def tick(self) -> None:
+        """Look after those whose turn it is: who was judged the longest ago, and of those the oldest pods."""
+        strays, now = self.state.strays(), self.clock.monotonic()
+        self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note(since=now)) for pod in strays}
+        self._owners.forget(now)
+        self._bad = {}
+        for pod in strays:
+            if pod.late is not None and not pod.late.mutated and pod.late.owner:
+                self._bad.setdefault(pod.late.owner, set()).add(pod.ref.uid)
+        steps, judging_s = 0, 0.0
+        for pod in sorted(strays, key=lambda pod: (self._notes[pod.ref.uid].judged_at, pod.created, pod.ref.uid)):
+            if steps >= MAX_STEPS or judging_s >= JUDGE_S or not self.writer.leading():
+                return
+            started = self.clock.monotonic()
+            step = self._judge(pod)
+            judging_s += self.clock.monotonic() - started
+            if step is None:
+                continue
+            try:
+                steps += self._take(step)
+            except (kube.KubeError, WireError) as error:
+                steps += 1
+                self._failed(pod, str(error))
+                if isinstance(error, kube.UnreachableError):
+                    return  # each further request would wait for its whole deadline, and so would all other chores
+
+    def _judge(self, pod: Bound) -> Step | None:
+        note, now = self._notes[pod.ref.uid], self.clock.monotonic()
+        view = self.state.view(pod.node)
+        verdict = self._verdict(pod, note, view)
+        resources = self.state.dialect.resources
+        step = late.decide(pod, note, view=view, verdict=verdict, resources=resources, now=now)
+        note = replace(note, judged_at=now)
+        if isinstance(verdict, Refused):
+            note = replace(note, view=view, refusal=verdict.message)
+        self._notes[pod.ref.uid] = note
+        return step
+
+    def _verdict(self, pod: Bound, note: Note, view: View) -> Verdict | Promised | None:
+        if self.state.reserved_on(pod.ref.uid):
+            return Promised()
+        if pod.late is None or pod.late.request is None or not late.needs_verdict(pod, note, view):
+            return None
+        return self.state.verdict(self.state.resolve(pod.late.request.shape, pod.late.request.labels), view)
+
+    def _take(self, step: Step) -> bool:
+        """Whether a request was made."""
+        match step:
+            case Tell():
+                return self._tell(step)
+            case Place(pod):
+                return self._place(pod)
+            case Renew(pod, owner):
+                return self._renew(pod, owner)
+            case Clear(pod):
+                return self._clear(pod)
+            case _:
+                assert_never(step)
+
+    def _tell(self, step: Tell) -> bool:
+        note = self._notes[step.pod.uid]
+        spoken = note.spoken.saying(step.message, self.clock.monotonic())
+        if spoken is None:
+            return False
+        self._notes[step.pod.uid] = replace(note, spoken=spoken)
+        self.writer.warn(step.pod, step.reason, step.message)
+        return True
+
+    def _place(self, pod: Bound) -> bool:
+        found = self._fresh(pod)
+        if found is None or found.pod.late is None or found.pod.late.request is None or not found.pod.late.mutated:
+            return True
+        if found.gpu_started:
+            return self._hopeless(advice.without_gpu(pod))
+        result = self.binder.bind(found.pod.late.request, pod.node)
+        match result:
+            case Allocation():
+                self._bound_late(pod, result)
+            case Refused():
+                self._failed(pod, "")
+                self._tell(advice.waiting(pod, result.message))
+            case NotNow(why, reachable=False):
+                raise kube.UnreachableError(why)
+            case NotNow(why):
+                self._failed(pod, why)
+            case _:
+                assert_never(result)
+        return True
+
+    def _bound_late(self, pod: Bound, allocation: Allocation) -> None:
+        self.bound_late += 1
+        logs.event(_LOG, "bound late", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node)
+        given = ", ".join(f"container {grant.container}: {', '.join(grant.gpus)}" for grant in allocation.grants)
+        message = f"it came to {pod.node} without GPUs, and was given them there: {given}"
+        self.writer.tell(pod.ref, advice.REASON_BOUND_LATE, message)
+
+    def _renew(self, pod: Bound, owner: str) -> bool:
+        now = self.clock.monotonic()
+        if not self._owners.may_delete(owner, now):
+            return False
+        found = self._fresh(pod)
+        if found is None or found.pod.late is None or found.pod.late.mutated:
+            return True
+        if found.gpu_started:
+            return self._hopeless(advice.without_gpu(pod))
+        if found.owner.keeps_pods:
+            return self._hopeless(advice.not_mutated(pod, found.owner.advice))
+        self._tell(advice.renewed(pod))
+        if not self.writer.delete(pod.ref, found.version):
+            self._failed(pod, "")
+            return True
+        self.renewed += 1
+        self._owners.deleted(owner, self._bad[owner], now)
+        logs.event(_LOG, "pod renewed", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node, owner=owner)
+        return True
+
+    def _hopeless(self, step: Tell) -> bool:
+        """It takes a person to mend it; there is no need to look again at once."""
+        self._notes[step.pod.uid] = self._notes[step.pod.uid].looked_at(self.clock.monotonic())
+        self._tell(step)
+        return True
+
+    def _clear(self, pod: Bound) -> bool:
+        found = self._fresh(pod)
+        if found is None or not found.pod.failed:
+            return True
+        if found.owner.keeps_pods:
+            self._notes[pod.ref.uid] = replace(self._notes[pod.ref.uid], over=True)
+        elif self.writer.delete(pod.ref, found.version):
+            self.cleared += 1
+            logs.event(_LOG, "rejected pod deleted", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node, why=pod.failed)
+        else:
+            self._failed(pod, "")
+        return True
+
+    def _fresh(self, pod: Bound) -> looks.Look | None:
+        """The pod as it is now; None if the watch is behind, and will tell.
+
+        Raises:
+            KubeError: it could not be read.
+            WireError: it makes no sense.
+        """
+        look = None
+        try:
+            found = self.writer.api.get(kube.pod_path(pod.ref.namespace, pod.ref.name), timeout_s=READ_S)
+            look = looks.look(found, pod, self.state.dialect)
+        except kube.NotFoundError:
+            pass
+        if look is None:
+            self._failed(pod, "")
+        return look
+
+    def _failed(self, pod: Bound, why: str) -> None:
+        """Try again later; say why, unless it is no news."""
+        now = self.clock.monotonic()
+        note = self._notes[pod.ref.uid] = self._notes[pod.ref.uid].after_error(now)
+        if why:
+            wait_s = note.not_before - now
+            logs.event(_LOG, "not cared for", level=logging.WARNING, pod=str(pod.ref), error=why, retry_s=wait_s)

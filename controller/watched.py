@@ -1,0 +1,195 @@
+"""The cluster as the watches tell of it, behind one lock, and questions about it that change nothing."""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from controller.mirror import Mirror
+from gpushare.cluster import books, records
+from gpushare.cluster.records import Bound, NodeRecord, Pending, PodRecord, Problem
+from gpushare.cluster.views import View
+from gpushare.dialect import Dialect
+from gpushare.identity import NodeName, PodRef, PodUid
+from gpushare.model.ledger import NodeLedger
+from gpushare.units import MemoryUnit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What changed since somebody asked last."""
+
+    views: dict[NodeName, View | None]
+    """None for nodes that are gone."""
+    complete: bool
+    """These are all nodes that there are: some that went are forgotten, and others may not be known any more."""
+    sequence: int
+    """To ask with next."""
+
+
+class Watched:
+    """Nodes and pods. Safe for use by many threads."""
+
+    def __init__(self, *, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._lock = threading.Lock()
+        self._mirror = Mirror(dialect)
+
+    @property
+    def unit(self) -> MemoryUnit:
+        """What one `aliyun.com/gpu-mem` stands for."""
+        return self.dialect.unit
+
+    # What the watches say.
+
+    def replace_nodes(self, found: Iterable[NodeRecord]) -> None:
+        """All nodes of the cluster."""
+        with self._lock:
+            fresh = {record.name: record for record in found}
+            for name in self._mirror.nodes.keys() - fresh.keys():
+                self._mirror.set_node(name, None)
+            for name, record in fresh.items():
+                self._mirror.set_node(name, record)
+
+    def upsert_node(self, record: NodeRecord) -> None:
+        """A node was added or changed."""
+        with self._lock:
+            self._mirror.set_node(record.name, record)
+
+    def remove_node(self, name: NodeName) -> None:
+        """A node is gone; what its pods hold is remembered for as long as they exist."""
+        with self._lock:
+            self._mirror.set_node(name, None)
+
+    def set_unhealthy(self, node: NodeName, indices: frozenset[int]) -> None:
+        """Somebody beside the plugin said which GPUs of a node must not be used: these and no others."""
+        with self._lock:
+            self._mirror.set_unhealthy(node, indices)
+
+    def replace_pods(self, found: Iterable[PodRecord]) -> None:
+        """All pods of the cluster that ask for GPUs."""
+        with self._lock:
+            fresh = {record.ref.uid: record for record in found}
+            dirty: set[NodeName] = set()
+            for uid in self._mirror.pods.keys() - fresh.keys():
+                dirty |= self._mirror.set_pod(uid, None)
+            for uid, record in fresh.items():
+                dirty |= self._mirror.set_pod(uid, record)
+            self._mirror.rebuild(dirty, frees=True)
+
+    def upsert_pod(self, record: PodRecord) -> None:
+        """A pod was added or changed."""
+        with self._lock:
+            dirty = self._mirror.set_pod(record.ref.uid, record)
+            gave_back = isinstance(record, Bound) and record.allocation is None
+            self._mirror.rebuild(dirty, frees=gave_back or len(dirty) > 1)
+
+    def remove_pod(self, uid: PodUid) -> None:
+        """A pod is gone, or asks for nothing any more."""
+        with self._lock:
+            if uid in self._mirror.pods:
+                self._mirror.rebuild(self._mirror.set_pod(uid, None), frees=True)
+
+    # Looking.
+
+    def node(self, name: NodeName) -> NodeRecord | None:
+        """What is known of a node."""
+        with self._lock:
+            return self._mirror.nodes.get(name)
+
+    def unhealthy_on(self, name: NodeName) -> frozenset[int]:
+        """What `set_unhealthy` was told last."""
+        with self._lock:
+            return self._mirror.unhealthy_on(name)
+
+    def changed_since(self, sequence: int) -> Changes:
+        """Nodes that changed after a sequence number; 0 for all."""
+        with self._lock:
+            changed, now = self._mirror.log.since(sequence), self._mirror.log.sequence
+            if changed is None:
+                return Changes(views=dict(self._mirror.all_views()), complete=True, sequence=now)
+            known = self._mirror.nodes
+            views = {name: self._mirror.view(name) if name in known else None for name in changed}
+            return Changes(views=views, complete=False, sequence=now)
+
+    def view(self, name: NodeName) -> View:
+        """One node's books, or why it has none."""
+        with self._lock:
+            return self._mirror.view(name)
+
+    def occupants(self, name: NodeName) -> tuple[View, list[Bound]]:
+        """One node's books and the pods on it that ask for GPUs, as of one moment."""
+        with self._lock:
+            return self._mirror.view(name), list(self._mirror.bound_on(name))
+
+    def all_views(self) -> dict[NodeName, View]:
+        """Every known node."""
+        with self._lock:
+            return dict(self._mirror.all_views())
+
+    def pending(self, uid: PodUid) -> Pending | None:
+        """A pod that waits for a node."""
+        with self._lock:
+            record = self._mirror.pods.get(uid)
+            return record if isinstance(record, Pending) else None
+
+    def all_pending(self) -> list[Pending]:
+        """All pods that wait for a node."""
+        with self._lock:
+            return [record for record in self._mirror.pods.values() if isinstance(record, Pending)]
+
+    def strays(self) -> list[Bound]:
+        """Pods that got to their nodes without GPUs, or were rejected there; none that was just given them."""
+        with self._lock:
+            given = self._mirror.reservations.is_confirmed
+            return [record for uid, record in self._mirror.strays.items() if not given(uid)]
+
+    def overridden(self) -> list[PodRecord]:
+        """Pods whose authors chose devices themselves, which the webhook has undone."""
+        with self._lock:
+            return list(self._mirror.overridden.values())
+
+    def reserved_on(self, uid: PodUid) -> frozenset[NodeName]:
+        """Nodes on which memory is set aside for a pod that may be bound there already."""
+        with self._lock:
+            return frozenset(self._mirror.reservations.of_pod(uid))
+
+    def problems(self) -> dict[PodRef, Problem]:
+        """Bound pods whose allocations cannot be read."""
+        with self._lock:
+            return {ref: why for on_node in self._mirror.problems.values() for ref, why in on_node.items()}
+
+    def unknown_gpus(self) -> dict[NodeName, str]:
+        """Nodes of which somebody has cordoned, or called unhealthy, GPUs that they do not have: which ones."""
+        with self._lock:
+            marked = [record for record in self._mirror.nodes.values() if record.cordon or record.unhealthy]
+        return {record.name: ", ".join(found) for record in marked if (found := _unknown_gpus(record))}
+
+    def unconfirmed(self) -> int:
+        """Reservations whose request is being sent or in doubt."""
+        with self._lock:
+            return sum(not known.confirmed for known in self._mirror.reservations.all())
+
+    @property
+    def freed(self) -> int:
+        """Grows whenever a node may have got more room."""
+        return self._mirror.freed
+
+    def audit(self) -> list[str]:
+        """Differences between the books as they are kept and as computed from nodes and pods alone: none, ever."""
+        with self._lock:
+            nodes, pods = list(self._mirror.nodes.values()), list(self._mirror.pods.values())
+            kept = {name: view for name, view in self._mirror.all_views().items() if isinstance(view, NodeLedger)}
+            reserved = [known.allocation for known in self._mirror.reservations.all()]
+        expected = books.of_records(nodes, pods)
+        for allocation in reserved:
+            if (ledger := expected.get(allocation.node)) is not None and allocation.pod.uid not in ledger.allocations:
+                expected[allocation.node] = ledger.with_allocation(allocation)
+        usable = {name: ledger for name, ledger in expected.items() if ledger.inventory.unit == self.unit}
+        return books.differences(usable, kept)
+
+
+def _unknown_gpus(record: NodeRecord) -> list[str]:
+    if record.inventory is None:
+        return []
+    known = {gpu.index for gpu in record.inventory.gpus}
+    return [*records.unknown_gpus(record), *(str(index) for index in sorted(record.unhealthy - known))]

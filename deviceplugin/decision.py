@@ -1,0 +1,74 @@
+"""May this container start? What is asked, and what can be answered. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from deviceplugin.resources import Resource
+from gpushare.dialect import Dialect
+from gpushare.identity import ContainerName, NodeName
+from gpushare.model.allocation import Grant
+from gpushare.model.gpu import NodeInventory
+from gpushare.wire.pods import Pod
+
+AGAIN: Final = "delete the pod and create it again"
+
+
+class Reason(Enum):
+    """Why a container may not start; for logs and programs."""
+
+    UNIDENTIFIED = "Unidentified"
+    KUBELET_SILENT = "KubeletSilent"
+    API_SILENT = "ApiSilent"
+    UNKNOWN_POD = "UnknownPod"
+    OTHER_NODE = "OtherNode"
+    NOT_BOUND = "NotBound"
+    UNREADABLE = "Unreadable"
+    NOT_GRANTED = "NotGranted"
+    NOT_MUTATED = "NotMutated"
+    TAMPERED = "Tampered"
+    WRONG_AMOUNT = "WrongAmount"
+    GPU_GONE = "GpuGone"
+    GPU_UNHEALTHY = "GpuUnhealthy"
+    OVER_COMMITTED = "OverCommitted"
+    LATE = "Late"
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The container starts, with the GPUs of its grant."""
+
+    grants: tuple[Grant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The container does not start; the kubelet tries again later."""
+
+    reason: Reason
+    message: str
+
+
+Decision = Accept | Refuse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A container about to start, and what is known about its pod and node."""
+
+    pod: Pod
+    containers: tuple[ContainerName, ...]
+    """Those that may be the one that starts: each has to be in order."""
+    resource: Resource
+    """Of which the kubelet gave it devices."""
+    ids: frozenset[str]
+    """The devices."""
+    node: NodeName
+    inventory: NodeInventory
+    dialect: Dialect
+    others: Sequence[Pod] = ()
+    """All pods of the node that are known; the pod itself may be among them."""
+    up_to_date: bool = False
+    """Whether the kubelet starts it from a copy of the pod that has the allocation for sure, although that was written
+    after the pod had come to the node; of no meaning for other pods."""

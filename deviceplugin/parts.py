@@ -1,0 +1,109 @@
+"""The composition of a running plugin, apart from `__main__` because a check needs none of it."""
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from deviceplugin import prestart, resources
+from deviceplugin.board import Board
+from deviceplugin.health import HealthLoop
+from deviceplugin.kubelet import KubeletLink
+from deviceplugin.late import LateStarts
+from deviceplugin.podresources import PodResources
+from deviceplugin.pods import PATH, PodCache, reduce, selector
+from deviceplugin.prestart import Gate
+from deviceplugin.publish import Publisher
+from deviceplugin.refusals import Refusals
+from deviceplugin.settings import NVML, SIMULATED, Settings
+from deviceplugin.source import GpuSource
+from deviceplugin.state import StateFile
+from gpushare.dialect import Dialect
+from gpushare.identity import NodeName
+from gpushare.kube.api import KubeApi
+from gpushare.kube.watch import Reflector
+from gpushare.runtime.clock import Clock
+from gpushare.runtime.group import Part
+
+
+def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) -> Mapping[str, Part]:
+    """What a plugin does at the same time, by name.
+
+    Args:
+        settings: of the process.
+        api: the API server.
+        clock: for everything.
+        publish_until: moment of the clock's `monotonic` up to which the first registration waits for the inventory to
+            be on the Node.
+    """
+    node, board, cache = NodeName(settings.node_name), Board(), PodCache(clock)
+    offered = resources.offered(percent=settings.gpu_percent, whole_gpus=settings.whole_gpus)
+    readings = HealthLoop(
+        source=source(settings, node, clock),
+        board=board,
+        clock=clock,
+        node=node,
+        unit=settings.memory_unit,
+        offered=offered,
+        poll_s=settings.poll_interval,
+    )
+    publisher = Publisher(api=api, board=board, clock=clock, node=node, recheck_s=settings.publish_interval)
+    mirror = Reflector(api=api, path=PATH, sink=cache, clock=clock, params=selector(node), keep=reduce)
+    gate = _gate(settings, api, clock, board, cache)
+    registered = StateFile(path=settings.state_file, clock=clock, parts=[resource.name for resource in offered])
+    parts = {"health": readings.run, "publish": publisher.run, "pods": abandoned(mirror.run)}
+    for resource in offered:
+        link = KubeletLink(
+            resource=resource,
+            directory=settings.device_plugins_dir,
+            board=board,
+            gate=gate,
+            clock=clock,
+            ready=publisher.published.is_set,
+            ready_by=publish_until,
+            on_beat=partial(registered.beat, resource.name),
+        )
+        if resource is resources.MEMORY:  # one look at the Node for all of them
+            link.on_registered = publisher.recheck
+        parts[f"kubelet {resource.name}"] = link.run
+    return parts
+
+
+def _gate(settings: Settings, api: KubeApi, clock: Clock, board: Board, cache: PodCache) -> Gate:
+    return Gate(
+        node=NodeName(settings.node_name),
+        dialect=Dialect(unit=settings.memory_unit, whole_gpus=settings.whole_gpus),
+        board=board,
+        cache=cache,
+        api=api,
+        lister=PodResources(socket=settings.pod_resources_socket, clock=clock),
+        checkpoint=settings.device_plugins_dir / prestart.CHECKPOINT,
+        refusals=Refusals(api=api, clock=clock),
+        late=LateStarts(cache=cache, clock=clock),
+    )
+
+
+def source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
+    """The GPUs that the settings name."""
+    if settings.gpu_source == NVML:
+        # Late: the binding is large, and simulated GPUs need none.
+        from deviceplugin import nvml
+
+        return nvml.NvmlSource(nvml=nvml.library(), clock=clock)
+    # Late: the plugin of real GPUs reads no YAML.
+    from deviceplugin import simulated
+
+    return simulated.SimulatedSource(path=Path(settings.gpu_source.removeprefix(SIMULATED)), node=node, clock=clock)
+
+
+def abandoned(run: Callable[[threading.Event], None]) -> Callable[[threading.Event], None]:
+    """A part that cannot be woken, because it waits for the network, and need not be: it ends with the process."""
+
+    def part(stop: threading.Event) -> None:
+        thread = threading.Thread(target=run, args=(stop,), name="watch", daemon=True)
+        thread.start()
+        while not stop.wait(1.0):
+            if not thread.is_alive():
+                raise RuntimeError("the watch of pods ended by itself")
+
+    return part

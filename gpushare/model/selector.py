@@ -1,0 +1,137 @@
+"""Which GPUs a pod accepts: by what they are, and by who else is on them."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from gpushare.identity import GpuUuid
+from gpushare.model.gpu import Gpu
+
+_SEPARATORS: Final = re.compile(r"[\s_/-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Values that are wanted and values that are not. Without wanted ones, all are but the unwanted."""
+
+    wanted: tuple[str, ...] = ()
+    unwanted: tuple[str, ...] = ()
+
+    def admits(self, matches: Callable[[str], bool]) -> bool:
+        """Whether something passes, by what says of each value if it is meant."""
+        if any(map(matches, self.unwanted)):
+            return False
+        return not self.wanted or any(map(matches, self.wanted))
+
+    def __str__(self) -> str:
+        return ", ".join([*self.wanted, *(f"not {value}" for value in self.unwanted)])
+
+
+_ALL: Final = Choice()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSelector:
+    """What a GPU must be."""
+
+    models: Choice = _ALL
+    uuids: Choice = _ALL
+    min_memory_mib: int = 0
+    """Of the whole GPU."""
+
+    def why_not(self, gpu: Gpu) -> str:
+        """In two or three words why a GPU is not among them; empty if it is."""
+        if not self.uuids.admits(lambda uuid: GpuUuid(uuid) == gpu.uuid):
+            return "other UUID"
+        if not self.models.admits(lambda model: is_model(gpu.model, model)):
+            return "other model"
+        if gpu.memory_mib < self.min_memory_mib:
+            return "too small"
+        return ""
+
+    def __str__(self) -> str:
+        parts = []
+        if self.models != _ALL:
+            parts.append(f"model {self.models}")
+        if self.uuids != _ALL:
+            parts.append(f"UUID {self.uuids}")
+        if self.min_memory_mib:
+            parts.append(f"at least {self.min_memory_mib} MiB in all")
+        return " and ".join(parts)
+
+
+ANY_GPU: Final = GpuSelector()
+
+
+def is_model(model: str, meant: str) -> bool:
+    """Whether a model's name has the words that are meant, side by side: A10 is not meant by A100, nor the reverse.
+
+    Upper and lower case are the same; words end at blanks, hyphens, underscores and slashes.
+    """
+    words, wanted = _words(model), _words(meant)
+    return any(words[i : i + len(wanted)] == wanted for i in range(len(words) - len(wanted) + 1))
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in _SEPARATORS.split(text.lower()) if word]
+
+
+class Operator(Enum):
+    """Of Kubernetes' label selectors."""
+
+    IN = "in"
+    NOT_IN = "notin"
+    EXISTS = "exists"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One condition on a label."""
+
+    key: str
+    operator: Operator
+    values: tuple[str, ...] = ()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether labels meet it. As in Kubernetes, a label that is absent is not in any set."""
+        match self.operator:
+            case Operator.IN:
+                return labels.get(self.key) in self.values
+            case Operator.NOT_IN:
+                return self.key not in labels or labels[self.key] not in self.values
+            case Operator.EXISTS:
+                return self.key in labels
+            case Operator.ABSENT:
+                return self.key not in labels
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """Pods by their labels: all conditions must hold."""
+
+    requirements: tuple[Requirement, ...]
+    text: str
+    """As its author wrote it."""
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether a pod with these labels is meant."""
+        return all(requirement.holds(labels) for requirement in self.requirements)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Affinity:
+    """Whose GPUs are shared and whose are avoided, among the pods of one namespace."""
+
+    namespace: str
+    same: LabelSelector | None = None
+    """Only GPUs that such a pod holds."""
+    other: LabelSelector | None = None
+    """Only GPUs that no such pod holds."""
+    first: bool = False
+    """Nobody in the cluster is meant by `same` yet but this pod itself, so it may start the group anywhere."""

@@ -1,0 +1,50 @@
+"""Which GPUs of a node a pod may use at all, before anybody counts memory. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpushare.identity import GpuUuid
+from gpushare.model.allocation import footprint
+from gpushare.model.gpu import Gpu, GpuHealth
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import RequestShape
+from gpushare.model.selector import ANY_GPU, Affinity, LabelSelector
+
+Barred = Mapping[GpuUuid, str]
+"""GPUs that a pod may not use -> why, in two or three words."""
+
+
+def healthy(ledger: NodeLedger) -> Sequence[Gpu]:
+    """GPUs that work and take new pods."""
+    return [gpu for gpu in ledger.inventory.gpus if gpu.health is GpuHealth.HEALTHY]
+
+
+def by_kind(shape: RequestShape, gpus: Iterable[Gpu]) -> Barred:
+    """GPUs that are not what the pod asks for. Only other hardware changes that."""
+    if shape.gpus is ANY_GPU:
+        return {}
+    return {gpu.uuid: why for gpu in gpus if (why := shape.gpus.why_not(gpu))}
+
+
+def by_neighbours(affinity: Affinity | None, ledger: NodeLedger) -> Barred:
+    """GPUs that lack a pod that this one wants beside it, or have one that it avoids."""
+    if affinity is None:
+        return {}
+    result: dict[GpuUuid, str] = {}
+    if affinity.same is not None and not affinity.first:
+        near = _held_by(affinity.same, affinity.namespace, ledger)
+        for gpu in ledger.inventory.gpus:
+            if gpu.uuid not in near:
+                result[gpu.uuid] = f"without {affinity.same}"
+    if affinity.other is not None:
+        for uuid in _held_by(affinity.other, affinity.namespace, ledger):
+            result[uuid] = f"with {affinity.other}"
+    return result
+
+
+def _held_by(selector: LabelSelector, namespace: str, ledger: NodeLedger) -> set[GpuUuid]:
+    return {
+        ledger.inventory.resolve(gpu)
+        for held in ledger.allocations.values()
+        if held.pod.namespace == namespace and selector.matches(held.labels)
+        for gpu in footprint(held.grants)
+    }

@@ -1,0 +1,232 @@
+"""The format of a profile of simulated GPUs: decoded YAML -> Profile. Pure; every error names its path.
+
+seed: 1                      # changes all UUIDs and the choice of GPUs below; 0 by default
+gpus:
+  - {model: NVIDIA A100-SXM4-80GB, memoryMiB: 81920, count: 8, numa: 0}
+faults:                      # of GPUs by their number; without one the seed chooses
+  - {gpu: 1, kind: xid, afterPolls: 3, recoversAfterPolls: 2}
+  - {kind: lost, afterSeconds: 60}
+nodes:                       # a node with other GPUs or faults
+  node-b: {gpus: [{model: Tesla T4, memoryMiB: 15360}]}
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from gpushare.errors import WireError
+from gpushare.identity import GpuUuid, NodeName
+from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.units import MemoryUnit
+
+MAX_GPUS: Final = 64
+_UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TOP: Final = frozenset({"seed", "gpus", "faults", "nodes"})
+_NODE: Final = frozenset({"seed", "gpus", "faults"})
+_GPU: Final = frozenset({"model", "memoryMiB", "count", "numa", "uuid"})
+_FAULT: Final = frozenset({"gpu", "kind", "afterPolls", "afterSeconds", "recoversAfterPolls"})
+
+
+class FaultKind(Enum):
+    """What happens to a simulated GPU."""
+
+    XID = "xid"
+    """The driver reports a critical error: unhealthy."""
+    ECC = "ecc"
+    """An uncorrectable memory error: unhealthy."""
+    LOST = "lost"
+    """Fell off the bus: no longer listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSpec:
+    """So many equal GPUs."""
+
+    model: str
+    memory_mib: int
+    count: int = 1
+    numa: int | None = None
+    uuid: str = ""
+    """Empty for a derived one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault of one GPU."""
+
+    gpu: int | None
+    """Number on the node; None lets the seed choose."""
+    kind: FaultKind
+    after_polls: int = 0
+    after_seconds: float = 0.0
+    recovers_after_polls: int | None = None
+    """None if it stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The simulated GPUs of one node."""
+
+    seed: int
+    gpus: tuple[GpuSpec, ...]
+    faults: tuple[Fault, ...]
+
+    @property
+    def total(self) -> int:
+        """Number of GPUs."""
+        return sum(spec.count for spec in self.gpus)
+
+    def spec(self, index: int) -> GpuSpec:
+        """What the GPU with this number is like."""
+        return [spec for spec in self.gpus for _ in range(spec.count)][index]
+
+
+def uuid_of(seed: int, node: NodeName, index: int) -> GpuUuid:
+    """The UUID of a simulated GPU: the same in every run, different on every node, in NVIDIA's format."""
+    text = hashlib.sha256(f"{seed}/{node}/{index}".encode()).hexdigest()
+    return GpuUuid(f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}")
+
+
+def inventory(document: Any, node: NodeName, unit: MemoryUnit) -> NodeInventory:
+    """The inventory that a node with this profile publishes, before any fault.
+
+    Raises:
+        WireError: the document is wrong.
+    """
+    found = parse(document, node)
+    specs = [spec for spec in found.gpus for _ in range(spec.count)]
+    gpus = tuple(
+        Gpu(
+            uuid=GpuUuid(spec.uuid) if spec.uuid else uuid_of(found.seed, node, index),
+            index=index,
+            model=spec.model,
+            memory_mib=spec.memory_mib,
+            numa=spec.numa,
+        )
+        for index, spec in enumerate(specs)
+    )
+    return NodeInventory(node=node, gpus=gpus, unit=unit)
+
+
+def nodes(document: Any) -> tuple[str, ...]:
+    """The nodes that a profile names, in its order.
+
+    Raises:
+        WireError: the document is wrong.
+    """
+    return tuple(_overrides(_mapping(document, "", _TOP)))
+
+
+def parse(document: Any, node: NodeName) -> Profile:
+    """The profile of one node.
+
+    Raises:
+        WireError: the document is wrong, also in the part of another node.
+    """
+    top = _mapping(document, "", _TOP)
+    overrides = _overrides(top)
+    # A node has its own faults or none: those at the top are about the GPUs at the top.
+    shared = {key: top[key] for key in ("seed", "gpus") if key in top}
+    by_node = {name: _profile({**shared, **own}, f"nodes.{name}", own) for name, own in overrides.items()}
+    return by_node[node] if node in by_node else _profile(top, "", top)
+
+
+def _overrides(top: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    found = top.get("nodes") or {}
+    if not isinstance(found, dict):
+        raise WireError(f"nodes: expected names of nodes, each with gpus, found {found!r}")
+    return {str(name): _mapping(value, f"nodes.{name}", _NODE) for name, value in found.items()}
+
+
+def _profile(merged: Mapping[str, Any], path: str, own: Mapping[str, Any]) -> Profile:
+    """Args: own: what the part at `path` says itself; the rest of `merged` is said at the top."""
+
+    def at(key: str) -> str:
+        return _join(path if key in own else "", key)
+
+    gpus = tuple(_gpu(entry, f"{at('gpus')}[{i}]") for i, entry in enumerate(_list(merged.get("gpus"), at("gpus"))))
+    total = sum(gpu.count for gpu in gpus)
+    if not 1 <= total <= MAX_GPUS:
+        raise WireError(f"{at('gpus')}: {total} GPUs; a node has 1 to {MAX_GPUS}")
+    uuids = [gpu.uuid for gpu in gpus if gpu.uuid]
+    if len(set(uuids)) != len(uuids):
+        raise WireError(f"{at('gpus')}: two GPUs with the same uuid; leave uuid out to have them derived")
+    listed = _list(merged.get("faults") or [], at("faults"))
+    return Profile(
+        seed=_integer(merged, "seed", path if "seed" in own else "", default=0),
+        gpus=gpus,
+        faults=tuple(_fault(entry, f"{at('faults')}[{i}]", total) for i, entry in enumerate(listed)),
+    )
+
+
+def _gpu(entry: Any, path: str) -> GpuSpec:
+    value = _mapping(entry, path, _GPU)
+    model = value.get("model")
+    if not isinstance(model, str) or not model:
+        raise WireError(f"{path}.model: expected a name such as Tesla T4, found {model!r}")
+    uuid = value.get("uuid") or ""
+    count = _integer(value, "count", path, default=1, least=1)
+    if uuid and (not isinstance(uuid, str) or not _UUID.fullmatch(uuid)):
+        raise WireError(f"{path}.uuid: expected GPU- and 32 hexadecimal digits in NVIDIA's groups, found {uuid!r}")
+    if uuid and count > 1:
+        raise WireError(f"{path}.uuid: {count} GPUs cannot share one; leave it out or set count to 1")
+    return GpuSpec(
+        model=model,
+        memory_mib=_integer(value, "memoryMiB", path, least=1),
+        count=count,
+        numa=_integer(value, "numa", path) if value.get("numa") is not None else None,
+        uuid=uuid,
+    )
+
+
+def _fault(entry: Any, path: str, total: int) -> Fault:
+    value = _mapping(entry, path, _FAULT)
+    try:
+        kind = FaultKind(value.get("kind"))
+    except ValueError as error:
+        known = ", ".join(kind.value for kind in FaultKind)
+        raise WireError(f"{path}.kind: expected one of {known}, found {value.get('kind')!r}") from error
+    gpu = _integer(value, "gpu", path) if "gpu" in value else None
+    if gpu is not None and gpu >= total:
+        raise WireError(f"{path}.gpu: there is no GPU {gpu}; the node has 0 to {total - 1}")
+    seconds = value.get("afterSeconds", 0)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
+        raise WireError(f"{path}.afterSeconds: expected a number, 0 or more, found {seconds!r}")
+    recovers = "recoversAfterPolls"
+    return Fault(
+        gpu=gpu,
+        kind=kind,
+        after_polls=_integer(value, "afterPolls", path, default=0),
+        after_seconds=float(seconds),
+        recovers_after_polls=_integer(value, recovers, path, least=1) if recovers in value else None,
+    )
+
+
+def _mapping(value: Any, path: str, known: frozenset[str]) -> Mapping[str, Any]:
+    where = f"{path}: " if path else ""
+    if not isinstance(value, dict):
+        raise WireError(f"{where}expected {', '.join(sorted(known))}, found {value!r}")
+    for key in value:
+        if key not in known:
+            raise WireError(f"{where}unknown field {key!r}; known are {', '.join(sorted(known))}")
+    return value
+
+
+def _list(value: Any, path: str) -> Sequence[Any]:
+    if not isinstance(value, list):
+        raise WireError(f"{path}: expected a list, found {value!r}")
+    return value
+
+
+def _integer(value: Mapping[str, Any], key: str, path: str, *, default: int | None = None, least: int = 0) -> int:
+    found = value.get(key, default)
+    if isinstance(found, bool) or not isinstance(found, int) or found < least:
+        raise WireError(f"{_join(path, key)}: expected a whole number, {least} or more, found {found!r}")
+    return found
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key

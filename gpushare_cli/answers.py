@@ -1,0 +1,123 @@
+"""What single nodes answer to a pod, and what they say together. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare.cluster.views import View
+from gpushare.identity import NodeName
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
+from gpushare_cli import schedulable
+from gpushare_cli.nodefacts import NodeFacts
+
+NODES_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One node's."""
+
+    node: NodeName
+    verdict: Verdict
+    """Of the GPUs, as the controller decides."""
+    blockers: tuple[str, ...] = ()
+    """What Kubernetes itself has against the node, in a few words each."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the pod can go there, as far as anybody looked."""
+        return isinstance(self.verdict, Placed) and not self.blockers
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether the node has GPUs to share at all."""
+        return not (isinstance(self.verdict, Refused) and self.verdict.reason is RefusalReason.NO_INVENTORY)
+
+    @property
+    def why_not(self) -> str:
+        """In words; empty if it fits."""
+        match self.verdict:
+            case Refused(message=message):
+                return "; and ".join([message, *([_joined(self.blockers)] if self.blockers else [])])
+            case Placed():
+                return f"{self.node} has room, but: {_joined(self.blockers)}" if self.blockers else ""
+
+
+def of_node(pod: Mapping[str, Any], node: NodeFacts, requested: Mapping[str, int], verdict: Verdict) -> Answer:
+    """The answer of one node.
+
+    Args:
+        pod: the pod.
+        node: what kube-scheduler knows of the node.
+        requested: GPU resources that the pods on it ask for.
+        verdict: of its GPUs. If that is a refusal, it has the better numbers.
+
+    Raises:
+        WireError: what the pod demands of its node cannot be read.
+    """
+    short = schedulable.short(pod, node, requested) if isinstance(verdict, Placed) else []
+    return Answer(node=node.name, verdict=verdict, blockers=(*schedulable.misplaced(pod, node), *short))
+
+
+def closest_first(answers: Iterable[Answer], views: Mapping[NodeName, View]) -> list[Answer]:
+    """Nodes that take the pod as the scheduler ranks them, then those that lack the least."""
+    return sorted(answers, key=lambda answer: (*_distance(answer, views.get(answer.node)), answer.node))
+
+
+def summary(answers: Sequence[Answer]) -> str:
+    """Why a pod fits on none of these nodes: what the first of them say, and how many there are beside them."""
+    if not answers:
+        return "there are no nodes"
+    relevant = [answer for answer in answers if answer.has_gpus]
+    if not relevant:
+        # The same for all but the node's name, unless an inventory cannot be read.
+        texts = [answer.why_not for answer in answers[:NODES_NAMED]]
+        return _and_more("; ".join(texts), len(answers) - len(texts), "node")
+    named = [answer.why_not for answer in relevant[:NODES_NAMED]]
+    return _and_more(_said_once(named), len(relevant) - len(named), "node", " with GPUs")
+
+
+def as_json(answer: Answer) -> dict[str, Any]:
+    """For programs."""
+    refused = answer.verdict if isinstance(answer.verdict, Refused) else None
+    return {
+        "node": answer.node,
+        "fits": answer.fits,
+        "gpusFit": refused is None,
+        "score": None if isinstance(answer.verdict, Refused) else answer.verdict.score,
+        "reason": refused.reason.value if refused else None,
+        "message": refused.message if refused else None,
+        "blockers": answer.blockers,
+    }
+
+
+def _said_once(messages: Sequence[str]) -> str:
+    """`needs X; free on a: 1; free on b: 2`: what all begin with is said once."""
+    heads = {message.partition("; ")[0] for message in messages}
+    if len(heads) > 1 or len(messages) == 1:
+        return "; ".join(messages)
+    return "; ".join([*heads, *(tail for message in messages if (tail := message.partition("; ")[2]))])
+
+
+def _and_more(text: str, count: int, what: str, which: str = "") -> str:
+    return f"{text}; and {count} more {what}{'s' if count > 1 else ''}{which}" if count else text
+
+
+def _joined(blockers: Sequence[str]) -> str:
+    return ", ".join(blockers)
+
+
+def _distance(answer: Answer, view: View | None) -> tuple[int, int]:
+    match answer.verdict:
+        case Placed(score=score):
+            return (0, -score) if answer.fits else (1, 0)
+        case Refused(permanent=permanent):
+            kind = 4 if not answer.has_gpus else 3 if permanent else 2
+            return kind, -_largest_free(view)
+
+
+def _largest_free(view: View | None) -> int:
+    if not isinstance(view, NodeLedger):
+        return 0
+    return max((view.free_mib(gpu) for gpu in view.inventory.gpus), default=0)

@@ -1,0 +1,92 @@
+"""Whether anybody else hands out the same GPUs. Pure."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpushare import names
+from gpushare.wire import shape
+from gpushare_cli import quantities
+from gpushare_cli.doctor import checks_scheduler, finding, foreign, own
+from gpushare_cli.doctor.cluster import Cluster, GpuNode
+from gpushare_cli.doctor.finding import Finding
+from gpushare_cli.doctor.foreign import Role, Stranger
+
+_MIG: Final = "nvidia.com/mig-"
+
+
+def nvidia_plugin(cluster: Cluster) -> Iterator[Finding]:
+    """NVIDIA's own plugin does not hand out the GPUs of a node that shares."""
+    for node in _sharing(cluster):
+        found = next((each for each in _plugins_on(cluster, node) if each.system is foreign.NVIDIA), None)
+        offered = _whole_gpus(node)
+        if found is not None:
+            what = f"; the node offers {offered}" if offered else ""
+            yield finding.error(
+                f"node/{node.name}",
+                f"{found} hands out the same GPUs{what}",
+                _fix(found),
+            )
+        elif offered and not cluster.settings.dialect.whole_gpus:
+            yield finding.error(
+                f"node/{node.name}",
+                f"somebody else offers {offered} there, which are the GPUs that are shared",
+                f"find who: kubectl get pods -A --field-selector spec.nodeName={node.name}; take it off the node",
+            )
+
+
+def sharing_plugins(cluster: Cluster) -> Iterator[Finding]:
+    """No other system that shares GPUs is left on a node that shares."""
+    for node in _sharing(cluster):
+        for found in _plugins_on(cluster, node):
+            if found.system is not foreign.NVIDIA:
+                yield finding.error(
+                    f"node/{node.name}",
+                    f"{found} hands out the same GPUs",
+                    _fix(found),
+                )
+
+
+def schedulers(cluster: Cluster) -> Iterator[Finding]:
+    """No other system's scheduler or extender chooses GPUs."""
+    for found in {each.workload: each for each in cluster.strangers if each.role is Role.SCHEDULER}.values():
+        yield finding.warning(
+            f"deployment/{found.namespace}/{found.workload}",
+            f"the scheduler of {found.system.name} still runs; where kube-scheduler asks it as well, both choose GPUs",
+            "take its entry out of kube-scheduler's extenders, then:"
+            f" kubectl -n {found.namespace} delete deployment {found.workload}",
+        )
+    for extender in checks_scheduler.extenders(checks_scheduler.parsed_settings(cluster)):
+        managed = {str(entry.get("name")) for entry in shape.objects(extender, "managedResources", "extender")}
+        shared = sorted(managed & {names.GPU_MEM, names.GPU_PERCENT, names.GPU})
+        if shared and not checks_scheduler.is_ours(extender):
+            yield finding.error(
+                f"configmap/{cluster.namespace}/{own.SCHEDULER_SETTINGS}",
+                f"the extender {extender.get('urlPrefix')} is asked about {', '.join(shared)} as well",
+                f"remove it from the extenders: {cluster.kubectl(f'edit configmap {own.SCHEDULER_SETTINGS}')}",
+            )
+
+
+def _sharing(cluster: Cluster) -> Iterator[GpuNode]:
+    return (node for node in cluster.nodes if node.is_wanted or node.plugin is not None)
+
+
+def _plugins_on(cluster: Cluster, node: GpuNode) -> Iterator[Stranger]:
+    """One pod of each system."""
+    seen: set[str] = set()
+    for found in cluster.strangers:
+        if found.role is Role.PLUGIN and found.node == node.name and found.system.name not in seen:
+            seen.add(found.system.name)
+            yield found
+
+
+def _whole_gpus(node: GpuNode) -> str:
+    """What the node offers of NVIDIA's own resources."""
+    return ", ".join(
+        f"{amount} {resource}"
+        for resource, value in sorted(node.allocatable.items())
+        if (resource.startswith((names.GPU, _MIG))) and (amount := quantities.whole(value))
+    )
+
+
+def _fix(found: Stranger) -> str:
+    return found.system.fix.format(namespace=found.namespace, workload=found.workload, node=found.node)

@@ -1,0 +1,102 @@
+"""Whether the installation as a whole is there, and the server one that it works with. Pure."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpushare.errors import SettingsError
+from gpushare_cli.doctor import finding, objects, own
+from gpushare_cli.doctor.cluster import Cluster
+from gpushare_cli.doctor.finding import Finding
+from gpushare_cli.doctor.snapshot import known
+from gpushare_cli.schedconfig import ServerVersion
+
+_OLDEST: Final = ServerVersion(1, 20)
+FIRST_WITH_CONDITIONS: Final = ServerVersion(1, 30)
+"""Servers whose webhooks have matchConditions and whose policies are stable."""
+
+
+def installed(cluster: Cluster) -> Iterator[Finding]:
+    """The installation's Namespace exists."""
+    if known(cluster.snapshot.installed) is None:
+        yield finding.error(
+            f"namespace/{cluster.namespace}",
+            "there is no such namespace, so gpushare is not installed or is in another one",
+            "kubectl apply -k manifests/overlays/production, or say which namespace with -n",
+        )
+
+
+def server_version(cluster: Cluster) -> Iterator[Finding]:
+    """The server is one that the project supports."""
+    server = cluster.snapshot.server
+    if server < _OLDEST:
+        yield finding.error(
+            "server", f"Kubernetes {server} is older than {_OLDEST}, the oldest that works", "upgrade the cluster"
+        )
+
+
+def namespace_labels(cluster: Cluster) -> Iterator[Finding]:
+    """kube-system and the installation's namespace have the label by which the webhooks leave them alone.
+
+    Servers before 1.21 do not set it.
+    """
+    for namespace in known(cluster.snapshot.namespaces):
+        name = str(namespace["metadata"]["name"])
+        if name in {own.KUBE_SYSTEM, cluster.namespace} and objects.label(namespace, own.LABEL_NAMESPACE) != name:
+            yield finding.warning(
+                f"namespace/{name}",
+                f"it lacks the label {own.LABEL_NAMESPACE}={name}, so its pods depend on the webhook",
+                f"kubectl label namespace {name} {own.LABEL_NAMESPACE}={name}",
+            )
+
+
+def isolation_exceptions(cluster: Cluster) -> Iterator[Finding]:
+    """No namespace is excluded from isolation."""
+    for namespace in known(cluster.snapshot.namespaces):
+        if objects.label(namespace, own.LABEL_ISOLATION) == "disabled":
+            name = str(namespace["metadata"]["name"])
+            yield finding.note(
+                f"namespace/{name}",
+                f"the label {own.LABEL_ISOLATION}=disabled excludes it: its pods may see every GPU of their node",
+                f"if that is not meant: kubectl label namespace {name} {own.LABEL_ISOLATION}-",
+            )
+
+
+def settings(cluster: Cluster) -> Iterator[Finding]:
+    """The settings that all components share are there and can be read."""
+    where = f"configmap/{cluster.namespace}/{own.SETTINGS}"
+    if known(cluster.snapshot.settings) is None:
+        yield finding.error(
+            where,
+            "it is missing, and no component's container starts without it",
+            "apply the overlay again: kubectl apply -k manifests/overlays/OVERLAY",
+        )
+        return
+    try:
+        _ = cluster.settings
+    except SettingsError as error:
+        restart = cluster.kubectl("rollout restart deployment,daemonset")
+        yield finding.error(where, str(error), f"{cluster.kubectl(f'edit configmap {own.SETTINGS}')}; then: {restart}")
+
+
+def runtime_class(cluster: Cluster) -> Iterator[Finding]:
+    """The RuntimeClass exists that gives GPU pods NVIDIA's runtime."""
+    wanted = cluster.settings.runtime_class
+    mode = cluster.settings.runtime_class_mode
+    if mode == "never" or wanted in {each["metadata"]["name"] for each in known(cluster.snapshot.runtime_classes)}:
+        return
+    fix = (
+        f"run nvidia-ctk runtime configure on the nodes, then create the RuntimeClass {wanted} with the handler it made"
+    )
+    if mode == "always":
+        yield finding.error(
+            f"runtimeclass/{wanted}",
+            "there is none, and the webhook writes it into every GPU pod, which no node runs",
+            fix,
+        )
+    elif not cluster.is_simulated:
+        yield finding.warning(
+            f"runtimeclass/{wanted}",
+            "there is none: containers see their GPUs only where NVIDIA's is the nodes' default runtime, and there"
+            " every other pod runs under it too",
+            fix,
+        )

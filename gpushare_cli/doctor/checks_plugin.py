@@ -1,0 +1,168 @@
+"""Whether every node that should share its GPUs does, and says the same as its kubelet. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from gpushare import names
+from gpushare.cluster import records
+from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare_cli import quantities
+from gpushare_cli.doctor import finding, own
+from gpushare_cli.doctor.cluster import Cluster, GpuNode, Settings
+from gpushare_cli.doctor.finding import Finding
+from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
+
+_APPLY: Final = "apply the overlay again: kubectl apply -k manifests/overlays/OVERLAY"
+
+
+def daemonset(cluster: Cluster) -> Iterator[Finding]:
+    """The device plugin's DaemonSet exists, and nodes are chosen for it."""
+    if known(cluster.snapshot.plugin) is None:
+        yield finding.error(
+            f"daemonset/{cluster.namespace}/{own.PLUGIN}", "it is missing, so no node shares a GPU", _APPLY
+        )
+    if not any(node.is_wanted for node in cluster.nodes):
+        labels = ",".join(f"{key}={value}" for key, value in cluster.wanted_labels.items())
+        yield finding.warning(
+            f"daemonset/{cluster.namespace}/{own.PLUGIN}",
+            f"no node has the label {labels}, so no GPU is shared",
+            f"kubectl label node NODE {labels.replace(',', ' ')}",
+        )
+
+
+def running(cluster: Cluster) -> Iterator[Finding]:
+    """A device plugin is ready on every node that is chosen for it."""
+    if known(cluster.snapshot.plugin) is None:
+        raise NothingToCheckError("there is no DaemonSet")
+    for node in cluster.nodes:
+        if not node.is_wanted or node.runs_plugin:
+            continue
+        also = "" if node.is_ready else " (the node itself is not ready)"
+        if node.plugin is None:
+            events = cluster.kubectl(f"describe daemonset {own.PLUGIN}")
+            yield finding.error(f"node/{node.name}", f"no {own.PLUGIN} pod is there{also}", events)
+        else:
+            pod = node.plugin["metadata"]["name"]
+            yield finding.error(
+                f"node/{node.name}",
+                f"its device plugin {pod} is not ready{also}; new GPU pods cannot start there",
+                cluster.kubectl(f"logs {pod}"),
+            )
+
+
+def inventory(cluster: Cluster) -> Iterator[Finding]:
+    """Every such node tells its GPUs."""
+    for node in cluster.nodes:
+        look = cluster.kubectl(f"logs {node.plugin['metadata']['name']}") if node.plugin else ""
+        if node.record.problem:
+            yield finding.error(
+                f"node/{node.name}",
+                f"its inventory cannot be read: {node.record.problem}",
+                "run the same version of all components; the plugin writes it anew when it starts",
+            )
+        elif node.runs_plugin and node.published is None:
+            yield finding.error(f"node/{node.name}", "its device plugin is ready, but has published no inventory", look)
+        elif node.runs_plugin and node.published is not None and not node.published.gpus:
+            yield finding.warning(f"node/{node.name}", "its device plugin finds no GPU", look)
+
+
+def amounts(cluster: Cluster) -> Iterator[Finding]:
+    """The kubelet counts what the healthy GPUs are."""
+    settings = cluster.settings
+    for node in cluster.nodes:
+        if not node.runs_plugin or node.published is None or node.published.unit != settings.dialect.unit:
+            continue  # another check says so
+        for resource, expected in _expected(node.published, settings).items():
+            found = quantities.whole(node.allocatable.get(resource, "0"))
+            if found != expected:
+                yield finding.error(
+                    f"node/{node.name}",
+                    f"allocatable {resource} is {found}, but its healthy GPUs are {expected}",
+                    f"the kubelet may be behind for some seconds; if it stays: {_restart(cluster, node)}",
+                )
+
+
+def memory_unit(cluster: Cluster) -> Iterator[Finding]:
+    """All nodes count memory in the unit of the settings."""
+    wanted = cluster.settings.dialect.unit
+    for node in cluster.nodes:
+        if node.published is not None and node.published.unit != wanted:
+            restart = cluster.kubectl("rollout restart deployment,daemonset")
+            yield finding.error(
+                f"node/{node.name}",
+                f"it counts {names.GPU_MEM} in {node.published.unit.name}, the settings say {wanted.name}: it takes no"
+                " GPU pods",
+                restart,
+            )
+
+
+def stale(cluster: Cluster) -> Iterator[Finding]:
+    """Nodes that do not share any more have nothing left of it."""
+    for node in cluster.nodes:
+        if not node.is_wanted and node.plugin is None and node.record.published is not None:
+            yield finding.warning(
+                f"node/{node.name}",
+                "it has an inventory of GPUs, but no device plugin is meant to run there",
+                f"kubectl annotate node {node.name} {names.ANNOTATION_INVENTORY}-, or label it again",
+            )
+
+
+def gpu_health(cluster: Cluster) -> Iterator[Finding]:
+    """No GPU is kept out of use because it is ill."""
+    lists = cluster.snapshot.unhealthy
+    if isinstance(lists, Unread):
+        yield finding.warning(
+            f"configmap/{names.UNHEALTHY_NAMESPACE}/{names.PREFIX_UNHEALTHY}*",
+            f"not checked whether such ConfigMaps take GPUs out of use: {lists.error}",
+            f"get rights to list ConfigMaps in {names.UNHEALTHY_NAMESPACE}",
+        )
+    for node in cluster.nodes:
+        for gpu in node.record.inventory.gpus if node.record.inventory else ():
+            if gpu.health is not GpuHealth.UNHEALTHY:
+                continue
+            if gpu.index in node.record.unhealthy:
+                config = f"{names.PREFIX_UNHEALTHY}{node.name}"
+                why, fix = (
+                    f"the ConfigMap {config} says so",
+                    f"kubectl -n {names.UNHEALTHY_NAMESPACE} edit configmap {config}",
+                )
+            else:
+                why = "the driver reports a fault"
+                fix = f"drain it, reset or replace the GPU, then: {_restart(cluster, node)}"
+            yield finding.warning(f"node/{node.name}", f"GPU {gpu.index} ({gpu.uuid}) is unhealthy: {why}", fix)
+
+
+def gpu_cordon(cluster: Cluster) -> Iterator[Finding]:
+    """No GPU is cordoned, and no cordon names a GPU that is not there."""
+    for node in cluster.nodes:
+        gpus = node.record.inventory.gpus if node.record.inventory else ()
+        numbers = [str(gpu.index) for gpu in gpus if gpu.health is GpuHealth.CORDONED]
+        if numbers:
+            which = f"GPUs {', '.join(numbers)} of its {len(gpus)} are" if len(numbers) > 1 else f"GPU {numbers[0]} is"
+            yield finding.warning(
+                f"node/{node.name}",
+                f"{which} cordoned; nothing new is placed there",
+                f"when the work is done: kubectl annotate node {node.name} {names.ANNOTATION_CORDON}-",
+            )
+        unknown = records.unknown_gpus(node.record)
+        if unknown:
+            yield finding.warning(
+                f"node/{node.name}",
+                f"{names.ANNOTATION_CORDON} names {', '.join(map(repr, unknown))}, which is no GPU of it",
+                f"kubectl annotate node {node.name} --overwrite {names.ANNOTATION_CORDON}=NUMBER,UUID",
+            )
+
+
+def _expected(published: NodeInventory, settings: Settings) -> Mapping[str, int]:
+    """What the plugin offers, by resource."""
+    healthy = [gpu for gpu in published.gpus if gpu.health is GpuHealth.HEALTHY]
+    offered = {names.GPU_MEM: sum(published.unit.floor(gpu.memory_mib) for gpu in healthy)}
+    if settings.gpu_percent:
+        offered[names.GPU_PERCENT] = 100 * len(healthy)
+    if settings.dialect.whole_gpus:
+        offered[names.GPU] = len(healthy)
+    return offered
+
+
+def _restart(cluster: Cluster, node: GpuNode) -> str:
+    return cluster.kubectl(f"delete pod -l {own.LABEL_APP}={own.PLUGIN} --field-selector spec.nodeName={node.name}")

@@ -1,0 +1,184 @@
+"""Whether somebody schedules GPU pods, and asks the controller about them. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gpushare import names
+from gpushare.errors import SettingsError, WireError
+from gpushare.wire import shape
+from gpushare_cli import schedconfig, yamls
+from gpushare_cli.doctor import checks_controller, finding, foreign, objects, own
+from gpushare_cli.doctor.cluster import Cluster
+from gpushare_cli.doctor.finding import Finding
+from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
+from gpushare_cli.schedconfig import DEFAULT_SCHEDULER, ServerVersion, Wish
+
+_VERBS: Final = ("filterVerb", "prioritizeVerb", "preemptVerb", "bindVerb")
+_APPLY: Final = "apply the overlay again: kubectl apply -k manifests/overlays/OVERLAY"
+
+
+def running(cluster: Cluster) -> Iterator[Finding]:
+    """The scheduler that GPU pods name runs."""
+    wanted = cluster.settings.scheduler
+    if wanted != names.SCHEDULER:
+        yield finding.note(
+            f"configmap/{cluster.namespace}/{own.SETTINGS}",
+            f"GPU pods go to {wanted or DEFAULT_SCHEDULER}, whose configuration cannot be read through the API server",
+            "compare its file with: gpushare scheduler-config"
+            f" --server-version {cluster.snapshot.server} --scheduler-name '{wanted}'",
+        )
+        return
+    where = f"deployment/{cluster.namespace}/{names.SCHEDULER}"
+    deployment = known(cluster.snapshot.scheduler_deployment)
+    waiting = f"; {count} GPU pods wait for it" if (count := _waiting(cluster, wanted)) else ""
+    if deployment is None:
+        yield finding.error(where, f"it is missing, so nobody schedules GPU pods{waiting}", _APPLY)
+        return
+    ready, replicas = objects.replicas(deployment)
+    look = cluster.kubectl(f"get pods -l {own.LABEL_APP}={names.SCHEDULER}")
+    logs = cluster.kubectl(f"logs deploy/{names.SCHEDULER}")
+    if not ready:
+        problem = f"0 of {replicas} replicas are ready, so nobody schedules GPU pods{waiting}"
+        yield finding.error(where, problem, f"{look}; {logs}")
+    elif ready < replicas:
+        yield finding.warning(where, f"{ready} of {replicas} replicas are ready", f"{look}; {logs}")
+
+
+def leads(cluster: Cluster) -> Iterator[Finding]:
+    """One replica of the second scheduler leads."""
+    _needs_second(cluster)
+    problem = checks_controller.lease_problem(known(cluster.snapshot.scheduler_lease), cluster.now)
+    if problem:
+        logs = cluster.kubectl(f"logs -l {own.LABEL_APP}={names.SCHEDULER} --prefix")
+        yield finding.error(
+            f"lease/{cluster.namespace}/{names.SCHEDULER}", f"{problem}, so nobody schedules GPU pods", logs
+        )
+
+
+def configuration(cluster: Cluster) -> Iterator[Finding]:
+    """The second scheduler asks the controller, for everything that it should."""
+    _needs_second(cluster)
+    where = f"configmap/{cluster.namespace}/{own.SCHEDULER_SETTINGS}"
+    config = known(cluster.snapshot.scheduler_settings)
+    if config is None:
+        yield finding.error(where, "it is missing, and the scheduler does not start without it", _APPLY)
+        return
+    whole = " --whole-gpus" if cluster.settings.dialect.whole_gpus else ""
+    restart = cluster.kubectl(f"rollout restart deployment/{names.SCHEDULER}")
+    fix = (
+        f"write what this prints into its key {own.SCHEDULER_KEY}: gpushare scheduler-config --server-version"
+        f" {cluster.snapshot.server}{whole}; then: {restart}"
+    )
+    try:
+        found = _parsed(config)
+        expected = _shipped(cluster)
+    except (WireError, SettingsError) as error:
+        yield finding.error(where, str(error), fix)
+        return
+    for problem in _problems(cluster, found, expected):
+        yield finding.error(where, problem, fix)
+    if found.get("percentageOfNodesToScore") != 100:
+        yield finding.warning(
+            where,
+            f"percentageOfNodesToScore is {found.get('percentageOfNodesToScore')}, not 100: in a large cluster it may"
+            " stop looking before it comes to a node whose GPUs fit",
+            fix,
+        )
+
+
+def version(cluster: Cluster) -> Iterator[Finding]:
+    """The second scheduler is of the server's version, or next to it."""
+    _needs_second(cluster)
+    deployment = known(cluster.snapshot.scheduler_deployment)
+    server = cluster.snapshot.server
+    for container in shape.objects(objects.pod_spec(deployment or {}), "containers", "spec"):
+        tag = shape.text(container, "image", "container").partition("@")[0].rpartition(":")[2]
+        try:
+            found = ServerVersion.parse(tag)
+        except SettingsError:
+            continue  # somebody's own tag, or none; nothing says that it is wrong
+        if abs(found.minor - server.minor) > 1:
+            yield finding.warning(
+                f"deployment/{cluster.namespace}/{names.SCHEDULER}",
+                f"kube-scheduler {found} works for a server {server}; they may be one minor version apart",
+                f"set newTag: v{server}.0 for registry.k8s.io/kube-scheduler in the overlay, and apply it",
+            )
+
+
+def extenders(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The extenders of a KubeSchedulerConfiguration.
+
+    Raises:
+        WireError: it is none.
+    """
+    yield from shape.objects(config, "extenders", own.SCHEDULER_KEY)
+
+
+def is_ours(extender: Mapping[str, Any]) -> bool:
+    """Whether an extender is the controller, as far as its address tells."""
+    url = str(extender.get("urlPrefix")).rstrip("/")
+    return url.endswith((names.EXTENDER_PREFIX, names.NANO_PREFIX)) and not foreign.EXTENDER.search(url)
+
+
+def parsed_settings(cluster: Cluster) -> Mapping[str, Any]:
+    """The second scheduler's configuration; empty if there is none that can be read."""
+    config = known(cluster.snapshot.scheduler_settings)
+    try:
+        return _parsed(config) if config else {}
+    except WireError:
+        return {}
+
+
+def _problems(cluster: Cluster, found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    profiles = [profile.get("schedulerName") for profile in shape.objects(found, "profiles", own.SCHEDULER_KEY)]
+    if cluster.settings.scheduler not in profiles:
+        others = f"; there is {', '.join(map(str, profiles))}" if profiles else ""
+        yield f"no profile has the schedulerName {cluster.settings.scheduler} that GPU pods have{others}"
+    ours = next((extender for extender in extenders(found) if is_ours(extender)), None)
+    if ours is None:
+        yield f"no extender has the urlPrefix {expected['urlPrefix']}, so nobody asks the controller"
+        return
+    for verb in _VERBS:
+        if verb in expected and ours.get(verb) != expected[verb]:
+            yield f"{verb} of the extender is {ours.get(verb) or 'missing'}, not {expected[verb]}"
+    if ours.get("nodeCacheCapable") is not True:
+        yield "nodeCacheCapable of the extender is not true, so that whole nodes would be sent for every pod"
+    named = {entry.get("name") for entry in shape.objects(ours, "managedResources", "extender")}
+    missing = [entry["name"] for entry in expected["managedResources"] if entry["name"] not in named]
+    if named and missing:
+        yield f"managedResources of the extender lacks {', '.join(missing)}: pods that ask for it get no GPU"
+    if ours.get("ignorable"):
+        yield "ignorable of the extender is true: without the controller, pods would be bound without GPUs"
+
+
+def _parsed(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    text = shape.text(shape.mapping(config, "data", "configmap"), own.SCHEDULER_KEY, "data")
+    if not text:
+        raise WireError(f"it has no key {own.SCHEDULER_KEY}")
+    documents = [document for document in yamls.load_all(text, own.SCHEDULER_KEY) if document is not None]
+    if len(documents) != 1:
+        raise WireError(f"{own.SCHEDULER_KEY}: {len(documents)} documents, where kube-scheduler reads one")
+    return shape.an_object(documents[0], own.SCHEDULER_KEY)
+
+
+def _shipped(cluster: Cluster) -> Mapping[str, Any]:
+    """The extender as `gpushare scheduler-config` writes it for this server."""
+    wish = Wish(server=cluster.snapshot.server, whole_gpus=cluster.settings.dialect.whole_gpus)
+    [written] = yamls.load_all(schedconfig.configuration(wish), own.SCHEDULER_KEY)
+    [extender] = extenders(shape.an_object(written, own.SCHEDULER_KEY))
+    return extender
+
+
+def _waiting(cluster: Cluster, scheduler: str) -> int:
+    """GPU pods on no node that name this scheduler, if anybody can tell."""
+    if isinstance(cluster.snapshot.pods, Unread):
+        return 0
+    return sum(
+        not (pod.get("spec") or {}).get("nodeName") and (pod.get("spec") or {}).get("schedulerName") == scheduler
+        for pod, _ in cluster.pods
+    )
+
+
+def _needs_second(cluster: Cluster) -> None:
+    if cluster.settings.scheduler != names.SCHEDULER:
+        raise NothingToCheckError("GPU pods go to another scheduler")

@@ -1,0 +1,239 @@
+"""Whether new pods come past the webhook, and what happens if it is away. Pure."""
+
+import base64
+import binascii
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gpushare import names
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
+from gpushare.wire import shape
+from gpushare_cli.doctor import finding, objects, own, trial
+from gpushare_cli.doctor.checks_install import FIRST_WITH_CONDITIONS
+from gpushare_cli.doctor.cluster import Cluster
+from gpushare_cli.doctor.finding import Finding
+from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
+
+DAYS_LEFT: Final = "gpushare_webhook_certificate_days_left"
+_FEW_DAYS: Final = 7  # a leaf is renewed 30 days before its end, so somebody has had time
+_APPLY: Final = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
+_PEM: Final = b"-----BEGIN CERTIFICATE-----"
+GPU: Final = "gpu.gpushare.dev"
+ISOLATION: Final = "isolation.gpushare.dev"
+BINDING: Final = "binding.gpushare.dev"
+REQUEST: Final = "request.gpushare.dev"
+STATUS: Final = "status.gpushare.dev"
+SHIPPED: Final[Mapping[bool, Mapping[str, str]]] = {
+    True: {GPU: "Fail", ISOLATION: "Ignore", BINDING: "Fail", REQUEST: "Fail"},
+    False: {GPU: "Ignore", BINDING: "Fail", STATUS: "Ignore"},
+}
+"""Whether the server knows matchConditions -> webhook -> what happens while it does not answer."""
+
+
+def configured(cluster: Cluster) -> Iterator[Finding]:
+    """Both configurations exist and call the installation's webhook."""
+    for kind, config in _configurations(cluster):
+        where = f"{kind}/{names.MUTATING_WEBHOOK}"
+        if config is None:
+            yield finding.error(where, "it is missing, so no pod comes past the webhook", _APPLY)
+            continue
+        for webhook in shape.objects(config, "webhooks", kind):
+            service = shape.mapping(shape.mapping(webhook, "clientConfig", "webhook"), "service", "clientConfig")
+            called = f"{service.get('namespace')}/{service.get('name')}"
+            if called != f"{cluster.namespace}/{own.WEBHOOK}":
+                yield finding.error(
+                    where, f"{webhook.get('name')} calls {called}, not {cluster.namespace}/{own.WEBHOOK}", _APPLY
+                )
+
+
+def authority(cluster: Cluster) -> Iterator[Finding]:
+    """The API server was told which certificates to trust."""
+    restart = cluster.kubectl(f"rollout restart deployment/{own.WEBHOOK}")
+    for kind, config in _configurations(cluster):
+        for webhook in shape.objects(config or {}, "webhooks", kind):
+            bundle = shape.text(shape.mapping(webhook, "clientConfig", "webhook"), "caBundle", "clientConfig")
+            problem = _bundle_problem(bundle)
+            if problem:
+                yield finding.error(
+                    f"{kind}/{names.MUTATING_WEBHOOK}",
+                    f"the caBundle of {webhook.get('name')} {problem}, so the API server cannot call it",
+                    f"the webhook writes it at its next look; if it stays: {restart}, and let no other tool write it",
+                )
+
+
+def policies(cluster: Cluster) -> Iterator[Finding]:
+    """While the webhook is away, exactly the pods that need it wait, as this server's version allows."""
+    shipped = SHIPPED[cluster.snapshot.server >= FIRST_WITH_CONDITIONS]
+    found = {
+        str(webhook.get("name")): (kind, webhook)
+        for kind, config in _configurations(cluster)
+        for webhook in shape.objects(config or {}, "webhooks", kind)
+    }
+    if not found:
+        raise NothingToCheckError("there are no webhooks")
+    for name in sorted(shipped.keys() - found.keys()):
+        yield finding.warning(
+            f"webhook/{names.MUTATING_WEBHOOK}",
+            f"{name} is not configured, but is shipped for Kubernetes {cluster.snapshot.server}",
+            _APPLY,
+        )
+    for name, (kind, webhook) in found.items():
+        yield from _policy(cluster, f"{kind}/{names.MUTATING_WEBHOOK}", name, webhook, shipped.get(name, ""))
+
+
+def running(cluster: Cluster) -> Iterator[Finding]:
+    """Replicas are ready, and the Service knows them."""
+    where = f"deployment/{cluster.namespace}/{own.WEBHOOK}"
+    deployment = known(cluster.snapshot.webhook_deployment)
+    if deployment is None:
+        yield finding.error(where, "it is missing, so GPU pods are refused or come into being incomplete", _APPLY)
+        return
+    ready, wanted = objects.replicas(deployment)
+    reached = objects.endpoints(known(cluster.snapshot.webhook_endpoints))
+    look = cluster.kubectl(f"get pods -l {own.LABEL_APP}={own.WEBHOOK}")
+    logs = cluster.kubectl(f"logs deploy/{own.WEBHOOK}")
+    if not ready or not reached:
+        yield finding.error(
+            where,
+            f"{ready} of {wanted} replicas are ready and its Service has {reached} endpoints, so nobody answers the"
+            " API server",
+            f"{look}; {logs}",
+        )
+    elif ready < wanted:
+        yield finding.warning(where, f"{ready} of {wanted} replicas are ready", f"{look}; {logs}")
+
+
+def answers(cluster: Cluster) -> Iterator[Finding]:
+    """It answers through its Service, and says that it can work."""
+    _needs_endpoint(cluster)
+    where, answer = f"service/{cluster.namespace}/{own.WEBHOOK}", cluster.snapshot.webhook_ready
+    if not isinstance(answer, Unread):
+        if not answer.is_good:
+            yield finding.error(
+                where, f"it is not ready: {answer.brief}", cluster.kubectl(f"logs deploy/{own.WEBHOOK}")
+            )
+    elif isinstance(answer.error, kube.ServerFaultError):
+        yield finding.error(
+            where,
+            f"the API server does not reach it: {answer.error}",
+            "let the control plane reach port 8443 of its pods: firewall, security group or NetworkPolicy",
+        )
+    else:
+        yield _not_checked(cluster, where, "whether it answers", answer)
+
+
+def certificate(cluster: Cluster) -> Iterator[Finding]:
+    """The served certificate is good for days."""
+    _needs_endpoint(cluster)
+    where, page = f"secret/{cluster.namespace}/{names.WEBHOOK_SECRET}", cluster.snapshot.webhook_metrics
+    if isinstance(page, Unread):
+        yield _not_checked(cluster, where, "how long the certificate is good", page)
+        return
+    days = objects.metric(page.text, DAYS_LEFT)
+    logs = f"look for 'certificates not checked': {cluster.kubectl(f'logs deploy/{own.WEBHOOK}')}"
+    if days is None or math.isnan(days):
+        yield finding.error(where, "the webhook does not tell how long its certificate is good", logs)
+    elif days <= 0:
+        yield finding.error(where, f"the webhook's certificate expired {-days:.1f} days ago", logs)
+    elif days < _FEW_DAYS:
+        yield finding.warning(where, f"the webhook's certificate expires in {days:.1f} days and was not renewed", logs)
+
+
+def admission(cluster: Cluster) -> Iterator[Finding]:
+    """A new pod that asks for one unit comes back as the webhook makes it."""
+    where, admitted = f"pod/{own.TRIAL_NAMESPACE}/gpushare-doctor", cluster.snapshot.admitted
+    if not isinstance(admitted, Unread):
+        lacking = trial.missing(admitted)
+        if lacking:
+            yield finding.error(
+                where,
+                f"a new GPU pod (dry run) comes back without {' and without '.join(lacking)}",
+                f"the webhook was not called; the other findings may say why, else: {_APPLY}",
+            )
+    elif isinstance(admitted.error, kube.ServerFaultError | kube.BadRequestError):
+        yield finding.error(
+            where,
+            f"a new GPU pod (dry run) is refused: {admitted.error}",
+            f"{cluster.kubectl(f'logs deploy/{own.WEBHOOK}')}",
+        )
+    else:
+        yield _not_checked(cluster, where, "whether a new GPU pod is completed", admitted)
+
+
+def isolation_policy(cluster: Cluster) -> Iterator[Finding]:
+    """The API server itself refuses pods with the RuntimeClass of GPUs that the webhook has not completed."""
+    if cluster.snapshot.server < FIRST_WITH_CONDITIONS:
+        raise NothingToCheckError("this server has no such policies")
+    parts = {
+        "validatingadmissionpolicy": known(cluster.snapshot.isolation_policy),
+        "validatingadmissionpolicybinding": known(cluster.snapshot.isolation_binding),
+    }
+    for kind, item in parts.items():
+        if item is None:
+            yield finding.warning(
+                f"{kind}/{own.ISOLATION_POLICY}",
+                "it is missing: while the webhook is away, a pod with the RuntimeClass nvidia may see every GPU",
+                _APPLY,
+            )
+
+
+def _configurations(cluster: Cluster) -> Iterator[tuple[str, JsonObject | None]]:
+    yield "mutatingwebhookconfiguration", known(cluster.snapshot.mutating)
+    yield "validatingwebhookconfiguration", known(cluster.snapshot.validating)
+
+
+def _bundle_problem(bundle: str) -> str:
+    if not bundle:
+        return "is empty"
+    try:
+        text = base64.b64decode(bundle, validate=True)
+    except binascii.Error:
+        return "is not base64"
+    return "" if _PEM in text else "has no PEM certificate"
+
+
+def _policy(cluster: Cluster, where: str, name: str, webhook: Mapping[str, Any], shipped: str) -> Iterator[Finding]:
+    policy = webhook.get("failurePolicy", "Fail")
+    conditions = shape.objects(webhook, "matchConditions", "webhook")
+    is_narrow = bool(conditions) or bool(shape.mapping(webhook, "objectSelector", "webhook"))
+    if policy == "Fail" and not is_narrow:
+        yield finding.error(
+            where,
+            f"{name} has failurePolicy Fail and neither matchConditions nor an objectSelector: while the webhook is"
+            f" away, no pod at all can be created (servers before {FIRST_WITH_CONDITIONS} need their own overlay)",
+            _APPLY,
+        )
+    elif shipped and policy != shipped:
+        yield finding.warning(
+            where,
+            f"{name} has failurePolicy {policy}; {shipped} is shipped for Kubernetes {cluster.snapshot.server}",
+            _APPLY,
+        )
+    if name in {GPU, ISOLATION} and conditions:
+        text = " ".join(shape.text(each, "expression", "matchConditions") for each in conditions)
+        unnamed = [resource for resource in cluster.settings.dialect.resources if resource not in text]
+        if unnamed:
+            yield finding.error(
+                where,
+                f"the matchConditions of {name} do not name {', '.join(unnamed)}, so pods that ask for it slip by",
+                _APPLY,
+            )
+
+
+def _needs_endpoint(cluster: Cluster) -> None:
+    if not objects.endpoints(known(cluster.snapshot.webhook_endpoints)):
+        raise NothingToCheckError("no replica is ready")
+
+
+def _not_checked(cluster: Cluster, where: str, what: str, unread: Unread) -> Finding:
+    return finding.warning(where, f"not checked {what}: {unread.error}", _rights(unread, cluster.namespace))
+
+
+def _rights(unread: Unread, namespace: str) -> str:
+    if not isinstance(unread.error, kube.ForbiddenError):
+        return "try again"
+    if unread.what.startswith("/"):
+        return f"get rights for services/proxy in {namespace}, or look by kubectl -n {namespace} port-forward"
+    return "get rights to create pods there, or create a GPU pod and look at it"

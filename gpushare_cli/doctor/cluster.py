@@ -1,0 +1,188 @@
+"""What the checks share: facts that follow from a snapshot, each worked out once. Pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+from gpushare import names, units
+from gpushare.cluster import books, records
+from gpushare.cluster.books import Books
+from gpushare.cluster.records import NodeRecord, PodRecord
+from gpushare.dialect import Dialect
+from gpushare.errors import SettingsError, WireError
+from gpushare.identity import NodeName
+from gpushare.kube.api import JsonObject
+from gpushare.model.gpu import NodeInventory
+from gpushare.runtime import options
+from gpushare.units import MemoryUnit
+from gpushare.wire import inventory as inventory_wire
+from gpushare.wire import shape
+from gpushare_cli import unhealthy
+from gpushare_cli.doctor import objects, own
+from gpushare_cli.doctor.foreign import Stranger, stranger
+from gpushare_cli.doctor.snapshot import Snapshot, Unread, known
+
+T = TypeVar("T")
+SIMULATED: Final = "simulated:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the components were told, as far as checks depend on it."""
+
+    dialect: Dialect
+    gpu_percent: bool
+    scheduler: str
+    """Empty if GPU pods go to the cluster's own."""
+    runtime_class: str
+    runtime_class_mode: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNode:
+    """A node that shares its GPUs, should do so, or has done so."""
+
+    name: str
+    record: NodeRecord
+    """With what others beside the plugin say of its GPUs."""
+    published: NodeInventory | None
+    """As the plugin wrote it; None if it wrote none that can be read."""
+    allocatable: Mapping[str, Any]
+    is_wanted: bool
+    """The DaemonSet's node selector chooses it."""
+    is_ready: bool
+    plugin: JsonObject | None
+    """The device plugin's pod there, the ready one if there are two."""
+
+    @property
+    def runs_plugin(self) -> bool:
+        """Whether the device plugin there is registered with the kubelet."""
+        return self.plugin is not None and objects.is_true(self.plugin, "Ready")
+
+
+class Cluster:
+    """A snapshot, and what follows from it. What cannot be told raises when it is looked at."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.namespace = snapshot.namespace
+        self.now = snapshot.now
+
+    def kubectl(self, command: str) -> str:
+        """A command in the installation's namespace."""
+        return f"kubectl -n {self.namespace} {command}"
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Of all components.
+
+        Raises:
+            SettingsError: one cannot be read.
+        """
+        config = known(self.snapshot.settings) or {}
+        data = shape.mapping(config, "data", own.SETTINGS)
+
+        def value(field: str, default: T, parse: Callable[[str], T]) -> T:
+            _, variable = options.spelling(field)
+            text = shape.text(data, variable, f"{own.SETTINGS}.data")
+            if variable not in data:
+                return default
+            try:
+                return parse(text)
+            except (ValueError, SettingsError) as error:
+                raise SettingsError(f"{variable} is {text!r}: {error}") from error
+
+        unit = value("memory_unit", units.GIB, MemoryUnit.parse)
+        return Settings(
+            dialect=Dialect(unit=unit, whole_gpus=value("whole_gpus", False, options.boolean)),
+            gpu_percent=value("gpu_percent", True, options.boolean),
+            scheduler=value("scheduler_name", names.SCHEDULER, str),
+            runtime_class=value("runtime_class", names.RUNTIME_CLASS, str),
+            runtime_class_mode=value("runtime_class_mode", "if-exists", str),
+        )
+
+    @cached_property
+    def is_simulated(self) -> bool:
+        """Whether the GPUs exist in a profile only."""
+        plugin = known(self.snapshot.plugin)
+        return plugin is not None and any(
+            str(entry.get("value")).startswith(SIMULATED)
+            for container in shape.objects(objects.pod_spec(plugin), "containers", "spec")
+            for entry in shape.objects(container, "env", "container")
+            if entry.get("name") == "GPUSHARE_GPU_SOURCE"
+        )
+
+    @cached_property
+    def wanted_labels(self) -> Mapping[str, str]:
+        """Labels of the nodes on which the device plugin should run."""
+        plugin = known(self.snapshot.plugin)
+        chosen = shape.mapping(objects.pod_spec(plugin), "nodeSelector", "spec") if plugin else {}
+        return chosen or {own.LABEL_SHARES: "true"}
+
+    @cached_property
+    def nodes(self) -> tuple[GpuNode, ...]:
+        """By name."""
+        plugins = self._plugins
+        found = []
+        for node in known(self.snapshot.nodes):
+            name = records.node_name(node)
+            if self._is_wanted(node) or names.ANNOTATION_INVENTORY in objects.annotations(node) or name in plugins:
+                found.append(self._gpu_node(node, plugins.get(name)))
+        return tuple(sorted(found, key=lambda each: each.name))
+
+    @cached_property
+    def pods(self) -> tuple[tuple[JsonObject, PodRecord], ...]:
+        """Those that ask for GPUs, as the API server and as the books have them."""
+        dialect = self.settings.dialect
+        found = ((pod, records.pod_record(pod, dialect)) for pod in known(self.snapshot.pods))
+        return tuple((pod, record) for pod, record in found if record is not None)
+
+    @cached_property
+    def strangers(self) -> tuple[Stranger, ...]:
+        """Pods of other systems that hand out GPUs."""
+        return tuple(found for pod in known(self.snapshot.pods) if (found := stranger(pod)) is not None)
+
+    @cached_property
+    def books(self) -> Books:
+        """Who holds what."""
+        return books.of_records((node.record for node in self.nodes), (record for _, record in self.pods))
+
+    @cached_property
+    def _plugins(self) -> Mapping[str, JsonObject]:
+        """Node -> the device plugin's pod there."""
+        found: dict[str, JsonObject] = {}
+        for pod in known(self.snapshot.pods):
+            meta = shape.mapping(pod, "metadata", "pod")
+            is_own = meta.get("namespace") == self.namespace and objects.label(pod, own.LABEL_APP) == own.PLUGIN
+            if not is_own or meta.get("deletionTimestamp"):
+                continue
+            node = shape.text(shape.mapping(pod, "spec", "pod"), "nodeName", "spec")
+            if node not in found or objects.is_true(pod, "Ready"):
+                found[node] = pod
+        return found
+
+    def _is_wanted(self, node: JsonObject) -> bool:
+        return all(objects.label(node, key) == value for key, value in self.wanted_labels.items())
+
+    def _gpu_node(self, node: JsonObject, plugin: JsonObject | None) -> GpuNode:
+        name = records.node_name(node)
+        try:
+            published = inventory_wire.of_node(node)
+        except WireError:
+            published = None  # the record has the reason
+        return GpuNode(
+            name=name,
+            record=records.node_record(node, None, self._unhealthy.get(name, frozenset())),
+            published=published,
+            allocatable=shape.mapping(shape.mapping(node, "status", "node"), "allocatable", "status"),
+            is_wanted=self._is_wanted(node),
+            is_ready=objects.is_true(node, "Ready"),
+            plugin=plugin,
+        )
+
+    @cached_property
+    def _unhealthy(self) -> Mapping[NodeName, frozenset[int]]:
+        """Node -> numbers of GPUs that a ConfigMap calls unhealthy."""
+        part = self.snapshot.unhealthy
+        return unhealthy.of_all(() if isinstance(part, Unread) else part)

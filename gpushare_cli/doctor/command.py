@@ -1,0 +1,62 @@
+"""`gpushare doctor`: reads the cluster, runs the checks, prints."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare.errors import SettingsError
+from gpushare.kube import api as kube
+from gpushare.kube.credentials import InClusterCredentials
+from gpushare.runtime.clock import Clock
+from gpushare_cli import commands
+from gpushare_cli.commands import FAILED, OK, Streams
+from gpushare_cli.doctor import checks, gather, render
+from gpushare_cli.doctor.finding import Severity
+from gpushare_cli.doctor.web import DoctorApi, DoctorClient
+
+FOUND: Final = 3
+"""Exit code if errors were found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """The arguments."""
+
+    namespace: str
+    """Of the installation."""
+    as_json: bool = False
+
+
+def connect(kubeconfig: str, context: str) -> DoctorClient:
+    """A client for the cluster of a kubeconfig file, or else for the cluster that this process runs in.
+
+    Raises:
+        SettingsError: neither can be used.
+    """
+    if not kubeconfig:
+        return DoctorClient(InClusterCredentials.load())
+    # Late, because it imports the official client.
+    from gpushare.kube import config
+
+    return DoctorClient(config.load(kubeconfig, context))
+
+
+def run(connect_: Callable[[], DoctorApi], streams: Streams, wish: Wish, clock: Clock) -> int:
+    """Look at a cluster's installation and print what is wrong with it. The exit code."""
+    try:
+        api = connect_()
+        server = gather.server(api, clock)
+    except SettingsError as error:  # no usable kubeconfig, or a server of an unknown kind
+        streams.err.write(f"error: {error}\n")
+        return FAILED
+    except kube.KubeError as error:
+        streams.err.write(f"error: {commands.told(error)}\n")
+        return FAILED
+
+    def say(text: str) -> None:
+        streams.err.write(f"note: {text}\n")
+        streams.err.flush()
+
+    diagnosis = checks.diagnose(gather.gather(api, server, wish.namespace, say))
+    streams.out.write(render.as_json(diagnosis) if wish.as_json else render.table(diagnosis))
+    return FOUND if any(each.severity is Severity.ERROR for _, each in diagnosis.findings) else OK

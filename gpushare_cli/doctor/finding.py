@@ -1,0 +1,48 @@
+"""What a check says."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Severity(IntEnum):
+    """How bad it is."""
+
+    OK = 0
+    """Worth knowing, and as somebody wanted it."""
+    WARNING = 1
+    """It works, but not as it should, or not for everybody."""
+    ERROR = 2
+    """Pods that ask for GPUs will not run, or GPUs are handed out twice."""
+
+    @property
+    def word(self) -> str:
+        """As it is printed."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is as it should not be."""
+
+    severity: Severity
+    object: str
+    """Kind, namespace if it has one, and name, with slashes in between."""
+    problem: str
+    """In plain words, with numbers."""
+    fix: str = ""
+    """What to do, a command where possible. Empty if there is nothing to do."""
+
+
+def error(object_: str, problem: str, fix: str) -> Finding:
+    """Something that breaks what was promised."""
+    return Finding(severity=Severity.ERROR, object=object_, problem=problem, fix=fix)
+
+
+def warning(object_: str, problem: str, fix: str) -> Finding:
+    """Something that should be mended, or that could not be seen."""
+    return Finding(severity=Severity.WARNING, object=object_, problem=problem, fix=fix)
+
+
+def note(object_: str, problem: str, fix: str = "") -> Finding:
+    """Something that is good to know."""
+    return Finding(severity=Severity.OK, object=object_, problem=problem, fix=fix)

@@ -1,0 +1,142 @@
+"""Other systems that hand out the same GPUs, and how their pods are told. Pure."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from gpushare.wire import shape
+
+
+class Role(Enum):
+    """What a pod does in its system."""
+
+    PLUGIN = "device plugin"
+    SCHEDULER = "scheduler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """One of them."""
+
+    name: str
+    plugin: re.Pattern[str]
+    """Names of the DaemonSet."""
+    plugin_images: frozenset[str]
+    """Last parts of image names, without tag."""
+    scheduler: re.Pattern[str] | None = None
+    """Names of the scheduler's or extender's Deployment."""
+    fix: str
+    """How its plugin is taken off a node."""
+
+
+NVIDIA: Final = System(
+    name="NVIDIA",
+    plugin=re.compile(r"(.*-)?nvidia-(gpu-)?device-plugin.*"),
+    plugin_images=frozenset({"k8s-device-plugin"}),
+    fix="keep it off the nodes that share: kubectl -n {namespace} edit daemonset {workload} (its nodeSelector or"
+    " affinity), or with the GPU Operator: kubectl label node {node} nvidia.com/gpu.deploy.device-plugin=false",
+)
+SHARING: Final = (
+    System(
+        name="Aliyun gpushare",
+        plugin=re.compile("gpushare-device-plugin-ds"),
+        plugin_images=frozenset({"k8s-gpushare-plugin"}),
+        scheduler=re.compile("gpushare-schd-extender"),
+        fix="kubectl -n {namespace} delete daemonset {workload}",
+    ),
+    System(
+        name="nano-gpu",
+        plugin=re.compile("nano-gpu-agent|elastic-gpu-agent"),
+        plugin_images=frozenset({"nano-gpu-agent", "elastic-gpu-agent"}),
+        scheduler=re.compile("nano-gpu-scheduler|elastic-gpu-scheduler"),
+        fix="kubectl -n {namespace} delete daemonset {workload}, and restore the NVIDIA runtime's hook that its init"
+        " container replaced on the node",
+    ),
+    System(
+        name="HAMi",
+        plugin=re.compile(".*hami-(vgpu-)?device-plugin"),
+        plugin_images=frozenset({"hami"}),
+        scheduler=re.compile(".*hami-(vgpu-)?scheduler"),
+        fix="kubectl label node {node} gpu- (the label that its DaemonSet {workload} selects)",
+    ),
+    System(
+        name="Volcano",
+        plugin=re.compile("volcano-(vgpu-)?device-plugin"),
+        plugin_images=frozenset({"volcano-device-plugin", "volcano-vgpu-device-plugin"}),
+        fix="kubectl -n {namespace} delete daemonset {workload}",
+    ),
+)
+EXTENDER: Final = re.compile("gpushare-schd-extender|nano-gpu-scheduler|elastic-gpu-scheduler|:32766|:39999")
+"""In the addresses of their extenders: their Services and ports."""
+_HANDS_OUT_NOTHING: Final = re.compile("feature-discovery|mps-control|exporter|monitor")
+"""Of the same families, often in the same image."""
+_HASH: Final = re.compile(r"-[0-9a-z]{1,10}$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stranger:
+    """A pod of such a system."""
+
+    system: System
+    role: Role
+    namespace: str
+    pod: str
+    workload: str
+    """Name of the DaemonSet or Deployment that it belongs to; its own if it belongs to none."""
+    node: str
+
+    def __str__(self) -> str:
+        return f"the {self.role.value} of {self.system.name} (pod {self.namespace}/{self.pod})"
+
+
+def stranger(pod: Mapping[str, Any]) -> Stranger | None:
+    """Whose pod it is, if it belongs to one of these systems and has not ended.
+
+    Raises:
+        WireError: it is no pod.
+    """
+    metadata, spec = shape.mapping(pod, "metadata", "pod"), shape.mapping(pod, "spec", "pod")
+    if shape.text(shape.mapping(pod, "status", "pod"), "phase", "status") in {"Succeeded", "Failed"}:
+        return None
+    owner, workload = _workload(metadata)
+    images = {
+        _image(shape.text(container, "image", "container")) for container in shape.objects(spec, "containers", "spec")
+    }
+    for system in (NVIDIA, *SHARING):
+        role = _role(system, owner, workload, images)
+        if role is not None:
+            return Stranger(
+                system=system,
+                role=role,
+                namespace=shape.text(metadata, "namespace", "metadata"),
+                pod=shape.text(metadata, "name", "metadata"),
+                workload=workload,
+                node=shape.text(spec, "nodeName", "spec"),
+            )
+    return None
+
+
+def _role(system: System, owner: str, workload: str, images: set[str]) -> Role | None:
+    if system.scheduler is not None and owner != "DaemonSet" and system.scheduler.fullmatch(workload):
+        return Role.SCHEDULER
+    if owner not in {"", "DaemonSet"} or _HANDS_OUT_NOTHING.search(workload):
+        return None
+    return Role.PLUGIN if system.plugin.fullmatch(workload) or images & system.plugin_images else None
+
+
+def _workload(metadata: Mapping[str, Any]) -> tuple[str, str]:
+    """Kind and name of what the pod belongs to."""
+    for owner in shape.objects(metadata, "ownerReferences", "metadata"):
+        kind, name = shape.text(owner, "kind", "owner"), shape.text(owner, "name", "owner")
+        if kind == "ReplicaSet":
+            return "Deployment", _HASH.sub("", name)
+        if kind:
+            return kind, name
+    return "", shape.text(metadata, "name", "metadata")
+
+
+def _image(image: str) -> str:
+    """The last part of its name, without tag and digest."""
+    return image.partition("@")[0].rsplit("/", 1)[-1].partition(":")[0]

@@ -1,0 +1,222 @@
+"""Reads all that the checks look at, everything at the same time. Changes nothing: its one POST is a dry run."""
+
+from collections.abc import Callable, Mapping
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import orjson
+
+from gpushare import names
+from gpushare.dialect import Dialect
+from gpushare.errors import WireError
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
+from gpushare.runtime.clock import Clock
+from gpushare.wire import legacy, shape
+from gpushare.wire import pods as pods_wire
+from gpushare_cli import gather as lists
+from gpushare_cli import schedconfig, unhealthy
+from gpushare_cli.doctor import foreign, own, trial
+from gpushare_cli.doctor.snapshot import Object, Objects, Snapshot, Text, Unread
+from gpushare_cli.doctor.web import DoctorApi, service_path
+from gpushare_cli.schedconfig import ServerVersion
+
+_ONE_S: Final = 10.0
+_ASK_S: Final = 5.0
+_TRIAL_S: Final = 20.0  # the API server waits up to 10 s for a webhook
+_AT_ONCE: Final = 32
+_QUIET_S: Final = 4.0  # after this long without an end, a word about what is still being read
+_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+_ALL: Final = Dialect(whole_gpus=True)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """The API server, by its own words."""
+
+    version: ServerVersion
+    now: datetime
+
+
+def server(api: DoctorApi, clock: Clock) -> Server:
+    """The first thing that is asked.
+
+    Args:
+        api: the cluster.
+        clock: for a server that does not say what time it is.
+
+    Raises:
+        KubeError: it does not answer, or not to us.
+        SettingsError: it is of a version that nobody knows.
+    """
+    answer = api.ask("/version", timeout_s=_ONE_S)
+    if not answer.is_good:
+        raise kube.error_of(answer.status, answer.brief)
+    try:
+        value = orjson.loads(answer.text)
+        version = str(value["gitVersion"])
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise kube.ServerFaultError(f"/version: no answer of an API server: {answer.brief}") from error
+    return Server(version=ServerVersion.parse(version), now=answer.at or clock.now())
+
+
+def gather(api: DoctorApi, found: Server, namespace: str, say: Say) -> Snapshot:
+    """Read the cluster.
+
+    Args:
+        api: the cluster.
+        found: its server.
+        namespace: of the installation.
+        say: told what is still being read, every few seconds.
+    """
+    reader = _Reader(api, namespace)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        reads: dict[str, Future[Any]] = {field: pool.submit(read) for field, read in _reads(reader).items()}
+        waiting = set(reads.values())
+        while waiting:
+            _, waiting = futures.wait(waiting, timeout=_QUIET_S)
+            if waiting:
+                left = sorted(field for field, read in reads.items() if read in waiting)
+                say(f"still reading {', '.join(left).replace('_', ' ')}")
+    parts = {field: read.result() for field, read in reads.items()}
+    return Snapshot(namespace=namespace, server=found.version, now=found.now, **parts)
+
+
+def _reads(reader: "_Reader") -> Mapping[str, Callable[[], object]]:
+    """Field of the snapshot -> how it is read."""
+    one, many, ask, inside = reader.one, reader.many, reader.ask, f"namespaces/{reader.namespace}"
+    webhook = f"https:{own.WEBHOOK}:{own.WEBHOOK_PORT}"
+    controller = f"{own.CONTROLLER}:{schedconfig.CONTROLLER_PORT}"
+    apps, leases = f"/apis/apps/v1/{inside}", f"/apis/coordination.k8s.io/v1/{inside}/leases"
+    policies = f"{_ADMISSION}/validatingadmissionpolic"
+    return {
+        "installed": lambda: one(f"/api/v1/{inside}"),
+        "namespaces": reader.namespaces,
+        "settings": lambda: one(f"/api/v1/{inside}/configmaps/{own.SETTINGS}"),
+        "runtime_classes": lambda: many("/apis/node.k8s.io/v1/runtimeclasses"),
+        "mutating": lambda: one(f"{_ADMISSION}/mutatingwebhookconfigurations/{names.MUTATING_WEBHOOK}"),
+        "validating": lambda: one(f"{_ADMISSION}/validatingwebhookconfigurations/{names.VALIDATING_WEBHOOK}"),
+        "isolation_policy": lambda: one(f"{policies}ies/{own.ISOLATION_POLICY}"),
+        "isolation_binding": lambda: one(f"{policies}ybindings/{own.ISOLATION_POLICY}"),
+        "webhook_deployment": lambda: one(f"{apps}/deployments/{own.WEBHOOK}"),
+        "webhook_endpoints": lambda: one(f"/api/v1/{inside}/endpoints/{own.WEBHOOK}"),
+        "webhook_ready": lambda: ask(webhook, "readyz"),
+        "webhook_metrics": lambda: reader.metrics(webhook),
+        "admitted": reader.admitted,
+        "controller_deployment": lambda: one(f"{apps}/deployments/{own.CONTROLLER}"),
+        "controller_endpoints": lambda: one(f"/api/v1/{inside}/endpoints/{own.CONTROLLER}"),
+        "controller_lease": lambda: one(f"{leases}/{names.LEASE}"),
+        "controller_ready": lambda: ask(controller, "readyz"),
+        "controller_metrics": lambda: reader.metrics(controller),
+        "scheduler_deployment": lambda: one(f"{apps}/deployments/{names.SCHEDULER}"),
+        "scheduler_settings": lambda: one(f"/api/v1/{inside}/configmaps/{own.SCHEDULER_SETTINGS}"),
+        "scheduler_lease": lambda: one(f"{leases}/{names.SCHEDULER}"),
+        "plugin": lambda: one(f"{apps}/daemonsets/{own.PLUGIN}"),
+        "nodes": lambda: many("/api/v1/nodes"),
+        "unhealthy": reader.unhealthy,
+        "pods": reader.pods,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads that never raise a KubeError."""
+
+    api: DoctorApi
+    namespace: str
+
+    def one(self, path: str) -> Object:
+        """An object; None if there is none."""
+        try:
+            return self.api.get(path, timeout_s=_ONE_S)
+        except kube.NotFoundError:
+            return None
+        except kube.KubeError as error:
+            return Unread(_what(path), error)
+
+    def many(
+        self, path: str, params: dict[str, str] | None = None, keep: Callable[[JsonObject], bool] = lambda _: True
+    ) -> Objects:
+        """All objects of a collection that are kept."""
+        try:
+            return tuple(lists.listed(self.api, path, params or {}, keep=keep))
+        except kube.KubeError as error:
+            return Unread(_what(path), error)
+
+    def ask(self, service: str, path: str) -> Text:
+        """What a Service's endpoint says."""
+        try:
+            return self.api.ask(service_path(self.namespace, service, path), timeout_s=_ASK_S)
+        except kube.KubeError as error:
+            return Unread(_endpoint(self.namespace, service, path), error)
+
+    def metrics(self, service: str) -> Text:
+        """What it measures; anything but a page of metrics is no answer."""
+        found = self.ask(service, "metrics")
+        if isinstance(found, Unread) or found.is_good:
+            return found
+        return Unread(_endpoint(self.namespace, service, "metrics"), kube.error_of(found.status, found.brief))
+
+    def admitted(self) -> JsonObject | Unread:
+        """A new pod as it would be stored."""
+        path = f"/api/v1/namespaces/{own.TRIAL_NAMESPACE}/pods"
+        try:
+            return self.api.create(path, trial.pod(), {"dryRun": "All"}, timeout_s=_TRIAL_S)
+        except kube.KubeError as error:
+            return Unread(f"a dry run of a new pod in namespace {own.TRIAL_NAMESPACE}", error)
+
+    def namespaces(self) -> Objects:
+        """The two that the webhooks leave alone by name, and those that a label excludes."""
+        excluded = self.many("/api/v1/namespaces", {"labelSelector": f"{own.LABEL_ISOLATION}=disabled"})
+        found = [] if isinstance(excluded, Unread) else list(excluded)
+        for name in (own.KUBE_SYSTEM, self.namespace):
+            namespace = self.one(f"/api/v1/namespaces/{name}")
+            if isinstance(namespace, Unread):
+                return namespace
+            if namespace is not None and name not in {each["metadata"]["name"] for each in found}:
+                found.append(namespace)
+        return excluded if isinstance(excluded, Unread) else tuple(found)
+
+    def unhealthy(self) -> Objects:
+        """ConfigMaps that say which GPUs must not be used."""
+
+        def is_meant(config: JsonObject) -> bool:
+            return unhealthy.is_one(names.UNHEALTHY_NAMESPACE, str(config["metadata"].get("name")))
+
+        return self.many(f"/api/v1/namespaces/{names.UNHEALTHY_NAMESPACE}/configmaps", keep=is_meant)
+
+    def pods(self) -> Objects:
+        """Pods that any check looks at."""
+
+        def is_meant(pod: JsonObject) -> bool:
+            try:
+                notes = pods_wire.annotations(pod)
+                return (
+                    shape.text(shape.mapping(pod, "metadata", "pod"), "namespace", "metadata") == self.namespace
+                    or pods_wire.needs_gpu(pod, _ALL)
+                    or names.ANNOTATION_ALLOCATION in notes
+                    or legacy.is_bound(notes)
+                    or foreign.stranger(pod) is not None
+                )
+            except WireError:
+                return True  # a check says what is odd about it
+
+        return self.many("/api/v1/pods", keep=is_meant)
+
+
+def _endpoint(namespace: str, service: str, path: str) -> str:
+    return f"/{path} of service/{namespace}/{service.removeprefix('https:').partition(':')[0]}"
+
+
+def _what(path: str) -> str:
+    """An API path in words: `nodes`, `lease gpushare-system/gpushare-controller`."""
+    parts = path.strip("/").split("/")
+    rest = parts[2:] if parts[0] == "api" else parts[3:]
+    if rest[0] == "namespaces" and len(rest) > 2:
+        return f"{rest[2]}/{rest[1]}" + "".join(f"/{part}" for part in rest[3:])
+    return "/".join(rest)

@@ -1,0 +1,72 @@
+"""Look-ups in objects of the API server that several checks make. Pure."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from gpushare.kube.api import JsonObject
+from gpushare.wire import shape
+
+
+def annotations(item: JsonObject) -> Mapping[str, Any]:
+    """Of an object."""
+    return shape.mapping(shape.mapping(item, "metadata", "object"), "annotations", "metadata")
+
+
+def label(item: JsonObject, key: str) -> str:
+    """Empty if it is not there."""
+    return shape.text(shape.mapping(shape.mapping(item, "metadata", "object"), "labels", "metadata"), key, "labels")
+
+
+def is_true(item: JsonObject, condition: str) -> bool:
+    """Whether a condition of its status holds."""
+    status = shape.mapping(item, "status", "object")
+    return any(
+        each.get("type") == condition and each.get("status") == "True"
+        for each in shape.objects(status, "conditions", "status")
+    )
+
+
+def pod_spec(workload: JsonObject) -> Mapping[str, Any]:
+    """Of a Deployment's or DaemonSet's pods."""
+    template = shape.mapping(shape.mapping(workload, "spec", "workload"), "template", "spec")
+    return shape.mapping(template, "spec", "template")
+
+
+def replicas(deployment: JsonObject) -> tuple[int, int]:
+    """Ready ones, and how many there should be."""
+    wanted = shape.mapping(deployment, "spec", "deployment").get("replicas", 1)
+    ready = shape.mapping(deployment, "status", "deployment").get("readyReplicas") or 0
+    return ready, wanted
+
+
+def endpoints(item: JsonObject | None) -> int:
+    """Addresses that a Service sends to."""
+    subsets = shape.objects(item or {}, "subsets", "endpoints")
+    return sum(len(shape.objects(subset, "addresses", "subsets")) for subset in subsets)
+
+
+def moment(text: object) -> datetime | None:
+    """A time as the API server writes it."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def created(item: JsonObject) -> datetime | None:
+    """When an object came into being."""
+    return moment(shape.mapping(item, "metadata", "object").get("creationTimestamp"))
+
+
+def metric(text: str, name: str) -> float | None:
+    """A gauge without labels, from a page of metrics."""
+    for line in text.splitlines():
+        head, _, value = line.rpartition(" ")
+        if head == name:
+            try:
+                return float(value)
+            except ValueError:
+                return None
+    return None

@@ -1,0 +1,138 @@
+"""One pod and its cluster -> all that there is to say. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpushare import names
+from gpushare.cluster import records
+from gpushare.cluster.records import Bound, Late, NodeRecord, Pending, PodRecord
+from gpushare.dialect import Dialect
+from gpushare.errors import InvalidRequestError, WireError
+from gpushare.identity import NodeName
+from gpushare.model.gpu import NodeInventory
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import Policy
+from gpushare.units import MemoryUnit
+from gpushare.wire import pods as pods_wire
+from gpushare.wire import shape
+from gpushare_cli import dialects, inventories, nodefacts, schedulable, world
+from gpushare_cli.explain import holding, waiting, wishes
+from gpushare_cli.explain.model import Explanation, State
+from gpushare_cli.gather import Cluster
+from gpushare_cli.nodefacts import NodeFacts
+from gpushare_cli.world import World
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the administrators decided, as far as it is known."""
+
+    unit: MemoryUnit | None = None
+    """None for the one in which the nodes count."""
+    whole_gpus: bool = False
+    policy: Policy = Policy.BINPACK
+
+
+def explain(pod: Object, cluster: Cluster, rules: Rules) -> Explanation:
+    """All about one pod.
+
+    Args:
+        pod: as the API server returns it.
+        cluster: all nodes, and all pods that concern GPUs.
+        rules: of the cluster.
+
+    Raises:
+        WireError: an object cannot be read.
+        SettingsError: the nodes count in different units, and none is known.
+    """
+    known = {record.name: (record, facts) for record, facts in (_node(node, cluster) for node in cluster.nodes)}
+    unit = rules.unit or world.unit_of(record for record, _ in known.values())
+    dialect = Dialect(unit=unit, whole_gpus=rules.whole_gpus)
+    state = world.build(known, ((one, _record(one, dialect)) for one in cluster.pods), unit)
+    blank = _blank(pod, cluster, unit)
+    record = _record(pod, dialect)
+    match record:
+        case Pending() if schedulable.counts(pod):
+            own = dialects.of_pod(pod, dialect)
+            return waiting.pending(blank, pod, record, state, dialect=own, policy=rules.policy)
+        case Pending():
+            headline = f"{blank.phase}; it has ended"
+            return replace(blank, state=State.ENDED, headline=headline, summary="it was on no node")
+        case Bound(late=Late() as way):
+            return waiting.late(blank, record, way, state, rules.policy)
+        case Bound():
+            return _bound(_with_wish(blank, pod, dialect, rules.policy), pod, record, state, cluster)
+        case None:
+            return _not_ours(blank, pod)
+
+
+def _blank(pod: Object, cluster: Cluster, unit: MemoryUnit) -> Explanation:
+    """What holds for a pod that asks for nothing."""
+    phase = shape.text(shape.mapping(pod, "status", "pod"), "phase", "status") or "Pending"
+    return Explanation(
+        pod=pods_wire.ref(pod),
+        phase=phase,
+        state=State.NO_GPU,
+        headline=f"{phase}; asks for no GPU",
+        summary="no container of it asks for a GPU, so it is none of gpushare's",
+        good=True,
+        unit=unit,
+        notes=cluster.notes,
+    )
+
+
+def _not_ours(blank: Explanation, pod: Object) -> Explanation:
+    blank = replace(blank, node=pods_wire.node_of(pod))
+    if not pods_wire.needs_gpu(pod, Dialect(whole_gpus=True)):
+        return blank
+    summary = f"it asks for {names.GPU}, which is another plugin's in this cluster"
+    return replace(blank, headline=f"{blank.phase}; none of gpushare's", summary=summary)
+
+
+def _bound(blank: Explanation, pod: Object, record: Bound, state: World, cluster: Cluster) -> Explanation:
+    """A pod on a node that was given GPUs by somebody."""
+    node = state.nodes.get(record.node)
+    inventory = node.record.inventory if node else None
+    if not pods_wire.holds_gpus(pod):
+        return holding.ended(blank, pod, record, inventory)
+    shown = inventory or _equal_gpus(record.node, cluster)
+    unit = shown.unit if shown else blank.unit
+    try:
+        allocation = records.held(record, unit)
+    except WireError as error:
+        return holding.unreadable(blank, record, str(error))
+    if allocation is None:
+        return holding.unreadable(blank, record, "nothing says what it holds")
+    notes = list(blank.notes)
+    if record.problem:
+        notes.append(f"its allocation cannot be read: {record.problem}; told by the other annotations of its binding")
+    books = node.view if node and isinstance(node.view, NodeLedger) else None
+    return holding.holds(replace(blank, notes=tuple(notes)), pod, allocation, shown, books)
+
+
+def _with_wish(blank: Explanation, pod: Object, dialect: Dialect, policy: Policy) -> Explanation:
+    """What a pod asked for, if that can still be understood; it does not matter any more."""
+    try:
+        request = pods_wire.request(pod, dialects.of_pod(pod, dialect))
+    except InvalidRequestError:
+        return blank
+    return replace(blank, request=request, policy=wishes.policy(request.shape, policy)) if request else blank
+
+
+def _node(node: Object, cluster: Cluster) -> tuple[NodeRecord, NodeFacts]:
+    marked = cluster.unhealthy.get(records.node_name(node), frozenset())
+    return records.node_record(node, None, marked), nodefacts.node_facts(node)
+
+
+def _record(pod: Object, dialect: Dialect) -> PodRecord | None:
+    return records.pod_record(pod, dialects.of_pod(pod, dialect))
+
+
+def _equal_gpus(name: NodeName, cluster: Cluster) -> NodeInventory | None:
+    """GPUs of a node of Aliyun's plugin, to show what its pods hold."""
+    node = next((node for node in cluster.nodes if records.node_name(node) == name), None)
+    found = inventories.equal_gpus(node, []) if node else None
+    return found[0] if found else None

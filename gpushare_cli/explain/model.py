@@ -1,0 +1,98 @@
+"""All that there is to say about one pod. Pure values."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from gpushare.identity import NodeName, PodRef
+from gpushare.model.gpu import Gpu, GpuHealth
+from gpushare.model.request import PodRequest
+from gpushare.units import MemoryUnit
+from gpushare_cli.answers import Answer
+
+
+class State(Enum):
+    """How it is with the pod."""
+
+    NO_GPU = "AsksForNoGpu"
+    WAITS = "Waits"
+    """On no node."""
+    WITHOUT_GPU = "WithoutGpu"
+    """On a node, and nobody has given it GPUs."""
+    HOLDS = "HoldsGpus"
+    UNREADABLE = "Unreadable"
+    """On a node, and nobody can tell what it holds."""
+    ENDED = "Ended"
+    """Its containers have ended and what it held was given back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one container has of one GPU."""
+
+    container: str
+    kind: str
+    gpu: Gpu | None
+    """None if the node does not list it."""
+    uuid: str
+    memory_mib: int
+    memory_percent: int
+    """Of the GPU's memory; 0 if that is not known."""
+    compute_percent: int
+    whole: bool
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the GPU."""
+        if self.gpu is None:
+            return "not listed by its node any more"
+        return "" if self.gpu.health is GpuHealth.HEALTHY else self.gpu.health.value.lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """What another pod has of the same GPU."""
+
+    pod: PodRef
+    memory_mib: int
+    compute_percent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fill:
+    """How full one of the pod's GPUs is, and who else is on it."""
+
+    gpu: Gpu
+    used_mib: int
+    compute_percent: int
+    neighbours: tuple[Neighbour, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """See the module."""
+
+    pod: PodRef
+    phase: str
+    state: State
+    headline: str
+    """The state in a few words."""
+    summary: str
+    """What it means and what happens next."""
+    good: bool
+    """It holds its GPUs, needs none (any more), or a node takes it."""
+    unit: MemoryUnit
+    request: PodRequest | None = None
+    policy: str = ""
+    node: NodeName | None = None
+    scheduler: str = ""
+    said: str = ""
+    """What the scheduler wrote on the pod when it last gave up."""
+    answers: tuple[Answer, ...] = ()
+    """Of all nodes that come into question, the best first."""
+    shares: tuple[Share, ...] = ()
+    fills: tuple[Fill, ...] = ()
+    origin: str = ""
+    """Who chose its GPUs."""
+    limit: str = ""
+    """What holds it to its share."""
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,132 @@
+"""Why a pod is on no node, or on one without GPUs. Pure.
+
+The answers of the nodes are the controller's own, so what is said here is what the scheduler is told.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpushare import names
+from gpushare.cluster.records import Bound, Late, Pending
+from gpushare.dialect import Dialect
+from gpushare.model.request import Policy
+from gpushare.wire import pods as pods_wire
+from gpushare.wire import shape
+from gpushare_cli import answers, schedulable, world
+from gpushare_cli.explain import wishes
+from gpushare_cli.explain.model import Explanation, State
+from gpushare_cli.world import World
+
+Object = Mapping[str, Any]
+_DEFAULT_SCHEDULER = "default-scheduler"
+
+
+def pending(
+    blank: Explanation, pod: Object, record: Pending, state: World, *, dialect: Dialect, policy: Policy
+) -> Explanation:
+    """A pod that is on no node.
+
+    Args:
+        blank: what is known of every pod.
+        pod: the pod.
+        record: what the controller keeps of it.
+        state: the cluster.
+        dialect: in which the pod is read.
+        policy: the cluster's.
+
+    Raises:
+        WireError: what the pod demands of its node cannot be read.
+    """
+    scheduler = shape.text(shape.mapping(pod, "spec", "pod"), "schedulerName", "spec") or _DEFAULT_SCHEDULER
+    blank = replace(blank, state=State.WAITS, scheduler=scheduler, said=_said(pod), good=False)
+    if record.request is None:
+        return replace(
+            blank,
+            headline="waits; what it asks for cannot be understood",
+            summary=f"{record.problem}; mend that, delete the pod and create it again",
+        )
+    found = world.ask(state, pod, record.request, policy)
+    blank = replace(
+        blank,
+        request=record.request,
+        policy=wishes.policy(record.request.shape, policy),
+        answers=tuple(found),
+        notes=(*blank.notes, *_notes(pod, scheduler, dialect)),
+    )
+    if gates := schedulable.gates(pod):
+        summary = f"no scheduler looks at it before somebody removes its scheduling gates: {', '.join(gates)}"
+        return replace(blank, headline="waits behind scheduling gates", summary=summary)
+    fitting = [answer.node for answer in found if answer.fits]
+    if not fitting:
+        return replace(blank, headline="waits; it fits on no node", summary=answers.summary(found))
+    return replace(blank, headline=f"waits; it fits on {_nodes(fitting)}", summary=_soon(pod, fitting), good=True)
+
+
+def late(blank: Explanation, record: Bound, way: Late, state: World, policy: Policy) -> Explanation:
+    """A pod that is on a node and was given no GPUs."""
+    headline = f"on {record.node} without GPUs"
+    blank = replace(blank, state=State.WITHOUT_GPU, node=record.node, headline=headline, good=False)
+    again = "delete it, so that its controller makes it again" if way.owner else "delete it and create it again"
+    if way.request is None:
+        return replace(blank, summary=f"what it asks for cannot be understood: {way.problem}; mend that and {again}")
+    blank = replace(blank, request=way.request, policy=wishes.policy(way.request.shape, policy))
+    if not way.mutated:
+        then = "the controller deletes it, so that its owner makes it anew" if way.owner else again
+        return replace(
+            blank,
+            summary=f"the webhook did not change it, so its containers would not see GPUs that they are given; {then}",
+        )
+    if record.node not in state.nodes:
+        return replace(blank, summary=f"its node {record.node} is gone")
+    alone = replace(state, nodes={record.node: state.nodes[record.node]})
+    # Kubernetes has nothing more to say: the pod is there.
+    (answer,) = [replace(found, blockers=()) for found in world.ask(alone, {}, way.request, policy)]
+    blank = replace(blank, answers=(answer,))
+    if answer.fits:
+        summary = "there is room: the controller chooses its GPUs within moments, and its containers start then"
+        return replace(blank, summary=summary, good=True)
+    return replace(blank, summary=f"its containers wait until there is room: {answer.why_not}; or {again}")
+
+
+def _said(pod: Object) -> str:
+    conditions = shape.objects(shape.mapping(pod, "status", "pod"), "conditions", "status")
+    for condition in conditions:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return shape.text(condition, "message", "condition") or shape.text(condition, "reason", "condition")
+    return ""
+
+
+def _notes(pod: Object, scheduler: str, dialect: Dialect) -> Sequence[str]:
+    found = []
+    if scheduler != names.SCHEDULER:
+        found.append(
+            f"its scheduler is {scheduler}: only one that asks gpushare's extender gives it GPUs at once"
+            f" ({names.SCHEDULER} does; gpushare doctor tells of others)"
+        )
+    if not pods_wire.is_mutated(pod, dialect):
+        found.append("the webhook did not change it, so its containers would not see their GPUs; create it anew")
+    if missing := schedulable.overlooked(pod):
+        found.append(f"nobody looked at {', '.join(missing)}")
+    nominated = shape.text(shape.mapping(pod, "status", "pod"), "nominatedNodeName", "status")
+    if nominated:
+        found.append(f"pods on {nominated} are being evicted to make room for it")
+    if shape.mapping(pod, "metadata", "pod").get("deletionTimestamp"):
+        found.append("it is being deleted")
+    return found
+
+
+def _soon(pod: Object, fitting: Sequence[str]) -> str:
+    where = _nodes(fitting)
+    if _said(pod):
+        return (
+            f"there is room on {where} as far as was looked at; the controller makes the scheduler try again within"
+            " seconds, unless something else keeps it away"
+        )
+    return f"there is room on {where} as far as was looked at; the scheduler has not come to it yet"
+
+
+def _nodes(fitting: Sequence[str]) -> str:
+    named = ", ".join(fitting[: answers.NODES_NAMED])
+    more = len(fitting) - answers.NODES_NAMED
+    return f"{named} and {more} more" if more > 0 else named

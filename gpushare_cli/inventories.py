@@ -1,0 +1,57 @@
+"""The GPUs of a node, from whatever its object tells of them. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gpushare import names
+from gpushare.cluster import records
+from gpushare.identity import NodeName, by_index
+from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.units import GIB, MemoryUnit
+from gpushare.wire import shape
+from gpushare_cli import quantities
+
+_MIB: Final = MemoryUnit(1)
+_MOST: Final = 64
+
+
+def of_node(
+    node: Mapping[str, Any], unhealthy: Mapping[NodeName, frozenset[int]], notes: list[str]
+) -> tuple[NodeInventory, int] | None:
+    """GPUs of a node and the MiB that it can hand out, or None if it shares no GPUs."""
+    name = records.node_name(node)
+    record = records.node_record(node, None, unhealthy.get(name, frozenset()))
+    if record.inventory is not None:
+        return record.inventory, record.inventory.unit.to_mib(record.inventory.total_units)
+    if record.problem:
+        notes.append(f"{record.problem}; its GPUs are shown as equal")
+    return equal_gpus(node, notes)
+
+
+def equal_gpus(
+    node: Mapping[str, Any], notes: list[str], unit: MemoryUnit | None = None
+) -> tuple[NodeInventory, int] | None:
+    """GPUs of a node of which Aliyun's plugin tells how many there are and what they have together.
+
+    Args:
+        node: as the API server returns it.
+        notes: grows by what is odd.
+        unit: of the cluster, if it is known.
+    """
+    name = records.node_name(node)
+    allocatable = shape.mapping(shape.mapping(node, "status", "node"), "allocatable", "status")
+    total = quantities.whole(allocatable.get(names.GPU_MEM))
+    if total == 0:
+        return None
+    count = quantities.whole(allocatable.get(names.GPU_COUNT))
+    if count == 0:
+        notes.append(f"node {name}: no {names.GPU_COUNT} in its status; its memory is shown as one GPU")
+        count = 1
+    if count > _MOST:
+        notes.append(f"node {name}: {names.GPU_COUNT} is {count}, more than any node has; shown as one GPU")
+        count = 1
+    # Else Aliyun's own rule, which has no other sign of the unit.
+    unit = unit or (_MIB if total // count > 100 else GIB)
+    each = unit.to_mib(total // count)
+    gpus = tuple(Gpu(uuid=by_index(i), index=i, model="unknown", memory_mib=each) for i in range(count))
+    return NodeInventory(node=name, gpus=gpus, unit=unit), unit.to_mib(total)

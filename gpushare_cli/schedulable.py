@@ -1,0 +1,131 @@
+"""What Kubernetes itself demands of a node for a pod, as far as its objects tell. Pure.
+
+It covers what decides about GPU pods most often, and `overlooked` names the rest: no answer of the command line claims
+more than was looked at.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpushare import names
+from gpushare.model.request import ContainerKind
+from gpushare.wire import pods as pods_wire
+from gpushare.wire import shape
+from gpushare_cli import quantities, selection
+from gpushare_cli.nodefacts import RESOURCES, NodeFacts
+
+Object = Mapping[str, Any]
+
+
+def misplaced(pod: Object, node: NodeFacts) -> list[str]:
+    """Everything about a node's place in the cluster that keeps a pod away, in a few words each.
+
+    Raises:
+        WireError: the pod cannot be read.
+    """
+    preset = pods_wire.node_of(pod)
+    if preset is not None:  # nobody asks the scheduler
+        return [] if preset == node.name else [f"spec.nodeName is {preset}"]
+    return [
+        *selection.cordoned(pod, node),
+        *selection.untolerated(pod, node),
+        *selection.unselected(pod, node),
+    ]
+
+
+def short(pod: Object, node: NodeFacts, requested: Mapping[str, int]) -> list[str]:
+    """GPU resources of which the node as a whole has too little left, by kube-scheduler's count.
+
+    That is less than the GPUs have where pods hold a part of one that does not count any more, because it is ill.
+
+    Args:
+        pod: the pod.
+        node: the node.
+        requested: what the pods on the node ask for.
+
+    Raises:
+        WireError: the pod cannot be read.
+    """
+    if node.allocatable is None:
+        return []
+    found = []
+    for resource, amount in requests(pod).items():
+        total, used = node.allocatable.get(resource, 0), requested.get(resource, 0)
+        if amount > total - used:
+            have = f"{total} allocatable" if total else "none allocatable"
+            found.append(f"Insufficient {resource}: {amount} asked for, {have}, {used} requested by pods there")
+    return found
+
+
+def gates(pod: Object) -> list[str]:
+    """Names of the gates behind which a pod waits before any scheduler looks at it."""
+    spec = shape.mapping(pod, "spec", "pod")
+    return [shape.text(gate, "name", "spec.schedulingGates") for gate in shape.objects(spec, "schedulingGates", "spec")]
+
+
+def requests(pod: Object) -> dict[str, int]:
+    """GPU resources that kube-scheduler counts for a pod, by its formula for init containers and sidecars."""
+    apps: dict[str, int] = {}
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    times = {names.GPU_MEM: _multiplier(pod)}
+    for _, kind, container in pods_wire.containers(pod):
+        limits = shape.mapping(shape.mapping(container, "resources", "container"), "limits", "container.resources")
+        for resource in RESOURCES:
+            amount = quantities.whole(limits.get(resource)) * times.get(resource, 1)
+            if not amount:
+                continue
+            if kind is ContainerKind.APP:
+                apps[resource] = apps.get(resource, 0) + amount
+                continue
+            level = sidecars.get(resource, 0) + amount
+            peak[resource] = max(peak.get(resource, 0), level)
+            if kind is ContainerKind.SIDECAR:
+                sidecars[resource] = level
+    together = {key: apps.get(key, 0) + sidecars.get(key, 0) for key in apps.keys() | sidecars.keys() | peak.keys()}
+    return {key: max(amount, peak.get(key, 0)) for key, amount in sorted(together.items())}
+
+
+def counts(pod: Object) -> bool:
+    """Whether kube-scheduler counts a bound pod: until it has ended, also while it is being deleted."""
+    phase = shape.text(shape.mapping(pod, "status", "pod"), "phase", "status")
+    return phase not in {"Succeeded", "Failed"}
+
+
+def overlooked(pod: Object) -> list[str]:
+    """What may keep a pod away from a node, too, and was not looked at."""
+    spec = shape.mapping(pod, "spec", "pod")
+    affinity = shape.mapping(spec, "affinity", "spec")
+    found = {
+        "CPU, memory and other resources": _others(pod),
+        "pod affinity": bool(affinity.get("podAffinity") or affinity.get("podAntiAffinity")),
+        "topology spread constraints": bool(spec.get("topologySpreadConstraints")),
+        "volumes": any(
+            "persistentVolumeClaim" in volume or "ephemeral" in volume
+            for volume in shape.objects(spec, "volumes", "spec")
+        ),
+        "host ports": any(
+            port.get("hostPort")
+            for path, _, container in pods_wire.containers(pod)
+            for port in shape.objects(container, "ports", path)
+        ),
+        "resource claims": bool(spec.get("resourceClaims")),
+    }
+    return [what for what, there in found.items() if there]
+
+
+def _others(pod: Object) -> bool:
+    """Whether the pod asks for anything but the GPU resources, such as CPU and memory."""
+    for _, _, container in pods_wire.containers(pod):
+        resources = shape.mapping(container, "resources", "container")
+        for field in ("limits", "requests"):
+            if shape.mapping(resources, field, "container.resources").keys() - set(RESOURCES):
+                return True
+    return False
+
+
+def _multiplier(pod: Object) -> int:
+    """The webhook multiplies the limits of the per-GPU form; a manifest that it has not seen counts as if it had."""
+    if pods_wire.limits_are_totals(pod):
+        return 1
+    return max(quantities.whole(pods_wire.annotations(pod).get(names.ANNOTATION_GPUS)), 1)

@@ -1,0 +1,178 @@
+"""Objects and a profile -> the nodes with their books, and the pods that are to be placed. Pure."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpushare.cluster import records
+from gpushare.cluster.records import Bound, Late, NodeRecord, Pending, PodRecord
+from gpushare.dialect import Dialect
+from gpushare.errors import InvalidRequestError, WireError
+from gpushare.identity import NodeName
+from gpushare.model.gpu import NodeInventory
+from gpushare.units import MemoryUnit
+from gpushare.wire import pods as pods_wire
+from gpushare.wire import shape
+from gpushare_cli import dialects, inventories, nodefacts, schedulable, unhealthy, world
+from gpushare_cli.nodefacts import NodeFacts
+from gpushare_cli.simulate import workloads
+from gpushare_cli.simulate.objects import Found, Input
+from gpushare_cli.simulate.plan import Outcome, Pod
+from gpushare_cli.simulate.workloads import NewPod
+from gpushare_cli.world import World
+
+MakeUp = Callable[[MemoryUnit, Sequence[str]], Sequence[NodeInventory]]
+"""Unit of the cluster and names that are taken -> nodes that exist in a profile only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """All that a plan is made of."""
+
+    world: World
+    pods: tuple[Pod, ...]
+    """In the order in which they are placed."""
+    unit: MemoryUnit
+    notes: tuple[str, ...]
+
+
+def prepare(found: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpus: bool) -> Question:
+    """Make sense of the input.
+
+    Args:
+        found: what was read.
+        make_up: makes further nodes.
+        unit: of the cluster; None for the one in which its nodes count.
+        whole_gpus: whether `nvidia.com/gpu` is this project's.
+
+    Raises:
+        WireError: an object cannot be read.
+        SettingsError: the nodes count in different units, and none was given.
+    """
+    notes: list[str] = []
+    known = _nodes(found, unit, notes)
+    unit = unit or world.unit_of(record for record, _ in known.values())
+    for inventory in make_up(unit, list(known)):
+        labels = {"kubernetes.io/hostname": inventory.node, "gpushare": "true"}
+        record = NodeRecord(name=inventory.node, published="", inventory=inventory)
+        known[inventory.node] = record, NodeFacts(name=inventory.node, labels=labels)
+    if not known:
+        raise WireError("no node in the input; add what kubectl get nodes,pods -A -o yaml prints, or give --profile")
+    dialect = Dialect(unit=unit, whole_gpus=whole_gpus)
+    existing = [(one, _record(one, dialect)) for one in found.known]
+    state = world.build(known, ((one.value, record) for one, record in existing), unit)
+    expanded = workloads.expand(found.wanted, found.known, [facts for _, facts in known.values()])
+    new = [_new(pod, dialect) for pod in expanded.pods]
+    meant = [pod for pod in new if pod is not None]
+    notes += [*_oddities(state), *expanded.notes, *_omissions(found, len(new) - len(meant))]
+    return Question(world=state, pods=(*_waiting(existing), *meant), unit=unit, notes=tuple(notes))
+
+
+def _nodes(found: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[NodeName, tuple[NodeRecord, NodeFacts]]:
+    marked = unhealthy.of_all(found.config_maps)
+    known: dict[NodeName, tuple[NodeRecord, NodeFacts]] = {}
+    for one in found.nodes:
+        name = NodeName(one.name)
+        try:
+            record = records.node_record(one.value, None, marked.get(name, frozenset()))
+            if record.published is None and (equal := inventories.equal_gpus(one.value, notes, unit)) is not None:
+                record = replace(record, inventory=equal[0])
+                notes.append(f"node {name}: has no inventory, so its GPUs are taken to be equal")
+            known[name] = record, nodefacts.node_facts(one.value)
+        except WireError as error:
+            raise one.fail(error) from error
+        if record.problem:
+            notes.append(f"node {name}: takes no new pods: {record.problem}")
+    return known
+
+
+def _record(one: Found, dialect: Dialect) -> PodRecord | None:
+    try:
+        return records.pod_record(one.value, dialects.of_pod(one.value, dialect))
+    except WireError as error:
+        raise one.fail(error) from error
+
+
+def _oddities(state: World) -> Iterator[str]:
+    for pod, problem in state.problems.items():
+        if problem.counted:
+            yield f"pod {pod}: {problem.why}; counted by the other annotations of its binding"
+    if state.elsewhere:
+        count, where = sum(state.elsewhere.values()), ", ".join(state.elsewhere)
+        what = "GPU pod is" if count == 1 else "GPU pods are"
+        yield f"{count} {what} not counted, on nodes that are not in the input: {where}"
+
+
+def _waiting(existing: Iterable[tuple[Found, PodRecord | None]]) -> Iterator[Pod]:
+    """Pods of the cluster that have no GPU yet: those on a node first, then by priority and age."""
+    alive = [(one, record) for one, record in existing if _is_alive(one)]
+    late = [(one, record, record.late) for one, record in alive if isinstance(record, Bound) and record.late]
+    pending = [(one, record) for one, record in alive if isinstance(record, Pending)]
+    for one, record, way in sorted(late, key=lambda found: _age(found[0])):
+        yield _late(one, record, way)
+    for one, waiting in sorted(pending, key=lambda pair: (-_priority(pair[0]), *_age(pair[0]))):
+        gates = schedulable.gates(one.value)
+        problem = waiting.problem or (f"waits behind scheduling gates: {', '.join(gates)}" if gates else "")
+        request = None if problem else waiting.request
+        yield Pod(ref=waiting.ref, value=one.value, request=request, problem=problem)
+
+
+def _late(one: Found, record: Bound, late: Late) -> Pod:
+    problem = late.problem
+    if not problem and not late.mutated:
+        problem = "was created past the webhook, so its containers would not see the GPU; delete it and create it anew"
+    return Pod(
+        ref=record.ref,
+        value=one.value,
+        request=None if problem else late.request,
+        problem=problem,
+        only=record.node,
+        bound=True,
+    )
+
+
+def _new(new: NewPod, dialect: Dialect) -> Pod | None:
+    """A pod that would be created; None if it asks for no GPU."""
+    ref, of = pods_wire.ref(new.value), "" if new.of.kind == "Pod" else str(new.of)
+    only = new.only or pods_wire.node_of(new.value)
+    gates = schedulable.gates(new.value)
+    try:
+        request = pods_wire.request(new.value, dialect)
+    except InvalidRequestError as error:
+        return Pod(ref=ref, value=new.value, request=None, outcome=Outcome.REFUSED, problem=str(error), of=of)
+    except WireError as error:
+        raise new.of.fail(error) from error
+    if request is None:
+        return None
+    problem = f"waits behind scheduling gates: {', '.join(gates)}" if gates else ""
+    return Pod(ref=ref, value=new.value, request=None if gates else request, problem=problem, of=of, only=only)
+
+
+def _omissions(found: Input, without_gpus: int) -> Iterator[str]:
+    if without_gpus:
+        yield f"left out: {without_gpus} new pod{'s that ask' if without_gpus > 1 else ' that asks'} for no GPU"
+    if found.ignored:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in found.ignored.items())
+        yield f"not looked at: {kinds}"
+    spaces = {one.namespace for one in found.known}
+    if found.nodes and len(spaces) == 1:
+        yield (
+            f"all pods of the input are in namespace {spaces.pop()}; if the list was made without -A, others hold more"
+            " than is counted here"
+        )
+
+
+def _age(one: Found) -> tuple[str, str, str]:
+    metadata = shape.mapping(one.value, "metadata", "pod")
+    return shape.text(metadata, "creationTimestamp", "metadata"), one.namespace, one.name
+
+
+def _is_alive(one: Found) -> bool:
+    """Whether anybody still looks for a GPU for a pod."""
+    deleted = shape.mapping(one.value, "metadata", "pod").get("deletionTimestamp") is not None
+    return schedulable.counts(one.value) and not deleted
+
+
+def _priority(one: Found) -> int:
+    value: Any = shape.mapping(one.value, "spec", "pod").get("priority")
+    return value if isinstance(value, int) else 0

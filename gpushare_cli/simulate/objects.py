@@ -1,0 +1,227 @@
+"""Files as `kubectl get -o yaml` prints them or users write them -> nodes, pods and workloads. Pure.
+
+Whatever a file holds, nothing but WireError comes out of here; it names the file, the object in it and the field.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from gpushare import names
+from gpushare.errors import WireError
+from gpushare.wire import legacy, shape
+from gpushare_cli import unhealthy
+from gpushare_cli.simulate import naming
+
+JsonObject = dict[str, Any]
+
+WORKLOADS: Final = frozenset(
+    {
+        "Deployment",
+        "ReplicaSet",
+        "StatefulSet",
+        "ReplicationController",
+        "DaemonSet",
+        "Job",
+        "CronJob",
+    }
+)
+DEFAULT_NAMESPACE: Final = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One object of the input."""
+
+    where: str
+    """File, and place in the file if it holds more than one object."""
+    kind: str
+    namespace: str
+    """Empty for a Node."""
+    name: str
+    value: JsonObject
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+
+    def fail(self, problem: object) -> WireError:
+        """The error that says what is wrong with this object."""
+        return WireError(f"{self.where}: {self}: {problem}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """All that was read, in the order of the files."""
+
+    nodes: tuple[Found, ...] = ()
+    known: tuple[Found, ...] = ()
+    """Pods that an API server knows, because they have a uid."""
+    wanted: tuple[Found, ...] = ()
+    """Pods and workloads that are still to be created."""
+    config_maps: tuple[JsonObject, ...] = ()
+    """Aliyun's, of GPUs that must not be used."""
+    ignored: Mapping[str, int] = field(default_factory=dict)
+    """Kinds that have nothing to do with GPUs, and how many objects of them there were."""
+
+
+def collect(files: Iterable[tuple[str, Sequence[object]]]) -> Input:
+    """Sort the objects of all files.
+
+    Args:
+        files: name and documents of each.
+
+    Raises:
+        WireError: something is no object of Kubernetes, or is there twice.
+    """
+    nodes: list[Found] = []
+    known: list[Found] = []
+    wanted: list[Found] = []
+    config_maps: list[JsonObject] = []
+    ignored: Counter[str] = Counter()
+    seen: dict[str, Found] = {}
+    for found in (found for file, documents in files for found in _objects(file, documents)):
+        match found.kind:
+            case "Node":
+                nodes.append(found)
+            case "Pod" if _is_known(found):
+                known.append(_with_identity(found))
+            case kind if kind == "Pod" or kind in WORKLOADS:
+                wanted.append(found)
+            case "ConfigMap" if unhealthy.is_one(found.namespace, found.name):
+                config_maps.append(found.value)
+            case kind:
+                ignored[kind] += 1
+                continue
+        if (other := seen.setdefault(str(found), found)) is not found:
+            raise WireError(f"{found.where}: {found} is there already ({other.where}); rename or remove one")
+    _check_uids(known)
+    return Input(
+        nodes=tuple(nodes),
+        known=tuple(known),
+        wanted=tuple(wanted),
+        config_maps=tuple(config_maps),
+        ignored=dict(sorted(ignored.items())),
+    )
+
+
+def _objects(file: str, documents: Sequence[object]) -> Iterator[Found]:
+    several = sum(document is not None for document in documents) > 1
+    empty = True
+    for i, document in enumerate(documents, start=1):
+        if document is None:
+            continue
+        empty = False
+        yield from _flat(document, f"{file}, document {i}" if several else file)
+    if empty:
+        what_for = "expected manifests, or what kubectl get nodes,pods -A -o yaml prints"
+        raise WireError(f"{file}: no object in it; {what_for}")
+
+
+def _flat(document: object, where: str) -> Iterator[Found]:
+    """The object itself, or all objects of a list, also of lists in it."""
+    todo: list[tuple[object, str, str]] = [(document, where, "")]
+    while todo:
+        value, place, kind_of_list = todo.pop()
+        item = _an_object(value, place)
+        kind = _kind(item, place, kind_of_list)
+        if not kind.endswith("List"):
+            yield _found(item, kind, place)
+            continue
+        items = item.get("items")
+        if not isinstance(items, list):
+            raise WireError(f"{place}: items: expected a list, found {what(items)}")
+        inner = kind.removesuffix("List")  # of a NodeList or PodList, which the API server sends
+        todo += [(one, f"{place}, items[{i}]", inner) for i, one in reversed(list(enumerate(items)))]
+
+
+def _kind(item: JsonObject, where: str, default: str) -> str:
+    kind = item.get("kind")
+    if isinstance(kind, str) and kind:
+        return kind
+    if kind is None and default:
+        return default
+    if kind is None and "gpus" in item:
+        raise WireError(f"{where}: this looks like a profile of GPUs; give it with --profile")
+    if kind is None:
+        raise WireError(f"{where}: kind: missing; expected an object of Kubernetes")
+    raise WireError(f"{where}: kind: expected a text, found {what(kind)}")
+
+
+def _found(item: JsonObject, kind: str, where: str) -> Found:
+    relevant = kind in WORKLOADS or kind in {"Node", "Pod", "ConfigMap"}
+    if not relevant:
+        return Found(where=where, kind=kind, namespace="", name="", value=item)
+    try:
+        metadata = shape.mapping(item, "metadata", kind)
+        name = shape.text(metadata, "name", "metadata")
+        if not name and (start := shape.text(metadata, "generateName", "metadata")):
+            name = naming.random_like(start, where)
+        name = name or shape.needed(metadata, "name", "metadata")
+        namespace = "" if kind == "Node" else shape.text(metadata, "namespace", "metadata") or DEFAULT_NAMESPACE
+        check_texts(metadata, "metadata")
+    except WireError as error:
+        raise WireError(f"{where}: {kind}: {error}") from error
+    return Found(where=where, kind=kind, namespace=namespace, name=name, value=item)
+
+
+def _is_known(pod: Found) -> bool:
+    """Whether an API server knows a pod: it has a uid, or was exported without it after it was given GPUs."""
+    try:
+        metadata, spec = shape.mapping(pod.value, "metadata", "pod"), shape.mapping(pod.value, "spec", "pod")
+        notes = shape.mapping(metadata, "annotations", "metadata")
+        if shape.text(metadata, "uid", "metadata"):
+            return True
+        was_given = names.ANNOTATION_ALLOCATION in notes or legacy.is_bound(notes)
+        return was_given and bool(shape.text(spec, "nodeName", "spec"))
+    except WireError as error:
+        raise pod.fail(error) from error
+
+
+def _with_identity(pod: Found) -> Found:
+    metadata = pod.value["metadata"]
+    uid = metadata.get("uid") or f"known:{pod.namespace}/{pod.name}"
+    value = {**pod.value, "metadata": {**metadata, "namespace": pod.namespace, "name": pod.name, "uid": uid}}
+    return replace(pod, value=value)
+
+
+def _check_uids(pods: Iterable[Found]) -> None:
+    """Books are kept by uid."""
+    seen: dict[str, Found] = {}
+    for pod in pods:
+        other = seen.setdefault(pod.value["metadata"]["uid"], pod)
+        if other is not pod:
+            raise pod.fail(f"metadata.uid: that of {other}, too; remove it")
+
+
+def check_texts(metadata: Mapping[str, Any], path: str) -> None:
+    """The API server takes texts only where YAML likes to read numbers and truth values.
+
+    Raises:
+        WireError: a label or annotation is none.
+    """
+    for field_name in ("labels", "annotations"):
+        for key, value in shape.mapping(metadata, field_name, path).items():
+            if not isinstance(value, str):
+                raise WireError(f"{path}.{field_name}[{key}]: expected a text, found {what(value)}; put it in quotes")
+
+
+def _an_object(value: object, where: str) -> JsonObject:
+    if not isinstance(value, dict):
+        raise WireError(f"{where}: expected an object of Kubernetes, found {what(value)}")
+    return value
+
+
+def what(value: object) -> str:
+    """What a value is, for messages."""
+    match value:
+        case None:
+            return "nothing"
+        case str():
+            return "a text" if value else "an empty text"
+        case list():
+            return "a list"
+        case dict():
+            return "an object"
+        case _:
+            return str(value).lower() if isinstance(value, bool) else f"the number {value}"

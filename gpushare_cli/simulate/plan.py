@@ -1,0 +1,193 @@
+"""Places pods one after the other, as webhook, kube-scheduler and controller would do. Pure.
+
+The decision about a node is the controller's own (`placement.place` on `cluster.views`); of the nodes with room the
+best score wins, and among equal ones the first name.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from gpushare.cluster.views import View
+from gpushare.identity import NodeName, PodRef
+from gpushare.model.allocation import Allocation, Grant
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import PodRequest, Policy, RequestShape
+from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
+from gpushare.placement.place import place
+from gpushare_cli import affinity, answers, schedulable
+from gpushare_cli.answers import Answer
+from gpushare_cli.world import World
+
+_SHAPES: Final = 64  # kinds of pods whose verdicts are kept
+
+
+class Outcome(Enum):
+    """What becomes of a pod."""
+
+    PLACED = "Placed"
+    WAITS = "Waits"
+    """No node takes it."""
+    REFUSED = "Refused"
+    """The webhook does not let it be created."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod that is to be placed."""
+
+    ref: PodRef
+    value: Mapping[str, Any]
+    request: PodRequest | None
+    """None if `problem` says why it is not placed anywhere."""
+    outcome: Outcome = Outcome.WAITS
+    """What a problem means."""
+    problem: str = ""
+    of: str = ""
+    """The workload that makes it; empty for a pod of its own."""
+    only: NodeName | None = None
+    """The only node that comes into question."""
+    bound: bool = False
+    """It is on that node already and was given no GPU yet, so Kubernetes has nothing more to say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What becomes of one pod."""
+
+    pod: Pod
+    outcome: Outcome
+    node: NodeName | None = None
+    grants: tuple[Grant, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    """For a pod that no node takes: all nodes that came into question, those that come closest first."""
+
+    @property
+    def why(self) -> str:
+        """Why it is on no node."""
+        if self.outcome is Outcome.PLACED:
+            return ""
+        return self.pod.problem or answers.summary(self.answers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What would go where, and the books afterwards."""
+
+    rows: tuple[Row, ...]
+    views: Mapping[NodeName, View]
+
+
+def make(world: World, pods: Iterable[Pod], policy: Policy) -> Plan:
+    """Place the pods in their order.
+
+    Args:
+        world: the cluster at the beginning.
+        pods: those that are to be placed.
+        policy: of pods that name none.
+
+    Raises:
+        WireError: what a pod demands of its node cannot be read.
+    """
+    books = _Books(world, policy)
+    rows = tuple(books.add(pod) for pod in pods)
+    return Plan(rows=rows, views=books.views)
+
+
+@dataclass(slots=True)
+class _Board:
+    """What every node answers to one kind of pod."""
+
+    verdicts: dict[NodeName, Verdict]
+    seen: int
+    """How many changes of books it knows of."""
+
+
+class _Books:
+    """The books of all nodes while pods are being placed."""
+
+    def __init__(self, world: World, policy: Policy) -> None:
+        self.views: dict[NodeName, View] = {name: node.view for name, node in world.nodes.items()}
+        self._facts = {name: node.facts for name, node in world.nodes.items()}
+        self._requested = {name: dict(node.requested) for name, node in world.nodes.items()}
+        self._policy = policy
+        self._labels: dict[str, list[Mapping[str, str]]] = {}
+        for namespace, labels in world.holders:
+            self._labels.setdefault(namespace, []).append(labels)
+        self._changes: list[NodeName] = []
+        self._boards: OrderedDict[RequestShape, _Board] = OrderedDict()
+        self._failed: tuple[object, tuple[Answer, ...]] = (None, ())
+
+    def add(self, pod: Pod) -> Row:
+        """Place one pod, if it can be."""
+        if pod.request is None:
+            return Row(pod=pod, outcome=pod.outcome)
+        shape = affinity.resolve(pod.request, self._labels.get(pod.ref.namespace, ()))
+        verdicts = self._verdicts(shape)
+        # Replicas that find no room get the answers of the first, as long as nothing has changed.
+        key = (pod.of, pod.only, shape, len(self._changes))
+        if pod.of and self._failed[0] == key:
+            return Row(pod=pod, outcome=Outcome.WAITS, answers=self._failed[1])
+        meant = [pod.only] if pod.only else list(verdicts)
+        best = self._best(pod, {name: verdicts[name] for name in meant if name in verdicts})
+        if best is None:
+            self._failed = (key, self._answers(pod, meant, verdicts))
+            return Row(pod=pod, outcome=Outcome.WAITS, answers=self._failed[1])
+        name, placed = best
+        self._hold(pod, name, placed)
+        return Row(pod=pod, outcome=Outcome.PLACED, node=name, grants=placed.grants)
+
+    def _best(self, pod: Pod, verdicts: Mapping[NodeName, Verdict]) -> tuple[NodeName, Placed] | None:
+        ranked = [(-verdict.score, name) for name, verdict in verdicts.items() if isinstance(verdict, Placed)]
+        heapq.heapify(ranked)
+        while ranked:
+            _, name = heapq.heappop(ranked)
+            verdict = verdicts[name]
+            if isinstance(verdict, Placed) and self._answer(pod, name, verdict).fits:
+                return name, verdict
+        return None
+
+    def _answer(self, pod: Pod, name: NodeName, verdict: Verdict) -> Answer:
+        if pod.bound or name not in self._facts:
+            return Answer(node=name, verdict=verdict)
+        return answers.of_node(pod.value, self._facts[name], self._requested[name], verdict)
+
+    def _answers(self, pod: Pod, meant: Iterable[NodeName], verdicts: Mapping[NodeName, Verdict]) -> tuple[Answer, ...]:
+        found = [self._answer(pod, name, verdicts.get(name) or _unknown(name)) for name in meant]
+        return tuple(answers.closest_first(found, self.views))
+
+    def _hold(self, pod: Pod, name: NodeName, placed: Placed) -> None:
+        view = self.views[name]
+        if not isinstance(view, NodeLedger) or pod.request is None:  # a node without books places nothing
+            return
+        held = Allocation(pod=pod.ref, node=name, grants=placed.grants, labels=pod.request.labels)
+        self.views[name] = view.with_allocation(held)
+        self._changes.append(name)
+        self._labels.setdefault(pod.ref.namespace, []).append(pod.request.labels)
+        if not pod.bound:
+            for resource, amount in schedulable.requests(pod.value).items():
+                self._requested[name][resource] = self._requested[name].get(resource, 0) + amount
+
+    def _verdicts(self, shape: RequestShape) -> Mapping[NodeName, Verdict]:
+        """Of every node; only those are asked again whose books have changed."""
+        board = self._boards.get(shape)
+        if board is None:
+            board = self._boards[shape] = _Board(verdicts={}, seen=0)
+            changed: Iterable[NodeName] = self.views
+        else:
+            changed = set(self._changes[board.seen :])
+        self._boards.move_to_end(shape)
+        if len(self._boards) > _SHAPES:
+            self._boards.popitem(last=False)
+        for name in changed:
+            view = self.views[name]
+            board.verdicts[name] = view if isinstance(view, Refused) else place(shape, view, self._policy)
+        board.seen = len(self._changes)
+        return board.verdicts
+
+
+def _unknown(name: NodeName) -> Refused:
+    return Refused(RefusalReason.NO_INVENTORY, f"there is no node {name} in the input", permanent=True)

@@ -1,0 +1,193 @@
+"""A plan -> text for people, or JSON for programs. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from gpushare.cluster.views import View
+from gpushare.identity import NodeName
+from gpushare.model.allocation import Grant
+from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import Policy
+from gpushare.model.verdict import Refused
+from gpushare.units import MemoryUnit
+from gpushare_cli import answers, quantities, schedulable, tabwriter
+from gpushare_cli.simulate.plan import Outcome, Plan, Row
+
+
+def table(plan: Plan, unit: MemoryUnit) -> str:
+    """A line for each container of each pod, one for each node, and the sums."""
+    ledgers = _ledgers(plan.views)
+    blocks: list[list[str]] = []
+    if plan.rows:
+        blocks.append(["POD\tNODE\tCONTAINER\tGPU\tAMOUNT", *(line for row in plan.rows for line in _lines(row, plan))])
+    blocks.append([*(_fill(ledgers, unit) if ledgers else ()), _sums(plan, ledgers, unit)])
+    return "\n".join(tabwriter.layout("\n".join(lines)) + "\n" for lines in blocks)
+
+
+def overlooked(plan: Plan) -> list[str]:
+    """What pods demand of a node and nobody looked at, with how many of them do."""
+    found: dict[str, int] = {}
+    for row in plan.rows:
+        for what in schedulable.overlooked(row.pod.value):
+            found[what] = found.get(what, 0) + 1
+    return [f"{what} (of {count} pod{'s' if count > 1 else ''})" for what, count in found.items()]
+
+
+def as_json(plan: Plan, unit: MemoryUnit, policy: Policy, notes: Sequence[str]) -> str:
+    """The plan for programs. All memory is in MiB."""
+    ledgers = _ledgers(plan.views)
+    used, total = _used_mib(ledgers.values()), _total_mib(ledgers.values())
+    value = {
+        "unit": unit.name,
+        "policy": policy.value,
+        "pods": [_json_row(row, plan) for row in plan.rows],
+        "nodes": [_json_node(name, view) for name, view in plan.views.items()],
+        "summary": {
+            "pods": len(plan.rows),
+            "placed": _placed(plan),
+            "totalMiB": total,
+            "usedMiB": used,
+            "usedPercent": quantities.percent(used, total),
+        },
+        "notes": notes,
+    }
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def amount(grant: Grant) -> str:
+    """What a container gets of each of its GPUs, in words."""
+    each = " on each" if len(grant.gpus) > 1 else ""
+    if grant.whole:
+        return "whole"
+    compute = f" and {grant.compute_percent}% of compute" if grant.compute_percent else ""
+    return f"{quantities.memory(grant.memory_mib)}{compute}{each}"
+
+
+def _lines(row: Row, plan: Plan) -> list[str]:
+    who = f"{row.pod.ref.namespace}/{row.pod.ref.name}"
+    if row.outcome is not Outcome.PLACED or row.node is None:
+        return [f"{who}\t-\t-\t-\t{row.outcome.value.lower()}: {row.why}"]
+    inventory = _inventory(plan.views[row.node])
+    lines = []
+    for i, grant in enumerate(row.grants):
+        pod, node = (who, row.node) if i == 0 else ("", "")
+        kind = "" if grant.kind.value == "app" else f" ({grant.kind.value})"
+        gpus = ",".join(str(gpu.index) for gpu in _gpus(grant, inventory))
+        lines.append(f"{pod}\t{node}\t{grant.container}{kind}\t{gpus}\t{amount(grant)}")
+    return lines
+
+
+def _fill(ledgers: Mapping[NodeName, NodeLedger], unit: MemoryUnit) -> list[str]:
+    columns = max((gpu.index + 1 for ledger in ledgers.values() for gpu in ledger.inventory.gpus), default=0)
+    lines = ["\t".join(["NODE", *(f"GPU{i}" for i in range(columns)), f"MEMORY({unit.name})"])]
+    for name, ledger in ledgers.items():
+        by_index = {gpu.index: gpu for gpu in ledger.inventory.gpus}
+        cells = [_cell(by_index[i], ledger, unit) if i in by_index else "-" for i in range(columns)]
+        used, total = unit.ceil(_used_mib([ledger])), _total_units([ledger], unit)
+        lines.append("\t".join([name, *cells, f"{used}/{total} ({quantities.percent(used, total)}%)"]))
+    return lines
+
+
+def _cell(gpu: Gpu, ledger: NodeLedger, unit: MemoryUnit) -> str:
+    cell = f"{unit.ceil(ledger.used_mib.get(gpu.uuid, 0))}/{unit.floor(gpu.memory_mib)}"
+    marks = []
+    if gpu.uuid in ledger.whole:
+        marks.append("whole")
+    elif percent := ledger.used_percent.get(gpu.uuid, 0):
+        marks.append(f"{percent}% compute")
+    if gpu.health is not GpuHealth.HEALTHY:
+        marks.append(gpu.health.value.lower())
+    return f"{cell} {', '.join(marks)}" if marks else cell
+
+
+def _sums(plan: Plan, ledgers: Mapping[NodeName, NodeLedger], unit: MemoryUnit) -> str:
+    used, total = unit.ceil(_used_mib(ledgers.values())), _total_units(ledgers.values(), unit)
+    counted = f"units of {unit.name}" if unit.name[0].isdigit() else unit.name
+    memory = f"{used}/{total} {counted} ({quantities.percent(used, total)}%) of GPU memory in use"
+    return f"{_placed(plan)} of {len(plan.rows)} pods placed; {memory}"
+
+
+def _placed(plan: Plan) -> int:
+    return sum(row.outcome is Outcome.PLACED for row in plan.rows)
+
+
+def _ledgers(views: Mapping[NodeName, View]) -> dict[NodeName, NodeLedger]:
+    return {name: view for name, view in views.items() if isinstance(view, NodeLedger)}
+
+
+def _inventory(view: View) -> NodeInventory | None:
+    return view.inventory if isinstance(view, NodeLedger) else None
+
+
+def _gpus(grant: Grant, inventory: NodeInventory | None) -> list[Gpu]:
+    if inventory is None:
+        return []
+    return sorted((inventory.by_uuid[inventory.resolve(uuid)] for uuid in grant.gpus), key=lambda gpu: gpu.index)
+
+
+def _used_mib(ledgers: Iterable[NodeLedger]) -> int:
+    """Held on GPUs that are listed; what is held on one that is gone fills no other."""
+    return sum(ledger.used_mib.get(gpu.uuid, 0) for ledger in ledgers for gpu in ledger.inventory.gpus)
+
+
+def _total_mib(ledgers: Iterable[NodeLedger]) -> int:
+    return sum(ledger.inventory.unit.to_mib(ledger.inventory.total_units) for ledger in ledgers)
+
+
+def _total_units(ledgers: Iterable[NodeLedger], unit: MemoryUnit) -> int:
+    return sum(unit.floor(gpu.memory_mib) for ledger in ledgers for gpu in ledger.inventory.gpus)
+
+
+def _json_row(row: Row, plan: Plan) -> dict[str, Any]:
+    inventory = _inventory(plan.views[row.node]) if row.node else None
+    return {
+        "namespace": row.pod.ref.namespace,
+        "name": row.pod.ref.name,
+        "of": row.pod.of or None,
+        "outcome": row.outcome.value,
+        "node": row.node,
+        "containers": [_json_grant(grant, inventory) for grant in row.grants],
+        "message": row.why or None,
+        "nodes": [answers.as_json(answer) for answer in row.answers],
+        "notLookedAt": schedulable.overlooked(row.pod.value),
+    }
+
+
+def _json_grant(grant: Grant, inventory: NodeInventory | None) -> dict[str, Any]:
+    return {
+        "name": grant.container,
+        "kind": grant.kind.value,
+        "gpus": [{"index": gpu.index, "uuid": gpu.uuid} for gpu in _gpus(grant, inventory)],
+        "memoryMiB": grant.memory_mib,
+        "computePercent": grant.compute_percent,
+        "whole": grant.whole,
+    }
+
+
+def _json_node(name: NodeName, view: View) -> dict[str, Any]:
+    if isinstance(view, Refused):
+        return {"name": name, "gpus": [], "totalMiB": 0, "usedMiB": 0, "problem": view.message}
+    used, total = _used_mib([view]), _total_mib([view])
+    return {
+        "name": name,
+        "gpus": [
+            {
+                "index": gpu.index,
+                "uuid": gpu.uuid,
+                "model": gpu.model,
+                "health": gpu.health.value,
+                "totalMiB": gpu.memory_mib,
+                "usedMiB": view.used_mib.get(gpu.uuid, 0),
+                "usedPercent": quantities.percent(view.used_mib.get(gpu.uuid, 0), gpu.memory_mib),
+                "computePercent": view.used_percent.get(gpu.uuid, 0),
+                "whole": gpu.uuid in view.whole,
+            }
+            for gpu in view.inventory.gpus
+        ],
+        "totalMiB": total,
+        "usedMiB": used,
+        "problem": None,
+    }

@@ -1,0 +1,121 @@
+"""Nodes and pods as API objects -> what the controller knows of them, and what kube-scheduler does. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpushare.cluster import views
+from gpushare.cluster.records import Bound, NodeRecord, PodRecord, Problem
+from gpushare.cluster.views import View
+from gpushare.errors import SettingsError
+from gpushare.identity import NodeName, PodRef
+from gpushare.model.request import PodRequest, Policy
+from gpushare.model.verdict import Refused
+from gpushare.placement.place import place
+from gpushare.units import GIB, MemoryUnit
+from gpushare.wire import pods as pods_wire
+from gpushare_cli import affinity, answers, schedulable
+from gpushare_cli.answers import Answer
+from gpushare_cli.nodefacts import NodeFacts
+
+Object = Mapping[str, Any]
+
+Holder = tuple[str, Mapping[str, str]]
+"""Namespace and labels of a pod that holds GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node."""
+
+    record: NodeRecord
+    facts: NodeFacts
+    view: View
+    """Its books with all pods that hold GPUs, or why nothing can be placed there."""
+    requested: Mapping[str, int] = field(default_factory=dict)
+    """GPU resources that the pods on it ask for, by kube-scheduler's count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The whole cluster."""
+
+    nodes: Mapping[NodeName, Node]
+    """By name, sorted."""
+    holders: tuple[Holder, ...]
+    problems: Mapping[PodRef, Problem]
+    """Bound pods whose allocations cannot be read."""
+    elsewhere: Mapping[str, int]
+    """Nodes that are not known -> how many pods of theirs hold or want GPUs."""
+
+
+def build(
+    known: Mapping[NodeName, tuple[NodeRecord, NodeFacts]],
+    pods: Iterable[tuple[Object, PodRecord | None]],
+    unit: MemoryUnit,
+) -> World:
+    """The cluster's state, by the controller's own arithmetic.
+
+    Args:
+        known: all nodes.
+        pods: all pods, and what the controller would keep of each.
+        unit: of the cluster.
+
+    Raises:
+        WireError: a pod cannot be read.
+    """
+    on_node: dict[NodeName, list[Bound]] = {name: [] for name in known}
+    requested: dict[NodeName, Counter[str]] = {name: Counter() for name in known}
+    elsewhere: Counter[str] = Counter()
+    holders: list[Holder] = []
+    for value, record in pods:
+        if isinstance(record, Bound):
+            if record.allocation or record.legacy or record.problem:
+                holders.append((record.ref.namespace, record.labels))
+            if record.node in known:
+                on_node[record.node].append(record)
+            else:
+                elsewhere[record.node] += 1
+        node = pods_wire.node_of(value)
+        if node is not None and node in known and schedulable.counts(value):
+            requested[node].update(schedulable.requests(value))
+    nodes: dict[NodeName, Node] = {}
+    problems: dict[PodRef, Problem] = {}
+    for name in sorted(known):
+        record_of_node, facts = known[name]
+        view, found = views.of_node(record_of_node, on_node[name], (), unit)
+        problems |= found
+        nodes[name] = Node(record=record_of_node, facts=facts, view=view, requested=requested[name])
+    return World(nodes=nodes, holders=tuple(holders), problems=problems, elsewhere=dict(sorted(elsewhere.items())))
+
+
+def ask(world: World, pod: Object, request: PodRequest, policy: Policy) -> list[Answer]:
+    """What every node answers to a pod, the best first.
+
+    Raises:
+        WireError: what the pod demands of its node cannot be read.
+    """
+    labels = [labels for namespace, labels in world.holders if namespace == request.pod.namespace]
+    shape = affinity.resolve(request, labels)
+    found = []
+    for node in world.nodes.values():
+        verdict = node.view if isinstance(node.view, Refused) else place(shape, node.view, policy)
+        found.append(answers.of_node(pod, node.facts, node.requested, verdict))
+    return answers.closest_first(found, {name: node.view for name, node in world.nodes.items()})
+
+
+def unit_of(known: Iterable[NodeRecord]) -> MemoryUnit:
+    """The unit in which all nodes count.
+
+    Raises:
+        SettingsError: they count in different ones.
+    """
+    found: dict[MemoryUnit, NodeName] = {}
+    for record in sorted(known, key=lambda record: record.name):
+        if record.inventory is not None:
+            found.setdefault(record.inventory.unit, record.name)
+    if len(found) > 1:
+        counts = " and ".join(f"{name} in {unit.name}" for unit, name in found.items())
+        raise SettingsError(f"--memory-unit: needed, because nodes count in different ones: {counts}")
+    return next(iter(found), GIB)

@@ -1,0 +1,118 @@
+"""YAML and JSON files of users -> plain values, and back. The command line's only door to the YAML library.
+
+Texts that look like times stay texts, as in the objects of an API server.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import orjson
+import yaml
+
+from gpushare.errors import WireError
+
+_MOST_VALUES: Final = 20_000_000  # after aliases are followed; a file of a few lines can stand for millions
+_MOST_LEVELS: Final = 100  # no object of Kubernetes comes near, and what prints a value recurs
+_TOO_DEEP: Final = f"nested more than {_MOST_LEVELS} levels deep"
+_TIME: Final = "tag:yaml.org,2002:timestamp"
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
+
+
+class _Loader(_Base):  # type: ignore[misc] # one of two classes
+    """A safe loader without times."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIME]
+    for first, resolvers in _Base.yaml_implicit_resolvers.items()
+}
+
+
+def load_all(text: str, what: str) -> list[object]:
+    """Every document of a text; empty ones are None.
+
+    Args:
+        text: YAML of one or more documents, or JSON.
+        what: where it is from, for messages.
+
+    Raises:
+        WireError: neither; says where.
+    """
+    found = _load(text, what)
+    for document in found:
+        _check_size(document, what)
+    return found
+
+
+def dump(value: object) -> str:
+    """One document as YAML, with its fields in their order."""
+    return yaml.safe_dump(value, sort_keys=False)
+
+
+def _load(text: str, what: str) -> list[object]:
+    if text.lstrip()[:1] == "{":
+        try:
+            return [orjson.loads(text)]
+        except orjson.JSONDecodeError:
+            pass  # several documents, or YAML that begins with a brace; where it ends, YAML knows as well
+    try:
+        _check_depth(text, what)
+        return list(yaml.load_all(text, _Loader))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise WireError(f"{what}: not YAML{where}; check indentation and brackets") from error
+    except ValueError as error:
+        raise WireError(f"{what}: not YAML: a number that cannot be read") from error
+
+
+def _check_depth(text: str, what: str) -> None:
+    """Before values are made, because that recurs in C, where too deep a text ends the program."""
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _MOST_LEVELS:
+                raise WireError(f"{what}: {_TOO_DEEP}")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _check_size(document: object, what: str) -> None:
+    """Refuse what aliases make endless or huge, because everything that reads or prints it would hang."""
+    sizes: dict[int, int] = {}  # of finished containers; 0 while one is being counted
+    path: list[tuple[object, Iterator[object]]] = []
+    _enter(document, what, sizes, path)
+    while path:
+        value, children = path[-1]
+        for child in children:
+            if not isinstance(child, (dict, list)):
+                sizes[id(value)] += 1
+                continue
+            if id(child) not in sizes:
+                _enter(child, what, sizes, path)
+                if len(path) > _MOST_LEVELS:  # by aliases, or JSON
+                    raise WireError(f"{what}: {_TOO_DEEP}")
+                break
+            if any(child is open_value for open_value, _ in path):
+                raise WireError(f"{what}: an alias stands inside of what it is an alias of")
+            sizes[id(value)] += sizes[id(child)]
+        else:
+            path.pop()
+            if path:
+                sizes[id(path[-1][0])] += sizes[id(value)]
+            if sizes[id(value)] > _MOST_VALUES:
+                raise WireError(f"{what}: its aliases stand for more than {_MOST_VALUES} values")
+
+
+def _enter(value: object, what: str, sizes: dict[int, int], path: list[tuple[object, Iterator[object]]]) -> None:
+    if not isinstance(value, (dict, list)):
+        return
+    sizes[id(value)] = 1
+    if isinstance(value, list):
+        path.append((value, iter(value)))
+        return
+    odd = next((key for key in value if not isinstance(key, str)), "")
+    if not isinstance(odd, str):
+        raise WireError(f"{what}: the name of a field must be a text, found {odd!r:.100}; put it in quotes")
+    path.append((value, iter(value.values())))

@@ -1,0 +1,192 @@
+"""What docs/reference/cli.md says: every command with its arguments, and examples that are run to make the page."""
+
+import argparse
+import io
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gpushare import names
+from gpushare_cli import __main__ as cli
+from gpushare_cli.commands import Streams
+from gpushare_cli.explain import command as explain
+from gpushare_cli.simulate import command as simulate
+from gpushare_cli.simulate.command import Wish
+from tests.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
+from tests.fakes.kube import FakeKube
+from tests.unit.gpushare_cli.podding import bound, mutated
+
+HEAD = """# Commands
+
+Tables are for people, `-o json` is for programs; all memory in JSON is in MiB.
+Results go to the standard output, `note:` and `error:` lines to the error stream.
+This page is written by `make docs` from the code, and its examples are what the commands print; do not edit it.
+"""
+
+PROFILE = """gpus:
+  - {model: Tesla T4, memoryMiB: 15360, count: 2}
+nodes:
+  big: {gpus: [{model: NVIDIA A100-SXM4-80GB, memoryMiB: 81920}]}
+"""
+
+WORKLOAD = """apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: notebook}
+spec:
+  replicas: 3
+  template:
+    spec:
+      containers:
+        - name: main
+          resources: {limits: {aliyun.com/gpu-mem: 6}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: train, annotations: {gpushare.dev/gpus: "2"}}
+spec:
+  containers:
+    - name: main
+      resources: {limits: {aliyun.com/gpu-mem: 12}}
+"""
+
+EXPLAIN = """### Which nodes count
+The answers of the nodes come from the code by which the controller decides, on the books that it would have.
+Looked at beside the GPUs: cordoned nodes, taints, node selectors, required node affinity.
+So is the sum of each GPU resource that kube-scheduler keeps for a node.
+What else a pod demands, such as CPU, pod affinity or volumes, is named in a note and not looked at.
+
+### Rights
+It reads the pod, all nodes and all pods.
+It also reads the ConfigMaps of `kube-system`, which may call GPUs unhealthy.
+From `gpushare-config` of the installation it takes memory unit, policy, and whose whole GPUs are.
+Without the last two it goes on.
+"""
+
+SIMULATE = """### What it reads
+`-f` takes what `kubectl get nodes,pods -A -o yaml` prints, JSON, manifests of several documents, and `-`.
+Without `-A` the pods of other namespaces are missing from the books; a note says so if it looks like it.
+
+| object | what becomes of it |
+|---|---|
+| Node with `gpushare.dev/inventory` | its GPUs, with what `gpushare.dev/cordoned-gpus` says of them |
+| Node of Aliyun's plugin | its memory, split evenly over its `aliyun.com/gpu-count` |
+| Pod on a node | holds what its annotations say; without any it gets GPUs of that node before all others |
+| Pod that waits | placed next, by priority and then by age |
+| Pod without a `uid` | new: placed in the order of the files |
+| Deployment, ReplicaSet, StatefulSet, ReplicationController | `replicas` new pods |
+| DaemonSet | a new pod for each node that it selects and tolerates |
+| Job, CronJob | the new pods of one run that run at the same time |
+| ConfigMap `unhealthy-gpu-NODE` of `kube-system` | GPUs that take nothing new |
+| anything else | left out, with a note |
+
+A workload whose pods are in the input makes no others.
+New pods have names as Kubernetes would give them, the same in every run.
+
+### How it decides
+A pod is refused as by the webhook if its request is wrong.
+Else the node with the best score takes it, and among equal ones the first by name.
+kube-scheduler weighs other things as well, so a cluster may choose another of the nodes that have room.
+Preset and cordoned nodes, taints, node selectors, required node affinity and the nodes' sums of GPU resources count.
+A note names what else pods demand and nobody looked at. Nothing is preempted.
+
+`--profile` makes up nodes from a profile, the file that [simulated GPUs](../install.md) have.
+`--nodes` says how many; those that the profile names are among them, and with `-f` they join the nodes of the list.
+"""
+
+
+def page() -> str:
+    """The page as it should be."""
+    parts = [HEAD]
+    for name, parser in _commands().items():
+        parts += [f"\n## gpushare {name}\n\n", *_command(parser), *_more(name)]
+    return "".join(parts)
+
+
+def _commands() -> Mapping[str, argparse.ArgumentParser]:
+    found: dict[str, argparse.ArgumentParser] = {}
+    for action in cli.command_line()._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= action.choices
+    return found
+
+
+def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
+    yield f"{parser.description}\n\n| argument | meaning |\n|---|---|\n"
+    for action in parser._actions:
+        if not isinstance(action, argparse._HelpAction):
+            yield f"| {_spelling(action)} | {_meaning(action)} |\n"
+    yield f"\n{parser.epilog}\n"
+
+
+def _spelling(action: argparse.Action) -> str:
+    value = "" if action.nargs == 0 else f" {action.metavar or '|'.join(map(str, action.choices or ()))}"
+    spellings = [f"`{option}{value}`" for option in action.option_strings] or [f"`{action.metavar}`"]
+    return ", ".join(spellings).replace("|", "\\|")
+
+
+def _meaning(action: argparse.Action) -> str:
+    text = (action.help or "").replace("%(default)s", f"`{action.default}`").replace("|", "\\|")
+    return f"{text} (required)" if action.required and action.option_strings else text
+
+
+def _more(name: str) -> list[str]:
+    match name:
+        case "inspect":
+            return ["\n`kubectl inspect gpushare` is the same command, for scripts that call Aliyun's plug-in.\n"]
+        case "explain":
+            return [f"\n{EXPLAIN}", *_explained("Why a pod waits", 20), *_explained("Where a pod is", None)]
+        case "simulate":
+            return [f"\n{SIMULATE}", *_simulated()]
+        case "doctor":
+            return ["\nThe checks are listed on [a page of their own](doctor.md).\n"]
+        case _:
+            return []
+
+
+def _explained(title: str, gpu_mem: int | None) -> list[str]:
+    pod = _running() if gpu_mem is None else _waiting(gpu_mem)
+    tainted = make_node(make_inventory(24, node="node-b"))
+    tainted["spec"] = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
+    nodes = [make_node(make_inventory(15, 15)), tainted, make_node(name="node-c")]
+    kube = FakeKube()
+    for one in [*nodes, bound("web-0", make_grant(0, gib=9)), pod]:
+        where = "nodes" if one["kind"] == "Node" else "namespaces/default/pods"
+        kube.seed(f"/api/v1/{where}", one)
+    out = io.StringIO()
+    wish = explain.Wish(namespace="default", name="train", installation="gpushare-system")
+    code = explain.run(lambda: kube, Streams(out=out, err=out), wish)
+    return [f"\n### {title}\n", *_console("gpushare explain train", out.getvalue(), code)]
+
+
+def _running() -> Json:
+    pod = bound("train", make_grant(0, gib=3))
+    variables = {names.ENV_MPS_MEMORY_LIMIT: "0=3072M", names.ALIYUN_CONTAINER: "3"}
+    pod["spec"]["containers"][0]["env"] += [{"name": name, "value": value} for name, value in variables.items()]
+    return pod
+
+
+def _waiting(gpu_mem: int) -> Json:
+    pod = mutated(make_pod(make_container(gpu_mem=gpu_mem), name="train"))
+    message = "0/3 nodes are available: 1 node(s) had untolerated taint {team: ml}, 2 Insufficient aliyun.com/gpu-mem."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    pod["status"]["conditions"] = [condition]
+    return pod
+
+
+def _simulated() -> list[str]:
+    out = io.StringIO()
+    texts = {"gpus.yaml": PROFILE, "workload.yaml": WORKLOAD}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {name: Path(folder) / name for name in texts}
+        for name, path in paths.items():
+            path.write_text(texts[name], encoding="utf-8")
+        wish = Wish(files=(str(paths["workload.yaml"]),), profile=str(paths["gpus.yaml"]), nodes=2)
+        code = simulate.run(wish, Streams(out=out, err=out), io.StringIO())
+    files = [f"\n`{name}`:\n\n```yaml\n{text}```\n" for name, text in texts.items()]
+    command = "gpushare simulate -f workload.yaml --profile gpus.yaml --nodes 2"
+    return ["\n### Example\n", *files, *_console(command, out.getvalue(), code)]
+
+
+def _console(command: str, output: str, code: int) -> list[str]:
+    lines = [line.rstrip() for line in output.splitlines()]
+    return ["\n```console\n", f"$ {command}; echo $?\n", *(f"{line}\n" for line in [*lines, str(code)]), "```\n"]

@@ -1,0 +1,131 @@
+"""Every way to ask, once: the reference page is generated from this list, and the end-to-end tests run each of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gpushare import names
+from gpushare.dialect import Dialect
+from gpushare.model.request import ContainerRequest, PodRequest, RequestShape
+from gpushare.wire import pods as pods_wire
+
+Json = dict[str, Any]
+DIALECT: Final = Dialect(whole_gpus=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One spelling."""
+
+    name: str
+    limits: Mapping[str, str | int]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    remark: str = ""
+
+    def pod(self) -> Json:
+        """The manifest that its author would write."""
+        metadata: Json = {"name": self.name, "namespace": "default"}
+        if self.labels:
+            metadata["labels"] = dict(self.labels)
+        if self.annotations:
+            metadata["annotations"] = dict(self.annotations)
+        container = {"name": "main", "image": "busybox", "resources": {"limits": dict(self.limits)}}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+
+    def request(self) -> PodRequest:
+        """What it means."""
+        found = pods_wire.request(self.pod(), DIALECT)
+        assert found is not None, self.name
+        return found
+
+
+EXAMPLES: Final = (
+    Example(name="share", limits={names.GPU_MEM: 3}),
+    Example(name="total", limits={names.GPU_MEM: 8}, labels={names.LABEL_GPU_COUNT: "2"}, remark="must divide evenly"),
+    Example(
+        name="each",
+        limits={names.GPU_MEM: 3},
+        annotations={names.ANNOTATION_GPUS: "4"},
+        remark="the webhook multiplies the limit to 12, so that the node's sum is right",
+    ),
+    Example(name="percent", limits={names.GPU_PERCENT: "20"}, remark="a part of one GPU, up to 100"),
+    Example(
+        name="core",
+        limits={names.GPU_MEM: 4, names.GPU_CORE: 30},
+        remark="compute is set aside beside the memory; on one GPU only",
+    ),
+    Example(
+        name="whole",
+        limits={names.GPU: 2},
+        remark="if `--whole-gpus` is set; otherwise the resource is another plugin's",
+    ),
+    Example(
+        name="model",
+        limits={names.GPU_MEM: 20},
+        annotations={names.ANNOTATION_MODEL: "A100,H100"},
+        remark="whole words of the model's name; `!T4` excludes one",
+    ),
+    Example(
+        name="uuid",
+        limits={names.GPU_MEM: 1},
+        annotations={names.ANNOTATION_UUID: "!GPU-11111111-2222-3333-4444-555555555555"},
+        remark="UUIDs as `nvidia-smi -L` prints them; `!` excludes one",
+    ),
+    Example(
+        name="memory",
+        limits={names.GPU_MEM: 1},
+        annotations={names.ANNOTATION_MIN_MEMORY: "40Gi"},
+        remark="a number alone counts units",
+    ),
+    Example(
+        name="binpack",
+        limits={names.GPU_MEM: 2},
+        annotations={names.ANNOTATION_POLICY: "binpack"},
+        remark="the fullest GPU that fits",
+    ),
+    Example(
+        name="spread",
+        limits={names.GPU_MEM: 2},
+        annotations={names.ANNOTATION_POLICY: "spread"},
+        remark="the emptiest GPU that fits",
+    ),
+    Example(
+        name="same",
+        limits={names.GPU_MEM: 1},
+        labels={"app": "pair"},
+        annotations={names.ANNOTATION_SAME_GPU: "app=pair"},
+        remark="a label selector, in the pod's own namespace; the first pod of a group goes anywhere",
+    ),
+    Example(
+        name="other",
+        limits={names.GPU_MEM: 1},
+        labels={"app": "apart"},
+        annotations={names.ANNOTATION_OTHER_GPU: "app=apart"},
+        remark="keeps away from GPUs that such pods hold",
+    ),
+)
+
+
+def meaning(shape: RequestShape) -> str:
+    """One line for people."""
+    text = " + ".join(map(_container, shape.containers))
+    if str(shape.gpus):
+        text += f", only GPUs with {shape.gpus}"
+    if shape.policy is not None:
+        text += f", chosen by {shape.policy.value}"
+    if shape.affinity is not None and shape.affinity.same is not None:
+        text += f", only GPUs with pods {shape.affinity.same}"
+    if shape.affinity is not None and shape.affinity.other is not None:
+        text += f", only GPUs without pods {shape.affinity.other}"
+    return text
+
+
+def _container(wish: ContainerRequest) -> str:
+    where = "one GPU" if wish.gpu_count == 1 else f"each of {wish.gpu_count} GPUs"
+    if wish.whole:
+        return f"{wish.gpu_count} whole GPUs that nobody else is on"
+    if wish.memory_percent:
+        return f"{wish.memory_percent} % of the memory and {wish.compute_percent} % of the compute of {where}"
+    compute = f" and {wish.compute_percent} % of the compute" if wish.compute_percent else ""
+    return f"{wish.memory_mib} MiB{compute} on {where}"

@@ -1,0 +1,39 @@
+"""What pages show of manifests is what the manifests say, and commands that people copy can be typed."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare import names
+
+ROOT = Path(__file__).parents[2]
+MANIFESTS = ROOT / "manifests"
+QUOTA = (ROOT / "docs" / "quota.md").read_text(encoding="utf-8")
+MIGRATE = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")
+SHELL = re.findall(r"^```sh\n(.*?)^```$", MIGRATE, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("sample", ["quota", "limits"])
+def test_the_quota_page_shows_the_samples(sample: str) -> None:
+    shown = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", QUOTA, flags=re.DOTALL)]
+    assert yaml.safe_load((MANIFESTS / "samples" / "quota" / f"{sample}.yaml").read_text(encoding="utf-8")) in shown
+
+
+@pytest.mark.parametrize("commands", SHELL)
+def test_commands_of_the_migration_page_are_shell(commands: str) -> None:
+    done = subprocess.run(["bash", "-n", "-c", commands], capture_output=True, text=True, timeout=10, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_migration_page_names_our_objects_as_the_manifests_do() -> None:
+    plugin = (MANIFESTS / "base" / "device-plugin.yaml").read_text(encoding="utf-8")
+    typed = "\n".join(SHELL)
+    assert set(re.findall(r"-n (gpushare-\S+)", typed)) == {names.NAMESPACE}
+    assert set(re.findall(r"app\.kubernetes\.io/name=([\w-]+)", typed)) == {"gpushare-device-plugin"}
+    assert "app.kubernetes.io/name: gpushare-device-plugin" in plugin
+    assert 'gpushare: "true"' in plugin
+    assert f"mutatingwebhookconfiguration,validatingwebhookconfiguration {names.MUTATING_WEBHOOK}" in typed
+    assert names.MUTATING_WEBHOOK == names.VALIDATING_WEBHOOK

@@ -1,0 +1,244 @@
+"""A system that is being replaced, as far as a cluster sees it: its plugin, its objects, and pods that it has placed.
+
+What stands in for it is real where it matters: a device plugin that kubelets know, and containers that run with the
+devices that it has given them. The cluster's own scheduler binds the pods, which bring the former one's annotations.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpushare import names
+from tests.cluster import installation
+from tests.cluster.cluster import BUSYBOX_IMAGE
+from tests.e2e.conftest import CONFIG, GPUS_PER_NODE, PROFILE
+from tests.e2e.system import Json, Share, System
+
+NAMESPACE = "kube-system"
+PLUGIN = Path(__file__).with_name("former_plugin.py")
+WEBHOOKS = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
+OURS = "app.kubernetes.io/name=gpushare-device-plugin"
+GPU = 1
+"""The GPU of every node on which the former system has placed its pods."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Former:
+    """One such system."""
+
+    daemon_set: str
+    labels: Mapping[str, str]
+    """Of the plugin's pods."""
+    node_label: tuple[str, str] | None
+    """Of the nodes that its plugin comes to; None if it comes to all."""
+    nodes_share: bool
+    """Whether its nodes have the label that this project's plugin comes to as well."""
+    scheduler: str
+    """Its Deployment, and the file with which that is created; empty if there is none in the cluster."""
+    plugin_file: str
+    resource: str = names.GPU_MEM
+    socket: str = "aliyungpushare.sock"
+    devices_per_gpu: int
+    amount: int
+    """Of the resource, for each of its pods here."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """That it writes on such a pod when it gives it a part of GPU 1."""
+    pod_labels: Mapping[str, str] = field(default_factory=dict)
+
+    def daemon_set_document(self) -> Json:
+        key_value = self.node_label
+        variables = {
+            "RESOURCE": self.resource,
+            "SOCKET": self.socket,
+            "DEVICES": str(self.devices_per_gpu * GPUS_PER_NODE),
+            "GPU": str(GPU),
+            "PYTHONPATH": "/app",
+        }
+        container = {
+            "name": "plugin",
+            "image": installation.IMAGE,
+            "command": ["python3", f"/former/{PLUGIN.name}", "--memory-unit=GiB"],
+            "env": [{"name": name, "value": value} for name, value in variables.items()],
+            "readinessProbe": {
+                "exec": {"command": ["python3", "-c", "import os; os.stat('/tmp/registered')"]},
+                "periodSeconds": 1,
+                "timeoutSeconds": 5,
+            },
+            "volumeMounts": [
+                {"name": "program", "mountPath": "/former"},
+                {"name": "sockets", "mountPath": "/var/lib/kubelet/device-plugins"},
+            ],
+        }
+        spec = {
+            "nodeSelector": {key_value[0]: key_value[1]} if key_value else {},
+            "tolerations": [{"operator": "Exists"}],
+            "terminationGracePeriodSeconds": 5,
+            "containers": [container],
+            "volumes": [
+                {"name": "program", "configMap": {"name": "former-plugin"}},
+                {"name": "sockets", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}},
+            ],
+        }
+        return _workload("DaemonSet", self.daemon_set, dict(self.labels), spec)
+
+    def scheduler_document(self) -> Json:
+        labels = {"app": self.scheduler}
+        container = {"name": "extender", "image": BUSYBOX_IMAGE}
+        spec = {"terminationGracePeriodSeconds": 1, "containers": [container]}
+        return _workload("Deployment", self.scheduler, labels, spec)
+
+    def pod(self, name: str, node: str) -> Json:
+        """A pod that asks for the amount, with what the former scheduler writes before it binds.
+
+        A pod that its owner makes anew from this brings that along, as if its author had forged it.
+        """
+        share = Share(name=name, gib=(None,), annotations=self.annotations, labels=self.pod_labels)
+        document = share.document()
+        document["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+        document["spec"]["containers"][0]["resources"] = {"limits": {self.resource: self.amount}}
+        return document
+
+
+def _workload(kind: str, name: str, labels: Json, spec: Json) -> Json:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}},
+    }
+
+
+ALIYUN = Former(
+    daemon_set="gpushare-device-plugin-ds",
+    labels={"component": "gpushare-device-plugin", "app": "gpushare", "name": "gpushare-device-plugin-ds"},
+    node_label=("gpushare", "true"),
+    nodes_share=True,
+    scheduler="gpushare-schd-extender",
+    plugin_file="device-plugin-ds.yaml",
+    devices_per_gpu=26,
+    amount=3,
+    annotations={
+        "ALIYUN_COM_GPU_MEM_IDX": str(GPU),
+        "ALIYUN_COM_GPU_MEM_DEV": "26",
+        "ALIYUN_COM_GPU_MEM_POD": "3",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1600000000000000000",
+    },
+)
+ACK = Former(
+    daemon_set="gpushare-device-plugin-ds",
+    labels={"name": "gpushare-device-plugin-ds"},
+    node_label=("ack.node.gpu.schedule", "share"),
+    nodes_share=False,
+    scheduler="",
+    plugin_file="device-plugin-ds.yaml",
+    devices_per_gpu=26,
+    amount=3,
+    annotations={
+        "scheduler.framework.gpushare.allocation": json.dumps({"0": {str(GPU): 3}}),
+        "scheduler.framework.gpushare.assigned": "true",
+        "scheduler.framework.gpushare.assume-time": "1600000000000000000",
+    },
+)
+NANO = Former(
+    daemon_set="nano-gpu-agent",
+    labels={"app": "nano-gpu-agent"},
+    node_label=None,
+    nodes_share=False,
+    scheduler="nano-gpu-scheduler",
+    plugin_file="nano-gpu-agent.yaml",
+    resource=names.GPU_PERCENT,
+    socket="nano-gpu.sock",
+    devices_per_gpu=100,
+    amount=50,
+    annotations={"nano-gpu/assume": "true", "nano-gpu/container-c0": str(GPU)},
+    pod_labels={"nano-gpu/assume": "true"},
+)
+
+
+@contextlib.contextmanager
+def rules(system: System, former: Former, files: Path) -> Iterator[None]:
+    """A cluster of the former system, on which this project is not active; afterwards it is as it was.
+
+    Webhooks and device plugins are removed, and the nodes' inventories with them; controller and scheduler run on, with
+    nothing to do.
+
+    Args:
+        system: the installation.
+        former: the other one.
+        files: where its manifests are written.
+    """
+    kubectl, nodes = system.cluster.kubectl, [node.name for node in system.cluster.nodes]
+    kubectl("delete", WEBHOOKS, "gpushare-webhook")
+    kubectl("delete", "daemonset", "-n", names.NAMESPACE, "gpushare-device-plugin")
+    system.eventually("no plugin of this project", lambda: not system.pods(names.NAMESPACE, OURS))
+    try:
+        _label(system, former)
+        kubectl("annotate", "nodes", *nodes, f"{names.ANNOTATION_INVENTORY}-")
+        _install(system, former, files)
+        yield
+    finally:
+        _remove(system, former)
+        kubectl("label", "--overwrite", "nodes", *nodes, "gpushare=true", "ack.node.gpu.schedule-")
+        kubectl("uncordon", *nodes)
+        kubectl("apply", "-k", str(installation.kustomization(system.cluster, CONFIG, PROFILE)), timeout_s=180)
+        installation.wait_ready(system.cluster)
+        webhooks_work(system)
+
+
+def webhooks_work(system: System) -> None:
+    """Wait until the API server asks the webhook again, which writes its CA into the configurations first."""
+    probe = Share(name="probe").document()
+
+    def completed() -> bool:
+        made = system.api.create("/api/v1/namespaces/default/pods", probe, {"dryRun": "All"}, timeout_s=30)
+        return names.LABEL_MANAGED in (made["metadata"].get("labels") or {})
+
+    system.eventually("the webhook completes pods", completed)
+
+
+def _label(system: System, former: Former) -> None:
+    nodes = [node.name for node in system.cluster.nodes]
+    if not former.nodes_share:
+        system.cluster.kubectl("label", "nodes", *nodes, "gpushare-")
+    if former.node_label:
+        system.cluster.kubectl("label", "--overwrite", "nodes", *nodes, "=".join(former.node_label))
+
+
+def _install(system: System, former: Former, files: Path) -> None:
+    program = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "former-plugin", "namespace": NAMESPACE},
+        "data": {PLUGIN.name: PLUGIN.read_text(encoding="utf-8")},
+    }
+    system.cluster.apply(program)
+    documents = {former.plugin_file: former.daemon_set_document()}
+    if former.scheduler:
+        documents[f"{former.scheduler}.yaml"] = former.scheduler_document()
+    for name, document in documents.items():
+        (files / name).write_text(json.dumps(document))
+        system.cluster.kubectl("apply", "-f", str(files / name))
+    system.cluster.kubectl(
+        "rollout", "status", "-n", NAMESPACE, f"daemonset/{former.daemon_set}", "--timeout=60s", timeout_s=90
+    )
+    expected = str(former.devices_per_gpu * GPUS_PER_NODE)
+
+    def offered() -> bool:
+        nodes = system.api.get("/api/v1/nodes", timeout_s=30)["items"]
+        return all(node["status"]["allocatable"].get(former.resource) == expected for node in nodes)
+
+    system.eventually("the former plugin's devices are offered", offered)
+
+
+def _remove(system: System, former: Former) -> None:
+    gone = ["--ignore-not-found", "--wait=false"]
+    kubectl = system.cluster.kubectl
+    kubectl("delete", "-n", NAMESPACE, "configmap/former-plugin", f"daemonset/{former.daemon_set}", *gone)
+    if former.scheduler:
+        kubectl("delete", "-n", NAMESPACE, f"deployment/{former.scheduler}", *gone)
+    selector = ",".join(f"{key}={value}" for key, value in former.labels.items())
+    kubectl("delete", "pods", "-n", NAMESPACE, "-l", selector, "--grace-period=1", *gone)
+    system.eventually("no plugin of the former system", lambda: not system.pods(NAMESPACE, selector))

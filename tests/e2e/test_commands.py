@@ -1,0 +1,98 @@
+"""`gpushare explain`, `simulate` and `doctor` on the real cluster: what they say is what is."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpushare import names
+from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
+from tests.e2e.system import Json, Share, System, is_ready
+
+pytestmark = pytest.mark.e2e
+
+
+def gpushare(system: System, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, output and errors."""
+    argv = [sys.executable, "-m", "gpushare_cli", *arguments]
+    if arguments[0] != "simulate":
+        argv += ["--kubeconfig", str(system.cluster.kubeconfig)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def explained(system: System, namespace: str, pod: str) -> tuple[int, Json]:
+    code, out, err = gpushare(system, "explain", pod, "-n", namespace, "-o", "json")
+    assert code in {0, 3}, err
+    value: Json = json.loads(out)
+    return code, value
+
+
+def test_explain_says_what_the_scheduler_then_does(system: System, namespace: str) -> None:
+    """A pod that fits nowhere is explained with the scheduler's own numbers; with room it is said to fit, and runs."""
+    fillers = [Share(name=f"full-{i}", gib=(GPU_GIB - 5,)).document() for i in range(2 * GPUS_PER_NODE)]
+    system.create(namespace, *fillers)
+    system.all_running(namespace, len(fillers))
+    system.create(namespace, Share(name="waits", gib=(10,)).document())
+    told = "needs 10 GiB on one GPU; free per GPU on node-1: 5, 5, 5, 5 GiB"
+    system.eventually("an event with the numbers", lambda: told in "".join(system.events(namespace, "waits")))
+    code, out, _ = gpushare(system, "explain", "waits", "-n", namespace)
+    assert code == 3
+    assert told in out
+
+    system.cluster.kubectl("delete", "pod", "-n", namespace, "full-0", "--wait=false")
+    system.eventually("it runs", lambda: is_ready(system.pod(namespace, "waits")), timeout_s=60)
+    code, out, _ = gpushare(system, "explain", "waits", "-n", namespace)
+    pod = system.pod(namespace, "waits")
+    assert code == 0
+    assert pod["spec"]["nodeName"] in out
+    assert pod["metadata"]["annotations"]["devices.gpushare.dev/c0"] in out
+
+
+def test_simulate_puts_pods_where_the_cluster_puts_them(system: System, namespace: str, tmp_path: Path) -> None:
+    """From what `kubectl get nodes,pods -o yaml` prints, with a workload that then really comes."""
+    before = system.cluster.kubectl("get", "nodes,pods", "-A", "-o", "yaml").stdout
+    (tmp_path / "cluster.yaml").write_text(before)
+    workload = [
+        Share(name="a", gib=(20,)).document(),
+        Share(name="b", gib=(7,), annotations={names.ANNOTATION_GPUS: "3"}).document(),
+        Share(name="c", gib=(100,)).document(),
+    ]
+    for pod in workload:
+        pod["metadata"]["namespace"] = namespace
+    (tmp_path / "workload.yaml").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": workload}))
+    files = ("-f", str(tmp_path / "cluster.yaml"), "-f", str(tmp_path / "workload.yaml"))
+    code, out, err = gpushare(system, "simulate", *files)
+    assert code == 3, err
+    assert "needs 100 GiB on one GPU" in out
+
+    for i, pod in enumerate(workload[:2]):
+        system.create(namespace, pod)
+        system.all_running(namespace, i + 1)
+    code, out, err = gpushare(system, "simulate", *files, "-o", "json")
+    placed = {row["pod"]: row["node"] for row in json.loads(out)["pods"] if row["namespace"] == namespace}
+    real = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in system.pods(namespace)}
+    assert {name: node for name, node in placed.items() if node} == real
+
+
+def test_doctor_finds_nothing_wrong_and_then_what_was_broken(system: System) -> None:
+    code, out, err = gpushare(system, "doctor", "-o", "json")
+    wrong = [finding for finding in json.loads(out)["findings"] if finding["severity"] == "error"]
+    assert (code, wrong) == (0, []), err
+
+    kubectl, plugin = system.cluster.kubectl, ("daemonset/gpushare-device-plugin", "-n", names.NAMESPACE)
+    kubectl("label", "node", "node-2", "gpushare-")
+    try:
+        gone = "app.kubernetes.io/name=gpushare-device-plugin"
+        system.eventually("one plugin left", lambda: len(system.pods(names.NAMESPACE, gone)) == 1, timeout_s=60)
+        kubectl("annotate", "node", "node-1", "gpushare.dev/cordoned-gpus=77")
+        code, out, _ = gpushare(system, "doctor")
+        assert code == 3
+        assert "node-2" in out
+        assert "77" in out
+    finally:
+        kubectl("annotate", "node", "node-1", "gpushare.dev/cordoned-gpus-")
+        kubectl("label", "node", "node-2", "gpushare=true")
+        kubectl("rollout", "status", *plugin, timeout_s=120)

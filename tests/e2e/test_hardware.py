@@ -1,0 +1,87 @@
+"""Nodes as they are in the field: how GPUs are chosen, very large nodes, GPUs that die and come back."""
+
+import pytest
+
+from gpushare import names
+from tests.e2e import checks, gpus
+from tests.e2e.conftest import PROFILE
+from tests.e2e.system import Share, System, is_ready
+
+pytestmark = pytest.mark.e2e
+
+H200 = {"model": "NVIDIA H200", "memoryMiB": 143771, "count": 8}
+TWO = {"model": "Tesla T4", "memoryMiB": 15360, "count": 2}
+
+
+def test_binpack_puts_equal_pods_together_and_spread_apart(system: System, namespace: str) -> None:
+    policies = ("binpack", "spread")
+    for i, policy in enumerate((*policies, *policies)):
+        pod = Share(name=f"{policy}-{i}", gib=(3,), annotations={names.ANNOTATION_POLICY: policy}).document()
+        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": f"node-{1 + policies.index(policy)}"}
+        system.create(namespace, pod)
+        system.all_running(namespace, i + 1)
+    chosen = {
+        pod["metadata"]["name"]: pod["metadata"]["annotations"]["devices.gpushare.dev/c0"]
+        for pod in system.pods(namespace)
+    }
+    assert chosen["binpack-0"] == chosen["binpack-2"]
+    assert chosen["spread-1"] != chosen["spread-3"]
+
+
+def test_eight_gpus_of_141_gib_are_shared_like_any_other(system: System, namespace: str) -> None:
+    with gpus.exchanged(system, {"gpus": [H200]}, PROFILE):
+        status = system.api.get("/api/v1/nodes/node-1")["status"]["allocatable"]
+        assert status[names.GPU_MEM] == "1120", "8 GPUs of 140 whole GiB"
+        system.create(
+            namespace,
+            Share(name="most", gib=(140,)).document(),
+            Share(name="all-eight", gib=(100,), annotations={names.ANNOTATION_GPUS: "8"}).document(),
+            Share(name="beside", gib=(40, 40)).document(),
+        )
+        pods = system.all_running(namespace, 3)
+        checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
+        checks.no_gpu_is_over_its_memory(system)
+        checks.the_controllers_books_equal_the_pods(system)
+        system.delete_all(namespace)
+
+
+def test_a_gpu_that_dies_takes_nothing_new_and_one_that_comes_back_does(system: System, namespace: str) -> None:
+    dead = {"gpus": [TWO], "faults": [{"gpu": 0, "kind": "xid"}, {"gpu": 1, "kind": "xid"}]}
+    half = {"gpus": [TWO], "nodes": {"node-1": dead, "node-2": {"gpus": [TWO], "faults": [{"gpu": 0, "kind": "xid"}]}}}
+    with gpus.exchanged(system, half, PROFILE):
+        system.create(namespace, Share(name="first", gib=(10,)).document())
+        (first,) = system.all_running(namespace, 1)
+        assert first["spec"]["nodeName"] == "node-2", "the only node with a GPU that works"
+        assert first["metadata"]["annotations"]["index.gpushare.dev/c0"] == "1"
+
+        system.create(namespace, Share(name="second", gib=(10,)).document())
+        expected = "needs 10 GiB on one GPU; free per GPU on node-2: unhealthy, 5 GiB"
+        system.eventually("an event with the numbers", lambda: expected in "".join(system.events(namespace, "second")))
+
+        gpus.exchange(system, {"gpus": [TWO]})
+        system.eventually("it runs", lambda: is_ready(system.pod(namespace, "second")), timeout_s=90)
+        checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 2))
+        checks.no_gpu_is_over_its_memory(system)
+        system.delete_all(namespace)
+
+
+def test_gpus_that_an_administrator_takes_away_get_no_new_pods(system: System, namespace: str) -> None:
+    """By the node's annotation, and by Aliyun's ConfigMap with the blank entry that used to mean GPU 0."""
+    kubectl = system.cluster.kubectl
+    kubectl("annotate", "node", "node-1", "gpushare.dev/cordoned-gpus=0,1,2")
+    kubectl("create", "configmap", "-n", "kube-system", "unhealthy-gpu-node-2", "--from-literal=gpus=1, 2,3,")
+    try:
+        system.create(namespace, *[Share(name=f"p{i}", gib=(20,)).document() for i in range(3)])
+        expected = "free per GPU on node-1: cordoned, cordoned, cordoned, 6"
+        names_of = [f"p{i}" for i in range(3)]
+        system.eventually(
+            "an event with the numbers",
+            lambda: any(expected in "".join(system.events(namespace, name)) for name in names_of),
+        )
+        running = [pod for pod in system.pods(namespace) if is_ready(pod)]
+        chosen = {(pod["spec"]["nodeName"], pod["metadata"]["annotations"]["index.gpushare.dev/c0"]) for pod in running}
+        assert chosen == {("node-1", "3"), ("node-2", "0")}
+    finally:
+        kubectl("annotate", "node", "node-1", "gpushare.dev/cordoned-gpus-")
+        kubectl("delete", "configmap", "-n", "kube-system", "unhealthy-gpu-node-2")
+    system.all_running(namespace, 3, timeout_s=60)

@@ -1,0 +1,262 @@
+"""`docs/migrate.md`, followed literally: every command of its `sh` blocks, in the page's order, on the real cluster.
+
+The cluster is made one of the former system first, with `tests.e2e.former`.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from gpushare import names
+from tests.cluster import installation
+from tests.e2e import checks, former
+from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
+from tests.e2e.former import GPU, Former
+from tests.e2e.system import Json, Share, System, is_ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+PAGE = installation.ROOT / "docs" / "migrate.md"
+
+
+@cache
+def steps(title: str) -> Mapping[str, Sequence[str]]:
+    """The page's headings that begin with a system's name, without it, and the commands under each."""
+    found: dict[str, list[str]] = {}
+    heading = ""
+    block: list[str] | None = None
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if block is not None:
+            if line == "```":
+                found.setdefault(heading, []).append("\n".join(block))
+                block = None
+            else:
+                block.append(line)
+        elif line.startswith("#"):
+            name, colon, rest = line.lstrip("# ").partition(": ")
+            heading = rest if colon and name == title else ""
+        elif line == "```sh" and heading:
+            block = []
+    return found
+
+
+@dataclass
+class Administrator:
+    """Somebody who types what the page says."""
+
+    system: System
+    title: str
+    directory: Path
+    followed: set[str] = field(default_factory=set)
+
+    def follows(self, step: str, node: str = "", leaving_out: str = "\n") -> str:
+        """Type all commands under a heading but those that begin so; what they print."""
+        self.followed.add(step)
+        blocks = [block.splitlines() for block in steps(self.title)[step]]
+        kept = ["\n".join(line for line in lines if not line.startswith(leaving_out)) for lines in blocks]
+        return "".join(self._types(block, node) for block in kept)
+
+    def _types(self, commands: str, node: str) -> str:
+        programs = f"{self.system.cluster.program('kubectl').parent}:{Path(sys.executable).parent}:{os.defpath}"
+        environment = {
+            "PATH": programs,
+            "HOME": str(self.directory),
+            "KUBECONFIG": str(self.system.cluster.kubeconfig),
+            "OVERLAY": str(self.system.cluster.workdir / "kustomization"),
+            "OLD": str(self.directory),
+            "NODE": node,
+        }
+        argv = ["bash", "-euo", "pipefail", "-c", commands]
+        done = subprocess.run(
+            argv, cwd=self.directory, env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
+        assert done.returncode == 0, f"{commands}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+def replica_set(name: str, pod: Json) -> Json:
+    labels = {"app": name}
+    metadata = {key: value for key, value in pod["metadata"].items() if key != "name"}
+    metadata["labels"] = metadata.get("labels", {}) | labels
+    template = {"metadata": metadata, "spec": pod["spec"]}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name}, "spec": spec}
+
+
+def start_old_pods(system: System, namespace: str, of: Former) -> None:
+    """`stays` on the first node and a pod of `moves` on the second, as the former system runs them."""
+    first, second = (node.name for node in system.cluster.nodes)
+    system.create(namespace, of.pod("stays", first), replica_set("moves", of.pod("moves", second)))
+    system.all_running(namespace, 2, timeout_s=60)
+    seen = {env[names.ENV_VISIBLE_DEVICES] for env in system.environments(namespace).values()}
+    assert seen == {str(GPU)}, "the former plugin gave them their GPU"
+
+
+def mib_on(system: System, node: str) -> dict[int, int]:
+    """MiB held on each GPU of a node, by its number, computed from what the API server says."""
+    [ledger] = [ledger for name, ledger in system.ledgers().items() if name == node]
+    return {gpu.index: ledger.used_mib.get(gpu.uuid, 0) for gpu in ledger.inventory.gpus}
+
+
+def the_old_pod_is_counted(system: System, namespace: str, node: str, mib: int) -> None:
+    """Its GPU has that much less for others: pods that need nearly a whole GPU fit on all of the others, no more."""
+    assert mib_on(system, node) == {i: mib if i == GPU else 0 for i in range(GPUS_PER_NODE)}
+    checks.the_controllers_books_equal_the_pods(system)
+    big = [Share(name=f"big-{i}", gib=(GPU_GIB - 2,)).document() for i in range(GPUS_PER_NODE)]
+    for pod in big:
+        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    system.create(namespace, *big)
+
+    def ready() -> list[Json]:
+        pods = [pod for pod in system.pods(namespace) if pod["metadata"]["name"].startswith("big-")]
+        return [pod for pod in pods if is_ready(pod)]
+
+    system.eventually("all that fit run", lambda: len(ready()) == GPUS_PER_NODE - 1, timeout_s=60)
+    checks.every_container_sees_exactly_its_gpus(system, namespace, ready())
+    waiting = f"needs {GPU_GIB - 2} GiB on one GPU; free per GPU on {node}: "
+    system.eventually("the other is told why", lambda: waiting in "".join(system.events(namespace)), timeout_s=60)
+    assert len(ready()) == GPUS_PER_NODE - 1
+    system.cluster.kubectl("delete", "pods", "-n", namespace, *[f"big-{i}" for i in range(GPUS_PER_NODE)], "--wait")
+
+
+def it_never_stopped(system: System, namespace: str, pod: str) -> None:
+    found = system.pod(namespace, pod)
+    assert is_ready(found)
+    assert found["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert names.LABEL_MANAGED not in found["metadata"].get("labels", {})
+
+
+def its_container_can_start_again(system: System, namespace: str, pod: str) -> None:
+    system.cluster.kubectl("exec", "-n", namespace, pod, "--", "kill", "1")
+
+    def again() -> bool:
+        found = system.pod(namespace, pod)
+        return is_ready(found) and found["status"]["containerStatuses"][0]["restartCount"] == 1
+
+    system.eventually("its container runs again", again, timeout_s=60)
+    assert system.environments(namespace)[pod, "c0"][names.ENV_VISIBLE_DEVICES] == str(GPU)
+
+
+def the_moved_pod_is_of_this_system(system: System, namespace: str) -> Json:
+    """Made anew by its owner, completed by the webhook, placed by the controller; nothing of the old pod is left."""
+    found = system.eventually(
+        "made anew",
+        lambda: [pod for pod in system.pods(namespace, f"app=moves,{names.LABEL_MANAGED}=true") if is_ready(pod)],
+        timeout_s=60,
+    )
+    checks.every_container_sees_exactly_its_gpus(system, namespace, found)
+    checks.the_controllers_books_equal_the_pods(system)
+    return found[0]
+
+
+def the_pod_survives_the_way_back(system: System, namespace: str, pod: Json) -> None:
+    name = pod["metadata"]["name"]
+    now = system.pod(namespace, name)
+    assert now["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert is_ready(now)
+    checks.every_container_sees_exactly_its_gpus(system, namespace, [now])
+
+
+def nodes_of(system: System, of: Former) -> set[str]:
+    """Where the former system's plugin runs."""
+    selector = ",".join(f"{key}={value}" for key, value in of.labels.items())
+    return {pod["spec"].get("nodeName", "") for pod in system.pods(former.NAMESPACE, selector)}
+
+
+def everything_was_followed(administrator: Administrator) -> None:
+    assert administrator.followed == set(steps(administrator.title))
+
+
+def test_from_aliyun_gpushare_and_back(system: System, namespace: str, tmp_path: Path) -> None:
+    first, second = (node.name for node in system.cluster.nodes)
+    administrator = Administrator(system, "Aliyun", tmp_path)
+    with former.rules(system, former.ALIYUN, tmp_path):
+        start_old_pods(system, namespace, former.ALIYUN)
+        looked = administrator.follows("look")
+        assert "--memory-unit=GiB" in looked
+        assert all(f"{GPU}" in line for line in looked.splitlines() if namespace in line)
+        assert "stays" in looked
+
+        administrator.follows("make room for both plugins")
+        listed = (tmp_path / "gpushare-nodes.txt").read_text().split()
+        assert listed == [f"node/{first}", f"node/{second}"]
+        administrator.follows("install")
+        former.webhooks_work(system)
+
+        shown = administrator.follows("switch a node with its pods running", first)
+        assert "stays" in shown
+        it_never_stopped(system, namespace, "stays")
+        the_old_pod_is_counted(system, namespace, first, 3 * 1024)
+        its_container_can_start_again(system, namespace, "stays")
+
+        administrator.follows("switch a node and drain it", second)
+        moved = the_moved_pod_is_of_this_system(system, namespace)
+        left = administrator.follows("make the old pods anew")
+        assert [line.split()[1:] for line in left.splitlines() if " stays " in line] == [
+            ["stays", first, str(GPU), "<none>"]
+        ]
+        administrator.follows("remove the old system")
+        gone = system.cluster.kubectl("get", "deployment,daemonset", "-n", former.NAMESPACE, "-o", "name").stdout
+        assert "gpushare" not in gone
+
+        administrator.follows("go back")
+        the_pod_survives_the_way_back(system, namespace, moved)
+        annotations = moved["metadata"]["annotations"]
+        [(index, mib)] = [(str(i), mib) for i, mib in mib_on(system, second).items() if mib]
+        assert (annotations[names.ALIYUN_IDX], annotations[names.ALIYUN_POD]) == (index, str(mib // 1024))
+    everything_was_followed(administrator)
+
+
+def test_from_ack_and_back(system: System, namespace: str, tmp_path: Path) -> None:
+    first, second = (node.name for node in system.cluster.nodes)
+    administrator = Administrator(system, "ACK", tmp_path)
+    with former.rules(system, former.ACK, tmp_path):
+        start_old_pods(system, namespace, former.ACK)
+        assert f'{{"0": {{"{GPU}": 3}}}}' in administrator.follows("look")
+        administrator.follows("install")
+        former.webhooks_work(system)
+
+        assert "stays" in administrator.follows("switch a node with its pods running", first)
+        it_never_stopped(system, namespace, "stays")
+        the_old_pod_is_counted(system, namespace, first, 3 * 1024)
+
+        administrator.follows("switch a node and drain it", second)
+        moved = the_moved_pod_is_of_this_system(system, namespace)
+        for node in (first, second):
+            administrator.follows("go back", node)
+        the_pod_survives_the_way_back(system, namespace, moved)
+        system.eventually("ACK's plugin is back", lambda: nodes_of(system, former.ACK) == {first, second})
+    everything_was_followed(administrator)
+
+
+def test_from_nano_gpu_and_back(system: System, namespace: str, tmp_path: Path) -> None:
+    """The first node keeps its old pod, as the page allows: it leaves out one command, the draining."""
+    first, second = (node.name for node in system.cluster.nodes)
+    administrator = Administrator(system, "nano-gpu", tmp_path)
+    with former.rules(system, former.NANO, tmp_path):
+        start_old_pods(system, namespace, former.NANO)
+        looked = administrator.follows("look")
+        assert "nano-gpu-agent" in looked
+        assert "stays" in looked
+        administrator.follows("make room for both plugins")
+        administrator.follows("install")
+        former.webhooks_work(system)
+
+        administrator.follows("switch a node and drain it", first, leaving_out="kubectl drain ")
+        it_never_stopped(system, namespace, "stays")
+        the_old_pod_is_counted(system, namespace, first, GPU_GIB * 1024 // 2)
+
+        administrator.follows("switch a node and drain it", second)
+        moved = the_moved_pod_is_of_this_system(system, namespace)
+        index = next(i for i, mib in mib_on(system, second).items() if mib)
+        administrator.follows("remove the old system")
+        assert moved["metadata"]["name"] in administrator.follows("go back")
+        the_pod_survives_the_way_back(system, namespace, moved)
+        assert moved["metadata"]["labels"][names.NANO_ASSUME] == "true"
+        assert moved["metadata"]["annotations"][names.PREFIX_NANO_CONTAINER + "c0"] == str(index)
+    everything_was_followed(administrator)

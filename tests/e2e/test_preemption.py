@@ -1,0 +1,92 @@
+"""Pods of a higher priority push others out, but only those whose GPU they can then use."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e import checks
+from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
+from tests.e2e.system import Json, Share, System, is_ready
+
+pytestmark = pytest.mark.e2e
+GROUP = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: e2e-%s}\nvalue: %d\n"
+HALF = GPU_GIB // 2
+
+
+@pytest.fixture
+def classes(system: System) -> Iterator[None]:
+    document = "---\n".join(GROUP % (name, value) for name, value in (("low", 10), ("middle", 100), ("high", 1000)))
+    system.cluster.kubectl("apply", "-f", "-", input=document)
+    yield
+    system.cluster.kubectl("delete", "-f", "-", input=document)
+
+
+def pod(name: str, gib: int, priority: str, node: str = "node-1", **labels: str) -> Json:
+    document = Share(name=name, gib=(gib,), labels=labels).document()
+    document["spec"]["priorityClassName"] = f"e2e-{priority}"
+    document["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    return document
+
+
+def test_only_pods_of_one_gpu_are_pushed_out_and_no_more_than_needed(
+    system: System, namespace: str, classes: None
+) -> None:
+    """Every GPU of the node holds two halves: any two victims free the sum, only a pair on one GPU frees the GPU."""
+    count = 2 * GPUS_PER_NODE
+    system.create(namespace, *[pod(f"low-{i}", HALF, "low") for i in range(count)])
+    before = {
+        one["metadata"]["name"]: one["metadata"]["annotations"]["devices.gpushare.dev/c0"]
+        for one in system.all_running(namespace, count)
+    }
+    system.create(namespace, pod("high", GPU_GIB, "high"))
+    system.eventually("the pod runs", lambda: is_ready(system.pod(namespace, "high")), timeout_s=120)
+    left = {one["metadata"]["name"] for one in system.pods(namespace)} - {"high"}
+    gone = before.keys() - left
+    assert len(gone) == 2
+    assert {before[name] for name in gone} == {
+        system.pod(namespace, "high")["metadata"]["annotations"]["devices.gpushare.dev/c0"]
+    }
+    checks.no_gpu_is_over_its_memory(system)
+    checks.the_controllers_books_equal_the_pods(system)
+
+
+def test_a_node_where_no_gpu_can_be_freed_loses_nobody(system: System, namespace: str, classes: None) -> None:
+    """Pods of the same priority hold one half of every GPU: pushing out all others would not make a whole one."""
+    mates = [pod(f"mate-{i}", HALF, "high") for i in range(GPUS_PER_NODE)]
+    for mate in mates:
+        mate["metadata"]["annotations"] = {"gpushare.dev/gpu-policy": "spread"}
+    system.create(namespace, *mates)
+    system.all_running(namespace, GPUS_PER_NODE)
+    system.create(namespace, *[pod(f"low-{i}", HALF, "low") for i in range(GPUS_PER_NODE)])
+    system.all_running(namespace, 2 * GPUS_PER_NODE)
+    system.create(namespace, pod("waits", GPU_GIB, "high"))
+    system.eventually("it is told why", lambda: "needs 26 GiB" in "".join(system.events(namespace, "waits")))
+    assert sum(is_ready(one) for one in system.pods(namespace)) == 2 * GPUS_PER_NODE
+
+
+def test_pods_that_a_disruption_budget_protects_go_last(system: System, namespace: str, classes: None) -> None:
+    version = system.cluster.version
+    group = "policy/v1" if (version.major, version.minor) >= (1, 21) else "policy/v1beta1"
+    budget = {
+        "apiVersion": group,
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "protected"},
+        "spec": {"minAvailable": "100%", "selector": {"matchLabels": {"team": "protected"}}},
+    }
+    system.create(namespace, budget)
+    fillers = [pod(f"full-{i}", GPU_GIB, "high") for i in range(GPUS_PER_NODE - 2)]
+    system.create(namespace, *fillers)
+    system.all_running(namespace, len(fillers))
+    system.create(namespace, pod("guarded", GPU_GIB, "low", team="protected"))
+    system.all_running(namespace, len(fillers) + 1)
+    system.create(namespace, pod("open", GPU_GIB, "middle"))
+    system.all_running(namespace, len(fillers) + 2)
+    path = f"/apis/{group}/namespaces/{namespace}/poddisruptionbudgets/protected"
+    system.eventually("the budget is counted", lambda: "disruptionsAllowed" in system.api.get(path).get("status", {}))
+    system.create(namespace, pod("high", GPU_GIB, "high"))
+    system.eventually("the pod runs", lambda: is_ready(system.pod(namespace, "high")), timeout_s=120)
+    assert {one["metadata"]["name"] for one in system.pods(namespace)} == {
+        "high",
+        "guarded",
+        *(one["metadata"]["name"] for one in fillers),
+    }

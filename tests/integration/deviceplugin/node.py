@@ -1,0 +1,121 @@
+"""A node on which pods can be started: all parts of the plugin but the process itself, over real sockets."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from deviceplugin import pods
+from deviceplugin.late import LateStarts
+from deviceplugin.podresources import PodResources
+from deviceplugin.pods import PodCache
+from deviceplugin.prestart import Gate
+from deviceplugin.refusals import Refusals
+from deviceplugin.resources import MEMORY, Resource
+from gpushare.dialect import Dialect
+from gpushare.kube.watch import Reflector
+from gpushare.model.gpu import NodeInventory
+from gpushare.runtime.clock import Clock, SystemClock
+from tests.builders import Json, make_inventory
+from tests.fakes.kube import FakeKube
+from tests.integration.deviceplugin.fake_kubelet import FakeKubelet, FakePodResources, Plugin, wait_until
+from tests.integration.deviceplugin.running import board_with, running_all
+from tests.unit.deviceplugin.build import NODE
+
+
+@dataclass(kw_only=True)
+class Node:
+    """A node on which pods can be started."""
+
+    plugins: Mapping[str, Plugin]
+    """By resource."""
+    api: FakeKube
+    cache: PodCache
+    resources: FakePodResources
+    checkpoint: Path
+    entries: list[Json] = field(default_factory=list)
+
+    @property
+    def plugin(self) -> Plugin:
+        return self.plugins[MEMORY.name]
+
+    def bind(self, pod: Json) -> None:
+        self.api.seed(f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}", pod)
+        wait_until(lambda: self.cache.by_uid(pod["metadata"]["uid"]))
+
+    def record(self, *entries: tuple[str, str, tuple[str, ...]], resource: Resource = MEMORY) -> None:
+        """Add to the kubelet's checkpoint. Args: UID, container, device IDs."""
+        self.entries += [
+            {
+                "PodUID": uid,
+                "ContainerName": container,
+                "ResourceName": resource.name,
+                "DeviceIDs": {"-1": ids},
+                "AllocResp": "",
+            }
+            for uid, container, ids in entries
+        ]
+        document = {"Data": {"PodDeviceEntries": self.entries, "RegisteredDevices": {}}, "Checksum": 1}
+        self.checkpoint.write_bytes(orjson.dumps(document))
+
+    def hold(self, name: str, ids: tuple[str, ...], resource: Resource = MEMORY) -> None:
+        """The kubelet gave these devices to the container main of a pod."""
+        self.resources.hold(name, *ids, resource=resource.name)
+        self.record((f"uid-{name}", "main", ids), resource=resource)
+
+    def start(self, ids: tuple[str, ...], resource: Resource = MEMORY) -> str:
+        """PreStartContainer; the reason of a refusal, or nothing."""
+        return self.plugins[resource.name].start(*ids)
+
+    @property
+    def events(self) -> list[Json]:
+        return self.api.objects("/api/v1/namespaces/default/events")
+
+
+@contextmanager
+def watching(api: FakeKube, cache: PodCache) -> Iterator[None]:
+    reflector = Reflector(
+        api=api, path=pods.PATH, sink=cache, clock=SystemClock(), params=pods.selector(NODE), keep=pods.reduce
+    )
+    stop = threading.Event()
+    thread = threading.Thread(target=reflector.run, args=(stop,))
+    thread.start()
+    yield
+    stop.set()
+    api.close()
+    thread.join(10.0)
+
+
+def gate_of(
+    api: FakeKube, cache: PodCache, socket: Path, directory: Path, clock: Clock, inventory: NodeInventory
+) -> Gate:
+    return Gate(
+        node=NODE,
+        dialect=Dialect(whole_gpus=True),
+        board=board_with(inventory),
+        cache=cache,
+        api=api,
+        lister=PodResources(socket=socket, clock=clock),
+        checkpoint=directory / "kubelet_internal_checkpoint",
+        refusals=Refusals(api=api, clock=clock),
+        late=LateStarts(cache=cache, clock=clock),
+    )
+
+
+@contextmanager
+def serving(kubelet: FakeKubelet, pod_resources: FakePodResources, *offered: Resource) -> Iterator[Node]:
+    """A node with two GPUs of 15 GiB and a plugin that has registered these resources."""
+    clock = SystemClock()
+    api, cache = FakeKube(), PodCache(clock)
+    gate = gate_of(api, cache, pod_resources.socket, kubelet.directory, clock, make_inventory(15, 15))
+    with (
+        watching(api, cache),
+        running_all(*offered, directory=kubelet.directory, board=gate.board, gate=gate),
+    ):
+        plugins = {resource.name: kubelet.wait_for_devices(1, resource.name) for resource in offered}
+        made = Node(plugins=plugins, api=api, cache=cache, resources=pod_resources, checkpoint=gate.checkpoint)
+        made.record()
+        yield made

@@ -1,0 +1,68 @@
+"""Placement by trying everything, with nothing from the code under test but the formula for containers."""
+
+import itertools
+
+from gpushare.model.allocation import Grant, footprint
+from gpushare.model.gpu import Gpu, GpuHealth
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import ContainerRequest, RequestShape
+
+
+def fits(grants: tuple[Grant, ...], ledger: NodeLedger) -> bool:
+    """By adding up what each GPU would hold, with nothing from the code under test but the formula for containers."""
+    for uuid, hold in footprint(grants).items():
+        gpu = ledger.inventory.by_uuid[uuid]
+        others = [footprint(held.grants).get(uuid) for held in ledger.allocations.values()]
+        held = [other for other in others if other is not None]
+        memory = sum(other.memory_mib for other in held) + hold.memory_mib
+        compute = sum(other.compute_percent for other in held)
+        if memory > gpu.memory_mib or (hold.compute_percent and compute + hold.compute_percent > 100):
+            return False
+        if (hold.whole and held) or any(other.whole for other in held):
+            return False
+    return True
+
+
+def may_use(gpu: Gpu, shape: RequestShape, ledger: NodeLedger) -> bool:
+    if gpu.health is not GpuHealth.HEALTHY or shape.gpus.why_not(gpu):
+        return False
+    wanted = shape.affinity
+    neighbours = [
+        held.labels.get("app") == "web"
+        for held in ledger.allocations.values()
+        if any(gpu.uuid in grant.gpus for grant in held.grants)
+    ]
+    if wanted is None:
+        return True
+    if wanted.same is not None and not wanted.first and not any(neighbours):
+        return False
+    return wanted.other is None or not any(neighbours)
+
+
+def grant(wish: ContainerRequest, gpus: tuple[Gpu, ...]) -> tuple[Grant, ...]:
+    """One for each GPU, because parts of different GPUs are of different sizes."""
+    return tuple(
+        Grant(
+            container=wish.container,
+            kind=wish.kind,
+            gpus=(gpu.uuid,),
+            memory_mib=wish.need(gpu).memory_mib,
+            compute_percent=wish.compute_percent,
+            whole=wish.whole,
+        )
+        for gpu in gpus
+    )
+
+
+def brute_force(shape: RequestShape, ledger: NodeLedger) -> bool:
+    gpus = [gpu for gpu in ledger.inventory.gpus if may_use(gpu, shape, ledger)]
+    choices = [itertools.combinations(gpus, wish.gpu_count) for wish in shape.containers]
+    return any(
+        fits(
+            tuple(
+                one for wish, chosen in zip(shape.containers, combination, strict=True) for one in grant(wish, chosen)
+            ),
+            ledger,
+        )
+        for combination in itertools.product(*choices)
+    )

@@ -1,0 +1,72 @@
+"""Whole clusters and their workloads: the controller's answers against a search by brute force on the same books."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.boards import Boards
+from controller.extender import filter as filtering
+from controller.state import AlreadyBound, ClusterState, Reserved
+from gpushare.cluster.records import NodeRecord
+from gpushare.dialect import Dialect
+from gpushare.identity import NodeName
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import PodRequest, RequestShape
+from gpushare.model.verdict import Refused
+from gpushare.runtime.clock import SystemClock
+from tests.builders import make_ref
+from tests.property.brute_force import brute_force
+from tests.strategies import ledgers, shapes
+
+Workload = list[tuple[RequestShape, dict[str, str]]]
+pods = st.lists(st.tuples(shapes(max_containers=2), st.sampled_from([{}, {"app": "web"}])), min_size=1, max_size=8)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> list[NodeRecord]:
+    """A few nodes; what is on them comes from the workload."""
+    names = [f"node-{i}" for i in range(draw(st.integers(1, 3)))]
+    inventories = [draw(ledgers(name)).inventory for name in names]
+    return [NodeRecord(name=found.node, published="", inventory=found) for found in inventories]
+
+
+@settings(max_examples=1000)
+@given(clusters(), pods, st.randoms(use_true_random=False))
+def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
+    nodes: list[NodeRecord], workload: Workload, rng: random.Random
+) -> None:
+    state = ClusterState(dialect=Dialect(whole_gpus=True))
+    state.replace_nodes(nodes)
+    boards = Boards(state, SystemClock())
+    names = [node.name for node in nodes]
+    for i, (shape, labels) in enumerate(workload):
+        request = PodRequest(pod=make_ref(f"p{i}"), shape=shape, labels=labels)
+        resolved = state.resolve(shape, labels)
+        found = filtering.decide(names, boards.answers(resolved, names), state.reserved_on(request.pod.uid))
+        books = {name: ledger(state, name) for name in names}
+        assert found.fits == [name for name in names if brute_force(resolved, books[name])]
+        assert {*found.fits, *found.failed, *found.unresolvable} == set(names)
+
+        # The scheduler may choose any node, also one that did not fit: then bind refuses, and nothing changes.
+        chosen = rng.choice(names)
+        answer = state.reserve(request, chosen, now=0.0)
+        assert not isinstance(answer, AlreadyBound)
+        assert isinstance(answer, Reserved) == (chosen in found.fits)
+        match answer:
+            case Reserved(allocation=allocation) if rng.random() < 0.8:
+                state.confirm(allocation)
+            case Reserved():
+                state.undo(request.pod.uid, chosen)
+            case Refused():
+                assert ledger(state, chosen) == books[chosen]
+        for name in names:
+            assert ledger(state, name).over_committed() == {}
+            assert ledger(state, name).over_computed() == {}
+    assert state.audit() == []
+
+
+def ledger(state: ClusterState, name: NodeName) -> NodeLedger:
+    view = state.all_views()[name]
+    assert isinstance(view, NodeLedger)
+    return view

@@ -1,0 +1,122 @@
+"""`gpushare simulate` and `gpushare explain` against brute force, and against what the controller then does."""
+
+from collections.abc import Mapping, Sequence
+
+from hypothesis import given, settings
+
+from controller.boards import Boards
+from controller.extender import filter as filtering
+from controller.extender import prioritize
+from controller.state import ClusterState, Reserved
+from gpushare.cluster import books, records
+from gpushare.cluster.records import Bound
+from gpushare.dialect import Dialect
+from gpushare.identity import NodeName
+from gpushare.model.allocation import Allocation
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import PodRequest, Policy
+from gpushare.runtime.clock import SystemClock
+from gpushare.units import GIB
+from gpushare.wire import allocation as allocation_wire
+from gpushare.wire import pods as pods_wire
+from gpushare_cli import affinity
+from gpushare_cli.explain import decide
+from gpushare_cli.explain.decide import Rules
+from gpushare_cli.explain.model import State
+from gpushare_cli.gather import Cluster
+from gpushare_cli.simulate import cluster, objects, plan
+from gpushare_cli.simulate.plan import Outcome, Plan
+from tests.builders import Json
+from tests.property.brute_force import brute_force
+from tests.property.objects import nodes, workloads
+from tests.unit.gpushare_cli.simulating import manifest
+
+DIALECT = Dialect(whole_gpus=True)
+
+
+def simulated(found: Sequence[Json], pods: Sequence[Json]) -> Plan:
+    read = objects.collect([("cluster", found), ("pods", [manifest(pod) for pod in pods])])
+    question = cluster.prepare(read, lambda _unit, _taken: (), GIB, whole_gpus=True)
+    return plan.make(question.world, question.pods, Policy.BINPACK)
+
+
+def request_of(pod: Json) -> PodRequest:
+    request = pods_wire.request(pod, DIALECT)
+    assert request is not None
+    return request
+
+
+@settings(max_examples=500)
+@given(nodes(), workloads())
+def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: list[Json], pods: list[Json]) -> None:
+    made = simulated(found, pods)
+    ledgers = books.recompute(found, [], DIALECT)
+    labels: list[Mapping[str, str]] = []
+    assert [row.pod.ref.name for row in made.rows] == [pod["metadata"]["name"] for pod in pods]
+    for row, pod in zip(made.rows, pods, strict=True):
+        shape = affinity.resolve(request_of(pod), labels)
+        fitting = [name for name, ledger in ledgers.items() if brute_force(shape, ledger)]
+        assert (row.outcome is Outcome.PLACED) == bool(fitting), row
+        if row.node is None:
+            assert not any(answer.fits for answer in row.answers)
+            continue
+        assert row.node in fitting
+        labels.append(pod["metadata"].get("labels", {}))
+        held = Allocation(pod=row.pod.ref, node=row.node, grants=row.grants, labels=labels[-1])
+        ledgers[row.node] = ledgers[row.node].with_allocation(held)
+        assert ledgers[row.node].over_committed() == ledgers[row.node].over_computed() == {}
+    for name, ledger in ledgers.items():
+        view = made.views[name]
+        assert isinstance(view, NodeLedger)
+        assert dict(view.used_mib) == dict(ledger.used_mib)
+
+
+@settings(max_examples=1000)
+@given(nodes(), workloads())
+def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pods: list[Json]) -> None:
+    made = simulated(found, pods)
+    state = ClusterState(dialect=DIALECT)
+    state.replace_nodes([records.node_record(node) for node in found])
+    boards = Boards(state, SystemClock())
+    names = sorted(records.node_name(node) for node in found)
+    present: list[Json] = []
+    for row, pod in zip(made.rows, pods, strict=True):
+        said = decide.explain(pod, Cluster(nodes=tuple(found), pods=(*present, pod)), Rules(unit=GIB, whole_gpus=True))
+        request = request_of(pod)
+        shape = state.resolve(request.shape, request.labels)
+        answers = boards.answers(shape, names)
+        fits = filtering.decide(names, answers, frozenset()).fits
+        scores = dict(prioritize.decide(names, answers, frozenset()))
+        assert said.state is State.WAITS
+        assert sorted(answer.node for answer in said.answers if answer.fits) == fits
+        assert said.good == bool(fits)
+        chosen = min(fits, key=lambda name: (-scores[name], name), default=None)
+        assert row.node == chosen
+        if chosen is None:
+            continue
+        assert said.answers[0].node == chosen
+        reserved = state.reserve(request, chosen, now=0.0)
+        assert isinstance(reserved, Reserved)
+        assert reserved.allocation.grants == row.grants
+        present.append(on_node(pod, reserved.allocation))
+        state.confirm(reserved.allocation)
+        state.upsert_pod(bound_record(present[-1]))
+        held = decide.explain(present[-1], Cluster(nodes=tuple(found), pods=tuple(present)), Rules(unit=GIB))
+        assert (held.state, held.node, held.good) == (State.HOLDS, chosen, True)
+        assert {share.uuid for share in held.shares} == {gpu for grant in row.grants for gpu in grant.gpus}
+
+
+def on_node(pod: Json, allocation: Allocation) -> Json:
+    annotations = pod["metadata"].get("annotations", {})
+    annotation = {"gpushare.dev/allocation": allocation_wire.encode(allocation)}
+    return {
+        **pod,
+        "metadata": {**pod["metadata"], "annotations": {**annotations, **annotation}},
+        "spec": {**pod["spec"], "nodeName": NodeName(allocation.node)},
+    }
+
+
+def bound_record(pod: Json) -> Bound:
+    record = records.pod_record(pod, DIALECT)
+    assert isinstance(record, Bound)
+    return record

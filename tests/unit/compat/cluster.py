@@ -1,0 +1,112 @@
+"""Webhook, extender and API server around one pod's life, without threads and without a kubelet.
+
+The kubelet's part is what Kubernetes documents: variables come from the pod's own annotations, and `$(NAME)` from
+variables before them.
+"""
+
+import itertools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpushare.dialect import Dialect
+from gpushare.kube.api import JsonObject
+from tests.unit.controller.world import World, path_of
+from webhook import mutation
+from webhook.mutation import Denied, Mutated
+from webhook.rules import Rules
+
+Json = dict[str, Any]
+SEEDS = Path(__file__).parents[2] / "seeds"
+DIALECT = Dialect(whole_gpus=True)
+RULES = Rules(dialect=DIALECT)
+_FIELD = re.compile(r"metadata\.annotations\['([^']+)'\]")
+_REFERENCE = re.compile(r"\$\(([A-Z_]+)\)")
+_NUMBERS = itertools.count()
+
+
+def seed(name: str) -> Json:
+    """A manifest of a user's guide as its author wrote it."""
+    found: Json = yaml.safe_load((SEEDS / name).read_text(encoding="utf-8"))
+    return found
+
+
+def pod_of(manifest: Json) -> Json:
+    """The pod that it makes."""
+    template = manifest["spec"].get("template", manifest)
+    return {"metadata": {**template.get("metadata", {})}, "spec": template["spec"]}
+
+
+def make_pod(
+    *limits: Mapping[str, object], labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None
+) -> Json:
+    """A pod with a container c0, c1, ... for each of these limits."""
+    containers = [
+        {"name": f"c{i}", "image": "cuda", **({"resources": {"limits": dict(each)}} if each else {})}
+        for i, each in enumerate(limits)
+    ]
+    return {
+        "metadata": {"labels": dict(labels or {}), "annotations": dict(annotations or {})},
+        "spec": {"containers": containers},
+    }
+
+
+def cluster(*nodes: tuple[int, ...]) -> World:
+    """Nodes node-a, node-b, ... whose GPUs have so many GiB, and a controller that has read them."""
+    world = World()
+    world.start_controller(DIALECT)
+    for name, gib in zip("abcdefgh", nodes, strict=False):
+        world.add_node(f"node-{name}", *gib)
+    world.list_all()
+    return world
+
+
+def admitted(pod: Json) -> Mutated:
+    """As the webhook lets it in."""
+    decision = mutation.mutate(pod, RULES)
+    assert isinstance(decision, Mutated), decision
+    return decision
+
+
+def refusal(pod: Json) -> str:
+    """Why the webhook does not let it in."""
+    decision = mutation.mutate(pod, RULES)
+    assert isinstance(decision, Denied), decision
+    return " | ".join(map(str, decision.errors))
+
+
+def run(world: World, pod: Json, *nodes: str) -> JsonObject:
+    """Create a pod, and do with it what kube-scheduler does; the pod as the API server has it then."""
+    created = create(world, pod)
+    fits = world.post("filter", {"Pod": created, "NodeNames": list(nodes or ["node-a"])})["NodeNames"]
+    assert fits, "it fits nowhere"
+    answer = world.bind(created, fits[0])
+    assert not answer.error, answer
+    world.see()
+    return world.api.read(path_of(created))
+
+
+def create(world: World, pod: Json) -> JsonObject:
+    """The pod, waiting for a node."""
+    intended = admitted(pod).pod
+    metadata = {**intended["metadata"], "name": intended["metadata"].get("name") or f"pod-{next(_NUMBERS)}"}
+    created = world.api.seed("/api/v1/namespaces/team/pods", {**intended, "metadata": metadata})
+    world.see()
+    return created
+
+
+def environment(pod: JsonObject, container: str = "c0") -> dict[str, str]:
+    """What a container's own variables are when its kubelet starts it."""
+    [spec] = [each for each in pod["spec"]["containers"] if each["name"] == container]
+    result: dict[str, str] = {}
+    for entry in spec.get("env") or ():
+        if "valueFrom" in entry:
+            match = _FIELD.fullmatch(entry["valueFrom"]["fieldRef"]["fieldPath"])
+            assert match is not None, entry
+            result[entry["name"]] = pod["metadata"]["annotations"].get(match[1], "")
+        else:
+            result[entry["name"]] = _REFERENCE.sub(lambda found: result[found[1]], entry["value"])
+    return result

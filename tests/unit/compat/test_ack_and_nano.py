@@ -1,0 +1,97 @@
+"""What users of ACK and of nano-gpu write, and what their tools read."""
+
+import json
+from urllib.parse import urlsplit
+
+import orjson
+import pytest
+
+from tests.unit.compat.cluster import SEEDS, admitted, cluster, create, environment, make_pod, refusal, run
+
+MEM, PERCENT = "aliyun.com/gpu-mem", "nano-gpu/gpu-percent"
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "gpus", "each"), [("2", 8, 2, 4096), ("4", 8, 4, 2048), ("1", 7, 1, 7168), ("0", 7, 1, 7168)]
+)
+def test_point_8_with_acks_label_the_amount_is_the_total(count: str, total: int, gpus: int, each: int) -> None:
+    pod = run(cluster((10, 10, 10, 10)), make_pod({MEM: total}, labels={"aliyun.com/gpu-count": count}))
+    [entry] = json.loads(pod["metadata"]["annotations"]["gpushare.dev/allocation"])["containers"]
+    assert (len(entry["gpus"]), entry["memoryMiB"]) == (gpus, each)
+    variables = environment(pod)
+    assert variables["ALIYUN_COM_GPU_MEM_CONTAINER"] == str(total)
+    assert len(variables["NVIDIA_VISIBLE_DEVICES"].split(",")) == gpus
+
+
+def test_point_8_acks_own_annotation_says_what_is_on_which_gpu() -> None:
+    annotations = run(cluster((10, 10)), make_pod({}, {MEM: 8}, labels={"aliyun.com/gpu-count": "2"}))["metadata"][
+        "annotations"
+    ]
+    found = {key: annotations[f"scheduler.framework.gpushare.{key}"] for key in ("allocation", "assigned")}
+    assert json.loads(found["allocation"]) == {"1": {"0": 4, "1": 4}}, "container 1"
+    assert found["assigned"] == "true"
+    assert len(annotations["scheduler.framework.gpushare.assume-time"]) == 19
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "message"),
+    [
+        ("2", 7, "spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 7 cannot be split evenly over 2 GPUs;"
+         " write 6 or 8"),
+        ("3", 2, "spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 2 cannot be split evenly over 3 GPUs;"
+         " write 3"),
+        ("two", 8, "metadata.labels[aliyun.com/gpu-count]: not a number of GPUs: 'two' is not a number"),
+    ],
+)  # fmt: skip
+def test_point_8_a_total_that_does_not_divide_is_refused(count: str, total: int, message: str) -> None:
+    assert message in refusal(make_pod({MEM: total}, labels={"aliyun.com/gpu-count": count}))
+
+
+def test_point_9_a_nano_pod_has_nano_gpus_annotations_and_its_label() -> None:
+    """The number of each container's GPU, -1 for one without; different containers may be on different GPUs."""
+    pod = run(cluster((10, 10)), make_pod({PERCENT: 60}, {}, {PERCENT: "50"}))
+    annotations = pod["metadata"]["annotations"]
+    assert {key: value for key, value in annotations.items() if key.startswith("nano-gpu/")} == {
+        "nano-gpu/assume": "true",
+        "nano-gpu/container-c0": annotations["index.gpushare.dev/c0"],
+        "nano-gpu/container-c1": "-1",
+        "nano-gpu/container-c2": annotations["index.gpushare.dev/c2"],
+    }
+    assert annotations["index.gpushare.dev/c0"] != annotations["index.gpushare.dev/c2"]
+    assert pod["metadata"]["labels"]["nano-gpu/assume"] == "true"
+    assert environment(pod)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "60"
+
+
+def test_point_9_pods_that_ask_otherwise_do_not_look_like_nano_pods() -> None:
+    pod = run(cluster((10, 10)), make_pod({MEM: 3}))
+    assert not [key for key in (*pod["metadata"]["annotations"], *pod["metadata"]["labels"]) if "nano" in key]
+
+
+def test_point_9_more_than_one_gpu_is_refused_with_the_way_to_write_it() -> None:
+    message = refusal(make_pod({PERCENT: 200}))
+    assert "200 per cent are more than one GPU" in message
+    assert "gpushare.dev/gpus" in message
+
+
+def test_point_9_nano_gpus_paths_are_served_and_scores_are_between_0_and_10() -> None:
+    """Its own were far outside of what kube-scheduler takes."""
+    extender = json.loads((SEEDS / "nano-extender.json").read_text(encoding="utf-8"))
+    prefix = "/" + urlsplit(extender["urlPrefix"]).path.rpartition("/")[2]
+    world = cluster((10, 10), (40,), (2,), (10,))
+    run(world, make_pod({PERCENT: 90}), "node-d")
+    pod = create(world, make_pod({PERCENT: 20}))
+    body = orjson.dumps({"Pod": pod, "NodeNames": ["node-a", "node-b", "node-c", "node-d"]})
+    filtered = orjson.loads(world.client().post(f"{prefix}/{extender['filterVerb']}", data=body).data)
+    assert filtered["NodeNames"] == ["node-a", "node-b", "node-c"]
+    scored = orjson.loads(world.client().post(f"{prefix}/{extender['prioritizeVerb']}", data=body).data)
+    assert {entry["Host"] for entry in scored} == {"node-a", "node-b", "node-c", "node-d"}
+    assert all(0 <= entry["Score"] <= 10 for entry in scored)
+    meta = pod["metadata"]
+    binding = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": meta["uid"], "Node": "node-c"}
+    bound = world.client().post(f"{prefix}/{extender['bindVerb']}", data=orjson.dumps(binding))
+    assert orjson.loads(bound.data) == {"Error": ""}
+
+
+def test_a_forged_nano_annotation_is_stripped() -> None:
+    pod = admitted(make_pod({PERCENT: 20}, annotations={"nano-gpu/container-c0": "3", "nano-gpu/assume": "true"})).pod
+    assert not [key for key in pod["metadata"].get("annotations", {}) if key.startswith("nano-gpu/")]

@@ -1,0 +1,129 @@
+"""PodDisruptionBudgets as Kubernetes means them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from controller import budgets
+from controller.budgets import Budget
+from gpushare.cluster.records import Bound
+from gpushare.errors import WireError
+from gpushare.identity import NodeName
+from tests.builders import make_ref
+
+
+def pdb(selector: object = None, **status: object) -> dict[str, Any]:
+    return {"metadata": {"namespace": "default", "name": "web"}, "spec": {"selector": selector}, "status": status}
+
+
+def pod(name: str = "a", labels: Mapping[str, str] | None = None, **fields: Any) -> Bound:
+    return Bound(ref=make_ref(name), node=NodeName("n"), labels=labels or {}, **fields)
+
+
+def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("selector", "labels", "meant"),
+    [
+        ({"matchLabels": {"app": "web"}}, {"app": "web", "x": "y"}, True),
+        ({"matchLabels": {"app": "web"}}, {"app": "api"}, False),
+        ({"matchLabels": {"app": "web"}}, {}, False),
+        ({"matchLabels": {"app": "web", "tier": "a"}}, {"app": "web"}, False),
+        ({"matchLabels": {"app": ""}}, {"app": ""}, True),
+        (expression("app", "In", "web", "api"), {"app": "api"}, True),
+        (expression("app", "In", "web", "api"), {}, False),
+        (expression("app", "NotIn", "web"), {"app": "web"}, False),
+        (expression("app", "NotIn", "web"), {"app": "api"}, True),
+        (expression("app", "NotIn", "web"), {}, True),
+        (expression("app", "Exists"), {"app": ""}, True),
+        (expression("app", "Exists"), {}, False),
+        (expression("app", "DoesNotExist"), {}, True),
+        (expression("app", "DoesNotExist"), {"app": "web"}, False),
+        ({"matchLabels": {"app": "web"}, **expression("tier", "Exists")}, {"app": "web"}, False),
+        ({"matchLabels": None, "matchExpressions": None}, {"app": "web"}, True),
+        ({}, {"app": "web"}, True),
+        ({}, {}, True),
+        (None, {"app": "web"}, False),
+    ],
+)
+def test_a_selector_means_what_it_means_in_policy_v1(selector: object, labels: Mapping[str, str], meant: bool) -> None:
+    assert budgets.parse(pdb(selector), empty_is_all=True).counts(pod(labels=labels)) is meant
+
+
+@pytest.mark.parametrize("selector", [{}, {"matchLabels": {}}, {"matchExpressions": []}, None])
+def test_an_empty_selector_means_nobody_in_v1beta1(selector: object) -> None:
+    assert not budgets.parse(pdb(selector), empty_is_all=False).counts(pod(labels={"app": "web"}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"metadata": {}}, "metadata.namespace: missing"),
+        ({"metadata": {"namespace": "n"}}, "metadata.name: missing"),
+        ({"metadata": []}, "object.metadata: expected an object, found []"),
+        ({"spec": "all"}, "object.spec: expected an object, found 'all'"),
+        ({"spec": {"selector": []}}, "spec.selector: expected an object, found []"),
+        (
+            {"spec": {"selector": {"matchLabels": {"app": 1}}}},
+            "spec.selector.matchLabels.app: expected a text, found 1",
+        ),
+        (
+            {"spec": {"selector": {"matchLabels": ["app"]}}},
+            "spec.selector.matchLabels: expected an object, found ['app']",
+        ),
+        (
+            {"spec": {"selector": {"matchExpressions": [1]}}},
+            "spec.selector.matchExpressions[0]: expected an object, found 1",
+        ),
+        (
+            {"spec": {"selector": {"matchExpressions": [{"operator": "In"}]}}},
+            "spec.selector.matchExpressions[0].key: missing",
+        ),
+        (
+            {"spec": {"selector": expression("app", "Gt", "3")}},
+            "spec.selector.matchExpressions[0].operator: expected In, NotIn, Exists, DoesNotExist, found 'Gt'",
+        ),
+        (
+            {"spec": {"selector": expression("app", "In")}},
+            "spec.selector.matchExpressions[0].values: In needs at least one",
+        ),
+        (
+            {"spec": {"selector": expression("app", "Exists", "web")}},
+            "spec.selector.matchExpressions[0].values: Exists needs no values",
+        ),
+        (
+            {"spec": {"selector": {"matchExpressions": [{"key": "a", "operator": "In", "values": [1]}]}}},
+            "spec.selector.matchExpressions[0].values: expected a list of texts, found [1]",
+        ),
+        ({"status": {"disruptionsAllowed": "1"}}, "status.disruptionsAllowed: expected a whole number, found '1'"),
+        ({"status": {"disruptionsAllowed": True}}, "status.disruptionsAllowed: expected a whole number, found True"),
+        ({"status": {"disruptedPods": ["a"]}}, "status.disruptedPods: expected an object, found ['a']"),
+    ],
+)
+def test_what_is_no_budget_is_refused_with_what_is_wrong_where(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(WireError) as error:
+        budgets.parse(pdb({}) | change, empty_is_all=True)
+    assert str(error.value) == message
+
+
+def test_a_budget_without_status_allows_nothing() -> None:
+    found = budgets.parse({"metadata": {"namespace": "n", "name": "web"}}, empty_is_all=True)
+    assert found == Budget(namespace="n", name="web", selector=None, allowed=0)
+
+
+def test_who_was_counted_already_or_is_going_uses_no_disruption() -> None:
+    found = budgets.parse(pdb({}, disruptionsAllowed=1, disruptedPods={"b": "2026-01-01T00:00:00Z"}), empty_is_all=True)
+    pods = [pod("b"), pod("c", deleting=True), pod("a"), pod("d"), pod("e")]
+    assert budgets.violating(pods, [found]) == {"uid-d", "uid-e"}
+    assert budgets.violating(reversed(pods), [found]) == {"uid-d", "uid-a"}
+
+
+def test_each_budget_is_counted_by_itself() -> None:
+    web = budgets.parse(pdb({"matchLabels": {"app": "web"}}, disruptionsAllowed=1), empty_is_all=True)
+    everybody = budgets.parse(pdb({}, disruptionsAllowed=2), empty_is_all=True)
+    pods = [pod("a", {"app": "web"}), pod("b"), pod("c", {"app": "web"}), pod("d")]
+    assert budgets.violating(pods, [web]) == {"uid-c"}
+    assert budgets.violating(pods, [web, everybody]) == {"uid-c", "uid-d"}

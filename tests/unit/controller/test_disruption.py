@@ -1,0 +1,178 @@
+"""Budgets are followed in the version that the server has; without them everything else goes on."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controller import optional
+from controller.disruption import V1, V1BETA1, Budgets, BudgetSink, DisruptionWatch
+from controller.watches import Freshness
+from gpushare.cluster.records import Bound
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
+from tests.builders import make_ref
+from tests.fakes.kube import FakeKube, Fault
+from tests.unit.controller.world import ManualClock
+
+COLLECTION = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+
+
+def pdb(name: str = "web", allowed: object = 1, **selector: object) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": selector},
+        "status": {"disruptionsAllowed": allowed},
+    }
+
+
+def allowed(budgets: Budgets) -> dict[str, int]:
+    return {budget.name: budget.allowed for budget in budgets.all()}
+
+
+def sink(empty_is_all: bool = True) -> BudgetSink:
+    return BudgetSink(budgets=Budgets(), freshness=Freshness(ManualClock()), empty_is_all=empty_is_all)
+
+
+def test_the_sink_follows_the_collection() -> None:
+    followed = sink()
+    followed.replace([followed.keep(pdb("a")), followed.keep(pdb("b", 2))])
+    assert allowed(followed.budgets) == {"a": 1, "b": 2}
+    followed.upsert(followed.keep(pdb("a", 0)))
+    followed.upsert(followed.keep(pdb("c", 3)))
+    followed.remove(followed.keep(pdb("b")))
+    followed.remove(followed.keep(pdb("unknown")))
+    assert allowed(followed.budgets) == {"a": 0, "c": 3}
+    assert followed.freshness.age_s() == 0
+
+
+def test_a_budget_that_means_nothing_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    followed = sink()
+    followed.replace([followed.keep(pdb("a")), followed.keep(pdb("b", "many"))])
+    followed.upsert(followed.keep(pdb("a", "many")))
+    followed.upsert(followed.keep({"metadata": {}}))
+    assert allowed(followed.budgets) == {}
+    fields = [record.gpushare_fields for record in caplog.records]  # type: ignore[attr-defined]  # set by `logs.event`
+    assert [(line["budget"], line["error"]) for line in fields] == [
+        ("default/b", "status.disruptionsAllowed: expected a whole number, found 'many'"),
+        ("default/a", "status.disruptionsAllowed: expected a whole number, found 'many'"),
+        ("None/None", "metadata.namespace: missing"),
+    ]
+
+
+class Stopping(ManualClock):
+    """Time passes until there was nothing new for a while; then the watch is stopped."""
+
+    def __init__(self, stop: threading.Event, waits: int = 5) -> None:
+        super().__init__()
+        self.stop, self.left, self.waited = stop, waits, list[float]()
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        self.waited.append(seconds)
+        self.left -= 1
+        if self.left <= 0:
+            self.stop.set()
+        return super().wait(stop, seconds)
+
+
+def follow(api: FakeKube, waits: int = 1) -> tuple[DisruptionWatch, Stopping]:
+    stop = threading.Event()
+    clock = Stopping(stop, waits)
+    followed = DisruptionWatch(api=api, clock=clock)
+    api.close()
+    assert not followed.watch.settled()
+    followed.watch.run(stop)
+    return followed, clock
+
+
+def at(path: str) -> Callable[[Any], bool]:
+    return lambda call: bool(call.path == path)
+
+
+def test_budgets_are_read_before_the_controller_is_ready() -> None:
+    api = FakeKube()
+    api.seed(COLLECTION, pdb())
+    followed, _ = follow(api)
+    assert followed.watch.settled()
+    assert allowed(followed.budgets) == {"web": 1}
+    assert {call.path for call in api.calls} == {V1}
+    assert {call.verb for call in api.calls} == {"list", "watch"}
+
+
+@pytest.mark.parametrize(("path", "protects"), [(V1, True), (V1BETA1, False)])
+def test_an_old_server_has_an_older_version_in_which_an_empty_selector_means_nobody(path: str, protects: bool) -> None:
+    api = FakeKube()
+    if path == V1BETA1:
+        api.fail_next(at(V1), kube.NotFoundError("the server could not find the requested resource"))
+    api.seed(path.replace("/pod", "/namespaces/default/pod"), pdb())
+    followed, _ = follow(api)
+    [budget] = followed.budgets.all()
+    assert budget.counts(Bound(ref=make_ref(), node=NodeName("n"), labels={"app": "web"})) is protects
+
+
+def lines(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, object]]:
+    return [record.gpushare_fields for record in caplog.records if record.getMessage() == name]  # type: ignore[attr-defined]  # set by `logs.event`
+
+
+@pytest.mark.parametrize(
+    ("faults", "fix"),
+    [
+        (
+            {V1: kube.ForbiddenError("no")},
+            "grant the controller list and watch of poddisruptionbudgets in the API group policy",
+        ),
+        (
+            {V1: kube.NotFoundError("none"), V1BETA1: kube.ForbiddenError("no")},
+            "grant the controller list and watch of poddisruptionbudgets in the API group policy",
+        ),
+        (
+            {V1: kube.NotFoundError("none"), V1BETA1: kube.NotFoundError("none")},
+            "none; this server has no such objects",
+        ),
+    ],
+)
+def test_where_they_must_not_be_read_the_controller_goes_on_and_asks_again(
+    caplog: pytest.LogCaptureFixture, faults: dict[str, Fault], fix: str
+) -> None:
+    api = FakeKube()
+    api.seed(COLLECTION, pdb())
+    for path, fault in faults.items():
+        api.fail_next(at(path), fault)
+    with caplog.at_level(logging.WARNING):
+        refused, clock = follow(api)
+    assert refused.watch.settled()
+    assert allowed(refused.budgets) == {}
+    assert clock.waited == [optional.ASK_AGAIN_S]
+    [line] = lines(caplog, "not watched")
+    assert (line["path"], line["fix"]) == (V1, fix)
+    assert line["effect"] == "preemption takes no account of PodDisruptionBudgets"
+
+    for path, fault in faults.items():
+        api.fail_next(at(path), fault)
+    granted, clock = follow(api, waits=2)
+    assert allowed(granted.budgets) == {"web": 1}
+    assert clock.waited[0] == optional.ASK_AGAIN_S
+
+
+def test_a_server_that_does_not_answer_is_asked_again_but_not_waited_for_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    api = FakeKube()
+    api.fail_next(at(V1), kube.UnreachableError("no route to host"), times=100)
+    stop = threading.Event()
+    settled: list[bool] = []
+
+    class Looking(Stopping):
+        def wait(self, stop: threading.Event, seconds: float) -> bool:
+            settled.append(followed.watch.settled())
+            assert settled[-1] == (self.at - 1000 >= optional.PATIENCE_S)
+            return super().wait(stop, seconds)
+
+    followed = DisruptionWatch(api=api, clock=Looking(stop, 100))
+    with caplog.at_level(logging.WARNING):
+        followed.watch.run(stop)
+    assert not settled[0]
+    assert settled[-1]
+    assert lines(caplog, "watch failed")[0]["error"] == "no route to host"

@@ -1,0 +1,176 @@
+"""Pods that want each other's GPU: the first of a group may go anywhere, and there is only one first."""
+
+import threading
+
+import pytest
+
+from controller.state import Reserved
+from gpushare import names
+from gpushare.identity import NodeName
+from gpushare.kube.api import JsonObject
+from gpushare.model.request import PodRequest, Policy, RequestShape
+from gpushare.model.verdict import RefusalReason, Refused, Verdict
+from gpushare.placement.place import place
+from gpushare.wire import pods as pods_wire
+from tests.unit.controller.strange import add_stray, tick
+from tests.unit.controller.world import DIALECT, World, path_of
+
+A, B = NodeName("node-a"), NodeName("node-b")
+GROUP = {names.ANNOTATION_SAME_GPU: "app=web"}
+WEB = {"app": "web"}
+
+
+def member(world: World, gib: int = 3, namespace: str = "team") -> JsonObject:
+    return world.add_pod(gib, namespace=namespace, labels=WEB, annotations=GROUP)
+
+
+def request(pod: JsonObject) -> PodRequest:
+    found = pods_wire.request(pod, DIALECT)
+    assert found is not None
+    return found
+
+
+def is_first(world: World, pod: JsonObject) -> bool:
+    wish = request(pod)
+    affinity = world.state.resolve(wish.shape, wish.labels).affinity
+    assert affinity is not None
+    return affinity.first
+
+
+def gpu_of(world: World, pod: JsonObject) -> str:
+    held = world.held_by(pod)
+    assert held is not None
+    return f"{held.node}/{held.grants[0].gpus[0]}"
+
+
+def test_a_pod_without_such_a_wish_stays_as_it_is(world: World) -> None:
+    for pod in (world.add_pod(3), world.add_pod(3, annotations={names.ANNOTATION_OTHER_GPU: "app=web"})):
+        wish = request(pod)
+        assert world.state.resolve(wish.shape, wish.labels) is wish.shape
+
+
+def test_the_first_of_a_group_is_first_until_there_is_another(world: World) -> None:
+    one, two = member(world), member(world)
+    assert is_first(world, one)
+    assert world.bind(one, B).error == ""
+    assert not is_first(world, two)
+    world.see()
+    assert not is_first(world, two)
+    refused = world.bind(two, A)
+    assert refused.error.startswith("needs 3 GiB on one GPU; free per GPU on node-a: ")
+    assert world.bind(two, B).error == ""
+    assert gpu_of(world, two) == gpu_of(world, one)
+    for pod in (one, two):
+        world.finish(pod)
+    world.see()
+    assert is_first(world, member(world))
+
+
+def test_a_resolved_wish_is_resolved_again(world: World) -> None:
+    one, two = member(world), member(world)
+    wish = request(two)
+    resolved = world.state.resolve(wish.shape, wish.labels)
+    assert world.state.resolve(resolved, wish.labels) is resolved
+    world.bind(one)
+    assert world.state.resolve(resolved, wish.labels) == wish.shape
+
+
+def test_a_pod_that_does_not_belong_to_the_group_is_never_its_first(world: World) -> None:
+    guest = world.add_pod(3, labels={"app": "guest"}, annotations=GROUP)
+    assert not is_first(world, guest)
+    assert world.bind(guest).error != ""
+    assert world.bind(member(world)).error == ""
+    assert world.bind(guest).error == ""
+
+
+def test_groups_of_other_namespaces_do_not_count(world: World) -> None:
+    world.bind(member(world, namespace="other"))
+    world.see()
+    assert is_first(world, member(world))
+
+
+def test_labels_count_as_they_are_now(world: World) -> None:
+    one = world.add_pod(3)
+    world.bind(one)
+    world.see()
+    assert is_first(world, member(world))
+    world.edit_pod(one, lambda found: found["metadata"].update(labels=WEB))
+    world.see()
+    two = member(world)
+    assert not is_first(world, two)
+    assert world.bind(two).error == ""
+    assert gpu_of(world, two) == gpu_of(world, one)
+    assert world.state.audit() == []
+
+
+def test_what_another_system_bound_may_be_of_the_group(world: World) -> None:
+    add_stray(world, 3, labels=WEB, annotations={names.ALIYUN_IDX: "1"})
+    world.see()
+    two = member(world)
+    assert not is_first(world, two)
+    assert world.bind(two).error == ""
+    assert gpu_of(world, two) == "node-a/GPU-1"
+
+
+def test_a_pod_that_waits_for_gpus_on_its_node_is_not_counted_yet(world: World) -> None:
+    add_stray(world, 11, labels=WEB)
+    tick(world)
+    assert is_first(world, member(world))
+
+
+def test_two_that_both_seem_to_be_first_end_on_one_gpu(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While GPUs are chosen for the second, the first one starts the group on another node."""
+    one, two = member(world), member(world)
+
+    def meanwhile(shape: RequestShape, ledger: object, policy: Policy) -> Verdict:
+        monkeypatch.setattr("controller.state.place", place)
+        assert world.bind(one, B).error == ""
+        return place(shape, ledger, policy)  # type: ignore[arg-type] # passed on as it came
+
+    monkeypatch.setattr("controller.state.place", meanwhile)
+    found = world.state.reserve(request(two), A, now=0)
+    assert isinstance(found, Refused)
+    assert found.reason is RefusalReason.NO_MATCHING_GPU
+    assert isinstance(world.state.reserve(request(two), B, now=0), Reserved)
+
+
+def test_many_at_once_have_one_first(world: World) -> None:
+    pods = [member(world, 1) for _ in range(8)]
+    world.see()
+    nodes = [A if i % 2 else B for i in range(8)]
+    threads = [threading.Thread(target=world.bind, args=pair) for pair in zip(pods, nodes, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    bound = {gpu_of(world, pod) for pod in pods if world.held_by(pod) is not None}
+    assert len(bound) == 1
+
+
+def test_pods_that_come_late_join_their_group(world: World) -> None:
+    one, two = (add_stray(world, 3, labels=WEB, annotations=GROUP) for _ in range(2))
+    tick(world)
+    assert gpu_of(world, one) == gpu_of(world, two) == "node-a/GPU-0"
+    elsewhere = add_stray(world, 3, node="node-b", labels=WEB, annotations=GROUP)
+    tick(world)
+    assert world.held_by(elsewhere) is None
+
+
+def test_a_pod_of_a_group_is_nudged_when_its_group_has_room(world: World) -> None:
+    """Waiting pods are judged by where their group is."""
+    one = member(world, 8)
+    world.bind(one, B)
+    two = member(world, 5)
+    given_up = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+    world.edit_pod(two, lambda found: found["status"].update(conditions=given_up))
+    for _ in range(5):
+        tick(world, 1)
+    assert not is_nudged(world, two)
+    world.edit_pod(one, lambda found: found["metadata"].update(labels={}))
+    for _ in range(5):
+        tick(world, 1)
+    assert is_nudged(world, two)
+
+
+def is_nudged(world: World, pod: JsonObject) -> bool:
+    return names.LABEL_RETRY in world.api.read(path_of(pod))["metadata"]["labels"]

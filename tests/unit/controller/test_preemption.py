@@ -1,0 +1,381 @@
+"""Whom to evict: on the GPU that helps, the least important, and nobody in vain."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controller import preemption
+from controller.budgets import Budget
+from controller.preemption import Decision, Preemptor, Ruling, Victims
+from gpushare.cluster.records import Bound
+from gpushare.cluster.views import View
+from gpushare.identity import ContainerName, NodeName, PodUid
+from gpushare.model.allocation import Grant
+from gpushare.model.gpu import GpuHealth
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import ContainerRequest, PodRequest, Policy, RequestShape
+from gpushare.model.selector import Affinity, LabelSelector
+from gpushare.model.verdict import RefusalReason, Refused, Verdict
+from gpushare.placement.place import place
+from gpushare.wire import labels as labels_wire
+from tests.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ref, make_shape
+
+EVERYBODY = LabelSelector((), "")
+
+
+def pod(name: str, *grants: Grant, **fields: Any) -> Bound:
+    """A pod on the node; without grants it holds nothing."""
+    held = replace(make_allocation(name, *grants), labels=fields.get("labels", {})) if grants else None
+    return replace(Bound(ref=make_ref(name), node=NodeName("node-a"), allocation=held), **fields)
+
+
+def on(gpu: int, gib: int) -> Grant:
+    return make_grant(gpu, gib=gib)
+
+
+def books(*pods: Bound, sizes: Sequence[int] = (10, 10)) -> NodeLedger:
+    return NodeLedger.of(make_inventory(*sizes), [each.allocation for each in pods if each.allocation is not None])
+
+
+def budget(
+    allowed: int,
+    *,
+    selector: LabelSelector | None = EVERYBODY,
+    namespace: str = "default",
+    disrupted: Sequence[str] = (),
+) -> Budget:
+    return Budget(namespace=namespace, name="pdb", selector=selector, allowed=allowed, disrupted=frozenset(disrupted))
+
+
+def decide(
+    shape: RequestShape,
+    pods: Sequence[Bound],
+    *given: str,
+    priority: int = 100,
+    violations: int = 0,
+    known: Sequence[Budget] = (),
+    view: View | None = None,
+    sizes: Sequence[int] = (10, 10),
+) -> Decision:
+    preemptor = Preemptor(request=PodRequest(pod=make_ref("preemptor"), shape=shape), priority=priority)
+    victims = Victims(pods=tuple(PodUid(f"uid-{name}") for name in given), violations=violations)
+    return preemption.decide(preemptor, victims, view or books(*pods, sizes=sizes), pods, known)
+
+
+def chosen(*args: Any, **fields: Any) -> list[str]:
+    """Names of the victims; a star stands for a dropped node, a plus for the scheduler's own list."""
+    found = decide(*args, **fields)
+    names = [uid.removeprefix("uid-") for uid in found.victims.pods]
+    match found.ruling:
+        case Ruling.CHOSEN:
+            assert names
+            return names
+        case Ruling.AS_GIVEN:
+            return ["+", *names]
+        case Ruling.DROPPED:
+            assert not names
+            return ["*"]
+
+
+# Which pods help.
+
+SMALL, BIG = pod("small", on(0, 4), priority=1), pod("big", on(1, 8), priority=1)
+CASES: Mapping[str, tuple[RequestShape, Sequence[Bound], Sequence[str], Sequence[str]]] = {
+    "the right victim stays": (make_shape(8), [SMALL, BIG], ["big"], ["big"]),
+    "a victim on the wrong GPU is dropped and one on the right GPU added": (
+        make_shape(8),
+        [pod("wrong", on(0, 9), priority=50), pod("right", on(1, 4), priority=1), pod("vip", on(0, 1), priority=100)],
+        ["wrong"],
+        ["wrong"],  # 10 - 1 GiB would do as well: the scheduler's own choice is kept where it helps
+    ),
+    "a victim beside somebody who stays is dropped": (
+        make_shape(8),
+        [pod("wrong", on(0, 4), priority=1), pod("vip", on(0, 4), priority=100), pod("right", on(1, 4), priority=50)],
+        ["wrong"],
+        ["right"],
+    ),
+    "two victims on one GPU": (
+        make_shape(9),
+        [pod("a", on(0, 4), priority=2), pod("b", on(0, 4), priority=1), pod("c", on(1, 4), priority=100)],
+        ["b", "c"],
+        ["a", "b"],
+    ),
+    "of two victims on two GPUs only one is needed": (
+        make_shape(6),
+        [pod("a", on(0, 5), priority=2), pod("b", on(1, 5), priority=1)],
+        ["a", "b"],
+        ["b"],
+    ),
+    "what has no GPU stays, because it makes room for something else": (
+        make_shape(6),
+        [SMALL, pod("big", on(1, 8), priority=1), pod("vip", on(0, 4), priority=100)],
+        ["cpu", "small"],
+        ["cpu", "small"],
+    ),
+    "what has no GPU stays also where other GPU pods are chosen": (
+        make_shape(9),
+        [SMALL, pod("vip", on(0, 4), priority=100), pod("big", on(1, 8), priority=1)],
+        ["cpu", "small"],
+        ["big", "cpu"],
+    ),
+    "nobody may be evicted who is as important": (
+        make_shape(8),
+        [pod("a", on(0, 9), priority=100), pod("b", on(1, 9), priority=101)],
+        ["a"],
+        ["*"],
+    ),
+    "nobody is evicted where it does not help": (make_shape(11), [SMALL, BIG], ["small", "big"], ["*"]),
+    "a pod that fits already needs the victims for something else": (
+        make_shape(2),
+        [SMALL, BIG],
+        ["cpu", "big"],
+        ["+", "cpu", "big"],
+    ),
+    "without victims the scheduler takes no node": (make_shape(2), [SMALL, BIG], [], ["*"]),
+    "several GPUs": (
+        make_shape((8, 2)),
+        [pod("a", on(0, 5), priority=1), pod("b", on(1, 5), priority=9), pod("c", on(1, 1), priority=1)],
+        ["a"],
+        ["b", "a"],
+    ),
+    "several GPUs of which one is held by an equal": (
+        make_shape((8, 2)),
+        [pod("a", on(0, 5)), pod("b", on(1, 5), priority=100)],
+        ["a"],
+        ["*"],
+    ),
+    "a pod on several GPUs": (
+        make_shape(8),
+        [pod("wide", make_grant(0, 1, gib=5), priority=1), pod("a", on(0, 3), priority=2)],
+        ["a"],
+        ["wide"],
+    ),
+    "several containers": (
+        make_shape(6, 6),
+        [pod("a", on(0, 5), priority=1), pod("b", on(1, 3), priority=1), pod("c", on(1, 3), priority=2)],
+        ["a"],
+        ["a", "b"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("shape", "pods", "given", "expected"), CASES.values(), ids=CASES.keys())
+def test_only_pods_that_help_are_evicted(
+    shape: RequestShape, pods: Sequence[Bound], given: Sequence[str], expected: Sequence[str]
+) -> None:
+    assert chosen(shape, pods, *given) == expected
+
+
+# Who goes first.
+
+
+def test_the_lowest_priority_goes_first_and_then_the_youngest() -> None:
+    pods = [
+        pod("old", on(0, 9), priority=1, created="2026-01-01T00:00:00Z"),
+        pod("young", on(1, 9), priority=1, created="2026-01-02T00:00:00Z"),
+        pod("vip", on(2, 9), priority=2, created="2026-01-03T00:00:00Z"),
+    ]
+    assert chosen(make_shape(9), pods, sizes=(10, 10, 10)) == ["young"]
+    assert chosen(make_shape((9, 2)), pods, sizes=(10, 10, 10)) == ["old", "young"]
+
+
+def test_the_schedulers_own_victims_are_kept_where_they_help() -> None:
+    pods = [pod("a", on(0, 9), priority=50), pod("b", on(1, 9), priority=1)]
+    assert chosen(make_shape(9), pods, "a") == ["a"]
+
+
+def test_who_is_going_anyway_goes_first() -> None:
+    pods = [pod("a", on(0, 9), priority=50, deleting=True), pod("b", on(1, 9), priority=1)]
+    assert chosen(make_shape(9), pods, "b") == ["a"]
+
+
+def test_a_protected_pod_is_kept_if_another_helps() -> None:
+    pods = [pod("a", on(0, 9), priority=1), pod("b", on(1, 9), priority=50, labels={"app": "free"})]
+    protect = budget(0, selector=labels_wire.parse("app!=free"))
+    assert chosen(make_shape(9), pods, known=[protect]) == ["b"]
+    assert chosen(make_shape(9), pods, "a", known=[protect]) == ["a"]  # the scheduler has its reasons
+
+
+def test_a_budget_is_used_up_by_the_least_important() -> None:
+    pods = [pod(name, on(i, 9), priority=9 - i) for i, name in enumerate("abc")]
+    found = decide(make_shape(9), pods, known=[budget(1)], sizes=(10, 10, 10))
+    assert (found.victims.pods, found.victims.violations) == (("uid-c",), 0)
+
+
+@pytest.mark.parametrize(
+    ("known", "violations"),
+    [
+        ([], 0),
+        ([budget(2)], 0),
+        ([budget(1)], 1),
+        ([budget(0)], 2),
+        ([budget(-1)], 2),
+        ([budget(1), budget(0)], 2),
+        ([budget(0, disrupted=["a"])], 1),
+        ([budget(0, namespace="other")], 0),
+        ([budget(0, selector=None)], 0),
+        ([budget(0, selector=labels_wire.parse("app=web"))], 1),
+    ],
+)
+def test_broken_budgets_are_counted(known: Sequence[Budget], violations: int) -> None:
+    pods = [pod("a", on(0, 9), priority=2), pod("b", on(1, 9), priority=1, labels={"app": "web"})]
+    assert decide(make_shape((9, 2)), pods, known=known).victims.violations == violations
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "violations"),
+    [
+        (["cpu", "wrong"], 2, 2),  # one of them is the pod without GPUs, another the wrong one: both counted there
+        (["cpu", "wrong"], 1, 1),  # the wrong one alone; the right one breaks the budget as well
+        (["cpu", "wrong"], 0, 1),
+        (["cpu", "wrong"], 9, 2),
+        (["wrong"], 1, 1),
+    ],
+)
+def test_budgets_of_pods_without_gpus_are_counted_by_the_scheduler(
+    given: Sequence[str], named: int, violations: int
+) -> None:
+    pods = [
+        pod("wrong", on(0, 4), priority=1),
+        pod("vip", on(0, 4), priority=100),
+        pod("right", on(1, 4), priority=50),
+    ]
+    found = decide(make_shape(8), pods, *given, violations=named, known=[budget(0)])
+    assert "uid-right" in found.victims.pods
+    assert found.victims.violations == violations
+
+
+def test_evicting_who_is_going_anyway_breaks_no_budget() -> None:
+    pods = [pod("a", on(0, 9), deleting=True), pod("b", on(1, 9), priority=1)]
+    found = decide(make_shape(9), pods, "b", known=[budget(0)])
+    assert (found.victims.pods, found.victims.violations) == (("uid-a",), 0)
+
+
+def test_the_most_important_victim_comes_first() -> None:
+    pods = [
+        pod("low", on(0, 9), priority=1),
+        pod("middle", on(1, 9), priority=5),
+        pod("late", priority=7),  # on the node, but without GPUs
+        pod("high", on(2, 9), priority=9),
+    ]
+    shape, sizes = make_shape((9, 3)), (10, 10, 10)
+    assert chosen(shape, pods, "low", sizes=sizes) == ["high", "middle", "low"]
+    assert chosen(shape, pods, "late", "cpu", "low", sizes=sizes) == ["high", "late", "cpu", "middle", "low"]
+    assert chosen(shape, pods, "cpu", "middle", sizes=sizes) == ["high", "cpu", "middle", "low"]
+    assert chosen(shape, pods, "cpu", "disk", sizes=sizes) == ["high", "middle", "low", "cpu", "disk"]
+
+
+# Other kinds of requests.
+
+
+def wants(**fields: Any) -> RequestShape:
+    return RequestShape(containers=(ContainerRequest(container=ContainerName("c"), **fields),))
+
+
+def test_percent_counts_memory_and_compute() -> None:
+    half = Grant(container=ContainerName("c"), gpus=make_grant(0).gpus, memory_mib=5 * 1024, compute_percent=50)
+    pods = [
+        pod("a", half, priority=1),
+        pod("b", replace(half, memory_mib=1024), priority=2),
+        pod("c", on(1, 9), priority=100),
+    ]
+    assert chosen(wants(memory_percent=50, compute_percent=50), pods, "c") == ["a"]
+    assert chosen(wants(memory_percent=40, compute_percent=50), pods, "c") == ["a"]
+    assert chosen(wants(memory_percent=40, compute_percent=60), pods, "c") == ["b", "a"]
+    assert chosen(wants(memory_percent=50), pods, "c") == ["a"]
+
+
+def test_whole_gpus_need_everybody_gone_from_them() -> None:
+    pods = [pod("a", on(0, 1), priority=1), pod("b", on(0, 1), priority=2), pod("c", on(1, 1), priority=50)]
+    assert chosen(wants(whole=True), pods, "b") == ["b", "a"]
+    assert chosen(wants(whole=True, gpu_count=2), pods, "b") == ["c", "b", "a"]
+    holder = pod("whole", replace(on(0, 10), whole=True), priority=1)
+    assert chosen(make_shape(2), [holder, pod("d", on(1, 9), priority=100)]) == ["whole"]
+
+
+def affine(shape: RequestShape, *, same: str = "", other: str = "", first: bool = False) -> RequestShape:
+    return replace(
+        shape,
+        affinity=Affinity(
+            namespace="default",
+            same=labels_wire.parse(same) if same else None,
+            other=labels_wire.parse(other) if other else None,
+            first=first,
+        ),
+    )
+
+
+def test_a_pod_that_must_be_avoided_is_evicted() -> None:
+    pods = [pod("a", on(0, 1), priority=1, labels={"app": "noisy"}), pod("b", on(1, 9), priority=100)]
+    assert chosen(affine(make_shape(3), other="app=noisy"), pods) == ["a"]
+
+
+def test_the_pod_whose_gpu_is_wanted_stays() -> None:
+    web = {"app": "web"}
+    pods = [
+        pod("web", on(0, 4), priority=1, labels=web),
+        pod("a", on(0, 4), priority=2),
+        pod("other", on(1, 9), priority=1),
+    ]
+    shape = affine(make_shape(6), same="app=web")
+    assert chosen(shape, pods, "web") == ["a"]
+    assert chosen(affine(make_shape(7), same="app=web"), pods, "web") == ["*"]
+
+
+def test_one_of_those_whose_gpu_is_wanted_stays_if_not_all_can() -> None:
+    web = {"app": "web"}
+    pods = [pod("x", on(0, 5), priority=1, labels=web), pod("y", on(0, 5), priority=2, labels=web)]
+    assert chosen(affine(make_shape(5), same="app=web"), pods, "x", sizes=(10,)) == ["x"]
+
+
+def test_who_does_not_count_for_the_wish_may_go() -> None:
+    pods = [pod("a", on(0, 9), priority=1, labels={"app": "web"})]
+    elsewhere = affine(make_shape(9), same="app=web")
+    assert elsewhere.affinity is not None
+    elsewhere = replace(elsewhere, affinity=replace(elsewhere.affinity, namespace="team", first=True))
+    assert chosen(elsewhere, pods, "a", sizes=(10,)) == ["a"]
+
+
+# Nodes where nobody can tell.
+
+
+@pytest.mark.parametrize("permanent", [True, False])
+def test_a_node_without_books_is_dropped(permanent: bool) -> None:
+    view = Refused(RefusalReason.NO_INVENTORY, "no GPUs", permanent=permanent)
+    assert chosen(make_shape(3), [], "cpu", view=view) == ["*"]
+
+
+def test_a_node_whose_gpus_take_no_new_pods_is_dropped() -> None:
+    inventory = replace(make_inventory(), gpus=(make_gpu(0, 10, health=GpuHealth.UNHEALTHY),))
+    a = pod("a", on(0, 9))
+    assert a.allocation is not None
+    assert chosen(make_shape(3), [a], "a", view=NodeLedger.of(inventory, [a.allocation])) == ["*"]
+
+
+def test_a_pod_that_may_be_bound_there_already_leaves_the_victims_as_they_are() -> None:
+    view = NodeLedger.of(make_inventory(10), [make_allocation("preemptor", on(0, 10))])
+    assert chosen(make_shape(10), [], "cpu", view=view) == ["+", "cpu"]
+
+
+def test_a_choice_that_is_not_yet_seen_on_its_pod_cannot_be_evicted() -> None:
+    view = NodeLedger.of(make_inventory(10), [make_allocation("sent", on(0, 9))])
+    assert chosen(make_shape(9), [], "sent", "cpu", view=view) == ["*"]
+    view = view.with_allocation(make_allocation("a", on(0, 1)))
+    assert chosen(make_shape(1), [pod("a", on(0, 1), priority=1)], "sent", "cpu", view=view) == ["a", "cpu"]
+
+
+def test_nobody_is_evicted_on_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def hard(shape: RequestShape, ledger: NodeLedger, default: Policy) -> Verdict:
+        nonlocal asked
+        asked += 1
+        too_long = Refused(RefusalReason.SEARCH_TOO_LONG, "too long")
+        return too_long if ledger.allocations else place(shape, ledger, default)
+
+    monkeypatch.setattr(preemption, "place", hard)
+    pods = [pod(f"p{i}", on(i % 2, 2), priority=1) for i in range(8)]
+    assert chosen(make_shape(4, 3), pods, "p0") == ["*"]
+    assert asked == preemption.MAX_LONG_SEARCHES + 1

@@ -1,0 +1,133 @@
+"""What nodes rejected after a restart is cleared away, if its controller has made another one."""
+
+import pytest
+
+from controller.reconcile import late
+from gpushare import names
+from gpushare.dialect import Dialect
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
+from tests.unit.controller.strange import REPLICA_SET, add_stray, is_there, reject, requests, said, tick
+from tests.unit.controller.world import World, path_of
+
+RACE = "UnexpectedAdmissionError"
+NO_DEVICES = (
+    "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices"
+    " aliyun.com/gpu-mem, which is unexpected"
+)
+
+
+def rejected(
+    world: World, owner: JsonObject | None = None, reason: str = RACE, message: str = NO_DEVICES
+) -> JsonObject:
+    pod = add_stray(world, 3, owner=owner)
+    reject(world, pod, reason, message)
+    return pod
+
+
+def settle(world: World, ticks: int = 2) -> None:
+    for _ in range(ticks):
+        tick(world, late.SETTLE_S)
+
+
+def test_a_rejected_pod_of_a_controller_is_deleted_after_a_while(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod = rejected(world, REPLICA_SET)
+    caplog.set_level("INFO")
+    tick(world)
+    tick(world, late.SETTLE_S - 1)
+    assert is_there(world, pod)
+    tick(world, 1)
+    assert not is_there(world, pod)
+    assert [call.verb for call in requests(world)] == ["get", "delete"]
+    assert caplog.messages.count("rejected pod deleted") == 1
+    assert world.reconciler.strays.cleared == 1
+
+
+def test_a_rejected_pod_of_nobody_is_told_what_to_do_once(world: World) -> None:
+    pod = rejected(world)
+    settle(world, 5)
+    assert said(world) == [
+        (
+            "GpuShareRejected",
+            "node-a rejected it, as happens when a node starts anew before its GPUs are reported:"
+            f" {RACE}: {NO_DEVICES}; delete it and create it again",
+        )
+    ]
+    assert is_there(world, pod)
+
+
+@pytest.mark.parametrize(
+    ("failed", "expected"),
+    [
+        (f"{RACE}: {NO_DEVICES}", True),
+        ("OutOfaliyun.com/gpu-mem: Pod was rejected: Node didn't have enough resource: aliyun.com/gpu-mem", True),
+        ("OutOfnano-gpu/gpu-percent: too few", True),
+        (f"{RACE}: Allocate failed due to no healthy devices present; nvidia.com/gpu", False),
+        ("OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu", False),
+        ("Evicted: The node was low on resource: aliyun.com/gpu-mem", False),
+        ("NodeAffinity: Pod was rejected", False),
+        ("", False),
+    ],
+)
+def test_only_what_a_node_rejects_for_our_resources_counts(failed: str, expected: bool) -> None:
+    assert late.is_ours(failed, Dialect().resources) is expected
+
+
+def test_whole_gpus_count_where_they_are_ours() -> None:
+    failed = f"{RACE}: cannot allocate unhealthy devices {names.GPU}"
+    assert late.is_ours(failed, Dialect(whole_gpus=True).resources)
+
+
+def test_other_failures_are_left_alone(world: World) -> None:
+    rejected(world, REPLICA_SET, "Evicted", "The node was low on resource: memory")
+    ran = add_stray(world, 3, owner=REPLICA_SET)
+    states = [{"name": "c0", "state": {"terminated": {"exitCode": 1}}}]
+    status = {"phase": "Failed", "reason": RACE, "message": NO_DEVICES, "containerStatuses": states}
+    world.edit_pod(ran, lambda found: found["status"].update(status))
+    settle(world, 3)
+    assert requests(world) == []
+
+
+@pytest.mark.parametrize("kind", ["Job", "Node"])
+def test_the_record_of_a_job_is_left_to_it(world: World, kind: str) -> None:
+    pod = rejected(world, {**REPLICA_SET, "kind": kind})
+    settle(world, 5)
+    assert is_there(world, pod)
+    assert [call.verb for call in requests(world)] == ["get"]
+
+
+def test_a_pod_that_its_controller_clears_away_itself_is_no_business_of_ours(world: World) -> None:
+    pod = rejected(world, {**REPLICA_SET, "kind": "StatefulSet"})
+    tick(world)
+    world.api.vanish(path_of(pod))
+    settle(world)
+    assert requests(world) == []
+
+
+def test_a_new_pod_of_the_same_name_is_left_alone(world: World) -> None:
+    pod = rejected(world, {**REPLICA_SET, "kind": "StatefulSet"})
+    tick(world)
+    world.api.vanish(path_of(pod))
+    world.add_pod(3, name=pod["metadata"]["name"])
+    world.clock.at += late.SETTLE_S
+    world.reconciler.tick()
+    assert [call.verb for call in requests(world)] == ["get"]
+
+
+def test_a_deletion_that_is_refused_is_tried_ever_less_often(world: World) -> None:
+    rejected(world, REPLICA_SET)
+    tick(world)
+    world.clock.at += late.SETTLE_S
+    world.api.fail_next(lambda call: call.verb == "delete", kube.ForbiddenError("no"), times=99)
+    for _ in range(20):
+        tick(world, 1)
+    assert world.api.count("delete") == 3
+
+
+def test_it_holds_nothing_meanwhile(world: World) -> None:
+    rejected(world)
+    tick(world)
+    assert world.used() == {}
+    assert world.state.audit() == []

@@ -1,0 +1,68 @@
+"""What the leader writes beside Bindings, it writes only while it leads, and no error ends it."""
+
+import pytest
+
+from controller.reconcile.apply import Writer
+from controller.reconcile.deliver import LateBinder, NotNow
+from controller.reconcile.unschedulable import Explain, Nudge
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
+from gpushare.wire import pods as pods_wire
+from tests.unit.controller.strange import add_stray, requests
+from tests.unit.controller.world import DIALECT, World
+
+
+@pytest.fixture
+def writer(world: World) -> Writer:
+    return Writer(api=world.api, clock=world.clock, leading=lambda: world.leads)
+
+
+def test_a_follower_writes_nothing_at_all(world: World, writer: Writer) -> None:
+    pod = pods_wire.ref(world.add_pod(3))
+    world.leads = False
+    writer.perform(Explain(pod, "full"))
+    writer.perform(Nudge(pod, "1"))
+    writer.warn(pod, "Reason", "message")
+    writer.tell(pod, "Reason", "message")
+    assert writer.delete(pod, "1") is False
+    assert requests(world) == []
+
+
+def test_a_nudge_that_fails_is_only_logged(world: World, writer: Writer, caplog: pytest.LogCaptureFixture) -> None:
+    pod = pods_wire.ref(world.add_pod(3))
+    world.api.fail_next(lambda call: call.verb == "patch", kube.TooManyRequestsError("slow down"))
+    writer.perform(Nudge(pod, "1"))
+    assert caplog.messages == ["nudge failed"]
+
+
+def test_a_pod_that_is_gone_was_not_deleted_here(
+    world: World, writer: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod = pods_wire.ref(world.add_pod(3))
+    world.api.fail_next(lambda call: call.verb == "delete", kube.NotFoundError("gone"))
+    assert writer.delete(pod, "1") is False
+    assert caplog.messages == []
+
+
+def test_a_pod_that_has_its_gpus_is_not_given_others(world: World) -> None:
+    pod = world.add_pod(3)
+    assert world.bind(pod).error == ""
+    world.see()
+    request = pods_wire.request(pod, DIALECT)
+    assert request is not None
+    binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: True)
+    found = binder.bind(request, NodeName("node-a"))
+    assert found == NotNow("it has its GPUs already, or is on node-a")
+    assert world.api.count("patch") == 0
+    assert world.used() == {"GPU-0": 3}
+
+
+def test_a_pod_that_ended_meanwhile_is_given_nothing(world: World) -> None:
+    pod = add_stray(world, 3)
+    request = pods_wire.request(pod, DIALECT)
+    assert request is not None
+    world.finish(pod)
+    world.see()
+    binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: True)
+    assert isinstance(binder.bind(request, NodeName("node-a")), NotNow)
+    assert world.used() == {}

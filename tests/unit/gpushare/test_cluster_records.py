@@ -1,0 +1,183 @@
+"""What is kept of pods that came past this system or were rejected, and of GPUs that an administrator takes away."""
+
+from typing import Any
+
+import pytest
+
+from gpushare import names
+from gpushare.cluster import records
+from gpushare.cluster.records import Bound, Late, NodeRecord, Pending
+from gpushare.dialect import Dialect
+from gpushare.errors import WireError
+from gpushare.model.gpu import GpuHealth
+from tests.builders import Json, make_container, make_inventory, make_node, make_pod
+
+DIALECT = Dialect()
+
+
+def bound(pod: Json) -> Bound:
+    record = records.pod_record(pod, DIALECT)
+    assert isinstance(record, Bound)
+    return record
+
+
+def late(pod: Json) -> Late:
+    found = bound(pod).late
+    assert found is not None
+    return found
+
+
+def mutated(name: str = "main", gpu_mem: object = 3) -> Json:
+    path = f"metadata.annotations['devices.gpushare.dev/{name}']"
+    variable = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+    return make_container(name, gpu_mem, env=[variable])
+
+
+def test_a_pod_without_an_allocation_is_late() -> None:
+    found = late(make_pod(mutated(), node="node-a"))
+    assert (found.mutated, found.started, found.owner, found.problem) == (True, False, "", "")
+    assert found.request is not None
+    assert found.request.shape.containers[0].memory_mib == 3072
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        make_container(gpu_mem=3),
+        make_container(gpu_mem=3, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
+        mutated("other") | {"name": "main"},
+        {**mutated(), "env": [*mutated()["env"], {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]},
+    ],
+)
+def test_a_pod_whose_devices_come_from_elsewhere_is_not_mutated(container: Json) -> None:
+    assert not late(make_pod(container, node="node-a")).mutated
+
+
+def test_containers_that_ask_for_nothing_need_not_be_mutated() -> None:
+    assert late(make_pod(mutated(), make_container("plain"), node="node-a")).mutated
+
+
+def test_a_late_pod_that_asks_for_nonsense_says_what() -> None:
+    found = late(make_pod(mutated(gpu_mem="x"), node="node-a"))
+    assert found.request is None
+    assert found.problem.startswith("spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 'x' is not a number")
+
+
+@pytest.mark.parametrize(
+    ("report", "started"),
+    [
+        ({"state": {"waiting": {}}}, False),
+        ({"state": {"running": {}}}, True),
+        ({"state": {"terminated": {}}}, True),
+        ({"state": {"waiting": {}}, "lastState": {"terminated": {}}}, True),
+    ],
+)
+def test_whether_a_container_has_run_is_read_from_its_status(report: Json, started: bool) -> None:
+    pod = make_pod(mutated(), node="node-a")
+    pod["status"]["containerStatuses"] = [report]
+    assert late(pod).started is started
+
+
+def with_owner(pod: Json, **fields: Any) -> Json:
+    pod["metadata"]["ownerReferences"] = [{"uid": "other"}, {"uid": "rs-1", **fields}]
+    return pod
+
+
+def test_the_controller_of_a_pod_is_known() -> None:
+    assert late(with_owner(make_pod(node="node-a"), controller=True)).owner == "rs-1"
+    assert bound(with_owner(make_pod(node="node-a"), controller=True)).owned
+    assert not bound(with_owner(make_pod(node="node-a"))).owned
+
+
+def test_what_preemption_looks_at_is_kept() -> None:
+    pod = make_pod(node="node-a", labels={"app": "web"})
+    pod["spec"]["priority"] = 7
+    pod["metadata"] |= {"creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-02T00:00:00Z"}
+    found = bound(pod)
+    assert (found.labels, found.priority, found.created, found.deleting) == (
+        {"app": "web"},
+        7,
+        "2026-01-01T00:00:00Z",
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "failed"),
+    [
+        ({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no"}, "UnexpectedAdmissionError: no"),
+        ({"phase": "Failed"}, ""),
+        ({"phase": "Succeeded", "reason": "x"}, ""),
+        (
+            {"phase": "Failed", "reason": "Evicted", "containerStatuses": [{"state": {"terminated": {}}}]},
+            "",
+        ),
+    ],
+)
+def test_a_pod_that_its_node_rejected_says_why(status: Json, failed: str) -> None:
+    found = bound({**make_pod(node="node-a"), "status": status})
+    assert (found.failed, found.late, found.allocation) == (failed, None, None)
+
+
+def test_a_pending_pods_labels_are_part_of_what_it_is() -> None:
+    one, other = (records.pod_record(make_pod(labels={"app": app}), DIALECT) for app in ("a", "b"))
+    assert isinstance(one, Pending)
+    assert one != other
+
+
+def node(cordon: object = None, **fields: Any) -> NodeRecord:
+    document = make_node(make_inventory(15, 15, 15))
+    if cordon is not None:
+        document["metadata"]["annotations"][names.ANNOTATION_CORDON] = cordon
+    return records.node_record(document, **fields)
+
+
+def health(record: NodeRecord) -> list[GpuHealth]:
+    assert record.inventory is not None
+    return [gpu.health for gpu in record.inventory.gpus]
+
+
+H, U, C = GpuHealth.HEALTHY, GpuHealth.UNHEALTHY, GpuHealth.CORDONED
+
+
+@pytest.mark.parametrize(
+    ("cordon", "unhealthy", "expected"),
+    [
+        (None, (), [H, H, H]),
+        ("", (), [H, H, H]),
+        ("1", (), [H, C, H]),
+        (" 0 , GPU-2,", (), [C, H, C]),
+        ("1", (1, 2), [H, U, U]),
+        ("9,x", (7,), [H, H, H]),
+    ],
+)
+def test_gpus_are_taken_away_by_number_or_uuid(
+    cordon: str | None, unhealthy: tuple[int, ...], expected: list[GpuHealth]
+) -> None:
+    assert health(node(cordon, unhealthy=frozenset(unhealthy))) == expected
+
+
+def test_a_node_that_has_not_changed_is_the_same_record() -> None:
+    first = node("1", unhealthy=frozenset({0}))
+    assert node("1", known=first, unhealthy=frozenset({0})) is first
+    assert node("2", known=first, unhealthy=frozenset({0})) is not first
+
+
+def test_gpus_called_unhealthy_later_change_the_record() -> None:
+    first = node("1")
+    assert records.marked_unhealthy(first, frozenset()) is first
+    assert health(records.marked_unhealthy(first, frozenset({2}))) == [H, C, U]
+    bare = records.node_record({"metadata": {"name": "node-a"}})
+    assert records.marked_unhealthy(bare, frozenset({2})) == NodeRecord(
+        name=bare.name, published=None, unhealthy=frozenset({2})
+    )
+
+
+def test_entries_that_name_no_gpu_are_known() -> None:
+    assert records.unknown_gpus(node("1, 9,GPU-2,GPU-x")) == ["9", "GPU-x"]
+    assert records.unknown_gpus(records.node_record({"metadata": {"name": "node-a"}})) == []
+
+
+def test_annotations_of_a_node_that_are_no_texts_are_refused() -> None:
+    with pytest.raises(WireError, match="expected texts"):
+        node(7)

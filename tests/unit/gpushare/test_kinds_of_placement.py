@@ -1,0 +1,229 @@
+"""Parts, whole GPUs, kinds of GPUs and neighbours: where pods go, and what is said when they cannot."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpushare.identity import ContainerName
+from gpushare.model.allocation import Allocation
+from gpushare.model.gpu import Gpu, GpuHealth
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import ContainerKind, ContainerRequest, RequestShape
+from gpushare.model.selector import Affinity, Choice, GpuSelector
+from gpushare.model.verdict import Placed, RefusalReason, Refused
+from gpushare.placement.place import place
+from gpushare.wire import labels
+from tests.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_shape
+
+WEB = labels.parse("app=web")
+
+
+def wish(name: str = "c", *, kind: ContainerKind = ContainerKind.APP, **fields: int) -> ContainerRequest:
+    whole = fields.pop("whole", 0)
+    if whole:
+        return ContainerRequest(
+            container=ContainerName(name), kind=kind, whole=True, compute_percent=100, gpu_count=whole
+        )
+    if percent := fields.pop("percent", 0):
+        return ContainerRequest(
+            container=ContainerName(name), kind=kind, memory_percent=percent, compute_percent=percent
+        )
+    gib, compute = fields.pop("gib", 1), fields.pop("compute", 0)
+    return ContainerRequest(container=ContainerName(name), kind=kind, memory_mib=gib * 1024, compute_percent=compute)
+
+
+def shape(*wishes: ContainerRequest, **fields: object) -> RequestShape:
+    return replace(RequestShape(containers=wishes), **fields)  # type: ignore[arg-type]  # the test's own fields
+
+
+def gpus(verdict: object) -> list[str]:
+    assert isinstance(verdict, Placed), verdict
+    return [",".join(grant.gpus) for grant in verdict.grants]
+
+
+def refused(verdict: object) -> tuple[RefusalReason, str, bool]:
+    assert isinstance(verdict, Refused), verdict
+    return verdict.reason, verdict.message, verdict.permanent
+
+
+def fill(ledger: NodeLedger, *wishes: RequestShape) -> NodeLedger:
+    """The books after these pods came one after the other."""
+    for i, one in enumerate(wishes):
+        verdict = place(one, ledger)
+        assert isinstance(verdict, Placed), verdict
+        ledger = ledger.with_allocation(make_allocation(f"p{i}", *verdict.grants))
+    return ledger
+
+
+def test_five_fifths_of_a_gpu_fit_although_its_memory_does_not_divide() -> None:
+    inventory = replace(make_inventory(15), gpus=(make_gpu(0, mib=15109),))
+    full = fill(NodeLedger.of(inventory), *[shape(wish(percent=20))] * 5)
+    assert (dict(full.used_mib), dict(full.used_percent)) == ({"GPU-0": 5 * 3021}, {"GPU-0": 100})
+    assert refused(place(shape(wish(percent=1)), full)) == (
+        RefusalReason.INSUFFICIENT_GPU_MEMORY,
+        "needs 1 % of one GPU; free per GPU on node-a: 0 GiB and 0 %",
+        False,
+    )
+
+
+def test_a_part_is_granted_as_so_much_of_the_gpu_that_was_chosen() -> None:
+    verdict = place(shape(wish(percent=50)), make_ledger([10, 20], {0: 6}))
+    assert isinstance(verdict, Placed)
+    (grant,) = verdict.grants
+    assert (grant.gpus, grant.memory_mib, grant.compute_percent) == (("GPU-1",), 10 * 1024, 50)
+
+
+def test_compute_is_counted_like_memory() -> None:
+    ledger = fill(make_ledger([15]), shape(wish(gib=3, compute=70)))
+    assert refused(place(shape(wish(gib=3, compute=40)), ledger)) == (
+        RefusalReason.INSUFFICIENT_GPU_COMPUTE,
+        "needs 3 GiB and 40 % of compute on one GPU; free per GPU on node-a: 12 GiB and 30 %",
+        False,
+    )
+    assert gpus(place(shape(wish(gib=3, compute=30)), ledger)) == ["GPU-0"]
+    assert gpus(place(shape(wish(gib=12)), ledger)) == ["GPU-0"], "who asks for no compute shares it"
+
+
+def test_compute_follows_the_formula_of_init_containers() -> None:
+    init = wish("init", kind=ContainerKind.INIT, gib=1, compute=80)
+    assert gpus(place(shape(init, wish("app", gib=1, compute=60)), make_ledger([15]))) == ["GPU-0", "GPU-0"]
+    sidecar = wish("side", kind=ContainerKind.SIDECAR, gib=1, compute=50)
+    assert isinstance(place(shape(sidecar, wish("app", gib=1, compute=60)), make_ledger([15])), Refused)
+
+
+def test_whole_gpus_are_those_that_nobody_touched() -> None:
+    assert gpus(place(shape(wish(whole=2)), make_ledger([15, 15, 15], {1: 1}))) == ["GPU-0,GPU-2"]
+
+
+def test_a_whole_gpu_has_room_for_nobody_else_even_when_it_grows() -> None:
+    ledger = fill(make_ledger([15]), shape(wish(whole=1)))
+    grown = ledger.with_inventory(make_inventory(16))
+    assert isinstance(place(make_shape(1), grown), Refused)
+    assert dict(grown.used_mib) == {"GPU-0": 16 * 1024}
+    assert ledger.over_committed() == ledger.over_computed() == {}
+
+
+def test_whole_gpus_of_different_sizes_are_held_whole() -> None:
+    ledger = fill(make_ledger([10, 20]), shape(wish(whole=2)))
+    assert dict(ledger.used_mib) == {"GPU-0": 10 * 1024, "GPU-1": 20 * 1024}
+
+
+def test_shares_and_whole_gpus_live_side_by_side() -> None:
+    assert gpus(place(shape(wish("a", whole=1), wish("b", gib=3)), make_ledger([15, 15], {0: 3}))) == ["GPU-1", "GPU-0"]
+
+
+def test_an_init_container_may_use_the_whole_gpu_of_a_later_share() -> None:
+    init = wish("init", kind=ContainerKind.INIT, whole=1)
+    assert gpus(place(shape(init, wish("app", gib=3)), make_ledger([15]))) == ["GPU-0", "GPU-0"]
+
+
+def test_a_refusal_of_whole_gpus_shows_what_is_used() -> None:
+    assert refused(place(shape(wish(whole=2)), make_ledger([15, 15], {0: 3}))) == (
+        RefusalReason.NO_UNTOUCHED_GPU,
+        "needs 2 whole GPUs; free per GPU on node-a: 12 of 15 GiB and 100 %, 15 of 15 GiB and 100 %",
+        False,
+    )
+
+
+def mixed() -> NodeLedger:
+    """A T4 of 15 GiB and an A100 of 80 GiB, of which 70 are held."""
+    a100 = Gpu(uuid=make_gpu(1).uuid, index=1, model="NVIDIA A100-SXM4-80GB", memory_mib=80 * 1024)
+    ledger = make_ledger([15, 80], {1: 70})
+    return ledger.with_inventory(replace(ledger.inventory, gpus=(make_gpu(0, 15), a100)))
+
+
+def test_a_kind_of_gpu_is_chosen() -> None:
+    a100 = GpuSelector(models=Choice(wanted=("A100",)))
+    assert gpus(place(shape(wish(gib=10), gpus=a100), mixed())) == ["GPU-1"]
+    assert refused(place(shape(wish(gib=11), gpus=a100), mixed())) == (
+        RefusalReason.INSUFFICIENT_GPU_MEMORY,
+        "needs 11 GiB on one GPU; free per GPU on node-a: other model, 10 GiB",
+        False,
+    )
+
+
+def test_a_node_without_the_kind_says_what_it_has() -> None:
+    h100 = GpuSelector(models=Choice(wanted=("H100",)), min_memory_mib=40000)
+    assert refused(place(shape(wish(), gpus=h100), mixed())) == (
+        RefusalReason.NO_MATCHING_GPU,
+        "needs a GPU with model H100 and at least 40000 MiB in all; GPUs of node-a: 0: other model (Tesla T4, 15360"
+        " MiB), 1: other model (NVIDIA A100-SXM4-80GB, 81920 MiB)",
+        True,
+    )
+    two = GpuSelector(models=Choice(wanted=("A100",)))
+    assert refused(place(replace(make_shape((1, 2)), gpus=two), mixed()))[1].endswith(
+        "1: fits (NVIDIA A100-SXM4-80GB, 81920 MiB)"
+    )
+
+
+def test_a_node_with_many_gpus_of_another_kind_names_a_few() -> None:
+    selector = GpuSelector(min_memory_mib=20 * 1024)
+    message = refused(place(shape(wish(), gpus=selector), make_ledger([15] * 10)))[1]
+    assert message.endswith("7: too small (Tesla T4, 15360 MiB) and 2 more")
+
+
+def test_what_the_kind_could_never_hold_is_permanent() -> None:
+    t4 = GpuSelector(models=Choice(wanted=("T4",)))
+    verdict = place(shape(wish(gib=20), gpus=t4), mixed())
+    assert refused(verdict)[2]
+    assert refused(place(shape(wish(gib=90)), mixed()))[1].endswith("(its largest GPU has 80 GiB in all)")
+
+
+def neighbour(gpu: int, app: str = "web", namespace: str = "default") -> Allocation:
+    found = make_allocation(f"n{gpu}", make_grant(gpu, gib=1))
+    return replace(found, labels={"app": app}, pod=replace(found.pod, namespace=namespace))
+
+
+def beside(ledger: NodeLedger, **fields: object) -> object:
+    affinity = replace(Affinity(namespace="default"), **fields)  # type: ignore[arg-type]  # the test's own fields
+    return place(shape(wish(gib=3), affinity=affinity), ledger)
+
+
+def test_the_gpu_of_other_pods_is_shared() -> None:
+    ledger = NodeLedger.of(make_inventory(15, 15, 15), [neighbour(1)])
+    assert gpus(beside(ledger, same=WEB)) == ["GPU-1"]
+    foreign = NodeLedger.of(make_inventory(15, 15, 15), [neighbour(1, namespace="other")])
+    assert refused(beside(foreign, same=WEB)) == (
+        RefusalReason.NO_MATCHING_GPU,
+        "needs 3 GiB on one GPU; free per GPU on node-a: without app=web, without app=web, without app=web",
+        False,
+    )
+
+
+def test_the_first_of_a_group_may_start_anywhere() -> None:
+    assert gpus(beside(make_ledger([15]), same=WEB, first=True)) == ["GPU-0"]
+
+
+def test_the_gpus_of_other_pods_are_avoided() -> None:
+    ledger = NodeLedger.of(make_inventory(15, 15), [neighbour(0), neighbour(1, app="api")])
+    assert gpus(beside(ledger, other=WEB)) == ["GPU-1"]
+    both = NodeLedger.of(make_inventory(15), [neighbour(0)])
+    assert refused(beside(both, other=WEB))[1] == "needs 3 GiB on one GPU; free per GPU on node-a: with app=web"
+
+
+@pytest.mark.parametrize("health", [GpuHealth.CORDONED, GpuHealth.UNHEALTHY])
+def test_gpus_that_take_no_new_work_are_named_by_why(health: GpuHealth) -> None:
+    inventory = replace(make_inventory(15), gpus=(make_gpu(0, health=health), make_gpu(1, 15)))
+    ledger = NodeLedger.of(inventory, [make_allocation("p", make_grant(1, gib=14))])
+    word = health.value.lower()
+    assert refused(place(make_shape(3), ledger))[1] == (
+        f"needs 3 GiB on one GPU; free per GPU on node-a: {word}, 1 GiB"
+    )
+    assert refused(place(make_shape((1, 2)), ledger))[1] == f"needs 2 GPUs; node-a has 1 healthy (GPU 0 is {word})"
+
+
+def test_all_reasons_of_gpus_that_take_no_new_work_are_told() -> None:
+    states = [GpuHealth.CORDONED, GpuHealth.UNHEALTHY, GpuHealth.CORDONED]
+    gpus_of_node = tuple(make_gpu(i, health=health) for i, health in enumerate(states))
+    ledger = NodeLedger.of(replace(make_inventory(15), gpus=gpus_of_node))
+    assert refused(place(make_shape(1), ledger))[1] == (
+        "node-a has no healthy GPU (GPU 1 is unhealthy, GPUs 0, 2 are cordoned)"
+    )
+
+
+def test_a_compute_refusal_of_several_containers_is_told_as_such() -> None:
+    ledger = fill(make_ledger([15]), shape(wish(gib=1, compute=50)))
+    verdict = place(shape(wish("a", gib=1), wish("b", gib=1, compute=60)), ledger)
+    assert refused(verdict)[0] is RefusalReason.INSUFFICIENT_GPU_COMPUTE
+    together = place(shape(wish("a", gib=1, compute=30), wish("b", gib=1, compute=30)), ledger)
+    assert refused(together)[0] is RefusalReason.INSUFFICIENT_GPU_MEMORY

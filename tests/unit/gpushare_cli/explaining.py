@@ -1,0 +1,45 @@
+"""Runs `gpushare explain` on a cluster in memory."""
+
+import io
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from gpushare.units import MemoryUnit
+from gpushare_cli.commands import Streams
+from gpushare_cli.explain import command
+from gpushare_cli.explain.command import Wish
+from tests.builders import Json
+from tests.fakes.kube import FakeKube
+from tests.unit.gpushare_cli.simulating import Result
+
+
+def kube_of(objects: Iterable[Json]) -> FakeKube:
+    """A cluster with these nodes, pods and ConfigMaps."""
+    kube = FakeKube()
+    for one in objects:
+        namespace = one["metadata"].get("namespace")
+        where = f"namespaces/{namespace}/" if namespace else ""
+        kube.seed(f"/api/v1/{where}{one['kind'].lower()}s", one)
+    return kube
+
+
+def explain(
+    *objects: Json, name: str = "pod", namespace: str = "default", unit: MemoryUnit | None = None, as_json: bool = False
+) -> Result:
+    """Ask about one pod of a cluster with these objects."""
+    out, err = io.StringIO(), io.StringIO()
+    wish = Wish(namespace=namespace, name=name, installation="gpushare-system", unit=unit, as_json=as_json)
+    code = command.run(lambda: kube_of(objects), Streams(out=out, err=err), wish)
+    return Result(code=code, out=out.getvalue(), err=err.getvalue())
+
+
+def config_map(name: str, namespace: str, data: Any) -> Json:
+    """A ConfigMap."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, "data": data}
+
+
+def copy(value: Json) -> Json:
+    """A deep copy."""
+    found: Json = json.loads(json.dumps(value))
+    return found

@@ -1,0 +1,195 @@
+"""Others who hand out the same GPUs, line by line."""
+
+from collections.abc import Callable
+
+import pytest
+import yaml
+
+from gpushare import names
+from gpushare.kube.api import JsonObject
+from gpushare_cli.doctor import foreign
+from gpushare_cli.doctor.foreign import Role
+from tests.builders import make_container, make_pod
+from tests.unit.gpushare_cli import doctor_cluster as world
+from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
+
+Change = Callable[[DoctorKube], None]
+CONFIG = f"configmap/{NS}/gpushare-scheduler"
+
+
+def runs(pod: JsonObject) -> Change:
+    return lambda api: world.seed(api, pod)
+
+
+def offers(**amounts: str) -> Change:
+    wanted = {f"nvidia.com/{name}": amount for name, amount in amounts.items()}
+    return lambda api: world.edit(api, "Node", "node-a", lambda node: node["status"]["allocatable"].update(wanted))
+
+
+def both(*changes: Change) -> Change:
+    def change(api: DoctorKube) -> None:
+        for each in changes:
+            each(api)
+
+    return change
+
+
+def further_extender(**fields: object) -> Change:
+    def edit(item: JsonObject) -> None:
+        value = yaml.safe_load(item["data"]["scheduler.yaml"])
+        value["extenders"].append(fields)
+        item["data"]["scheduler.yaml"] = yaml.safe_dump(value)
+
+    return lambda api: world.edit(api, "ConfigMap", names.SCHEDULER, edit)
+
+
+NVIDIA = "nvidia-device-plugin-daemonset"
+KEEP_OFF = (
+    f"keep it off the nodes that share: kubectl -n kube-system edit daemonset {NVIDIA} (its nodeSelector or affinity),"
+    " or with the GPU Operator: kubectl label node node-a nvidia.com/gpu.deploy.device-plugin=false"
+)
+ROWS: list[tuple[str, Change, str]] = [
+    (
+        "NVIDIA's plugin",
+        both(runs(world.daemon_pod(NVIDIA)), offers(gpu="4")),
+        f"error nvidia-plugin node/node-a | the device plugin of NVIDIA (pod kube-system/{NVIDIA}-x7k2p) hands out the"
+        f" same GPUs; the node offers 4 nvidia.com/gpu | {KEEP_OFF}",
+    ),
+    (
+        "NVIDIA's plugin that has not registered",
+        runs(world.daemon_pod(NVIDIA)),
+        f"error nvidia-plugin node/node-a | the device plugin of NVIDIA (pod kube-system/{NVIDIA}-x7k2p) hands out the"
+        f" same GPUs | {KEEP_OFF}",
+    ),
+    (
+        "whole GPUs and parts of nobody knows whom",
+        offers(**{"gpu": "4", "mig-1g.10gb": "2", "gpu.shared": "0"}),
+        "error nvidia-plugin node/node-a | somebody else offers 4 nvidia.com/gpu, 2 nvidia.com/mig-1g.10gb there,"
+        " which are the GPUs that are shared | find who: kubectl get pods -A --field-selector spec.nodeName=node-a;"
+        " take it off the node",
+    ),
+    (
+        "Aliyun's plugin",
+        runs(world.daemon_pod("gpushare-device-plugin-ds")),
+        "error sharing-plugins node/node-a | the device plugin of Aliyun gpushare (pod"
+        " kube-system/gpushare-device-plugin-ds-x7k2p) hands out the same GPUs | kubectl -n kube-system delete"
+        " daemonset gpushare-device-plugin-ds",
+    ),
+    (
+        "nano-gpu's agent",
+        runs(world.daemon_pod("nano-gpu-agent")),
+        "error sharing-plugins node/node-a | the device plugin of nano-gpu (pod kube-system/nano-gpu-agent-x7k2p)"
+        " hands out the same GPUs | kubectl -n kube-system delete daemonset nano-gpu-agent, and restore the NVIDIA"
+        " runtime's hook that its init container replaced on the node",
+    ),
+    (
+        "HAMi's plugin",
+        runs(world.daemon_pod("hami-device-plugin")),
+        "error sharing-plugins node/node-a | the device plugin of HAMi (pod kube-system/hami-device-plugin-x7k2p)"
+        " hands out the same GPUs | kubectl label node node-a gpu- (the label that its DaemonSet hami-device-plugin"
+        " selects)",
+    ),
+    (
+        "Volcano's plugin",
+        runs(world.daemon_pod("volcano-device-plugin", namespace="volcano-system")),
+        "error sharing-plugins node/node-a | the device plugin of Volcano (pod"
+        " volcano-system/volcano-device-plugin-x7k2p) hands out the same GPUs | kubectl -n volcano-system delete"
+        " daemonset volcano-device-plugin",
+    ),
+    (
+        "Aliyun's extender",
+        runs(world.deployed_pod("gpushare-schd-extender")),
+        "warning other-schedulers deployment/kube-system/gpushare-schd-extender | the scheduler of Aliyun gpushare"
+        " still runs; where kube-scheduler asks it as well, both choose GPUs | take its entry out of kube-scheduler's"
+        " extenders, then: kubectl -n kube-system delete deployment gpushare-schd-extender",
+    ),
+    (
+        "nano-gpu's scheduler",
+        runs(world.deployed_pod("nano-gpu-scheduler")),
+        "warning other-schedulers deployment/kube-system/nano-gpu-scheduler | the scheduler of nano-gpu still runs;"
+        " where kube-scheduler asks it as well, both choose GPUs | take its entry out of kube-scheduler's extenders,"
+        " then: kubectl -n kube-system delete deployment nano-gpu-scheduler",
+    ),
+    (
+        "another extender for the same resource",
+        further_extender(
+            urlPrefix="http://127.0.0.1:32766/gpushare-scheduler", managedResources=[{"name": "aliyun.com/gpu-mem"}]
+        ),
+        f"error other-schedulers {CONFIG} | the extender http://127.0.0.1:32766/gpushare-scheduler is asked about"
+        f" aliyun.com/gpu-mem as well | remove it from the extenders: kubectl -n {NS} edit configmap"
+        " gpushare-scheduler",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "line"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_each_has_its_line(change: Change, line: str) -> None:
+    api = world.healthy()
+    change(api)
+
+    assert world.lines(api) == [line]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        runs(world.daemon_pod(NVIDIA, node="node-z")),
+        runs({**world.daemon_pod(NVIDIA), "status": {"phase": "Failed"}}),
+        runs(world.daemon_pod("gpu-feature-discovery", image="nvcr.io/nvidia/k8s-device-plugin:v0.17.0")),
+        runs(world.daemon_pod("nvidia-device-plugin-mps-control-daemon")),
+        further_extender(urlPrefix="http://other:80/x", managedResources=[{"name": "example.com/x"}]),
+    ],
+)
+def test_what_hands_out_nothing_here_is_no_conflict(change: Change) -> None:
+    api = world.healthy()
+    change(api)
+
+    assert world.lines(api) == []
+
+
+def test_one_pod_of_each_system_is_named_on_a_node() -> None:
+    api = world.healthy()
+    world.seed(api, world.daemon_pod("nano-gpu-agent"))
+    world.seed(api, world.daemon_pod("elastic-gpu-agent"))
+
+    assert len(world.lines(api)) == 1
+
+
+def test_a_configuration_that_cannot_be_read_is_reported_once() -> None:
+    api = world.healthy()
+    world.edit(api, "ConfigMap", names.SCHEDULER, lambda each: each.update(data={"scheduler.yaml": "["}))
+
+    assert [line.split()[1] for line in world.lines(api)] == ["scheduler-config"]
+
+
+@pytest.mark.parametrize(
+    ("pod", "name", "role"),
+    [
+        (world.daemon_pod("nvdp-nvidia-device-plugin"), "NVIDIA", Role.PLUGIN),
+        (world.daemon_pod("nvidia-gpu-device-plugin-medium-cos"), "NVIDIA", Role.PLUGIN),
+        (world.daemon_pod("ours", image="reg:5000/nvidia/k8s-device-plugin@sha256:01"), "NVIDIA", Role.PLUGIN),
+        (world.daemon_pod("gpus", image="registry.cn/acs/k8s-gpushare-plugin:v2"), "Aliyun gpushare", Role.PLUGIN),
+        (make_pod(make_container(image="x/nano-gpu-agent:1")), "nano-gpu", Role.PLUGIN),
+        (world.deployed_pod("vgpu-hami-scheduler"), "HAMi", Role.SCHEDULER),
+    ],
+)
+def test_strangers_are_told_by_their_workloads_or_images(pod: JsonObject, name: str, role: Role) -> None:
+    found = foreign.stranger(pod)
+
+    assert found is not None
+    assert (found.system.name, found.role) == (name, role)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        make_pod(),
+        world.daemon_pod("gpushare-device-plugin"),
+        world.deployed_pod("gpushare-scheduler"),
+        world.deployed_pod("web"),
+        {**make_pod(), "metadata": {"name": "x", "ownerReferences": [{"name": "nano-gpu-agent"}]}},
+        {**make_pod(), "metadata": {"name": "x", "ownerReferences": [{"kind": "Job", "name": "nano-gpu-agent"}]}},
+    ],
+)
+def test_our_own_pods_and_users_pods_are_no_strangers(pod: JsonObject) -> None:
+    assert foreign.stranger(pod) is None

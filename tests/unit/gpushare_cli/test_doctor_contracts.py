@@ -1,0 +1,35 @@
+"""What the doctor expects of the components is what they do."""
+
+from pathlib import Path
+
+import controller.__main__
+from gpushare.dialect import Dialect
+from gpushare_cli.doctor import checks_controller, checks_webhook, objects, trial
+from webhook import mutation
+from webhook.metrics import Metrics
+from webhook.mutation import Mutated
+from webhook.rules import Rules
+
+
+def test_the_webhook_completes_the_trial_pod_and_that_is_noticed() -> None:
+    decision = mutation.mutate(trial.pod(), Rules(dialect=Dialect()))
+
+    assert isinstance(decision, Mutated)
+    assert trial.missing(decision.pod) == []
+    assert decision.warnings == ()
+
+
+def test_an_untouched_trial_pod_is_noticed() -> None:
+    assert len(trial.missing(trial.pod())) == 2
+
+
+def test_the_webhook_tells_the_days_under_the_expected_name() -> None:
+    page = Metrics(lambda: 61.25).exposition().decode()
+
+    assert objects.metric(page, checks_webhook.DAYS_LEFT) == 61.25
+
+
+def test_the_controller_tells_the_differences_under_the_expected_name() -> None:
+    source = Path(controller.__main__.__file__).read_text(encoding="utf-8")
+
+    assert f'"{checks_controller.DIFFERENCES}"' in source

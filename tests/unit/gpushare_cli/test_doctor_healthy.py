@@ -1,0 +1,18 @@
+"""An installation as it should be."""
+
+import pytest
+
+from tests.unit.gpushare_cli import doctor_cluster as world
+
+
+@pytest.mark.parametrize(
+    ("overlay", "version"),
+    [
+        ("production", "v1.30.2"),
+        ("production", "v1.36.0+k3s1"),
+        ("production-1.25", "v1.27.3"),
+        ("production-1.20", "v1.20.15"),
+    ],
+)
+def test_an_installation_as_the_manifests_make_it_has_no_finding(overlay: str, version: str) -> None:
+    assert world.lines(world.healthy(overlay, version)) == []

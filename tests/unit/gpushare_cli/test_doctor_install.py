@@ -1,0 +1,145 @@
+"""What is wrong with an installation as a whole, line by line."""
+
+from collections.abc import Callable
+
+import pytest
+
+from gpushare import names
+from gpushare.kube.api import JsonObject
+from gpushare_cli.doctor.web import Answer
+from tests.unit.gpushare_cli import doctor_cluster as world
+from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
+
+SETTINGS = f"configmap/{NS}/gpushare-config"
+EDIT = f"kubectl -n {NS} edit configmap gpushare-config; then: kubectl -n {NS} rollout restart deployment,daemonset"
+
+
+def setting(name: str, value: str) -> Callable[[DoctorKube], None]:
+    def change(api: DoctorKube) -> None:
+        world.edit(api, "ConfigMap", "gpushare-config", lambda config: config["data"].update({name: value}))
+
+    return change
+
+
+def unlabel(name: str) -> Callable[[DoctorKube], None]:
+    def change(api: DoctorKube) -> None:
+        world.edit(api, "Namespace", name, lambda namespace: namespace["metadata"].pop("labels"))
+
+    return change
+
+
+def isolation_off(api: DoctorKube) -> None:
+    labels = {"gpushare.dev/isolation": "disabled"}
+    world.seed(api, {"kind": "Namespace", "metadata": {"name": "gpu-operator", "labels": labels}})
+
+
+def no_runtime_class(api: DoctorKube) -> None:
+    world.vanish(api, "RuntimeClass", "nvidia")
+
+
+def no_runtime_class_but_always(api: DoctorKube) -> None:
+    no_runtime_class(api)
+    setting("GPUSHARE_RUNTIME_CLASS_MODE", "always")(api)
+
+
+ROWS: list[tuple[str, Callable[[DoctorKube], None], str]] = [
+    (
+        "no settings",
+        lambda api: world.vanish(api, "ConfigMap", "gpushare-config"),
+        f"error settings {SETTINGS} | it is missing, and no component's container starts without it"
+        " | apply the overlay again: kubectl apply -k manifests/overlays/OVERLAY",
+    ),
+    (
+        "a unit that is none",
+        setting("GPUSHARE_MEMORY_UNIT", "GB"),
+        f"error settings {SETTINGS} | GPUSHARE_MEMORY_UNIT is 'GB': memory unit 'GB': write GiB, MiB or a multiple such"
+        f" as 256MiB | {EDIT}",
+    ),
+    (
+        "a switch that is none",
+        setting("GPUSHARE_WHOLE_GPUS", "maybe"),
+        f"error settings {SETTINGS} | GPUSHARE_WHOLE_GPUS is 'maybe': write true or false | {EDIT}",
+    ),
+    (
+        "no RuntimeClass",
+        no_runtime_class,
+        "warning runtime-class runtimeclass/nvidia | there is none: containers see their GPUs only where NVIDIA's is"
+        " the nodes' default runtime, and there every other pod runs under it too | run nvidia-ctk runtime configure"
+        " on the nodes, then create the RuntimeClass nvidia with the handler it made",
+    ),
+    (
+        "no RuntimeClass although it is always written",
+        no_runtime_class_but_always,
+        "error runtime-class runtimeclass/nvidia | there is none, and the webhook writes it into every GPU pod, which"
+        " no node runs | run nvidia-ctk runtime configure on the nodes, then create the RuntimeClass nvidia with the"
+        " handler it made",
+    ),
+    (
+        "kube-system without its label",
+        unlabel("kube-system"),
+        "warning namespace-labels namespace/kube-system | it lacks the label kubernetes.io/metadata.name=kube-system,"
+        " so its pods depend on the webhook | kubectl label namespace kube-system"
+        " kubernetes.io/metadata.name=kube-system",
+    ),
+    (
+        "the own namespace without its label",
+        unlabel(NS),
+        f"warning namespace-labels namespace/{NS} | it lacks the label kubernetes.io/metadata.name={NS}, so its pods"
+        f" depend on the webhook | kubectl label namespace {NS} kubernetes.io/metadata.name={NS}",
+    ),
+    (
+        "a namespace without isolation",
+        isolation_off,
+        "ok isolation-exceptions namespace/gpu-operator | the label gpushare.dev/isolation=disabled excludes it: its"
+        " pods may see every GPU of their node | if that is not meant: kubectl label namespace gpu-operator"
+        " gpushare.dev/isolation-",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "line"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_each_has_its_line(change: Callable[[DoctorKube], None], line: str) -> None:
+    api = world.healthy()
+    change(api)
+
+    assert world.lines(api) == [line]
+
+
+@pytest.mark.parametrize("mode", ["never", "if-exists"])
+def test_a_runtime_class_is_not_missed_where_nothing_needs_it(mode: str) -> None:
+    api = world.healthy()
+    no_runtime_class(api)
+    setting("GPUSHARE_RUNTIME_CLASS_MODE", mode)(api)
+    source = {"name": "GPUSHARE_GPU_SOURCE", "value": "simulated:/etc/gpushare/profile.yaml"}
+    if mode == "if-exists":
+        containers = "spec", "template", "spec", "containers"
+
+        def simulate(plugin: JsonObject) -> None:
+            found = plugin
+            for key in containers[:-1]:
+                found = found[key]
+            found["containers"][0]["env"].append(source)
+
+        world.edit(api, "DaemonSet", world.PLUGIN, simulate)
+
+    assert world.lines(api) == []
+
+
+def test_without_an_installation_there_is_one_line_and_nothing_else_is_looked_at() -> None:
+    api = DoctorKube()
+    for service in (names.WEBHOOK_SERVICE, names.CONTROLLER_SERVICE):
+        for path in ("readyz", "metrics"):
+            api.answers[service, path] = Answer(status=404, text="")
+    found = world.diagnosis(api, "elsewhere")
+
+    assert list(world.formatted(found)) == [
+        "error installed namespace/elsewhere | there is no such namespace, so gpushare is not installed or is in"
+        " another one | kubectl apply -k manifests/overlays/production, or say which namespace with -n"
+    ]
+    assert {result.skipped for result in found.results[1:]} == {"gpushare is not installed"}
+
+
+def test_a_server_that_is_too_old_is_named() -> None:
+    assert world.lines(world.healthy("production-1.20", "v1.19.3"))[0] == (
+        "error server-version server | Kubernetes 1.19 is older than 1.20, the oldest that works | upgrade the cluster"
+    )

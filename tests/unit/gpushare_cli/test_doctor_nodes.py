@@ -1,0 +1,253 @@
+"""What is wrong with nodes and their GPUs, line by line."""
+
+from collections.abc import Callable
+
+import pytest
+
+from gpushare import names
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
+from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare.units import MemoryUnit
+from gpushare.wire import inventory as inventory_wire
+from tests.builders import make_gpu, make_inventory
+from tests.unit.gpushare_cli import doctor_cluster as world
+from tests.unit.gpushare_cli.doctor_cluster import NS, PLUGIN, DoctorKube
+
+Change = Callable[[DoctorKube], None]
+DAEMONSET = f"daemonset/{NS}/{PLUGIN}"
+RESTART = f"kubectl -n {NS} delete pod -l app.kubernetes.io/name={PLUGIN} --field-selector spec.nodeName=node-b"
+LOGS = f"kubectl -n {NS} logs {PLUGIN}-node-b"
+
+
+def node(change: Callable[[JsonObject], object], name: str = "node-b") -> Change:
+    return lambda api: world.edit(api, "Node", name, change)
+
+
+def annotate(key: str, value: str) -> Change:
+    return node(lambda each: each["metadata"]["annotations"].update({key: value}))
+
+
+def amount(resource: str, value: str) -> Change:
+    return node(lambda each: each["status"]["allocatable"].update({resource: value}))
+
+
+def publish(inventory: NodeInventory) -> Change:
+    """A new inventory, which the kubelet counts as well."""
+
+    def change(each: JsonObject) -> None:
+        each["metadata"]["annotations"][names.ANNOTATION_INVENTORY] = inventory_wire.encode(inventory)
+        each["status"]["allocatable"] = world.allocatable(inventory)
+
+    return node(change)
+
+
+def with_faulty_gpu() -> NodeInventory:
+    sound = make_inventory(15, 15, node="node-b")
+    gpus = (sound.gpus[0], make_gpu(1, health=GpuHealth.UNHEALTHY))
+    return NodeInventory(node=sound.node, gpus=gpus, unit=sound.unit)
+
+
+def unready_node(api: DoctorKube) -> None:
+    node(lambda each: each["status"].update(conditions=[{"type": "Ready", "status": "Unknown"}]))(api)
+    unready_plugin(api)
+
+
+def unready_plugin(api: DoctorKube) -> None:
+    world.edit(api, "Pod", f"{PLUGIN}-node-b", lambda pod: pod["status"].pop("conditions"))
+
+
+def ending_plugin(api: DoctorKube) -> None:
+    def ask(pod: JsonObject) -> None:
+        pod["metadata"]["deletionTimestamp"] = world.ago(seconds=1)
+
+    world.edit(api, "Pod", f"{PLUGIN}-node-b", ask)
+
+
+def unlabelled(api: DoctorKube) -> None:
+    node(lambda each: each["metadata"].update(labels={}))(api)
+    world.vanish(api, "Pod", f"{PLUGIN}-node-b")
+
+
+def config_map(name: str, gpus: str) -> Change:
+    metadata = {"name": name, "namespace": "kube-system"}
+    return lambda api: world.seed(api, {"kind": "ConfigMap", "metadata": metadata, "data": {"gpus": gpus}})
+
+
+ROWS: list[tuple[str, Change, str]] = [
+    (
+        "no pod",
+        lambda api: world.vanish(api, "Pod", f"{PLUGIN}-node-b"),
+        f"error plugin-running node/node-b | no {PLUGIN} pod is there | kubectl -n {NS} describe daemonset {PLUGIN}",
+    ),
+    (
+        "a pod that ends",
+        ending_plugin,
+        f"error plugin-running node/node-b | no {PLUGIN} pod is there | kubectl -n {NS} describe daemonset {PLUGIN}",
+    ),
+    (
+        "a pod that is not ready",
+        unready_plugin,
+        f"error plugin-running node/node-b | its device plugin {PLUGIN}-node-b is not ready; new GPU pods cannot start"
+        f" there | {LOGS}",
+    ),
+    (
+        "a node that is not ready",
+        unready_node,
+        f"error plugin-running node/node-b | its device plugin {PLUGIN}-node-b is not ready (the node itself is not"
+        f" ready); new GPU pods cannot start there | {LOGS}",
+    ),
+    (
+        "no inventory",
+        node(lambda each: each["metadata"].update(annotations={})),
+        f"error inventory node/node-b | its device plugin is ready, but has published no inventory | {LOGS}",
+    ),
+    (
+        "an inventory of a later version",
+        annotate(names.ANNOTATION_INVENTORY, '{"version": 99, "minReader": 98}'),
+        "error inventory node/node-b | its inventory cannot be read: annotation gpushare.dev/inventory of node node-b:"
+        " version 99 (readable from version 98), this program reads version 2; upgrade it | run the same version of all"
+        " components; the plugin writes it anew when it starts",
+    ),
+    (
+        "no GPU",
+        publish(make_inventory(node="node-b")),
+        f"warning inventory node/node-b | its device plugin finds no GPU | {LOGS}",
+    ),
+    (
+        "another unit",
+        publish(make_inventory(15, node="node-b", unit=MemoryUnit(256))),
+        "error memory-unit node/node-b | it counts aliyun.com/gpu-mem in 256MiB, the settings say GiB: it takes no GPU"
+        f" pods | kubectl -n {NS} rollout restart deployment,daemonset",
+    ),
+    (
+        "too little memory",
+        amount(names.GPU_MEM, "45"),
+        "error node-amounts node/node-b | allocatable aliyun.com/gpu-mem is 45, but its healthy GPUs are 60 | the"
+        f" kubelet may be behind for some seconds; if it stays: {RESTART}",
+    ),
+    (
+        "no per cent",
+        node(lambda each: each["status"]["allocatable"].pop(names.GPU_PERCENT)),
+        "error node-amounts node/node-b | allocatable nano-gpu/gpu-percent is 0, but its healthy GPUs are 400 | the"
+        f" kubelet may be behind for some seconds; if it stays: {RESTART}",
+    ),
+    (
+        "an inventory without a plugin",
+        unlabelled,
+        "warning stale-inventory node/node-b | it has an inventory of GPUs, but no device plugin is meant to run there"
+        " | kubectl annotate node node-b gpushare.dev/inventory-, or label it again",
+    ),
+    (
+        "a faulty GPU",
+        publish(with_faulty_gpu()),
+        "warning gpu-health node/node-b | GPU 1 (GPU-1) is unhealthy: the driver reports a fault | drain it, reset or"
+        f" replace the GPU, then: {RESTART}",
+    ),
+    (
+        "a GPU that a ConfigMap takes out",
+        config_map("unhealthy-gpu-node-b", "2"),
+        "warning gpu-health node/node-b | GPU 2 (GPU-2) is unhealthy: the ConfigMap unhealthy-gpu-node-b says so"
+        " | kubectl -n kube-system edit configmap unhealthy-gpu-node-b",
+    ),
+    (
+        "cordoned GPUs",
+        annotate(names.ANNOTATION_CORDON, "0,GPU-3"),
+        "warning gpu-cordon node/node-b | GPUs 0, 3 of its 4 are cordoned; nothing new is placed there | when the work"
+        " is done: kubectl annotate node node-b gpushare.dev/cordoned-gpus-",
+    ),
+    (
+        "a cordon of no GPU",
+        annotate(names.ANNOTATION_CORDON, "7, GPU-x"),
+        "warning gpu-cordon node/node-b | gpushare.dev/cordoned-gpus names '7', 'GPU-x', which is no GPU of it |"
+        " kubectl annotate node node-b --overwrite gpushare.dev/cordoned-gpus=NUMBER,UUID",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "line"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_each_has_its_line(change: Change, line: str) -> None:
+    api = world.healthy()
+    change(api)
+
+    assert world.lines(api) == [line]
+
+
+def test_a_missing_daemonset_is_one_line_and_not_one_for_each_node() -> None:
+    api = world.healthy()
+    world.vanish(api, "DaemonSet", PLUGIN)
+    for name in ("node-a", "node-b"):
+        world.vanish(api, "Pod", f"{PLUGIN}-{name}")
+
+    assert world.lines(api) == [
+        f"error plugin-daemonset {DAEMONSET} | it is missing, so no node shares a GPU | apply the overlay again:"
+        " kubectl apply -k manifests/overlays/OVERLAY"
+    ]
+
+
+def test_a_cluster_whose_nodes_nobody_has_labelled_says_how() -> None:
+    api = world.healthy()
+    for name in ("node-a", "node-b"):
+        world.vanish(api, "Node", name)
+        world.vanish(api, "Pod", f"{PLUGIN}-{name}")
+    world.gpu_node(api, "node-c", labels={"gpushare": "false"}, with_plugin=False)
+    world.edit(api, "Node", "node-c", lambda each: each["metadata"].pop("annotations"))
+
+    assert world.lines(api) == [
+        f"warning plugin-daemonset {DAEMONSET} | no node has the label gpushare=true, so no GPU is shared | kubectl"
+        " label node NODE gpushare=true"
+    ]
+
+
+def test_nodes_are_those_that_the_daemonset_selects() -> None:
+    api = world.healthy()
+
+    def select(plugin: JsonObject) -> None:
+        plugin["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "gpu"}
+
+    world.edit(api, "DaemonSet", PLUGIN, select)
+    world.gpu_node(api, "node-c", labels={"pool": "gpu"}, with_plugin=False)
+    lines = [line for line in world.lines(api) if " plugin-running " in line]
+
+    assert lines == [
+        f"error plugin-running node/node-c | no {PLUGIN} pod is there | kubectl -n {NS} describe daemonset {PLUGIN}"
+    ]
+
+
+@pytest.mark.parametrize("name", ["a-first", "z-last"])
+def test_a_plugin_that_is_being_replaced_is_ready_if_one_of_its_pods_is(name: str) -> None:
+    api = world.healthy()
+    unready_plugin(api)
+    world.seed(api, world.own_pod(name, PLUGIN, node="node-b"))
+
+    assert world.lines(api) == []
+
+
+def test_a_resource_that_is_switched_off_is_not_missed() -> None:
+    api = world.healthy()
+    world.edit(api, "ConfigMap", "gpushare-config", lambda each: each["data"].update(GPUSHARE_GPU_PERCENT="false"))
+    for name in ("node-a", "node-b"):
+        node(lambda each: each["status"]["allocatable"].pop(names.GPU_PERCENT), name)(api)
+
+    assert world.lines(api) == []
+
+
+def test_whole_gpus_are_counted_where_they_are_served() -> None:
+    api = world.healthy()
+    world.edit(api, "ConfigMap", "gpushare-config", lambda each: each["data"].update(GPUSHARE_WHOLE_GPUS="true"))
+    node(lambda each: each["status"]["allocatable"].update({names.GPU: "4"}), "node-a")(api)
+
+    assert [line.partition(" | the kubelet")[0] for line in world.lines(api) if "node-amounts" in line] == [
+        "error node-amounts node/node-b | allocatable nvidia.com/gpu is 0, but its healthy GPUs are 4"
+    ]
+
+
+def test_config_maps_of_unhealthy_gpus_that_may_not_be_listed_are_a_warning() -> None:
+    api = world.healthy()
+    refused = kube.ForbiddenError("configmaps is forbidden")
+    api.fail_next(lambda call: call.path == "/api/v1/namespaces/kube-system/configmaps", refused, times=9)
+
+    assert world.lines(api) == [
+        "warning gpu-health configmap/kube-system/unhealthy-gpu-* | not checked whether such ConfigMaps take GPUs out"
+        " of use: configmaps is forbidden | get rights to list ConfigMaps in kube-system"
+    ]

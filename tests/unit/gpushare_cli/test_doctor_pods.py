@@ -1,0 +1,174 @@
+"""What is wrong with pods that ask for GPUs, line by line."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpushare import names
+from gpushare.kube.api import JsonObject
+from tests.builders import make_allocation, make_grant, make_pod
+from tests.unit.gpushare_cli import doctor_cluster as world
+from tests.unit.gpushare_cli.doctor_cluster import DoctorKube
+
+Change = Callable[[DoctorKube], None]
+
+
+def waits(*minutes: float) -> Change:
+    def change(api: DoctorKube) -> None:
+        for number, age in enumerate(minutes):
+            pod = make_pod(name=f"w{number}", namespace="team")
+            pod["metadata"]["creationTimestamp"] = world.ago(minutes=age)
+            world.seed(api, pod)
+
+    return change
+
+
+def bound(name: str, **fields: Any) -> Change:
+    return lambda api: world.seed(api, world.bound_pod(name, **fields))
+
+
+def holds(name: str, gpu: int | str, gib: int, **fields: Any) -> Change:
+    allocation = make_allocation(name, make_grant(gpu, gib=gib), node="node-b")
+    return bound(name, node="node-b", held_by=allocation, **fields)
+
+
+def rejected(*pods: str) -> Change:
+    def change(api: DoctorKube) -> None:
+        for name in pods:
+            pod = world.bound_pod(name, phase="Failed")
+            pod["status"] |= {"reason": "UnexpectedAdmissionError", "message": "Allocate failed"}
+            world.seed(api, pod)
+
+    return change
+
+
+def ending(change: Change, name: str) -> Change:
+    def both(api: DoctorKube) -> None:
+        change(api)
+
+        def ask(pod: JsonObject) -> None:
+            pod["metadata"]["deletionTimestamp"] = world.ago(seconds=1)
+
+        world.edit(api, "Pod", name, ask, "default")
+
+    return both
+
+
+def twice(*changes: Change) -> Change:
+    def change(api: DoctorKube) -> None:
+        for each in changes:
+            each(api)
+
+    return change
+
+
+BROKEN = {names.ANNOTATION_ALLOCATION: "{"}
+ROWS: list[tuple[str, Change, str]] = [
+    (
+        "one waits",
+        waits(6, 2),
+        "warning pods-pending pod/team/w0 | a GPU pod waits for more than 5 minutes, this one for 6 minutes | gpushare"
+        " explain -n team w0",
+    ),
+    (
+        "several wait",
+        waits(6, 60 * 3, 7),
+        "warning pods-pending pod/team/w1 | 3 GPU pods wait for more than 5 minutes, the oldest for 3 hours | gpushare"
+        " explain -n team w1",
+    ),
+    (
+        "one waits for days",
+        waits(60 * 24 * 9),
+        "warning pods-pending pod/team/w0 | a GPU pod waits for more than 5 minutes, this one for 9 days | gpushare"
+        " explain -n team w0",
+    ),
+    (
+        "on a node without GPUs",
+        bound("lost"),
+        "error pods-without-gpus pod/default/lost | it is on node node-a without GPUs for 60 minutes: another"
+        " scheduler or a preset node brought it there | its Events say why it got none: kubectl -n"
+        " default describe pod lost; delete it, and create it without spec.nodeName",
+    ),
+    (
+        "an allocation that nothing tells",
+        bound("odd", annotations=BROKEN),
+        "error pods-unreadable pod/default/odd | what it holds cannot be read, so node-a takes no GPU pods: annotation"
+        " gpushare.dev/allocation: not JSON (unexpected end of data: line 1 column 2 (char 1)); and"
+        " annotation devices.gpushare.dev/main: expected UUIDs of different GPUs, found None | kubectl -n default"
+        " delete pod odd, or install the version of gpushare that bound it",
+    ),
+    (
+        "an allocation that other annotations tell",
+        bound("odd", annotations={**BROKEN, "devices.gpushare.dev/main": "GPU-1", "memory.gpushare.dev/main": "1024"}),
+        "warning pods-unreadable pod/default/odd | what it holds cannot be read, so it is counted by its other"
+        " annotations: annotation gpushare.dev/allocation: not JSON (unexpected end of data: line 1 column 2 (char 1))"
+        " | kubectl -n default delete pod odd, or install the version of gpushare that bound it",
+    ),
+    (
+        "one rejected",
+        rejected("r"),
+        "warning pods-rejected node/node-a | 1 pod of namespace default failed there with UnexpectedAdmissionError,"
+        " having come while no device plugin was registered | kubectl -n default delete pod r",
+    ),
+    (
+        "many rejected",
+        rejected(*(f"r{number:02}" for number in range(12))),
+        "warning pods-rejected node/node-a | 12 pods of namespace default failed there with UnexpectedAdmissionError,"
+        " having come while no device plugin was registered | kubectl -n default delete pod r00 r01 r02 r03 r04 r05"
+        " r06 r07 r08 r09 ...",
+    ),
+    (
+        "more than a GPU has",
+        twice(holds("a", 0, 10), holds("b", 0, 10)),
+        "error over-committed node/node-b | GPU 0 (GPU-0) has 15 GiB, and pods hold 5 GiB more | look who: kubectl"
+        " inspect gpushare -d node-b; delete one of them",
+    ),
+    (
+        "a GPU that is gone",
+        holds("a", "GPU-old", 10),
+        "error over-committed node/node-b | GPU GPU-old, which it does not have any more, has 0 GiB, and pods hold 10"
+        " GiB more | look who: kubectl inspect gpushare -d node-b; delete one of them",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "line"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_each_has_its_line(change: Change, line: str) -> None:
+    api = world.healthy()
+    change(api)
+
+    assert world.lines(api) == [line]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        waits(4.9),
+        bound("young", created=world.ago(minutes=2)),
+        bound("aliyun", annotations={names.ALIYUN_IDX: "1"}),
+        bound("done", phase="Succeeded"),
+        ending(bound("lost"), "lost"),
+        ending(rejected("r"), "r"),
+        holds("a", 0, 15),
+    ],
+)
+def test_what_is_as_it_should_be_is_not_found(change: Change) -> None:
+    api = world.healthy()
+    change(api)
+
+    assert world.lines(api) == []
+
+
+def test_compute_can_be_granted_twice_as_well() -> None:
+    api = world.healthy()
+    for name in "ab":
+        grant = make_grant(0, gib=1)
+        shares = type(grant)(container=grant.container, gpus=grant.gpus, memory_mib=1024, compute_percent=60)
+        held = make_allocation(name, shares, node="node-b")
+        world.seed(api, world.bound_pod(name, node="node-b", held_by=held))
+
+    assert world.lines(api) == [
+        "error over-committed node/node-b | pods hold 120 per cent of the compute of GPU GPU-0 | look who: kubectl"
+        " inspect gpushare -d node-b; delete one of them"
+    ]

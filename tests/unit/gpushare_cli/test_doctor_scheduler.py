@@ -1,0 +1,239 @@
+"""What is wrong with the scheduler of GPU pods, line by line."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare import names
+from tests.builders import make_pod
+from tests.unit.gpushare_cli import doctor_cluster as world
+from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
+
+Change = Callable[[DoctorKube], None]
+DEPLOYMENT = f"deployment/{NS}/gpushare-scheduler"
+CONFIG = f"configmap/{NS}/gpushare-scheduler"
+PODS = f"kubectl -n {NS} get pods -l app.kubernetes.io/name=gpushare-scheduler"
+LOGS = f"kubectl -n {NS} logs deploy/gpushare-scheduler"
+RESTART = f"kubectl -n {NS} rollout restart deployment/gpushare-scheduler"
+WRITE = (
+    "write what this prints into its key scheduler.yaml: gpushare scheduler-config --server-version 1.30; then:"
+    f" {RESTART}"
+)
+APPLY = "apply the overlay again: kubectl apply -k manifests/overlays/OVERLAY"
+
+
+def ready(count: int, *, waiting: int = 0) -> Change:
+    def change(api: DoctorKube) -> None:
+        world.edit(api, "Deployment", names.SCHEDULER, lambda each: each.update(status={"readyReplicas": count}))
+        for number in range(waiting):
+            pod = make_pod(name=f"w{number}")
+            pod["spec"]["schedulerName"] = names.SCHEDULER
+            pod["metadata"]["creationTimestamp"] = world.ago(minutes=1)
+            world.seed(api, pod)
+
+    return change
+
+
+def text(value: str) -> Change:
+    return lambda api: world.edit(
+        api, "ConfigMap", names.SCHEDULER, lambda each: each.update(data={"scheduler.yaml": value})
+    )
+
+
+def config(change: Callable[[Any], object]) -> Change:
+    def edit(item: Any) -> None:
+        value = yaml.safe_load(item["data"]["scheduler.yaml"])
+        change(value)
+        item["data"]["scheduler.yaml"] = yaml.safe_dump(value)
+
+    return lambda api: world.edit(api, "ConfigMap", names.SCHEDULER, edit)
+
+
+def extender(**fields: object) -> Change:
+    def change(value: Any) -> None:
+        ours = value["extenders"][0]
+        ours |= fields
+        for key in [key for key, field in fields.items() if field is None]:
+            del ours[key]
+
+    return config(change)
+
+
+def image(name: str) -> Change:
+    def change(item: Any) -> None:
+        item["spec"]["template"]["spec"]["containers"][0]["image"] = name
+
+    return lambda api: world.edit(api, "Deployment", names.SCHEDULER, change)
+
+
+ROWS: list[tuple[str, Change, str]] = [
+    (
+        "no Deployment",
+        lambda api: world.vanish(api, "Deployment", names.SCHEDULER),
+        f"error scheduler-running {DEPLOYMENT} | it is missing, so nobody schedules GPU pods | {APPLY}",
+    ),
+    (
+        "nobody is ready, and pods wait",
+        ready(0, waiting=3),
+        f"error scheduler-running {DEPLOYMENT} | 0 of 2 replicas are ready, so nobody schedules GPU pods; 3 GPU pods"
+        f" wait for it | {PODS}; {LOGS}",
+    ),
+    (
+        "one of two",
+        ready(1),
+        f"warning scheduler-running {DEPLOYMENT} | 1 of 2 replicas are ready | {PODS}; {LOGS}",
+    ),
+    (
+        "no Lease",
+        lambda api: world.vanish(api, "Lease", names.SCHEDULER),
+        f"error scheduler-leads lease/{NS}/gpushare-scheduler | there is no such Lease, so nobody schedules GPU pods"
+        f" | kubectl -n {NS} logs -l app.kubernetes.io/name=gpushare-scheduler --prefix",
+    ),
+    (
+        "no configuration",
+        lambda api: world.vanish(api, "ConfigMap", names.SCHEDULER),
+        f"error scheduler-config {CONFIG} | it is missing, and the scheduler does not start without it | {APPLY}",
+    ),
+    (
+        "another key",
+        lambda api: world.edit(api, "ConfigMap", names.SCHEDULER, lambda each: each.update(data={"config.yaml": "a"})),
+        f"error scheduler-config {CONFIG} | it has no key scheduler.yaml | {WRITE}",
+    ),
+    (
+        "no YAML",
+        text("a: [1\nb: 2"),
+        f"error scheduler-config {CONFIG} | scheduler.yaml: not YAML at line 2, column 2; check indentation and"
+        f" brackets | {WRITE}",
+    ),
+    (
+        "a text",
+        text("later"),
+        f"error scheduler-config {CONFIG} | scheduler.yaml: expected an object, found 'later' | {WRITE}",
+    ),
+    (
+        "two documents",
+        text("a: 1\n---\nb: 2\n"),
+        f"error scheduler-config {CONFIG} | scheduler.yaml: 2 documents, where kube-scheduler reads one | {WRITE}",
+    ),
+    (
+        "another profile",
+        config(lambda value: value.update(profiles=[{"schedulerName": "default-scheduler"}])),
+        f"error scheduler-config {CONFIG} | no profile has the schedulerName gpushare-scheduler that GPU pods have;"
+        f" there is default-scheduler | {WRITE}",
+    ),
+    (
+        "no profile",
+        config(lambda value: value.pop("profiles")),
+        f"error scheduler-config {CONFIG} | no profile has the schedulerName gpushare-scheduler that GPU pods have"
+        f" | {WRITE}",
+    ),
+    (
+        "no extender",
+        config(lambda value: value.pop("extenders")),
+        f"error scheduler-config {CONFIG} | no extender has the urlPrefix"
+        " http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler, so nobody asks the controller |"
+        f" {WRITE}",
+    ),
+    *(
+        (
+            f"no {verb}",
+            extender(**{f"{verb}Verb": None}),
+            f"error scheduler-config {CONFIG} | {verb}Verb of the extender is missing, not {verb} | {WRITE}",
+        )
+        for verb in ("filter", "prioritize", "preempt", "bind")
+    ),
+    (
+        "another verb",
+        extender(bindVerb="bindings"),
+        f"error scheduler-config {CONFIG} | bindVerb of the extender is bindings, not bind | {WRITE}",
+    ),
+    (
+        "whole nodes",
+        extender(nodeCacheCapable=None),
+        f"error scheduler-config {CONFIG} | nodeCacheCapable of the extender is not true, so that whole nodes would be"
+        f" sent for every pod | {WRITE}",
+    ),
+    (
+        "resources of an older version",
+        extender(managedResources=[{"name": "aliyun.com/gpu-mem"}]),
+        f"error scheduler-config {CONFIG} | managedResources of the extender lacks nano-gpu/gpu-percent: pods that ask"
+        f" for it get no GPU | {WRITE}",
+    ),
+    (
+        "an extender that may be away",
+        extender(ignorable=True),
+        f"error scheduler-config {CONFIG} | ignorable of the extender is true: without the controller, pods would be"
+        f" bound without GPUs | {WRITE}",
+    ),
+    (
+        "a part of the nodes",
+        config(lambda value: value.pop("percentageOfNodesToScore")),
+        f"warning scheduler-config {CONFIG} | percentageOfNodesToScore is None, not 100: in a large cluster it may stop"
+        f" looking before it comes to a node whose GPUs fit | {WRITE}",
+    ),
+    (
+        "a scheduler of another version",
+        image("registry.k8s.io/kube-scheduler:v1.27.4@sha256:0123"),
+        f"warning scheduler-version {DEPLOYMENT} | kube-scheduler 1.27 works for a server 1.30; they may be one minor"
+        " version apart | set newTag: v1.30.0 for registry.k8s.io/kube-scheduler in the overlay, and apply it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "line"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_each_has_its_line(change: Change, line: str) -> None:
+    api = world.healthy()
+    change(api)
+
+    assert world.lines(api) == [line]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        image("registry.example/kube-scheduler:v1.29.1"),
+        image("registry.example/kube-scheduler:ours"),
+        image("registry.example/kube-scheduler@sha256:0123"),
+        extender(managedResources=None),  # asked about every pod
+        extender(urlPrefix="http://10.96.0.7:12345/gpushare-scheduler/"),
+        extender(urlPrefix="http://10.96.0.7:12345/scheduler"),
+    ],
+)
+def test_what_works_as_well_is_not_found(change: Change) -> None:
+    api = world.healthy()
+    change(api)
+
+    assert world.lines(api) == []
+
+
+def test_whole_gpus_are_asked_about_where_they_are_served() -> None:
+    api = world.healthy()
+    world.edit(api, "ConfigMap", "gpushare-config", lambda each: each["data"].update(GPUSHARE_WHOLE_GPUS="true"))
+    [line] = [line for line in world.lines(api) if " scheduler-config " in line]
+
+    assert line == (
+        f"error scheduler-config {CONFIG} | managedResources of the extender lacks nvidia.com/gpu: pods that ask for"
+        " it get no GPU | write what this prints into its key scheduler.yaml: gpushare scheduler-config"
+        f" --server-version 1.30 --whole-gpus; then: {RESTART}"
+    )
+
+
+@pytest.mark.parametrize(("name", "shown"), [("", "default-scheduler"), ("volcano", "volcano")])
+def test_another_scheduler_is_pointed_at(name: str, shown: str) -> None:
+    api = world.healthy()
+    world.edit(api, "ConfigMap", "gpushare-config", lambda each: each["data"].update(GPUSHARE_SCHEDULER_NAME=name))
+    for kind in ("Deployment", "ConfigMap", "Lease"):
+        world.vanish(api, kind, names.SCHEDULER)
+    found = world.diagnosis(api)
+
+    assert list(world.formatted(found)) == [
+        f"ok scheduler-running configmap/{NS}/gpushare-config | GPU pods go to {shown}, whose configuration cannot be"
+        " read through the API server | compare its file with: gpushare scheduler-config --server-version 1.30"
+        f" --scheduler-name '{name}'"
+    ]
+    skipped = {result.check.id: result.skipped for result in found.results if result.skipped}
+    assert skipped == dict.fromkeys(
+        ("scheduler-leads", "scheduler-config", "scheduler-version"), "GPU pods go to another scheduler"
+    )

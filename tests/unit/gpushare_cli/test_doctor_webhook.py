@@ -1,0 +1,288 @@
+"""What is wrong with the webhook, line by line."""
+
+from collections.abc import Callable
+
+import pytest
+
+from gpushare import names
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
+from gpushare_cli.doctor import checks_webhook
+from gpushare_cli.doctor.web import Answer
+from tests.manifests import tree
+from tests.unit.gpushare_cli import doctor_cluster as world
+from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
+
+Change = Callable[[DoctorKube], None]
+APPLY = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
+LOGS = f"kubectl -n {NS} logs deploy/gpushare-webhook"
+PODS = f"kubectl -n {NS} get pods -l app.kubernetes.io/name=gpushare-webhook"
+MUTATING = "mutatingwebhookconfiguration/gpushare-webhook"
+VALIDATING = "validatingwebhookconfiguration/gpushare-webhook"
+RENEW = f"look for 'certificates not checked': {LOGS}"
+RIGHTS = f"get rights for services/proxy in {NS}, or look by kubectl -n {NS} port-forward"
+FORBIDDEN = kube.ForbiddenError('services "https:gpushare-webhook:443" is forbidden')
+
+
+def answer(path: str, said: Answer | kube.KubeError) -> Change:
+    def change(api: DoctorKube) -> None:
+        api.answers[names.WEBHOOK_SERVICE, path] = said
+
+    return change
+
+
+def days(value: str) -> Change:
+    return answer("metrics", Answer(status=200, text=f"# TYPE\n{checks_webhook.DAYS_LEFT} {value}\n"))
+
+
+def webhook(name: str, change: Callable[[JsonObject], object], kind: str = "Mutating") -> Change:
+    def edit(config: JsonObject) -> None:
+        for each in config["webhooks"]:
+            if each["name"] == name:
+                change(each)
+
+    return lambda api: world.edit(api, f"{kind}WebhookConfiguration", "gpushare-webhook", edit)
+
+
+def replicas(ready: int, addresses: int) -> Change:
+    def change(api: DoctorKube) -> None:
+        world.edit(api, "Deployment", "gpushare-webhook", lambda each: each.update(status={"readyReplicas": ready}))
+        subsets = [{"addresses": [{"ip": "10.0.0.1"}] * addresses}] if addresses else []
+        world.edit(api, "Endpoints", "gpushare-webhook", lambda each: each.update(subsets=subsets))
+
+    return change
+
+
+def refuse(error: kube.KubeError) -> Change:
+    def admit(pod: JsonObject) -> JsonObject:
+        raise error
+
+    return lambda api: setattr(api, "admit", admit)
+
+
+def remove(kind: str, name: str) -> Change:
+    return lambda api: world.vanish(api, kind, name)
+
+
+ROWS: list[tuple[str, Change, str]] = [
+    (
+        "no replica",
+        replicas(0, 0),
+        f"error webhook-running deployment/{NS}/gpushare-webhook | 0 of 2 replicas are ready and its Service has 0"
+        f" endpoints, so nobody answers the API server | {PODS}; {LOGS}",
+    ),
+    (
+        "one replica of two",
+        replicas(1, 1),
+        f"warning webhook-running deployment/{NS}/gpushare-webhook | 1 of 2 replicas are ready | {PODS}; {LOGS}",
+    ),
+    (
+        "a Service that selects nothing",
+        replicas(2, 0),
+        f"error webhook-running deployment/{NS}/gpushare-webhook | 2 of 2 replicas are ready and its Service has 0"
+        f" endpoints, so nobody answers the API server | {PODS}; {LOGS}",
+    ),
+    (
+        "no Deployment",
+        remove("Deployment", "gpushare-webhook"),
+        f"error webhook-running deployment/{NS}/gpushare-webhook | it is missing, so GPU pods are refused or come into"
+        f" being incomplete | {APPLY}",
+    ),
+    (
+        "another Service is called",
+        webhook("gpu.gpushare.dev", lambda each: each["clientConfig"]["service"].update(namespace="old")),
+        f"error webhook-configured {MUTATING} | gpu.gpushare.dev calls old/gpushare-webhook, not {NS}/gpushare-webhook"
+        f" | {APPLY}",
+    ),
+    (
+        "an empty caBundle",
+        webhook("binding.gpushare.dev", lambda each: each["clientConfig"].pop("caBundle"), "Validating"),
+        f"error webhook-ca {VALIDATING} | the caBundle of binding.gpushare.dev is empty, so the API server cannot call"
+        f" it | the webhook writes it at its next look; if it stays: kubectl -n {NS} rollout restart"
+        " deployment/gpushare-webhook, and let no other tool write it",
+    ),
+    (
+        "a caBundle that is no text of base64",
+        webhook("gpu.gpushare.dev", lambda each: each["clientConfig"].update(caBundle="!")),
+        f"error webhook-ca {MUTATING} | the caBundle of gpu.gpushare.dev is not base64, so the API server cannot call"
+        f" it | the webhook writes it at its next look; if it stays: kubectl -n {NS} rollout restart"
+        " deployment/gpushare-webhook, and let no other tool write it",
+    ),
+    (
+        "a caBundle of something else",
+        webhook("gpu.gpushare.dev", lambda each: each["clientConfig"].update(caBundle="Cg==")),
+        f"error webhook-ca {MUTATING} | the caBundle of gpu.gpushare.dev has no PEM certificate, so the API server"
+        f" cannot call it | the webhook writes it at its next look; if it stays: kubectl -n {NS} rollout restart"
+        " deployment/gpushare-webhook, and let no other tool write it",
+    ),
+    (
+        "a webhook that may be skipped and should not",
+        webhook("gpu.gpushare.dev", lambda each: each.update(failurePolicy="Ignore")),
+        f"warning webhook-policies {MUTATING} | gpu.gpushare.dev has failurePolicy Ignore; Fail is shipped for"
+        f" Kubernetes 1.30 | {APPLY}",
+    ),
+    (
+        "a webhook that stops the whole cluster",
+        webhook("gpu.gpushare.dev", lambda each: each.pop("matchConditions")),
+        f"error webhook-policies {MUTATING} | gpu.gpushare.dev has failurePolicy Fail and neither matchConditions nor"
+        " an objectSelector: while the webhook is away, no pod at all can be created (servers before 1.30 need their"
+        f" own overlay) | {APPLY}",
+    ),
+    (
+        "conditions of an older version",
+        webhook(
+            "gpu.gpushare.dev",
+            lambda each: each.update(matchConditions=[{"name": "x", "expression": "r in ['aliyun.com/gpu-mem']"}]),
+        ),
+        f"error webhook-policies {MUTATING} | the matchConditions of gpu.gpushare.dev do not name"
+        f" nano-gpu/gpu-percent, so pods that ask for it slip by | {APPLY}",
+    ),
+    (
+        "a webhook less",
+        lambda api: world.edit(
+            api, "ValidatingWebhookConfiguration", "gpushare-webhook", lambda config: config["webhooks"].pop()
+        ),
+        "warning webhook-policies webhook/gpushare-webhook | request.gpushare.dev is not configured, but is shipped"
+        f" for Kubernetes 1.30 | {APPLY}",
+    ),
+    (
+        "not ready",
+        answer("readyz", Answer(status=503, text="the certificate has expired\n")),
+        f"error webhook-answers service/{NS}/gpushare-webhook | it is not ready: the certificate has expired | {LOGS}",
+    ),
+    (
+        "not reached",
+        answer("readyz", kube.ServerFaultError("error trying to reach service: dial tcp 10.0.0.1:8443: i/o timeout")),
+        f"error webhook-answers service/{NS}/gpushare-webhook | the API server does not reach it: error trying to reach"
+        " service: dial tcp 10.0.0.1:8443: i/o timeout | let the control plane reach port 8443 of its pods: firewall,"
+        " security group or NetworkPolicy",
+    ),
+    (
+        "no right to look",
+        answer("readyz", FORBIDDEN),
+        f"warning webhook-answers service/{NS}/gpushare-webhook | not checked whether it answers: {FORBIDDEN} |"
+        f" {RIGHTS}",
+    ),
+    (
+        "no right to read its metrics",
+        answer("metrics", FORBIDDEN),
+        f"warning webhook-certificate secret/{NS}/gpushare-webhook-tls | not checked how long the certificate is good:"
+        f" {FORBIDDEN} | {RIGHTS}",
+    ),
+    (
+        "no page of metrics",
+        answer("metrics", Answer(status=404, text="Not Found")),
+        f"warning webhook-certificate secret/{NS}/gpushare-webhook-tls | not checked how long the certificate is good:"
+        " Not Found | try again",
+    ),
+    (
+        "few days",
+        days("6.5"),
+        f"warning webhook-certificate secret/{NS}/gpushare-webhook-tls | the webhook's certificate expires in 6.5 days"
+        f" and was not renewed | {RENEW}",
+    ),
+    (
+        "no days",
+        days("-2.0"),
+        f"error webhook-certificate secret/{NS}/gpushare-webhook-tls | the webhook's certificate expired 2.0 days ago"
+        f" | {RENEW}",
+    ),
+    (
+        "unknown days",
+        days("NaN"),
+        f"error webhook-certificate secret/{NS}/gpushare-webhook-tls | the webhook does not tell how long its"
+        f" certificate is good | {RENEW}",
+    ),
+    (
+        "the webhook is not called",
+        lambda api: setattr(api, "admit", lambda pod: pod),
+        "error webhook-admission pod/default/gpushare-doctor | a new GPU pod (dry run) comes back without the label"
+        " gpushare.dev/managed and without NVIDIA_VISIBLE_DEVICES from the annotation of its binding | the webhook was"
+        f" not called; the other findings may say why, else: {APPLY}",
+    ),
+    (
+        "the webhook cannot be called",
+        refuse(kube.ServerFaultError('Internal error occurred: failed calling webhook "gpu.gpushare.dev": x509')),
+        "error webhook-admission pod/default/gpushare-doctor | a new GPU pod (dry run) is refused: Internal error"
+        " occurred:"
+        f' failed calling webhook "gpu.gpushare.dev": x509 | {LOGS}',
+    ),
+    (
+        "the pod is refused",
+        refuse(kube.BadRequestError('admission webhook "gpu.gpushare.dev" denied the request')),
+        "error webhook-admission pod/default/gpushare-doctor | a new GPU pod (dry run) is refused: admission webhook"
+        f' "gpu.gpushare.dev" denied the request | {LOGS}',
+    ),
+    (
+        "no right to create pods",
+        refuse(kube.ForbiddenError('pods is forbidden: User "eve" cannot create resource "pods"')),
+        "warning webhook-admission pod/default/gpushare-doctor | not checked whether a new GPU pod is completed: pods"
+        " is"
+        ' forbidden: User "eve" cannot create resource "pods" | get rights to create pods there, or create a GPU pod'
+        " and"
+        " look at it",
+    ),
+    (
+        "no answer in time",
+        refuse(kube.UnreachableError("POST /api/v1/namespaces/default/pods: timed out")),
+        "warning webhook-admission pod/default/gpushare-doctor | not checked whether a new GPU pod is completed: POST"
+        " /api/v1/namespaces/default/pods: timed out | try again",
+    ),
+    (
+        "no policy",
+        remove("ValidatingAdmissionPolicy", "gpushare-isolation"),
+        "warning isolation-policy validatingadmissionpolicy/gpushare-isolation | it is missing: while the webhook is"
+        f" away, a pod with the RuntimeClass nvidia may see every GPU | {APPLY}",
+    ),
+    (
+        "a policy that binds nobody",
+        remove("ValidatingAdmissionPolicyBinding", "gpushare-isolation"),
+        "warning isolation-policy validatingadmissionpolicybinding/gpushare-isolation | it is missing: while the"
+        f" webhook is away, a pod with the RuntimeClass nvidia may see every GPU | {APPLY}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "line"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_each_has_its_line(change: Change, line: str) -> None:
+    api = world.healthy()
+    change(api)
+
+    assert world.lines(api) == [line]
+
+
+def test_without_configurations_no_policy_is_looked_for() -> None:
+    api = world.healthy()
+    world.vanish(api, "MutatingWebhookConfiguration", "gpushare-webhook")
+    world.vanish(api, "ValidatingWebhookConfiguration", "gpushare-webhook")
+    found = world.diagnosis(api)
+
+    assert list(world.formatted(found)) == [
+        f"error webhook-configured {kind} | it is missing, so no pod comes past the webhook | {APPLY}"
+        for kind in (MUTATING, VALIDATING)
+    ]
+    [policies] = [result for result in found.results if result.check.id == "webhook-policies"]
+    assert policies.skipped == "there are no webhooks"
+
+
+def test_the_files_for_new_servers_on_an_old_one_are_noticed() -> None:
+    """Servers before 1.27 drop matchConditions without a word."""
+    api = world.healthy("production", "v1.25.3")
+    for kind in ("Mutating", "Validating"):
+        for each in ("gpu", "isolation", "binding", "request"):
+            webhook(f"{each}.gpushare.dev", lambda found: found.pop("matchConditions"), kind)(api)
+
+    stops = [line for line in world.lines(api) if "no pod at all can be created" in line]
+    assert [line.split()[2] for line in stops] == [MUTATING, VALIDATING, VALIDATING]
+
+
+@pytest.mark.parametrize("directory", tree.SERVERS)
+def test_the_policies_that_are_expected_are_those_that_are_shipped(directory: str) -> None:
+    found = {
+        each["name"]: each["failurePolicy"]
+        for item in tree.objects(f"servers/{directory}")
+        if item["kind"].endswith("WebhookConfiguration")
+        for each in item["webhooks"]
+    }
+
+    assert checks_webhook.SHIPPED[directory == "1.30"] == found

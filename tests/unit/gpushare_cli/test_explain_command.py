@@ -1,0 +1,120 @@
+"""`gpushare explain` and `gpushare simulate` as a user calls them: arguments, errors, exit codes."""
+
+from pathlib import Path
+
+import pytest
+
+from gpushare.kube import api as kube
+from gpushare_cli import __main__ as cli
+from tests.builders import make_grant, make_inventory, make_node, make_pod
+from tests.fakes.kube import FakeKube
+from tests.unit.gpushare_cli.explaining import kube_of
+from tests.unit.gpushare_cli.podding import bound, mutated
+from tests.unit.gpushare_cli.simulating import T4S
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
+    """The cluster that the commands reach."""
+    found = kube_of([make_node(make_inventory(15)), bound("web", make_grant(0)), mutated(make_pod(namespace="ml"))])
+    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: found)
+    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("argv", "first"),
+    [
+        (["web"], "POD:        default/web"),
+        (["default/web"], "POD:        default/web"),
+        (["pod", "-n", "ml"], "POD:        ml/pod"),
+        (["ml/pod"], "POD:        ml/pod"),
+        (["ml/pod", "--namespace", "ml"], "POD:        ml/pod"),
+    ],
+)
+def test_a_pod_is_named_with_or_without_its_namespace(
+    argv: list[str], first: str, cluster: FakeKube, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", *argv]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == first
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["a/b/c"], "pod 'a/b/c': write its name, or NAMESPACE/NAME"),
+        (["/b"], "pod '/b': write its name, or NAMESPACE/NAME"),
+        (["a/"], "pod 'a/': write its name, or NAMESPACE/NAME"),
+        (["a/b", "-n", "c"], "pod 'a/b': --namespace c says another namespace"),
+    ],
+)
+def test_names_that_are_none_are_wrong_arguments(
+    argv: list[str], message: str, cluster: FakeKube, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", *argv]) == 2
+    assert capsys.readouterr() == ("", f"error: {message}\n")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["explain"], ["explain", "a", "-o", "yaml"], ["simulate", "--policy", "random"], ["simulate", "--nodes", "x"]],
+)
+def test_unknown_words_are_wrong_arguments(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(argv) == 2
+    assert capsys.readouterr().err.startswith("usage: ")
+
+
+@pytest.mark.parametrize("command", ["explain", "simulate"])
+def test_a_memory_unit_that_is_none_is_told_with_the_reason(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, "--memory-unit", "lots"]) == 2
+    assert capsys.readouterr().err.endswith(
+        "argument --memory-unit: memory unit 'lots': write GiB, MiB or a multiple such as 256MiB\n"
+    )
+
+
+def test_a_pod_that_is_not_there_is_told(cluster: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "nobody", "-n", "ml"]) == 1
+    assert capsys.readouterr() == ("", "error: there is no pod nobody in namespace ml\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (kube.UnreachableError("refused"), "cannot reach the API server: refused"),
+        (
+            kube.ForbiddenError("pods is forbidden"),
+            "not allowed: pods is forbidden; listing nodes and pods of all namespaces is needed",
+        ),
+    ],
+)
+def test_a_cluster_that_cannot_be_read_is_told(
+    error: kube.KubeError, message: str, cluster: FakeKube, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.fail_next(lambda call: call.path == "/api/v1/pods", error)
+
+    assert cli.main(["explain", "web"]) == 1
+    assert capsys.readouterr() == ("", f"error: {message}\n")
+
+
+def test_without_a_kubeconfig_there_is_nothing_to_explain(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+    assert cli.main(["explain", "web"]) == 1
+    assert capsys.readouterr().err.startswith("error: no cluster: neither --kubeconfig nor KUBECONFIG is given")
+
+
+def test_simulate_needs_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = tmp_path / "gpus.yaml"
+    profile.write_text(T4S, encoding="utf-8")
+
+    assert cli.main(["simulate", "--profile", str(profile), "--nodes", "2", "-o", "json"]) == 0
+    assert '"name": "node-2"' in capsys.readouterr().out
+
+
+def test_simulate_without_anything_to_simulate_is_a_wrong_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["simulate"]) == 2
+    assert capsys.readouterr() == ("", "error: nothing to simulate: give files with -f, or a cluster with --profile\n")

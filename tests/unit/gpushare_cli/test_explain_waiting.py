@@ -1,0 +1,291 @@
+"""Why a pod waits: the words, the numbers, and the exit code."""
+
+import pytest
+
+from gpushare import names
+from gpushare.units import MemoryUnit
+from tests.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
+from tests.unit.gpushare_cli.explaining import config_map, copy, explain
+from tests.unit.gpushare_cli.podding import bound, mutated
+from tests.unit.gpushare_cli.simulating import lines
+
+NODE_A, NODE_B = make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b"))
+HOLDERS = (bound("h0", make_grant(0, gib=12)), bound("h1", make_grant(1, gib=10)))
+
+
+def waiting(gpu_mem: object = 8, said: str = "", **spec: object) -> Json:
+    pod = mutated(make_pod(make_container(gpu_mem=gpu_mem)))
+    pod["spec"] |= spec
+    if said:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+        pod["status"]["conditions"] = [{"type": "Initialized", "status": "True"}, condition]
+    return pod
+
+
+def test_every_node_is_named_with_its_numbers_the_closest_first() -> None:
+    said = "0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem."
+    found = explain(waiting(20, said), NODE_A, NODE_B, make_node(name="cpu"), *HOLDERS)
+
+    assert (found.code, found.err) == (3, "")
+    assert found.out == lines(
+        "POD:        default/pod",
+        "STATE:      waits; it fits on no node",
+        "WHY:        needs 20 GiB on one GPU; free per GPU on node-b: 15 GiB (its largest GPU has 15 GiB in all);"
+        " free per GPU on node-a: 3, 5 GiB (its largest GPU has 15 GiB in all)",
+        "ASKS FOR:   main: 20 GiB on one GPU",
+        "POLICY:     binpack: the fullest GPU with room first (the cluster's default)",
+        "SCHEDULER:  gpushare-scheduler: 0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem.",
+        "",
+        "NODE    FITS  WHY",
+        "node-b  no    needs 20 GiB on one GPU; free per GPU on node-b: 15 GiB (its largest GPU has 15 GiB in all)",
+        "node-a  no    needs 20 GiB on one GPU; free per GPU on node-a: 3, 5 GiB (its largest GPU has 15 GiB in all)",
+        "cpu     no    cpu has no GPU inventory: no gpushare device plugin has reported GPUs there",
+    )
+
+
+def test_a_pod_that_fits_is_told_where_and_what_happens_next() -> None:
+    found = explain(waiting(8, "0/2 nodes are available"), NODE_A, NODE_B, *HOLDERS)
+
+    assert found.code == 0
+    assert found.out.splitlines()[1:3] == [
+        "STATE:      waits; it fits on node-b",
+        "WHY:        there is room on node-b as far as was looked at; the controller makes the scheduler try again"
+        " within seconds, unless something else keeps it away",
+    ]
+    assert found.out.splitlines()[-2:] == [
+        "node-b  yes   score 5 of 10",
+        "node-a  no    needs 8 GiB on one GPU; free per GPU on node-a: 3, 5 GiB",
+    ]
+
+
+def test_the_best_nodes_come_first_and_a_few_are_named() -> None:
+    nodes = [make_node(make_inventory(15, node=f"node-{name}")) for name in "abcde"]
+    found = explain(waiting(), *nodes, bound("holder", make_grant(0, gib=5), node="node-d"))
+
+    assert found.out.splitlines()[1] == "STATE:      waits; it fits on node-d, node-a, node-b and 2 more"
+    assert "the scheduler has not come to it yet" in found.out
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"unschedulable": True}, "cordoned (spec.unschedulable)"),
+        (
+            {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]},
+            "taint team=ml:NoSchedule is not tolerated",
+        ),
+    ],
+)
+def test_what_kubernetes_has_against_a_node_with_room_is_named(spec: Json, why: str) -> None:
+    node = copy(NODE_B)
+    node["spec"] = spec
+    found = explain(waiting(), NODE_A, node, *HOLDERS)
+
+    assert found.code == 3
+    assert found.out.splitlines()[2] == (
+        f"WHY:        node-b has room, but: {why}; needs 8 GiB on one GPU; free per GPU on node-a: 3, 5 GiB"
+    )
+
+
+def test_a_node_selector_that_no_node_has_is_named() -> None:
+    found = explain(waiting(nodeSelector={"gpu": "a100"}), NODE_B)
+
+    assert found.out.splitlines()[-1] == (
+        "node-b  no    node-b has room, but: spec.nodeSelector wants gpu=a100, the node has no such label"
+    )
+
+
+def test_the_sum_of_the_node_is_told_where_its_gpus_would_have_room() -> None:
+    node = copy(NODE_A)
+    node["status"]["allocatable"][names.GPU_MEM] = "15"
+    found = explain(waiting(), node, bound("holder", make_grant(1, gib=12)))
+
+    assert found.out.splitlines()[-1] == (
+        "node-a  no    node-a has room, but: Insufficient aliyun.com/gpu-mem: 8 asked for, 15 allocatable, 12"
+        " requested by pods there"
+    )
+
+
+def test_gpus_that_a_config_map_calls_unhealthy_do_not_count() -> None:
+    marked = config_map("unhealthy-gpu-node-b", "kube-system", {"gpus": "0"})
+    found = explain(waiting(), NODE_B, marked)
+
+    assert found.out.splitlines()[-1] == "node-b  no    node-b has no healthy GPU (GPU 0 is unhealthy)"
+
+
+def test_what_nobody_looked_at_is_a_note() -> None:
+    found = explain(waiting(topologySpreadConstraints=[{}], resourceClaims=[{}]), NODE_B)
+
+    assert found.err == "note: nobody looked at topology spread constraints, resource claims\n"
+
+
+@pytest.mark.parametrize("name", ["default-scheduler", "volcano"])
+def test_another_scheduler_is_a_note(name: str) -> None:
+    assert explain(waiting(schedulerName=name), NODE_B).err == (
+        f"note: its scheduler is {name}: only one that asks gpushare's extender gives it GPUs at once"
+        " (gpushare-scheduler does; gpushare doctor tells of others)\n"
+    )
+
+
+def test_a_pod_that_the_webhook_did_not_see_is_a_note() -> None:
+    pod = waiting()
+    del pod["spec"]["containers"][0]["env"]
+
+    assert explain(pod, NODE_B).err == (
+        "note: the webhook did not change it, so its containers would not see their GPUs; create it anew\n"
+    )
+
+
+def test_preemption_and_deletion_are_notes() -> None:
+    pod = waiting()
+    pod["status"]["nominatedNodeName"] = "node-a"
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+    assert explain(pod, NODE_B).err == (
+        "note: pods on node-a are being evicted to make room for it\nnote: it is being deleted\n"
+    )
+
+
+def test_gates_come_before_all_nodes() -> None:
+    found = explain(waiting(schedulingGates=[{"name": "quota"}]), NODE_B)
+
+    assert found.code == 3
+    assert found.out.splitlines()[1:3] == [
+        "STATE:      waits behind scheduling gates",
+        "WHY:        no scheduler looks at it before somebody removes its scheduling gates: quota",
+    ]
+
+
+def test_a_request_that_cannot_be_understood_is_told_with_the_fix() -> None:
+    found = explain(waiting("1.5"), NODE_B)
+
+    assert found.code == 3
+    assert found.out == lines(
+        "POD:        default/pod",
+        "STATE:      waits; what it asks for cannot be understood",
+        "WHY:        spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 1.5 is not whole; a share is a whole"
+        " number of units; mend that, delete the pod and create it again",
+        "SCHEDULER:  gpushare-scheduler",
+    )
+
+
+def test_all_that_a_pod_asks_for_is_listed() -> None:
+    pod = mutated(
+        make_pod(
+            make_container("main", resources={"limits": {names.GPU_MEM: 3, names.GPU_CORE: 20}}),
+            make_container("part", resources={"limits": {names.GPU_PERCENT: 30}}),
+            init=[make_container("first", 1)],
+            annotations={
+                names.ANNOTATION_MODEL: "T4",
+                names.ANNOTATION_SAME_GPU: "app=web",
+                names.ANNOTATION_OTHER_GPU: "app=batch",
+                names.ANNOTATION_POLICY: "spread",
+            },
+        )
+    )
+    found = explain(pod, NODE_B)
+
+    assert found.out.splitlines()[3:10] == [
+        "ASKS FOR:   first (init): 1 GiB on one GPU",
+        "            main: 3 GiB and 20% of compute on one GPU",
+        "            part: 30% of one GPU",
+        "            only GPUs with model T4",
+        "            only GPUs that a pod with app=web holds",
+        "            only GPUs that no pod with app=batch holds",
+        "POLICY:     spread: the emptiest GPU first (named by the pod)",
+    ]
+    assert found.out.splitlines()[-1] == (
+        "node-b  no    needs 1 GiB on one GPU (first) + 3 GiB and 20 % of compute on one GPU (main) + 30 % of one GPU"
+        " (part); free per GPU on node-b: without app=web"
+    )
+
+
+def test_the_first_of_a_group_may_start_it() -> None:
+    pod = waiting()
+    pod["metadata"] |= {"labels": {"app": "web"}, "annotations": {names.ANNOTATION_SAME_GPU: "app=web"}}
+
+    assert explain(pod, NODE_B).code == 0
+    member = bound("member", make_grant(0, gib=14), node="node-b", labels={"app": "web"})
+    assert explain(pod, NODE_A, NODE_B, member).code == 3
+
+
+def test_settings_of_the_installation_count() -> None:
+    settings = config_map(
+        "gpushare-config",
+        "gpushare-system",
+        {"GPUSHARE_MEMORY_UNIT": "MiB", "GPUSHARE_WHOLE_GPUS": "true", "GPUSHARE_GPU_POLICY": "spread"},
+    )
+    whole = make_pod(make_container(resources={"limits": {names.GPU: 2}}))
+    found = explain(whole, settings, NODE_A)
+
+    assert found.code == 3
+    assert found.out.splitlines()[3:5] == [
+        "ASKS FOR:   main: 2 whole GPUs",
+        "POLICY:     spread: the emptiest GPU first (the cluster's default)",
+    ]
+    assert found.out.splitlines()[-1] == (
+        "node-a  no    node-a counts aliyun.com/gpu-mem in GiB, the controller in MiB; give both the same memory unit"
+    )
+
+
+def test_a_setting_that_cannot_be_understood_is_an_error() -> None:
+    settings = config_map("gpushare-config", "gpushare-system", {"GPUSHARE_MEMORY_UNIT": "lots"})
+    found = explain(waiting(), NODE_B, settings)
+
+    assert (found.code, found.out) == (1, "")
+    assert found.err == (
+        "error: ConfigMap gpushare-config: GPUSHARE_MEMORY_UNIT is 'lots': memory unit 'lots': write GiB, MiB or a"
+        " multiple such as 256MiB\n"
+    )
+
+
+def test_the_unit_of_the_command_line_wins() -> None:
+    settings = config_map("gpushare-config", "gpushare-system", {"GPUSHARE_MEMORY_UNIT": "MiB"})
+
+    assert explain(waiting(), NODE_B, settings, unit=MemoryUnit(1024)).code == 0
+
+
+def test_json_has_the_same_facts() -> None:
+    found = explain(waiting(8, "full"), NODE_A, NODE_B, *HOLDERS, as_json=True)
+
+    assert found.value == {
+        "namespace": "default",
+        "name": "pod",
+        "uid": "uid-pod",
+        "phase": "Pending",
+        "state": "Waits",
+        "good": True,
+        "headline": "waits; it fits on node-b",
+        "summary": "there is room on node-b as far as was looked at; the controller makes the scheduler try again"
+        " within seconds, unless something else keeps it away",
+        "asks": ["main: 8 GiB on one GPU"],
+        "policy": "binpack: the fullest GPU with room first (the cluster's default)",
+        "node": None,
+        "scheduler": "gpushare-scheduler",
+        "schedulerMessage": "full",
+        "nodes": [
+            {
+                "node": "node-b",
+                "fits": True,
+                "gpusFit": True,
+                "score": 5,
+                "reason": None,
+                "message": None,
+                "blockers": [],
+            },
+            {
+                "node": "node-a",
+                "fits": False,
+                "gpusFit": False,
+                "score": None,
+                "reason": "InsufficientGpuMemory",
+                "message": "needs 8 GiB on one GPU; free per GPU on node-a: 3, 5 GiB",
+                "blockers": [],
+            },
+        ],
+        "containers": [],
+        "gpus": [],
+        "chosenBy": None,
+        "limitHeldBy": None,
+        "notes": [],
+    }

@@ -1,0 +1,203 @@
+"""What Kubernetes itself has against a node, in the words that users read."""
+
+from typing import Any
+
+import pytest
+
+from gpushare import names
+from gpushare_cli import nodefacts, schedulable
+from gpushare_cli.nodefacts import NodeFacts
+from tests.builders import Json, make_container, make_inventory, make_node, make_pod
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+TAINT = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}
+
+
+def facts(
+    *, labels: dict[str, str] | None = None, allocatable: dict[str, str] | None = None, **spec: object
+) -> NodeFacts:
+    node = make_node()
+    node["metadata"]["labels"] = labels or {}
+    node["spec"] = spec
+    node["status"]["allocatable"] = allocatable
+    return nodefacts.node_facts(node)
+
+
+def pod(**spec: object) -> Json:
+    found = make_pod()
+    found["spec"] |= spec
+    return found
+
+
+def affinity(*expressions: Any, fields: Any = ()) -> Json:
+    term = {"matchExpressions": list(expressions), "matchFields": list(fields)}
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term]}}}
+
+
+@pytest.mark.parametrize(
+    ("node", "spec", "expected"),
+    [
+        ({}, {}, []),
+        ({"unschedulable": True}, {}, ["cordoned (spec.unschedulable)"]),
+        ({"unschedulable": True}, {"tolerations": [{"operator": "Exists"}]}, []),
+        ({"unschedulable": True}, {"tolerations": [{"key": "node.kubernetes.io/unschedulable"}]}, []),
+        ({"taints": [TAINT]}, {}, ["taint dedicated=ml:NoSchedule is not tolerated"]),
+        ({"taints": [TAINT | {"effect": "NoExecute"}]}, {}, ["taint dedicated=ml:NoExecute is not tolerated"]),
+        ({"taints": [{"key": "a", "effect": "NoSchedule"}]}, {}, ["taint a:NoSchedule is not tolerated"]),
+        ({"taints": [TAINT | {"effect": "PreferNoSchedule"}]}, {}, []),
+        ({"taints": [TAINT]}, {"tolerations": [{"key": "dedicated", "value": "ml"}]}, []),
+        ({"taints": [TAINT]}, {"tolerations": [{"key": "dedicated", "operator": "Exists"}]}, []),
+        ({"taints": [TAINT]}, {"tolerations": [TAINT | {"effect": "NoSchedule"}]}, []),
+        (
+            {"taints": [TAINT]},
+            {"tolerations": [TAINT | {"effect": "NoExecute"}]},
+            ["taint dedicated=ml:NoSchedule is not tolerated"],
+        ),
+        (
+            {"taints": [TAINT]},
+            {"tolerations": [TAINT | {"value": "web"}]},
+            ["taint dedicated=ml:NoSchedule is not tolerated"],
+        ),
+        (
+            {"taints": [TAINT]},
+            {"tolerations": [TAINT | {"operator": "Lt"}]},
+            ["taint dedicated=ml:NoSchedule is not tolerated"],
+        ),
+        (
+            {"taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}], "unschedulable": True},
+            {},
+            ["cordoned (spec.unschedulable)"],
+        ),
+        ({}, {"nodeSelector": {"gpu": "t4"}}, ["spec.nodeSelector wants gpu=t4, the node has no such label"]),
+        (
+            {"labels": {"gpu": "a10"}},
+            {"nodeSelector": {"gpu": "t4"}},
+            ["spec.nodeSelector wants gpu=t4, the node has a10"],
+        ),
+        ({"labels": {"gpu": "t4"}}, {"nodeSelector": {"gpu": "t4"}}, []),
+        ({}, {"nodeSelector": {"kubernetes.io/hostname": "node-a"}}, []),
+        ({}, {"nodeName": "node-b"}, ["spec.nodeName is node-b"]),
+        ({"unschedulable": True, "taints": [TAINT]}, {"nodeName": "node-a", "nodeSelector": {"gpu": "t4"}}, []),
+    ],
+)
+def test_nodes_are_refused_as_by_the_scheduler(node: Json, spec: Json, expected: list[str]) -> None:
+    assert schedulable.misplaced(pod(**spec), facts(**node)) == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "fits"),
+    [
+        ({"key": "gpu", "operator": "In", "values": ["t4", "a10"]}, True),
+        ({"key": "gpu", "operator": "In", "values": ["a10"]}, False),
+        ({"key": "gpu", "operator": "NotIn", "values": ["a10"]}, True),
+        ({"key": "gpu", "operator": "NotIn", "values": ["t4"]}, False),
+        ({"key": "other", "operator": "NotIn", "values": ["t4"]}, True),
+        ({"key": "gpu", "operator": "Exists"}, True),
+        ({"key": "other", "operator": "Exists"}, False),
+        ({"key": "other", "operator": "DoesNotExist"}, True),
+        ({"key": "gpu", "operator": "DoesNotExist"}, False),
+        ({"key": "size", "operator": "Gt", "values": ["3"]}, True),
+        ({"key": "size", "operator": "Gt", "values": ["4"]}, False),
+        ({"key": "size", "operator": "Lt", "values": ["5"]}, True),
+        ({"key": "gpu", "operator": "Lt", "values": ["5"]}, False),
+        ({"key": "size", "operator": "Lt", "values": []}, False),
+        ({"key": "other", "operator": "Lt", "values": ["5"]}, False),
+        ({"key": "gpu", "operator": "Like", "values": ["t"]}, False),
+    ],
+)
+def test_required_node_affinity_is_looked_at(expression: Json, fits: bool) -> None:
+    found = schedulable.misplaced(pod(affinity=affinity(expression)), facts(labels={"gpu": "t4", "size": "4"}))
+
+    assert found == ([] if fits else ["no term of the required node affinity matches"])
+
+
+@pytest.mark.parametrize(("name", "fits"), [("node-a", True), ("node-b", False)])
+def test_node_affinity_by_name_is_that_of_daemon_sets(name: str, fits: bool) -> None:
+    wanted = affinity(fields=[{"key": "metadata.name", "operator": "In", "values": [name]}])
+
+    assert (schedulable.misplaced(pod(affinity=wanted), facts()) == []) is fits
+
+
+@pytest.mark.parametrize("required", [{}, {"nodeSelectorTerms": []}, {"nodeSelectorTerms": [{}]}])
+def test_an_empty_affinity_matches_no_node(required: Json) -> None:
+    wanted = {"nodeAffinity": {REQUIRED: required}}
+
+    assert schedulable.misplaced(pod(affinity=wanted), facts()) == ["no term of the required node affinity matches"]
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "requested", "expected"),
+    [
+        ({names.GPU_MEM: "30"}, 27, []),
+        (
+            {names.GPU_MEM: "30"},
+            28,
+            ["Insufficient aliyun.com/gpu-mem: 3 asked for, 30 allocatable, 28 requested by pods there"],
+        ),
+        (
+            {names.GPU_MEM: "30k", "cpu": "8"},
+            29_998,
+            ["Insufficient aliyun.com/gpu-mem: 3 asked for, 30000 allocatable, 29998 requested by pods there"],
+        ),
+        (
+            {"cpu": "8"},
+            0,
+            ["Insufficient aliyun.com/gpu-mem: 3 asked for, none allocatable, 0 requested by pods there"],
+        ),
+        (None, 0, []),
+    ],
+)
+def test_the_nodes_own_sum_counts(allocatable: dict[str, str] | None, requested: int, expected: list[str]) -> None:
+    node = facts(allocatable=allocatable)
+
+    assert schedulable.short(pod(), node, {names.GPU_MEM: requested}) == expected
+
+
+def test_requests_follow_the_formula_of_kubernetes() -> None:
+    init = [
+        make_container("first", 9),
+        make_container("sidecar", 2, restartPolicy="Always"),
+        make_container("second", 8),
+    ]
+    apps = [make_container("a", 3), make_container("b", 4)]
+
+    assert schedulable.requests(make_pod(*apps, init=init)) == {names.GPU_MEM: 10}
+    assert schedulable.requests(make_pod(*apps, init=init[:2])) == {names.GPU_MEM: 9}
+    assert schedulable.requests(make_pod(make_container())) == {}
+
+
+def test_a_manifest_of_the_per_gpu_form_counts_as_the_webhook_will_multiply_it() -> None:
+    annotations = {names.ANNOTATION_GPUS: "4"}
+
+    assert schedulable.requests(make_pod(make_container(gpu_mem=3), annotations=annotations)) == {names.GPU_MEM: 12}
+    annotations[names.ANNOTATION_TOTALS] = "true"
+    assert schedulable.requests(make_pod(make_container(gpu_mem=12), annotations=annotations)) == {names.GPU_MEM: 12}
+
+
+def test_what_nobody_looked_at_is_named() -> None:
+    container = make_container(gpu_mem=3, ports=[{"hostPort": 80}])
+    container["resources"]["requests"] = {"cpu": "1"}
+    found = make_pod(container)
+    found["spec"] |= {
+        "affinity": {"podAntiAffinity": {REQUIRED: []}},
+        "topologySpreadConstraints": [{}],
+        "volumes": [{"persistentVolumeClaim": {}}],
+        "resourceClaims": [{}],
+    }
+
+    assert schedulable.overlooked(found) == [
+        "CPU, memory and other resources",
+        "pod affinity",
+        "topology spread constraints",
+        "volumes",
+        "host ports",
+        "resource claims",
+    ]
+    assert schedulable.overlooked(make_pod()) == []
+
+
+def test_a_node_without_a_status_has_no_sum() -> None:
+    node = make_node(make_inventory(15))
+    del node["status"]
+
+    assert nodefacts.node_facts(node).allocatable is None

@@ -1,0 +1,305 @@
+"""What `gpushare simulate` says about input that it cannot read, to the letter."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import names
+from gpushare.errors import SettingsError
+from gpushare.units import MemoryUnit
+from gpushare_cli.commands import Streams
+from gpushare_cli.simulate import command
+from gpushare_cli.simulate.command import Wish
+from tests.builders import Json, make_container, make_inventory, make_node, make_pod
+from tests.unit.gpushare_cli.podding import bound
+from tests.unit.gpushare_cli.simulating import T4S, listed, manifest, simulate, workload
+
+NODE = make_node(make_inventory(15))
+LIMITS = "spec.containers[0].resources.limits"
+
+
+def changed(value: Json, **fields: Any) -> Json:
+    return {**value, **fields}
+
+
+def metadata(kind: str = "Pod", **fields: Any) -> Json:
+    spec = make_pod()["spec"] if kind == "Pod" else {}
+    return {"kind": kind, "metadata": fields, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "1.yaml: not YAML at line 2, column 1; check indentation and brackets"),
+        ("", "1.yaml: no object in it; expected manifests, or what kubectl get nodes,pods -A -o yaml prints"),
+        ("---\n---\n", "1.yaml: no object in it; expected manifests, or what kubectl get nodes,pods -A -o yaml prints"),
+        ("hello", "1.yaml: expected an object of Kubernetes, found a text"),
+        ("42", "1.yaml: expected an object of Kubernetes, found the number 42"),
+        ("true", "1.yaml: expected an object of Kubernetes, found true"),
+        ("- kind: Pod", "1.yaml: expected an object of Kubernetes, found a list"),
+        ("kind: Service\n---\n7", "1.yaml, document 2: expected an object of Kubernetes, found the number 7"),
+        ("metadata: {name: x}", "1.yaml: kind: missing; expected an object of Kubernetes"),
+        ("kind: 3", "1.yaml: kind: expected a text, found the number 3"),
+        ("kind: ''", "1.yaml: kind: expected a text, found an empty text"),
+        (T4S, "1.yaml: this looks like a profile of GPUs; give it with --profile"),
+        ("kind: List", "1.yaml: items: expected a list, found nothing"),
+        ("{kind: PodList, items: {}}", "1.yaml: items: expected a list, found an object"),
+        ("{kind: List, items: [x]}", "1.yaml, items[0]: expected an object of Kubernetes, found a text"),
+        ("{kind: List, items: [{}]}", "1.yaml, items[0]: kind: missing; expected an object of Kubernetes"),
+        ("{kind: Pod}", "1.yaml: Pod: metadata.name: missing"),
+        ("{kind: Pod, metadata: 3}", "1.yaml: Pod: Pod.metadata: expected an object, found 3"),
+        ("{kind: Pod, metadata: {name: [a]}}", "1.yaml: Pod: metadata.name: expected a text, found ['a']"),
+        ("{kind: NodeList, items: [{metadata: {}}]}", "1.yaml, items[0]: Node: metadata.name: missing"),
+        (
+            "{kind: Pod, metadata: {name: p, annotations: {gpushare.dev/gpus: 2}}}",
+            "1.yaml: Pod: metadata.annotations[gpushare.dev/gpus]: expected a text, found the number 2;"
+            " put it in quotes",
+        ),
+        (
+            "{kind: Pod, metadata: {name: p, labels: {on-call: yes}}}",
+            "1.yaml: Pod: metadata.labels[on-call]: expected a text, found true; put it in quotes",
+        ),
+        ("{kind: Pod, metadata: {name: p}}", "1.yaml: Pod default/p: spec.containers: missing"),
+        (
+            "{kind: Pod, metadata: {name: p}, spec: {containers: {}}}",
+            "1.yaml: Pod default/p: spec.containers: expected a list, found {}",
+        ),
+        ("{kind: Pod, metadata: {name: p, uid: 7}}", "1.yaml: Pod default/p: metadata.uid: expected a text, found 7"),
+    ],
+)
+def test_texts_that_are_no_objects(tmp_path: Path, text: str, message: str) -> None:
+    found = simulate(tmp_path, text, NODE)
+
+    assert (found.code, found.out, found.err) == (1, "", f"error: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            workload("Deployment", "web", replicas=-1),
+            "Deployment default/web: spec.replicas: expected a whole number, 0 or more, found -1",
+        ),
+        (
+            workload("ReplicaSet", "web", replicas="3"),
+            "ReplicaSet default/web: spec.replicas: expected a whole number, 0 or more, found '3'",
+        ),
+        (
+            workload("StatefulSet", "web", replicas=True),
+            "StatefulSet default/web: spec.replicas: expected a whole number, 0 or more, found True",
+        ),
+        (
+            workload("Deployment", "web", replicas=10**12),
+            "Deployment default/web: 1000000000000 pods; at most 10000 can be simulated together; ask for fewer",
+        ),
+        (
+            workload("Job", "j", parallelism=1.5),
+            "Job default/j: spec.parallelism: expected a whole number, 0 or more, found 1.5",
+        ),
+        (
+            workload("Job", "j", completions=-2),
+            "Job default/j: spec.completions: expected a whole number, 0 or more, found -2",
+        ),
+        (
+            {"kind": "CronJob", "metadata": {"name": "c"}, "spec": {"jobTemplate": {"spec": {"completions": "all"}}}},
+            "CronJob default/c: spec.jobTemplate.spec.completions: expected a whole number, 0 or more, found 'all'",
+        ),
+        (
+            {"kind": "CronJob", "metadata": {"name": "c"}},
+            "CronJob default/c: spec.jobTemplate.spec.template.spec.containers: missing",
+        ),
+        (workload("Deployment", "web", template={}), "Deployment default/web: spec.template.spec.containers: missing"),
+        (workload("DaemonSet", "d", template={}), "DaemonSet default/d: spec.template.spec.containers: missing"),
+        (
+            workload("DaemonSet", "d", template={"spec": "x"}),
+            "DaemonSet default/d: spec.template.spec: expected an object, found 'x'",
+        ),
+        (
+            workload("StatefulSet", "s", ordinals={"start": -1}),
+            "StatefulSet default/s: spec.ordinals.start: expected a whole number, 0 or more, found -1",
+        ),
+        (
+            workload("Deployment", "web", template={"metadata": {"labels": {"v": 1}}, "spec": {"containers": [{}]}}),
+            "Deployment default/web: spec.template.metadata.labels[v]: expected a text, found the number 1;"
+            " put it in quotes",
+        ),
+        (
+            {"kind": "Deployment", "metadata": {"name": "web"}, "spec": []},
+            "Deployment default/web: Deployment.spec: expected an object, found []",
+        ),
+        (
+            manifest(make_pod({"resources": {"limits": {names.GPU_MEM: 3}}})),
+            "Pod default/pod: spec.containers[0].name: missing",
+        ),
+        (
+            manifest(make_pod(make_container(resources={"limits": 3}))),
+            "Pod default/pod: container.resources.limits: expected an object, found 3",
+        ),
+        (changed(NODE, spec={"taints": [{}]}), "Node node-a: spec.taints[0].key: missing"),
+        (changed(NODE, spec=[]), "Node node-a: node.spec: expected an object, found []"),
+        (changed(NODE, status={"allocatable": 3}), "Node node-a: status.allocatable: expected an object, found 3"),
+        (
+            {"kind": "ConfigMap", "metadata": {"name": "unhealthy-gpu-a", "namespace": "kube-system"}, "data": 3},
+            "ConfigMap unhealthy-gpu-a.data: expected an object, found 3",
+        ),
+    ],
+)
+def test_objects_that_cannot_be_used(tmp_path: Path, value: Json, message: str) -> None:
+    others = [] if value["kind"] == "Node" else [NODE]
+    found = simulate(tmp_path, value, *others)
+
+    where = "" if value["kind"] == "ConfigMap" else "1.yaml: "
+    assert (found.code, found.out, found.err) == (1, "", f"error: {where}{message}\n")
+
+
+@pytest.mark.parametrize(
+    ("objects", "message"),
+    [
+        ([NODE, NODE], "2.yaml: Node node-a is there already (1.yaml); rename or remove one"),
+        (
+            [listed(NODE, make_node(name="b"), NODE)],
+            "1.yaml, items[2]: Node node-a is there already (1.yaml, items[0]); rename or remove one",
+        ),
+        (
+            [NODE, make_pod(), manifest(make_pod())],
+            "3.yaml: Pod default/pod is there already (2.yaml); rename or remove one",
+        ),
+        (
+            [NODE, workload("Job", "a"), workload("Job", "a")],
+            "3.yaml: Job default/a is there already (2.yaml); rename or remove one",
+        ),
+        (
+            [NODE, make_pod(), changed(make_pod(), metadata={"name": "other", "uid": "uid-pod"})],
+            "3.yaml: Pod default/other: metadata.uid: that of Pod default/pod, too; remove it",
+        ),
+        (
+            [make_pod()],
+            "no node in the input; add what kubectl get nodes,pods -A -o yaml prints, or give --profile",
+        ),
+        (
+            [NODE, workload("Deployment", "a", replicas=9_999), workload("Deployment", "b", replicas=2)],
+            "3.yaml: Deployment default/b: 2 pods; at most 10000 can be simulated together; ask for fewer",
+        ),
+    ],
+)
+def test_objects_that_do_not_go_together(tmp_path: Path, objects: list[Json], message: str) -> None:
+    found = simulate(tmp_path, *objects)
+
+    assert (found.code, found.out, found.err) == (1, "", f"error: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("profile", "message"),
+    [
+        ("3", "expected faults, gpus, nodes, seed, found 3"),
+        ("{}", "gpus: expected a list, found None"),
+        ("{gpus: []}", "gpus: 0 GPUs; a node has 1 to 64"),
+        ("{gpus: [{model: T4, memoryMiB: 1, count: 65}]}", "gpus: 65 GPUs; a node has 1 to 64"),
+        ("{gpus: [{memoryMiB: 1}]}", "gpus[0].model: expected a name such as Tesla T4, found None"),
+        (
+            "{gpus: [{model: T4, memoryMiB: 16GiB}]}",
+            "gpus[0].memoryMiB: expected a whole number, 1 or more, found '16GiB'",
+        ),
+        (
+            "{gpus: [{model: T4, memory: 1}]}",
+            "gpus[0]: unknown field 'memory'; known are count, memoryMiB, model, numa, uuid",
+        ),
+        ("{nodes: [a]}", "nodes: expected names of nodes, each with gpus, found ['a']"),
+        ("kind: Pod", "unknown field 'kind'; known are faults, gpus, nodes, seed"),
+        ("a: [", "not YAML at line 2, column 1; check indentation and brackets"),
+        (
+            json.dumps({"kind": "ConfigMap", "data": {"profile.yaml": "gpus: 3"}}),
+            "gpus: expected a list, found 3",
+        ),
+    ],
+)
+def test_profiles_that_cannot_be_used(tmp_path: Path, profile: str, message: str) -> None:
+    found = simulate(tmp_path, profile=profile)
+
+    assert (found.code, found.out, found.err) == (1, "", f"error: profile.yaml: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ({}, "nothing to simulate: give files with -f, or a cluster with --profile"),
+        ({"nodes": 3}, "nothing to simulate: give files with -f, or a cluster with --profile"),
+        ({"profile": T4S, "nodes": 0}, "--nodes 0: write at least 1"),
+        ({"profile": T4S, "nodes": 5001}, "--nodes 5001: at most 5000 nodes can be made up"),
+        (
+            {
+                "profile": "nodes: {a: {gpus: [{model: T, memoryMiB: 1}]}, b: {gpus: [{model: T, memoryMiB: 1}]}}",
+                "nodes": 1,
+            },
+            "--nodes 1: the profile names 2 nodes: a, b",
+        ),
+    ],
+)
+def test_arguments_that_do_not_go_together(tmp_path: Path, wish: Json, message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        simulate(tmp_path, **wish)
+
+    assert str(caught.value) == message
+
+
+def test_a_number_of_nodes_needs_a_profile(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"^--nodes 2: needs --profile, which says what GPUs they have$"):
+        simulate(tmp_path, NODE, nodes=2)
+
+
+def test_the_standard_input_is_read_once(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"^- stands for the standard input, which can be read only once$"):
+        simulate(tmp_path, "-", "-")
+
+
+def test_nodes_in_different_units_need_the_clusters(tmp_path: Path) -> None:
+    nodes = listed(NODE, make_node(make_inventory(15, node="node-b", unit=MemoryUnit(1))))
+    with pytest.raises(SettingsError) as caught:
+        simulate(tmp_path, nodes)
+
+    assert str(caught.value) == (
+        "--memory-unit: needed, because nodes count in different ones: node-a in GiB and node-b in MiB"
+    )
+    found = simulate(tmp_path, nodes, manifest(make_pod(make_container(gpu_mem=20))), unit=MemoryUnit(1024))
+    assert "node-b counts aliyun.com/gpu-mem in MiB, the controller in GiB; give both the same memory unit" in found.out
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xff")
+    (tmp_path / "folder").mkdir()
+    for name, problem in [
+        ("latin.yaml", "no text (byte 3 is not UTF-8)"),
+        ("folder", "Is a directory"),
+        ("nothing", "No such file or directory"),
+    ]:
+        out, err = io.StringIO(), io.StringIO()
+        path = str(tmp_path / name)
+
+        assert command.run(Wish(files=(path,)), Streams(out=out, err=err), io.StringIO()) == 1
+        assert (out.getvalue(), err.getvalue()) == ("", f"error: {path}: {problem}\n")
+
+
+@pytest.mark.parametrize("inventory", ["", "{}", "[1]", '{"version":1,"unitMiB":0,"gpus":[]}', "x"])
+def test_an_unreadable_inventory_takes_no_pods_and_is_noted(tmp_path: Path, inventory: str) -> None:
+    node = make_node(name="node-x")
+    node["metadata"]["annotations"] = {names.ANNOTATION_INVENTORY: inventory}
+    found = simulate(tmp_path, node, manifest(make_pod()))
+
+    assert found.code == 3
+    assert found.err.startswith(
+        "note: node node-x: takes no new pods: annotation gpushare.dev/inventory of node node-x: "
+    )
+    assert "waits: node-x has an inventory that cannot be read: " in found.out
+
+
+def test_an_unreadable_allocation_keeps_new_pods_away(tmp_path: Path) -> None:
+    holder = bound("holder")
+    holder["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: "{}"}
+    holder["spec"]["containers"] = [make_container(gpu_mem=3)]
+    found = simulate(tmp_path, NODE, holder, manifest(make_pod(namespace="ml")))
+
+    assert found.code == 3
+    assert "node-a takes no new pods, because what default/holder holds there cannot be read: annotation" in found.out

@@ -1,0 +1,394 @@
+"""Which pods are placed, under which names, and in which order."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import names
+from tests.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
+from tests.unit.gpushare_cli.podding import bound, mutated
+from tests.unit.gpushare_cli.simulating import T4S, Result, listed, manifest, simulate, where, workload
+
+NODES = listed(make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b")))
+
+
+def pods(result: Result) -> list[str]:
+    return [pod["name"] for pod in result.value["pods"]]
+
+
+def owned(name: str, kind: str, owner: str) -> Json:
+    pod = make_pod(name=name)
+    pod["metadata"]["ownerReferences"] = [{"kind": kind, "name": owner, "uid": "u", "controller": True}]
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (workload("Deployment", "web"), ["web-xmqgn7dpw9-m9tsm"]),
+        (workload("Deployment", "web", replicas=2), ["web-xmqgn7dpw9-m9tsm", "web-xmqgn7dpw9-kmtzf"]),
+        (workload("Deployment", "web", replicas=0), []),
+        (workload("ReplicaSet", "web"), ["web-nfbzk"]),
+        (workload("ReplicationController", "web"), ["web-76tv4"]),
+        (workload("StatefulSet", "web", replicas=2), ["web-0", "web-1"]),
+        (workload("StatefulSet", "web", replicas=2, ordinals={"start": 5}), ["web-5", "web-6"]),
+        (workload("DaemonSet", "web"), ["web-4d5cx", "web-f974g"]),
+        (workload("Job", "web"), ["web-h27xg"]),
+        (workload("Job", "web", parallelism=2), ["web-h27xg", "web-z9shv"]),
+        (workload("Job", "web", completions=2), ["web-h27xg"]),
+        (workload("Job", "web", parallelism=9, completions=2), ["web-h27xg", "web-z9shv"]),
+        (workload("Job", "web", parallelism=2, completionMode="Indexed"), ["web-0-h27xg", "web-1-z9shv"]),
+        (workload("Job", "web", suspend=True), []),
+        (
+            {"kind": "CronJob", "metadata": {"name": "web"}, "spec": {"jobTemplate": workload("Job", "x")}},
+            ["web-1-6bc29"],
+        ),
+        ({**manifest(make_pod()), "metadata": {"generateName": "web-"}}, ["web-"]),
+    ],
+)
+def test_workloads_make_pods_with_names_as_kubernetes_gives_them(
+    tmp_path: Path, value: Json, expected: list[str]
+) -> None:
+    found = pods(simulate(tmp_path, NODES, value, as_json=True))
+
+    if "generateName" in value["metadata"]:  # its letters depend on the file
+        assert [name[:-5] for name in found] == expected
+    else:
+        assert found == expected
+    assert pods(simulate(tmp_path, NODES, value, as_json=True)) == found
+
+
+@pytest.mark.parametrize(
+    ("value", "note"),
+    [
+        (workload("Job", "web", completions=5), "Job default/web: 1 of its 5 pods run at a time"),
+        (workload("Job", "web", suspend=True), "Job default/web: is suspended, so it makes no pods"),
+        (
+            workload(
+                "DaemonSet", "web", template={"spec": {"nodeSelector": {"a": "b"}, "containers": [{"name": "c"}]}}
+            ),
+            "DaemonSet default/web: matches no node, so it makes no pods",
+        ),
+        (
+            workload("Job", "web", template={"spec": {"containers": [{"name": "c"}]}}),
+            "left out: 1 new pod that asks for no GPU",
+        ),
+        (
+            workload("Deployment", "web", replicas=2, template={"spec": {"containers": [{"name": "c"}]}}),
+            "left out: 2 new pods that ask for no GPU",
+        ),
+        ({"kind": "Service", "metadata": {}}, "not looked at: 1 Service"),
+        (listed({"kind": "B"}, {"kind": "A"}, {"kind": "B"}), "not looked at: 1 A, 2 B"),
+    ],
+)
+def test_what_is_left_out_is_noted(tmp_path: Path, value: Json, note: str) -> None:
+    assert simulate(tmp_path, NODES, value).err == f"note: {note}\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "owner"),
+    [
+        (workload("StatefulSet", "web", replicas=3), ("StatefulSet", "web")),
+        (workload("Deployment", "web", replicas=3), ("ReplicaSet", "web-5d4f8")),
+        (
+            {"kind": "CronJob", "metadata": {"name": "web"}, "spec": {"jobTemplate": workload("Job", "x")}},
+            ("Job", "web-28000"),
+        ),
+    ],
+)
+def test_a_workload_whose_pods_are_in_the_list_makes_no_others(
+    tmp_path: Path, value: Json, owner: tuple[str, str]
+) -> None:
+    found = simulate(
+        tmp_path, NODES, value, owned("web-x", *owner), make_pod(namespace="ml", name="other"), as_json=True
+    )
+
+    assert pods(found) == ["web-x", "other"]
+    assert found.value["notes"][0] == f"{value['kind']} default/web: its 1 pods are in the input, so no others are made"
+
+
+def test_a_daemon_set_reaches_every_node_that_it_tolerates(tmp_path: Path) -> None:
+    cordoned = make_node(make_inventory(15))
+    cordoned["spec"] = {"unschedulable": True}
+    tainted = make_node(make_inventory(15, node="node-b"))
+    tainted["spec"] = {"taints": [{"key": "a", "effect": "NoSchedule"}]}
+    found = simulate(tmp_path, listed(cordoned, tainted), workload("DaemonSet", "web"), as_json=True)
+
+    assert [(pod["name"][:4], pod["node"], pod["outcome"]) for pod in found.value["pods"]] == [
+        ("web-", "node-a", "Placed")
+    ]
+
+
+def test_waiting_pods_are_placed_by_priority_and_then_by_age(tmp_path: Path) -> None:
+    def waiting(name: str, created: str, priority: int | None = None) -> Json:
+        pod = make_pod(name=name)
+        pod["metadata"]["creationTimestamp"] = created
+        pod["spec"]["priority"] = priority
+        return pod
+
+    found = simulate(
+        tmp_path,
+        NODES,
+        manifest(make_pod(name="new")),
+        waiting("late", "2026-01-01T00:00:02Z"),
+        waiting("early", "2026-01-01T00:00:01Z"),
+        waiting("urgent", "2026-01-01T00:00:09Z", 100),
+        as_json=True,
+    )
+
+    assert pods(found) == ["urgent", "early", "late", "new"]
+
+
+def test_pods_that_are_ending_or_have_ended_get_nothing_new(tmp_path: Path) -> None:
+    leaving = make_pod(name="leaving")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    done = make_pod(name="done", phase="Failed")
+    held = bound("held", make_grant(0, gib=9), phase="Succeeded")
+    found = simulate(tmp_path, NODES, leaving, done, held, as_json=True)
+
+    assert (pods(found), found.value["summary"]["usedMiB"]) == ([], 0)
+
+
+def test_a_pod_on_a_node_without_gpus_gets_them_there_before_all_others(tmp_path: Path) -> None:
+    late = mutated(make_pod(make_container(gpu_mem=10), name="late", node="node-b"))
+    foreign = make_pod(make_container(gpu_mem=1), name="foreign", node="node-b", namespace="ml")
+    found = simulate(tmp_path, NODES, make_pod(make_container(gpu_mem=10), name="first"), late, foreign, as_json=True)
+
+    assert where(found) == [("late", "node-b", [[0]]), ("foreign", None, []), ("first", "node-a", [[0]])]
+    assert found.value["pods"][1]["message"] == (
+        "was created past the webhook, so its containers would not see the GPU; delete it and create it anew"
+    )
+
+
+def test_scheduling_gates_hold_a_pod_back(tmp_path: Path) -> None:
+    gated = manifest(make_pod())
+    gated["spec"]["schedulingGates"] = [{"name": "quota"}, {"name": "team"}]
+    found = simulate(tmp_path, NODES, gated, as_json=True)
+
+    assert found.code == 3
+    assert found.value["pods"][0]["message"] == "waits behind scheduling gates: quota, team"
+
+
+@pytest.mark.parametrize(("name", "outcome"), [("node-b", "Placed"), ("node-z", "Waits")])
+def test_a_preset_node_is_the_only_one(tmp_path: Path, name: str, outcome: str) -> None:
+    found = simulate(tmp_path, NODES, manifest(make_pod(node=name)), as_json=True)
+    (pod,) = found.value["pods"]
+
+    assert (pod["outcome"], pod["node"]) == (outcome, name if outcome == "Placed" else None)
+    if outcome == "Waits":
+        assert pod["message"] == "there is no node node-z in the input"
+
+
+def test_pods_follow_their_group_from_node_to_node(tmp_path: Path) -> None:
+    near: Any = {"annotations": {names.ANNOTATION_SAME_GPU: "app=web"}, "labels": {"app": "web"}}
+    first, second = (manifest(make_pod(make_container(gpu_mem=5), name=name, **near)) for name in ("one", "two"))
+    apart = manifest(make_pod(name="apart", annotations={names.ANNOTATION_OTHER_GPU: "app"}))
+    found = simulate(tmp_path, NODES, first, second, apart, as_json=True)
+
+    nodes = {pod["name"]: (pod["node"], pod["containers"][0]["gpus"][0]["index"]) for pod in found.value["pods"]}
+    assert nodes["one"] == nodes["two"]
+    assert nodes["apart"] != nodes["one"]
+
+
+def test_gpus_that_a_config_map_calls_unhealthy_take_nothing(tmp_path: Path) -> None:
+    config = {"metadata": {"name": "unhealthy-gpu-node-a", "namespace": "kube-system"}, "data": {"gpus": "0"}}
+    found = simulate(tmp_path, NODES, {"kind": "ConfigMap", **config}, workload("StatefulSet", "web"), as_json=True)
+
+    assert where(found) == [("web-0", "node-b", [[0]])]
+
+
+def test_kubernetes_sum_of_a_node_counts_beside_its_gpus(tmp_path: Path) -> None:
+    node = make_node(make_inventory(15, 15))
+    node["status"]["allocatable"][names.GPU_MEM] = "15"  # one of its GPUs is ill for the kubelet
+    holder = bound("holder", make_grant(1, gib=14))
+    found = simulate(tmp_path, listed(node), holder, manifest(make_pod(namespace="ml")))
+
+    assert found.out.splitlines()[1].endswith(
+        "waits: node-a has room, but: Insufficient aliyun.com/gpu-mem: 3 asked for, 15 allocatable, 14 requested by"
+        " pods there"
+    )
+
+
+def test_pods_on_unknown_nodes_are_told(tmp_path: Path) -> None:
+    away = [bound(name, make_grant(0), node=f"node-{name}", namespace="ml") for name in "yx"]
+    found = simulate(tmp_path, *away, make_pod(), profile=T4S)
+
+    assert found.err == "note: 2 GPU pods are not counted, on nodes that are not in the input: node-x, node-y\n"
+
+
+def test_an_exported_pod_without_its_uid_holds_what_it_holds(tmp_path: Path) -> None:
+    pod = manifest(bound("holder", make_grant(0, gib=9)))
+    found = simulate(tmp_path, NODES, pod, as_json=True)
+
+    assert (pods(found), found.value["summary"]["usedMiB"]) == ([], 9 * 1024)
+
+
+def test_pods_that_ask_for_whole_gpus_are_ours_only_if_told(tmp_path: Path) -> None:
+    whole = manifest(make_pod(make_container(resources={"limits": {names.GPU: "1"}})))
+
+    assert pods(simulate(tmp_path, NODES, whole, as_json=True)) == []
+    assert where(simulate(tmp_path, whole, profile=T4S, whole_gpus=True, as_json=True)) == [("pod", "node-1", [[0]])]
+
+
+def test_identical_replicas_that_wait_get_one_search(tmp_path: Path) -> None:
+    found = simulate(tmp_path, workload("ReplicaSet", "web", replicas=10_000), profile=T4S, nodes=3, as_json=True)
+
+    assert found.value["summary"] == {
+        "pods": 10_000,
+        "placed": 30,
+        "totalMiB": 92_160,
+        "usedMiB": 92_160,
+        "usedPercent": 100,
+    }
+
+
+def test_made_up_nodes_join_those_of_a_list(tmp_path: Path) -> None:
+    existing: Any = listed(make_node(make_inventory(2, node="node-1")))
+    profile = T4S + "nodes: {node-0: {gpus: [{model: A100, memoryMiB: 40960}]}}\n"
+    found = simulate(tmp_path, existing, manifest(make_pod(make_container(gpu_mem=30))), profile=profile, as_json=True)
+
+    assert [node["name"] for node in found.value["nodes"]] == ["node-0", "node-1", "node-2"]
+    assert where(found) == [("pod", "node-0", [[0]])]
+
+
+def test_a_profile_may_be_the_config_map_of_the_device_plugin(tmp_path: Path) -> None:
+    path = Path(__file__).parents[3] / "manifests/gpus/simulated/profile.yaml"
+    found = simulate(tmp_path, profile=path.read_text(encoding="utf-8"), nodes=12, as_json=True)
+
+    assert [node["name"] for node in found.value["nodes"]][:2] == ["node-01", "node-02"]
+    assert found.value["summary"]["totalMiB"] == 12 * 4 * 15360
+
+
+def test_a_pod_counted_by_its_other_annotations_is_noted(tmp_path: Path) -> None:
+    holder = bound("holder", make_grant(0, gib=9), namespace="ml")
+    holder["metadata"]["annotations"] |= {
+        names.ANNOTATION_ALLOCATION: '{"version":9,"minReader":9}',
+        f"{names.PREFIX_DEVICES}main": "GPU-0",
+        f"{names.PREFIX_MEMORY}main": "9216",
+    }
+    found = simulate(tmp_path, NODES, holder, make_pod(), as_json=True)
+
+    assert found.value["notes"] == [
+        "pod ml/holder: annotation gpushare.dev/allocation: version 9 (readable from version 9), this program reads"
+        " version 2; upgrade it; counted by the other annotations of its binding"
+    ]
+    assert found.value["summary"]["usedMiB"] == 12 * 1024
+
+
+def test_what_nobody_looked_at_is_noted_with_how_many_pods_demand_it(tmp_path: Path) -> None:
+    busy = make_container(resources={"limits": {names.GPU_MEM: 1, "cpu": 2}})
+    spread = manifest(make_pod(busy, name="spread"))
+    spread["spec"]["topologySpreadConstraints"] = [{}]
+    found = simulate(tmp_path, manifest(make_pod(busy, name="plain")), spread, profile=T4S, as_json=True)
+
+    assert found.value["notes"] == [
+        "nobody looked at CPU, memory and other resources (of 2 pods), topology spread constraints (of 1 pod)"
+    ]
+    assert [pod["notLookedAt"] for pod in found.value["pods"]] == [
+        ["CPU, memory and other resources"],
+        ["CPU, memory and other resources", "topology spread constraints"],
+    ]
+
+
+def test_many_different_pods_are_placed_as_few_are(tmp_path: Path) -> None:
+    different = [manifest(make_pod(make_container(f"c{i}", 1), name=f"p{i}")) for i in range(70)]
+    found = simulate(
+        tmp_path, *different, manifest(make_pod(make_container("c0", 1), name="again")), profile=T4S, nodes=3
+    )
+
+    assert found.out.splitlines()[-1] == "71 of 71 pods placed; 71/90 GiB (78%) of GPU memory in use"
+
+
+def test_json_says_why_a_node_takes_nothing(tmp_path: Path) -> None:
+    found = simulate(tmp_path, make_node(name="cpu"), as_json=True)
+
+    assert found.value["nodes"] == [
+        {
+            "name": "cpu",
+            "gpus": [],
+            "totalMiB": 0,
+            "usedMiB": 0,
+            "problem": "cpu has no GPU inventory: no gpushare device plugin has reported GPUs there",
+        }
+    ]
+
+
+def test_json_of_a_plan_has_all_numbers(tmp_path: Path) -> None:
+    part = make_pod(make_container(resources={"limits": {names.GPU_PERCENT: 50}}), name="part")
+    big = make_pod(make_container(gpu_mem=20), name="big")
+    found = simulate(tmp_path, *map(manifest, (part, big)), profile=T4S.replace("count: 2", "count: 1"), as_json=True)
+    uuid = found.value["nodes"][0]["gpus"][0]["uuid"]
+    message = "needs 20 GiB on one GPU; free per GPU on node-1: 7 GiB (its largest GPU has 15 GiB in all)"
+
+    assert uuid.startswith("GPU-")
+    assert found.value == {
+        "unit": "GiB",
+        "policy": "binpack",
+        "pods": [
+            {
+                "namespace": "default",
+                "name": "part",
+                "of": None,
+                "outcome": "Placed",
+                "node": "node-1",
+                "containers": [
+                    {
+                        "name": "main",
+                        "kind": "app",
+                        "gpus": [{"index": 0, "uuid": uuid}],
+                        "memoryMiB": 7680,
+                        "computePercent": 50,
+                        "whole": False,
+                    }
+                ],
+                "message": None,
+                "nodes": [],
+                "notLookedAt": [],
+            },
+            {
+                "namespace": "default",
+                "name": "big",
+                "of": None,
+                "outcome": "Waits",
+                "node": None,
+                "containers": [],
+                "message": message,
+                "nodes": [
+                    {
+                        "node": "node-1",
+                        "fits": False,
+                        "gpusFit": False,
+                        "score": None,
+                        "reason": "InsufficientGpuMemory",
+                        "message": message,
+                        "blockers": [],
+                    }
+                ],
+                "notLookedAt": [],
+            },
+        ],
+        "nodes": [
+            {
+                "name": "node-1",
+                "gpus": [
+                    {
+                        "index": 0,
+                        "uuid": uuid,
+                        "model": "Tesla T4",
+                        "health": "Healthy",
+                        "totalMiB": 15360,
+                        "usedMiB": 7680,
+                        "usedPercent": 50,
+                        "computePercent": 50,
+                        "whole": False,
+                    }
+                ],
+                "totalMiB": 15360,
+                "usedMiB": 7680,
+                "problem": None,
+            }
+        ],
+        "summary": {"pods": 2, "placed": 1, "totalMiB": 15360, "usedMiB": 7680, "usedPercent": 50},
+        "notes": [],
+    }

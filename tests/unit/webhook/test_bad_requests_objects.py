@@ -1,0 +1,101 @@
+"""Objects that no author should send: containers without a name, ephemeral containers, odd resources."""
+
+import pytest
+
+from tests.unit.webhook.builders import ALL, VOID, Json, asking, container, pod, review
+from tests.unit.webhook.conftest import Webhook
+
+EXPLAIN = "see kubectl explain pod.spec"
+EPHEMERAL = "spec.ephemeralContainers"
+
+
+def debugged(*ephemeral: object) -> Json:
+    return pod(container("a", env=[VOID]), ephemeralContainers=list(ephemeral))
+
+
+EPHEMERALS: list[tuple[Json, str]] = [
+    (
+        pod(container("a"), ephemeralContainers="debug"),
+        f"{EPHEMERAL}: expected a list, found a text; {EXPLAIN}.ephemeralContainers",
+    ),
+    (debugged("debug"), f"{EPHEMERAL}[0]: expected an object, found a text; {EXPLAIN}.ephemeralContainers"),
+    (debugged({}), f"{EPHEMERAL}[0].name: expected a text, found nothing; {EXPLAIN}.ephemeralContainers.name"),
+    (
+        debugged({"name": ""}),
+        f"{EPHEMERAL}[0].name: expected a text, found nothing; {EXPLAIN}.ephemeralContainers.name",
+    ),
+    (
+        debugged({"name": 7}),
+        f"{EPHEMERAL}[0].name: expected a text, found a number; {EXPLAIN}.ephemeralContainers.name",
+    ),
+    (
+        debugged(container("d", env="all")),
+        f"{EPHEMERAL}[0].env: expected a list, found a text; {EXPLAIN}.ephemeralContainers.env",
+    ),
+    (
+        debugged(container("d"), container("e", env=["X=1"])),
+        f"{EPHEMERAL}[1].env[0]: expected an object, found a text; {EXPLAIN}.ephemeralContainers.env",
+    ),
+    (
+        debugged(container("d", resources=[])),
+        f"{EPHEMERAL}[0].resources: expected an object, found a list; {EXPLAIN}.ephemeralContainers.resources",
+    ),
+    (
+        debugged(*[container(f"d{i}") for i in range(513)]),
+        f"{EPHEMERAL}: 513 containers are more than any node runs; write at most 512",
+    ),
+]
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/isolate"])
+@pytest.mark.parametrize(("obj", "message"), EPHEMERALS)
+def test_ephemeral_containers_that_cannot_be_read_are_refused(
+    webhook: Webhook, path: str, obj: Json, message: str
+) -> None:
+    body = review(obj, old=debugged(), operation="UPDATE", resource="pods/ephemeralcontainers")
+    webhook.refuses(path, body, message)
+
+
+@pytest.mark.parametrize("wish", [{"mem": 3}, {"percent": 101}, {"gpu": "x"}, {"core": 1}])
+def test_an_ephemeral_container_gets_no_gpu_whatever_it_asks_for(whole: Webhook, wish: dict[str, object]) -> None:
+    """The API server refuses its resources itself."""
+    debug = {**asking("d", **wish), "env": [ALL]}
+    body = review(debugged(debug), old=debugged(), operation="UPDATE", resource="pods/ephemeralcontainers")
+    [admitted] = whole.admit("/mutate", body)["spec"]["ephemeralContainers"]
+    assert admitted == {**debug, "env": [VOID]}
+
+
+NAMELESS = f"expected a text, found nothing; {EXPLAIN}.containers.name"
+OBJECTS: list[tuple[Json, str]] = [
+    (pod(asking("", mem=3)), f"spec.containers[0].name: {NAMELESS}"),
+    (pod(asking("", percent=3)), f"spec.containers[0].name: {NAMELESS}"),
+    (pod(asking("", gpu=3)), f"spec.containers[0].name: {NAMELESS}"),
+    (
+        pod(container("a"), container("b", resources={"limits": ["nano-gpu/gpu-percent"]})),
+        f"spec.containers[1].resources.limits: expected an object, found a list; {EXPLAIN}.containers.resources.limits",
+    ),
+    (
+        pod(container("a", resources={"limits": {}, "requests": "nvidia.com/gpu=1"})),
+        "spec.containers[0].resources.requests: expected an object, found a text;"
+        f" {EXPLAIN}.containers.resources.requests",
+    ),
+    (
+        pod(asking(percent=20), runtimeClassName=["nvidia"]),
+        f"spec.runtimeClassName: expected a text, found a list; {EXPLAIN}.runtimeClassName",
+    ),
+    (
+        pod(asking(percent=20), schedulerName=1, nodeName={}),
+        f"spec.nodeName: expected a text, found an object; {EXPLAIN}.nodeName"
+        f" | spec.schedulerName: expected a text, found a number; {EXPLAIN}.schedulerName",
+    ),
+    (
+        pod(container("a", securityContext="privileged"), asking("b", gpu=1)),
+        f"spec.containers[0].securityContext: expected an object, found a text; {EXPLAIN}.containers.securityContext",
+    ),
+]
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/isolate"])
+@pytest.mark.parametrize(("obj", "message"), OBJECTS)
+def test_objects_that_cannot_be_read_are_refused(whole: Webhook, path: str, obj: Json, message: str) -> None:
+    whole.refuses(path, review(obj), message)

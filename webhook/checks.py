@@ -1,0 +1,74 @@
+"""What admission refuses beyond a request that cannot be understood (`gpushare.wire.pods`). Pure, one check each."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpushare import names, units
+from gpushare.errors import FieldError, InvalidRequestError
+from gpushare.model.request import ContainerRequest
+from gpushare.units import MemoryUnit
+from gpushare.wire import pods, spelling
+from webhook import containers, objects
+from webhook.objects import JsonObject
+from webhook.rules import Rules
+
+_LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
+_MOST_CONTAINERS: Final = 512
+"""More than any node runs in a pod. Deciding on many thousands would take longer than the API server waits."""
+
+
+def size(value: object) -> None:
+    """Refuse what would take too long to look at.
+
+    Raises:
+        InvalidRequestError: it has too many containers.
+    """
+    spec = value.get("spec") if isinstance(value, dict) else None
+    if not isinstance(spec, dict):
+        return
+    for field in _LISTS:
+        listed = spec.get(field)
+        if isinstance(listed, list) and len(listed) > _MOST_CONTAINERS:
+            problem = f"{len(listed)} containers are more than any node runs"
+            raise InvalidRequestError((FieldError(f"spec.{field}", problem, f"write at most {_MOST_CONTAINERS}"),))
+
+
+def preset_node_of_other_plugin(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
+    """The kubelet ignores resources that its node does not have at all, and then nothing limits such a container.
+
+    Containers that ask for ours as well take their devices from our annotation, so they see none there.
+    """
+    if not pod["spec"].get("nodeName"):
+        return
+    for path, _, container in pods.containers(pod):
+        resource = containers.foreign(container, rules)
+        if resource and not pods.asks(container, rules.dialect):
+            yield FieldError(
+                "spec.nodeName",
+                f"a preset node by-passes the scheduler, but {path} asks for {resource};"
+                " on a node without that resource it would see all GPUs",
+                "remove it and choose the node by spec.nodeSelector or node affinity on kubernetes.io/hostname",
+            )
+            return
+
+
+def bad_totals(pod: JsonObject) -> Iterator[FieldError]:
+    """The mark counts by being there, so an author who writes "false" would get the opposite."""
+    value = objects.annotations(pod).get(names.ANNOTATION_TOTALS, "true")
+    if value != "true":
+        path = f"metadata.annotations[{names.ANNOTATION_TOTALS}]"
+        fix = 'remove it, or write "true" if the limits are totals over all GPUs already'
+        yield FieldError(path, f"{value!r} is no value of it", fix)
+
+
+def excess(wishes: tuple[ContainerRequest, ...], unit: MemoryUnit) -> Iterator[FieldError]:
+    """Products that the next reader would refuse as an amount."""
+    for wish in wishes:
+        _, total = spelling.counted(wish, unit)
+        if total > units.MAX_UNITS:
+            yield FieldError(
+                f"metadata.annotations[{names.ANNOTATION_GPUS}]",
+                f"container {wish.container}: {wish.gpu_count} GPUs with {total // wish.gpu_count} units each exceed"
+                " any node",
+                "write fewer GPUs or a smaller amount",
+            )
