@@ -15,6 +15,7 @@ from controller.metrics import Metrics, Reading
 from controller.server import EXIT_LOST, serve
 from controller.settings import Settings
 from controller.state import ClusterState
+from gpushare import names
 from gpushare.dialect import Dialect
 from gpushare.errors import SettingsError
 from gpushare.kube import client
@@ -82,12 +83,12 @@ class Controller:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the controller. The exit code."""
     try:
-        settings = options.load(Settings, sys.argv[1:] if argv is None else argv, prog="gpushare-controller")
+        settings = options.load(Settings, sys.argv[1:] if argv is None else argv, prog=names.CONTROLLER)
         logs.configure(level=settings.log_level)
         # Credentials are checked before the server starts, so that a wrong path is a message and not a restart loop.
         client.connect(settings.kubeconfig).close()
     except SettingsError as error:
-        print(f"gpushare-controller: {error}", file=sys.stderr)
+        print(f"{names.CONTROLLER}: {error}", file=sys.stderr)
         return 2
     return serve(settings, lambda: Controller(settings, client.connect(settings.kubeconfig)))
 

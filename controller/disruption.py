@@ -101,4 +101,6 @@ class DisruptionWatch:
 
     def _reflector(self, path: str, synced: threading.Event) -> Reflector:
         sink = BudgetSink(budgets=self.budgets, freshness=self.freshness, empty_is_all=path == V1)
-        return Reflector(api=self._api, path=path, sink=sink, clock=self._clock, keep=sink.keep, synced=synced)
+        return Reflector(
+            api=self._api, path=path, sink=sink, clock=self._clock, optional=True, keep=sink.keep, synced=synced
+        )

@@ -23,7 +23,7 @@ from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
-QUIET_S: Final = 5.0  # longest wait for Bindings in flight before the lease is released
+QUIET_S: Final = 5.0  # longest wait for Bindings and patches in flight before the lease is released
 
 
 class Leadership:
@@ -47,6 +47,7 @@ class Leadership:
         self._stop_electing = threading.Event()
         self._stop_working = threading.Event()
         self._election: threading.Thread | None = None
+        self._chores: threading.Thread | None = None
         self.nodes = Freshness(clock)
         self.pods = Freshness(clock)
         self.disruptions = DisruptionWatch(api=api, clock=clock)
@@ -59,7 +60,7 @@ class Leadership:
             state=state,
             boards=Boards(state, clock, part=4),
             clock=clock,
-            leading=self.leading,
+            leading=lambda: self.leading() and not self._stop_working.is_set(),
             bind_s=bind_s,
         )
 
@@ -97,6 +98,8 @@ class Leadership:
         """Release the lead when nothing that was sent can take effect any more. Call after the last answer."""
         self._stop_working.set()
         deadline = self._clock.monotonic() + self._quiet_s
+        if self._chores is not None:
+            self._chores.join(self._quiet_s)  # no new request begins, but one may be on its way
         while self._state.unconfirmed() and self._clock.monotonic() < deadline:
             self._clock.wait(threading.Event(), 0.1)
         self._stop_electing.set()
@@ -109,7 +112,7 @@ class Leadership:
             self._spawn(f"watch {reflector.path}", watch, on_lost)
         for optional in self._optional:
             self._spawn(f"watch {optional.path}", functools.partial(optional.run, self._stop_working), on_lost)
-        self._spawn("reconcile", self._reconcile, on_lost)
+        self._chores = self._spawn("reconcile", self._reconcile, on_lost)
 
     def _reconcile(self) -> None:
         while self.unready() and not self._clock.wait(self._stop_working, 0.1):

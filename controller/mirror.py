@@ -3,16 +3,20 @@
 Nothing here decides; it is arithmetic that has to be done while nobody else may look.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from controller.changelog import ChangeLog
+from controller.members import Members
 from controller.reservations import Reservations
-from gpushare.cluster import records, views
+from gpushare.cluster import groups, records, views
 from gpushare.cluster.records import Bound, NodeRecord, PodRecord, Problem
 from gpushare.cluster.views import View
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodRef, PodUid
+from gpushare.model.allocation import Allocation
+from gpushare.model.request import RequestShape
 from gpushare.model.verdict import RefusalReason, Refused
 
 K = TypeVar("K")
@@ -28,7 +32,9 @@ class Mirror:
         """Pods that got to their nodes without GPUs, or were rejected there: somebody has to look after them."""
         self.overridden: dict[PodUid, PodRecord] = {}
         """Pods whose authors chose devices themselves, which the webhook has undone."""
-        self.reservations = Reservations()
+        self.members = Members()
+        """Labels of all pods that hold GPUs or are about to."""
+        self.reservations = Reservations(self.members)
         self.log = ChangeLog()
         self.freed = 0
         """Grows whenever a node may have got more room."""
@@ -36,7 +42,6 @@ class Mirror:
         self._unhealthy: dict[NodeName, frozenset[int]] = {}
         self._dialect = dialect
         self._on_node: dict[NodeName, dict[PodUid, Bound]] = {}
-        self._in_namespace: dict[str, dict[PodUid, Bound]] = {}
         self._views: dict[NodeName, View] = {}
 
     def view(self, name: NodeName) -> View:
@@ -75,7 +80,8 @@ class Mirror:
         dirty: set[NodeName] = set()
         if isinstance(before, Bound):
             _drop(self._on_node, before.node, uid)
-            _drop(self._in_namespace, before.ref.namespace, uid)
+            if _holds(before):
+                self.members.remove(before.ref.namespace, before.labels)
             self.strays.pop(uid, None)
             dirty.add(before.node)
         self.overridden.pop(uid, None)
@@ -87,7 +93,8 @@ class Mirror:
             self.overridden[uid] = record
         if isinstance(record, Bound):
             self._on_node.setdefault(record.node, {})[uid] = record
-            self._in_namespace.setdefault(record.ref.namespace, {})[uid] = record
+            if _holds(record):
+                self.members.add(record.ref.namespace, record.labels)
             if record.late is not None or record.failed:
                 self.strays[uid] = record
             # Seen on a node, a pod cannot be bound again: no choice in a Binding can come true any more. One that is
@@ -121,14 +128,11 @@ class Mirror:
         """The pods on a node that ask for GPUs. Not to be kept."""
         return self._on_node.get(name, {}).values()
 
-    def labels_in(self, namespace: str) -> Iterator[Mapping[str, str]]:
-        """Labels of all pods of a namespace that hold GPUs or are about to."""
-        for record in self._in_namespace.get(namespace, {}).values():
-            if _holds(record):
-                yield record.labels
-        for known in self.reservations.all():
-            if known.allocation.pod.namespace == namespace:
-                yield known.allocation.labels
+    def resolved(self, shape: RequestShape, labels: Mapping[str, str]) -> RequestShape:
+        """What a pod asks for, with what depends on all pods of its namespace (`groups`)."""
+        if shape.affinity is None or (same := shape.affinity.same) is None:
+            return shape
+        return groups.resolved(shape, labels, lambda namespace: self.members.like(namespace, same))
 
     def _look(self, record: NodeRecord) -> View:
         reserved = (known.allocation for known in self.reservations.on_node(record.name).values())
@@ -137,6 +141,12 @@ class Mirror:
         if problems:
             self.problems[record.name] = problems
         return view
+
+
+def members_of(pods: Iterable[PodRecord], reserved: Iterable[Allocation]) -> Members:
+    """The labels of all that hold GPUs or are about to, from nothing but pods and choices."""
+    holding = ((pod.ref.namespace, pod.labels) for pod in pods if isinstance(pod, Bound) and _holds(pod))
+    return Members(itertools.chain(holding, ((held.pod.namespace, held.labels) for held in reserved)))
 
 
 def _holds(record: Bound) -> bool:

@@ -1,4 +1,7 @@
-"""Watches that the controller can do without: what it must not read, or the server does not have, counts as empty."""
+"""Watches that the controller can do without: what it must not read, or the server does not have, counts as empty.
+
+What was read before it became so stays: a server that starts refuses for a moment what it allows.
+"""
 
 import logging
 import threading
@@ -27,7 +30,7 @@ class OptionalWatch:
     paths: Sequence[str]
     """Of the collection in the versions that servers may have, the best first."""
     reflector: Callable[[str, threading.Event], Reflector]
-    """Makes the reflector of a path; it sets the event after its first list."""
+    """Makes the reflector of a path, `optional`; it sets the event after its first list."""
     effect: str
     """What is different without, for the log."""
     right: str
@@ -60,7 +63,12 @@ class OptionalWatch:
                 self.clock.wait(stop, delay)
                 continue
             if path:
+                started = self.clock.monotonic()
                 self.reflector(path, self._synced).run(stop)
+                # The server has another version now, or the right was taken away.
+                if self.clock.monotonic() - started >= ASK_AGAIN_S:
+                    backoff.reset()
+                self.clock.wait(stop, backoff.next_s())
             else:
                 self._refused.set()
                 self.clock.wait(stop, ASK_AGAIN_S)
@@ -82,6 +90,5 @@ class OptionalWatch:
         return ""
 
     def _complain(self, error: kube.KubeError, fix: str) -> None:
-        logs.event(
-            _LOG, "not watched", level=logging.WARNING, path=self.path, error=str(error), effect=self.effect, fix=fix
-        )
+        effect = "what was read before stays as it was" if self._synced.is_set() else self.effect
+        logs.event(_LOG, "not watched", level=logging.WARNING, path=self.path, error=str(error), effect=effect, fix=fix)

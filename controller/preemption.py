@@ -67,7 +67,9 @@ def decide(
 ) -> Decision:
     """Of the pods that hold GPUs only those are chosen without which the pod fits and with any of which it does not.
 
-    The scheduler's victims without GPUs stay: they make room for something else.
+    The scheduler has spared whom it could. So if its own victims are enough, each is needed for something, perhaps for
+    processors, and all stay; it does not check again. Else nobody here knows which of them it only named for the sum
+    of GPU memory: of its victims those without GPUs stay, and if the others were needed too, it asks once more.
 
     Args:
         preemptor: the pod, which asks for GPUs.
@@ -135,7 +137,10 @@ class _Books:
 
 
 def _choose(books: _Books, weaker: Sequence[Bound], given: Victims, known: Sequence[Budget]) -> Sequence[Bound] | None:
-    """Evict all, then take back whom the pod does not need gone; None if it does not fit even so."""
+    """Evict all, then take back whom the pod does not need gone; None if it does not fit even so.
+
+    The scheduler's own choice, as far as it holds GPUs, if it is enough and nobody else is better.
+    """
     protected = budgets.violating(_likeliest_first(weaker, given), known)
     # Who is going anyway costs nothing; the scheduler's own choice is best for what it counts and this does not.
     order = sorted(
@@ -151,6 +156,9 @@ def _choose(books: _Books, weaker: Sequence[Bound], given: Victims, known: Seque
         for pod in order:
             if pod.ref.uid in gone and books.fits(rest := gone - {pod.ref.uid}):
                 gone, changed = rest, True
+    asked = {pod.ref.uid for pod in order if pod.ref.uid in given.pods}
+    if gone <= asked and books.fits(asked):
+        gone = frozenset(asked)
     return [pod for pod in order if pod.ref.uid in gone]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from controller.members import Members
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
 
@@ -56,7 +57,13 @@ class Doubt:
 class Reservations:
     """All reservations, by pod and by node."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: Members) -> None:
+        """None.
+
+        Args:
+            members: whose labels are counted; a choice counts from the moment in which it was made.
+        """
+        self._members = members
         self._by_pod: dict[PodUid, dict[NodeName, Reservation]] = {}
         self._by_node: dict[NodeName, dict[PodUid, Reservation]] = {}
 
@@ -78,14 +85,25 @@ class Reservations:
 
     def add(self, reservation: Reservation) -> None:
         """A new choice."""
-        pod, node = reservation.allocation.pod.uid, reservation.allocation.node
-        self._by_pod.setdefault(pod, {})[node] = reservation
-        self._by_node.setdefault(node, {})[pod] = reservation
+        pod, node = reservation.allocation.pod, reservation.allocation.node
+        self.drop(pod.uid, node)
+        self._by_pod.setdefault(pod.uid, {})[node] = reservation
+        self._by_node.setdefault(node, {})[pod.uid] = reservation
+        self._members.add(pod.namespace, reservation.allocation.labels)
+
+    def correct(self, reservation: Reservation, allocation: Allocation) -> None:
+        """The API server has another choice for the same pod and node."""
+        self._members.remove(reservation.allocation.pod.namespace, reservation.allocation.labels)
+        self._members.add(allocation.pod.namespace, allocation.labels)
+        reservation.allocation = allocation
 
     def drop(self, pod: PodUid, node: NodeName) -> None:
         """Forget a reservation, if it is there."""
+        if (known := self.get(pod, node)) is None:
+            return
         _pop(self._by_pod, pod, node)
         _pop(self._by_node, node, pod)
+        self._members.remove(known.allocation.pod.namespace, known.allocation.labels)
 
     def drop_pod(self, pod: PodUid, *, but_late_on: NodeName | None = None) -> list[NodeName]:
         """Forget all reservations of a pod, or all but a late one on a node. The nodes that they were on."""

@@ -13,6 +13,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
 
 from controller.settings import Settings
+from gpushare import names
 
 EXIT_LOST: Final = 3  # gunicorn.arbiter.Arbiter.WORKER_BOOT_ERROR: the master does not start another worker
 
@@ -67,7 +68,7 @@ class _Application(BaseApplication):  # type: ignore[misc]  # gunicorn has no ty
             "logger_class": _Logger,
             "post_worker_init": self._start,
             "worker_exit": self._stop,
-            "proc_name": "gpushare-controller",
+            "proc_name": names.CONTROLLER,
         }
         for name, value in options.items():
             self.cfg.set(name, value)

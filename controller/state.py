@@ -5,7 +5,7 @@ the watches alone; a Binding changes nothing but its own reservation, so the boo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from controller.reservations import Doubt, Reservation
@@ -20,7 +20,6 @@ from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy, RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
-from gpushare.placement.place import place
 
 __all__ = ["AlreadyBound", "Changes", "ClusterState", "Doubt", "Reserved", "View"]
 
@@ -70,7 +69,7 @@ class ClusterState(Watched):
 
     def verdict(self, shape: RequestShape, view: View) -> Verdict:
         """Whether a pod fits. Pure."""
-        return view if isinstance(view, Refused) else place(shape, view, self.policy)
+        return views.verdict(shape, view, self.policy)
 
     def resolve(self, shape: RequestShape, labels: Mapping[str, str]) -> RequestShape:
         """What a pod asks for, with what depends on all pods of its namespace: whether it may start its own group.
@@ -82,7 +81,7 @@ class ClusterState(Watched):
         if shape.affinity is None or shape.affinity.same is None:
             return shape
         with self._lock:
-            return self._resolved(shape, labels)
+            return self._mirror.resolved(shape, labels)
 
     def reserve(self, request: PodRequest, node: NodeName, *, now: float) -> Reserved | AlreadyBound | Refused:
         """Choose GPUs and set their memory aside. Every `Reserved` must be ended by confirm, doubt or undo.
@@ -107,7 +106,7 @@ class ClusterState(Watched):
             known.senders -= 1
             known.confirmed = True
             if known.allocation != allocation:
-                known.allocation = allocation
+                self._mirror.reservations.correct(known, allocation)
                 self._mirror.rebuild({allocation.node}, frees=True)
 
     def doubt(self, pod: PodUid, node: NodeName) -> None:
@@ -147,7 +146,7 @@ class ClusterState(Watched):
             with self._lock:
                 view = self._mirror.view(claim.node)
                 standing = self._standing(claim, view)
-                shape = self._resolved(claim.request.shape, claim.request.labels)
+                shape = self._resolved(claim, claim.request.shape)
             if not isinstance(standing, NodeLedger):
                 return standing
             # A search for many containers takes long; the books are immutable, so nobody has to wait for it.
@@ -155,7 +154,7 @@ class ClusterState(Watched):
             if isinstance(verdict, Refused):
                 return verdict
             with self._lock:
-                if self._mirror.view(claim.node) is view and shape == self._resolved(shape, claim.request.labels):
+                if self._mirror.view(claim.node) is view and shape == self._resolved(claim, shape):
                     return self._set_aside(claim, standing, verdict)
         return self._reserve_at_once(claim)
 
@@ -170,21 +169,15 @@ class ClusterState(Watched):
             standing = self._standing(claim, self._mirror.view(claim.node))
             if not isinstance(standing, NodeLedger):
                 return standing
-            verdict = self.verdict(self._resolved(claim.request.shape, claim.request.labels), standing)
+            verdict = self.verdict(self._resolved(claim, claim.request.shape), standing)
             if isinstance(verdict, Refused):
                 return verdict
             return self._set_aside(claim, standing, verdict)
 
     # Inside the lock.
 
-    def _resolved(self, shape: RequestShape, labels: Mapping[str, str]) -> RequestShape:
-        wish = shape.affinity
-        if wish is None or wish.same is None:
-            return shape
-        first = wish.same.matches(labels) and not any(
-            wish.same.matches(others) for others in self._mirror.labels_in(wish.namespace)
-        )
-        return shape if wish.first is first else replace(shape, affinity=replace(wish, first=first))
+    def _resolved(self, claim: _Claim, shape: RequestShape) -> RequestShape:
+        return self._mirror.resolved(shape, claim.request.labels)
 
     def _standing(self, claim: _Claim, view: View) -> NodeLedger | Reserved | AlreadyBound | Refused:
         """What holds before any choice; else the books to choose from."""

@@ -4,9 +4,7 @@ Somebody else writes them. Without them, or without the right to read them, ever
 """
 
 import logging
-import re
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,43 +18,11 @@ from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.kube.watch import Reflector
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.wire import shape
+from gpushare.wire import unhealthy
+from gpushare.wire.unhealthy import Marked
 
 _LOG: Final = logging.getLogger(__name__)
 PATH: Final = f"/api/v1/namespaces/{names.UNHEALTHY_NAMESPACE}/configmaps"
-_NUMBER: Final = re.compile(r"[0-9]{1,4}")
-
-
-@dataclass(frozen=True, slots=True)
-class Marked:
-    """What one ConfigMap says."""
-
-    node: NodeName
-    gpus: frozenset[int] = frozenset()
-    problem: str = ""
-    """What of it cannot be read; the rest counts."""
-
-
-def parse(config_map: Mapping[str, object]) -> Marked | None:
-    """What a ConfigMap says of a node's GPUs; None if it is about something else.
-
-    Raises:
-        WireError: it is no ConfigMap.
-    """
-    name = shape.text(shape.mapping(config_map, "metadata", "ConfigMap"), "name", "metadata")
-    node = name.removeprefix(names.PREFIX_UNHEALTHY)
-    if node in {"", name}:
-        return None
-    text = shape.mapping(config_map, "data", "ConfigMap").get(names.UNHEALTHY_KEY) or ""
-    if not isinstance(text, str):
-        return Marked(NodeName(node), problem=f"{names.UNHEALTHY_KEY}: expected a text")
-    entries = [entry for part in text.split(",") if (entry := part.strip())]
-    odd = [entry for entry in entries if _NUMBER.fullmatch(entry) is None]
-    gpus = frozenset(int(entry) for entry in entries if entry not in odd)
-    if not odd:
-        return Marked(NodeName(node), gpus)
-    quoted = ", ".join(f"{entry!r:.40}" for entry in odd[:5])
-    return Marked(NodeName(node), gpus, f"{names.UNHEALTHY_KEY}: no numbers of GPUs: {quoted}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +39,7 @@ class UnhealthySink:
     def keep(self, obj: JsonObject) -> JsonObject:
         """Reduce a ConfigMap to what matters as soon as it was read."""
         try:
-            return {"marked": parse(obj)}
+            return {"marked": unhealthy.parse(obj)}
         except WireError as error:
             logs.event(_LOG, "object left out", level=logging.ERROR, kind="ConfigMap", error=str(error))
             return {"marked": None}
@@ -122,7 +88,8 @@ class UnhealthyWatch:
     def __init__(self, *, api: KubeApi, state: ClusterState, clock: Clock) -> None:
         self.freshness = Freshness(clock)
         self._api = api
-        self._state = state
+        # The same for every list, as it knows which nodes to clear of their marks.
+        self._sink = UnhealthySink(state=state, freshness=self.freshness)
         self._clock = clock
         self.watch = OptionalWatch(
             api=api,
@@ -134,8 +101,10 @@ class UnhealthyWatch:
         )
 
     def _reflector(self, path: str, synced: threading.Event) -> Reflector:
-        sink = UnhealthySink(state=self._state, freshness=self.freshness)
-        return Reflector(api=self._api, path=path, sink=sink, clock=self._clock, keep=sink.keep, synced=synced)
+        sink = self._sink
+        return Reflector(
+            api=self._api, path=path, sink=sink, clock=self._clock, optional=True, keep=sink.keep, synced=synced
+        )
 
 
 def _marked(obj: JsonObject) -> Marked | None:

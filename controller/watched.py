@@ -4,6 +4,8 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from controller import mirror
+from controller.members import Counts
 from controller.mirror import Mirror
 from gpushare.cluster import books, records
 from gpushare.cluster.records import Bound, NodeRecord, Pending, PodRecord, Problem
@@ -180,12 +182,18 @@ class Watched:
             nodes, pods = list(self._mirror.nodes.values()), list(self._mirror.pods.values())
             kept = {name: view for name, view in self._mirror.all_views().items() if isinstance(view, NodeLedger)}
             reserved = [known.allocation for known in self._mirror.reservations.all()]
+            labels = self._mirror.members.counts()
         expected = books.of_records(nodes, pods)
         for allocation in reserved:
             if (ledger := expected.get(allocation.node)) is not None and allocation.pod.uid not in ledger.allocations:
                 expected[allocation.node] = ledger.with_allocation(allocation)
         usable = {name: ledger for name, ledger in expected.items() if ledger.inventory.unit == self.unit}
-        return books.differences(usable, kept)
+        return books.differences(usable, kept) + _other_labels(mirror.members_of(pods, reserved).counts(), labels)
+
+
+def _other_labels(expected: Counts, found: Counts) -> list[str]:
+    wrong = [name for name in sorted(expected.keys() | found.keys()) if expected.get(name) != found.get(name)]
+    return [f"namespace {name}: disagree about the labels of pods that hold GPUs" for name in wrong]
 
 
 def _unknown_gpus(record: NodeRecord) -> list[str]:

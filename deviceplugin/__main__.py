@@ -6,7 +6,8 @@ from typing import Final
 
 from deviceplugin import settings as settings_module
 from deviceplugin import state
-from deviceplugin.settings import PROG, Settings
+from deviceplugin.settings import Settings
+from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.runtime import group, logs
 from gpushare.runtime.clock import SystemClock
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings_module.require_node(settings)
         return _run(settings)
     except SettingsError as error:
-        print(f"{PROG}: {error}", file=sys.stderr)
+        print(f"{names.PLUGIN}: {error}", file=sys.stderr)
         return 2
 
 

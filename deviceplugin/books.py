@@ -15,7 +15,7 @@ from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.units import MemoryUnit
-from gpushare.wire import pods
+from gpushare.wire import holdings, pods
 from gpushare.wire.pods import Pod
 
 _LAST: Final = 10**20  # nanoseconds; later than any pod
@@ -62,7 +62,10 @@ def _held(
         if pods.ref(pod).uid == allocation.pod.uid or not pods.holds_gpus(pod):
             continue
         try:
-            other = pods.holding(pod, dialect, unit).allocation
+            # Who asks for nothing holds nothing, whatever its annotations claim: nobody guards those.
+            if not pods.needs_gpu(pod, dialect):
+                continue
+            other = holdings.of_pod(pod, dialect, unit).allocation
         except WireError:
             continue  # its own containers are refused, and the controller sends no new pods to this node
         if other is not None:

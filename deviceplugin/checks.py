@@ -29,12 +29,17 @@ def _takes_its_grant(start: Start, grant: Grant, who: str) -> Refuse | None:
 
 
 def _sets_no_devices(start: Start, grant: Grant, who: str) -> Refuse | None:
-    if all(entry.get("name") != names.ENV_VISIBLE_DEVICES for entry in _container(start, grant).get("env") or ()):
+    container = _container(start, grant)
+    if container.get("envFrom"):
+        problem = "takes variables from elsewhere (envFrom), which may be"
+    elif any(entry.get("name") == names.ENV_VISIBLE_DEVICES for entry in container.get("env") or ()):
+        problem = f"sets {names.ENV_VISIBLE_DEVICES} itself, which is"
+    else:
         return None
     return Refuse(
         Reason.NOT_MUTATED,
-        f"{who} sets {names.ENV_VISIBLE_DEVICES} itself, which is stronger than what the plugin that gave it its"
-        f" devices set: its author would decide which GPU it sees; {AGAIN}, so that {_WEBHOOK} changes that",
+        f"{who} {problem} stronger than what the plugin that gave it its devices set: its author would decide which"
+        f" GPU it sees; {AGAIN}, so that {_WEBHOOK} changes that",
     )
 
 

@@ -12,7 +12,7 @@ from gpushare.errors import WireError
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import NodeInventory
-from gpushare.wire import legacy, pods
+from gpushare.wire import holdings, legacy, pods
 
 _WEBHOOK: Final = names.WEBHOOK_SERVICE
 _CONTROLLER: Final = names.CONTROLLER_SERVICE
@@ -74,7 +74,7 @@ def _allocation(start: Start) -> Allocation | None:
     former = not all(map(start.resource.made, start.ids))
     if not _is_own(start) and not former:
         return None
-    found = pods.allocation(start.pod, start.inventory.unit)
+    found = holdings.allocation(start.pod, start.inventory.unit)
     return found if found is None or _is_own(start) else replace(found, grants=_known(found.grants, start.inventory))
 
 

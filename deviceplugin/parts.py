@@ -15,9 +15,10 @@ from deviceplugin.pods import PATH, PodCache, reduce, selector
 from deviceplugin.prestart import Gate
 from deviceplugin.publish import Publisher
 from deviceplugin.refusals import Refusals
-from deviceplugin.settings import NVML, SIMULATED, Settings
+from deviceplugin.settings import NVML, Settings
 from deviceplugin.source import GpuSource
 from deviceplugin.state import StateFile
+from gpushare import names
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
 from gpushare.kube.api import KubeApi
@@ -93,7 +94,9 @@ def source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
     # Late: the plugin of real GPUs reads no YAML.
     from deviceplugin import simulated
 
-    return simulated.SimulatedSource(path=Path(settings.gpu_source.removeprefix(SIMULATED)), node=node, clock=clock)
+    return simulated.SimulatedSource(
+        path=Path(settings.gpu_source.removeprefix(names.SIMULATED)), node=node, clock=clock
+    )
 
 
 def abandoned(run: Callable[[threading.Event], None]) -> Callable[[threading.Event], None]:

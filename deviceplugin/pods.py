@@ -70,6 +70,8 @@ def _container(container: Mapping[str, Any]) -> JsonObject:
             for entry in shape.objects(container, "env", "container")
             if entry.get("name") == names.ENV_VISIBLE_DEVICES
         ],
+        # Only whether there is any: what it brings can change while the pod lives.
+        "envFrom": bool(container.get("envFrom")),
         "resources": {"limits": {key: limits[key] for key in _LIMITS if key in limits}},
     }
 

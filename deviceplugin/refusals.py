@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deviceplugin.decision import Refuse
+from gpushare import names
 from gpushare.identity import ContainerName, PodRef
 from gpushare.kube import api as kube
 from gpushare.kube import events
@@ -16,7 +17,6 @@ from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 REASON: Final = "GpuRefused"
-COMPONENT: Final = "gpushare-device-plugin"
 _REPEAT_S: Final = 1800.0  # the API server forgets an Event after an hour, so it is told again before
 _REMEMBERED: Final = 1024
 _TIMEOUT_S: Final = 2.0
@@ -43,7 +43,7 @@ class Refusals:
             events.EventType.WARNING,
             REASON,
             refusal.message,
-            component=COMPONENT,
+            component=names.PLUGIN,
             now=self.clock.now(),
         )
         try:

@@ -11,16 +11,14 @@ from gpushare.runtime import options
 from gpushare.runtime.options import option
 from gpushare.units import MemoryUnit
 
-PROG: Final = "gpushare-device-plugin"
 NVML: Final = "nvml"
-SIMULATED: Final = "simulated:"
 
 
 def gpu_source(text: str) -> str:
     """Read `nvml` or `simulated:PATH`."""
-    if text == NVML or (text.startswith(SIMULATED) and len(text) > len(SIMULATED)):
+    if text == NVML or (text.startswith(names.SIMULATED) and len(text) > len(names.SIMULATED)):
         return text
-    raise ValueError(f"write {NVML} for the node's own GPUs, or {SIMULATED}PATH for those of a profile")
+    raise ValueError(f"write {NVML} for the node's own GPUs, or {names.SIMULATED}PATH for those of a profile")
 
 
 def node_name(text: str) -> str:
@@ -85,7 +83,7 @@ def load(argv: Sequence[str]) -> Settings:
     Raises:
         SettingsError: one of them cannot be used.
     """
-    return options.load(Settings, argv, prog=PROG)
+    return options.load(Settings, argv, prog=names.PLUGIN)
 
 
 def require_node(settings: Settings) -> None:

@@ -1,19 +1,9 @@
-"""GPUs from a YAML profile: to try the whole system without hardware, and to test it.
-
-    seed: 1                      # changes all UUIDs and the choice of GPUs below; 0 by default
-    gpus:
-      - {model: NVIDIA A100-SXM4-80GB, memoryMiB: 81920, count: 8, numa: 0}
-    faults:                      # of GPUs by their number; without one the seed chooses
-      - {gpu: 1, kind: xid, afterPolls: 3, recoversAfterPolls: 2}
-      - {kind: lost, afterSeconds: 60}
-    nodes:                       # a node with other GPUs or faults
-      node-b: {gpus: [{model: Tesla T4, memoryMiB: 15360}]}
+"""GPUs from a YAML profile (`gpushare.wire.profile`): to try the whole system without hardware, and to test it.
 
 A fault comes after so many readings or seconds, counted from when the file was read, and stays until it recovers. `xid`
 and `ecc` make a GPU unhealthy, `lost` takes it off the list. The file is read again when it changes.
 """
 
-import hashlib
 import logging
 import random
 import threading
@@ -24,21 +14,16 @@ from typing import Any, Final
 
 import yaml
 
-from deviceplugin import profile
-from deviceplugin.profile import Fault, FaultKind, Profile, ProfileError
 from deviceplugin.source import GpuSourceError, RawGpu
+from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
+from gpushare.wire import profile
+from gpushare.wire.profile import Fault, FaultKind, Profile
 
 _LOG: Final = logging.getLogger(__name__)
 _MIB: Final = 1024 * 1024
-
-
-def uuid_of(seed: int, node: NodeName, index: int) -> str:
-    """The UUID of a simulated GPU: the same in every run, different on every node, in NVIDIA's format."""
-    text = hashlib.sha256(f"{seed}/{node}/{index}".encode()).hexdigest()
-    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"
 
 
 @dataclass(kw_only=True)
@@ -77,7 +62,7 @@ class SimulatedSource:
             loaded = profile.parse(_yaml(self.path), self.node)
         except OSError as error:
             return self._fall_back(f"cannot be read ({error.strerror}); mount it or mend --gpu-source", error)
-        except ProfileError as error:
+        except WireError as error:
             return self._fall_back(str(error), error)
         self._profile, self._loaded_at, self._polls = loaded, self.clock.monotonic(), 0
         return loaded
@@ -97,7 +82,7 @@ class SimulatedSource:
             return None
         spec = current.spec(index)
         return RawGpu(
-            uuid=spec.uuid or uuid_of(current.seed, self.node, index),
+            uuid=spec.uuid or profile.uuid_of(current.seed, self.node, index),
             index=index,
             model=spec.model,
             memory_bytes=spec.memory_mib * _MIB,
@@ -122,4 +107,4 @@ def _yaml(path: Path) -> Any:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ProfileError(f"not YAML{where}; check indentation and brackets") from error
+        raise WireError(f"not YAML{where}; check indentation and brackets") from error

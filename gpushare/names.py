@@ -17,7 +17,6 @@ GPU_CORE: Final = (
 )
 GPU: Final = "nvidia.com/gpu"  # whole GPUs, if this project owns the resource (`gpushare.dialect`)
 SHARED_RESOURCES: Final = (GPU_MEM, GPU_PERCENT)
-MANAGED_RESOURCES: Final = (GPU_MEM,)
 
 # What an author may write on a pod.
 LABEL_GPU_COUNT: Final = "aliyun.com/gpu-count"  # gpu-mem is the container's total over so many GPUs
@@ -90,7 +89,11 @@ RESERVED_PREFIXES: Final = (PREFIX_DEVICES, PREFIX_MEMORY, PREFIX_INDEX, PREFIX_
 # Of the Container Device Interface: some runtimes take devices from such annotations of a pod.
 PREFIX_CDI: Final = "cdi.k8s.io/"
 
+# On namespaces.
+LABEL_ISOLATION: Final = "gpushare.dev/isolation"  # "disabled": pods without GPUs are left as they are
+
 # On nodes.
+LABEL_SHARES: Final = "gpushare"  # "true": the device plugin runs there
 ANNOTATION_INVENTORY: Final = "gpushare.dev/inventory"
 ANNOTATION_CORDON: Final = "gpushare.dev/cordoned-gpus"  # an administrator's: numbers or UUIDs, comma-separated
 
@@ -108,17 +111,27 @@ ENV_MEMORY_MIB: Final = "GPUSHARE_MEMORY_MIB"  # MiB on each GPU of a container 
 VISIBLE_DEVICES_NONE: Final = "void"  # the NVIDIA runtime leaves such a container alone
 DRIVER_CAPABILITIES_DEFAULT: Final = "compute,utility"
 
-# Objects of the installation.
-NAMESPACE: Final = "gpushare-system"
-SERVICE_ACCOUNT_CONTROLLER: Final = "gpushare-controller"
+# Programs, and the Deployments and the DaemonSet that run them.
+WEBHOOK: Final = "gpushare-webhook"
+CONTROLLER: Final = "gpushare-controller"
+PLUGIN: Final = "gpushare-device-plugin"
 SCHEDULER: Final = "gpushare-scheduler"
+
+# Other objects of the installation.
+NAMESPACE: Final = "gpushare-system"
+CONFIG: Final = "gpushare-config"  # the ConfigMap of settings that all programs share
+SERVICE_ACCOUNT_CONTROLLER: Final = CONTROLLER
 RUNTIME_CLASS: Final = "nvidia"
-LEASE: Final = "gpushare-controller"
-WEBHOOK_SERVICE: Final = "gpushare-webhook"
+LEASE: Final = CONTROLLER
+WEBHOOK_SERVICE: Final = WEBHOOK
 WEBHOOK_SECRET: Final = "gpushare-webhook-tls"  # noqa: S105 - the name of a Secret
-MUTATING_WEBHOOK: Final = "gpushare-webhook"
-VALIDATING_WEBHOOK: Final = "gpushare-webhook"
-CONTROLLER_SERVICE: Final = "gpushare-controller"
+MUTATING_WEBHOOK: Final = WEBHOOK
+VALIDATING_WEBHOOK: Final = WEBHOOK
+CONTROLLER_SERVICE: Final = CONTROLLER
+ISOLATION_POLICY: Final = "gpushare-isolation"  # of the ValidatingAdmissionPolicy and its binding
+
+# The plugin's source of GPUs in the setting gpu_source, before the path of a profile.
+SIMULATED: Final = "simulated:"
 
 # Paths of the HTTP servers.
 EXTENDER_PREFIX: Final = "/gpushare-scheduler"
@@ -130,7 +143,7 @@ def is_known(key: str) -> bool:
     domain, slash, _ = key.partition("/")
     if not slash or not (domain == DOMAIN or domain.endswith(f".{DOMAIN}")):
         return True
-    known = {*REQUEST_ANNOTATIONS, *WEBHOOK_ANNOTATIONS, LABEL_MANAGED, LABEL_RETRY, f"{DOMAIN}/isolation"}
+    known = {*REQUEST_ANNOTATIONS, *WEBHOOK_ANNOTATIONS, LABEL_MANAGED, LABEL_RETRY, LABEL_ISOLATION}
     return key in known or is_reserved(key)
 
 

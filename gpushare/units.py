@@ -12,6 +12,7 @@ _UNIT: Final = re.compile(r"(?P<count>[1-9][0-9]{0,6})?\s?(?P<name>GiB|MiB)")
 _INTEGER: Final = re.compile(r"([0-9]+)(k|M)?")
 # The API server shortens amounts: 16000 comes back as 16k, 2000000 as 2M.
 _DECIMAL: Final = {None: 1, "k": 10**3, "M": 10**6}
+_LONGEST: Final = 40  # characters of an amount; more are no amount, and are not repeated
 MAX_UNITS: Final = 10**9  # far above any node; keeps products inside what JSON readers hold exactly
 
 
@@ -75,9 +76,11 @@ def parse_amount(value: object, of: str = "units") -> int:
     """
     if isinstance(value, bool) or not isinstance(value, (int, str, float)):
         raise ValueError(  # noqa: TRY004 - callers turn every ValueError into a field error
-            f"{value!r} is not a number; write a whole number of {of} such as 3"
+            f"{value!r:.80} is not a number; write a whole number of {of} such as 3"
         )
     text = str(value).strip()
+    if len(text) > _LONGEST:
+        raise ValueError(f"{text[:_LONGEST]!r}... is too long for an amount; write a whole number of {of} such as 3")
     match = _INTEGER.fullmatch(text)
     if match is None:
         raise ValueError(_why_not_integer(text, of))
@@ -97,7 +100,7 @@ def parse_memory(text: str, unit: MemoryUnit) -> int:
     """
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no amount of memory; write one such as 16Gi or 40000Mi")
+        raise ValueError(f"{text!r:.80} is no amount of memory; write one such as 16Gi or 40000Mi")
     number, suffix = match["number"], match["suffix"].removesuffix("B")
     amount = fractions.Fraction(number) * (unit.mib * _MIB if suffix == "" else _BYTES[suffix])
     mib = math.ceil(amount / _MIB)

@@ -23,7 +23,6 @@ from gpushare_cli import commands, schedconfig
 from gpushare_cli.commands import Streams
 from gpushare_cli.doctor import arguments as doctor_arguments
 from gpushare_cli.doctor import command as doctor
-from gpushare_cli.doctor.web import DoctorClient
 from gpushare_cli.explain import arguments as explain_arguments
 from gpushare_cli.explain import command as explain
 from gpushare_cli.schedconfig import Kind, ServerVersion, Wish
@@ -168,12 +167,8 @@ def _scheduler_config(arguments: argparse.Namespace, streams: Streams) -> int:
 
 
 def _doctor(arguments: argparse.Namespace, streams: Streams) -> int:
-    wish = doctor_arguments.wish(arguments)
-
-    def connect() -> DoctorClient:
-        return doctor.connect(_kubeconfig(arguments.kubeconfig), arguments.context)
-
-    return doctor.run(connect, streams, wish, SystemClock())
+    connect = partial(_connect, arguments.kubeconfig, arguments.context)
+    return doctor.run(connect, streams, doctor_arguments.wish(arguments), SystemClock())
 
 
 def _connect(kubeconfig: str, context: str) -> KubeApi:

@@ -2,16 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from gpushare.cluster.reasons import NODES_NAMED, largest_free, together
 from gpushare.cluster.views import View
 from gpushare.identity import NodeName
-from gpushare.model.ledger import NodeLedger
 from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
 from gpushare_cli import schedulable
 from gpushare_cli.nodefacts import NodeFacts
-
-NODES_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +68,8 @@ def summary(answers: Sequence[Answer]) -> str:
     if not answers:
         return "there are no nodes"
     relevant = [answer for answer in answers if answer.has_gpus]
-    if not relevant:
-        # The same for all but the node's name, unless an inventory cannot be read.
-        texts = [answer.why_not for answer in answers[:NODES_NAMED]]
-        return _and_more("; ".join(texts), len(answers) - len(texts), "node")
-    named = [answer.why_not for answer in relevant[:NODES_NAMED]]
-    return _and_more(_said_once(named), len(relevant) - len(named), "node", " with GPUs")
+    meant, which = (relevant, " with GPUs") if relevant else (answers, "")
+    return together([answer.why_not for answer in meant[:NODES_NAMED]], len(meant), which)
 
 
 def as_json(answer: Answer) -> dict[str, Any]:
@@ -92,18 +86,6 @@ def as_json(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _said_once(messages: Sequence[str]) -> str:
-    """`needs X; free on a: 1; free on b: 2`: what all begin with is said once."""
-    heads = {message.partition("; ")[0] for message in messages}
-    if len(heads) > 1 or len(messages) == 1:
-        return "; ".join(messages)
-    return "; ".join([*heads, *(tail for message in messages if (tail := message.partition("; ")[2]))])
-
-
-def _and_more(text: str, count: int, what: str, which: str = "") -> str:
-    return f"{text}; and {count} more {what}{'s' if count > 1 else ''}{which}" if count else text
-
-
 def _joined(blockers: Sequence[str]) -> str:
     return ", ".join(blockers)
 
@@ -114,10 +96,4 @@ def _distance(answer: Answer, view: View | None) -> tuple[int, int]:
             return (0, -score) if answer.fits else (1, 0)
         case Refused(permanent=permanent):
             kind = 4 if not answer.has_gpus else 3 if permanent else 2
-            return kind, -_largest_free(view)
-
-
-def _largest_free(view: View | None) -> int:
-    if not isinstance(view, NodeLedger):
-        return 0
-    return max((view.free_mib(gpu) for gpu in view.inventory.gpus), default=0)
+            return kind, -largest_free(view)

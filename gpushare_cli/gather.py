@@ -9,8 +9,7 @@ from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
-from gpushare.wire import legacy, pods
-from gpushare_cli import unhealthy
+from gpushare.wire import legacy, pods, unhealthy
 
 _PAGE: Final = "500"
 _TIMEOUT_S: Final = 30.0

@@ -6,13 +6,12 @@ from typing import Any, Final
 from gpushare import names
 from gpushare.cluster import records
 from gpushare.identity import NodeName, by_index
-from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import shape
 from gpushare_cli import quantities
 
 _MIB: Final = MemoryUnit(1)
-_MOST: Final = 64
 
 
 def of_node(
@@ -47,7 +46,7 @@ def equal_gpus(
     if count == 0:
         notes.append(f"node {name}: no {names.GPU_COUNT} in its status; its memory is shown as one GPU")
         count = 1
-    if count > _MOST:
+    if count > MAX_GPUS:
         notes.append(f"node {name}: {names.GPU_COUNT} is {count}, more than any node has; shown as one GPU")
         count = 1
     # Else Aliyun's own rule, which has no other sign of the unit.

@@ -10,6 +10,7 @@ from gpushare.wire import shape
 from gpushare_cli import quantities
 
 Object = Mapping[str, Any]
+HOSTNAME: Final = "kubernetes.io/hostname"
 RESOURCES: Final = (names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE, names.GPU)
 """Extended resources whose sum kube-scheduler checks for every node, beside the GPUs' own books."""
 
@@ -50,7 +51,7 @@ def node_facts(node: Object) -> NodeFacts:
     allocatable = shape.mapping(status, "allocatable", "status")
     return NodeFacts(
         name=name,
-        labels={"kubernetes.io/hostname": name, **shape.mapping(metadata, "labels", "metadata")},
+        labels={HOSTNAME: name, **shape.mapping(metadata, "labels", "metadata")},
         taints=tuple(_taint(taint, i) for i, taint in enumerate(shape.objects(spec, "taints", "spec"))),
         cordoned=spec.get("unschedulable") is True,
         allocatable={key: quantities.whole(allocatable.get(key)) for key in RESOURCES} if allocatable else None,

@@ -16,6 +16,7 @@ from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit
+from gpushare.wire import holdings, requests
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import dialects, inventories
 
@@ -167,7 +168,7 @@ def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str])
     who = pods_wire.ref(pod)
     dialect = dialects.of_pod(pod, Dialect(unit=inventory.unit))
     try:
-        holding = pods_wire.holding(pod, dialect, inventory.unit)
+        holding = holdings.of_pod(pod, dialect, inventory.unit)
         allocation = holding.allocation
         if holding.problem:
             notes.append(f"pod {who}: {holding.problem}; counted by the other annotations of its binding")
@@ -200,7 +201,7 @@ def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str])
 def _asked(pod: Mapping[str, Any], dialect: Dialect, inventory: NodeInventory, notes: list[str]) -> Allocation | None:
     """What a pod without a readable allocation asks for, as if all of it were on one GPU that is not of the node."""
     try:
-        request = pods_wire.request(pod, dialect)
+        request = requests.of_pod(pod, dialect)
     except InvalidRequestError as error:
         notes.append(f"pod {pods_wire.ref(pod)}: {error}; not counted")
         return None

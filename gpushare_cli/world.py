@@ -1,21 +1,19 @@
 """Nodes and pods as API objects -> what the controller knows of them, and what kube-scheduler does. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpushare.cluster import views
+from gpushare.cluster import groups, views
 from gpushare.cluster.records import Bound, NodeRecord, PodRecord, Problem
 from gpushare.cluster.views import View
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.request import PodRequest, Policy
-from gpushare.model.verdict import Refused
-from gpushare.placement.place import place
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import affinity, answers, schedulable
+from gpushare_cli import answers, schedulable
 from gpushare_cli.answers import Answer
 from gpushare_cli.nodefacts import NodeFacts
 
@@ -48,6 +46,10 @@ class World:
     """Bound pods whose allocations cannot be read."""
     elsewhere: Mapping[str, int]
     """Nodes that are not known -> how many pods of theirs hold or want GPUs."""
+
+    def labels_in(self, namespace: str) -> Iterator[Mapping[str, str]]:
+        """Labels of the pods of a namespace that hold GPUs."""
+        return (labels for other, labels in self.holders if other == namespace)
 
 
 def build(
@@ -96,11 +98,10 @@ def ask(world: World, pod: Object, request: PodRequest, policy: Policy) -> list[
     Raises:
         WireError: what the pod demands of its node cannot be read.
     """
-    labels = [labels for namespace, labels in world.holders if namespace == request.pod.namespace]
-    shape = affinity.resolve(request, labels)
+    shape = groups.resolved(request.shape, request.labels, world.labels_in)
     found = []
     for node in world.nodes.values():
-        verdict = node.view if isinstance(node.view, Refused) else place(shape, node.view, policy)
+        verdict = views.verdict(shape, node.view, policy)
         found.append(answers.of_node(pod, node.facts, node.requested, verdict))
     return answers.closest_first(found, {name: node.view for name, node in world.nodes.items()})
 

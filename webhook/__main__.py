@@ -10,6 +10,7 @@ from typing import Final
 import flask
 
 from certs.keeper import CertificateKeeper
+from gpushare import names
 from gpushare.errors import GpuShareError, SettingsError
 from gpushare.kube import client
 from gpushare.runtime import logs, options
@@ -23,14 +24,13 @@ from webhook.settings import Settings
 from webhook.tls import Contexts
 
 _LOG: Final = logging.getLogger("webhook")
-_PROG: Final = "gpushare-webhook"
 _LOOK_S: Final = 0.5  # how late a signal may be noticed while there is no certificate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM. The process's exit status."""
     try:
-        settings = options.load(Settings, sys.argv[1:] if argv is None else argv, prog=_PROG)
+        settings = options.load(Settings, sys.argv[1:] if argv is None else argv, prog=names.WEBHOOK)
         logs.configure(level=settings.log_level)
         contexts = Contexts(directory=Path(settings.cert_dir))
         # Until the server takes them over; the first process of a container has no default handlers.
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not _has_certificate(_keeper(settings), contexts, signals):
             return 0
     except SettingsError as error:
-        sys.stderr.write(f"{_PROG}: {error}\n")
+        sys.stderr.write(f"{names.WEBHOOK}: {error}\n")
         return 2
     server.run(settings, contexts, lambda stop: _build(settings, contexts, stop), signals)
     return 0

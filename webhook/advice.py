@@ -15,6 +15,9 @@ from webhook.rules import Rules
 
 _LIMIT: Final = 256
 _LIST: Final = 150
+_MISSPELT: Final = 8
+"""Most names of labels and annotations that are told one by one."""
+_LONGEST_NAME: Final = 63  # that Kubernetes admits after the slash
 _FIELDS: Final = ("initContainers", "containers")
 _PRESET_NODE: Final = (
     "spec.nodeName by-passes the scheduler, which looks for free GPUs: the pod waits on that node until they are free,"
@@ -75,20 +78,35 @@ def overridden(before: JsonObject, after: JsonObject, fields: Sequence[str], *, 
 
 def _misspelt(pod: JsonObject) -> Iterator[str]:
     """A wish that nobody reads would be lost without a word."""
-    for kind, found, known in (
-        ("annotation", objects.annotations(pod), (*names.REQUEST_ANNOTATIONS, names.ANNOTATION_TOTALS)),
-        ("label", objects.labels(pod), (names.LABEL_GPU_COUNT,)),
-    ):
-        for key in sorted(found):
-            other = names.LABEL_GPU_COUNT if kind == "annotation" and key == names.LABEL_GPU_COUNT else ""
-            misplaced = kind == "label" and key in names.REQUEST_ANNOTATIONS
-            if other or misplaced:
-                yield _cut(f"{key} means something as {'a label' if other else 'an annotation'} only; it is ignored")
-            elif not names.is_known(key):
-                by_name = {one.partition("/")[2]: one for one in known}
-                near = difflib.get_close_matches(key.partition("/")[2], by_name, n=1)
-                hint = f"; do you mean {by_name[near[0]]}?" if near else ""
-                yield _cut(f"{kind} {key} is none that gpushare knows; it is ignored{hint}")
+    annotations = [key for key in objects.annotations(pod) if key == names.LABEL_GPU_COUNT or not names.is_known(key)]
+    labels = [key for key in objects.labels(pod) if key in names.REQUEST_ANNOTATIONS or not names.is_known(key)]
+    ignored = [("annotation", key) for key in sorted(annotations)] + [("label", key) for key in sorted(labels)]
+    for kind, key in ignored[:_MISSPELT]:
+        yield _cut(_ignored_annotation(key) if kind == "annotation" else _ignored_label(key))
+    if rest := len(ignored[_MISSPELT:]):
+        yield f"and {rest} more labels and annotations that gpushare does not read"
+
+
+def _ignored_annotation(key: str) -> str:
+    if key == names.LABEL_GPU_COUNT:
+        return f"{key} means something as a label only; it is ignored"
+    hint = _similar(key, (*names.REQUEST_ANNOTATIONS, names.ANNOTATION_TOTALS))
+    return f"annotation {key} is none that gpushare knows; it is ignored{hint}"
+
+
+def _ignored_label(key: str) -> str:
+    if key in names.REQUEST_ANNOTATIONS:
+        return f"{key} means something as an annotation only; it is ignored"
+    return f"label {key} is none that gpushare knows; it is ignored{_similar(key, (names.LABEL_GPU_COUNT,))}"
+
+
+def _similar(key: str, known: Sequence[str]) -> str:
+    name = key.partition("/")[2]
+    if len(name) > _LONGEST_NAME:
+        return ""
+    by_name = {one.partition("/")[2]: one for one in known}
+    near = difflib.get_close_matches(name, by_name, n=1)
+    return f"; do you mean {by_name[near[0]]}?" if near else ""
 
 
 def _removed(before: JsonObject, after: JsonObject) -> Iterator[str]:

@@ -9,6 +9,7 @@ import flask
 import orjson
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
+from gpushare import names
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from webhook import admission, review
@@ -41,7 +42,7 @@ class Services:
 
 def create_app(settings: Settings, services: Services) -> flask.Flask:
     """The WSGI application."""
-    app = flask.Flask("gpushare-webhook", static_folder=None)
+    app = flask.Flask(names.WEBHOOK, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
 
     def mutate(request: Review) -> Decision:

@@ -1,4 +1,4 @@
-"""What admission refuses beyond a request that cannot be understood (`gpushare.wire.pods`). Pure, one check each."""
+"""What admission refuses beside requests that cannot be understood (`gpushare.wire.requests`). Pure, one check each."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -15,6 +15,9 @@ from webhook.rules import Rules
 _LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
 _MOST_CONTAINERS: Final = 512
 """More than any node runs in a pod. Deciding on many thousands would take longer than the API server waits."""
+
+_MOST_ASKING: Final = 64
+"""Placement looks at every one of them on every node while kube-scheduler waits."""
 
 
 def size(value: object) -> None:
@@ -50,6 +53,13 @@ def preset_node_of_other_plugin(pod: JsonObject, rules: Rules) -> Iterator[Field
                 "remove it and choose the node by spec.nodeSelector or node affinity on kubernetes.io/hostname",
             )
             return
+
+
+def too_many_asking(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
+    """Init containers count as well."""
+    asking = sum(pods.asks(container, rules.dialect) for _, _, container in pods.containers(pod))
+    if asking > _MOST_ASKING:
+        yield FieldError("spec", f"{asking} containers ask for GPUs", f"let at most {_MOST_ASKING} of a pod ask")
 
 
 def bad_totals(pod: JsonObject) -> Iterator[FieldError]:

@@ -10,7 +10,7 @@ from typing import Final
 from gpushare import names
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.request import ContainerRequest
-from gpushare.wire import pods, spelling
+from gpushare.wire import pods, requests, spelling
 from webhook import advice, checks, containers, metadata, objects
 from webhook.objects import JsonObject
 from webhook.rules import Rules
@@ -114,12 +114,13 @@ def _wishes(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest, ...]:
     errors: tuple[FieldError, ...] = ()
     wishes: tuple[ContainerRequest, ...] = ()
     try:
-        found = pods.request({**pod, "metadata": pod.get("metadata") or {}}, rules.dialect)
+        found = requests.of_pod({**pod, "metadata": pod.get("metadata") or {}}, rules.dialect)
         wishes = found.shape.containers if found else ()
     except InvalidRequestError as error:
         errors = error.errors
     errors = (
         *errors,
+        *checks.too_many_asking(pod, rules),
         *checks.preset_node_of_other_plugin(pod, rules),
         *checks.bad_totals(pod),
         *checks.excess(wishes, rules.dialect.unit),

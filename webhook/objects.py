@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from gpushare.errors import FieldError, InvalidRequestError
+from gpushare.wire import json
 
 JsonObject = dict[str, Any]
 
@@ -141,21 +142,4 @@ def _optional_text(path: str, value: object) -> Iterator[FieldError]:
 
 def _unexpected(path: str, value: object, expected: str) -> FieldError:
     explain = "pod" if path == "object" else "pod." + _INDEX.sub("", path)
-    return FieldError(path, f"expected {expected}, found {kind(value)}", f"see kubectl explain {explain}")
-
-
-def kind(value: object) -> str:
-    """What JSON calls a value, for messages."""
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return "true or false"
-        case str():
-            return "a text"
-        case int() | float():
-            return "a number"
-        case list():
-            return "a list"
-        case _:
-            return "an object"
+    return FieldError(path, f"expected {expected}, found {json.kind(value)}", f"see kubectl explain {explain}")

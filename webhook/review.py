@@ -188,7 +188,7 @@ def _object(value: JsonObject, field: str, path: str, *, is_optional: bool = Fal
     if found is None and is_optional:
         return {}
     if not isinstance(found, dict):
-        raise MalformedReviewError(f"{path}: expected an object, found {objects.kind(found)}")
+        raise MalformedReviewError(f"{path}: expected an object, found {json.kind(found)}")
     return found
 
 
@@ -198,5 +198,5 @@ def _text(value: JsonObject, field: str, path: str) -> str:
     if found is None:
         return ""
     if not isinstance(found, str):
-        raise MalformedReviewError(f"{path}: expected a text, found {objects.kind(found)}")
+        raise MalformedReviewError(f"{path}: expected a text, found {json.kind(found)}")
     return found

@@ -14,6 +14,7 @@ from typing import Any, Final
 from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
 
+from gpushare import names
 from gpushare.runtime.signals import Signals
 from webhook.settings import Settings
 from webhook.tls import Contexts
@@ -49,7 +50,7 @@ def _options(settings: Settings, contexts: Contexts, stop: threading.Event, sign
 
     return {
         "bind": f"{settings.address}:{settings.port}",
-        "proc_name": "gpushare-webhook",
+        "proc_name": names.WEBHOOK,
         "worker_class": "gthread",
         "workers": 1,
         "threads": settings.threads,

@@ -1,10 +1,10 @@
 """Who may change what of a pod after it was created. Pure.
 
 A binding is what the controller wrote in it; a request is what admission understood. Neither may change afterwards
-behind the back of the ledger.
+behind the back of the ledger. CDI annotations would choose devices past every binding, so nobody may write them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from gpushare import names
@@ -17,6 +17,7 @@ from webhook.objects import JsonObject
 _REQUEST_ANNOTATIONS: Final = frozenset({*names.REQUEST_ANNOTATIONS, names.ANNOTATION_TOTALS})
 _REQUEST_LABELS: Final = (names.LABEL_GPU_COUNT, names.NANO_ASSUME)
 _CONTROLLER: Final = names.SERVICE_ACCOUNT_CONTROLLER
+_CDI: Final = "it would choose devices past the scheduler"
 
 
 def created(pod: object) -> tuple[FieldError, ...]:
@@ -25,20 +26,16 @@ def created(pod: object) -> tuple[FieldError, ...]:
     Raises:
         InvalidRequestError: the object cannot be read; so do all functions of this module.
     """
-    return tuple(
-        FieldError(_annotation(key), f"only {_CONTROLLER} may write it", "remove it")
-        for key in sorted(objects.annotations(objects.with_metadata(pod)))
-        if names.is_reserved(key)
-    )
+    return tuple(_forged(pod, f"only {_CONTROLLER} may write it", names.is_reserved))
 
 
 def bound(binding: object) -> tuple[FieldError, ...]:
     """Errors of a Binding that anyone but the controller makes; the API server writes its annotations on the pod."""
-    return tuple(
-        FieldError(_annotation(key), f"only {_CONTROLLER} may write it in a Binding", "remove it")
-        for key in sorted(objects.annotations(objects.with_metadata(binding)))
-        if names.is_reserved(key) or key in _REQUEST_ANNOTATIONS or key in names.WEBHOOK_ANNOTATIONS
-    )
+
+    def is_reserved(key: str) -> bool:
+        return names.is_reserved(key) or key in _REQUEST_ANNOTATIONS or key in names.WEBHOOK_ANNOTATIONS
+
+    return tuple(_forged(binding, f"only {_CONTROLLER} may write it in a Binding", is_reserved))
 
 
 def updated(pod: object, old: object, dialect: Dialect, *, by_controller: bool) -> tuple[FieldError, ...]:
@@ -47,9 +44,21 @@ def updated(pod: object, old: object, dialect: Dialect, *, by_controller: bool) 
     return tuple(_updated(after, before, dialect, by_controller=by_controller))
 
 
+def _forged(value: object, problem: str, is_reserved: Callable[[str], bool]) -> Iterator[FieldError]:
+    """Args: problem: of the annotations that are reserved."""
+    for key in sorted(objects.annotations(objects.with_metadata(value))):
+        if key.startswith(names.PREFIX_CDI):
+            yield FieldError(_annotation(key), _CDI, "remove it, and ask for GPUs by resources.limits")
+        elif is_reserved(key):
+            yield FieldError(_annotation(key), problem, "remove it")
+
+
 def _updated(pod: JsonObject, old: JsonObject, dialect: Dialect, *, by_controller: bool) -> Iterator[FieldError]:
     annotations = _changes(objects.annotations(old), objects.annotations(pod))
     labels = _changes(objects.labels(old), objects.labels(pod))
+    for key in annotations:
+        if key.startswith(names.PREFIX_CDI) and key in objects.annotations(pod):
+            yield FieldError(_annotation(key), _CDI, "leave it out, and create a new pod that asks by resources.limits")
     if not by_controller:
         for key in filter(names.is_reserved, annotations):
             yield FieldError(_annotation(key), f"only {_CONTROLLER} may change it", "leave it as it is")

@@ -25,6 +25,7 @@ from gpushare.model.request import PodRequest
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.wire import pods as pods_wire
+from gpushare.wire import requests
 
 _LOG: Final = logging.getLogger(__name__)
 _BODY_LIMIT: Final = 64 * 1024 * 1024  # 5,000 whole Node objects of a scheduler that does not cache them
@@ -163,7 +164,7 @@ class _Verbs:
         state = self._services.state
         if not pods_wire.needs_gpu(pod, state.dialect):
             return None
-        request = pods_wire.request(pod, state.dialect)
+        request = requests.of_pod(pod, state.dialect)
         self._check_ready()
         return request and replace(request, shape=state.resolve(request.shape, request.labels))
 

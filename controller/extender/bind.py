@@ -25,6 +25,7 @@ from gpushare.model.verdict import Refused
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.wire import allocation as allocation_wire
+from gpushare.wire import holdings, requests
 from gpushare.wire import pods as pods_wire
 
 _LOG: Final = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ class Binder:
             pod = self.api.get(kube.pod_path(args.namespace, args.name), timeout_s=_READ_S)
             if pods_wire.ref(pod).uid != args.uid:
                 return _gone(args)
-            return pods_wire.request(pod, self.state.dialect) or Answer(Outcome.INVALID, _no_gpu(ref))
+            return requests.of_pod(pod, self.state.dialect) or Answer(Outcome.INVALID, _no_gpu(ref))
         except kube.NotFoundError:
             return _gone(args)
         except kube.KubeError as error:
@@ -225,7 +226,7 @@ class Binder:
             return None
         if node != args.node:
             return _bound_before(args, AlreadyBound(node=node, granted=True))
-        held = pods_wire.allocation(pod, self.state.unit)
+        held = holdings.allocation(pod, self.state.unit)
         return held or _bound_before(args, AlreadyBound(node=node, granted=False))
 
     def _binding(self, args: BindArgs, request: PodRequest, reserved: Reserved) -> JsonObject:

@@ -9,6 +9,7 @@ import orjson
 
 from gpushare.errors import WireError
 from gpushare.kube.api import JsonObject
+from gpushare.wire import json
 
 MAX_INT32: Final = 2**31 - 1
 
@@ -36,7 +37,7 @@ def lower(value: JsonObject) -> JsonObject:
 def an_object(value: object, path: str) -> JsonObject:
     """An object."""
     if not isinstance(value, dict):
-        raise WireError(f"{path}: expected an object, found {_kind(value)}")
+        raise WireError(f"{path}: expected an object, found {json.kind(value)}")
     return value
 
 
@@ -51,14 +52,14 @@ def a_list(value: object, path: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise WireError(f"{path}: expected a list, found {_kind(value)}")
+        raise WireError(f"{path}: expected a list, found {json.kind(value)}")
     return value
 
 
 def a_text(value: object, path: str) -> str:
     """A text that is not empty."""
     if not isinstance(value, str) or not value:
-        raise WireError(f"{path}: expected a text, found {_kind(value)}")
+        raise WireError(f"{path}: expected a text, found {json.kind(value)}")
     return value
 
 
@@ -67,7 +68,7 @@ def texts(value: object, path: str) -> list[str]:
     found = a_list(value, path)
     if set(map(type, found)) - {str}:
         i = next(i for i, name in enumerate(found) if not isinstance(name, str))
-        raise WireError(f"{path}[{i}]: expected a text, found {_kind(found[i])}")
+        raise WireError(f"{path}[{i}]: expected a text, found {json.kind(found[i])}")
     return found
 
 
@@ -76,7 +77,7 @@ def a_number(value: object, path: str, *, least: int = -MAX_INT32 - 1) -> int:
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_INT32:
-        found = _kind(value) if isinstance(value, bool) or not isinstance(value, int | float) else value
+        found = json.kind(value) if isinstance(value, bool) or not isinstance(value, int | float) else value
         raise WireError(f"{path}: expected a whole number from {least} to {MAX_INT32}, found {found}")
     return value
 
@@ -89,7 +90,7 @@ def pod(value: object) -> JsonObject:
         entries = optional(metadata, key, "Pod.metadata")
         for name, text in entries.items():
             if not isinstance(text, str):
-                raise WireError(f"Pod.metadata.{key}[{name}]: expected a text, found {_kind(text)}")
+                raise WireError(f"Pod.metadata.{key}[{name}]: expected a text, found {json.kind(text)}")
     spec = an_object(found.get("spec"), "Pod.spec")
     for key in ("initContainers", "containers"):
         for i, item in enumerate(a_list(spec.get(key), f"Pod.spec.{key}")):
@@ -100,19 +101,3 @@ def pod(value: object) -> JsonObject:
             for kind in ("limits", "requests"):
                 optional(resources, kind, f"{path}.resources")
     return found
-
-
-def _kind(value: object) -> str:
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return "true or false"
-        case str():
-            return "a text" if value else "an empty text"
-        case int() | float():
-            return "a number"
-        case list():
-            return "a list"
-        case _:
-            return "an object"

@@ -5,10 +5,8 @@
 
 from collections.abc import Mapping
 
-from gpushare.identity import NodeName
+from gpushare.identity import GpuUuid, NodeName
 from gpushare.kube.api import JsonObject
-from gpushare.model import allocation as allocations
-from gpushare.model.allocation import Hold
 from gpushare.model.gpu import Gpu
 from gpushare.model.ledger import NodeLedger
 
@@ -28,7 +26,14 @@ def report(ledgers: Mapping[NodeName, NodeLedger], only: NodeName | None = None)
 
 
 def _node(ledger: NodeLedger) -> JsonObject:
-    devices = [_device(ledger, gpu) for gpu in ledger.inventory.gpus]
+    pods: dict[GpuUuid, list[JsonObject]] = {}
+    for held in ledger.allocations.values():
+        for gpu, hold in ledger.held(held).items():
+            if hold.memory_mib:
+                used = ledger.inventory.unit.ceil(hold.memory_mib)
+                entry = {"name": held.pod.name, "namespace": held.pod.namespace, "usedGPU": used}
+                pods.setdefault(gpu, []).append(entry)
+    devices = [_device(ledger, gpu, pods.get(gpu.uuid, [])) for gpu in ledger.inventory.gpus]
     return {
         "name": ledger.inventory.node,
         "totalGPU": sum(device["totalGPU"] for device in devices),
@@ -37,14 +42,8 @@ def _node(ledger: NodeLedger) -> JsonObject:
     }
 
 
-def _device(ledger: NodeLedger, gpu: Gpu) -> JsonObject:
+def _device(ledger: NodeLedger, gpu: Gpu, pods: list[JsonObject]) -> JsonObject:
     unit = ledger.inventory.unit
-    pods = []
-    for held in ledger.allocations.values():
-        shares = allocations.footprint(held.grants)
-        mib = sum(_used_mib(hold, gpu) for uuid, hold in shares.items() if ledger.inventory.resolve(uuid) == gpu.uuid)
-        if mib:
-            pods.append({"name": held.pod.name, "namespace": held.pod.namespace, "usedGPU": unit.ceil(mib)})
     return {
         "id": gpu.index,
         "uuid": gpu.uuid,
@@ -52,8 +51,3 @@ def _device(ledger: NodeLedger, gpu: Gpu) -> JsonObject:
         "usedGPU": unit.ceil(ledger.used_mib.get(gpu.uuid, 0)),
         "pods": sorted(pods, key=lambda pod: (pod["namespace"], pod["name"])),
     }
-
-
-def _used_mib(hold: Hold, gpu: Gpu) -> int:
-    """What a pod holds of a GPU; of one that it has for itself, all."""
-    return max(hold.memory_mib, gpu.memory_mib) if hold.whole else hold.memory_mib

@@ -69,15 +69,19 @@ class Preemption:
             victims.update(kept=len(before & after), dropped=len(before - after), added=len(after - before))
         nodes, victims = +nodes, +victims  # without zeros
         self.metrics.preempted(nodes=nodes, victims=victims)
-        chosen = {node: found.victims.pods for node, found in decisions.items() if found.ruling is Ruling.CHOSEN}
+        chosen = (
+            f"{node}: {', '.join(found.victims.pods)}"
+            for node, found in decisions.items()
+            if found.ruling is Ruling.CHOSEN
+        )
         metadata = args.pod["metadata"]
         logs.event(
             _LOG,
             "preempt",
             pod=f"{metadata.get('namespace')}/{metadata.get('name')}",
-            uid=metadata.get("uid"),
+            uid=str(metadata.get("uid")),
             priority=args.priority,
             nodes=dict(nodes),
             victims=dict(victims),
-            chosen={node: list(pods) for node, pods in itertools.islice(chosen.items(), MAX_NAMED)},
+            chosen="; ".join(itertools.islice(chosen, MAX_NAMED)),
         )

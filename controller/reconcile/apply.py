@@ -19,7 +19,6 @@ from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
-COMPONENT: Final = names.SERVICE_ACCOUNT_CONTROLLER
 REASON_UNSCHEDULABLE: Final = "GpuShareUnschedulable"
 REASON_UNREADABLE: Final = "GpuShareUnreadableAllocation"
 
@@ -88,7 +87,7 @@ class Writer:
     def _post(self, pod: PodRef, kind: EventType, reason: str, message: str) -> None:
         if not self.leading():
             return
-        body = events.event(pod, kind, reason, message, component=COMPONENT, now=self.clock.now())
+        body = events.event(pod, kind, reason, message, component=names.CONTROLLER, now=self.clock.now())
         try:
             events.post(self.api, body)
             logs.event(_LOG, "told" if kind is EventType.NORMAL else "warned", pod=str(pod), reason=reason)

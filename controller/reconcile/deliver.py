@@ -20,6 +20,7 @@ from gpushare.model.request import PodRequest
 from gpushare.model.verdict import Refused
 from gpushare.runtime.clock import Clock
 from gpushare.wire import allocation as allocation_wire
+from gpushare.wire import holdings
 from gpushare.wire import pods as pods_wire
 
 _READ_S: Final = 1.5
@@ -109,7 +110,7 @@ class LateBinder:
         try:
             pod = self.api.get(kube.pod_path(request.pod.namespace, request.pod.name), timeout_s=_READ_S)
             same = pods_wire.ref(pod).uid == request.pod.uid
-            found = pods_wire.allocation(pod, self.state.unit) if same else None
+            found = holdings.allocation(pod, self.state.unit) if same else None
         except kube.NotFoundError:
             found = None
         except (kube.KubeError, WireError) as unread:

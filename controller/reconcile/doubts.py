@@ -1,6 +1,7 @@
 """End reservations whose Binding or patch nobody can account for, by looking at the pod long after."""
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from controller.state import ClusterState, Doubt
@@ -16,9 +17,11 @@ _LOG: Final = logging.getLogger(__name__)
 MAX_LOOKS: Final = 20  # a tick
 
 
-def settle(*, api: KubeApi, state: ClusterState, clock: Clock) -> None:
+def settle(*, api: KubeApi, state: ClusterState, clock: Clock, leading: Callable[[], bool]) -> None:
     """Look at the pods of a few old reservations and give back what was never bound."""
     for doubt in state.doubts(clock.monotonic(), most=MAX_LOOKS):
+        if not leading():
+            return
         try:
             over = _is_over(doubt, api)
         except (kube.KubeError, WireError) as error:

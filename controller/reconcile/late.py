@@ -10,12 +10,13 @@ from typing import Final
 
 from controller.reconcile import advice
 from controller.reconcile.advice import Tell
-from controller.reconcile.speech import NOTHING, Spoken
+from controller.reconcile.speech import NOTHING, REPEAT_S, Spoken
+from gpushare.cluster import latecomers
 from gpushare.cluster.records import Bound, Late
 from gpushare.cluster.views import View
-from gpushare.model.verdict import RefusalReason, Refused, Verdict
+from gpushare.model.verdict import Refused, Verdict
 
-LOOK_AGAIN_S: Final = 60.0
+REMIND_CAP_S: Final = 86400.0
 SETTLE_S: Final = 30.0  # most controllers clear away what their nodes rejected; this one does it where they do not
 
 
@@ -64,21 +65,32 @@ class Note:
     """When it may be tried again after an error."""
     errors: int = 0
     """Tries in a row that failed."""
-    over: bool = False
-    """Nothing more is to be done."""
+    over: Bound | None = None
+    """The pod for which nothing more can be done, for as long as the watch shows it like this."""
+    last_word: Tell | None = None
+    """What its author is reminded of then."""
+    reminders: int = 0
+    remind_at: float = float("-inf")
 
     def after_error(self, now: float) -> "Note":
         """After a try that failed: the next one comes ever later."""
         return replace(self, errors=self.errors + 1, not_before=now + min(5.0 * 2 ** min(self.errors, 6), 300.0))
 
-    def looked_at(self, now: float) -> "Note":
-        """After a look that showed what will not change soon."""
-        return replace(self, not_before=now + LOOK_AGAIN_S)
+    def ended(self, pod: Bound, last_word: Tell | None = None) -> "Note":
+        """After a look that showed what will not change."""
+        return replace(self, over=pod, last_word=last_word)
+
+    def after_word(self, spoken: Spoken, now: float) -> "Note":
+        """After its author was told. Reminders of what will not change come ever later, up to once a day."""
+        if self.over is None:
+            return replace(self, spoken=spoken)
+        wait = min(REPEAT_S * 2**self.reminders, REMIND_CAP_S)
+        return replace(self, spoken=spoken, reminders=min(self.reminders + 1, 10), remind_at=now + wait)
 
 
 def needs_verdict(pod: Bound, note: Note, view: View) -> bool:
     """Whether it has to be seen if the pod fits: not while the books are those in which it did not."""
-    if pod.late is None or pod.late.request is None or not pod.late.mutated:
+    if pod.late is None or pod.late.request is None or not pod.late.mutated or note.over is pod:
         return False
     # Beside whom it may be depends on other nodes as well.
     return note.view is not view or pod.late.request.shape.affinity is not None
@@ -97,7 +109,11 @@ def decide(
         resources: that make a pod one of ours.
         now: monotonic time.
     """
-    if pod.deleting or note.over or now < note.not_before:
+    if pod.deleting:
+        return None
+    if note.over is pod:
+        return note.last_word if now >= note.remind_at else None
+    if now < note.not_before:
         return None
     if pod.failed:
         return _rejected(pod, note, resources, now)
@@ -105,7 +121,7 @@ def decide(
 
 
 def _late(pod: Bound, state: Late, note: Note, view: View, verdict: Verdict | Promised | None) -> Step | None:
-    if not state.mutated and _is_foreign(view):
+    if not state.mutated and latecomers.is_foreign(view):
         return None  # whoever serves these resources there may well start it
     if state.request is None:
         return advice.invalid(pod, state.problem)
@@ -135,8 +151,3 @@ def is_ours(failed: str, resources: Iterable[str]) -> bool:
     if reason != "UnexpectedAdmissionError" and not reason.startswith("OutOf"):
         return False
     return any(resource in failed for resource in resources)
-
-
-def _is_foreign(view: View) -> bool:
-    """Whether this project's plugin has never reported GPUs of the node."""
-    return isinstance(view, Refused) and view.reason is RefusalReason.NO_INVENTORY

@@ -2,33 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from gpushare.cluster import records
+from gpushare.cluster import latecomers, records
+from gpushare.cluster.latecomers import Owner
 from gpushare.cluster.records import Bound
 from gpushare.dialect import Dialect
-from gpushare.wire import pods as pods_wire
 from gpushare.wire import shape
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """What makes a pod anew."""
-
-    keeps_pods: bool = False
-    """Its pods are deleted by people only."""
-    advice: str = ""
-    """What these people are to do, up to the webhook's part."""
-
-
-# A Job counts each pod that fails or is deleted before its end, and gives up after some; up to Kubernetes 1.25 it even
-# counts its failed pods by looking at them. Nobody but its author can say whether one may be taken from it, and it
-# replaces pods that were rejected by itself. The mirror of a static pod goes and comes with the kubelet's file.
-_KEEPING: Final[Mapping[str, Owner]] = {
-    "Job": Owner(True, "delete it, so that its Job, which will count it as failed, makes it again"),
-    "Node": Owner(True, "static pods cannot ask for GPUs: make it a Deployment or a DaemonSet, created"),
-}
-_ANY: Final = Owner()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,27 +42,6 @@ def look(found: Mapping[str, Any], known: Bound, dialect: Dialect) -> Look | Non
     return Look(
         pod=record,
         version=shape.text(found["metadata"], "resourceVersion", "metadata"),
-        gpu_started=_gpu_started(found, dialect),
-        owner=_owner(found["metadata"]),
+        gpu_started=latecomers.gpu_started(found, dialect),
+        owner=latecomers.owner(found),
     )
-
-
-def _gpu_started(pod: Mapping[str, Any], dialect: Dialect) -> bool:
-    asking = {
-        container.get("name") for _, _, container in pods_wire.containers(pod) if pods_wire.asks(container, dialect)
-    }
-    status = shape.mapping(pod, "status", "pod")
-    return any(
-        shape.mapping(report, field, f"status.{kind}").keys() & {"running", "terminated"}
-        for kind in ("initContainerStatuses", "containerStatuses")
-        for report in shape.objects(status, kind, "status")
-        for field in ("state", "lastState")
-        if report.get("name") in asking
-    )
-
-
-def _owner(meta: Mapping[str, Any]) -> Owner:
-    for reference in shape.objects(meta, "ownerReferences", "metadata"):
-        if reference.get("controller") is True:
-            return _KEEPING.get(str(reference.get("kind")), _ANY)
-    return _ANY

@@ -35,7 +35,7 @@ class Reconciler:
     """Not the scheduler's."""
     clock: Clock
     leading: Callable[[], bool]
-    """Whether this process may write, at this very moment."""
+    """Whether a chore may begin or go on, at this very moment."""
     bind_s: float = 2.0
     """Deadline of a patch that binds a pod late, as for a Binding."""
     audit_differences: int = 0
@@ -67,7 +67,7 @@ class Reconciler:
 
     def tick(self) -> None:
         """All chores once."""
-        doubts.settle(api=self.api, state=self.state, clock=self.clock)
+        doubts.settle(api=self.api, state=self.state, clock=self.clock, leading=self.leading)
         self.strays.tick()
         self._waiting.tick()
         self._overridden.tick()

@@ -111,7 +111,7 @@ class StrayPods:
         spoken = note.spoken.saying(step.message, self.clock.monotonic())
         if spoken is None:
             return False
-        self._notes[step.pod.uid] = replace(note, spoken=spoken)
+        self._notes[step.pod.uid] = note.after_word(spoken, self.clock.monotonic())
         self.writer.warn(step.pod, step.reason, step.message)
         return True
 
@@ -120,7 +120,7 @@ class StrayPods:
         if found is None or found.pod.late is None or found.pod.late.request is None or not found.pod.late.mutated:
             return True
         if found.gpu_started:
-            return self._hopeless(advice.without_gpu(pod))
+            return self._hopeless(pod, advice.without_gpu(pod))
         result = self.binder.bind(found.pod.late.request, pod.node)
         match result:
             case Allocation():
@@ -151,9 +151,9 @@ class StrayPods:
         if found is None or found.pod.late is None or found.pod.late.mutated:
             return True
         if found.gpu_started:
-            return self._hopeless(advice.without_gpu(pod))
+            return self._hopeless(pod, advice.without_gpu(pod))
         if found.owner.keeps_pods:
-            return self._hopeless(advice.not_mutated(pod, found.owner.advice))
+            return self._hopeless(pod, advice.not_mutated(pod, found.owner.advice))
         self._tell(advice.renewed(pod))
         if not self.writer.delete(pod.ref, found.version):
             self._failed(pod, "")
@@ -163,9 +163,9 @@ class StrayPods:
         logs.event(_LOG, "pod renewed", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node, owner=owner)
         return True
 
-    def _hopeless(self, step: Tell) -> bool:
-        """It takes a person to mend it; there is no need to look again at once."""
-        self._notes[step.pod.uid] = self._notes[step.pod.uid].looked_at(self.clock.monotonic())
+    def _hopeless(self, pod: Bound, step: Tell) -> bool:
+        """It takes a person to mend it; there is no need to look again."""
+        self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod, step)
         self._tell(step)
         return True
 
@@ -174,7 +174,7 @@ class StrayPods:
         if found is None or not found.pod.failed:
             return True
         if found.owner.keeps_pods:
-            self._notes[pod.ref.uid] = replace(self._notes[pod.ref.uid], over=True)
+            self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod)
         elif self.writer.delete(pod.ref, found.version):
             self.cleared += 1
             logs.event(_LOG, "rejected pod deleted", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node, why=pod.failed)

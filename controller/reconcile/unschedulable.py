@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from controller.reconcile.speech import NOTHING, Spoken
+from gpushare.cluster.reasons import NODES_NAMED, largest_free, together
 from gpushare.cluster.records import Pending
+from gpushare.cluster.views import View
 from gpushare.identity import NodeName, PodRef
-from gpushare.model.ledger import NodeLedger
 from gpushare.model.verdict import RefusalReason, Refused
 
-NODES_NAMED: Final = 3
 NUDGE_FIRST_S: Final = 3.0
 NUDGE_CAP_S: Final = 60.0
 
@@ -87,7 +87,7 @@ def fits_somewhere(answers: Mapping[NodeName, int | Refused]) -> bool:
     return any(not isinstance(answer, Refused) for answer in answers.values())
 
 
-def explain(answers: Mapping[NodeName, int | Refused], views: Mapping[NodeName, object]) -> str:
+def explain(answers: Mapping[NodeName, int | Refused], views: Mapping[NodeName, View]) -> str:
     """What the nodes that come closest lack, with numbers.
 
     Args:
@@ -102,33 +102,15 @@ def explain(answers: Mapping[NodeName, int | Refused], views: Mapping[NodeName, 
     if not refused:
         return _no_gpus(len(answers))
     closest = heapq.nsmallest(
-        NODES_NAMED, refused, key=lambda name: (refused[name].permanent, -_largest_free(views.get(name)), name)
+        NODES_NAMED, refused, key=lambda name: (refused[name].permanent, -largest_free(views.get(name)), name)
     )
-    return _joined([refused[name].message for name in closest], len(refused))
-
-
-def _joined(messages: list[str], nodes: int) -> str:
-    """`needs X; free ... on a: 1; free ... on b: 2; and 7 more nodes`: what all begin with is said once."""
-    heads = {message.partition("; ")[0] for message in messages}
-    if len(heads) == 1:
-        tails = [tail for message in messages if (tail := message.partition("; ")[2])]
-        text = "; ".join([*heads, *tails])
-    else:
-        text = "; ".join(messages)
-    more = nodes - len(messages)
-    return text if more == 0 else f"{text}; and {more} more node{'s' if more > 1 else ''} with GPUs"
+    return together([refused[name].message for name in closest], len(refused), " with GPUs")
 
 
 def _no_gpus(nodes: int) -> str:
     if nodes == 0:
         return "the cluster has no nodes"
     return f"none of the {nodes} nodes has reported GPUs; is the gpushare device plugin running?"
-
-
-def _largest_free(view: object) -> int:
-    if not isinstance(view, NodeLedger):
-        return 0
-    return max((view.free_mib(gpu) for gpu in view.inventory.gpus), default=0)
 
 
 def _next(value: str) -> str:

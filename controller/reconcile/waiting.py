@@ -2,7 +2,7 @@
 
 import functools
 import heapq
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,13 +13,16 @@ from controller.reconcile.unschedulable import Note
 from controller.state import ClusterState
 from gpushare.cluster.records import Pending
 from gpushare.identity import NodeName, PodUid
-from gpushare.model.request import RequestShape
+from gpushare.model.request import PodRequest, RequestShape
 from gpushare.model.verdict import Refused
 from gpushare.runtime.clock import Clock
 
 MAX_ACTIONS: Final = 20  # a tick; a thousand waiting pods must not become a thousand requests a second
 MAX_KINDS: Final = 12  # of pods a tick, fewer than the cache holds; the others have their turn at the next ticks
 JUDGE_S: Final = 0.25  # a tick; judging many kinds for thousands of nodes must not take the scheduler's processor
+
+_Kinship = tuple[RequestShape, bool]
+"""What pods have in common that fit on the same nodes: what they ask for, and whether they mean themselves by it."""
 
 
 @dataclass(kw_only=True)
@@ -32,33 +35,32 @@ class WaitingPods:
     """Not the scheduler's."""
     clock: Clock
     _notes: dict[PodUid, Note] = field(default_factory=dict)
-    _turns: dict[RequestShape, int] = field(default_factory=dict)
+    _turns: dict[_Kinship, int] = field(default_factory=dict)
     """Number of the tick in which a kind of pod was judged last."""
     _tick: int = 0
 
     def tick(self) -> None:
         """Look after those whose turn it is."""
-        waiting = [(pod, shape) for pod in self.state.all_pending() if (shape := self._shape(pod)) is not None]
+        waiting: list[tuple[Pending, _Kinship]] = []
+        requests: dict[_Kinship, PodRequest] = {}
+        for pod in self.state.all_pending():
+            if pod.unschedulable and pod.request is not None:
+                waiting.append((pod, kinship := _kinship(pod.request)))
+                requests.setdefault(kinship, pod.request)
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note()) for pod, _ in waiting}
-        kinds = self._kinds(shape for _, shape in waiting)
+        kinds = self._kinds(requests)
         started, actions = self.clock.monotonic(), 0
-        for pod, shape in sorted(waiting, key=lambda pair: self._notes[pair[0].ref.uid].explained.at):
+        for pod, kinship in sorted(waiting, key=lambda pair: self._notes[pair[0].ref.uid].explained.at):
             if actions >= MAX_ACTIONS:
                 break
-            kind = kinds.get(shape)
+            kind = kinds.get(kinship)
             if kind is None:
                 continue
-            if self._turns.get(shape) != self._tick:
+            if self._turns.get(kinship) != self._tick:
                 if self.clock.monotonic() - started >= JUDGE_S:
                     continue
-                self._turns[shape] = self._tick
+                self._turns[kinship] = self._tick
             actions += self._care(pod, kind)
-
-    def _shape(self, pod: Pending) -> RequestShape | None:
-        """What the pod asks for, if somebody has to care."""
-        if not pod.unschedulable or pod.request is None:
-            return None
-        return self.state.resolve(pod.request.shape, pod.request.labels)
 
     def _care(self, pod: Pending, kind: "_Kind") -> bool:
         """Whether something was done."""
@@ -74,25 +76,25 @@ class WaitingPods:
             self.writer.perform(action)
         return action is not None
 
-    def _kinds(self, shapes: Iterable[RequestShape]) -> dict[RequestShape, "_Kind"]:
+    def _kinds(self, requests: Mapping[_Kinship, PodRequest]) -> dict[_Kinship, "_Kind"]:
         """The kinds of pods to judge in this tick: those whose turn is the longest ago."""
         self._tick += 1
-        self._turns = {shape: self._turns.get(shape, 0) for shape in shapes}
+        self._turns = {kinship: self._turns.get(kinship, 0) for kinship in requests}
         first = heapq.nsmallest(MAX_KINDS, self._turns, key=self._turns.__getitem__)
-        return {shape: _Kind(shape, self.boards, self.state) for shape in first}
+        return {kinship: _Kind(requests[kinship], self.boards, self.state) for kinship in first}
 
 
 class _Kind:
     """How one kind of pod stands; what is dear is computed once, and only if asked."""
 
-    def __init__(self, shape: RequestShape, boards: Boards, state: ClusterState) -> None:
-        self._shape = shape
+    def __init__(self, request: PodRequest, boards: Boards, state: ClusterState) -> None:
+        self._request = request
         self._boards = boards
         self._state = state
 
     @functools.cached_property
     def _answers(self) -> dict[NodeName, int | Refused]:
-        return self._boards.snapshot(self._shape)
+        return self._boards.snapshot(self._state.resolve(self._request.shape, self._request.labels))
 
     @functools.cached_property
     def fits(self) -> bool:
@@ -104,3 +106,8 @@ class _Kind:
 
     def why(self) -> str:
         return self._message
+
+
+def _kinship(request: PodRequest) -> _Kinship:
+    wish = request.shape.affinity
+    return request.shape, wish is not None and wish.same is not None and wish.same.matches(request.labels)

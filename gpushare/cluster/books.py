@@ -26,7 +26,7 @@ def recompute(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, An
 def of_records(nodes: Iterable[NodeRecord], pods: Iterable[PodRecord | None]) -> Books:
     """The books from what was kept of the objects.
 
-    Nodes without a readable inventory, and those with a pod of which nobody can tell what it holds, have none.
+    Nodes without a readable inventory, and those with a pod of which nobody can tell what it holds or where, have none.
     """
     on_node: dict[NodeName, list[Bound]] = {}
     for pod in pods:
@@ -35,8 +35,9 @@ def of_records(nodes: Iterable[NodeRecord], pods: Iterable[PodRecord | None]) ->
     result: Books = {}
     for node in nodes:
         if node.inventory is not None:
-            found, problems = records.all_held(on_node.get(node.name, ()), node.inventory.unit)
-            if all(problem.counted for problem in problems.values()):
+            pods_there = on_node.get(node.name, ())
+            found, problems = records.all_held(pods_there, node.inventory.unit)
+            if all(problem.counted for problem in problems.values()) and not any(map(records.is_guest, pods_there)):
                 result[node.name] = NodeLedger.of(node.inventory, found)
     return result
 

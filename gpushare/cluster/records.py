@@ -15,8 +15,8 @@ from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.units import MemoryUnit
+from gpushare.wire import holdings, legacy, requests, shape, spelling
 from gpushare.wire import inventory as inventory_wire
-from gpushare.wire import legacy, shape, spelling
 from gpushare.wire import pods as pods_wire
 from gpushare.wire.json import JsonObject
 
@@ -79,12 +79,20 @@ class Late:
     mutated: bool
     """Every container that asks takes its devices from the annotation that a binding writes."""
     started: bool
-    """One of its containers has run already."""
+    """One of its containers that ask has run already."""
     owner: str = ""
     """UID of the controller that makes it anew; empty if there is none."""
 
 
 PodRecord = Pending | Bound
+
+
+def is_guest(pod: Bound) -> bool:
+    """Whether it runs on whole GPUs that nobody here has given to it: another plugin had that resource before."""
+    late = pod.late
+    if late is None or late.mutated or not late.started or late.request is None:
+        return False
+    return any(wish.whole for wish in late.request.shape.containers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +223,7 @@ def held(bound: Bound, unit: MemoryUnit) -> Allocation | None:
     if bound.problem and bound.allocation is None:
         raise WireError(bound.problem)
     if bound.legacy is not None:
-        return pods_wire.allocation(bound.legacy, unit)
+        return holdings.allocation(bound.legacy, unit)
     return bound.allocation
 
 
@@ -247,20 +255,14 @@ def all_held(bound: Iterable[Bound], unit: MemoryUnit) -> tuple[list[Allocation]
 
 def _pending(pod: Mapping[str, Any], ref: PodRef, dialect: Dialect) -> Pending:
     retry = shape.text(pods_wire.labels(pod), names.LABEL_RETRY, "metadata.labels")
-    conditions = shape.objects(shape.mapping(pod, "status", "pod"), "conditions", "status")
-    unschedulable = any(
-        condition.get("type") == "PodScheduled"
-        and condition.get("status") == "False"
-        and condition.get("reason") == "Unschedulable"
-        for condition in conditions
-    )
+    scheduled = shape.condition(pod, "PodScheduled", "pod")
     request, problem = _request(pod, dialect)
     wanted = request.shape if request else None
     return Pending(
         ref=ref,
         shape=wanted,
         problem=problem,
-        unschedulable=unschedulable,
+        unschedulable=scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable",
         retry=retry,
         request=request,
         overridden=_overridden(pod),
@@ -273,7 +275,7 @@ def _overridden(pod: Mapping[str, Any]) -> str:
 
 def _request(pod: Mapping[str, Any], dialect: Dialect) -> tuple[PodRequest | None, str]:
     try:
-        return pods_wire.request(pod, dialect), ""
+        return requests.of_pod(pod, dialect), ""
     except InvalidRequestError as error:
         return None, str(error)
 
@@ -308,7 +310,7 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, dialect: Dialect
         return replace(record, failed=_rejection(pod))
     annotations = pods_wire.annotations(pod)
     if names.ANNOTATION_ALLOCATION in annotations:
-        found = pods_wire.holding(pod, dialect, dialect.unit)
+        found = holdings.of_pod(pod, dialect, dialect.unit)
         return replace(record, allocation=found.allocation, problem=found.problem)
     if legacy.is_bound(annotations):
         return replace(record, legacy=_reduced(pod))
@@ -317,7 +319,7 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, dialect: Dialect
         request=request,
         problem=problem,
         mutated=pods_wire.is_mutated(pod, dialect),
-        started=pods_wire.has_started(pod),
+        started=pods_wire.has_started(pod, pods_wire.asking(pod, dialect)),
         owner=_owner(pod),
     )
     return replace(record, late=late)

@@ -9,7 +9,9 @@ from gpushare.identity import PodRef
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.verdict import RefusalReason, Refused
+from gpushare.model.request import Policy, RequestShape
+from gpushare.model.verdict import RefusalReason, Refused, Verdict
+from gpushare.placement.place import place
 from gpushare.units import MemoryUnit
 
 View = NodeLedger | Refused
@@ -29,6 +31,7 @@ def of_node(
     """
     if node.inventory is None:
         return Refused(RefusalReason.NO_INVENTORY, _no_inventory(node), permanent=True), {}
+    bound = list(bound)
     found, problems = records.all_held(bound, node.inventory.unit)
     if node.inventory.unit != unit:
         message = (
@@ -39,7 +42,27 @@ def of_node(
     unknown = next((pod for pod, problem in problems.items() if not problem.counted), None)
     if unknown is not None:
         return Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, _unknown(unknown, node, problems[unknown].why)), problems
+    if (guest := next(filter(records.is_guest, bound), None)) is not None:
+        return Refused(RefusalReason.NO_UNTOUCHED_GPU, _guest(guest.ref, node)), problems
     return NodeLedger.of(node.inventory, [*reserved, *found]), problems
+
+
+def _guest(pod: PodRef, node: NodeRecord) -> str:
+    return (
+        f"{node.name} takes no new pods, because {pod} runs there on {names.GPU} that another plugin gave to it, and"
+        " nobody can tell which GPUs these are; delete that pod, or wait until it has ended"
+    )
+
+
+def verdict(shape: RequestShape, view: View, policy: Policy) -> Verdict:
+    """Whether a pod fits.
+
+    Args:
+        shape: what it asks for, resolved (`groups`).
+        view: of the node.
+        policy: of the cluster.
+    """
+    return view if isinstance(view, Refused) else place(shape, view, policy)
 
 
 def lost_gpus(allocation: Allocation, inventory: NodeInventory) -> Refused | None:

@@ -4,13 +4,16 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from gpushare.errors import GpuShareError
 
 JsonObject = dict[str, Any]
 Params = Mapping[str, str]
+_BRIEF: Final = 200
 
 
 class PatchKind(Enum):
@@ -19,6 +22,26 @@ class PatchKind(Enum):
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
     JSON = "application/json-patch+json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What an endpoint said in plain text, whatever the status."""
+
+    status: int
+    text: str
+    at: datetime | None = None
+    """By the clock of the API server."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it agreed."""
+        return 200 <= self.status < 300
+
+    @property
+    def brief(self) -> str:
+        """The beginning, on one line."""
+        return " ".join(self.text[:_BRIEF].split()) or f"HTTP {self.status}"
 
 
 class KubeApi(Protocol):
@@ -61,6 +84,13 @@ class KubeApi(Protocol):
             path: of the collection.
             params: selectors and resourceVersion.
             timeout_s: after which the server ends the stream; the client gives up a little later.
+        """
+        ...
+
+    def ask(self, path: str, *, timeout_s: float = 5.0) -> Reply:
+        """GET text: what the server says of itself, or what a Service's endpoint says (`proxy_path`).
+
+        It raises where the API server itself says no or cannot reach the endpoint; an endpoint's own no is a Reply.
         """
         ...
 
@@ -149,3 +179,14 @@ def pod_path(namespace: str, name: str, subresource: str = "") -> str:
 def node_path(name: str, subresource: str = "") -> str:
     """Path of a node or of one of its subresources."""
     return f"/api/v1/nodes/{name}" + (f"/{subresource}" if subresource else "")
+
+
+def proxy_path(namespace: str, service: str, path: str) -> str:
+    """Path of an endpoint behind the API server's proxy.
+
+    Args:
+        namespace: of the Service.
+        service: name and port, with `https:` before it if it speaks TLS, as in `https:gpushare-webhook:443`.
+        path: of the endpoint, without a leading slash.
+    """
+    return f"/api/v1/namespaces/{namespace}/services/{service}/proxy/{path}"

@@ -7,6 +7,8 @@ memory, and models drop fields that they do not know. It reads kubeconfig files 
 import logging
 import socket
 from collections.abc import Iterator, Sequence
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -15,7 +17,7 @@ import orjson
 import urllib3
 
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, Params, PatchKind
+from gpushare.kube.api import JsonObject, Params, PatchKind, Reply
 from gpushare.kube.credentials import Credentials, InClusterCredentials
 from gpushare.kube.deadline import Answer
 from gpushare.runtime import logs
@@ -30,6 +32,7 @@ _GRACE_S: Final = 15.0  # a watch may end this much later than asked
 # A watch that says nothing for so long is cut and resumed. Bookmarks come about once a minute; without them a quiet
 # collection costs one request in this time, and a peer that accepts bytes but never answers is noticed.
 _QUIET_S: Final = 100.0
+_NOT_REACHED: Final = "error trying to reach service"  # of older API servers' proxies, in plain text
 _KEEPALIVE: Final = [
     *urllib3.connection.HTTPConnection.default_socket_options,
     # A peer that vanished without a word is noticed after about 30 s, not after the watch's whole timeout.
@@ -117,6 +120,18 @@ class RestClient:
             raise kube.UnreachableError(f"watch {path}: {error}") from error
         finally:
             response.close()
+
+    def ask(self, path: str, *, timeout_s: float = 5.0) -> Reply:
+        """See KubeApi."""
+        response = self._send("GET", path, None, None, timeout_s)
+        status = _status(response.data)
+        if status is not None and status.get("status") == "Failure":
+            raise _error(response.status, response.data)
+        text = response.data.decode("utf-8", "replace")
+        reply = Reply(status=response.status, text=text, at=_moment(response.headers.get("Date")))
+        if reply.status >= 500 and text.lower().startswith(_NOT_REACHED):
+            raise kube.error_of(reply.status, reply.brief)
+        return reply
 
     def close(self) -> None:
         """Close idle connections."""
@@ -235,10 +250,23 @@ def _event(line: bytes) -> JsonObject:
 
 def _error(status: int, body: bytes) -> kube.KubeError:
     """The error for an answer; only the message of a `kind: Status` is kept, so that no data reaches a log."""
+    found = _status(body)
+    return kube.error_of(status, f"HTTP {status}" if found is None else str(found.get("message", ""))[:1024])
+
+
+def _status(body: bytes) -> JsonObject | None:
+    """The API server's own `kind: Status`, if an answer is one."""
+    if not body.startswith(b"{"):
+        return None
     try:
-        value = orjson.loads(body)
+        value: JsonObject = orjson.loads(body)
     except orjson.JSONDecodeError:
-        value = None
-    if isinstance(value, dict) and value.get("kind") == "Status":
-        return kube.error_of(status, str(value.get("message", ""))[:1024])
-    return kube.error_of(status, f"HTTP {status}")
+        return None
+    return value if value.get("kind") == "Status" else None
+
+
+def _moment(header: str | None) -> datetime | None:
+    try:
+        return parsedate_to_datetime(header) if header else None
+    except ValueError:
+        return None

@@ -43,6 +43,8 @@ class Reflector:
     clock: Clock
     params: dict[str, str] = field(default_factory=dict)
     """Field and label selectors."""
+    optional: bool = False
+    """Whether to end when the collection is gone or must not be read, instead of trying for ever."""
     keep: Callable[[JsonObject], JsonObject] | None = None
     """Reduces every object of a page at once, so that a list of a large cluster never lies in memory whole."""
     watch_timeout_s: float = 300.0
@@ -57,7 +59,7 @@ class Reflector:
     """One for lists and streams, so that a list that succeeds does not hide a watch that never does."""
 
     def run(self, stop: threading.Event) -> None:
-        """Mirror until `stop` is set. Never raises for what the server or the network does."""
+        """Mirror until `stop` is set, or as `optional` says. Never raises for what the server or the network does."""
         while not stop.is_set():
             try:
                 self._list()
@@ -66,6 +68,11 @@ class Reflector:
                 # Versions expire as a matter of course; a server whose fresh versions have expired already is ill.
                 usual = self.clock.monotonic() - self._listed_at > _HEALTHY_S
                 self._pause(stop, "watch expired", error, delay=0.0 if usual else self._backoff.next_s())
+            except (kube.NotFoundError, kube.ForbiddenError) as error:
+                if self.optional:
+                    self._pause(stop, "watch ended", error, delay=0.0)
+                    return
+                self._pause(stop, "watch failed", error, delay=self._backoff.next_s())
             except kube.KubeError as error:
                 self._pause(stop, "watch failed", error, delay=self._backoff.next_s())
 

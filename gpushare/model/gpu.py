@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from gpushare.identity import GpuUuid, NodeName, by_index
 from gpushare.units import MemoryUnit
+
+MAX_GPUS: Final = 64
+"""More than any node has."""
 
 
 class GpuHealth(Enum):

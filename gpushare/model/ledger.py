@@ -7,7 +7,7 @@ from types import MappingProxyType
 from gpushare import units
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.model import allocation as allocations
-from gpushare.model.allocation import Allocation, Hold
+from gpushare.model.allocation import Allocation, Grant, Hold
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 
 
@@ -32,6 +32,12 @@ class NodeLedger:
         percent: dict[GpuUuid, int] = {}
         whole: set[GpuUuid] = set()
         for allocation in self.allocations.values():
+            if (plain := _plain(allocation)) is not None:  # nearly every pod: books are made anew with every change
+                for gpu in plain.gpus:
+                    uuid = self.inventory.resolve(gpu)
+                    memory[uuid] = memory.get(uuid, 0) + plain.memory_mib
+                    percent[uuid] = percent.get(uuid, 0) + plain.compute_percent
+                continue
             for uuid, hold in self.held(allocation).items():
                 memory[uuid] = memory.get(uuid, 0) + hold.memory_mib
                 percent[uuid] = percent.get(uuid, 0) + hold.compute_percent
@@ -51,10 +57,7 @@ class NodeLedger:
         result: dict[GpuUuid, Hold] = {}
         for gpu, hold in allocations.footprint(allocation.grants).items():
             uuid = self.inventory.resolve(gpu)
-            known = self.inventory.by_uuid.get(uuid)
-            mib = hold.memory_mib + (known.memory_mib * hold.memory_percent // 100 if known else 0)
-            if hold.whole and known:
-                mib = max(mib, known.memory_mib)
+            mib = mib_on(hold, self.inventory.by_uuid.get(uuid))
             before = result.get(uuid, Hold(0))
             result[uuid] = Hold(
                 before.memory_mib + mib, before.compute_percent + hold.compute_percent, before.whole or hold.whole
@@ -104,3 +107,24 @@ class NodeLedger:
     def over_computed(self) -> Mapping[GpuUuid, int]:
         """Per cent of compute held beyond 100, for every such GPU."""
         return {gpu: percent - 100 for gpu, percent in self.used_percent.items() if percent > 100}
+
+
+def mib_on(held: Grant | Hold, gpu: Gpu | None) -> int:
+    """MiB that are held on one GPU, parts of it and whole GPUs included.
+
+    Args:
+        held: what was given.
+        gpu: of the node's inventory; None if the inventory does not list it, and parts of it are unknown.
+    """
+    if gpu is None:
+        return held.memory_mib
+    mib = held.memory_mib + gpu.memory_mib * held.memory_percent // 100
+    return max(mib, gpu.memory_mib) if held.whole else mib
+
+
+def _plain(allocation: Allocation) -> Grant | None:
+    """The only grant of a pod, if it holds the same on each GPU and what that is was written down."""
+    if len(allocation.grants) != 1:
+        return None
+    grant = allocation.grants[0]
+    return None if grant.whole or grant.memory_percent else grant

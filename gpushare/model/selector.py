@@ -4,11 +4,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, assert_never
 
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu
 
+_SHOWN: Final = 80  # characters; refusals repeat a selector for every GPU and node
 _SEPARATORS: Final = re.compile(r"[\s_/-]+")
 
 
@@ -26,7 +27,7 @@ class Choice:
         return not self.wanted or any(map(matches, self.wanted))
 
     def __str__(self) -> str:
-        return ", ".join([*self.wanted, *(f"not {value}" for value in self.unwanted)])
+        return _cut(", ".join([*self.wanted, *(f"not {value}" for value in self.unwanted)]))
 
 
 _ALL: Final = Choice()
@@ -106,6 +107,8 @@ class Requirement:
                 return self.key in labels
             case Operator.ABSENT:
                 return self.key not in labels
+            case _:
+                assert_never(self.operator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ class LabelSelector:
         return all(requirement.holds(labels) for requirement in self.requirements)
 
     def __str__(self) -> str:
-        return self.text
+        return _cut(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,3 +138,7 @@ class Affinity:
     """Only GPUs that no such pod holds."""
     first: bool = False
     """Nobody in the cluster is meant by `same` yet but this pod itself, so it may start the group anywhere."""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

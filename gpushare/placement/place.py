@@ -64,9 +64,11 @@ def _choose(
         return search.find(containers, bins, ranking)
     # One container is the usual pod, and its best GPUs are simply the first in rank.
     wish = containers[0]
-    fitting = [
-        (ranking.gpu(ledger.free_mib(gpu), gpu.index), gpu.uuid) for gpu in usable if _fits_alone(wish, gpu, ledger)
-    ]
+    fitting = []
+    for gpu in usable:
+        free = ledger.free_mib(gpu)
+        if _fits_alone(wish, gpu, free, ledger):
+            fitting.append((ranking.gpu(free, gpu.index), gpu.uuid))
     if len(fitting) < wish.gpu_count:
         return None
     fitting.sort(key=lambda pair: pair[0])
@@ -78,11 +80,13 @@ def _need(wish: ContainerRequest, gpu: Gpu, ledger: NodeLedger) -> Need | None:
     return None if wish.whole and not ledger.untouched(gpu) else wish.need(gpu)
 
 
-def _fits_alone(wish: ContainerRequest, gpu: Gpu, ledger: NodeLedger) -> bool:
+def _fits_alone(wish: ContainerRequest, gpu: Gpu, free_mib: int, ledger: NodeLedger) -> bool:
+    if wish.memory_mib:  # nearly every pod
+        return free_mib >= wish.memory_mib and (
+            wish.compute_percent == 0 or ledger.free_percent(gpu) >= wish.compute_percent
+        )
     need = _need(wish, gpu, ledger)
-    if need is None or ledger.free_mib(gpu) < need.memory_mib:
-        return False
-    return need.compute_percent == 0 or ledger.free_percent(gpu) >= need.compute_percent
+    return need is not None and free_mib >= need.memory_mib and ledger.free_percent(gpu) >= need.compute_percent
 
 
 def _could_ever_hold(wish: ContainerRequest, gpus: Sequence[Gpu]) -> bool:
@@ -94,7 +98,7 @@ def _reason(shape: RequestShape, usable: Sequence[Gpu], ledger: NodeLedger) -> R
     for wish in shape.containers:
         if len(usable) < wish.gpu_count:
             return RefusalReason.NO_MATCHING_GPU
-        if sum(_fits_alone(wish, gpu, ledger) for gpu in usable) >= wish.gpu_count:
+        if sum(_fits_alone(wish, gpu, ledger.free_mib(gpu), ledger) for gpu in usable) >= wish.gpu_count:
             continue
         if wish.whole:
             return RefusalReason.NO_UNTOUCHED_GPU

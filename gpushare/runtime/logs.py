@@ -10,6 +10,7 @@ from typing import Any, Final, TextIO
 import orjson
 
 _FIELDS: Final = "gpushare_fields"
+_LONGEST: Final = 2000  # characters of a field: some texts were written by strangers
 
 
 class _JsonFormatter(logging.Formatter):
@@ -59,7 +60,11 @@ def event(
     log: logging.Logger, name: str, *, level: int = logging.INFO, exc_info: bool = False, **fields: object
 ) -> None:
     """One decision or incident: a constant name, everything that varies in fields."""
-    log.log(level, name, extra={_FIELDS: fields}, exc_info=exc_info)
+    log.log(level, name, extra={_FIELDS: {key: _cut(value) for key, value in fields.items()}}, exc_info=exc_info)
+
+
+def _cut(value: object) -> object:
+    return f"{value[: _LONGEST - 4]} ..." if isinstance(value, str) and len(value) > _LONGEST else value
 
 
 def _utc(seconds: float | None) -> Any:

@@ -31,7 +31,7 @@ def load(text: str, what: str) -> JsonObject:
     except orjson.JSONDecodeError as error:
         raise WireError(f"{what}: not JSON ({error})") from error
     if not isinstance(value, dict):
-        raise WireError(f"{what}: expected a JSON object, found {type(value).__name__}")
+        raise WireError(f"{what}: expected a JSON object, found {kind(value)}")
     version = integer(value, "version", what)
     needed = integer(value, "minReader", what) if "minReader" in value else 1
     if version < 1 or needed > READER_VERSION:
@@ -111,3 +111,20 @@ def objects(value: Mapping[str, Any], key: str, what: str) -> Sequence[JsonObjec
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         raise WireError(f"{what}: field {key!r} must be a list of objects")
     return found
+
+
+def kind(value: object) -> str:
+    """What JSON calls a value, for messages."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true or false"
+        case str():
+            return "a text" if value else "an empty text"
+        case int() | float():
+            return "a number"
+        case list():
+            return "a list"
+        case _:
+            return "an object"

@@ -12,7 +12,7 @@ _EXISTS: Final = re.compile(rf"(?P<absent>!)?\s*{_KEY}")
 _EQUAL: Final = re.compile(rf"{_KEY}\s*(?P<operator>==|=|!=)\s*(?P<values>\S*)")
 _SET: Final = re.compile(rf"{_KEY}\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)")
 _COMMA: Final = re.compile(r",(?![^()]*\))")
-_MAX: Final = 2000  # characters; it is matched against every pod of a node
+_MAX: Final = 256  # characters; it is matched against every pod of a node, and told for every GPU
 FIX: Final = "write a label selector such as app=web or app in (web, api)"
 
 
@@ -26,7 +26,7 @@ def parse(text: str) -> LabelSelector:
         raise ValueError("it is empty, which would mean every pod")
     if len(text) > _MAX:
         raise ValueError(f"it has more than {_MAX} characters")
-    parts = [part.strip() for part in _COMMA.split(text)]
+    parts = list(dict.fromkeys(part.strip() for part in _COMMA.split(text)))
     return LabelSelector(tuple(_requirement(part) for part in parts), ", ".join(parts))
 
 

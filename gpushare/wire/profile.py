@@ -19,10 +19,9 @@ from typing import Any, Final
 
 from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName
-from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
 from gpushare.units import MemoryUnit
 
-MAX_GPUS: Final = 64
 _UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TOP: Final = frozenset({"seed", "gpus", "faults", "nodes"})
 _NODE: Final = frozenset({"seed", "gpus", "faults"})

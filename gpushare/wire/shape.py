@@ -47,3 +47,9 @@ def an_object(value: object, path: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise WireError(f"{path}: expected an object, found {value!r:.100}")
     return value
+
+
+def condition(parent: Mapping[str, Any], kind: str, path: str) -> Mapping[str, Any]:
+    """The condition of this type in an object's status; empty if there is none."""
+    conditions = objects(mapping(parent, "status", path), "conditions", "status")
+    return next((each for each in conditions if each.get("type") == kind), {})

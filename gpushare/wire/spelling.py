@@ -8,11 +8,11 @@ from gpushare import names, units
 from gpushare.dialect import Dialect
 from gpushare.errors import FieldError
 from gpushare.identity import ContainerName
+from gpushare.model.gpu import MAX_GPUS
 from gpushare.model.request import ContainerKind, ContainerRequest
 from gpushare.units import MemoryUnit
 from gpushare.wire import shape
 
-MAX_GPUS: Final = 64
 _SEVERAL: Final = (
     f"for several GPUs ask for {names.GPU_MEM} with the annotation {names.ANNOTATION_GPUS}, which gives so much on each"
 )

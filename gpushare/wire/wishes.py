@@ -12,10 +12,10 @@ from gpushare.units import MemoryUnit
 from gpushare.wire import labels
 
 _UUID: Final = re.compile(r"GPU-[0-9A-Za-z][0-9A-Za-z-]{0,60}")
-_WORD: Final = re.compile(r"[A-Za-z0-9]")
+_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,63}")
 _MODELS: Final = "write models such as A100 or T4, separated by commas; ! before one excludes it"
 _UUIDS: Final = "write UUIDs as nvidia-smi -L prints them, separated by commas; ! before one excludes it"
-_MOST: Final = 64
+_MOST: Final = 16
 T = TypeVar("T")
 Annotations = Mapping[str, str]
 
@@ -28,14 +28,14 @@ def policy(annotations: Annotations, errors: list[FieldError]) -> Policy | None:
             return Policy(text)
         except ValueError:
             known = " or ".join(policy.value for policy in Policy)
-            raise ValueError(f"{text!r} is no policy; write {known}") from None
+            raise ValueError(f"{text!r:.80} is no policy; write {known}") from None
 
     return _read(annotations, names.ANNOTATION_POLICY, read, errors)
 
 
 def selector(annotations: Annotations, unit: MemoryUnit, errors: list[FieldError]) -> GpuSelector:
     """What a GPU must be."""
-    models = _read(annotations, names.ANNOTATION_MODEL, lambda text: _choice(text, _WORD.search, _MODELS), errors)
+    models = _read(annotations, names.ANNOTATION_MODEL, lambda text: _choice(text, _MODEL.fullmatch, _MODELS), errors)
     uuids = _read(annotations, names.ANNOTATION_UUID, lambda text: _choice(text, _UUID.fullmatch, _UUIDS), errors)
     memory = _read(annotations, names.ANNOTATION_MIN_MEMORY, lambda text: units.parse_memory(text, unit), errors)
     if models is None and uuids is None and memory is None:

@@ -7,6 +7,7 @@ from typing import Final
 from gpushare import names
 from gpushare.kube.api import JsonObject
 from gpushare.wire import shape
+from gpushare_cli import schedconfig
 from gpushare_cli.doctor import finding, objects, own
 from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
@@ -15,20 +16,19 @@ from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
 DIFFERENCES: Final = "gpushare_books_differences"
 _SKEW: Final = timedelta(seconds=30)  # between the clocks of the holder and of whoever tells us the time
 _LEASE_S: Final = 15
-_APPLY: Final = "apply the overlay again: kubectl apply -k manifests/overlays/OVERLAY"
 
 
 def running(cluster: Cluster) -> Iterator[Finding]:
     """One replica is ready and the Service knows it; another one waits to take over."""
-    where = f"deployment/{cluster.namespace}/{own.CONTROLLER}"
+    where = f"deployment/{cluster.namespace}/{names.CONTROLLER}"
     deployment = known(cluster.snapshot.controller_deployment)
     if deployment is None:
-        yield finding.error(where, "it is missing, so no GPU pod is placed", _APPLY)
+        yield finding.error(where, "it is missing, so no GPU pod is placed", own.APPLY)
         return
     _, wanted = objects.replicas(deployment)
     reached = objects.endpoints(known(cluster.snapshot.controller_endpoints))
-    look = cluster.kubectl(f"get pods -l {own.LABEL_APP}={own.CONTROLLER}")
-    logs = cluster.kubectl(f"logs -l {own.LABEL_APP}={own.CONTROLLER} --prefix")
+    look = cluster.kubectl(f"get pods -l {own.LABEL_APP}={names.CONTROLLER}")
+    logs = cluster.kubectl(f"logs -l {own.LABEL_APP}={names.CONTROLLER} --prefix")
     if not reached:
         yield finding.error(
             where, "its Service has no endpoint, because no replica leads: no GPU pod is placed", f"{look}; {logs}"
@@ -48,28 +48,28 @@ def leads(cluster: Cluster) -> Iterator[Finding]:
     where = f"lease/{cluster.namespace}/{names.LEASE}"
     problem = lease_problem(known(cluster.snapshot.controller_lease), cluster.now)
     if problem:
-        logs = cluster.kubectl(f"logs -l {own.LABEL_APP}={own.CONTROLLER} --prefix")
+        logs = cluster.kubectl(f"logs -l {own.LABEL_APP}={names.CONTROLLER} --prefix")
         yield finding.error(where, f"{problem}, so no controller leads and no GPU pod is placed", logs)
 
 
 def answers(cluster: Cluster) -> Iterator[Finding]:
     """The leader says that kube-scheduler may ask it."""
     _needs_endpoint(cluster)
-    where, answer = f"service/{cluster.namespace}/{own.CONTROLLER}", cluster.snapshot.controller_ready
+    where, answer = f"service/{cluster.namespace}/{names.CONTROLLER}", cluster.snapshot.controller_ready
     if isinstance(answer, Unread):
         yield _not_checked(cluster, where, "whether it answers", answer)
     elif not answer.is_good:
         yield finding.error(
             where,
             f"it is not ready: {answer.brief}",
-            f"ask again in a minute; if it stays: {cluster.kubectl(f'logs deploy/{own.CONTROLLER}')}",
+            f"ask again in a minute; if it stays: {cluster.kubectl(f'logs deploy/{names.CONTROLLER}')}",
         )
 
 
 def books(cluster: Cluster) -> Iterator[Finding]:
     """The leader's books are what the pods alone tell."""
     _needs_endpoint(cluster)
-    where, page = f"service/{cluster.namespace}/{own.CONTROLLER}", cluster.snapshot.controller_metrics
+    where, page = f"service/{cluster.namespace}/{names.CONTROLLER}", cluster.snapshot.controller_metrics
     if isinstance(page, Unread):
         yield _not_checked(cluster, where, "its books", page)
         return
@@ -79,7 +79,7 @@ def books(cluster: Cluster) -> Iterator[Finding]:
             where, f"it has no metric {DIFFERENCES}", "look whether all components have the same version of the image"
         )
     elif differences:
-        restart = cluster.kubectl(f"rollout restart deployment/{own.CONTROLLER}")
+        restart = cluster.kubectl(f"rollout restart deployment/{names.CONTROLLER}")
         yield finding.error(
             where,
             f"its books of {differences:g} nodes differ from what the pods tell",
@@ -110,7 +110,7 @@ def lease_problem(lease: JsonObject | None, now: datetime) -> str:
 def _alive(cluster: Cluster) -> int:
     """Replicas that run, whether they lead or wait."""
     return sum(
-        objects.label(pod, own.LABEL_APP) == own.CONTROLLER
+        objects.label(pod, own.LABEL_APP) == names.CONTROLLER
         and pod["metadata"].get("namespace") == cluster.namespace
         and (pod.get("status") or {}).get("phase") == "Running"
         for pod in known(cluster.snapshot.pods)
@@ -123,10 +123,10 @@ def _needs_endpoint(cluster: Cluster) -> None:
 
 
 def _not_checked(cluster: Cluster, where: str, what: str, unread: Unread) -> Finding:
-    forward = cluster.kubectl(f"port-forward svc/{own.CONTROLLER} 12345")
+    forward = cluster.kubectl(f"port-forward svc/{names.CONTROLLER} {schedconfig.CONTROLLER_PORT}")
     return finding.warning(
         where,
         f"not checked {what}: {unread.error}",
-        f"it takes rights for services/proxy in {cluster.namespace}, and the NetworkPolicy {own.CONTROLLER} may keep"
+        f"it takes rights for services/proxy in {cluster.namespace}, and the NetworkPolicy {names.CONTROLLER} may keep"
         f" the control plane out; look by {forward}",
     )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare_cli.doctor import finding, objects, own
 from gpushare_cli.doctor.cluster import Cluster
@@ -52,18 +53,18 @@ def namespace_labels(cluster: Cluster) -> Iterator[Finding]:
 def isolation_exceptions(cluster: Cluster) -> Iterator[Finding]:
     """No namespace is excluded from isolation."""
     for namespace in known(cluster.snapshot.namespaces):
-        if objects.label(namespace, own.LABEL_ISOLATION) == "disabled":
+        if objects.label(namespace, names.LABEL_ISOLATION) == "disabled":
             name = str(namespace["metadata"]["name"])
             yield finding.note(
                 f"namespace/{name}",
-                f"the label {own.LABEL_ISOLATION}=disabled excludes it: its pods may see every GPU of their node",
-                f"if that is not meant: kubectl label namespace {name} {own.LABEL_ISOLATION}-",
+                f"the label {names.LABEL_ISOLATION}=disabled excludes it: its pods may see every GPU of their node",
+                f"if that is not meant: kubectl label namespace {name} {names.LABEL_ISOLATION}-",
             )
 
 
 def settings(cluster: Cluster) -> Iterator[Finding]:
     """The settings that all components share are there and can be read."""
-    where = f"configmap/{cluster.namespace}/{own.SETTINGS}"
+    where = f"configmap/{cluster.namespace}/{names.CONFIG}"
     if known(cluster.snapshot.settings) is None:
         yield finding.error(
             where,
@@ -75,7 +76,7 @@ def settings(cluster: Cluster) -> Iterator[Finding]:
         _ = cluster.settings
     except SettingsError as error:
         restart = cluster.kubectl("rollout restart deployment,daemonset")
-        yield finding.error(where, str(error), f"{cluster.kubectl(f'edit configmap {own.SETTINGS}')}; then: {restart}")
+        yield finding.error(where, str(error), f"{cluster.kubectl(f'edit configmap {names.CONFIG}')}; then: {restart}")
 
 
 def runtime_class(cluster: Cluster) -> Iterator[Finding]:

@@ -1,7 +1,6 @@
 """Whether every node that should share its GPUs does, and says the same as its kubelet. Pure."""
 
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from gpushare import names
 from gpushare.cluster import records
@@ -12,19 +11,17 @@ from gpushare_cli.doctor.cluster import Cluster, GpuNode, Settings
 from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
 
-_APPLY: Final = "apply the overlay again: kubectl apply -k manifests/overlays/OVERLAY"
-
 
 def daemonset(cluster: Cluster) -> Iterator[Finding]:
     """The device plugin's DaemonSet exists, and nodes are chosen for it."""
     if known(cluster.snapshot.plugin) is None:
         yield finding.error(
-            f"daemonset/{cluster.namespace}/{own.PLUGIN}", "it is missing, so no node shares a GPU", _APPLY
+            f"daemonset/{cluster.namespace}/{names.PLUGIN}", "it is missing, so no node shares a GPU", own.APPLY
         )
     if not any(node.is_wanted for node in cluster.nodes):
         labels = ",".join(f"{key}={value}" for key, value in cluster.wanted_labels.items())
         yield finding.warning(
-            f"daemonset/{cluster.namespace}/{own.PLUGIN}",
+            f"daemonset/{cluster.namespace}/{names.PLUGIN}",
             f"no node has the label {labels}, so no GPU is shared",
             f"kubectl label node NODE {labels.replace(',', ' ')}",
         )
@@ -39,8 +36,8 @@ def running(cluster: Cluster) -> Iterator[Finding]:
             continue
         also = "" if node.is_ready else " (the node itself is not ready)"
         if node.plugin is None:
-            events = cluster.kubectl(f"describe daemonset {own.PLUGIN}")
-            yield finding.error(f"node/{node.name}", f"no {own.PLUGIN} pod is there{also}", events)
+            events = cluster.kubectl(f"describe daemonset {names.PLUGIN}")
+            yield finding.error(f"node/{node.name}", f"no {names.PLUGIN} pod is there{also}", events)
         else:
             pod = node.plugin["metadata"]["name"]
             yield finding.error(
@@ -165,4 +162,4 @@ def _expected(published: NodeInventory, settings: Settings) -> Mapping[str, int]
 
 
 def _restart(cluster: Cluster, node: GpuNode) -> str:
-    return cluster.kubectl(f"delete pod -l {own.LABEL_APP}={own.PLUGIN} --field-selector spec.nodeName={node.name}")
+    return cluster.kubectl(f"delete pod -l {own.LABEL_APP}={names.PLUGIN} --field-selector spec.nodeName={node.name}")

@@ -34,8 +34,12 @@ def pending(cluster: Cluster) -> Iterator[Finding]:
 
 def unallocated(cluster: Cluster) -> Iterator[Finding]:
     """Pods on a node were given GPUs by their binding."""
+    ours = {node.name for node in cluster.nodes if node.record.inventory is not None}
     for pod, record in cluster.pods:
-        if isinstance(record, Bound) and record.late and not record.deleting and _is_old(cluster, pod):
+        if not isinstance(record, Bound) or record.late is None or record.deleting or not _is_old(cluster, pod):
+            continue
+        # Where nothing says that these GPUs are shared, another plugin may well have started it, as with whole GPUs.
+        if record.late.mutated or record.node in ours:
             yield finding.error(
                 f"pod/{record.ref}",
                 f"it is on node {record.node} without GPUs for {_age(cluster, pod)}: another scheduler or a preset node"

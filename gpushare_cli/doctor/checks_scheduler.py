@@ -14,7 +14,6 @@ from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
 from gpushare_cli.schedconfig import DEFAULT_SCHEDULER, ServerVersion, Wish
 
 _VERBS: Final = ("filterVerb", "prioritizeVerb", "preemptVerb", "bindVerb")
-_APPLY: Final = "apply the overlay again: kubectl apply -k manifests/overlays/OVERLAY"
 
 
 def running(cluster: Cluster) -> Iterator[Finding]:
@@ -22,7 +21,7 @@ def running(cluster: Cluster) -> Iterator[Finding]:
     wanted = cluster.settings.scheduler
     if wanted != names.SCHEDULER:
         yield finding.note(
-            f"configmap/{cluster.namespace}/{own.SETTINGS}",
+            f"configmap/{cluster.namespace}/{names.CONFIG}",
             f"GPU pods go to {wanted or DEFAULT_SCHEDULER}, whose configuration cannot be read through the API server",
             "compare its file with: gpushare scheduler-config"
             f" --server-version {cluster.snapshot.server} --scheduler-name '{wanted}'",
@@ -32,7 +31,7 @@ def running(cluster: Cluster) -> Iterator[Finding]:
     deployment = known(cluster.snapshot.scheduler_deployment)
     waiting = f"; {count} GPU pods wait for it" if (count := _waiting(cluster, wanted)) else ""
     if deployment is None:
-        yield finding.error(where, f"it is missing, so nobody schedules GPU pods{waiting}", _APPLY)
+        yield finding.error(where, f"it is missing, so nobody schedules GPU pods{waiting}", own.APPLY)
         return
     ready, replicas = objects.replicas(deployment)
     look = cluster.kubectl(f"get pods -l {own.LABEL_APP}={names.SCHEDULER}")
@@ -61,7 +60,7 @@ def configuration(cluster: Cluster) -> Iterator[Finding]:
     where = f"configmap/{cluster.namespace}/{own.SCHEDULER_SETTINGS}"
     config = known(cluster.snapshot.scheduler_settings)
     if config is None:
-        yield finding.error(where, "it is missing, and the scheduler does not start without it", _APPLY)
+        yield finding.error(where, "it is missing, and the scheduler does not start without it", own.APPLY)
         return
     whole = " --whole-gpus" if cluster.settings.dialect.whole_gpus else ""
     restart = cluster.kubectl(f"rollout restart deployment/{names.SCHEDULER}")

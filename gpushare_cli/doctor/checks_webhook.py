@@ -19,8 +19,13 @@ from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
 DAYS_LEFT: Final = "gpushare_webhook_certificate_days_left"
 _FEW_DAYS: Final = 7  # a leaf is renewed 30 days before its end, so somebody has had time
 _APPLY: Final = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
+_APPLY_WHOLE: Final = (
+    "write ../../whole-gpus/ for ../../gpus/ and ../../servers/ in the overlay, as manifests/README.md says, then:"
+    " kubectl apply -k manifests/overlays/OVERLAY"
+)
 _PEM: Final = b"-----BEGIN CERTIFICATE-----"
 GPU: Final = "gpu.gpushare.dev"
+WHOLE: Final = "whole.gpushare.dev"
 ISOLATION: Final = "isolation.gpushare.dev"
 BINDING: Final = "binding.gpushare.dev"
 REQUEST: Final = "request.gpushare.dev"
@@ -42,15 +47,15 @@ def configured(cluster: Cluster) -> Iterator[Finding]:
         for webhook in shape.objects(config, "webhooks", kind):
             service = shape.mapping(shape.mapping(webhook, "clientConfig", "webhook"), "service", "clientConfig")
             called = f"{service.get('namespace')}/{service.get('name')}"
-            if called != f"{cluster.namespace}/{own.WEBHOOK}":
+            if called != f"{cluster.namespace}/{names.WEBHOOK}":
                 yield finding.error(
-                    where, f"{webhook.get('name')} calls {called}, not {cluster.namespace}/{own.WEBHOOK}", _APPLY
+                    where, f"{webhook.get('name')} calls {called}, not {cluster.namespace}/{names.WEBHOOK}", _APPLY
                 )
 
 
 def authority(cluster: Cluster) -> Iterator[Finding]:
     """The API server was told which certificates to trust."""
-    restart = cluster.kubectl(f"rollout restart deployment/{own.WEBHOOK}")
+    restart = cluster.kubectl(f"rollout restart deployment/{names.WEBHOOK}")
     for kind, config in _configurations(cluster):
         for webhook in shape.objects(config or {}, "webhooks", kind):
             bundle = shape.text(shape.mapping(webhook, "clientConfig", "webhook"), "caBundle", "clientConfig")
@@ -80,20 +85,22 @@ def policies(cluster: Cluster) -> Iterator[Finding]:
             _APPLY,
         )
     for name, (kind, webhook) in found.items():
-        yield from _policy(cluster, f"{kind}/{names.MUTATING_WEBHOOK}", name, webhook, shipped.get(name, ""))
+        wanted = "Fail" if name == WHOLE else shipped.get(name, "")
+        yield from _policy(cluster, f"{kind}/{names.MUTATING_WEBHOOK}", name, webhook, wanted)
+    yield from _conditions(cluster, {name: webhook for name, (_, webhook) in found.items()})
 
 
 def running(cluster: Cluster) -> Iterator[Finding]:
     """Replicas are ready, and the Service knows them."""
-    where = f"deployment/{cluster.namespace}/{own.WEBHOOK}"
+    where = f"deployment/{cluster.namespace}/{names.WEBHOOK}"
     deployment = known(cluster.snapshot.webhook_deployment)
     if deployment is None:
         yield finding.error(where, "it is missing, so GPU pods are refused or come into being incomplete", _APPLY)
         return
     ready, wanted = objects.replicas(deployment)
     reached = objects.endpoints(known(cluster.snapshot.webhook_endpoints))
-    look = cluster.kubectl(f"get pods -l {own.LABEL_APP}={own.WEBHOOK}")
-    logs = cluster.kubectl(f"logs deploy/{own.WEBHOOK}")
+    look = cluster.kubectl(f"get pods -l {own.LABEL_APP}={names.WEBHOOK}")
+    logs = cluster.kubectl(f"logs deploy/{names.WEBHOOK}")
     if not ready or not reached:
         yield finding.error(
             where,
@@ -108,11 +115,11 @@ def running(cluster: Cluster) -> Iterator[Finding]:
 def answers(cluster: Cluster) -> Iterator[Finding]:
     """It answers through its Service, and says that it can work."""
     _needs_endpoint(cluster)
-    where, answer = f"service/{cluster.namespace}/{own.WEBHOOK}", cluster.snapshot.webhook_ready
+    where, answer = f"service/{cluster.namespace}/{names.WEBHOOK}", cluster.snapshot.webhook_ready
     if not isinstance(answer, Unread):
         if not answer.is_good:
             yield finding.error(
-                where, f"it is not ready: {answer.brief}", cluster.kubectl(f"logs deploy/{own.WEBHOOK}")
+                where, f"it is not ready: {answer.brief}", cluster.kubectl(f"logs deploy/{names.WEBHOOK}")
             )
     elif isinstance(answer.error, kube.ServerFaultError):
         yield finding.error(
@@ -132,7 +139,7 @@ def certificate(cluster: Cluster) -> Iterator[Finding]:
         yield _not_checked(cluster, where, "how long the certificate is good", page)
         return
     days = objects.metric(page.text, DAYS_LEFT)
-    logs = f"look for 'certificates not checked': {cluster.kubectl(f'logs deploy/{own.WEBHOOK}')}"
+    logs = f"look for 'certificates not checked': {cluster.kubectl(f'logs deploy/{names.WEBHOOK}')}"
     if days is None or math.isnan(days):
         yield finding.error(where, "the webhook does not tell how long its certificate is good", logs)
     elif days <= 0:
@@ -156,7 +163,7 @@ def admission(cluster: Cluster) -> Iterator[Finding]:
         yield finding.error(
             where,
             f"a new GPU pod (dry run) is refused: {admitted.error}",
-            f"{cluster.kubectl(f'logs deploy/{own.WEBHOOK}')}",
+            f"{cluster.kubectl(f'logs deploy/{names.WEBHOOK}')}",
         )
     else:
         yield _not_checked(cluster, where, "whether a new GPU pod is completed", admitted)
@@ -173,7 +180,7 @@ def isolation_policy(cluster: Cluster) -> Iterator[Finding]:
     for kind, item in parts.items():
         if item is None:
             yield finding.warning(
-                f"{kind}/{own.ISOLATION_POLICY}",
+                f"{kind}/{names.ISOLATION_POLICY}",
                 "it is missing: while the webhook is away, a pod with the RuntimeClass nvidia may see every GPU",
                 _APPLY,
             )
@@ -211,15 +218,30 @@ def _policy(cluster: Cluster, where: str, name: str, webhook: Mapping[str, Any],
             f"{name} has failurePolicy {policy}; {shipped} is shipped for Kubernetes {cluster.snapshot.server}",
             _APPLY,
         )
-    if name in {GPU, ISOLATION} and conditions:
-        text = " ".join(shape.text(each, "expression", "matchConditions") for each in conditions)
-        unnamed = [resource for resource in cluster.settings.dialect.resources if resource not in text]
-        if unnamed:
+
+
+def _conditions(cluster: Cluster, found: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    """What conditions lack: of the webhooks that GPU pods need together, and of the one for all others."""
+    wanted = cluster.settings.dialect.resources
+    # Whole GPUs have a webhook of their own. The one for all other pods passes for them as well, which harms nothing.
+    for group, resources in (((WHOLE, GPU), wanted), ((ISOLATION,), [each for each in wanted if each != names.GPU])):
+        present = [name for name in group if name in found]
+        texts = [_expressions(found[name]) for name in present]
+        if not all(texts):
+            continue  # one without conditions is called for every pod
+        unnamed = [resource for resource in resources if not any(resource in text for text in texts)]
+        if present and unnamed:
             yield finding.error(
-                where,
-                f"the matchConditions of {name} do not name {', '.join(unnamed)}, so pods that ask for it slip by",
-                _APPLY,
+                f"mutatingwebhookconfiguration/{names.MUTATING_WEBHOOK}",
+                f"the matchConditions of {' and '.join(present)} do not name {', '.join(unnamed)}, so pods that ask for"
+                " it slip by",
+                _APPLY_WHOLE if names.GPU in unnamed else _APPLY,
             )
+
+
+def _expressions(webhook: Mapping[str, Any]) -> str:
+    conditions = shape.objects(webhook, "matchConditions", "webhook")
+    return " ".join(shape.text(each, "expression", "matchConditions") for each in conditions)
 
 
 def _needs_endpoint(cluster: Cluster) -> None:

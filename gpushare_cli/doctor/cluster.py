@@ -1,30 +1,27 @@
 """What the checks share: facts that follow from a snapshot, each worked out once. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final, TypeVar
+from functools import cached_property, partial
+from typing import Any
 
 from gpushare import names, units
 from gpushare.cluster import books, records
 from gpushare.cluster.books import Books
 from gpushare.cluster.records import NodeRecord, PodRecord
 from gpushare.dialect import Dialect
-from gpushare.errors import SettingsError, WireError
+from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import NodeInventory
 from gpushare.runtime import options
 from gpushare.units import MemoryUnit
 from gpushare.wire import inventory as inventory_wire
-from gpushare.wire import shape
-from gpushare_cli import unhealthy
+from gpushare.wire import shape, unhealthy
+from gpushare_cli import configmap
 from gpushare_cli.doctor import objects, own
 from gpushare_cli.doctor.foreign import Stranger, stranger
 from gpushare_cli.doctor.snapshot import Snapshot, Unread, known
-
-T = TypeVar("T")
-SIMULATED: Final = "simulated:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,18 +78,7 @@ class Cluster:
             SettingsError: one cannot be read.
         """
         config = known(self.snapshot.settings) or {}
-        data = shape.mapping(config, "data", own.SETTINGS)
-
-        def value(field: str, default: T, parse: Callable[[str], T]) -> T:
-            _, variable = options.spelling(field)
-            text = shape.text(data, variable, f"{own.SETTINGS}.data")
-            if variable not in data:
-                return default
-            try:
-                return parse(text)
-            except (ValueError, SettingsError) as error:
-                raise SettingsError(f"{variable} is {text!r}: {error}") from error
-
+        value = partial(configmap.setting, config)
         unit = value("memory_unit", units.GIB, MemoryUnit.parse)
         return Settings(
             dialect=Dialect(unit=unit, whole_gpus=value("whole_gpus", False, options.boolean)),
@@ -105,12 +91,12 @@ class Cluster:
     @cached_property
     def is_simulated(self) -> bool:
         """Whether the GPUs exist in a profile only."""
-        plugin = known(self.snapshot.plugin)
+        plugin, (_, variable) = known(self.snapshot.plugin), options.spelling("gpu_source")
         return plugin is not None and any(
-            str(entry.get("value")).startswith(SIMULATED)
+            str(entry.get("value")).startswith(names.SIMULATED)
             for container in shape.objects(objects.pod_spec(plugin), "containers", "spec")
             for entry in shape.objects(container, "env", "container")
-            if entry.get("name") == "GPUSHARE_GPU_SOURCE"
+            if entry.get("name") == variable
         )
 
     @cached_property
@@ -118,7 +104,7 @@ class Cluster:
         """Labels of the nodes on which the device plugin should run."""
         plugin = known(self.snapshot.plugin)
         chosen = shape.mapping(objects.pod_spec(plugin), "nodeSelector", "spec") if plugin else {}
-        return chosen or {own.LABEL_SHARES: "true"}
+        return chosen or {names.LABEL_SHARES: "true"}
 
     @cached_property
     def nodes(self) -> tuple[GpuNode, ...]:
@@ -154,7 +140,7 @@ class Cluster:
         found: dict[str, JsonObject] = {}
         for pod in known(self.snapshot.pods):
             meta = shape.mapping(pod, "metadata", "pod")
-            is_own = meta.get("namespace") == self.namespace and objects.label(pod, own.LABEL_APP) == own.PLUGIN
+            is_own = meta.get("namespace") == self.namespace and objects.label(pod, own.LABEL_APP) == names.PLUGIN
             if not is_own or meta.get("deletionTimestamp"):
                 continue
             node = shape.text(shape.mapping(pod, "spec", "pod"), "nodeName", "spec")

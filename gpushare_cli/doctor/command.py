@@ -6,13 +6,12 @@ from typing import Final
 
 from gpushare.errors import SettingsError
 from gpushare.kube import api as kube
-from gpushare.kube.credentials import InClusterCredentials
+from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare_cli import commands
 from gpushare_cli.commands import FAILED, OK, Streams
 from gpushare_cli.doctor import checks, gather, render
 from gpushare_cli.doctor.finding import Severity
-from gpushare_cli.doctor.web import DoctorApi, DoctorClient
 
 FOUND: Final = 3
 """Exit code if errors were found."""
@@ -27,24 +26,10 @@ class Wish:
     as_json: bool = False
 
 
-def connect(kubeconfig: str, context: str) -> DoctorClient:
-    """A client for the cluster of a kubeconfig file, or else for the cluster that this process runs in.
-
-    Raises:
-        SettingsError: neither can be used.
-    """
-    if not kubeconfig:
-        return DoctorClient(InClusterCredentials.load())
-    # Late, because it imports the official client.
-    from gpushare.kube import config
-
-    return DoctorClient(config.load(kubeconfig, context))
-
-
-def run(connect_: Callable[[], DoctorApi], streams: Streams, wish: Wish, clock: Clock) -> int:
+def run(connect: Callable[[], KubeApi], streams: Streams, wish: Wish, clock: Clock) -> int:
     """Look at a cluster's installation and print what is wrong with it. The exit code."""
     try:
-        api = connect_()
+        api = connect()
         server = gather.server(api, clock)
     except SettingsError as error:  # no usable kubeconfig, or a server of an unknown kind
         streams.err.write(f"error: {error}\n")

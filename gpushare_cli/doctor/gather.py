@@ -13,15 +13,14 @@ from gpushare import names
 from gpushare.dialect import Dialect
 from gpushare.errors import WireError
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject
+from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.runtime.clock import Clock
-from gpushare.wire import legacy, shape
+from gpushare.wire import legacy, shape, unhealthy
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import gather as lists
-from gpushare_cli import schedconfig, unhealthy
+from gpushare_cli import schedconfig
 from gpushare_cli.doctor import foreign, own, trial
 from gpushare_cli.doctor.snapshot import Object, Objects, Snapshot, Text, Unread
-from gpushare_cli.doctor.web import DoctorApi, service_path
 from gpushare_cli.schedconfig import ServerVersion
 
 _ONE_S: Final = 10.0
@@ -43,7 +42,7 @@ class Server:
     now: datetime
 
 
-def server(api: DoctorApi, clock: Clock) -> Server:
+def server(api: KubeApi, clock: Clock) -> Server:
     """The first thing that is asked.
 
     Args:
@@ -65,7 +64,7 @@ def server(api: DoctorApi, clock: Clock) -> Server:
     return Server(version=ServerVersion.parse(version), now=answer.at or clock.now())
 
 
-def gather(api: DoctorApi, found: Server, namespace: str, say: Say) -> Snapshot:
+def gather(api: KubeApi, found: Server, namespace: str, say: Say) -> Snapshot:
     """Read the cluster.
 
     Args:
@@ -90,33 +89,33 @@ def gather(api: DoctorApi, found: Server, namespace: str, say: Say) -> Snapshot:
 def _reads(reader: "_Reader") -> Mapping[str, Callable[[], object]]:
     """Field of the snapshot -> how it is read."""
     one, many, ask, inside = reader.one, reader.many, reader.ask, f"namespaces/{reader.namespace}"
-    webhook = f"https:{own.WEBHOOK}:{own.WEBHOOK_PORT}"
-    controller = f"{own.CONTROLLER}:{schedconfig.CONTROLLER_PORT}"
+    webhook = f"https:{names.WEBHOOK}:{own.WEBHOOK_PORT}"
+    controller = f"{names.CONTROLLER}:{schedconfig.CONTROLLER_PORT}"
     apps, leases = f"/apis/apps/v1/{inside}", f"/apis/coordination.k8s.io/v1/{inside}/leases"
     policies = f"{_ADMISSION}/validatingadmissionpolic"
     return {
         "installed": lambda: one(f"/api/v1/{inside}"),
         "namespaces": reader.namespaces,
-        "settings": lambda: one(f"/api/v1/{inside}/configmaps/{own.SETTINGS}"),
+        "settings": lambda: one(f"/api/v1/{inside}/configmaps/{names.CONFIG}"),
         "runtime_classes": lambda: many("/apis/node.k8s.io/v1/runtimeclasses"),
         "mutating": lambda: one(f"{_ADMISSION}/mutatingwebhookconfigurations/{names.MUTATING_WEBHOOK}"),
         "validating": lambda: one(f"{_ADMISSION}/validatingwebhookconfigurations/{names.VALIDATING_WEBHOOK}"),
-        "isolation_policy": lambda: one(f"{policies}ies/{own.ISOLATION_POLICY}"),
-        "isolation_binding": lambda: one(f"{policies}ybindings/{own.ISOLATION_POLICY}"),
-        "webhook_deployment": lambda: one(f"{apps}/deployments/{own.WEBHOOK}"),
-        "webhook_endpoints": lambda: one(f"/api/v1/{inside}/endpoints/{own.WEBHOOK}"),
+        "isolation_policy": lambda: one(f"{policies}ies/{names.ISOLATION_POLICY}"),
+        "isolation_binding": lambda: one(f"{policies}ybindings/{names.ISOLATION_POLICY}"),
+        "webhook_deployment": lambda: one(f"{apps}/deployments/{names.WEBHOOK}"),
+        "webhook_endpoints": lambda: one(f"/api/v1/{inside}/endpoints/{names.WEBHOOK}"),
         "webhook_ready": lambda: ask(webhook, "readyz"),
         "webhook_metrics": lambda: reader.metrics(webhook),
         "admitted": reader.admitted,
-        "controller_deployment": lambda: one(f"{apps}/deployments/{own.CONTROLLER}"),
-        "controller_endpoints": lambda: one(f"/api/v1/{inside}/endpoints/{own.CONTROLLER}"),
+        "controller_deployment": lambda: one(f"{apps}/deployments/{names.CONTROLLER}"),
+        "controller_endpoints": lambda: one(f"/api/v1/{inside}/endpoints/{names.CONTROLLER}"),
         "controller_lease": lambda: one(f"{leases}/{names.LEASE}"),
         "controller_ready": lambda: ask(controller, "readyz"),
         "controller_metrics": lambda: reader.metrics(controller),
         "scheduler_deployment": lambda: one(f"{apps}/deployments/{names.SCHEDULER}"),
         "scheduler_settings": lambda: one(f"/api/v1/{inside}/configmaps/{own.SCHEDULER_SETTINGS}"),
         "scheduler_lease": lambda: one(f"{leases}/{names.SCHEDULER}"),
-        "plugin": lambda: one(f"{apps}/daemonsets/{own.PLUGIN}"),
+        "plugin": lambda: one(f"{apps}/daemonsets/{names.PLUGIN}"),
         "nodes": lambda: many("/api/v1/nodes"),
         "unhealthy": reader.unhealthy,
         "pods": reader.pods,
@@ -127,7 +126,7 @@ def _reads(reader: "_Reader") -> Mapping[str, Callable[[], object]]:
 class _Reader:
     """Reads that never raise a KubeError."""
 
-    api: DoctorApi
+    api: KubeApi
     namespace: str
 
     def one(self, path: str) -> Object:
@@ -151,7 +150,7 @@ class _Reader:
     def ask(self, service: str, path: str) -> Text:
         """What a Service's endpoint says."""
         try:
-            return self.api.ask(service_path(self.namespace, service, path), timeout_s=_ASK_S)
+            return self.api.ask(kube.proxy_path(self.namespace, service, path), timeout_s=_ASK_S)
         except kube.KubeError as error:
             return Unread(_endpoint(self.namespace, service, path), error)
 
@@ -172,7 +171,7 @@ class _Reader:
 
     def namespaces(self) -> Objects:
         """The two that the webhooks leave alone by name, and those that a label excludes."""
-        excluded = self.many("/api/v1/namespaces", {"labelSelector": f"{own.LABEL_ISOLATION}=disabled"})
+        excluded = self.many("/api/v1/namespaces", {"labelSelector": f"{names.LABEL_ISOLATION}=disabled"})
         found = [] if isinstance(excluded, Unread) else list(excluded)
         for name in (own.KUBE_SYSTEM, self.namespace):
             namespace = self.one(f"/api/v1/namespaces/{name}")

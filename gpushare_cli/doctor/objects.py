@@ -20,11 +20,7 @@ def label(item: JsonObject, key: str) -> str:
 
 def is_true(item: JsonObject, condition: str) -> bool:
     """Whether a condition of its status holds."""
-    status = shape.mapping(item, "status", "object")
-    return any(
-        each.get("type") == condition and each.get("status") == "True"
-        for each in shape.objects(status, "conditions", "status")
-    )
+    return shape.condition(item, condition, "object").get("status") == "True"
 
 
 def pod_spec(workload: JsonObject) -> Mapping[str, Any]:

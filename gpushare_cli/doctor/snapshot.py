@@ -6,8 +6,7 @@ from typing import TypeVar
 
 from gpushare.errors import GpuShareError
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject
-from gpushare_cli.doctor.web import Answer
+from gpushare.kube.api import JsonObject, Reply
 from gpushare_cli.schedconfig import ServerVersion
 
 T = TypeVar("T")
@@ -47,7 +46,7 @@ def known(part: T | Unread) -> T:
 
 Object = JsonObject | None | Unread
 Objects = tuple[JsonObject, ...] | Unread
-Text = Answer | Unread
+Text = Reply | Unread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

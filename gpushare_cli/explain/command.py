@@ -1,24 +1,21 @@
 """`gpushare explain`: reads the pod and its cluster, decides, prints."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
+from gpushare import names
 from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.request import Policy
 from gpushare.runtime import options
 from gpushare.units import MemoryUnit
-from gpushare.wire import shape
-from gpushare_cli import commands, gather
+from gpushare_cli import commands, configmap, gather
 from gpushare_cli.commands import FAILED, NO_ROOM, OK, Connect, Streams
-from gpushare_cli.doctor import own
 from gpushare_cli.explain import decide, render
 from gpushare_cli.explain.decide import Rules
 from gpushare_cli.gather import Cluster
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +44,7 @@ def run(connect: Connect, streams: Streams, wish: Wish) -> int:
     try:
         pod = gather.pod(api, wish.namespace, wish.name)
         cluster = gather.everything(api)
-        settings = gather.config_map(api, wish.installation, own.SETTINGS)
+        settings = gather.config_map(api, wish.installation, names.CONFIG)
     except kube.NotFoundError:
         streams.err.write(f"error: there is no pod {wish.name} in namespace {wish.namespace}\n")
         return FAILED
@@ -70,21 +67,15 @@ def rules(settings: Mapping[str, Any] | None, unit: MemoryUnit | None) -> Rules:
     Raises:
         WireError: a setting cannot be understood.
     """
-    data = shape.mapping(settings or {}, "data", own.SETTINGS)
-
-    def value(field: str, parse: Callable[[str], T], default: T) -> T:
-        _, variable = options.spelling(field)
-        text = shape.text(data, variable, f"{own.SETTINGS}.data")
-        try:
-            return parse(text) if text else default
-        except (ValueError, SettingsError) as error:
-            raise WireError(f"ConfigMap {own.SETTINGS}: {variable} is {text!r}: {error}") from error
-
-    return Rules(
-        unit=unit or value("memory_unit", MemoryUnit.parse, None),
-        whole_gpus=value("whole_gpus", options.boolean, False),
-        policy=value("gpu_policy", Policy, Policy.BINPACK),
-    )
+    config = settings or {}
+    try:
+        return Rules(
+            unit=unit or configmap.setting(config, "memory_unit", None, MemoryUnit.parse),
+            whole_gpus=configmap.setting(config, "whole_gpus", False, options.boolean),
+            policy=configmap.setting(config, "gpu_policy", Policy.BINPACK, Policy),
+        )
+    except SettingsError as error:
+        raise WireError(f"ConfigMap {names.CONFIG}: {error}") from error
 
 
 def _print(pod: JsonObject, cluster: Cluster, settings: JsonObject | None, streams: Streams, wish: Wish) -> int:

@@ -15,7 +15,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy
 from gpushare.units import MemoryUnit
 from gpushare.wire import pods as pods_wire
-from gpushare.wire import shape
+from gpushare.wire import requests, shape
 from gpushare_cli import dialects, inventories, nodefacts, schedulable, world
 from gpushare_cli.explain import holding, waiting, wishes
 from gpushare_cli.explain.model import Explanation, State
@@ -62,7 +62,8 @@ def explain(pod: Object, cluster: Cluster, rules: Rules) -> Explanation:
             headline = f"{blank.phase}; it has ended"
             return replace(blank, state=State.ENDED, headline=headline, summary="it was on no node")
         case Bound(late=Late() as way):
-            return waiting.late(blank, record, way, state, rules.policy)
+            own = dialects.of_pod(pod, dialect)
+            return waiting.late(blank, pod, record, way, state, dialect=own, policy=rules.policy)
         case Bound():
             return _bound(_with_wish(blank, pod, dialect, rules.policy), pod, record, state, cluster)
         case None:
@@ -116,7 +117,7 @@ def _bound(blank: Explanation, pod: Object, record: Bound, state: World, cluster
 def _with_wish(blank: Explanation, pod: Object, dialect: Dialect, policy: Policy) -> Explanation:
     """What a pod asked for, if that can still be understood; it does not matter any more."""
     try:
-        request = pods_wire.request(pod, dialects.of_pod(pod, dialect))
+        request = requests.of_pod(pod, dialects.of_pod(pod, dialect))
     except InvalidRequestError:
         return blank
     return replace(blank, request=request, policy=wishes.policy(request.shape, policy)) if request else blank

@@ -8,12 +8,12 @@ from gpushare import names
 from gpushare.cluster.records import Bound
 from gpushare.errors import WireError
 from gpushare.identity import GpuUuid
-from gpushare.model.allocation import Allocation, Grant
+from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import Gpu, NodeInventory
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.units import GIB
+from gpushare.wire import holdings, shape
 from gpushare.wire import pods as pods_wire
-from gpushare.wire import shape
 from gpushare_cli import quantities
 from gpushare_cli.explain.model import Explanation, Fill, Neighbour, Share, State
 
@@ -62,7 +62,7 @@ def shares(allocation: Allocation, inventory: NodeInventory | None) -> Iterator[
     for grant in allocation.grants:
         for uuid in grant.gpus:
             gpu = _gpu(uuid, inventory)
-            mib = _mib(grant, gpu)
+            mib = mib_on(grant, gpu)
             yield Share(
                 container=grant.container,
                 kind=grant.kind.value,
@@ -93,7 +93,7 @@ def unreadable(blank: Explanation, record: Bound, why: str) -> Explanation:
 def ended(blank: Explanation, pod: Object, record: Bound, inventory: NodeInventory | None) -> Explanation:
     """A pod whose containers have ended."""
     try:
-        held = pods_wire.allocation(pod, inventory.unit if inventory else GIB)
+        held = holdings.allocation(pod, inventory.unit if inventory else GIB)
     except WireError:
         held = None  # it holds nothing any more, whatever the annotation says
     found = tuple(shares(held, inventory)) if held else ()
@@ -173,22 +173,12 @@ def _limit(pod: Object, allocation: Allocation) -> str:
 
 def _stuck(pod: Object) -> Iterator[str]:
     """Containers that do not start, in the kubelet's words."""
-    status = shape.mapping(pod, "status", "pod")
-    for kind in ("initContainerStatuses", "containerStatuses"):
-        for report in shape.objects(status, kind, "status"):
-            waiting = shape.mapping(shape.mapping(report, "state", kind), "waiting", "state")
-            reason, message = shape.text(waiting, "reason", "waiting"), shape.text(waiting, "message", "waiting")
-            if reason and reason not in {"ContainerCreating", "PodInitializing"}:
-                yield f"container {report.get('name')} waits: {reason}{': ' if message else ''}{message}"
+    for path, report in pods_wire.reports(pod):
+        waiting = shape.mapping(shape.mapping(report, "state", path), "waiting", "state")
+        reason, message = shape.text(waiting, "reason", "waiting"), shape.text(waiting, "message", "waiting")
+        if reason and reason not in {"ContainerCreating", "PodInitializing"}:
+            yield f"container {report.get('name')} waits: {reason}{': ' if message else ''}{message}"
 
 
 def _gpu(uuid: GpuUuid, inventory: NodeInventory | None) -> Gpu | None:
     return inventory.by_uuid.get(inventory.resolve(uuid)) if inventory else None
-
-
-def _mib(grant: Grant, gpu: Gpu | None) -> int:
-    if gpu is None:
-        return grant.memory_mib
-    if grant.whole:
-        return max(gpu.memory_mib, grant.memory_mib)
-    return grant.memory_mib + gpu.memory_mib * grant.memory_percent // 100

@@ -17,7 +17,7 @@ class State(Enum):
     WAITS = "Waits"
     """On no node."""
     WITHOUT_GPU = "WithoutGpu"
-    """On a node, and nobody has given it GPUs."""
+    """On a node, and gpushare has given it no GPUs."""
     HOLDS = "HoldsGpus"
     UNREADABLE = "Unreadable"
     """On a node, and nobody can tell what it holds."""

@@ -8,9 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare import names
+from gpushare.cluster import latecomers
+from gpushare.cluster.latecomers import Owner
+from gpushare.cluster.reasons import NODES_NAMED
 from gpushare.cluster.records import Bound, Late, Pending
 from gpushare.dialect import Dialect
-from gpushare.model.request import Policy
+from gpushare.model.request import PodRequest, Policy
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import shape
 from gpushare_cli import answers, schedulable, world
@@ -63,25 +66,62 @@ def pending(
     return replace(blank, headline=f"waits; it fits on {_nodes(fitting)}", summary=_soon(pod, fitting), good=True)
 
 
-def late(blank: Explanation, record: Bound, way: Late, state: World, policy: Policy) -> Explanation:
-    """A pod that is on a node and was given no GPUs."""
+def late(
+    blank: Explanation, pod: Object, record: Bound, way: Late, state: World, *, dialect: Dialect, policy: Policy
+) -> Explanation:
+    """A pod that is on a node and was given no GPUs: what the controller does about it.
+
+    Args:
+        blank: what is known of every pod.
+        pod: the pod.
+        record: what the controller keeps of it.
+        way: how it came there.
+        state: the cluster.
+        dialect: in which the pod is read.
+        policy: the cluster's.
+
+    Raises:
+        WireError: it is no pod.
+    """
     headline = f"on {record.node} without GPUs"
     blank = replace(blank, state=State.WITHOUT_GPU, node=record.node, headline=headline, good=False)
+    node, started = state.nodes.get(record.node), latecomers.gpu_started(pod, dialect)
+    if node is not None and not way.mutated and latecomers.is_foreign(node.view):
+        summary = (
+            "the webhook did not change it, and nothing says that gpushare hands out GPUs there: whoever else does so"
+            f" {'has started it' if started else 'may start it'}, and gpushare leaves it alone"
+        )
+        return replace(blank, headline=f"{headline} from gpushare", summary=summary, good=started)
     again = "delete it, so that its controller makes it again" if way.owner else "delete it and create it again"
     if way.request is None:
         return replace(blank, summary=f"what it asks for cannot be understood: {way.problem}; mend that and {again}")
     blank = replace(blank, request=way.request, policy=wishes.policy(way.request.shape, policy))
+    if node is None:
+        return replace(blank, summary=f"its node {record.node} is gone")
+    if started and (way.mutated or way.owner):
+        summary = (
+            "its containers have started without GPUs from gpushare, and cannot be given any more;"
+            f" {again} without spec.nodeName and with the scheduler {names.SCHEDULER}"
+        )
+        return replace(blank, summary=summary)
     if not way.mutated:
-        then = "the controller deletes it, so that its owner makes it anew" if way.owner else again
+        then = _renewal(latecomers.owner(pod)) if way.owner else again
         return replace(
             blank,
             summary=f"the webhook did not change it, so its containers would not see GPUs that they are given; {then}",
         )
-    if record.node not in state.nodes:
-        return replace(blank, summary=f"its node {record.node} is gone")
-    alone = replace(state, nodes={record.node: state.nodes[record.node]})
+    return _on_its_node(blank, way.request, replace(state, nodes={record.node: node}), again, policy)
+
+
+def _renewal(owner: Owner) -> str:
+    if owner.keeps_pods:
+        return f"{owner.advice} while {names.WEBHOOK} is running"
+    return "the controller deletes it, so that its owner makes it anew"
+
+
+def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: str, policy: Policy) -> Explanation:
     # Kubernetes has nothing more to say: the pod is there.
-    (answer,) = [replace(found, blockers=()) for found in world.ask(alone, {}, way.request, policy)]
+    (answer,) = [replace(found, blockers=()) for found in world.ask(alone, {}, request, policy)]
     blank = replace(blank, answers=(answer,))
     if answer.fits:
         summary = "there is room: the controller chooses its GPUs within moments, and its containers start then"
@@ -90,11 +130,10 @@ def late(blank: Explanation, record: Bound, way: Late, state: World, policy: Pol
 
 
 def _said(pod: Object) -> str:
-    conditions = shape.objects(shape.mapping(pod, "status", "pod"), "conditions", "status")
-    for condition in conditions:
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return shape.text(condition, "message", "condition") or shape.text(condition, "reason", "condition")
-    return ""
+    scheduled = shape.condition(pod, "PodScheduled", "pod")
+    if scheduled.get("status") != "False":
+        return ""
+    return shape.text(scheduled, "message", "condition") or shape.text(scheduled, "reason", "condition")
 
 
 def _notes(pod: Object, scheduler: str, dialect: Dialect) -> Sequence[str]:
@@ -127,6 +166,6 @@ def _soon(pod: Object, fitting: Sequence[str]) -> str:
 
 
 def _nodes(fitting: Sequence[str]) -> str:
-    named = ", ".join(fitting[: answers.NODES_NAMED])
-    more = len(fitting) - answers.NODES_NAMED
+    named = ", ".join(fitting[:NODES_NAMED])
+    more = len(fitting) - NODES_NAMED
     return f"{named} and {more} more" if more > 0 else named

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpushare.cluster import records
+from gpushare import names
+from gpushare.cluster import latecomers, records
 from gpushare.cluster.records import Bound, Late, NodeRecord, Pending, PodRecord
 from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError, WireError
@@ -12,8 +13,8 @@ from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
 from gpushare.units import MemoryUnit
 from gpushare.wire import pods as pods_wire
-from gpushare.wire import shape
-from gpushare_cli import dialects, inventories, nodefacts, schedulable, unhealthy, world
+from gpushare.wire import requests, shape, unhealthy
+from gpushare_cli import dialects, inventories, nodefacts, schedulable, world
 from gpushare_cli.nodefacts import NodeFacts
 from gpushare_cli.simulate import workloads
 from gpushare_cli.simulate.objects import Found, Input
@@ -53,7 +54,7 @@ def prepare(found: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpu
     known = _nodes(found, unit, notes)
     unit = unit or world.unit_of(record for record, _ in known.values())
     for inventory in make_up(unit, list(known)):
-        labels = {"kubernetes.io/hostname": inventory.node, "gpushare": "true"}
+        labels = {nodefacts.HOSTNAME: inventory.node, names.LABEL_SHARES: "true"}
         record = NodeRecord(name=inventory.node, published="", inventory=inventory)
         known[inventory.node] = record, NodeFacts(name=inventory.node, labels=labels)
     if not known:
@@ -65,7 +66,8 @@ def prepare(found: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpu
     new = [_new(pod, dialect) for pod in expanded.pods]
     meant = [pod for pod in new if pod is not None]
     notes += [*_oddities(state), *expanded.notes, *_omissions(found, len(new) - len(meant))]
-    return Question(world=state, pods=(*_waiting(existing), *meant), unit=unit, notes=tuple(notes))
+    waiting = _waiting(existing, state, dialect)
+    return Question(world=state, pods=(*waiting, *meant), unit=unit, notes=tuple(notes))
 
 
 def _nodes(found: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[NodeName, tuple[NodeRecord, NodeFacts]]:
@@ -103,13 +105,14 @@ def _oddities(state: World) -> Iterator[str]:
         yield f"{count} {what} not counted, on nodes that are not in the input: {where}"
 
 
-def _waiting(existing: Iterable[tuple[Found, PodRecord | None]]) -> Iterator[Pod]:
+def _waiting(existing: Iterable[tuple[Found, PodRecord | None]], state: World, dialect: Dialect) -> Iterator[Pod]:
     """Pods of the cluster that have no GPU yet: those on a node first, then by priority and age."""
     alive = [(one, record) for one, record in existing if _is_alive(one)]
     late = [(one, record, record.late) for one, record in alive if isinstance(record, Bound) and record.late]
     pending = [(one, record) for one, record in alive if isinstance(record, Pending)]
     for one, record, way in sorted(late, key=lambda found: _age(found[0])):
-        yield _late(one, record, way)
+        if way.mutated or not _is_foreign(state, record.node):
+            yield _late(one, record, way, dialects.of_pod(one.value, dialect))
     for one, waiting in sorted(pending, key=lambda pair: (-_priority(pair[0]), *_age(pair[0]))):
         gates = schedulable.gates(one.value)
         problem = waiting.problem or (f"waits behind scheduling gates: {', '.join(gates)}" if gates else "")
@@ -117,10 +120,17 @@ def _waiting(existing: Iterable[tuple[Found, PodRecord | None]]) -> Iterator[Pod
         yield Pod(ref=waiting.ref, value=one.value, request=request, problem=problem)
 
 
-def _late(one: Found, record: Bound, late: Late) -> Pod:
+def _is_foreign(state: World, node: NodeName) -> bool:
+    """Whether pods there that the webhook has not changed are left to whoever else hands out GPUs."""
+    return node not in state.nodes or latecomers.is_foreign(state.nodes[node].view)
+
+
+def _late(one: Found, record: Bound, late: Late, dialect: Dialect) -> Pod:
     problem = late.problem
     if not problem and not late.mutated:
         problem = "was created past the webhook, so its containers would not see the GPU; delete it and create it anew"
+    if not problem and latecomers.gpu_started(one.value, dialect):
+        problem = "its containers have started without GPUs, and cannot be given any more; delete it and create it anew"
     return Pod(
         ref=record.ref,
         value=one.value,
@@ -137,7 +147,7 @@ def _new(new: NewPod, dialect: Dialect) -> Pod | None:
     only = new.only or pods_wire.node_of(new.value)
     gates = schedulable.gates(new.value)
     try:
-        request = pods_wire.request(new.value, dialect)
+        request = requests.of_pod(new.value, dialect)
     except InvalidRequestError as error:
         return Pod(ref=ref, value=new.value, request=None, outcome=Outcome.REFUSED, problem=str(error), of=of)
     except WireError as error:

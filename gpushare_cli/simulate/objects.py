@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from gpushare import names
 from gpushare.errors import WireError
-from gpushare.wire import legacy, shape
-from gpushare_cli import unhealthy
+from gpushare.wire import legacy, shape, unhealthy
 from gpushare_cli.simulate import naming
 
 JsonObject = dict[str, Any]

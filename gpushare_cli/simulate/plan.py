@@ -1,24 +1,24 @@
 """Places pods one after the other, as webhook, kube-scheduler and controller would do. Pure.
 
-The decision about a node is the controller's own (`placement.place` on `cluster.views`); of the nodes with room the
+The decision about a node is the controller's own (`cluster.views.verdict`); of the nodes with room the
 best score wins, and among equal ones the first name.
 """
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from gpushare.cluster import groups, views
 from gpushare.cluster.views import View
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy, RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
-from gpushare.placement.place import place
-from gpushare_cli import affinity, answers, schedulable
+from gpushare_cli import answers, schedulable
 from gpushare_cli.answers import Answer
 from gpushare_cli.world import World
 
@@ -125,7 +125,7 @@ class _Books:
         """Place one pod, if it can be."""
         if pod.request is None:
             return Row(pod=pod, outcome=pod.outcome)
-        shape = affinity.resolve(pod.request, self._labels.get(pod.ref.namespace, ()))
+        shape = groups.resolved(pod.request.shape, pod.request.labels, self._labels_in)
         verdicts = self._verdicts(shape)
         # Replicas that find no room get the answers of the first, as long as nothing has changed.
         key = (pod.of, pod.only, shape, len(self._changes))
@@ -139,6 +139,9 @@ class _Books:
         name, placed = best
         self._hold(pod, name, placed)
         return Row(pod=pod, outcome=Outcome.PLACED, node=name, grants=placed.grants)
+
+    def _labels_in(self, namespace: str) -> Sequence[Mapping[str, str]]:
+        return self._labels.get(namespace, ())
 
     def _best(self, pod: Pod, verdicts: Mapping[NodeName, Verdict]) -> tuple[NodeName, Placed] | None:
         ranked = [(-verdict.score, name) for name, verdict in verdicts.items() if isinstance(verdict, Placed)]
@@ -184,7 +187,7 @@ class _Books:
             self._boards.popitem(last=False)
         for name in changed:
             view = self.views[name]
-            board.verdicts[name] = view if isinstance(view, Refused) else place(shape, view, self._policy)
+            board.verdicts[name] = views.verdict(shape, view, self._policy)
         board.seen = len(self._changes)
         return board.verdicts
 

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("gpushare", "webhook", "controller", "deviceplugin", "certs", "gpushare_cli")
+OBJECTS = tuple(f'"gpushare-{name}"' for name in ("controller", "device-plugin", "config", "isolation"))
 SKIPPED = ("__main__", "api", "nvml")  # programs; generated code; NVIDIA's library is loaded late
 
 PROBE = """
@@ -54,7 +55,13 @@ def test_names_on_the_wire_are_spelled_in_one_module_only() -> None:
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
         if path.name != "names.py"
-        for name in ('"aliyun.com/gpu-mem"', '"gpushare.dev/', '"devices.gpushare.dev/', '"NVIDIA_VISIBLE_DEVICES"')
+        for name in (
+            '"aliyun.com/gpu-mem"',
+            '"gpushare.dev/',
+            '"devices.gpushare.dev/',
+            '"NVIDIA_VISIBLE_DEVICES"',
+            *OBJECTS,
+        )
         if name in path.read_text(encoding="utf-8")
     ]
     assert not spelled

@@ -7,7 +7,7 @@ from typing import Any, Final
 from gpushare import names
 from gpushare.dialect import Dialect
 from gpushare.model.request import ContainerRequest, PodRequest, RequestShape
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import requests
 
 Json = dict[str, Any]
 DIALECT: Final = Dialect(whole_gpus=True)
@@ -35,7 +35,7 @@ class Example:
 
     def request(self) -> PodRequest:
         """What it means."""
-        found = pods_wire.request(self.pod(), DIALECT)
+        found = requests.of_pod(self.pod(), DIALECT)
         assert found is not None, self.name
         return found
 

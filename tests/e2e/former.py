@@ -54,12 +54,12 @@ class Former:
             "SOCKET": self.socket,
             "DEVICES": str(self.devices_per_gpu * GPUS_PER_NODE),
             "GPU": str(GPU),
-            "PYTHONPATH": "/app",
         }
         container = {
             "name": "plugin",
             "image": installation.IMAGE,
             "command": ["python3", f"/former/{PLUGIN.name}", "--memory-unit=GiB"],
+            "securityContext": {"runAsUser": 0},  # as they do; the sockets' directory is root's
             "env": [{"name": name, "value": value} for name, value in variables.items()],
             "readinessProbe": {
                 "exec": {"command": ["python3", "-c", "import os; os.stat('/tmp/registered')"]},

@@ -13,6 +13,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.client import RestClient
 from gpushare.model.ledger import NodeLedger
+from gpushare.wire import holdings
 from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pod_wire
 from tests.cluster.cluster import BUSYBOX_IMAGE, Cluster
@@ -88,7 +89,12 @@ class System:
     def environments(self, namespace: str, selector: str = "!absent") -> Mapping[tuple[str, str], Mapping[str, str]]:
         """Every container's own environment, from its log: (pod, container) -> variables."""
         flags = ["--all-containers", "--prefix", "--tail=-1", "--max-log-requests=1000"]
-        printed = self.cluster.kubectl("logs", "-n", namespace, "-l", selector, *flags, timeout_s=300).stdout
+        argv = ("logs", "-n", namespace, "-l", selector, *flags)
+        # A pod that is about to start has no log yet, and kubectl then shows nobody's.
+        self.eventually(
+            "logs of all containers", lambda: self.cluster.kubectl(*argv, check=False, timeout_s=300).returncode == 0
+        )
+        printed = self.cluster.kubectl(*argv, timeout_s=300).stdout
         result: dict[tuple[str, str], dict[str, str]] = {}
         for line in printed.splitlines():
             if not line.startswith("[pod/"):
@@ -116,7 +122,7 @@ class System:
             for inventory in inventories
             for pod in self.api.get("/api/v1/pods", timeout_s=30)["items"]
             if pod_wire.node_of(pod) == inventory.node and pod_wire.holds_gpus(pod)
-            if (allocation := pod_wire.allocation(pod, inventory.unit)) is not None
+            if (allocation := holdings.allocation(pod, inventory.unit)) is not None
         ]
         return {
             inventory.node: NodeLedger.of(inventory, [one for one in held if one.node == inventory.node])

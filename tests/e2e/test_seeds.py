@@ -100,6 +100,7 @@ def test_a_whole_gpu_beside_shared_ones(system: System, namespace: str, seed: st
     """Seeds 001 and 003, as they ask NVIDIA's plugin: a GPU that nobody else is on, while others are shared."""
     for shared in ("gpu-share-pod1", "gpu-share-pod2"):
         apply(system, namespace, shared)
+    system.all_running(namespace, 2, timeout_s=60)
     shares = [running(system, namespace, name) for name in ("gpu-share-pod1", "gpu-share-pod2")]
     apply(system, namespace, seed)
     pod = running(system, namespace, "gpu-pod")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, assert_never
 
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, Params, PatchKind
+from gpushare.kube.api import JsonObject, Params, PatchKind, Reply
 from tests.fakes import merging
 from tests.fakes.faults import Call, Delayed, Fault, Faults, LandsLater, Predicate
 from tests.fakes.merging import clone
@@ -28,6 +28,9 @@ class FakeKube:
         self.binding_checks_uid = binding_checks_uid
         """False behaves as Kubernetes 1.20."""
         self.calls: list[Call] = []
+        self.replies: dict[str, Reply | kube.KubeError] = {}
+        """What `ask` is told, by path."""
+        self.asked: list[str] = []
         self._store = Store()
         self._faults = Faults()
 
@@ -71,6 +74,13 @@ class FakeKube:
         version = int(query.get("resourceVersion") or 0)
         self._serve(Call("watch", path, None, query), lambda: self._store.check(version))
         return self._store.stream(target, query, timeout_s)
+
+    def ask(self, path: str, *, timeout_s: float = 5.0) -> Reply:
+        self.asked.append(path)
+        reply = self.replies.get(path, kube.NotFoundError("the server could not find the requested resource"))
+        if isinstance(reply, kube.KubeError):
+            raise reply
+        return reply
 
     # Side doors for tests.
 

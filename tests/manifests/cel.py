@@ -1,4 +1,4 @@
-"""Evaluates the part of CEL that the matchConditions use, at least as strictly as the API server.
+"""Evaluates the part of CEL that matchConditions and policies use, at least as strictly as the API server.
 
 A field that is not there is an error, and so is a comparison of things that do not compare.
 """
@@ -6,9 +6,15 @@ A field that is not there is an error, and so is a comparison of things that do 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
-_TOKEN: Final = re.compile(r"\s*(?:(?P<string>'[^']*')|(?P<name>[A-Za-z_]\w*)|(?P<sign>\|\||&&|==|!=|[!?:.,()\[\]]))")
+_TOKEN: Final = re.compile(
+    r"""\s*(?:(?P<string>'[^']*'|"[^"]*")|(?P<name>[A-Za-z_]\w*)|(?P<sign>\|\||&&|==|!=|[!?:.,+()\[\]]))"""
+)
+_QUANTITY: Final = re.compile(r"([+-]?\d+(?:\.\d*)?)(m|k|M|G|Ki|Mi|Gi)?")
+_SUFFIXES: Final = {"m": -3, "k": 3, "M": 6, "G": 9}
+_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30}
 
 
 class CelError(Exception):
@@ -61,7 +67,7 @@ class _Parser:
             raise CelError(f"expected {wanted!r} before {self._tokens[:3]}")
 
     def ternary(self) -> Node:
-        condition = self._binary(("||",), ("&&",), ("==", "!=", "in"))
+        condition = self._binary(("||",), ("&&",), ("==", "!=", "in"), ("+",))
         if not self._take("?"):
             return condition
         yes = self.ternary()
@@ -104,7 +110,9 @@ class _Parser:
         if token == "has":
             self._need("(")
             return Node("has", tuple(self._list(")")))
-        return Node("string", (token[1:-1],)) if token.startswith("'") else Node("name", (token,))
+        if token[0] in "'\"":
+            return Node("string", (token[1:-1],))
+        return Node("function", (token, self._list(")"))) if self._take("(") else Node("name", (token,))
 
     def _list(self, end: str) -> list[Node]:
         found = []
@@ -128,8 +136,22 @@ def _value(node: Node, scope: dict[str, Any]) -> Any:
             return _field(_value(of, scope), _value(key, scope))
         case Node("?", (condition, yes, no)):
             return _value(yes if _bool(condition, scope) else no, scope)
+        case Node("+" | "function"):
+            return _made(node, scope)
         case _:
             return _logic(node, scope)
+
+
+def _made(node: Node, scope: dict[str, Any]) -> str | Decimal:
+    match node:
+        case Node("+", (left, right)):
+            return _text(_value(left, scope)) + _text(_value(right, scope))
+        case Node("function", ("string", (of,))):
+            return str(_value(of, scope))
+        case Node("function", ("quantity", (of,))):
+            return _quantity(_text(_value(of, scope)))
+        case _:
+            raise CelError(f"unknown: {node}")
 
 
 def _logic(node: Node, scope: dict[str, Any]) -> bool:
@@ -154,8 +176,14 @@ def _call(node: Node, scope: dict[str, Any]) -> bool:
             return name in _map(_value(of, scope))
         case Node("call", (of, "exists", (Node("name", (variable,)), test))):
             return any(_bool(test, {**scope, variable: each}) for each in _value(of, scope))
+        case Node("call", (of, "all", (Node("name", (variable,)), test))):
+            return all(_bool(test, {**scope, variable: each}) for each in _value(of, scope))
+        case Node("call", (of, "exists_one", (Node("name", (variable,)), test))):
+            return sum(_bool(test, {**scope, variable: each}) for each in _value(of, scope)) == 1
         case Node("call", (of, "startsWith", (prefix,))):
             return str(_value(of, scope)).startswith(_value(prefix, scope))
+        case Node("call", (of, "isGreaterThan", (other,))):
+            return bool(_value(of, scope) > _value(other, scope))
         case _:
             raise CelError(f"unknown: {node}")
 
@@ -177,6 +205,19 @@ def _bool(node: Node, scope: dict[str, Any]) -> bool:
     if not isinstance(value, bool):
         raise CelError(f"no such overload: {value!r} is no bool")
     return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise CelError(f"no such overload: {value!r} is no string")
+    return value
+
+
+def _quantity(text: str) -> Decimal:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise CelError(f"no quantity: {text!r}")
+    return Decimal(match[1]).scaleb(_SUFFIXES.get(match[2], 0)) * Decimal(1 << _BINARY.get(match[2], 0))
 
 
 def _equal(left: Any, right: Any) -> bool:

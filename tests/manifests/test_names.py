@@ -8,11 +8,11 @@ import yaml
 
 from certs.settings import CertSettings
 from controller.settings import Settings as ControllerSettings
-from deviceplugin.profile import parse
 from deviceplugin.settings import Settings as PluginSettings
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.runtime import options
+from gpushare.wire.profile import parse
 from gpushare_cli import schedconfig
 from gpushare_cli.schedconfig import ServerVersion, Wish
 from tests.manifests import tree
@@ -22,9 +22,9 @@ from webhook.settings import Settings as WebhookSettings
 BASE = tree.objects("base")
 SPECS = dict(tree.workloads(BASE))
 SETTINGS: dict[str, type[WebhookSettings | ControllerSettings | PluginSettings]] = {
-    "gpushare-webhook": WebhookSettings,
-    "gpushare-controller": ControllerSettings,
-    "gpushare-device-plugin": PluginSettings,
+    names.WEBHOOK: WebhookSettings,
+    names.CONTROLLER: ControllerSettings,
+    names.PLUGIN: PluginSettings,
 }
 
 
@@ -66,21 +66,21 @@ def test_services_lead_to_the_ports_that_are_listened_on() -> None:
 
 
 def test_the_certificates_directory_is_writable_memory() -> None:
-    assert CertSettings().cert_dir in mounts("gpushare-webhook")
-    [volume] = SPECS["gpushare-webhook"]["volumes"]
+    assert CertSettings().cert_dir in mounts(names.WEBHOOK)
+    [volume] = SPECS[names.WEBHOOK]["volumes"]
     assert volume["emptyDir"]["medium"] == "Memory"
 
 
 def test_the_plugin_sees_the_kubelets_directories_and_its_own() -> None:
     settings = PluginSettings(node_name="x")
     wanted = {settings.device_plugins_dir, settings.pod_resources_socket.parent, settings.state_file.parent}
-    assert {Path(path) for path in mounts("gpushare-device-plugin")} == wanted
-    paths = [each["hostPath"]["path"] for each in SPECS["gpushare-device-plugin"]["volumes"] if "hostPath" in each]
+    assert {Path(path) for path in mounts(names.PLUGIN)} == wanted
+    paths = [each["hostPath"]["path"] for each in SPECS[names.PLUGIN]["volumes"] if "hostPath" in each]
     assert {Path(path) for path in paths} == wanted - {settings.state_file.parent}
 
 
 def test_every_setting_in_the_manifests_exists_and_is_accepted() -> None:
-    shared = tree.one(BASE, "ConfigMap", "gpushare-config")["data"]
+    shared = tree.one(BASE, "ConfigMap", names.CONFIG)["data"]
     profile = tree.settings_of(
         tree.documents(tree.MANIFESTS / "gpus/simulated/device-plugin.yaml")[0]["spec"]["template"]["spec"][
             "containers"
@@ -92,7 +92,7 @@ def test_every_setting_in_the_manifests_exists_and_is_accepted() -> None:
         known = {options.spelling(field.name)[1] for field in dataclasses.fields(cls)}
         assert {*shared, *own} <= known
         options.load(cls, [], prog=workload, environ={**shared, **own})
-        assert container(workload)["envFrom"] == [{"configMapRef": {"name": "gpushare-config"}}]
+        assert container(workload)["envFrom"] == [{"configMapRef": {"name": names.CONFIG}}]
 
 
 def test_the_cluster_adds_no_variables_that_look_like_settings() -> None:
@@ -100,8 +100,22 @@ def test_the_cluster_adds_no_variables_that_look_like_settings() -> None:
     assert all(spec["enableServiceLinks"] is False for spec in SPECS.values())
 
 
+def test_the_doctors_and_the_schedulers_marks_are_those_of_the_manifests() -> None:
+    assert SPECS[names.PLUGIN]["nodeSelector"] == {names.LABEL_SHARES: "true"}
+    for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+        assert tree.one(tree.objects("servers/1.30"), kind, names.ISOLATION_POLICY)
+    selectors = [
+        each["namespaceSelector"]["matchExpressions"]
+        for each in tree.one(tree.objects("servers/1.30"), "MutatingWebhookConfiguration", names.MUTATING_WEBHOOK)[
+            "webhooks"
+        ]
+        if each["name"].startswith("isolation.")
+    ]
+    assert {"key": names.LABEL_ISOLATION, "operator": "NotIn", "values": ["disabled"]} in selectors[0]
+
+
 def test_service_accounts_are_those_that_the_webhook_trusts() -> None:
-    assert SPECS["gpushare-controller"]["serviceAccountName"] == names.SERVICE_ACCOUNT_CONTROLLER
+    assert SPECS[names.CONTROLLER]["serviceAccountName"] == names.SERVICE_ACCOUNT_CONTROLLER
     user = WebhookSettings().controller
     for webhook in tree.one(tree.objects("servers/1.30"), "ValidatingWebhookConfiguration", names.VALIDATING_WEBHOOK)[
         "webhooks"

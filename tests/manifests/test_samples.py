@@ -7,7 +7,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
-from gpushare.wire import pods
+from gpushare.wire import requests
 from tests.builders import make_inventory
 from tests.manifests import tree
 from tests.manifests.tree import MANIFESTS, Json
@@ -31,7 +31,7 @@ def pod_of(sample: str) -> Json:
 
 
 def shape_of(sample: str) -> RequestShape:
-    request = pods.request(pod_of(sample), DIALECT)
+    request = requests.of_pod(pod_of(sample), DIALECT)
     assert request is not None
     return request.shape
 

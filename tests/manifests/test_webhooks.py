@@ -29,6 +29,8 @@ def webhooks(server: str) -> dict[str, Json]:
 
 
 NEW = webhooks("1.30")
+BINDING = ["binding.gpushare.dev"]
+VALIDATING = [*BINDING, "request.gpushare.dev"]
 
 
 def called(
@@ -148,6 +150,29 @@ def test_bindings_of_other_schedulers_do_not_depend_on_the_webhook() -> None:
         assert [name for name in NEW if called(name, binding, sub="binding")] == []
 
 
+def test_devices_by_cdi_are_not_chosen_unseen() -> None:
+    """Taking such an annotation away does no harm."""
+    key = f"{names.PREFIX_CDI}x"
+    without, first, second = pod(), pod(annotations={key: "nvidia.com/gpu=0"}), pod(annotations={key: "all"})
+    for before, after, is_called in (
+        (without, first, True),
+        (first, second, True),
+        (first, without, False),
+        (first, first, False),
+    ):
+        for sub in ("", "status", "ephemeralcontainers", "resize"):
+            assert [name for name in VALIDATING if called(name, after, before, sub=sub)] == BINDING[: int(is_called)]
+    binding = {"metadata": {"name": "p", "annotations": {key: "nvidia.com/gpu=0"}}, "target": {"name": "node-a"}}
+    assert [name for name in VALIDATING if called(name, binding, sub="binding")] == BINDING
+    assert [name for name in VALIDATING if called(name, binding, resource="bindings")] == BINDING
+
+
+def test_a_new_pod_that_names_its_own_devices_does_not_come_into_being_without_the_webhook() -> None:
+    forged = pod(annotations={f"{names.PREFIX_DEVICES}first": "all"})
+    assert [name for name in NEW if called(name, forged)] == ["isolation.gpushare.dev", *BINDING]
+    assert NEW["binding.gpushare.dev"]["failurePolicy"] == "Fail"
+
+
 @pytest.mark.parametrize("key", FIXED)
 def test_an_annotation_of_a_request_does_not_change_unseen(key: str) -> None:
     before, after = pod(labels=MANAGED), pod(labels=MANAGED, annotations={key: "2"})
@@ -221,6 +246,9 @@ def test_without_conditions_only_changes_of_managed_pods_depend_on_the_webhook(s
         ("object.metadata.size() == 'a'", "unknown"),
         ("1 == 2", "cannot read"),
         ("!'a'", "is no bool"),
+        ("'a' + object.metadata == 'a'", "is no string"),
+        ("quantity('1x').isGreaterThan(quantity('0'))", "no quantity"),
+        ("size(object) == 'a'", "unknown"),
     ],
 )
 def test_the_evaluator_of_these_tests_is_strict(expression: str, message: str) -> None:

@@ -8,7 +8,7 @@ from controller.boards import Boards
 from controller.extender import filter as filtering
 from controller.extender import prioritize
 from controller.state import ClusterState, Reserved
-from gpushare.cluster import books, records
+from gpushare.cluster import books, groups, records
 from gpushare.cluster.records import Bound
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
@@ -18,8 +18,7 @@ from gpushare.model.request import PodRequest, Policy
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
 from gpushare.wire import allocation as allocation_wire
-from gpushare.wire import pods as pods_wire
-from gpushare_cli import affinity
+from gpushare.wire import requests
 from gpushare_cli.explain import decide
 from gpushare_cli.explain.decide import Rules
 from gpushare_cli.explain.model import State
@@ -41,7 +40,7 @@ def simulated(found: Sequence[Json], pods: Sequence[Json]) -> Plan:
 
 
 def request_of(pod: Json) -> PodRequest:
-    request = pods_wire.request(pod, DIALECT)
+    request = requests.of_pod(pod, DIALECT)
     assert request is not None
     return request
 
@@ -54,7 +53,8 @@ def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: lis
     labels: list[Mapping[str, str]] = []
     assert [row.pod.ref.name for row in made.rows] == [pod["metadata"]["name"] for pod in pods]
     for row, pod in zip(made.rows, pods, strict=True):
-        shape = affinity.resolve(request_of(pod), labels)
+        request = request_of(pod)
+        shape = groups.resolved(request.shape, request.labels, lambda _namespace: labels)
         fitting = [name for name, ledger in ledgers.items() if brute_force(shape, ledger)]
         assert (row.outcome is Outcome.PLACED) == bool(fitting), row
         if row.node is None:

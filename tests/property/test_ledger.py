@@ -11,7 +11,7 @@ from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
 from gpushare.units import GIB
 from gpushare.wire import allocation as allocation_wire
-from gpushare.wire import pods
+from gpushare.wire import holdings, pods
 from tests.builders import Json, make_inventory, make_pod, make_ref
 from tests.strategies import shapes
 
@@ -58,7 +58,7 @@ class Books(RuleBasedStateMachine):
 
     def recomputed(self) -> NodeLedger:
         holding = [pod for pod in self.cluster.values() if pods.holds_gpus(pod)]
-        found = [pods.allocation(pod, GIB) for pod in holding]
+        found = [holdings.allocation(pod, GIB) for pod in holding]
         return NodeLedger.of(self.inventory, [held for held in found if held is not None])
 
     @invariant()

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gpushare import names
 from gpushare.errors import SettingsError, WireError
 from gpushare.model.request import Policy
-from gpushare.wire import profile
-from gpushare_cli import unhealthy, yamls
+from gpushare.wire import profile, unhealthy
+from gpushare_cli import yamls
 from gpushare_cli.explain import decide
 from gpushare_cli.explain import render as explain_render
 from gpushare_cli.explain.decide import Rules

@@ -14,7 +14,7 @@ from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
-from gpushare.wire import inventory, legacy, pods
+from gpushare.wire import holdings, inventory, legacy, pods, requests
 from tests.builders import Json, make_inventory, make_node, make_pod, make_ref
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
@@ -120,13 +120,13 @@ def negative_index() -> Json:
 
 def weigh(pod: pods.Pod) -> None:
     """Ask for everything that is counted."""
-    for read in (pods.needs_gpu, pods.request, pods.is_mutated):
+    for read in (pods.needs_gpu, requests.of_pod, pods.is_mutated):
         with readable:
             read(pod, DIALECT)
     with readable:
-        pods.allocation(pod, GIB)
+        holdings.allocation(pod, GIB)
     with readable:
-        pods.holding(pod, DIALECT, GIB)
+        holdings.of_pod(pod, DIALECT, GIB)
 
 
 @given(odd_pods)

@@ -10,7 +10,7 @@ from controller.leadership import Leadership
 from controller.state import ClusterState
 from gpushare.dialect import Dialect
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, Params, PatchKind
+from gpushare.kube.api import JsonObject, Params, PatchKind, Reply
 from gpushare.kube.lease import Elector
 from gpushare.runtime.clock import SystemClock
 from tests.fakes.kube import FakeKube
@@ -65,11 +65,14 @@ class Line:
             self._check()
             yield event
 
+    def ask(self, path: str, *, timeout_s: float = 5.0) -> Reply:
+        raise AssertionError("the controller asks nobody for text")
+
 
 class Replica:
     """One replica. When it loses the lead its line is cut, which is what the end of its process amounts to."""
 
-    def __init__(self, api: FakeKube, name: str, *, lease_s: float = 0.6) -> None:
+    def __init__(self, api: FakeKube, name: str, *, lease_s: float = 0.6, quiet_s: float = 0.1) -> None:
         self.line, self.lost = Line(api), threading.Event()
         clock = SystemClock()
         self.state = ClusterState(dialect=Dialect())
@@ -83,7 +86,7 @@ class Replica:
             renew_s=lease_s * 2 / 3,
             retry_s=lease_s / 6,
         )
-        self.leadership = Leadership(api=self.line, clock=clock, elector=elector, state=self.state, quiet_s=0.1)
+        self.leadership = Leadership(api=self.line, clock=clock, elector=elector, state=self.state, quiet_s=quiet_s)
         self.binder = Binder(api=self.line, state=self.state, clock=clock, leading=self.leadership.leading)
 
     def start(self) -> "Replica":

@@ -15,9 +15,10 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
-from tests.builders import make_inventory, make_node, make_pod
+from tests.builders import make_container, make_inventory, make_node, make_pod
 from tests.fakes.kube import Call, Delayed, FakeKube, LandsLater
 from tests.integration.controller.replicas import LEASE, Replica, stopping
+from tests.unit.controller.strange import changed
 from tests.unit.controller.world import NODES, PODS, bind_args, path_of
 
 
@@ -76,6 +77,32 @@ def test_a_stopped_leader_releases_the_lease(api: FakeKube) -> None:
     second = Replica(api, "second", lease_s=60).start()
     with stopping([second]):
         eventually("second is ready", lambda: ready(second), timeout_s=30)
+
+
+def test_a_leader_that_is_stopped_in_the_middle_of_its_chores_ends_them_before_it_releases_the_lease(
+    api: FakeKube,
+) -> None:
+    gate = threading.Event()
+    api.fail_next(lambda call: call.verb == "get" and "/pods/" in call.path, Delayed(gate))
+    first = Replica(api, "first", lease_s=60, quiet_s=30).start()
+    with stopping([first]):
+        eventually("first is ready", lambda: ready(first))
+        for name in ("late-0", "late-1"):
+            spec = {"nodeName": "node-a", "containers": [changed(make_container("main", 3))]}
+            api.seed("/api/v1/namespaces/team/pods", {"metadata": {"name": name}, "spec": spec})
+        eventually("one of them is looked at", lambda: looks(api))
+        stopped = threading.Thread(target=first.stop)
+        stopped.start()
+        stopped.join(0.3)
+        assert api.read(LEASE)["spec"]["holderIdentity"] != ""
+        gate.set()
+        stopped.join(10)
+    assert api.read(LEASE)["spec"]["holderIdentity"] == ""
+    assert (looks(api), api.count("patch")) == (1, 0)
+
+
+def looks(api: FakeKube) -> int:
+    return api.count("get", "/pods/")
 
 
 def test_a_leader_whose_lease_was_taken_ends(api: FakeKube) -> None:

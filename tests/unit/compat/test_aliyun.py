@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
-from controller import unhealthy
 from deviceplugin import advertise, resources
 from deviceplugin.publish import Publisher
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
+from gpushare.wire import unhealthy
 from gpushare_cli import render, report
 from tests.builders import make_gpu, make_node
 from tests.fakes.kube import FakeKube

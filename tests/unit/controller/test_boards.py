@@ -21,7 +21,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(ledger.inventory.node)
         return place(shape, ledger, policy)
 
-    monkeypatch.setattr("controller.state.place", counting)
+    monkeypatch.setattr("gpushare.cluster.views.place", counting)
     return names
 
 
@@ -86,7 +86,7 @@ def test_a_search_that_takes_long_is_continued_at_the_next_try(world: World, mon
         world.clock.at += 1
         return place(shape, ledger, policy)
 
-    monkeypatch.setattr("controller.state.place", slow)
+    monkeypatch.setattr("gpushare.cluster.views.place", slow)
     for name in ("node-c", "node-d"):
         world.add_node(name, 10)
     world.see()

@@ -26,7 +26,7 @@ class Meanwhile:
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, pods: list[PodRequest]) -> None:
         self.world, self.pods, self.searches = world, pods, 0
-        monkeypatch.setattr("controller.state.place", self.place)
+        monkeypatch.setattr("gpushare.cluster.views.place", self.place)
 
     def place(self, shape: RequestShape, ledger: NodeLedger, policy: Policy) -> Verdict:
         self.searches += 1
@@ -53,11 +53,11 @@ def test_a_pod_that_was_bound_elsewhere_meanwhile_is_not_given_more(
     pod = world.add_pod(3)
 
     def elsewhere(shape: RequestShape, ledger: NodeLedger, policy: Policy) -> Verdict:
-        monkeypatch.setattr("controller.state.place", place)
+        monkeypatch.setattr("gpushare.cluster.views.place", place)
         assert world.bind(pod, "node-b").error == ""
         return place(shape, ledger, policy)
 
-    monkeypatch.setattr("controller.state.place", elsewhere)
+    monkeypatch.setattr("gpushare.cluster.views.place", elsewhere)
     wanted = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))
     assert world.state.reserve(wanted, A, now=0) == AlreadyBound(node=NodeName("node-b"), granted=True)
     assert world.used() == {}

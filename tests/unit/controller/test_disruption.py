@@ -14,7 +14,7 @@ from gpushare.cluster.records import Bound
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from tests.builders import make_ref
-from tests.fakes.kube import FakeKube, Fault
+from tests.fakes.kube import Call, FakeKube, Fault
 from tests.unit.controller.world import ManualClock
 
 COLLECTION = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
@@ -154,6 +154,48 @@ def test_where_they_must_not_be_read_the_controller_goes_on_and_asks_again(
     granted, clock = follow(api, waits=2)
     assert allowed(granted.budgets) == {"web": 1}
     assert clock.waited[0] == optional.ASK_AGAIN_S
+
+
+def test_a_server_that_is_upgraded_is_followed_in_its_new_version() -> None:
+    api = FakeKube()
+    api.seed(COLLECTION.replace("v1", "v1beta1"), pdb(allowed=1))
+    api.seed(COLLECTION, pdb(allowed=2))
+    gone = kube.NotFoundError("the server could not find the requested resource")
+    api.fail_next(at(V1), gone)
+    api.fail_next(lambda call: call.verb == "watch" and call.path == V1BETA1, gone)
+    followed, _ = follow(api, waits=2)
+    assert allowed(followed.budgets) == {"web": 2}
+    assert [call.path for call in api.calls if call.verb == "watch"] == [V1BETA1, V1]
+
+
+def test_a_right_that_is_taken_away_leaves_what_was_read_until_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    api = FakeKube()
+    api.seed(COLLECTION, pdb())
+    forbidden = kube.ForbiddenError("no")
+    api.fail_next(lambda call: call.verb == "watch", forbidden)
+    asks = 0
+
+    def second(call: Call) -> bool:
+        nonlocal asks
+        asks += call.params == {"limit": "1"}
+        return asks == 2
+
+    api.fail_next(second, forbidden)
+    with caplog.at_level(logging.WARNING):
+        followed, clock = follow(api, waits=3)
+    assert allowed(followed.budgets) == {"web": 1}
+    assert clock.waited[1] == optional.ASK_AGAIN_S
+    [line] = lines(caplog, "not watched")
+    assert line["effect"] == "what was read before stays as it was"
+    assert api.count("watch") == 2
+
+
+def test_a_collection_that_may_be_listed_but_not_watched_makes_no_storm() -> None:
+    api = FakeKube()
+    api.fail_next(lambda call: call.verb == "watch", kube.ForbiddenError("no"), times=1000)
+    _, clock = follow(api, waits=20)
+    assert clock.waited[-1] >= 5
+    assert api.count("watch") == 20
 
 
 def test_a_server_that_does_not_answer_is_asked_again_but_not_waited_for_for_ever(

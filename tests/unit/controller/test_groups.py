@@ -11,7 +11,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.request import PodRequest, Policy, RequestShape
 from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import requests
 from tests.unit.controller.strange import add_stray, tick
 from tests.unit.controller.world import DIALECT, World, path_of
 
@@ -25,7 +25,7 @@ def member(world: World, gib: int = 3, namespace: str = "team") -> JsonObject:
 
 
 def request(pod: JsonObject) -> PodRequest:
-    found = pods_wire.request(pod, DIALECT)
+    found = requests.of_pod(pod, DIALECT)
     assert found is not None
     return found
 
@@ -123,11 +123,11 @@ def test_two_that_both_seem_to_be_first_end_on_one_gpu(world: World, monkeypatch
     one, two = member(world), member(world)
 
     def meanwhile(shape: RequestShape, ledger: object, policy: Policy) -> Verdict:
-        monkeypatch.setattr("controller.state.place", place)
+        monkeypatch.setattr("gpushare.cluster.views.place", place)
         assert world.bind(one, B).error == ""
         return place(shape, ledger, policy)  # type: ignore[arg-type] # passed on as it came
 
-    monkeypatch.setattr("controller.state.place", meanwhile)
+    monkeypatch.setattr("gpushare.cluster.views.place", meanwhile)
     found = world.state.reserve(request(two), A, now=0)
     assert isinstance(found, Refused)
     assert found.reason is RefusalReason.NO_MATCHING_GPU

@@ -72,6 +72,16 @@ def test_use_is_rounded_up_and_size_down_in_a_coarse_unit() -> None:
     assert (device["totalGPU"], device["usedGPU"]) == (3, 2)
 
 
+def test_a_part_of_a_gpu_that_nobody_wrote_down_in_mib_is_counted() -> None:
+    part = Grant(container=ContainerName("c"), gpus=(GpuUuid("GPU-1"),), memory_mib=0, memory_percent=50)
+    ledger = NodeLedger.of(make_inventory(15, 8), [make_allocation("nano", part)])
+    devices = inspect.report({NodeName("node-a"): ledger})["nodes"][0]["devs"]
+    assert [(device["usedGPU"], device["pods"]) for device in devices] == [
+        (0, []),
+        (4, [{"name": "nano", "namespace": "default", "usedGPU": 4}]),
+    ]
+
+
 def test_a_gpu_that_a_pod_has_for_itself_is_used_up() -> None:
     grown = Grant(container=ContainerName("c"), gpus=(GpuUuid("GPU-0"),), memory_mib=14 * 1024, whole=True)
     ledger = NodeLedger.of(make_inventory(15, 7), [make_allocation("whole", grown)])

@@ -99,6 +99,32 @@ def test_a_pod_whose_gpu_container_has_run_is_never_deleted(world: World) -> Non
     assert is_there(world, running)
 
 
+def test_what_cannot_be_mended_is_looked_at_once_and_told_ever_less_often(world: World) -> None:
+    pods = [stray(world, {**REPLICA_SET, "uid": name}) for name in "abc"]
+    for pod in pods:
+        run_containers(world, pod, "c0")
+    told = []
+    for minute in range(3000):
+        before = len(said(world))
+        tick(world, 60)
+        if len(said(world)) > before:
+            told.append(minute)
+    assert [after - before for before, after in itertools.pairwise(told)] == [45, 90, 180, 360, 720, 1440]
+    assert len(said(world)) == 3 * len(told)
+    assert world.api.count("get", "pods/") == 3
+
+
+def test_a_pod_that_changes_is_looked_at_again(world: World) -> None:
+    pod = stray(world)
+    run_containers(world, pod, "c0")
+    tick(world)
+    world.edit_pod(pod, lambda found: found["metadata"].update(labels={"app": "web"}))
+    for _ in range(5):
+        tick(world, 60)
+    assert world.api.count("get", "pods/") == 2
+    assert len(said(world)) == 1
+
+
 def test_a_pod_that_the_watch_shows_wrongly_is_looked_at_first(world: World) -> None:
     pod = stray(world)
     world.see()

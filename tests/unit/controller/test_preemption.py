@@ -102,11 +102,23 @@ CASES: Mapping[str, tuple[RequestShape, Sequence[Bound], Sequence[str], Sequence
         ["b", "c"],
         ["a", "b"],
     ),
-    "of two victims on two GPUs only one is needed": (
+    "the scheduler's victims all stay if they are enough, because it has spared whom it could": (
         make_shape(6),
         [pod("a", on(0, 5), priority=2), pod("b", on(1, 5), priority=1)],
-        ["a", "b"],
-        ["b"],
+        ["a", "cpu", "b"],
+        ["cpu", "a", "b"],
+    ),
+    "victims that hold GPUs do not stay where others are chosen": (
+        make_shape(9),
+        [pod("a", on(0, 5), priority=2), pod("b", on(1, 5), priority=1), pod("vip", on(0, 2), priority=100)],
+        ["a", "cpu"],
+        ["cpu", "b"],
+    ),
+    "of two others on two GPUs only one is needed": (
+        make_shape(6),
+        [pod("a", on(0, 5), priority=2), pod("b", on(1, 5), priority=1)],
+        ["cpu"],
+        ["b", "cpu"],
     ),
     "what has no GPU stays, because it makes room for something else": (
         make_shape(6),
@@ -321,6 +333,7 @@ def test_the_pod_whose_gpu_is_wanted_stays() -> None:
     ]
     shape = affine(make_shape(6), same="app=web")
     assert chosen(shape, pods, "web") == ["a"]
+    assert chosen(shape, pods, "web", "a") == ["a"]
     assert chosen(affine(make_shape(7), same="app=web"), pods, "web") == ["*"]
 
 

@@ -1,9 +1,12 @@
 """The leader's chores cost little, however many pods wait."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from controller.reconcile import doubts
 from controller.reconcile import waiting as chores
+from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Refused
@@ -58,6 +61,45 @@ def test_judging_stops_when_its_time_is_over(world: World, monkeypatch: pytest.M
     for told in (2, 4, 5):
         world.reconciler.tick()
         assert len(world.api.objects(EVENTS)) == told
+
+
+def members(world: World, count: int, **labels: str) -> None:
+    """Pods that wait for the GPU of a group."""
+    for _ in range(count):
+        pod = world.add_pod(3, labels=labels, annotations={names.ANNOTATION_SAME_GPU: "app=web"})
+        world.edit_pod(pod, lambda found: found["status"].update(conditions=GIVEN_UP))
+    world.see()
+
+
+def test_whom_pods_want_beside_them_is_looked_up_once_for_each_kind_that_has_its_turn(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    resolve = world.state.resolve
+
+    def counting(shape: RequestShape, labels: Mapping[str, str]) -> RequestShape:
+        nonlocal asked
+        asked += 1
+        return resolve(shape, labels)
+
+    monkeypatch.setattr(world.state, "resolve", counting)
+    members(world, 30, app="web")
+    members(world, 30, app="guest")
+    world.reconciler.tick()
+    assert asked == 2
+    for gib in range(20, 20 + 2 * chores.MAX_KINDS):
+        waiting(world, gib)
+    asked = 0
+    world.reconciler.tick()
+    assert asked == chores.MAX_KINDS
+
+
+def test_who_may_begin_a_group_is_told_nothing_while_guests_are(world: World) -> None:
+    members(world, 1, app="guest")
+    members(world, 1, app="web")
+    world.reconciler.tick()
+    [told] = world.api.objects(EVENTS)
+    assert told["message"].startswith("needs 3 GiB on one GPU")
 
 
 def in_doubt(world: World, count: int) -> None:

@@ -93,7 +93,7 @@ def test_a_bound_pod_without_allocation_holds_nothing_but_waits_for_gpus() -> No
     ("annotation", "problem"),
     [
         ("{", "annotation gpushare.dev/allocation: not JSON (unexpected end of data: line 1 column 2 (char 1))"),
-        ("[]", "annotation gpushare.dev/allocation: expected a JSON object, found list"),
+        ("[]", "annotation gpushare.dev/allocation: expected a JSON object, found a list"),
         ("{}", "annotation gpushare.dev/allocation: field 'version' must be a whole number, 0 or more, found None"),
         (
             '{"version":3,"minReader":3}',
@@ -161,7 +161,7 @@ def test_other_annotations_that_cannot_be_read_either_are_named(change: dict[str
     written = {**allocation_wire.binding_annotations(ALLOCATION, make_inventory(15), 1), **change}
     record = records.pod_record(bound_pod(**{**written, names.ANNOTATION_ALLOCATION: "[]"}), DIALECT)
     assert isinstance(record, Bound)
-    unread = "annotation gpushare.dev/allocation: expected a JSON object, found list"
+    unread = "annotation gpushare.dev/allocation: expected a JSON object, found a list"
     assert (record.allocation, record.problem) == (None, f"{unread}; and annotation {problem}")
 
 
@@ -207,7 +207,7 @@ def test_a_node_without_inventory_has_none() -> None:
 @pytest.mark.parametrize(
     ("annotation", "problem"),
     [
-        ("7", "expected a JSON object, found int"),
+        ("7", "expected a JSON object, found a number"),
         ('{"version":1,"gpus":3,"unitMiB":1}', "field 'gpus' must be a list of objects"),
         ('{"version":1,"gpus":[],"unitMiB":0}', "field 'unitMiB' must be at least 1"),
         ('{"version":1,"gpus":[],"unitMiB":"GiB"}', "field 'unitMiB' must be a whole number, 0 or more, found 'GiB'"),

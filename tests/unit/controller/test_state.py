@@ -164,7 +164,7 @@ def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -
     assert refusal(world) == Refused(
         RefusalReason.INSUFFICIENT_GPU_MEMORY,
         "node-a takes no new pods, because what team/odd holds there cannot be read:"
-        " annotation gpushare.dev/allocation: expected a JSON object, found list;"
+        " annotation gpushare.dev/allocation: expected a JSON object, found a list;"
         " and annotation devices.gpushare.dev/c0: expected UUIDs of different GPUs, found None;"
         " delete that pod, or install the version of gpushare that bound it",
     )

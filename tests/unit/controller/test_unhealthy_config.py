@@ -5,15 +5,11 @@ import threading
 
 import pytest
 
-from controller.unhealthy import PATH, Marked, UnhealthyWatch, parse
+from controller.unhealthy import PATH, UnhealthyWatch
 from gpushare import names
-from gpushare.errors import WireError
-from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth
 from tests.unit.controller.world import NODES, ManualClock, World
-
-A = NodeName("node-a")
 
 
 def call_ill(world: World, value: object, node: str = "node-a") -> None:
@@ -33,45 +29,16 @@ OK, ILL, CORDONED = GpuHealth.HEALTHY, GpuHealth.UNHEALTHY, GpuHealth.CORDONED
 
 
 @pytest.mark.parametrize(
-    ("value", "expected", "problem"),
+    "obj",
     [
-        ("0", {0}, ""),
-        ("0,2", {0, 2}, ""),
-        (" 0 , 2 ,", {0, 2}, ""),
-        ("", set(), ""),
-        ("  ", set(), ""),
-        (",,", set(), ""),
-        (None, set(), ""),
-        ("1,x", {1}, "gpus: no numbers of GPUs: 'x'"),
-        ("-1", set(), "gpus: no numbers of GPUs: '-1'"),
-        ("1.5,1", {1}, "gpus: no numbers of GPUs: '1.5'"),
-        ("99999", set(), "gpus: no numbers of GPUs: '99999'"),
-        ("٣,1", {1}, "gpus: no numbers of GPUs: '٣'"),
-        ("a,b,c,d,e,f", set(), "gpus: no numbers of GPUs: 'a', 'b', 'c', 'd', 'e'"),
-        (7, set(), "gpus: expected a text"),
+        {"metadata": 3},
+        {"metadata": {"name": "unhealthy-gpu-a"}, "data": "0"},
+        {"metadata": {"name": "unhealthy-gpu-a"}, "data": {"gpus": 7}},
     ],
 )
-def test_numbers_are_read_and_all_else_is_named(value: object, expected: set[int], problem: str) -> None:
-    found = parse({"metadata": {"name": "unhealthy-gpu-node-a"}, "data": {"gpus": value}})
-    assert found == Marked(A, frozenset(expected), problem)
-
-
-@pytest.mark.parametrize("data", [None, {}, {"other": "0"}])
-def test_a_config_map_without_the_key_means_none(data: object) -> None:
-    assert parse({"metadata": {"name": "unhealthy-gpu-node-a"}, "data": data}) == Marked(A)
-
-
-@pytest.mark.parametrize("name", ["kube-root-ca.crt", "unhealthy-gpu-", "my-unhealthy-gpu-node-a", ""])
-def test_other_config_maps_are_none_of_them(name: str) -> None:
-    assert parse({"metadata": {"name": name}, "data": {"gpus": "0"}}) is None
-
-
-@pytest.mark.parametrize("obj", [{"metadata": 3}, {"metadata": {"name": "unhealthy-gpu-a"}, "data": "0"}])
 def test_what_is_no_config_map_is_left_out(
     world: World, obj: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(WireError):
-        parse(obj)
     assert world.unhealthy_sink.keep(obj) == {"marked": None}
     world.unhealthy_sink.upsert({"marked": None})
     world.unhealthy_sink.remove({"marked": None})
@@ -110,6 +77,25 @@ def test_without_its_config_map_a_node_is_as_its_plugin_says(world: World) -> No
     call_ill(world, "0")
     world.api.vanish(f"{PATH}/unhealthy-gpu-node-a")
     world.list_all()
+    assert health(world) == [OK, OK]
+
+
+def test_marks_that_went_while_they_must_not_be_read_are_cleared(world: World) -> None:
+    call_ill(world, "0")
+    stop = threading.Event()
+
+    class Clock(ManualClock):
+        def wait(self, _stop: threading.Event, seconds: float) -> bool:
+            if not world.api.objects(PATH):
+                stop.set()
+            else:
+                assert health(world) == [ILL, OK]
+                world.api.vanish(f"{PATH}/unhealthy-gpu-node-a")
+            return super().wait(stop, seconds)
+
+    world.api.fail_next(lambda call: call.verb == "watch", kube.ForbiddenError("no"))
+    world.api.close()
+    UnhealthyWatch(api=world.api, state=world.state, clock=Clock()).watch.run(stop)
     assert health(world) == [OK, OK]
 
 

@@ -8,6 +8,7 @@ from controller.reconcile.unschedulable import Explain, Nudge
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.wire import pods as pods_wire
+from gpushare.wire import requests as requests_wire
 from tests.unit.controller.strange import add_stray, requests
 from tests.unit.controller.world import DIALECT, World
 
@@ -48,7 +49,7 @@ def test_a_pod_that_has_its_gpus_is_not_given_others(world: World) -> None:
     pod = world.add_pod(3)
     assert world.bind(pod).error == ""
     world.see()
-    request = pods_wire.request(pod, DIALECT)
+    request = requests_wire.of_pod(pod, DIALECT)
     assert request is not None
     binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: True)
     found = binder.bind(request, NodeName("node-a"))
@@ -59,7 +60,7 @@ def test_a_pod_that_has_its_gpus_is_not_given_others(world: World) -> None:
 
 def test_a_pod_that_ended_meanwhile_is_given_nothing(world: World) -> None:
     pod = add_stray(world, 3)
-    request = pods_wire.request(pod, DIALECT)
+    request = requests_wire.of_pod(pod, DIALECT)
     assert request is not None
     world.finish(pod)
     world.see()

@@ -20,7 +20,7 @@ from controller.metrics import Metrics
 from controller.reconcile.loop import Reconciler
 from controller.state import ClusterState
 from controller.unhealthy import PATH as CONFIG_MAPS
-from controller.unhealthy import UnhealthySink, parse
+from controller.unhealthy import UnhealthySink
 from controller.watches import Freshness, NodeSink, PodSink
 from gpushare.cluster import books, records
 from gpushare.dialect import Dialect
@@ -30,7 +30,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.allocation import Allocation
 from gpushare.model.ledger import NodeLedger
 from gpushare.units import GIB
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import holdings, unhealthy
 from tests.builders import Json, make_container, make_inventory, make_node
 from tests.fakes.kube import FakeKube
 
@@ -160,7 +160,7 @@ class World:
 
     def truth(self) -> books.Books:
         """The books as the API server's objects have them."""
-        ill = {marked.node: marked.gpus for obj in self.api.objects(CONFIG_MAPS) if (marked := parse(obj)) is not None}
+        ill = unhealthy.of_all(self.api.objects(CONFIG_MAPS))
         nodes = (
             records.node_record(node, None, ill.get(records.node_name(node), frozenset()))
             for node in self.api.objects(NODES)
@@ -179,7 +179,7 @@ class World:
 
     def held_by(self, pod: JsonObject) -> Allocation | None:
         """What the API server's copy of a pod says."""
-        return pods_wire.allocation(self.api.read(path_of(pod)), GIB)
+        return holdings.allocation(self.api.read(path_of(pod)), GIB)
 
 
 def path_of(pod: JsonObject) -> str:

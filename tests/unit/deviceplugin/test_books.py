@@ -101,6 +101,14 @@ def test_memory_on_a_gpu_that_is_gone_does_not_hide_what_its_pod_holds_elsewhere
     assert not starts(held("mine", 10, at=9), both)
 
 
+def test_a_pod_that_asks_for_nothing_holds_nothing_whatever_it_claims() -> None:
+    """Nobody guards the annotations of such pods, and a claim of long ago would beat everybody's."""
+    forger = held("forger", 15, at=0)
+    for container in forger["spec"]["containers"]:
+        container.pop("resources")
+    assert starts(held("honest", 10, at=1), forger)
+
+
 def test_the_message_counts_what_is_missing() -> None:
     mine, other = held("mine", 10, at=9), held("other", 10, at=1)
     decision = decide.decide(

@@ -7,6 +7,7 @@ from deviceplugin.pods import PodCache
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodUid
 from gpushare.units import GIB
+from gpushare.wire import holdings
 from gpushare.wire import pods as wire
 from tests.builders import make_container, make_grant, make_pod
 from tests.unit.deviceplugin.build import ManualClock, bound_pod
@@ -26,13 +27,13 @@ def test_a_reduced_pod_says_all_that_a_decision_needs() -> None:
     pod["spec"]["containers"][0] |= {"volumeMounts": [{}], "image": "x"}
     reduced = pods.reduce(pod)
     assert wire.ref(reduced) == wire.ref(pod)
-    assert wire.allocation(reduced, GIB) == wire.allocation(pod, GIB)
+    assert holdings.allocation(reduced, GIB) == holdings.allocation(pod, GIB)
     assert wire.holds_gpus(reduced) == wire.holds_gpus(pod)
     assert [kind for _, kind, _ in wire.containers(reduced)] == [kind for _, kind, _ in wire.containers(pod)]
     assert wire.asks(reduced["spec"]["containers"][0], EVERYTHING)
     assert reduced["spec"]["containers"][0]["env"] == pod["spec"]["containers"][0]["env"]
     assert "other" not in reduced["metadata"]["annotations"]
-    assert set(reduced["spec"]["containers"][0]) == {"name", "restartPolicy", "env", "resources"}
+    assert set(reduced["spec"]["containers"][0]) == {"name", "restartPolicy", "env", "envFrom", "resources"}
     assert "startedAt" not in str(reduced)
 
 
@@ -100,7 +101,7 @@ def test_a_pod_that_nano_gpu_bound_is_read_alike_when_it_is_reduced() -> None:
     container = {**make_container(), "resources": {"limits": {"nano-gpu/gpu-percent": "20"}}}
     annotations = {"nano-gpu/assume": "true", "nano-gpu/container-main": "1"}
     pod = make_pod(container, node="node-a", annotations=annotations)
-    assert wire.allocation(pods.reduce(pod), GIB) == wire.allocation(pod, GIB) is not None
+    assert holdings.allocation(pods.reduce(pod), GIB) == holdings.allocation(pod, GIB) is not None
 
 
 UID = PodUid("uid-pod")

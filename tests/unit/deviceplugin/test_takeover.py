@@ -107,6 +107,16 @@ OWN = (
 )
 
 
+def test_a_container_with_variables_from_elsewhere_is_refused_because_they_may_change() -> None:
+    pod = aliyun_pod()
+    pod["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": "mine"}}]
+    assert decide.decide(start(pod, aliyun_ids(3))) == Refuse(
+        Reason.NOT_MUTATED,
+        f"{MAIN} takes variables from elsewhere (envFrom), which may be stronger than what the plugin that gave it its"
+        f" devices set: its author would decide which GPU it sees; {AGAIN}, so that gpushare-webhook changes that",
+    )
+
+
 @pytest.mark.parametrize(
     ("question", "reason", "message"),
     [

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare.cluster import records
+from gpushare.cluster import books, records, views
 from gpushare.cluster.records import Bound, Late, NodeRecord, Pending
 from gpushare.dialect import Dialect
 from gpushare.errors import WireError
 from gpushare.model.gpu import GpuHealth
+from gpushare.model.verdict import RefusalReason, Refused
 from tests.builders import Json, make_container, make_inventory, make_node, make_pod
 
 DIALECT = Dialect()
@@ -74,8 +75,32 @@ def test_a_late_pod_that_asks_for_nonsense_says_what() -> None:
 )
 def test_whether_a_container_has_run_is_read_from_its_status(report: Json, started: bool) -> None:
     pod = make_pod(mutated(), node="node-a")
-    pod["status"]["containerStatuses"] = [report]
+    pod["status"]["containerStatuses"] = [{"name": "main", **report}]
     assert late(pod).started is started
+
+
+def test_what_beside_containers_have_done_does_not_count_as_a_start() -> None:
+    pod = make_pod(mutated(), make_container("plain"), node="node-a")
+    pod["status"]["containerStatuses"] = [{"name": "plain", "state": {"running": {}}}]
+    assert not late(pod).started
+
+
+def test_a_node_on_which_another_plugin_gave_out_whole_gpus_takes_nobody_until_they_have_ended() -> None:
+    pod = make_pod({**make_container("main"), "resources": {"limits": {names.GPU: "2"}}}, name="old", node="node-a")
+    pod["status"] = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+    whole = Dialect(whole_gpus=True)
+    record = records.pod_record(pod, whole)
+    assert isinstance(record, Bound)
+    view, _ = views.of_node(node(), [record], (), whole.unit)
+    assert view == Refused(
+        RefusalReason.NO_UNTOUCHED_GPU,
+        "node-a takes no new pods, because default/old runs there on nvidia.com/gpu that another plugin gave to it, and"
+        " nobody can tell which GPUs these are; delete that pod, or wait until it has ended",
+    )
+    assert books.recompute([make_node(make_inventory(15))], [pod], whole) == {}
+    pod["status"]["phase"] = "Succeeded"
+    pod["status"]["containerStatuses"] = []
+    assert list(books.recompute([make_node(make_inventory(15))], [pod], whole)) == ["node-a"]
 
 
 def with_owner(pod: Json, **fields: Any) -> Json:

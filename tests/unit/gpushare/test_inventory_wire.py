@@ -47,7 +47,7 @@ def test_a_later_version_that_only_adds_fields_is_read() -> None:
     [
         ("", f"{WHAT}: not JSON (Input is a zero-length, empty document: line 1 column 1 (char 0))"),
         ("{", f"{WHAT}: not JSON ("),
-        ("[]", f"{WHAT}: expected a JSON object, found list"),
+        ("[]", f"{WHAT}: expected a JSON object, found a list"),
         ("{}", f"{WHAT}: field 'version' must be a whole number, 0 or more, found None"),
         ('{"version":"1"}', f"{WHAT}: field 'version' must be a whole number, 0 or more, found '1'"),
         ('{"version":true}', f"{WHAT}: field 'version' must be a whole number, 0 or more, found True"),

@@ -11,7 +11,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
 from gpushare.units import GIB
-from gpushare.wire import allocation, legacy, pods
+from gpushare.wire import allocation, holdings, legacy, requests
 from tests.builders import Json, make_container, make_inventory, make_ledger, make_pod, make_ref
 
 DIALECT = Dialect(whole_gpus=True)
@@ -24,7 +24,7 @@ def limited(name: str, **limits: object) -> Json:
 
 def bound(pod: Json, ledger: NodeLedger) -> dict[str, str]:
     """What the Binding of a pod writes."""
-    request = pods.request(pod, DIALECT)
+    request = requests.of_pod(pod, DIALECT)
     assert request is not None
     verdict = place(request.shape, ledger)
     assert isinstance(verdict, Placed), verdict
@@ -47,7 +47,7 @@ def test_acks_own_reading_of_it_gives_the_same_books() -> None:
     pod = make_pod(limited("a", mem=8), labels={names.LABEL_GPU_COUNT: "2"}, node="node-a")
     written = bound(pod, make_ledger([15, 15]))
     del written[names.ANNOTATION_ALLOCATION]
-    found = pods.allocation({**pod, "metadata": {**pod["metadata"], "annotations": written}}, GIB)
+    found = holdings.allocation({**pod, "metadata": {**pod["metadata"], "annotations": written}}, GIB)
     assert found is not None
     assert dict(NodeLedger.of(make_inventory(15, 15), [found]).used_mib) == {"GPU-0": 4096, "GPU-1": 4096}
 
@@ -93,7 +93,7 @@ NANO = {"nano-gpu/assume": "true", "nano-gpu/container-a": "1", "nano-gpu/contai
 
 def test_a_pod_of_nano_gpu_counts_as_a_part_of_its_gpu() -> None:
     pod = make_pod(limited("a", percent=20), make_container("side"), node="node-a", annotations=NANO)
-    found = pods.allocation(pod, GIB)
+    found = holdings.allocation(pod, GIB)
     assert found is not None
     assert [(grant.container, grant.gpus) for grant in found.grants] == [("a", (by_index(1),))]
     ledger = NodeLedger.of(make_inventory(15, 20), [found])
@@ -118,7 +118,7 @@ def test_a_pod_of_nano_gpu_that_cannot_be_read_says_why(percent: object, index: 
     annotations = {"nano-gpu/assume": "true", "nano-gpu/container-a": index}
     pod = make_pod(limited("a", percent=percent), node="node-a", annotations=annotations)
     with pytest.raises(WireError) as caught:
-        pods.allocation(pod, GIB)
+        holdings.allocation(pod, GIB)
     assert str(caught.value) == message
 
 
@@ -141,7 +141,7 @@ def test_what_annotations_of_containers_do_not_tell_is_taken_from_the_request(
         "devices.gpushare.dev/a": "GPU-0",
         "memory.gpushare.dev/a": "3072",
     }
-    found = pods.holding(make_pod(container, node="node-a", annotations=annotations), DIALECT, GIB)
+    found = holdings.of_pod(make_pod(container, node="node-a", annotations=annotations), DIALECT, GIB)
     assert found.allocation is not None
     (grant,) = found.allocation.grants
     assert (grant.memory_mib, grant.compute_percent, grant.whole) == (3072, compute, whole)

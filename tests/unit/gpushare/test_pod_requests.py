@@ -6,7 +6,7 @@ from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy
 from gpushare.units import GIB, MemoryUnit
-from gpushare.wire import pods
+from gpushare.wire import pods, requests
 from tests.builders import make_container, make_pod
 
 LIMIT = "spec.containers[0].resources.limits[aliyun.com/gpu-mem]"
@@ -14,7 +14,7 @@ REQUEST = "spec.containers[0].resources.requests[aliyun.com/gpu-mem]"
 
 
 def wishes(pod: dict[str, Any], unit: MemoryUnit = GIB) -> list[tuple[str, ContainerKind, int, int]]:
-    found = pods.request(pod, Dialect(unit=unit))
+    found = requests.of_pod(pod, Dialect(unit=unit))
     assert found is not None
     return [(w.container, w.kind, w.memory_mib, w.gpu_count) for w in found.shape.containers]
 
@@ -25,7 +25,7 @@ def test_gpu_mem_is_units_on_one_gpu() -> None:
 
 
 def test_a_pod_that_asks_for_no_gpu_is_no_request() -> None:
-    assert pods.request(make_pod(make_container()), Dialect()) is None
+    assert requests.of_pod(make_pod(make_container()), Dialect()) is None
     assert not pods.needs_gpu(make_pod(make_container()), Dialect())
     assert pods.needs_gpu(make_pod(make_container("a", 0)), Dialect())
 
@@ -60,13 +60,13 @@ def test_once_multiplied_the_limit_of_the_per_gpu_form_is_a_total() -> None:
 
 @pytest.mark.parametrize("policy", list(Policy))
 def test_a_pod_may_choose_its_policy(policy: Policy) -> None:
-    found = pods.request(make_pod(annotations={"gpushare.dev/gpu-policy": policy.value}), Dialect())
+    found = requests.of_pod(make_pod(annotations={"gpushare.dev/gpu-policy": policy.value}), Dialect())
     assert found is not None
     assert found.shape.policy is policy
 
 
 def test_replicas_have_the_same_shape() -> None:
-    one, two = (pods.request(make_pod(name=name), Dialect()) for name in ("web-1", "web-2"))
+    one, two = (requests.of_pod(make_pod(name=name), Dialect()) for name in ("web-1", "web-2"))
     assert one is not None
     assert two is not None
     assert one.shape == two.shape
@@ -150,13 +150,13 @@ COUNT_FIX = (
 )
 def test_a_bad_request_says_where_and_what_to_do(pod: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        pods.request(pod, Dialect())
+        requests.of_pod(pod, Dialect())
     assert str(caught.value) == message
 
 
 def test_all_errors_of_a_pod_come_at_once() -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        pods.request(make_pod(make_container("a", 0), make_container("b", "x")), Dialect())
+        requests.of_pod(make_pod(make_container("a", 0), make_container("b", "x")), Dialect())
     assert [error.path for error in caught.value.errors] == [
         "spec.containers[0].resources.limits[aliyun.com/gpu-mem]",
         "spec.containers[1].resources.limits[aliyun.com/gpu-mem]",

@@ -1,13 +1,14 @@
-"""Profiles of simulated GPUs: what they say, and what is said about those that are wrong."""
+"""Profiles of simulated GPUs: what they say, and what is wrong in one, and where."""
 
-import random
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from deviceplugin import simulated
 from deviceplugin.inventory import build
 from deviceplugin.simulated import SimulatedSource
 from gpushare.errors import WireError
@@ -15,105 +16,206 @@ from gpushare.identity import NodeName
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
 from gpushare.wire import profile
-from gpushare.wire.profile import Fault, FaultKind, GpuSpec
+from gpushare.wire.profile import Fault, FaultKind, GpuSpec, Profile
 
-PROFILES = sorted((Path(__file__).parents[2] / "profiles").glob("*.yaml"))
 NODE = NodeName("node-a")
+SHIPPED = sorted((Path(__file__).parents[2] / "profiles").glob("*.yaml"))
 T4 = {"model": "Tesla T4", "memoryMiB": 15360}
 
 
-def test_a_profile_says_what_each_gpu_is_like() -> None:
-    document = {"seed": 7, "gpus": [T4 | {"count": 2}, {"model": "A100", "memoryMiB": 81920, "numa": 1}]}
-    found = profile.parse(document, NODE)
-
-    assert (found.seed, found.total) == (7, 3)
-    assert [found.spec(i).model for i in range(3)] == ["Tesla T4", "Tesla T4", "A100"]
-    assert found.spec(2) == GpuSpec(model="A100", memory_mib=81920, numa=1)
+def parse(text: str, node: str = NODE) -> Profile:
+    return profile.parse(yaml.safe_load(text), NodeName(node))
 
 
-def test_a_node_may_have_others() -> None:
-    document = {"gpus": [T4], "faults": [{"kind": "xid"}], "nodes": {"node-b": {"gpus": [T4 | {"count": 4}]}}}
-
-    assert profile.nodes(document) == ("node-b",)
-    assert (profile.parse(document, NODE).total, len(profile.parse(document, NODE).faults)) == (1, 1)
-    found = profile.parse(document, NodeName("node-b"))
-    assert (found.total, found.faults) == (4, ())
-
-
-def test_faults_have_defaults() -> None:
-    document = {"gpus": [T4], "faults": [{"gpu": 0, "kind": "lost", "afterSeconds": 5, "recoversAfterPolls": 2}]}
-
-    assert profile.parse(document, NODE).faults == (
-        Fault(gpu=0, kind=FaultKind.LOST, after_seconds=5.0, recovers_after_polls=2),
+def test_a_minimal_profile() -> None:
+    assert parse("gpus: [{model: Tesla T4, memoryMiB: 15360}]") == Profile(
+        seed=0, gpus=(GpuSpec(model="Tesla T4", memory_mib=15360),), faults=()
     )
 
 
-@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
-def test_the_inventory_is_the_one_that_the_plugin_publishes(path: Path) -> None:
+def test_a_full_profile() -> None:
+    text = """
+    seed: 7
+    gpus:
+      - {model: A, memoryMiB: 100, count: 2, numa: 1}
+      - {model: B, memoryMiB: 200, uuid: GPU-01234567-89ab-cdef-0123-456789abcdef}
+    faults:
+      - {gpu: 1, kind: lost, afterSeconds: 2.5}
+      - {kind: xid, afterPolls: 3, recoversAfterPolls: 2}
+    """
+    assert parse(text) == Profile(
+        seed=7,
+        gpus=(
+            GpuSpec(model="A", memory_mib=100, count=2, numa=1),
+            GpuSpec(model="B", memory_mib=200, uuid="GPU-01234567-89ab-cdef-0123-456789abcdef"),
+        ),
+        faults=(
+            Fault(gpu=1, kind=FaultKind.LOST, after_seconds=2.5),
+            Fault(gpu=None, kind=FaultKind.XID, after_polls=3, recovers_after_polls=2),
+        ),
+    )
+
+
+def test_a_node_has_its_own_gpus_and_faults_and_shares_the_rest() -> None:
+    text = """
+    seed: 7
+    gpus: [{model: A, memoryMiB: 100, count: 4}]
+    faults: [{gpu: 3, kind: ecc}]
+    nodes:
+      node-b: {gpus: [{model: B, memoryMiB: 200}]}
+      node-c: {faults: [{gpu: 0, kind: xid}], seed: 9}
+    """
+    a, b, c = (parse(text, node) for node in ("node-a", "node-b", "node-c"))
+    assert ([gpu.model for gpu in a.gpus], len(a.faults), a.seed) == (["A"], 1, 7)
+    assert ([gpu.model for gpu in b.gpus], len(b.faults), b.seed) == (["B"], 0, 7)
+    assert ([gpu.model for gpu in c.gpus], c.faults[0].gpu, c.seed) == (["A"], 0, 9)
+
+
+def test_gpus_are_numbered_over_all_kinds() -> None:
+    found = parse("gpus: [{model: A, memoryMiB: 100, count: 2}, {model: B, memoryMiB: 200}]")
+
+    assert found.total == 3
+    assert [found.spec(i).model for i in range(3)] == ["A", "A", "B"]
+
+
+def test_a_profile_names_nodes_in_its_order() -> None:
+    assert profile.nodes({"gpus": [T4], "nodes": {"node-c": {}, "node-b": {}}}) == ("node-c", "node-b")
+    assert profile.nodes({"gpus": [T4]}) == ()
+
+
+@pytest.mark.parametrize("nothing", [None, [], {}])
+def test_no_faults_may_be_said_as_nothing_at_all(nothing: object) -> None:
+    assert profile.parse({"gpus": [T4], "faults": nothing}, NODE).faults == ()
+
+
+def test_derived_uuids_stay_the_same_from_version_to_version() -> None:
+    """Pods that run hold GPUs by them."""
+    assert profile.uuid_of(1, NODE, 0) == "GPU-c38ef6ed-3f9d-cc54-e8eb-24bb9813eb03"
+    assert profile.uuid_of(1, NODE, 1) == "GPU-9e2f1580-22a6-7b37-216b-2b318029ff73"
+    assert profile.uuid_of(1, NodeName("node-b"), 0) == "GPU-250e5b34-9dcd-6a5f-06d4-5b52243ec128"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_the_inventory_of_a_shipped_profile_is_the_one_that_the_plugin_publishes(path: Path) -> None:
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     source = SimulatedSource(path=path, node=NODE, clock=SystemClock())
     published = build(source.read(), node=NODE, unit=GIB)
     found = profile.inventory(document, NODE, GIB)
 
+    assert found.gpus
     assert [(gpu.uuid, gpu.model, gpu.memory_mib) for gpu in found.gpus][: len(published.gpus)] == [
         (gpu.uuid, gpu.model, gpu.memory_mib) for gpu in published.gpus
     ]
-
-
-def test_derived_uuids_are_those_of_the_plugin() -> None:
-    for _ in range(20):
-        seed, index = random.randrange(1000), random.randrange(64)
-        assert profile.uuid_of(seed, NODE, index) == simulated.uuid_of(seed, NODE, index)
 
 
 @pytest.mark.parametrize(
     ("document", "message"),
     [
         (None, "expected faults, gpus, nodes, seed, found None"),
+        ([], "expected faults, gpus, nodes, seed, found []"),
         ({"gpu": []}, "unknown field 'gpu'; known are faults, gpus, nodes, seed"),
         ({}, "gpus: expected a list, found None"),
+        ({"gpus": {}}, "gpus: expected a list, found {}"),
         ({"gpus": []}, "gpus: 0 GPUs; a node has 1 to 64"),
-        ({"gpus": [T4 | {"count": 65}]}, "gpus: 65 GPUs; a node has 1 to 64"),
-        ({"gpus": [T4 | {"count": 0}]}, "gpus[0].count: expected a whole number, 1 or more, found 0"),
-        ({"gpus": [T4 | {"count": True}]}, "gpus[0].count: expected a whole number, 1 or more, found True"),
+        ({"gpus": [{**T4, "count": 65}]}, "gpus: 65 GPUs; a node has 1 to 64"),
         ({"gpus": ["T4"]}, "gpus[0]: expected count, memoryMiB, model, numa, uuid, found 'T4'"),
-        ({"gpus": [{"model": "", "memoryMiB": 1}]}, "gpus[0].model: expected a name such as Tesla T4, found ''"),
-        ({"gpus": [{"model": "T4"}]}, "gpus[0].memoryMiB: expected a whole number, 1 or more, found None"),
-        ({"gpus": [T4 | {"numa": -1}]}, "gpus[0].numa: expected a whole number, 0 or more, found -1"),
         (
-            {"gpus": [T4 | {"uuid": "GPU-1"}]},
+            {"gpus": [{**T4, "memoryGiB": 15}]},
+            "gpus[0]: unknown field 'memoryGiB'; known are count, memoryMiB, model, numa, uuid",
+        ),
+        ({"gpus": [{"memoryMiB": 1}]}, "gpus[0].model: expected a name such as Tesla T4, found None"),
+        ({"gpus": [{"model": "", "memoryMiB": 1}]}, "gpus[0].model: expected a name such as Tesla T4, found ''"),
+        ({"gpus": [{"model": 4, "memoryMiB": 1}]}, "gpus[0].model: expected a name such as Tesla T4, found 4"),
+        ({"gpus": [T4, {"model": "T4"}]}, "gpus[1].memoryMiB: expected a whole number, 1 or more, found None"),
+        (
+            {"gpus": [{**T4, "memoryMiB": "15Gi"}]},
+            "gpus[0].memoryMiB: expected a whole number, 1 or more, found '15Gi'",
+        ),
+        ({"gpus": [{**T4, "memoryMiB": 0}]}, "gpus[0].memoryMiB: expected a whole number, 1 or more, found 0"),
+        ({"gpus": [{**T4, "memoryMiB": 1.5}]}, "gpus[0].memoryMiB: expected a whole number, 1 or more, found 1.5"),
+        ({"gpus": [{**T4, "count": 0}]}, "gpus[0].count: expected a whole number, 1 or more, found 0"),
+        ({"gpus": [{**T4, "count": True}]}, "gpus[0].count: expected a whole number, 1 or more, found True"),
+        ({"gpus": [{**T4, "numa": -1}]}, "gpus[0].numa: expected a whole number, 0 or more, found -1"),
+        (
+            {"gpus": [{**T4, "uuid": "GPU-1"}]},
             "gpus[0].uuid: expected GPU- and 32 hexadecimal digits in NVIDIA's groups, found 'GPU-1'",
         ),
         (
-            {"gpus": [T4 | {"uuid": "GPU-00000000-0000-0000-0000-000000000000", "count": 2}]},
+            {"gpus": [{**T4, "uuid": 5}]},
+            "gpus[0].uuid: expected GPU- and 32 hexadecimal digits in NVIDIA's groups, found 5",
+        ),
+        (
+            {"gpus": [{**T4, "count": 2, "uuid": "GPU-01234567-89ab-cdef-0123-456789abcdef"}]},
             "gpus[0].uuid: 2 GPUs cannot share one; leave it out or set count to 1",
         ),
         (
-            {"gpus": [T4 | {"uuid": "GPU-00000000-0000-0000-0000-000000000000"}] * 2},
+            {"gpus": [{**T4, "uuid": "GPU-01234567-89ab-cdef-0123-456789abcdef"}] * 2},
             "gpus: two GPUs with the same uuid; leave uuid out to have them derived",
         ),
         ({"gpus": [T4], "seed": "x"}, "seed: expected a whole number, 0 or more, found 'x'"),
-        ({"gpus": [T4], "faults": {}}, None),
+        ({"gpus": [T4], "faults": 3}, "faults: expected a list, found 3"),
         ({"gpus": [T4], "faults": {"a": 1}}, "faults: expected a list, found {'a': 1}"),
-        ({"gpus": [T4], "faults": [{}]}, "faults[0].kind: expected one of xid, ecc, lost, found None"),
         (
-            {"gpus": [T4], "faults": [{"kind": "xid", "gpu": 1}]},
+            {"gpus": [T4], "faults": [3]},
+            "faults[0]: expected afterPolls, afterSeconds, gpu, kind, recoversAfterPolls, found 3",
+        ),
+        ({"gpus": [T4], "faults": [{"gpu": 0}]}, "faults[0].kind: expected one of xid, ecc, lost, found None"),
+        (
+            {"gpus": [T4], "faults": [{"gpu": 0, "kind": "fire"}]},
+            "faults[0].kind: expected one of xid, ecc, lost, found 'fire'",
+        ),
+        (
+            {"gpus": [T4], "faults": [{"gpu": 1, "kind": "xid"}]},
             "faults[0].gpu: there is no GPU 1; the node has 0 to 0",
         ),
         (
             {"gpus": [T4], "faults": [{"kind": "xid", "afterSeconds": -1}]},
             "faults[0].afterSeconds: expected a number, 0 or more, found -1",
         ),
-        ({"gpus": [T4], "nodes": 3}, "nodes: expected names of nodes, each with gpus, found 3"),
-        ({"gpus": [T4], "nodes": {"b": 3}}, "nodes.b: expected faults, gpus, seed, found 3"),
-        ({"gpus": [T4], "nodes": {"b": {"gpus": 3}}}, "nodes.b.gpus: expected a list, found 3"),
+        (
+            {"gpus": [T4], "faults": [{"kind": "xid", "afterSeconds": float("nan")}]},
+            "faults[0].afterSeconds: expected a number, 0 or more, found nan",
+        ),
+        (
+            {"gpus": [T4], "faults": [{"kind": "xid", "recoversAfterPolls": 0}]},
+            "faults[0].recoversAfterPolls: expected a whole number, 1 or more, found 0",
+        ),
+        ({"gpus": [T4], "nodes": ["node-b"]}, "nodes: expected names of nodes, each with gpus, found ['node-b']"),
+        ({"gpus": [T4], "nodes": {"node-b": None}}, "nodes.node-b: expected faults, gpus, seed, found None"),
+        ({"gpus": [T4], "nodes": {"node-b": {"gpus": 3}}}, "nodes.node-b.gpus: expected a list, found 3"),
+        (
+            {"gpus": [T4], "nodes": {"node-b": {"nodes": {}}}},
+            "nodes.node-b: unknown field 'nodes'; known are faults, gpus, seed",
+        ),
+        (
+            {"gpus": [T4], "nodes": {"node-b": {"gpus": [{"model": "X"}]}}},
+            "nodes.node-b.gpus[0].memoryMiB: expected a whole number, 1 or more, found None",
+        ),
+        (
+            {"gpus": [T4], "nodes": {"node-b": {"seed": -1}}},
+            "nodes.node-b.seed: expected a whole number, 0 or more, found -1",
+        ),
     ],
 )
-def test_a_wrong_profile_names_its_path_and_what_is_expected(document: Any, message: str | None) -> None:
-    if message is None:
-        assert profile.parse(document, NODE).faults == ()
-        return
+def test_a_wrong_profile_is_refused_with_path_and_fix(document: Any, message: str) -> None:
     with pytest.raises(WireError) as caught:
         profile.parse(document, NODE)
-
     assert str(caught.value) == message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["gpus", "faults", "nodes", "seed", "model", "memoryMiB", "kind", "gpu", "node-a"]), inner
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_no_document_crashes_the_reader(document: Any) -> None:
+    with contextlib.suppress(WireError):
+        profile.parse(document, NODE)

@@ -109,6 +109,15 @@ def test_a_log_line_is_json_with_the_fields_of_the_decision() -> None:
 
 
 @pytest.mark.usefixtures("root_logger")
+def test_a_text_from_strangers_does_not_make_a_log_line_endless() -> None:
+    stream = io.StringIO()
+    logs.configure(stream=stream)
+    logs.event(logging.getLogger("x"), "refused", error="x" * 100_000, short="y" * 2000)
+    line = json.loads(stream.getvalue())
+    assert (line["error"], line["short"]) == ("x" * 1996 + " ...", "y" * 2000)
+
+
+@pytest.mark.usefixtures("root_logger")
 @pytest.mark.parametrize("text", [True, False])
 def test_a_logged_error_has_its_stack(text: bool) -> None:
     stream = io.StringIO()

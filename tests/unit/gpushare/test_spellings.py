@@ -9,7 +9,7 @@ from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError
 from gpushare.model.request import ContainerRequest, PodRequest
 from gpushare.units import GIB, MemoryUnit
-from gpushare.wire import pods, spelling
+from gpushare.wire import pods, requests, spelling
 from tests.builders import Json, make_container, make_pod
 
 WHOLE = Dialect(whole_gpus=True)
@@ -28,7 +28,7 @@ def asking(limits: Json, requests: Json | None = None, **fields: Any) -> Json:
 
 
 def request(pod: Json, dialect: Dialect = WHOLE) -> PodRequest:
-    found = pods.request(pod, dialect)
+    found = requests.of_pod(pod, dialect)
     assert found is not None
     return found
 
@@ -48,7 +48,7 @@ def test_whole_gpus_are_ours_only_if_the_administrator_says_so() -> None:
     wish = only(asking({names.GPU: 2}))
     assert (wish.whole, wish.gpu_count, wish.compute_percent) == (True, 2, 100)
     assert spelling.counted(wish, GIB) == (names.GPU, 2)
-    assert pods.request(asking({names.GPU: 2}), Dialect()) is None
+    assert requests.of_pod(asking({names.GPU: 2}), Dialect()) is None
     assert not pods.needs_gpu(asking({names.GPU: 2}), Dialect())
 
 
@@ -82,7 +82,7 @@ def test_containers_of_one_pod_may_ask_in_different_ways() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "requests", "message"),
+    ("limits", "also", "message"),
     [
         ({names.GPU_PERCENT: 0}, None, f"{PERCENT}: 0 asks for nothing; remove the entry or write at least 1"),
         (
@@ -162,6 +162,11 @@ def test_containers_of_one_pod_may_ask_in_different_ways() -> None:
             None,
             f"{CORE}: 0 asks for nothing; remove the entry or write at least 1",
         ),
+        (
+            {names.GPU_PERCENT: "9" * 5000},
+            None,
+            f"{PERCENT}: '{'9' * 40}'... is too long for an amount; write a whole number of per cent such as 3",
+        ),
         ({names.GPU: 0}, None, f"{GPU}: 0 asks for nothing; remove the entry or write at least 1"),
         ({names.GPU: "1.5"}, None, f"{GPU}: 1.5 is not whole; a share is a whole number of GPUs"),
         (
@@ -177,9 +182,9 @@ def test_containers_of_one_pod_may_ask_in_different_ways() -> None:
         ),
     ],
 )
-def test_a_bad_amount_says_where_and_what_to_do(limits: Json, requests: Json | None, message: str) -> None:
+def test_a_bad_amount_says_where_and_what_to_do(limits: Json, also: Json | None, message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        pods.request(asking(limits, requests), WHOLE)
+        requests.of_pod(asking(limits, also), WHOLE)
     assert str(caught.value) == message
 
 
@@ -208,7 +213,7 @@ def test_a_bad_amount_says_where_and_what_to_do(limits: Json, requests: Json | N
 )
 def test_a_part_of_a_gpu_cannot_be_on_several(limits: Json, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        pods.request(asking(limits, **fields), WHOLE)
+        requests.of_pod(asking(limits, **fields), WHOLE)
     assert str(caught.value) == message
 
 

@@ -8,7 +8,7 @@ from gpushare.errors import InvalidRequestError
 from gpushare.model.request import RequestShape
 from gpushare.model.selector import ANY_GPU, Operator, is_model
 from gpushare.units import GIB, MemoryUnit, parse_memory
-from gpushare.wire import labels, pods
+from gpushare.wire import labels, requests
 from tests.builders import make_gpu, make_pod
 
 MODEL = "metadata.annotations[gpushare.dev/gpu-model]"
@@ -28,7 +28,7 @@ def shape(**annotations: str) -> RequestShape:
         "same": names.ANNOTATION_SAME_GPU,
         "other": names.ANNOTATION_OTHER_GPU,
     }
-    found = pods.request(make_pod(annotations={keys[key]: text for key, text in annotations.items()}), Dialect())
+    found = requests.of_pod(make_pod(annotations={keys[key]: text for key, text in annotations.items()}), Dialect())
     assert found is not None
     return found.shape
 
@@ -151,7 +151,9 @@ def test_affinity_knows_its_namespace() -> None:
         ("gpu-model", "A100,,T4", f"{MODEL}: '' is none; {MODELS}"),
         ("gpu-model", "--", f"{MODEL}: '--' is none; {MODELS}"),
         ("gpu-model", "!", f"{MODEL}: '!' is none; {MODELS}"),
-        ("gpu-model", ",".join(["T4"] * 65), f"{MODEL}: 65 entries are more than 64; {MODELS}"),
+        ("gpu-model", ",".join(["T4"] * 65), f"{MODEL}: 65 entries are more than 16; {MODELS}"),
+        ("gpu-model", "T4\u001b[2J", f"{MODEL}: 'T4\\x1b[2J' is none; {MODELS}"),
+        ("gpu-model", "x" * 65, f"{MODEL}: '{'x' * 65}' is none; {MODELS}"),
         ("gpu-uuid", "", f"{UUID}: '' is none; {UUIDS}"),
         ("gpu-uuid", "0", f"{UUID}: '0' is none; {UUIDS}"),
         ("gpu-uuid", "MIG-1234", f"{UUID}: 'MIG-1234' is none; {UUIDS}"),
@@ -178,7 +180,7 @@ def test_affinity_knows_its_namespace() -> None:
         ("same-gpu-as", "app in web", f"{SAME}: 'app in web' is no condition on a label; {labels.FIX}"),
         ("same-gpu-as", "app in (we/b)", f"{SAME}: 'we/b' cannot be the value of a label; {labels.FIX}"),
         ("same-gpu-as", "=web", f"{SAME}: '=web' is no condition on a label; {labels.FIX}"),
-        ("same-gpu-as", "a" * 2001, f"{SAME}: it has more than 2000 characters; {labels.FIX}"),
+        ("same-gpu-as", "a" * 257, f"{SAME}: it has more than 256 characters; {labels.FIX}"),
         ("other-gpu-than", "app>1", f"{OTHER}: 'app>1' is no condition on a label; {labels.FIX}"),
         ("other-gpu-than", "app in (a", f"{OTHER}: 'app in (a' is no condition on a label; {labels.FIX}"),
         (
@@ -190,7 +192,7 @@ def test_affinity_knows_its_namespace() -> None:
 )
 def test_a_bad_wish_says_where_and_what_to_do(key: str, text: str, message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        pods.request(make_pod(annotations={f"gpushare.dev/{key}": text}), Dialect())
+        requests.of_pod(make_pod(annotations={f"gpushare.dev/{key}": text}), Dialect())
     assert str(caught.value) == message
 
 
@@ -198,5 +200,16 @@ def test_a_wish_that_is_no_text_is_refused() -> None:
     pod = make_pod()
     pod["metadata"]["annotations"] = {names.ANNOTATION_MODEL: 4}
     with pytest.raises(InvalidRequestError) as caught:
-        pods.request(pod, Dialect())
+        requests.of_pod(pod, Dialect())
     assert str(caught.value) == f"{MODEL}: 4 is no text; write it in quotes"
+
+
+def test_a_long_selector_is_told_by_its_beginning() -> None:
+    selector = shape(model=",".join(f"MODEL{i}" for i in range(16))).gpus
+    assert str(selector).endswith("...")
+    assert len(str(selector)) == len("model ") + 80
+    assert len(str(labels.parse("app in (" + ",".join("v" * 9 for _ in range(20)) + ")"))) == 80
+
+
+def test_conditions_that_are_written_twice_count_once() -> None:
+    assert len(labels.parse("a,a,a,!b").requirements) == 2

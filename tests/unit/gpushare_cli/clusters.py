@@ -170,6 +170,9 @@ class PagedApi:
     def watch(self, path: str, params: kube.Params, *, timeout_s: float) -> Iterator[Object]:
         raise AssertionError("a report is read once")
 
+    def ask(self, path: str, *, timeout_s: float = 5.0) -> kube.Reply:
+        raise AssertionError("a report needs no text")
+
 
 def _selected(item: Object, selector: str) -> bool:
     node_name = item.get("spec", {}).get("nodeName", "")

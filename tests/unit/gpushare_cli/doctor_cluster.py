@@ -3,19 +3,19 @@
 import base64
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import orjson
 
 from gpushare import names
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, Params
+from gpushare.kube.api import JsonObject, Params, Reply
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB, MemoryUnit
 from gpushare_cli.doctor import checks, gather
 from gpushare_cli.doctor.checks import Diagnosis
-from gpushare_cli.doctor.web import Answer
 from tests.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
 from tests.fakes.kube import FakeKube
 from tests.manifests import tree
@@ -38,11 +38,16 @@ PATHS = {
     "Pod": "/api/v1/namespaces/{}/pods",
 }
 BUNDLE = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n").decode()
+ENDPOINTS = {
+    names.WEBHOOK_SERVICE: f"https:{names.WEBHOOK_SERVICE}:443",
+    names.CONTROLLER_SERVICE: f"{names.CONTROLLER_SERVICE}:12345",
+}
 METRICS = {
     names.WEBHOOK_SERVICE: "# HELP x y\ngpushare_webhook_certificate_days_left 61.25\n",
     names.CONTROLLER_SERVICE: "gpushare_books_differences 0.0\ngpushare_ready 1.0\n",
 }
 PLUGIN = "gpushare-device-plugin"
+_WHOLE = tree.MANIFESTS / "whole-gpus"
 
 
 class Clock(SystemClock):
@@ -51,14 +56,11 @@ class Clock(SystemClock):
 
 
 class DoctorKube(FakeKube):
-    """Answers by proxy and takes dry runs as well."""
+    """Takes dry runs as well."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[str] = []
-        self.answers: dict[tuple[str, str], Answer | kube.KubeError] = {}
-        """By Service and path."""
-        self.version: Answer | kube.KubeError = server("v1.30.2")
+        self.replies["/version"] = server("v1.30.2")
         self.admit: Callable[[JsonObject], JsonObject] = completed
 
     def create(
@@ -68,18 +70,13 @@ class DoctorKube(FakeKube):
         assert path == "/api/v1/namespaces/default/pods"
         return self.admit(body)
 
-    def ask(self, path: str, *, timeout_s: float = 5.0) -> Answer:
-        self.asked.append(path)
-        head, _, rest = path.partition("/proxy/")
-        service = head.rpartition("/")[2].removeprefix("https:").partition(":")[0]
-        answer = self.version if path == "/version" else self.answers[service, rest]
-        if isinstance(answer, kube.KubeError):
-            raise answer
-        return answer
+    def says(self, service: str, path: str, reply: Reply | kube.KubeError) -> None:
+        """What an endpoint of a Service says from now on."""
+        self.replies[kube.proxy_path(NS, ENDPOINTS[service], path)] = reply
 
 
-def server(version: str) -> Answer:
-    return Answer(status=200, text=orjson.dumps({"major": "1", "gitVersion": version}).decode(), at=NOW)
+def server(version: str) -> Reply:
+    return Reply(status=200, text=orjson.dumps({"major": "1", "gitVersion": version}).decode(), at=NOW)
 
 
 def completed(pod: JsonObject) -> JsonObject:
@@ -103,7 +100,7 @@ def ago(**parts: float) -> str:
 def healthy(overlay: str = "production", version: str = "v1.30.2") -> DoctorKube:
     """Two nodes with four T4 each, one of which runs a pod."""
     api = DoctorKube()
-    api.version = server(version)
+    api.replies["/version"] = server(version)
     minor = int(version.split(".")[1])
     for item in tree.listed(overlay):
         if item["kind"] in PATHS:
@@ -115,8 +112,8 @@ def healthy(overlay: str = "production", version: str = "v1.30.2") -> DoctorKube
         addresses = [{"ip": f"10.0.0.{number}"} for number in range(count)]
         metadata = {"name": service, "namespace": NS}
         seed(api, {"kind": "Endpoints", "metadata": metadata, "subsets": [{"addresses": addresses}]})
-        api.answers[service, "readyz"] = Answer(status=200, text="ok")
-        api.answers[service, "metrics"] = Answer(status=200, text=METRICS[service])
+        api.says(service, "readyz", Reply(status=200, text="ok"))
+        api.says(service, "metrics", Reply(status=200, text=METRICS[service]))
     for name in (names.LEASE, names.SCHEDULER):
         spec = {"holderIdentity": f"{name}-0_ab12", "renewTime": ago(seconds=2), "leaseDurationSeconds": 15}
         seed(api, {"kind": "Lease", "metadata": {"name": name, "namespace": NS}, "spec": spec})
@@ -126,6 +123,27 @@ def healthy(overlay: str = "production", version: str = "v1.30.2") -> DoctorKube
     held = make_allocation("web", make_grant(0), node="node-a")
     seed(api, bound_pod("web", held_by=held))
     return api
+
+
+def with_whole_gpus(overlay: str, version: str, server: str) -> DoctorKube:
+    """The same after `manifests/whole-gpus` was put into the overlay."""
+    api = healthy(overlay, version)
+    for file in ("nvidia/config.yaml", f"{server}/scheduler.yaml"):
+        for patch in tree.documents(_WHOLE / file):
+            edit(api, "ConfigMap", patch["metadata"]["name"], partial(_merge, patch))
+    if (_WHOLE / server / "webhooks.yaml").exists():
+        operations: Any = tree.documents(_WHOLE / server / "webhooks.yaml")
+        added = _with_bundle(operations[0][0]["value"])
+        edit(
+            api, "MutatingWebhookConfiguration", names.MUTATING_WEBHOOK, lambda each: each["webhooks"].insert(0, added)
+        )
+    for name in ("node-a", "node-b"):
+        edit(api, "Node", name, lambda node: node["status"]["allocatable"].update({names.GPU: "4"}))
+    return api
+
+
+def _merge(patch: JsonObject, config: JsonObject) -> None:
+    config["data"] = {**config["data"], **patch["data"]}
 
 
 def _as_running(item: JsonObject, minor: int) -> JsonObject:

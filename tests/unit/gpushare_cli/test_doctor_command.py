@@ -6,11 +6,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gpushare.errors import SettingsError
 from gpushare.kube import api as kube
 from gpushare_cli import __main__ as cli
-from gpushare_cli.doctor import checks, command
-from gpushare_cli.doctor.web import Answer
+from gpushare_cli.doctor import checks
 from tests.unit.gpushare_cli import doctor_cluster as world
 from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
 
@@ -22,7 +20,7 @@ COUNT = len(checks.CHECKS)
 def api(monkeypatch: pytest.MonkeyPatch) -> DoctorKube:
     """The cluster that the command reaches."""
     cluster = world.healthy()
-    monkeypatch.setattr(command, "connect", lambda _path, _context: cluster)
+    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: cluster)
     monkeypatch.setenv("KUBECONFIG", "/somewhere")
     return cluster
 
@@ -73,7 +71,7 @@ def test_errors_come_first_and_are_exit_code_3(api: DoctorKube, capsys: pytest.C
 
 
 def test_a_finding_is_one_line_whatever_its_message_has(api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
-    api.answers["gpushare-controller", "readyz"] = Answer(status=503, text="one\n\ttwo\n")
+    api.says("gpushare-controller", "readyz", kube.Reply(status=503, text="one\n\ttwo\n"))
 
     assert cli.main(["doctor"]) == 3
 
@@ -134,19 +132,19 @@ def test_skipped_checks_are_counted(api: DoctorKube, capsys: pytest.CaptureFixtu
             kube.UnauthorizedError("Unauthorized"),
             "the API server does not accept the credentials: Unauthorized; log in again",
         ),
-        (Answer(status=502, text="bad\ngateway"), "the API server answered: bad gateway"),
+        (kube.Reply(status=502, text="bad\ngateway"), "the API server answered: bad gateway"),
         (
-            Answer(status=200, text="<html>welcome</html>"),
+            kube.Reply(status=200, text="<html>welcome</html>"),
             "the API server answered: /version: no answer of an API server: <html>welcome</html>",
         ),
-        (Answer(status=200, text="[]"), "the API server answered: /version: no answer of an API server: []"),
+        (kube.Reply(status=200, text="[]"), "the API server answered: /version: no answer of an API server: []"),
         (world.server("2.0"), "server version '2.0': only Kubernetes 1.x is known"),
     ],
 )
 def test_a_cluster_that_cannot_be_read_is_one_line_and_exit_code_1(
-    version: Answer | kube.KubeError, message: str, api: DoctorKube, capsys: pytest.CaptureFixture[str]
+    version: kube.Reply | kube.KubeError, message: str, api: DoctorKube, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    api.version = version
+    api.replies["/version"] = version
 
     assert cli.main(["doctor"]) == 1
 
@@ -163,11 +161,16 @@ def test_an_unusable_kubeconfig_is_exit_code_1(
     assert capsys.readouterr() == ("", f"error: kubeconfig {missing}: no such file\n")
 
 
-def test_in_a_pod_its_service_account_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_pod_its_service_account_is_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
 
-    with pytest.raises(SettingsError, match="no service account token"):
-        command.connect("", "")
+    assert cli.main(["doctor"]) == 1
+
+    assert "no service account token" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("namespace", ["", "A", "a/b", "a.b", "-a", "a-", "a" * 64])

@@ -6,7 +6,6 @@ import pytest
 
 from gpushare import names
 from gpushare.kube import api as kube
-from gpushare_cli.doctor.web import Answer
 from tests.unit.gpushare_cli import doctor_cluster as world
 from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
 
@@ -32,9 +31,9 @@ def lease(**spec: object) -> Change:
     return lambda api: world.edit(api, "Lease", names.LEASE, lambda each: each["spec"].update(spec))
 
 
-def answer(path: str, said: Answer | kube.KubeError) -> Change:
+def answer(path: str, said: kube.Reply | kube.KubeError) -> Change:
     def change(api: DoctorKube) -> None:
-        api.answers[names.CONTROLLER_SERVICE, path] = said
+        api.says(names.CONTROLLER_SERVICE, path, said)
 
     return change
 
@@ -87,7 +86,7 @@ ROWS: list[tuple[str, Change, str]] = [
     ),
     (
         "reading the cluster still",
-        answer("readyz", Answer(status=503, text="the gpushare controller is still reading /api/v1/pods\n")),
+        answer("readyz", kube.Reply(status=503, text="the gpushare controller is still reading /api/v1/pods\n")),
         f"error controller-answers {SERVICE} | it is not ready: the gpushare controller is still reading /api/v1/pods"
         f" | ask again in a minute; if it stays: kubectl -n {NS} logs deploy/gpushare-controller",
     ),
@@ -104,19 +103,19 @@ ROWS: list[tuple[str, Change, str]] = [
     ),
     (
         "books that differ",
-        answer("metrics", Answer(status=200, text="gpushare_books_differences 2.0\n")),
+        answer("metrics", kube.Reply(status=200, text="gpushare_books_differences 2.0\n")),
         f"error controller-books {SERVICE} | its books of 2 nodes differ from what the pods tell | keep its log for a"
         f" report, then: kubectl -n {NS} rollout restart deployment/gpushare-controller",
     ),
     (
         "a metric that is no number",
-        answer("metrics", Answer(status=200, text="gpushare_books_differences many\nother 1\n")),
+        answer("metrics", kube.Reply(status=200, text="gpushare_books_differences many\nother 1\n")),
         f"warning controller-books {SERVICE} | it has no metric gpushare_books_differences | look whether all"
         " components have the same version of the image",
     ),
     (
         "a controller of another version",
-        answer("metrics", Answer(status=200, text="other 1\n")),
+        answer("metrics", kube.Reply(status=200, text="other 1\n")),
         f"warning controller-books {SERVICE} | it has no metric gpushare_books_differences | look whether all"
         " components have the same version of the image",
     ),

@@ -4,9 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpushare import names
 from gpushare.kube.api import JsonObject
-from gpushare_cli.doctor.web import Answer
 from tests.unit.gpushare_cli import doctor_cluster as world
 from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
 
@@ -127,9 +125,6 @@ def test_a_runtime_class_is_not_missed_where_nothing_needs_it(mode: str) -> None
 
 def test_without_an_installation_there_is_one_line_and_nothing_else_is_looked_at() -> None:
     api = DoctorKube()
-    for service in (names.WEBHOOK_SERVICE, names.CONTROLLER_SERVICE):
-        for path in ("readyz", "metrics"):
-            api.answers[service, path] = Answer(status=404, text="")
     found = world.diagnosis(api, "elsewhere")
 
     assert list(world.formatted(found)) == [

@@ -7,7 +7,7 @@ import pytest
 
 from gpushare import names
 from gpushare.kube.api import JsonObject
-from tests.builders import make_allocation, make_grant, make_pod
+from tests.builders import make_allocation, make_container, make_grant, make_node, make_pod
 from tests.unit.gpushare_cli import doctor_cluster as world
 from tests.unit.gpushare_cli.doctor_cluster import DoctorKube
 
@@ -171,4 +171,24 @@ def test_compute_can_be_granted_twice_as_well() -> None:
     assert world.lines(api) == [
         "error over-committed node/node-b | pods hold 120 per cent of the compute of GPU GPU-0 | look who: kubectl"
         " inspect gpushare -d node-b; delete one of them"
+    ]
+
+
+def whole(node: str) -> DoctorKube:
+    """A pod with a whole GPU, as NVIDIA's own plugin starts it, on a node that shares or on one that does not."""
+    api = world.with_whole_gpus("production", "v1.30.2", "1.30")
+    plain = make_node(name="node-plain")
+    plain["status"] = {"allocatable": {names.GPU: "8"}, "conditions": [{"type": "Ready", "status": "True"}]}
+    world.seed(api, plain)
+    world.seed(api, world.daemon_pod("nvidia-device-plugin-daemonset", node="node-plain"))
+    asks = make_container(resources={"limits": {names.GPU: 1}})
+    world.seed(api, make_pod(asks, name="train", node=node, phase="Running"))
+    world.edit(api, "Pod", "train", lambda pod: pod["metadata"].update(creationTimestamp=world.ago(hours=1)), "default")
+    return api
+
+
+def test_a_pod_of_another_plugin_is_left_alone_on_its_node_only() -> None:
+    assert world.lines(whole("node-plain")) == []
+    assert [line.split(" | ")[0] for line in world.lines(whole("node-a"))] == [
+        "error pods-without-gpus pod/default/train"
     ]

@@ -14,7 +14,7 @@ RIGHTS = "ask as somebody who may read it; docs/reference/doctor.md lists the ri
 AGAIN = "ask again; if it stays, look at the API server"
 OF_NODES = (
     "plugin-daemonset, plugin-running, inventory, memory-unit, node-amounts, stale-inventory, gpu-health, gpu-cordon,"
-    " nvidia-plugin, sharing-plugins, pods-unreadable, over-committed"
+    " nvidia-plugin, sharing-plugins, pods-without-gpus, pods-unreadable, over-committed"
 )
 OF_PODS = (
     "controller-running, plugin-daemonset, plugin-running, inventory, memory-unit, node-amounts, stale-inventory,"

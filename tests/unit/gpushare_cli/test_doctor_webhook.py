@@ -8,7 +8,6 @@ from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare_cli.doctor import checks_webhook
-from gpushare_cli.doctor.web import Answer
 from tests.manifests import tree
 from tests.unit.gpushare_cli import doctor_cluster as world
 from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
@@ -24,15 +23,15 @@ RIGHTS = f"get rights for services/proxy in {NS}, or look by kubectl -n {NS} por
 FORBIDDEN = kube.ForbiddenError('services "https:gpushare-webhook:443" is forbidden')
 
 
-def answer(path: str, said: Answer | kube.KubeError) -> Change:
+def answer(path: str, said: kube.Reply | kube.KubeError) -> Change:
     def change(api: DoctorKube) -> None:
-        api.answers[names.WEBHOOK_SERVICE, path] = said
+        api.says(names.WEBHOOK_SERVICE, path, said)
 
     return change
 
 
 def days(value: str) -> Change:
-    return answer("metrics", Answer(status=200, text=f"# TYPE\n{checks_webhook.DAYS_LEFT} {value}\n"))
+    return answer("metrics", kube.Reply(status=200, text=f"# TYPE\n{checks_webhook.DAYS_LEFT} {value}\n"))
 
 
 def webhook(name: str, change: Callable[[JsonObject], object], kind: str = "Mutating") -> Change:
@@ -147,7 +146,7 @@ ROWS: list[tuple[str, Change, str]] = [
     ),
     (
         "not ready",
-        answer("readyz", Answer(status=503, text="the certificate has expired\n")),
+        answer("readyz", kube.Reply(status=503, text="the certificate has expired\n")),
         f"error webhook-answers service/{NS}/gpushare-webhook | it is not ready: the certificate has expired | {LOGS}",
     ),
     (
@@ -171,7 +170,7 @@ ROWS: list[tuple[str, Change, str]] = [
     ),
     (
         "no page of metrics",
-        answer("metrics", Answer(status=404, text="Not Found")),
+        answer("metrics", kube.Reply(status=404, text="Not Found")),
         f"warning webhook-certificate secret/{NS}/gpushare-webhook-tls | not checked how long the certificate is good:"
         " Not Found | try again",
     ),
@@ -249,6 +248,43 @@ def test_each_has_its_line(change: Change, line: str) -> None:
     change(api)
 
     assert world.lines(api) == [line]
+
+
+def whole(change: Change) -> list[str]:
+    api = world.with_whole_gpus("production", "v1.30.2", "1.30")
+    change(api)
+    return world.lines(api)
+
+
+def test_whole_gpus_need_a_webhook_that_names_them() -> None:
+    def without(config: JsonObject) -> None:
+        config["webhooks"] = [each for each in config["webhooks"] if each["name"] != "whole.gpushare.dev"]
+
+    assert whole(lambda api: world.edit(api, "MutatingWebhookConfiguration", "gpushare-webhook", without)) == [
+        f"error webhook-policies {MUTATING} | the matchConditions of gpu.gpushare.dev do not name nvidia.com/gpu, so"
+        " pods that ask for it slip by | write ../../whole-gpus/ for ../../gpus/ and ../../servers/ in the overlay, as"
+        " manifests/README.md says, then: kubectl apply -k manifests/overlays/OVERLAY"
+    ]
+
+
+def test_two_webhooks_name_the_resources_together() -> None:
+    other = [{"name": "x", "expression": "r in ['aliyun.com/gpu-mem']"}]
+
+    assert whole(webhook("gpu.gpushare.dev", lambda each: each.update(matchConditions=other))) == [
+        f"error webhook-policies {MUTATING} | the matchConditions of whole.gpushare.dev and gpu.gpushare.dev do not"
+        f" name nano-gpu/gpu-percent, so pods that ask for it slip by | {APPLY}"
+    ]
+    assert (
+        whole(webhook("gpu.gpushare.dev", lambda each: each.update(matchConditions=[], objectSelector={"a": "b"})))
+        == []
+    )
+
+
+def test_the_webhook_of_whole_gpus_must_not_be_skipped_either() -> None:
+    assert whole(webhook("whole.gpushare.dev", lambda each: each.update(failurePolicy="Ignore"))) == [
+        f"warning webhook-policies {MUTATING} | whole.gpushare.dev has failurePolicy Ignore; Fail is shipped for"
+        f" Kubernetes 1.30 | {APPLY}"
+    ]
 
 
 def test_without_configurations_no_policy_is_looked_for() -> None:

@@ -6,9 +6,9 @@ from gpushare import names
 from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.allocation import Grant
 from gpushare.model.request import ContainerKind
-from tests.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
-from tests.unit.gpushare_cli.explaining import config_map, copy, explain
-from tests.unit.gpushare_cli.podding import bound, mutated
+from tests.builders import make_container, make_grant, make_inventory, make_node, make_pod
+from tests.unit.gpushare_cli.explaining import config_map, explain
+from tests.unit.gpushare_cli.podding import bound
 from tests.unit.gpushare_cli.simulating import lines
 
 NODE = make_node(make_inventory(15, 15))
@@ -191,57 +191,6 @@ def test_a_pod_that_ended_on_no_node_is_over() -> None:
         0,
         ["STATE:  Failed; it has ended", "WHY:    it was on no node"],
     )
-
-
-def late(gpu_mem: int = 3, **metadata: object) -> Json:
-    pod = mutated(make_pod(make_container(gpu_mem=gpu_mem), node="node-a"))
-    pod["metadata"] |= metadata
-    return pod
-
-
-OWNER = {"ownerReferences": [{"kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}]}
-
-
-@pytest.mark.parametrize(
-    ("pod", "code", "why"),
-    [
-        (late(), 0, "there is room: the controller chooses its GPUs within moments, and its containers start then"),
-        (
-            late(20),
-            3,
-            "its containers wait until there is room: needs 20 GiB on one GPU; free per GPU on node-a: 15, 15 GiB (its"
-            " largest GPU has 15 GiB in all); or delete it and create it again",
-        ),
-        (
-            late(20, **OWNER),
-            3,
-            "its containers wait until there is room: needs 20 GiB on one GPU; free per GPU on node-a: 15, 15 GiB (its"
-            " largest GPU has 15 GiB in all); or delete it, so that its controller makes it again",
-        ),
-        (
-            make_pod(node="node-a"),
-            3,
-            "the webhook did not change it, so its containers would not see GPUs that they are given; delete it and"
-            " create it again",
-        ),
-        (
-            make_pod(make_container(gpu_mem="many"), node="node-a"),
-            3,
-            "what it asks for cannot be understood: spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 'many' is"
-            " not a number; write a whole number of units such as 3; mend that and delete it and create it again",
-        ),
-    ],
-)
-def test_a_pod_on_a_node_without_gpus_is_told_what_happens_next(pod: Json, code: int, why: str) -> None:
-    found = explain(copy(pod), NODE)
-    said = [" ".join(line.split()) for line in found.out.splitlines()]
-
-    assert (found.code, said[1]) == (code, "STATE: on node-a without GPUs")
-    assert said[2] == f"WHY: {why}"
-
-
-def test_a_pod_whose_node_is_gone_gets_nothing() -> None:
-    assert "WHY:       its node node-a is gone\n" in explain(late(), make_node(name="node-b")).out
 
 
 def test_a_pod_that_asks_for_no_gpu_is_none_of_ours() -> None:

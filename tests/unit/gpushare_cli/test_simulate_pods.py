@@ -7,7 +7,7 @@ import pytest
 
 from gpushare import names
 from tests.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
-from tests.unit.gpushare_cli.podding import bound, mutated
+from tests.unit.gpushare_cli.podding import bound
 from tests.unit.gpushare_cli.simulating import T4S, Result, listed, manifest, simulate, where, workload
 
 NODES = listed(make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b")))
@@ -148,17 +148,6 @@ def test_pods_that_are_ending_or_have_ended_get_nothing_new(tmp_path: Path) -> N
     found = simulate(tmp_path, NODES, leaving, done, held, as_json=True)
 
     assert (pods(found), found.value["summary"]["usedMiB"]) == ([], 0)
-
-
-def test_a_pod_on_a_node_without_gpus_gets_them_there_before_all_others(tmp_path: Path) -> None:
-    late = mutated(make_pod(make_container(gpu_mem=10), name="late", node="node-b"))
-    foreign = make_pod(make_container(gpu_mem=1), name="foreign", node="node-b", namespace="ml")
-    found = simulate(tmp_path, NODES, make_pod(make_container(gpu_mem=10), name="first"), late, foreign, as_json=True)
-
-    assert where(found) == [("late", "node-b", [[0]]), ("foreign", None, []), ("first", "node-a", [[0]])]
-    assert found.value["pods"][1]["message"] == (
-        "was created past the webhook, so its containers would not see the GPU; delete it and create it anew"
-    )
 
 
 def test_scheduling_gates_hold_a_pod_back(tmp_path: Path) -> None:

@@ -95,6 +95,18 @@ OBJECTS: list[tuple[Json, str]] = [
 ]
 
 
+@pytest.mark.parametrize("wish", [{"mem": 1}, {"percent": 1}, {"gpu": 1}, {"mem": 1, "core": 1}])
+@pytest.mark.parametrize("init", [0, 1, 40])
+def test_at_most_64_containers_of_a_pod_ask_for_gpus(whole: Webhook, wish: dict[str, object], init: int) -> None:
+    def of(count: int) -> Json:
+        askers = [asking(f"c{i}", **wish) for i in range(count)]
+        return pod(*askers[init:], container("other"), init=[container("first"), *askers[:init]])
+
+    for path in ("/mutate", "/isolate"):
+        whole.admit(path, review(of(64)))
+        whole.refuses(path, review(of(65)), "spec: 65 containers ask for GPUs; let at most 64 of a pod ask")
+
+
 @pytest.mark.parametrize("path", ["/mutate", "/isolate"])
 @pytest.mark.parametrize(("obj", "message"), OBJECTS)
 def test_objects_that_cannot_be_read_are_refused(whole: Webhook, path: str, obj: Json, message: str) -> None:

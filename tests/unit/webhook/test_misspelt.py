@@ -1,9 +1,13 @@
 """A wish with a typing error is not lost without a word."""
 
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 
 from tests.unit.webhook.builders import WHOLE, asking, pod
-from webhook import mutation
+from webhook import advice, mutation
 from webhook.mutation import Mutated
 
 
@@ -44,3 +48,32 @@ def test_names_of_others_are_none_of_our_business(key: str) -> None:
 @pytest.mark.parametrize("key", ["gpushare.dev/gpus", "gpushare.dev/gpu-policy"])
 def test_what_is_right_needs_no_word(key: str) -> None:
     assert told(annotations={key: "2" if key.endswith("gpus") else "spread"}) == ()
+
+
+def test_thousands_of_unknown_names_are_looked_at_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def counted(word: str, known: Iterable[str], **options: Any) -> list[str]:
+        compared.append(word)
+        return difflib.get_close_matches(word, list(known), **options)
+
+    monkeypatch.setattr(advice, "difflib", type("Counting", (), {"get_close_matches": staticmethod(counted)}))
+    found = told({f"gpushare.dev/gpu-model{i:05}": "" for i in range(20_000)}, {"gpushare.dev/gpus": "", "x": "y"})
+    assert len(found) == 9
+    assert found[7:] == (
+        "annotation gpushare.dev/gpu-model00007 is none that gpushare knows; it is ignored;"
+        " do you mean gpushare.dev/gpu-model?",
+        "and 19993 more labels and annotations that gpushare does not read",
+    )
+    assert compared == [f"gpu-model{i:05}" for i in range(8)]
+
+
+def test_eight_are_told_one_by_one() -> None:
+    found = told(dict.fromkeys([f"gpushare.dev/{letter}" for letter in "abcde"], ""), {"gpushare.dev/f": ""})
+    assert [text.split()[1] for text in found] == [f"gpushare.dev/{letter}" for letter in "abcdef"]
+
+
+def test_a_name_that_is_too_long_for_kubernetes_is_compared_with_nothing() -> None:
+    [text] = told({"gpushare.dev/" + "gpu-model" * 20_000: ""})
+    assert text.startswith("annotation gpushare.dev/gpu-modelgpu-model")
+    assert (len(text), text[-4:]) == (256, " ...")

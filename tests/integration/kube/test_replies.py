@@ -9,11 +9,12 @@ import orjson
 import pytest
 
 from gpushare.kube import api as kube
+from gpushare.kube.api import Reply
+from gpushare.kube.client import RestClient
 from gpushare.kube.credentials import StaticCredentials
-from gpushare_cli.doctor.web import Answer, DoctorClient, service_path
 
-Reply = tuple[int, bytes, str]
-Serve = Callable[[Reply], DoctorClient]
+Sent = tuple[int, bytes, str]
+Serve = Callable[[Sent], RestClient]
 DATE = "Fri, 01 May 2026 12:00:00 GMT"
 AT = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -21,7 +22,7 @@ AT = datetime(2026, 5, 1, 12, tzinfo=UTC)
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """A client of a server that always gives the same answer: status, body and the header Date."""
-    replies: list[Reply] = []
+    replies: list[Sent] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -39,9 +40,9 @@ def serve() -> Iterator[Serve]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
-    client = DoctorClient(StaticCredentials(server=f"http://127.0.0.1:{server.server_address[1]}"))
+    client = RestClient(StaticCredentials(server=f"http://127.0.0.1:{server.server_address[1]}"))
 
-    def start(reply: Reply) -> DoctorClient:
+    def start(reply: Sent) -> RestClient:
         replies.append(reply)
         return client
 
@@ -55,16 +56,16 @@ def serve() -> Iterator[Serve]:
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        ((200, b"ok\n", DATE), Answer(status=200, text="ok\n", at=AT)),
-        ((200, b"ok", ""), Answer(status=200, text="ok")),
-        ((200, b"ok", "yesterday"), Answer(status=200, text="ok")),
-        ((503, b"not yet", DATE), Answer(status=503, text="not yet", at=AT)),
-        ((200, b'{"gitVersion": "v1.30.0"}', DATE), Answer(status=200, text='{"gitVersion": "v1.30.0"}', at=AT)),
-        ((500, b'{"kind": "Sta', DATE), Answer(status=500, text='{"kind": "Sta', at=AT)),
-        ((404, b"\xff", DATE), Answer(status=404, text="�", at=AT)),
+        ((200, b"ok\n", DATE), Reply(status=200, text="ok\n", at=AT)),
+        ((200, b"ok", ""), Reply(status=200, text="ok")),
+        ((200, b"ok", "yesterday"), Reply(status=200, text="ok")),
+        ((503, b"not yet", DATE), Reply(status=503, text="not yet", at=AT)),
+        ((200, b'{"gitVersion": "v1.30.0"}', DATE), Reply(status=200, text='{"gitVersion": "v1.30.0"}', at=AT)),
+        ((500, b'{"kind": "Sta', DATE), Reply(status=500, text='{"kind": "Sta', at=AT)),
+        ((404, b"\xff", DATE), Reply(status=404, text="�", at=AT)),
     ],
 )
-def test_what_the_endpoint_says_is_an_answer(reply: Reply, expected: Answer, serve: Serve) -> None:
+def test_what_the_endpoint_says_is_an_answer(reply: Sent, expected: Reply, serve: Serve) -> None:
     assert serve(reply).ask("/proxy/readyz") == expected
 
 
@@ -90,17 +91,19 @@ def test_older_api_servers_say_in_plain_text_that_they_do_not_reach_an_endpoint(
 
 
 def test_a_server_that_is_away_is_unreachable() -> None:
-    client = DoctorClient(StaticCredentials(server="http://127.0.0.1:1"))
+    client = RestClient(StaticCredentials(server="http://127.0.0.1:1"))
 
     with pytest.raises(kube.UnreachableError):
         client.ask("/version", timeout_s=1)
 
 
 def test_an_answer_in_short_is_one_line() -> None:
-    assert Answer(status=503, text=" a\n\tb ").brief == "a b"
-    assert Answer(status=503, text="").brief == "HTTP 503"
-    assert len(Answer(status=503, text="x" * 1000).brief) == 200
+    assert Reply(status=503, text=" a\n\tb ").brief == "a b"
+    assert Reply(status=503, text="").brief == "HTTP 503"
+    assert len(Reply(status=503, text="x" * 1000).brief) == 200
 
 
 def test_the_path_of_a_service() -> None:
-    assert service_path("ns", "https:web:443", "readyz") == "/api/v1/namespaces/ns/services/https:web:443/proxy/readyz"
+    assert (
+        kube.proxy_path("ns", "https:web:443", "readyz") == "/api/v1/namespaces/ns/services/https:web:443/proxy/readyz"
+    )

@@ -1,0 +1,23 @@
+"""Whether a pod that wants to be beside others may begin on its own. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from gpushare.model.request import RequestShape
+
+Labels = Mapping[str, str]
+
+
+def resolved(shape: RequestShape, labels: Labels, labels_in: Callable[[str], Iterable[Labels]]) -> RequestShape:
+    """What a pod asks for, with what depends on all pods of its namespace: whether it may start its own group.
+
+    Args:
+        shape: what the pod asks for, resolved before or not.
+        labels: of the pod.
+        labels_in: labels of the pods of a namespace that hold GPUs or are about to, on whatever node.
+    """
+    wish = shape.affinity
+    if wish is None or wish.same is None:
+        return shape
+    first = wish.same.matches(labels) and not any(map(wish.same.matches, labels_in(wish.namespace)))
+    return shape if wish.first is first else replace(shape, affinity=replace(wish, first=first))

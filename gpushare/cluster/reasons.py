@@ -1,0 +1,32 @@
+"""What many nodes say about one pod, in one sentence. Pure."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from gpushare.cluster.views import View
+from gpushare.model.ledger import NodeLedger
+
+NODES_NAMED: Final = 3
+
+
+def together(messages: Sequence[str], nodes: int, which: str = "") -> str:
+    """`needs X; free ... on a: 1; free ... on b: 2; and 7 more nodes`: what all begin with is said once.
+
+    Args:
+        messages: of the nodes that are named, the closest first.
+        nodes: how many have refused the pod, with those that are named.
+        which: what the others are, such as ` with GPUs`.
+    """
+    more = nodes - len(messages)
+    heads = {message.partition("; ")[0] for message in messages}
+    if len(heads) == 1:
+        messages = [*heads, *(tail for message in messages if (tail := message.partition("; ")[2]))]
+    text = "; ".join(messages)
+    return f"{text}; and {more} more node{'s' if more > 1 else ''}{which}" if more else text
+
+
+def largest_free(view: View | None) -> int:
+    """MiB on the node's freest GPU: what says how close it comes."""
+    if not isinstance(view, NodeLedger):
+        return 0
+    return max((view.free_mib(gpu) for gpu in view.inventory.gpus), default=0)

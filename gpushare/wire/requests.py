@@ -1,0 +1,78 @@
+"""Pod objects -> what they ask for, from any spelling.
+
+Whatever an object looks like, nothing but WireError and InvalidRequestError comes out of here.
+"""
+
+from gpushare import names, units
+from gpushare.dialect import Dialect
+from gpushare.errors import FieldError, InvalidRequestError
+from gpushare.model.gpu import MAX_GPUS
+from gpushare.model.request import ContainerKind, ContainerRequest, PodRequest, RequestShape
+from gpushare.wire import pods, shape, spelling, wishes
+from gpushare.wire.spelling import Spread
+
+
+def of_pod(pod: pods.Pod, dialect: Dialect) -> PodRequest | None:
+    """What a pod asks for, from any spelling; None if it asks for no GPU.
+
+    Raises:
+        InvalidRequestError: it asks in a way that cannot be granted; all errors at once.
+        WireError: it is no pod.
+    """
+    errors: list[FieldError] = []
+    found: list[ContainerRequest] = []
+    spread = _spread_over(pod, errors)
+    for path, kind, container in pods.containers(pod):
+        wish = spelling.container(path, kind, container, spread=spread, dialect=dialect)
+        if isinstance(wish, ContainerRequest):
+            found.append(wish)
+        elif wish is not None:
+            errors.extend(wish)
+    notes, meta = pods.annotations(pod), shape.mapping(pod, "metadata", "pod")
+    policy = wishes.policy(notes, errors)
+    gpus = wishes.selector(notes, dialect.unit, errors)
+    affinity = wishes.affinity(notes, shape.text(meta, "namespace", "metadata"), errors)
+    if errors:
+        raise InvalidRequestError(tuple(dict.fromkeys(errors)))
+    if not found:
+        return None
+    return PodRequest(
+        pod=pods.ref(pod),
+        shape=RequestShape(containers=tuple(found), policy=policy, gpus=gpus, affinity=affinity),
+        labels=pods.labels(pod),
+        app_containers=tuple(
+            shape.text(container, "name", path)
+            for path, kind, container in pods.containers(pod)
+            if kind is ContainerKind.APP
+        ),
+    )
+
+
+def _spread_over(pod: pods.Pod, errors: list[FieldError]) -> Spread:
+    label_path = f"metadata.labels[{names.LABEL_GPU_COUNT}]"
+    annotation_path = f"metadata.annotations[{names.ANNOTATION_GPUS}]"
+    total = _count(pods.labels(pod).get(names.LABEL_GPU_COUNT), label_path, errors)
+    per_gpu = _count(pods.annotations(pod).get(names.ANNOTATION_GPUS), annotation_path, errors)
+    if total and per_gpu:
+        problem = f"the label {names.LABEL_GPU_COUNT} (amounts are totals) contradicts it (amounts are per GPU)"
+        errors.append(FieldError(annotation_path, problem, "keep one of the two"))
+    if per_gpu:
+        return Spread(per_gpu, pods.limits_are_totals(pod), annotation_path)
+    return Spread(total or 1, limits_are_totals=True, path=label_path)
+
+
+def _count(value: object, path: str, errors: list[FieldError]) -> int | None:
+    if value is None or value == "0":
+        return None
+    try:
+        count = units.parse_amount(value)
+    except ValueError as error:
+        problem = str(error).partition("; ")[0]
+        fix = 'write a whole number in quotes, such as "2"'
+        errors.append(FieldError(path, f"not a number of GPUs: {problem}", fix))
+        return None
+    if count > MAX_GPUS:
+        problem = f"{count} GPUs are more than any node has"
+        errors.append(FieldError(path, problem, f"write a number up to {MAX_GPUS}"))
+        return None
+    return count

@@ -1,0 +1,70 @@
+"""Aliyun's way to say which GPUs must not be used: a ConfigMap for each node, with the numbers of its GPUs. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare import names
+from gpushare.identity import NodeName
+from gpushare.wire import shape
+
+_NUMBER: Final = re.compile(r"[0-9]{1,4}")
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """What one ConfigMap says."""
+
+    node: NodeName
+    gpus: frozenset[int] = frozenset()
+    """None if the list is empty or missing."""
+    problem: str = ""
+    """What of it cannot be read; the rest counts."""
+
+
+def parse(config_map: Mapping[str, Any]) -> Marked | None:
+    """What a ConfigMap of the right namespace says of a node's GPUs; None if it is about something else.
+
+    Raises:
+        WireError: it is no ConfigMap.
+    """
+    name = shape.text(shape.mapping(config_map, "metadata", "ConfigMap"), "name", "metadata")
+    node = _node_of(name)
+    if not node:
+        return None
+    what = f"ConfigMap {name}"
+    text = shape.text(shape.mapping(config_map, "data", what), names.UNHEALTHY_KEY, f"{what}.data")
+    entries = [entry for part in text.split(",") if (entry := part.strip())]
+    odd = [entry for entry in entries if _NUMBER.fullmatch(entry) is None]
+    gpus = frozenset(int(entry) for entry in entries if entry not in odd)
+    if not odd:
+        return Marked(NodeName(node), gpus)
+    quoted = ", ".join(f"{entry!r:.40}" for entry in odd[:5])
+    return Marked(NodeName(node), gpus, f"{names.UNHEALTHY_KEY}: no numbers of GPUs: {quoted}")
+
+
+def of_all(config_maps: Iterable[Mapping[str, Any]]) -> dict[NodeName, frozenset[int]]:
+    """Numbers of the GPUs that must not be used, by node.
+
+    Args:
+        config_maps: any; those with other names or namespaces are passed over.
+
+    Raises:
+        WireError: one is no ConfigMap.
+    """
+    found: dict[NodeName, frozenset[int]] = {}
+    for one in config_maps:
+        namespace = shape.text(shape.mapping(one, "metadata", "ConfigMap"), "namespace", "metadata")
+        if namespace == names.UNHEALTHY_NAMESPACE and (marked := parse(one)) is not None:
+            found[marked.node] = marked.gpus
+    return found
+
+
+def is_one(namespace: str, name: str) -> bool:
+    """Whether a ConfigMap with this name is such a list."""
+    return namespace == names.UNHEALTHY_NAMESPACE and bool(_node_of(name))
+
+
+def _node_of(name: str) -> str:
+    return name.removeprefix(names.PREFIX_UNHEALTHY) if name.startswith(names.PREFIX_UNHEALTHY) else ""
