@@ -119,9 +119,8 @@ def test_a_bad_request_is_refused_by_kubectl_apply_with_the_fix(
     assert message in str(refused.value)
 
 
-def test_a_preset_node_is_refused(system: System, namespace: str) -> None:
-    pod = Share(name="preset").document()
-    pod["spec"]["nodeName"] = system.cluster.nodes[0].name
-    with pytest.raises(ClusterError) as refused:
-        system.create(namespace, pod)
-    assert "spec.nodeName" in str(refused.value)
+def test_the_author_of_a_preset_node_is_told_that_it_is_unwise(system: System, namespace: str) -> None:
+    document = Share(name="preset").document()
+    document["spec"]["nodeName"] = system.cluster.nodes[0].name
+    applied = system.cluster.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(document))
+    assert "spec.nodeName by-passes the scheduler" in applied.stderr
