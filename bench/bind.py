@@ -14,7 +14,7 @@ from bench.cluster import GPUS, inventory
 from controller.extender.bind import Binder
 from controller.extender.messages import BindArgs
 from controller.state import ClusterState
-from gpushare.cluster import records
+from gpushare.cluster import node_records, records
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
 from gpushare.kube import client
@@ -45,7 +45,7 @@ def create(api: RestClient, count: int, prefix: str) -> list[BindArgs]:
 
 def measure(api: RestClient, count: int, streams: int) -> None:
     state = ClusterState(dialect=Dialect())
-    state.replace_nodes([records.node_record(make_node(inventory(f"bench-{i}"))) for i in range(NODES)])
+    state.replace_nodes([node_records.read(make_node(inventory(f"bench-{i}"))) for i in range(NODES)])
     binder = Binder(api=api, state=state, clock=SystemClock(), leading=lambda: True)
     args = create(api, count, f"p{streams}")
     for pod in api.get(PODS, {"limit": str(2 * count)}, timeout_s=60)["items"]:

@@ -10,7 +10,7 @@ from bench.cluster import GPUS, inventory
 from controller.extender.bind import Binder
 from controller.extender.messages import BindArgs
 from controller.state import ClusterState
-from gpushare.cluster import records
+from gpushare.cluster import node_records, records
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodUid
 from gpushare.runtime.clock import SystemClock
@@ -22,7 +22,7 @@ NODES = 100
 
 def measure(count: int, streams: int) -> None:
     api, state = FakeKube(), ClusterState(dialect=Dialect())
-    state.replace_nodes([records.node_record(make_node(inventory(f"node-{i}"))) for i in range(NODES)])
+    state.replace_nodes([node_records.read(make_node(inventory(f"node-{i}"))) for i in range(NODES)])
     binder = Binder(api=api, state=state, clock=SystemClock(), leading=lambda: True)
     args = []
     for i in range(count):

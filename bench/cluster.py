@@ -5,8 +5,9 @@ import random
 from collections.abc import Callable
 
 from controller.state import ClusterState
-from gpushare.cluster import records
-from gpushare.cluster.records import Bound, NodeRecord
+from gpushare.cluster import node_records
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.records import Bound
 from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation, Grant
@@ -29,7 +30,7 @@ def filled(count: int) -> tuple[ClusterState, Callable[[], None]]:
     """The books, and a function that makes a pod finish or start somewhere."""
     rng = random.Random(0)
     state = ClusterState(dialect=Dialect())
-    nodes: list[NodeRecord] = [records.node_record(make_node(inventory(f"node-{i}"))) for i in range(count)]
+    nodes: list[NodeRecord] = [node_records.read(make_node(inventory(f"node-{i}"))) for i in range(count)]
     state.replace_nodes(nodes)
     state.replace_pods(
         bound(node.inventory, f"pod-{node.name}-{j}", rng)

@@ -10,8 +10,9 @@ from typing import TypeVar
 from controller.changelog import ChangeLog
 from controller.members import Members
 from controller.reservations import Reservations
-from gpushare.cluster import groups, records, views
-from gpushare.cluster.records import Bound, NodeRecord, PodRecord, Problem
+from gpushare.cluster import groups, node_records, views
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.records import Bound, PodRecord, Problem
 from gpushare.cluster.views import View
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodRef, PodUid
@@ -46,12 +47,12 @@ class Mirror:
 
     def view(self, name: NodeName) -> View:
         """A node's books, or why it has none."""
-        return self._views.get(name) or Refused(RefusalReason.NO_INVENTORY, records.unknown_node(name))
+        return self._views.get(name) or Refused(RefusalReason.NO_INVENTORY, node_records.unknown(name))
 
     def set_node(self, name: NodeName, record: NodeRecord | None) -> None:
         """A node came, changed or went."""
         if record is not None:
-            record = records.marked_unhealthy(record, self.unhealthy_on(name))
+            record = node_records.marked_unhealthy(record, self.unhealthy_on(name))
         if self.nodes.get(name) == record:
             return
         if record is None:

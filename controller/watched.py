@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from controller import mirror
 from controller.members import Counts
 from controller.mirror import Mirror
-from gpushare.cluster import books, records
-from gpushare.cluster.records import Bound, NodeRecord, Pending, PodRecord, Problem
+from gpushare.cluster import books, node_records
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.records import Bound, Pending, PodRecord, Problem
 from gpushare.cluster.views import View
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodRef, PodUid
@@ -200,4 +201,4 @@ def _unknown_gpus(record: NodeRecord) -> list[str]:
     if record.inventory is None:
         return []
     known = {gpu.index for gpu in record.inventory.gpus}
-    return [*records.unknown_gpus(record), *(str(index) for index in sorted(record.unhealthy - known))]
+    return [*node_records.unknown_gpus(record), *(str(index) for index in sorted(record.unhealthy - known))]

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from controller.state import ClusterState
-from gpushare.cluster import records
-from gpushare.cluster.records import NodeRecord, PodRecord
+from gpushare.cluster import node_records, records
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.records import PodRecord
 from gpushare.errors import WireError
 from gpushare.identity import PodUid
 from gpushare.kube.api import JsonObject
@@ -43,8 +44,8 @@ class NodeSink:
     def keep(self, node: JsonObject) -> JsonObject:
         """Reduce a Node to what matters as soon as it was read. What is no node is left out."""
         try:
-            name = records.node_name(node)
-            return {"record": records.node_record(node, self.state.node(name), self.state.unhealthy_on(name))}
+            name = node_records.name_of(node)
+            return {"record": node_records.read(node, self.state.node(name), self.state.unhealthy_on(name))}
         except WireError as error:
             _complain("node", error)
             return {"record": None}

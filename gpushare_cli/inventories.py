@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.cluster import records
+from gpushare.cluster import node_records
 from gpushare.identity import NodeName, by_index
 from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
 from gpushare.units import GIB, MemoryUnit
@@ -18,8 +18,8 @@ def of_node(
     node: Mapping[str, Any], unhealthy: Mapping[NodeName, frozenset[int]], notes: list[str]
 ) -> tuple[NodeInventory, int] | None:
     """GPUs of a node and the MiB that it can hand out, or None if it shares no GPUs."""
-    name = records.node_name(node)
-    record = records.node_record(node, None, unhealthy.get(name, frozenset()))
+    name = node_records.name_of(node)
+    record = node_records.read(node, None, unhealthy.get(name, frozenset()))
     if record.inventory is not None:
         return record.inventory, record.inventory.unit.to_mib(record.inventory.total_units)
     if record.problem:
@@ -37,7 +37,7 @@ def equal_gpus(
         notes: grows by what is odd.
         unit: of the cluster, if it is known.
     """
-    name = records.node_name(node)
+    name = node_records.name_of(node)
     allocatable = shape.mapping(shape.mapping(node, "status", "node"), "allocatable", "status")
     total = quantities.whole(allocatable.get(names.GPU_MEM))
     if total == 0:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpushare.cluster import groups, views
-from gpushare.cluster.records import Bound, NodeRecord, PodRecord, Problem
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.records import Bound, PodRecord, Problem
 from gpushare.cluster.views import View
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName, PodRef

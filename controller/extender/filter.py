@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from controller.extender.messages import FilterResult
-from gpushare.cluster import records
+from gpushare.cluster import node_records
 from gpushare.identity import NodeName
 from gpushare.model.verdict import Refused
 
@@ -26,7 +26,7 @@ def decide(
         if isinstance(answer, int) or name in reserved:
             fits.append(name)
         elif answer is None:
-            failed[name] = records.unknown_node(name)
+            failed[name] = node_records.unknown(name)
         elif answer.permanent:
             unresolvable[name] = answer.message
         else:

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpushare.cluster import records
-from gpushare.cluster.records import Bound, NodeRecord, PodRecord
+from gpushare.cluster import node_records, records
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.records import Bound, PodRecord
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
@@ -20,7 +21,7 @@ def recompute(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, An
         pods: all pods of all namespaces.
         dialect: of the cluster.
     """
-    return of_records(map(records.node_record, nodes), (records.pod_record(pod, dialect) for pod in pods))
+    return of_records(map(node_records.read, nodes), (records.pod_record(pod, dialect) for pod in pods))
 
 
 def of_records(nodes: Iterable[NodeRecord], pods: Iterable[PodRecord | None]) -> Books:

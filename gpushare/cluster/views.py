@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from gpushare import names
 from gpushare.cluster import records
-from gpushare.cluster.records import Bound, NodeRecord, Problem
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.records import Bound, Problem
 from gpushare.identity import PodRef
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import GpuHealth, NodeInventory

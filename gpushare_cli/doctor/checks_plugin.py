@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from gpushare import names
-from gpushare.cluster import records
+from gpushare.cluster import node_records
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare_cli import quantities
 from gpushare_cli.doctor import finding, own
@@ -141,7 +141,7 @@ def gpu_cordon(cluster: Cluster) -> Iterator[Finding]:
                 f"{which} cordoned; nothing new is placed there",
                 f"when the work is done: kubectl annotate node {node.name} {names.ANNOTATION_CORDON}-",
             )
-        unknown = records.unknown_gpus(node.record)
+        unknown = node_records.unknown_gpus(node.record)
         if unknown:
             yield finding.warning(
                 f"node/{node.name}",

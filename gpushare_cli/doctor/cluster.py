@@ -6,9 +6,10 @@ from functools import cached_property, partial
 from typing import Any
 
 from gpushare import names, units
-from gpushare.cluster import books, records
+from gpushare.cluster import books, node_records, records
 from gpushare.cluster.books import Books
-from gpushare.cluster.records import NodeRecord, PodRecord
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.records import PodRecord
 from gpushare.dialect import Dialect
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
@@ -112,7 +113,7 @@ class Cluster:
         plugins = self._plugins
         found = []
         for node in known(self.snapshot.nodes):
-            name = records.node_name(node)
+            name = node_records.name_of(node)
             if self._is_wanted(node) or names.ANNOTATION_INVENTORY in objects.annotations(node) or name in plugins:
                 found.append(self._gpu_node(node, plugins.get(name)))
         return tuple(sorted(found, key=lambda each: each.name))
@@ -152,14 +153,14 @@ class Cluster:
         return all(objects.label(node, key) == value for key, value in self.wanted_labels.items())
 
     def _gpu_node(self, node: JsonObject, plugin: JsonObject | None) -> GpuNode:
-        name = records.node_name(node)
+        name = node_records.name_of(node)
         try:
             published = inventory_wire.of_node(node)
         except WireError:
             published = None  # the record has the reason
         return GpuNode(
             name=name,
-            record=records.node_record(node, None, self._unhealthy.get(name, frozenset())),
+            record=node_records.read(node, None, self._unhealthy.get(name, frozenset())),
             published=published,
             allocatable=shape.mapping(shape.mapping(node, "status", "node"), "allocatable", "status"),
             is_wanted=self._is_wanted(node),

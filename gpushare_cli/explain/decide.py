@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpushare import names
-from gpushare.cluster import records
-from gpushare.cluster.records import Bound, Late, NodeRecord, Pending, PodRecord
+from gpushare.cluster import node_records, records
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.records import Bound, Late, Pending, PodRecord
 from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName
@@ -124,8 +125,8 @@ def _with_wish(blank: Explanation, pod: Object, dialect: Dialect, policy: Policy
 
 
 def _node(node: Object, cluster: Cluster) -> tuple[NodeRecord, NodeFacts]:
-    marked = cluster.unhealthy.get(records.node_name(node), frozenset())
-    return records.node_record(node, None, marked), nodefacts.node_facts(node)
+    marked = cluster.unhealthy.get(node_records.name_of(node), frozenset())
+    return node_records.read(node, None, marked), nodefacts.node_facts(node)
 
 
 def _record(pod: Object, dialect: Dialect) -> PodRecord | None:
@@ -134,6 +135,6 @@ def _record(pod: Object, dialect: Dialect) -> PodRecord | None:
 
 def _equal_gpus(name: NodeName, cluster: Cluster) -> NodeInventory | None:
     """GPUs of a node of Aliyun's plugin, to show what its pods hold."""
-    node = next((node for node in cluster.nodes if records.node_name(node) == name), None)
+    node = next((node for node in cluster.nodes if node_records.name_of(node) == name), None)
     found = inventories.equal_gpus(node, []) if node else None
     return found[0] if found else None

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpushare import names
-from gpushare.cluster import latecomers, records
-from gpushare.cluster.records import Bound, Late, NodeRecord, Pending, PodRecord
+from gpushare.cluster import latecomers, node_records, records
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.records import Bound, Late, Pending, PodRecord
 from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName
@@ -76,7 +77,7 @@ def _nodes(found: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[Node
     for one in found.nodes:
         name = NodeName(one.name)
         try:
-            record = records.node_record(one.value, None, marked.get(name, frozenset()))
+            record = node_records.read(one.value, None, marked.get(name, frozenset()))
             if record.published is None and (equal := inventories.equal_gpus(one.value, notes, unit)) is not None:
                 record = replace(record, inventory=equal[0])
                 notes.append(f"node {name}: has no inventory, so its GPUs are taken to be equal")

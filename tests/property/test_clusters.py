@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from controller.boards import Boards
 from controller.extender import filter as filtering
 from controller.state import AlreadyBound, ClusterState, Reserved
-from gpushare.cluster.records import NodeRecord
+from gpushare.cluster.node_records import NodeRecord
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger

@@ -8,7 +8,7 @@ from controller.boards import Boards
 from controller.extender import filter as filtering
 from controller.extender import prioritize
 from controller.state import ClusterState, Reserved
-from gpushare.cluster import books, groups, records
+from gpushare.cluster import books, groups, node_records, records
 from gpushare.cluster.records import Bound
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
@@ -76,9 +76,9 @@ def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: lis
 def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pods: list[Json]) -> None:
     made = simulated(found, pods)
     state = ClusterState(dialect=DIALECT)
-    state.replace_nodes([records.node_record(node) for node in found])
+    state.replace_nodes([node_records.read(node) for node in found])
     boards = Boards(state, SystemClock())
-    names = sorted(records.node_name(node) for node in found)
+    names = sorted(node_records.name_of(node) for node in found)
     present: list[Json] = []
     for row, pod in zip(made.rows, pods, strict=True):
         said = decide.explain(pod, Cluster(nodes=tuple(found), pods=(*present, pod)), Rules(unit=GIB, whole_gpus=True))

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare.cluster import records
+from gpushare.cluster import node_records, records
 from gpushare.cluster.records import Bound, Pending, Problem
 from gpushare.dialect import Dialect
 from gpushare.errors import WireError
@@ -189,18 +189,18 @@ def test_a_pod_of_another_system_that_cannot_be_read_is_a_problem() -> None:
 
 
 def test_a_node_is_kept_with_its_inventory() -> None:
-    record = records.node_record(make_node(make_inventory(15)))
+    record = node_records.read(make_node(make_inventory(15)))
     assert record.inventory == make_inventory(15)
 
 
 def test_a_heartbeat_of_a_node_is_recognised() -> None:
-    first = records.node_record(make_node(make_inventory(15)))
-    assert records.node_record(make_node(make_inventory(15)), first) is first
-    assert records.node_record(make_node(make_inventory(15, 7)), first) != first
+    first = node_records.read(make_node(make_inventory(15)))
+    assert node_records.read(make_node(make_inventory(15)), first) is first
+    assert node_records.read(make_node(make_inventory(15, 7)), first) != first
 
 
 def test_a_node_without_inventory_has_none() -> None:
-    record = records.node_record(make_node())
+    record = node_records.read(make_node())
     assert (record.published, record.inventory, record.problem) == (None, None, "")
 
 
@@ -216,6 +216,6 @@ def test_a_node_without_inventory_has_none() -> None:
 def test_an_inventory_that_cannot_be_read_is_remembered_with_the_reason(annotation: str, problem: str) -> None:
     node = make_node()
     node["metadata"]["annotations"] = {names.ANNOTATION_INVENTORY: annotation}
-    record = records.node_record(node)
+    record = node_records.read(node)
     assert record.inventory is None
     assert record.problem == f"annotation gpushare.dev/inventory of node node-a: {problem}"

@@ -22,7 +22,7 @@ from controller.state import ClusterState
 from controller.unhealthy import PATH as CONFIG_MAPS
 from controller.unhealthy import UnhealthySink
 from controller.watches import Freshness, NodeSink, PodSink
-from gpushare.cluster import books, records
+from gpushare.cluster import books, node_records, records
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
@@ -162,7 +162,7 @@ class World:
         """The books as the API server's objects have them."""
         ill = unhealthy.of_all(self.api.objects(CONFIG_MAPS))
         nodes = (
-            records.node_record(node, None, ill.get(records.node_name(node), frozenset()))
+            node_records.read(node, None, ill.get(node_records.name_of(node), frozenset()))
             for node in self.api.objects(NODES)
         )
         return books.of_records(nodes, (records.pod_record(pod, self.state.dialect) for pod in self.api.objects(PODS)))

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare.cluster import books, records, views
-from gpushare.cluster.records import Bound, Late, NodeRecord, Pending
+from gpushare.cluster import books, node_records, records, views
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.records import Bound, Late, Pending
 from gpushare.dialect import Dialect
 from gpushare.errors import WireError
 from gpushare.model.gpu import GpuHealth
@@ -154,7 +155,7 @@ def node(cordon: object = None, **fields: Any) -> NodeRecord:
     document = make_node(make_inventory(15, 15, 15))
     if cordon is not None:
         document["metadata"]["annotations"][names.ANNOTATION_CORDON] = cordon
-    return records.node_record(document, **fields)
+    return node_records.read(document, **fields)
 
 
 def health(record: NodeRecord) -> list[GpuHealth]:
@@ -190,17 +191,17 @@ def test_a_node_that_has_not_changed_is_the_same_record() -> None:
 
 def test_gpus_called_unhealthy_later_change_the_record() -> None:
     first = node("1")
-    assert records.marked_unhealthy(first, frozenset()) is first
-    assert health(records.marked_unhealthy(first, frozenset({2}))) == [H, C, U]
-    bare = records.node_record({"metadata": {"name": "node-a"}})
-    assert records.marked_unhealthy(bare, frozenset({2})) == NodeRecord(
+    assert node_records.marked_unhealthy(first, frozenset()) is first
+    assert health(node_records.marked_unhealthy(first, frozenset({2}))) == [H, C, U]
+    bare = node_records.read({"metadata": {"name": "node-a"}})
+    assert node_records.marked_unhealthy(bare, frozenset({2})) == NodeRecord(
         name=bare.name, published=None, unhealthy=frozenset({2})
     )
 
 
 def test_entries_that_name_no_gpu_are_known() -> None:
-    assert records.unknown_gpus(node("1, 9,GPU-2,GPU-x")) == ["9", "GPU-x"]
-    assert records.unknown_gpus(records.node_record({"metadata": {"name": "node-a"}})) == []
+    assert node_records.unknown_gpus(node("1, 9,GPU-2,GPU-x")) == ["9", "GPU-x"]
+    assert node_records.unknown_gpus(node_records.read({"metadata": {"name": "node-a"}})) == []
 
 
 def test_annotations_of_a_node_that_are_no_texts_are_refused() -> None:

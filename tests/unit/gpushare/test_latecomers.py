@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare.cluster import latecomers, views
-from gpushare.cluster.records import NodeRecord
+from gpushare.cluster.node_records import NodeRecord
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
 from gpushare.units import GIB, MemoryUnit

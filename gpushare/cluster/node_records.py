@@ -1,0 +1,108 @@
+"""What is kept of a node: its GPUs, and which of them others than its plugin keep new pods away from. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpushare import names
+from gpushare.errors import WireError
+from gpushare.identity import NodeName
+from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.wire import inventory as inventory_wire
+from gpushare.wire import shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """A node of the cluster."""
+
+    name: NodeName
+    published: str | None
+    """The inventory as it was read, to see without decoding that a node has not changed."""
+    cordon: str = ""
+    """GPUs that an administrator keeps new pods away from, as it was read."""
+    unhealthy: frozenset[int] = frozenset()
+    """Numbers of GPUs that somebody beside the plugin calls unhealthy."""
+    inventory: NodeInventory | None = None
+    """With what `cordon` and `unhealthy` say of its GPUs."""
+    problem: str = ""
+    """Why an inventory that is there cannot be read."""
+
+
+def read(
+    node: Mapping[str, Any], known: NodeRecord | None = None, unhealthy: frozenset[int] = frozenset()
+) -> NodeRecord:
+    """What matters of a node.
+
+    Args:
+        node: the Node object.
+        known: what was known before; returned again if nothing that matters has changed.
+        unhealthy: numbers of GPUs that somebody beside the plugin calls unhealthy.
+
+    Raises:
+        WireError: it is no node.
+    """
+    name = name_of(node)
+    annotations = shape.mapping(shape.mapping(node, "metadata", "node"), "annotations", "metadata")
+    published, cordon = annotations.get(names.ANNOTATION_INVENTORY), annotations.get(names.ANNOTATION_CORDON) or ""
+    if not isinstance(cordon, str) or not isinstance(published, str | None):
+        raise WireError("metadata.annotations: expected texts")
+    if known is not None and (known.published, known.cordon, known.unhealthy) == (published, cordon, unhealthy):
+        return known
+    record = NodeRecord(name=name, published=published, cordon=cordon, unhealthy=unhealthy)
+    if published is None:
+        return record
+    try:
+        inventory = inventory_wire.decode(published, name)
+    except WireError as error:
+        return replace(record, problem=str(error))
+    return replace(record, inventory=_with_health(inventory, cordon, unhealthy))
+
+
+def marked_unhealthy(record: NodeRecord, unhealthy: frozenset[int]) -> NodeRecord:
+    """The same node after somebody beside the plugin has called other GPUs unhealthy."""
+    if record.unhealthy == unhealthy:
+        return record
+    annotations = {names.ANNOTATION_CORDON: record.cordon}
+    if record.published is not None:
+        annotations[names.ANNOTATION_INVENTORY] = record.published
+    return read({"metadata": {"name": record.name, "annotations": annotations}}, None, unhealthy)
+
+
+def unknown_gpus(record: NodeRecord) -> list[str]:
+    """Entries of the node's cordon that name none of its GPUs."""
+    if record.inventory is None:
+        return []
+    known = {str(gpu.index) for gpu in record.inventory.gpus} | {str(gpu.uuid) for gpu in record.inventory.gpus}
+    return [entry for entry in _entries(record.cordon) if entry not in known]
+
+
+def _with_health(inventory: NodeInventory, cordon: str, unhealthy: frozenset[int]) -> NodeInventory:
+    cordoned = set(_entries(cordon))
+    if not cordoned and not unhealthy:
+        return inventory
+
+    def health(gpu: Gpu) -> GpuHealth:
+        if gpu.health is GpuHealth.UNHEALTHY or gpu.index in unhealthy:
+            return GpuHealth.UNHEALTHY
+        return GpuHealth.CORDONED if {str(gpu.index), str(gpu.uuid)} & cordoned else GpuHealth.HEALTHY
+
+    return replace(inventory, gpus=tuple(replace(gpu, health=health(gpu)) for gpu in inventory.gpus))
+
+
+def _entries(text: str) -> list[str]:
+    return [entry for part in text.split(",") if (entry := part.strip())]
+
+
+def name_of(node: Mapping[str, Any]) -> NodeName:
+    """Which node it is.
+
+    Raises:
+        WireError: it is no node.
+    """
+    return NodeName(shape.needed(shape.mapping(node, "metadata", "node"), "name", "metadata"))
+
+
+def unknown(name: NodeName) -> str:
+    """Why a node that the controller has not seen is refused."""
+    return f"node {name} is unknown to the gpushare controller; it may have been added a moment ago"
