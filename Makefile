@@ -12,7 +12,7 @@ STAMP   := $(VENV)/.installed
 USABLE  := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 CODE    := gpushare webhook controller deviceplugin certs gpushare_cli
 PURE    := gpushare.names gpushare.identity gpushare.units gpushare.errors gpushare.dialect gpushare.model gpushare.wire gpushare.placement gpushare.cluster
-CHECKED := $(CODE) tests $(wildcard bench)
+CHECKED := $(CODE) localcluster testing tests $(wildcard bench)
 
 .NOTPARALLEL:
 .PHONY: help setup lint fmt unit e2e test check demo bench docs clean
@@ -70,7 +70,7 @@ test: unit e2e ## every test: those without a cluster first, then the real clust
 check: lint test ## lint and every test
 
 demo: setup ## a real cluster with simulated GPUs, until Ctrl-C (root on Linux); DEMO_ONCE=1 ends by itself
-	@exec $(BIN)/python -m tests.demo
+	@exec $(BIN)/python -m localcluster.demo
 
 bench: setup ## the measurements of docs/performance.md
 	@exec $(BIN)/python -m bench

@@ -21,8 +21,8 @@ from gpushare.kube import client
 from gpushare.kube.client import RestClient
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire import pods as pods_wire
-from tests.builders import make_container, make_node
-from tests.cluster.cluster import Cluster
+from localcluster.cluster import Cluster
+from testing.builders import make_container, make_node
 
 NODES = 100
 PODS = "/api/v1/namespaces/default/pods"

@@ -14,8 +14,8 @@ from gpushare.cluster import node_records, records
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodUid
 from gpushare.runtime.clock import SystemClock
-from tests.builders import make_node, make_pod
-from tests.fakes.kube import FakeKube
+from testing.builders import make_node, make_pod
+from testing.fakes.kube import FakeKube
 
 NODES = 100
 

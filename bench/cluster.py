@@ -13,7 +13,7 @@ from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.units import GIB
-from tests.builders import make_node
+from testing.builders import make_node
 
 GPUS, GPU_GIB, PODS = 8, 80, 4
 

@@ -31,8 +31,8 @@ from controller.server import serve
 from controller.settings import Settings
 from controller.state import ClusterState
 from gpushare.runtime.clock import SystemClock
-from tests.builders import make_container, make_pod, make_shape
-from tests.fakes.kube import FakeKube
+from testing.builders import make_container, make_pod, make_shape
+from testing.fakes.kube import FakeKube
 
 SAMPLED = 500  # what kube-scheduler asks for at most in large clusters
 

@@ -21,10 +21,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.integration.deviceplugin.fake_kubelet import FakeKubelet
+from testing.fakes.kubelet import FakeKubelet
 
 ROOT = Path(__file__).resolve().parent.parent
-PROFILE = ROOT / "tests/profiles/a100x8.yaml"
+PROFILE = ROOT / "testing/profiles/a100x8.yaml"
 # As in a pod, except that the address of the API server is given instead of mounted.
 CHILD = """
 import sys

@@ -12,7 +12,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.model.selector import ANY_GPU, Affinity, Choice, GpuSelector, LabelSelector, Operator, Requirement
 from gpushare.units import MemoryUnit
-from tests.builders import make_allocation, make_inventory, make_ref
+from testing.builders import make_allocation, make_inventory, make_ref
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 units = st.sampled_from([1, 64, 256, 1024, 2048]).map(MemoryUnit)

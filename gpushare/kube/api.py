@@ -1,6 +1,6 @@
 """The few verbs of the Kubernetes API that this project uses, as a protocol over plain dictionaries.
 
-`gpushare.kube.client` speaks it to a server, `tests.fakes.kube` in memory.
+`gpushare.kube.client` speaks it to a server, `testing.fakes.kube` in memory.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

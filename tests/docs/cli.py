@@ -12,8 +12,8 @@ from gpushare_cli.commands import Streams
 from gpushare_cli.explain import command as explain
 from gpushare_cli.simulate import command as simulate
 from gpushare_cli.simulate.command import Wish
-from tests.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
-from tests.fakes.kube import FakeKube
+from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
+from testing.fakes.kube import FakeKube
 from tests.unit.gpushare_cli.podding import bound, mutated
 
 HEAD = """# Commands

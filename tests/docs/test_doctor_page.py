@@ -1,8 +1,8 @@
 """The rights that the doctor's page names are those that it uses."""
 
 from gpushare import names
+from testing.fakes.paths import Target
 from tests.docs import doctor
-from tests.fakes.paths import Target
 from tests.unit.gpushare_cli import doctor_cluster as world
 
 PLACES = {names.NAMESPACE: "the installation's namespace"}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.kube import client
-from tests.cluster import installation
-from tests.cluster.cluster import Cluster
+from localcluster import installation
+from localcluster.cluster import Cluster
 from tests.e2e.system import System
 
 GPUS_PER_NODE = 4

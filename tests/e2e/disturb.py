@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gpushare import names
 from gpushare.kube import api as kube
-from tests.cluster.node import Node
-from tests.cluster.process import ClusterError
+from localcluster.node import Node
+from localcluster.process import ClusterError
 from tests.e2e.system import Json, System
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpushare import names
-from tests.cluster import installation
-from tests.cluster.cluster import BUSYBOX_IMAGE
+from localcluster import installation
+from localcluster.cluster import BUSYBOX_IMAGE
 from tests.e2e.conftest import CONFIG, GPUS_PER_NODE, PROFILE
 from tests.e2e.system import Json, Share, System
 

@@ -9,7 +9,7 @@ import yaml
 
 from gpushare import names
 from gpushare.wire import inventory as inventory_wire
-from tests.cluster import installation
+from localcluster import installation
 from tests.e2e.system import System
 
 

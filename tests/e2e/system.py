@@ -16,7 +16,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.wire import holdings
 from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pod_wire
-from tests.cluster.cluster import BUSYBOX_IMAGE, Cluster
+from localcluster.cluster import BUSYBOX_IMAGE, Cluster
 
 Json = dict[str, Any]
 T = TypeVar("T")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpushare import names
-from tests.cluster.process import ClusterError
+from localcluster.process import ClusterError
 from tests.e2e import checks
 from tests.e2e.system import Json, Share, System
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import names
-from tests.cluster import installation
+from localcluster import installation
 from tests.e2e import checks, former
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
 from tests.e2e.former import GPU, Former

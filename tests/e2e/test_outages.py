@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from gpushare import names
-from tests.cluster.process import ClusterError
+from localcluster.process import ClusterError
 from tests.e2e import checks, disturb
 from tests.e2e.system import Share, System, is_ready
 

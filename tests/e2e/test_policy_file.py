@@ -15,8 +15,8 @@ import pytest
 from gpushare import names
 from gpushare_cli import schedconfig
 from gpushare_cli.schedconfig import ServerVersion, Wish
-from tests.cluster import installation, process
-from tests.cluster.controlplane import MASTERS
+from localcluster import installation, process
+from localcluster.controlplane import MASTERS
 from tests.e2e import checks
 from tests.e2e.conftest import GPU_GIB
 from tests.e2e.system import Share, System, is_ready

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from gpushare import names
-from tests.cluster import installation
-from tests.cluster.process import ClusterError
+from localcluster import installation
+from localcluster.process import ClusterError
 from tests.e2e import checks
 from tests.e2e.system import Json, Share, System
 

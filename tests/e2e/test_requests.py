@@ -10,7 +10,7 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
 from gpushare.wire import spelling
-from tests.cluster.cluster import BUSYBOX_IMAGE
+from localcluster.cluster import BUSYBOX_IMAGE
 from tests.docs.requests import DIALECT, EXAMPLES, Example
 from tests.e2e import checks, gpus
 from tests.e2e.conftest import PROFILE

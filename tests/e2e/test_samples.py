@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import names
-from tests.cluster import installation
+from localcluster import installation
 from tests.e2e import checks
 from tests.e2e.system import Json, System, is_ready
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from gpushare import names
-from tests.cluster import installation
+from localcluster import installation
 from tests.e2e import checks
 from tests.e2e.conftest import GPU_GIB
 from tests.e2e.system import Json, System, allocated, is_ready, shown_by_inspect

@@ -16,7 +16,7 @@ from gpushare import names
 from gpushare.dialect import Dialect
 from gpushare.kube.lease import Elector
 from gpushare.runtime.clock import SystemClock
-from tests.fakes.kube import Call, FakeKube
+from testing.fakes.kube import Call, FakeKube
 from tests.manifests import tree
 from webhook.runtimeclass import Mode, RuntimeClass
 

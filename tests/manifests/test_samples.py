@@ -8,7 +8,7 @@ from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
 from gpushare.wire import requests
-from tests.builders import make_inventory
+from testing.builders import make_inventory
 from tests.manifests import tree
 from tests.manifests.tree import MANIFESTS, Json
 

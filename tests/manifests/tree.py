@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from tests.cluster import provision
+from localcluster import provision
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.cluster import cgroups
+from localcluster import cgroups
 from tests.manifests import tree
 
 _SUFFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}

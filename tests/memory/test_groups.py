@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.cluster import cgroups
+from localcluster import cgroups
 from tests.memory import groups
 
 MIB = 2**20

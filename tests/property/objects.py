@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gpushare import names
-from tests.builders import Json, make_container, make_node, make_pod
+from testing.builders import Json, make_container, make_node, make_pod
 from tests.strategies import ledgers
 from tests.unit.gpushare_cli.podding import env_of
 

@@ -15,7 +15,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.model.verdict import Refused
 from gpushare.runtime.clock import SystemClock
-from tests.builders import make_ref
+from testing.builders import make_ref
 from tests.property.brute_force import brute_force
 from tests.strategies import ledgers, shapes
 

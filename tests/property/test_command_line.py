@@ -25,7 +25,7 @@ from gpushare_cli.explain.model import State
 from gpushare_cli.gather import Cluster
 from gpushare_cli.simulate import cluster, objects, plan
 from gpushare_cli.simulate.plan import Outcome, Plan
-from tests.builders import Json
+from testing.builders import Json
 from tests.property.brute_force import brute_force
 from tests.property.objects import nodes, workloads
 from tests.unit.gpushare_cli.simulating import manifest

@@ -12,7 +12,7 @@ from gpushare.placement.place import place
 from gpushare.units import GIB
 from gpushare.wire import allocation as allocation_wire
 from gpushare.wire import holdings, pods
-from tests.builders import Json, make_inventory, make_pod, make_ref
+from testing.builders import Json, make_inventory, make_pod, make_ref
 from tests.strategies import shapes
 
 

@@ -19,7 +19,7 @@ from gpushare_cli.explain import render as explain_render
 from gpushare_cli.explain.decide import Rules
 from gpushare_cli.gather import Cluster
 from gpushare_cli.simulate import cluster, madeup, objects, plan, render
-from tests.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
+from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from tests.property.test_odd_objects import amounts, anything, texts
 from tests.unit.gpushare_cli.explaining import config_map, copy
 from tests.unit.gpushare_cli.podding import bound, mutated

@@ -15,7 +15,7 @@ from gpushare.errors import InvalidRequestError, WireError
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
 from gpushare.wire import holdings, inventory, legacy, pods, requests
-from tests.builders import Json, make_inventory, make_node, make_pod, make_ref
+from testing.builders import Json, make_inventory, make_node, make_pod, make_ref
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
 anything = st.recursive(

@@ -9,7 +9,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement.place import place
-from tests.builders import make_allocation, make_ref
+from testing.builders import make_allocation, make_ref
 from tests.property.brute_force import brute_force, fits, grant, may_use
 from tests.strategies import ledgers, shapes
 

@@ -18,7 +18,7 @@ from gpushare.model.request import PodRequest, RequestShape
 from gpushare.model.selector import LabelSelector
 from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
-from tests.builders import make_allocation, make_inventory, make_ref
+from testing.builders import make_allocation, make_inventory, make_ref
 from tests.strategies import shapes
 
 PRIORITY = 5

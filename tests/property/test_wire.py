@@ -10,7 +10,7 @@ from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import NodeInventory
 from gpushare.wire import allocation, inventory, json
-from tests.builders import make_ref
+from testing.builders import make_ref
 from tests.strategies import allocations, inventories
 
 json_values = st.recursive(

@@ -13,7 +13,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params, PatchKind, Reply
 from gpushare.kube.lease import Elector
 from gpushare.runtime.clock import SystemClock
-from tests.fakes.kube import FakeKube
+from testing.fakes.kube import FakeKube
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lead"
 

@@ -15,8 +15,8 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
-from tests.builders import make_container, make_inventory, make_node, make_pod
-from tests.fakes.kube import Call, Delayed, FakeKube, LandsLater
+from testing.builders import make_container, make_inventory, make_node, make_pod
+from testing.fakes.kube import Call, Delayed, FakeKube, LandsLater
 from tests.integration.controller.replicas import LEASE, Replica, stopping
 from tests.unit.controller.strange import changed
 from tests.unit.controller.world import NODES, PODS, bind_args, path_of

@@ -17,9 +17,9 @@ import pytest
 
 from gpushare import names
 from gpushare.kube.api import JsonObject
-from tests.builders import make_inventory, make_node, make_pod
-from tests.fakes.kube import FakeKube
-from tests.fakes.kube_http import kubeconfig, serving
+from testing.builders import make_inventory, make_node, make_pod
+from testing.fakes.kube import FakeKube
+from testing.fakes.kube_http import kubeconfig, serving
 from tests.unit.controller.world import NODES, path_of
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.deviceplugin.fake_kubelet import FakeKubelet, FakePodResources
+from testing.fakes.kubelet import FakeKubelet, FakePodResources
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from gpushare.dialect import Dialect
 from gpushare.kube.watch import Reflector
 from gpushare.model.gpu import NodeInventory
 from gpushare.runtime.clock import Clock, SystemClock
-from tests.builders import Json, make_inventory
-from tests.fakes.kube import FakeKube
-from tests.integration.deviceplugin.fake_kubelet import FakeKubelet, FakePodResources, Plugin, wait_until
+from testing.builders import Json, make_inventory
+from testing.fakes.kube import FakeKube
+from testing.fakes.kubelet import FakeKubelet, FakePodResources, Plugin, wait_until
 from tests.integration.deviceplugin.running import board_with, running_all
 from tests.unit.deviceplugin.build import NODE
 

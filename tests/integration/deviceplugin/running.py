@@ -12,7 +12,7 @@ from deviceplugin.kubelet import KubeletLink
 from deviceplugin.resources import Resource
 from gpushare.model.gpu import NodeInventory
 from gpushare.runtime.clock import SystemClock
-from tests.builders import make_inventory
+from testing.builders import make_inventory
 
 EVERYTHING = resources.offered(percent=True, whole_gpus=True)
 

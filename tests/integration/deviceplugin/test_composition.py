@@ -16,12 +16,12 @@ from gpushare.identity import NodeName
 from gpushare.kube import client
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
-from tests.builders import make_grant, make_node
-from tests.fakes.kube import FakeKube
-from tests.integration.deviceplugin.fake_kubelet import FakeKubelet, FakePodResources, wait_until
+from testing.builders import make_grant, make_node
+from testing.fakes.kube import FakeKube
+from testing.fakes.kubelet import FakeKubelet, FakePodResources, wait_until
 from tests.unit.deviceplugin.build import bound_pod
 
-PROFILES = Path(__file__).parents[2] / "profiles"
+PROFILES = Path(__file__).parents[3] / "testing" / "profiles"
 
 
 def meanwhile(api: FakeKube, act: Callable[[], None]) -> list[BaseException]:

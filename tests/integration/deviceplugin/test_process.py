@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.deviceplugin.fake_kubelet import FakeKubelet, wait_until
+from testing.fakes.kubelet import FakeKubelet, wait_until
 
 ROOT = Path(__file__).parents[3]
 

@@ -12,8 +12,8 @@ from deviceplugin import resources, server
 from deviceplugin.board import Board
 from deviceplugin.kubelet import KubeletLink
 from gpushare.runtime.clock import SystemClock
-from tests.builders import make_inventory
-from tests.integration.deviceplugin.fake_kubelet import FakeKubelet, wait_until
+from testing.builders import make_inventory
+from testing.fakes.kubelet import FakeKubelet, wait_until
 from tests.integration.deviceplugin.running import OpenGate, board_with, running, show
 
 

@@ -16,8 +16,8 @@ from deviceplugin.simulated import SimulatedSource
 from deviceplugin.state import StateFile
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
-from tests.builders import make_inventory
-from tests.integration.deviceplugin.fake_kubelet import FakeKubelet, Plugin, wait_until
+from testing.builders import make_inventory
+from testing.fakes.kubelet import FakeKubelet, Plugin, wait_until
 from tests.integration.deviceplugin.running import EVERYTHING, board_with, running_all, show
 from tests.unit.deviceplugin.build import NODE
 

@@ -13,9 +13,9 @@ from deviceplugin.pods import PodCache
 from gpushare.kube import api as kube
 from gpushare.model.request import ContainerKind
 from gpushare.runtime.clock import SystemClock
-from tests.builders import make_container, make_grant, make_inventory
-from tests.fakes.kube import FakeKube
-from tests.integration.deviceplugin.fake_kubelet import FakeKubelet, FakePodResources, wait_until
+from testing.builders import make_container, make_grant, make_inventory
+from testing.fakes.kube import FakeKube
+from testing.fakes.kubelet import FakeKubelet, FakePodResources, wait_until
 from tests.integration.deviceplugin.node import Node, gate_of, serving
 from tests.integration.deviceplugin.running import running
 from tests.unit.deviceplugin.build import bound_pod

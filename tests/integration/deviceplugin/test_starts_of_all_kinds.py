@@ -7,8 +7,8 @@ import pytest
 
 from deviceplugin import late
 from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Resource
-from tests.builders import Json, make_container, make_grant, make_pod
-from tests.integration.deviceplugin.fake_kubelet import FakeKubelet, FakePodResources, wait_until
+from testing.builders import Json, make_container, make_grant, make_pod
+from testing.fakes.kubelet import FakeKubelet, FakePodResources, wait_until
 from tests.integration.deviceplugin.node import Node, serving
 from tests.unit.deviceplugin.build import NODE, bound_pod, ids_of, percent_container
 

@@ -15,7 +15,7 @@ import pytest
 
 from certs import contents, inject
 from gpushare import names
-from tests.fakes.kube import FakeKube
+from testing.fakes.kube import FakeKube
 from tests.integration.webhook import front
 from tests.integration.webhook.conftest import ROOT, command, free_port
 from tests.integration.webhook.test_server import JSON, REVIEW

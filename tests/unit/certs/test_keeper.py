@@ -11,7 +11,7 @@ from certs.policy import Facts
 from certs.rotation import Phase
 from certs.store import FileStore
 from gpushare.kube import api as kube
-from tests.fakes.kube import Fault
+from testing.fakes.kube import Fault
 from tests.unit.certs.world import MUTATING, SECRET, SECRETS, VALIDATING, World, verifies
 
 GARBAGE = base64.b64encode(b"garbage").decode()

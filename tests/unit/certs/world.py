@@ -15,7 +15,7 @@ from certs.keeper import CertificateKeeper
 from certs.settings import CertSettings
 from gpushare import names
 from gpushare.kube.api import JsonObject
-from tests.fakes.kube import FakeKube
+from testing.fakes.kube import FakeKube
 
 START = datetime.now(UTC).replace(microsecond=0)  # handshakes are verified at the machine's time
 SECRETS = f"/api/v1/namespaces/{names.NAMESPACE}/secrets"

@@ -17,8 +17,8 @@ from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
 from gpushare.wire import unhealthy
 from gpushare_cli import render, report
-from tests.builders import make_gpu, make_node
-from tests.fakes.kube import FakeKube
+from testing.builders import make_gpu, make_node
+from testing.fakes.kube import FakeKube
 from tests.integration.deviceplugin.running import board_with
 from tests.unit.compat.cluster import SEEDS, cluster, create, environment, make_pod, run
 from tests.unit.controller.world import World

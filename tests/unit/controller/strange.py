@@ -5,8 +5,8 @@ from typing import Any
 
 from gpushare import names
 from gpushare.kube.api import JsonObject
-from tests.builders import Json, make_container
-from tests.fakes.kube import Call
+from testing.builders import Json, make_container
+from testing.fakes.kube import Call
 from tests.unit.controller.world import World, path_of
 
 EVENTS = "/api/v1/namespaces/team/events"

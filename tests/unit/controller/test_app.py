@@ -10,8 +10,8 @@ from werkzeug.exceptions import ClientDisconnected
 from gpushare.cluster.records import Bound
 from gpushare.dialect import Dialect
 from gpushare.kube.api import JsonObject
-from tests.builders import make_allocation, make_container, make_grant, make_pod
-from tests.fakes.kube import LandsLater
+from testing.builders import make_allocation, make_container, make_grant, make_pod
+from testing.fakes.kube import LandsLater
 from tests.unit.controller.world import World, uid_of
 
 NODES = ["node-a", "node-b"]

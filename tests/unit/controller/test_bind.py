@@ -9,7 +9,7 @@ from controller.extender.bind import Outcome
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
-from tests.builders import make_container, make_pod
+from testing.builders import make_container, make_pod
 from tests.unit.controller.world import PODS, World, bind_args, path_of, uid_of
 
 BINDING = "/binding"

@@ -9,8 +9,8 @@ from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.wire import allocation as allocation_wire
-from tests.builders import make_allocation, make_grant
-from tests.fakes.kube import Call, Fault, LandsLater
+from testing.builders import make_allocation, make_grant
+from testing.fakes.kube import Call, Fault, LandsLater
 from tests.unit.controller.world import World, path_of, uid_of
 
 

@@ -8,7 +8,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy, RequestShape
 from gpushare.model.verdict import Refused, Verdict
 from gpushare.placement.place import place
-from tests.builders import make_shape
+from testing.builders import make_shape
 from tests.unit.controller.world import NODES, World
 
 

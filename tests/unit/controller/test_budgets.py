@@ -10,7 +10,7 @@ from controller.budgets import Budget
 from gpushare.cluster.records import Bound
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
-from tests.builders import make_ref
+from testing.builders import make_ref
 
 
 def pdb(selector: object = None, **status: object) -> dict[str, Any]:

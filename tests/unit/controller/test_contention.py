@@ -11,7 +11,7 @@ from gpushare.model.request import PodRequest, Policy, RequestShape
 from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
 from gpushare.wire import pods as pods_wire
-from tests.builders import make_ref, make_shape
+from testing.builders import make_ref, make_shape
 from tests.unit.controller.world import World
 
 A = NodeName("node-a")

@@ -13,8 +13,8 @@ from controller.watches import Freshness
 from gpushare.cluster.records import Bound
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
-from tests.builders import make_ref
-from tests.fakes.kube import Call, FakeKube, Fault
+from testing.builders import make_ref
+from testing.fakes.kube import Call, FakeKube, Fault
 from tests.unit.controller.world import ManualClock
 
 COLLECTION = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"

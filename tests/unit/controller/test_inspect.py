@@ -3,7 +3,7 @@ from gpushare.identity import ContainerName, GpuUuid, NodeName, by_index
 from gpushare.model.allocation import Grant
 from gpushare.model.ledger import NodeLedger
 from gpushare.units import MemoryUnit
-from tests.builders import make_allocation, make_grant, make_inventory
+from testing.builders import make_allocation, make_grant, make_inventory
 
 LEDGERS = {
     NodeName("node-b"): NodeLedger.of(make_inventory(15, node="node-b")),

@@ -10,7 +10,7 @@ from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
-from tests.fakes.kube import Call, Fault, LandsLater
+from testing.fakes.kube import Call, Fault, LandsLater
 from tests.unit.controller.strange import add_stray, run_containers
 from tests.unit.controller.world import PODS, World, path_of
 

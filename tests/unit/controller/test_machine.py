@@ -13,7 +13,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
-from tests.fakes.kube import Call, Fault, LandsLater
+from testing.fakes.kube import Call, Fault, LandsLater
 from tests.unit.controller.strange import REPLICA_SET, add_stray
 from tests.unit.controller.world import NODES, PODS, World, path_of
 

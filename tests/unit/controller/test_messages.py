@@ -5,7 +5,7 @@ from controller.extender import messages
 from controller.extender.messages import FilterResult
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
-from tests.builders import make_pod
+from testing.builders import make_pod
 
 POD = b'{"metadata":{"name":"p","uid":"u"},"spec":{"containers":[{"name":"c"}]}}'
 

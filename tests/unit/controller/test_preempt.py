@@ -13,7 +13,7 @@ from controller.budgets import Budget
 from controller.extender import preempt
 from gpushare.kube.api import JsonObject
 from gpushare.model.selector import LabelSelector
-from tests.builders import make_container, make_pod
+from testing.builders import make_container, make_pod
 from tests.unit.controller.world import World, uid_of
 
 

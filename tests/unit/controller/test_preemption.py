@@ -20,7 +20,7 @@ from gpushare.model.selector import Affinity, LabelSelector
 from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
 from gpushare.wire import labels as labels_wire
-from tests.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ref, make_shape
+from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ref, make_shape
 
 EVERYBODY = LabelSelector((), "")
 

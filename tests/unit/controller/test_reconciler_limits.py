@@ -10,7 +10,7 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Refused
-from tests.builders import make_shape
+from testing.builders import make_shape
 from tests.unit.controller.world import World
 
 EVENTS = "/api/v1/namespaces/team/events"

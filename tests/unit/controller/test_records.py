@@ -11,7 +11,7 @@ from gpushare.model.allocation import footprint
 from gpushare.model.request import ContainerKind
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import allocation as allocation_wire
-from tests.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod, make_ref
+from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod, make_ref
 
 DIALECT = Dialect()
 ALLOCATION = make_allocation("pod", make_grant(0))

@@ -7,7 +7,7 @@ from controller.reconcile.unschedulable import Explain, Note, Nudge
 from gpushare.cluster.records import Pending
 from gpushare.identity import NodeName
 from gpushare.model.verdict import RefusalReason, Refused
-from tests.builders import make_ledger, make_ref, make_shape
+from testing.builders import make_ledger, make_ref, make_shape
 
 POD = Pending(ref=make_ref(), shape=make_shape(10), unschedulable=True)
 

@@ -31,8 +31,8 @@ from gpushare.model.allocation import Allocation
 from gpushare.model.ledger import NodeLedger
 from gpushare.units import GIB
 from gpushare.wire import holdings, unhealthy
-from tests.builders import Json, make_container, make_inventory, make_node
-from tests.fakes.kube import FakeKube
+from testing.builders import Json, make_container, make_inventory, make_node
+from testing.fakes.kube import FakeKube
 
 PODS = "/api/v1/pods"
 NODES = "/api/v1/nodes"

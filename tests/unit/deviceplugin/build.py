@@ -14,7 +14,7 @@ from gpushare import names, units
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.wire import allocation as wire
-from tests.builders import Json, make_container, make_grant, make_pod, make_ref
+from testing.builders import Json, make_container, make_grant, make_pod, make_ref
 
 NODE = NodeName("node-a")
 

@@ -13,7 +13,7 @@ from gpushare.errors import SettingsError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.units import GIB, MemoryUnit
-from tests.builders import make_gpu, make_inventory
+from testing.builders import make_gpu, make_inventory
 
 EVERYTHING = resources.offered(percent=True, whole_gpus=True)
 HEALTH = st.sampled_from(GpuHealth)

@@ -3,7 +3,7 @@
 import threading
 
 from deviceplugin.board import Board
-from tests.builders import make_inventory
+from testing.builders import make_inventory
 from tests.integration.deviceplugin.running import board_with, show
 
 

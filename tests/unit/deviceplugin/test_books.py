@@ -10,7 +10,7 @@ from deviceplugin.decision import Accept, Decision, Reason, Refuse, Start
 from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName
 from gpushare.model.request import ContainerKind
-from tests.builders import Json, make_container, make_grant, make_inventory, make_pod
+from testing.builders import Json, make_container, make_grant, make_inventory, make_pod
 from tests.unit.deviceplugin.build import NODE, bound_pod, ids_of
 
 

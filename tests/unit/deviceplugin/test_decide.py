@@ -13,7 +13,7 @@ from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import ContainerKind
 from gpushare.units import MemoryUnit
-from tests.builders import Json, make_container, make_grant, make_inventory
+from testing.builders import Json, make_container, make_grant, make_inventory
 from tests.unit.deviceplugin.build import NODE, bound_pod, env_of, ids_of
 
 

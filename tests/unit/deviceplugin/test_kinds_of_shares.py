@@ -12,7 +12,7 @@ from gpushare.identity import ContainerName
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
 from gpushare.units import MemoryUnit
-from tests.builders import Json, make_grant, make_inventory
+from testing.builders import Json, make_grant, make_inventory
 from tests.unit.deviceplugin.build import NODE, bound_pod, ids_of, percent_container
 
 PART = replace(make_grant(0), compute_percent=20)

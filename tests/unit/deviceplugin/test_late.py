@@ -18,8 +18,8 @@ from deviceplugin.refusals import Refusals
 from deviceplugin.resources import Resource
 from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName, PodUid
-from tests.builders import Json, make_grant, make_inventory
-from tests.fakes.kube import FakeKube
+from testing.builders import Json, make_grant, make_inventory
+from testing.fakes.kube import FakeKube
 from tests.integration.deviceplugin.running import board_with
 from tests.unit.deviceplugin.build import NODE, ManualClock, bound_pod, ids_of
 

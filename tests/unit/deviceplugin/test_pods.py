@@ -9,7 +9,7 @@ from gpushare.identity import NodeName, PodUid
 from gpushare.units import GIB
 from gpushare.wire import holdings
 from gpushare.wire import pods as wire
-from tests.builders import make_container, make_grant, make_pod
+from testing.builders import make_container, make_grant, make_pod
 from tests.unit.deviceplugin.build import ManualClock, bound_pod
 
 EVERYTHING = Dialect(whole_gpus=True)

@@ -21,8 +21,8 @@ from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName
 from gpushare.kube import api as kube
 from gpushare.runtime.clock import SystemClock
-from tests.builders import Json, make_grant, make_inventory
-from tests.fakes.kube import FakeKube
+from testing.builders import Json, make_grant, make_inventory
+from testing.fakes.kube import FakeKube
 from tests.integration.deviceplugin.running import board_with
 from tests.unit.deviceplugin.build import NODE, bound_pod, fields_of
 

@@ -11,9 +11,9 @@ from deviceplugin.publish import Publisher
 from gpushare.kube import api as kube
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
-from tests.builders import Json, make_inventory, make_node
-from tests.fakes.kube import FakeKube
-from tests.integration.deviceplugin.fake_kubelet import wait_until
+from testing.builders import Json, make_inventory, make_node
+from testing.fakes.kube import FakeKube
+from testing.fakes.kubelet import wait_until
 from tests.integration.deviceplugin.running import board_with, show
 from tests.unit.deviceplugin.build import NODE, fields_of
 

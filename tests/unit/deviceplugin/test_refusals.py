@@ -6,8 +6,8 @@ from deviceplugin.decision import Reason, Refuse
 from deviceplugin.refusals import Refusals
 from gpushare.identity import ContainerName
 from gpushare.kube import api as kube
-from tests.builders import Json, make_ref
-from tests.fakes.kube import FakeKube
+from testing.builders import Json, make_ref
+from testing.fakes.kube import FakeKube
 from tests.unit.deviceplugin.build import ManualClock, fields_of
 
 MAIN = (ContainerName("main"),)

@@ -8,7 +8,7 @@ from deviceplugin import resources
 from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Resource
 from gpushare.model.allocation import Grant
 from gpushare.units import GIB
-from tests.builders import make_gpu, make_grant
+from testing.builders import make_gpu, make_grant
 
 SHARE = make_grant(0, 1, gib=3)
 PART = replace(make_grant(0), compute_percent=20)

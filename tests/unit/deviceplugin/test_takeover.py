@@ -12,7 +12,7 @@ from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.units import GIB
-from tests.builders import Json, make_container, make_gpu, make_grant, make_inventory, make_pod
+from testing.builders import Json, make_container, make_gpu, make_grant, make_inventory, make_pod
 from tests.unit.deviceplugin.build import NODE, bound_pod, env_of, ids_of
 
 UUID = "GPU-3b1f7a9e-3c1f-4c1d-8f57-0d8f4f0e1a2b"

@@ -7,7 +7,7 @@ import pytest
 
 from gpushare.kube import api as kube
 from gpushare.kube.api import PatchKind
-from tests.fakes.kube import Call, Delayed, FakeKube, LandsLater
+from testing.fakes.kube import Call, Delayed, FakeKube, LandsLater
 
 PODS = "/api/v1/namespaces/team/pods"
 ALL_PODS = "/api/v1/pods"

@@ -8,7 +8,7 @@ import pytest
 from gpushare.cluster import groups
 from gpushare.model.selector import Affinity
 from gpushare.wire import labels
-from tests.builders import make_shape
+from testing.builders import make_shape
 
 WEB = labels.parse("app=web")
 SHAPE = make_shape(3)

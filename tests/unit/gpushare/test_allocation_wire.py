@@ -8,7 +8,7 @@ from gpushare.identity import by_index
 from gpushare.model.request import ContainerKind
 from gpushare.units import GIB
 from gpushare.wire import allocation, holdings
-from tests.builders import make_allocation, make_container, make_grant, make_inventory, make_pod, make_ref
+from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_pod, make_ref
 
 WHAT = "annotation gpushare.dev/allocation"
 

@@ -12,7 +12,7 @@ from gpushare.dialect import Dialect
 from gpushare.errors import WireError
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.verdict import RefusalReason, Refused
-from tests.builders import Json, make_container, make_inventory, make_node, make_pod
+from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 
 DIALECT = Dialect()
 

@@ -6,8 +6,8 @@ import pytest
 from gpushare.kube import events
 from gpushare.kube.api import node_path, pod_path
 from gpushare.kube.events import EventType
-from tests.builders import make_ref
-from tests.fakes.kube import FakeKube
+from testing.builders import make_ref
+from testing.fakes.kube import FakeKube
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 

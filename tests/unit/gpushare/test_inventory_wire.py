@@ -7,7 +7,7 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import GpuHealth
 from gpushare.wire import inventory
-from tests.builders import make_inventory, make_node
+from testing.builders import make_inventory, make_node
 
 NODE = NodeName("node-a")
 WHAT = "annotation gpushare.dev/inventory of node node-a"

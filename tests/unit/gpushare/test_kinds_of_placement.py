@@ -13,7 +13,7 @@ from gpushare.model.selector import Affinity, Choice, GpuSelector
 from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement.place import place
 from gpushare.wire import labels
-from tests.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_shape
+from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_shape
 
 WEB = labels.parse("app=web")
 

@@ -7,7 +7,7 @@ from gpushare.cluster.node_records import NodeRecord
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
 from gpushare.units import GIB, MemoryUnit
-from tests.builders import Json, make_container, make_inventory, make_pod
+from testing.builders import Json, make_container, make_inventory, make_pod
 
 
 @pytest.mark.parametrize(

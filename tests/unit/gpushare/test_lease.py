@@ -7,7 +7,7 @@ import pytest
 
 from gpushare.kube import api as kube
 from gpushare.kube.lease import Elector
-from tests.fakes.kube import FakeKube
+from testing.fakes.kube import FakeKube
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lead"
 

@@ -6,7 +6,7 @@ from gpushare.errors import WireError
 from gpushare.model.allocation import Hold
 from gpushare.model.ledger import mib_on
 from gpushare.wire import json, pods, shape
-from tests.builders import Json, make_gpu
+from testing.builders import Json, make_gpu
 
 
 @pytest.mark.parametrize(

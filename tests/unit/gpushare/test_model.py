@@ -8,7 +8,7 @@ from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest
 from gpushare.units import GIB
-from tests.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_ref
+from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_ref
 
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 

@@ -4,7 +4,7 @@ from gpushare import names
 from gpushare.cluster import records
 from gpushare.cluster.records import Bound, Pending
 from gpushare.dialect import Dialect
-from tests.builders import make_pod
+from testing.builders import make_pod
 
 
 def test_the_mark_is_kept_of_waiting_and_of_bound_pods() -> None:

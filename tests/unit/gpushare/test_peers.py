@@ -12,7 +12,7 @@ from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
 from gpushare.units import GIB
 from gpushare.wire import allocation, holdings, legacy, requests
-from tests.builders import Json, make_container, make_inventory, make_ledger, make_pod, make_ref
+from testing.builders import Json, make_container, make_inventory, make_ledger, make_pod, make_ref
 
 DIALECT = Dialect(whole_gpus=True)
 

@@ -11,7 +11,7 @@ from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement import search
 from gpushare.placement.place import place
 from gpushare.placement.score import POLICIES
-from tests.builders import make_gpu, make_inventory, make_ledger, make_shape
+from testing.builders import make_gpu, make_inventory, make_ledger, make_shape
 
 
 def gpus(verdict: object) -> list[str]:

@@ -7,7 +7,7 @@ from gpushare.errors import InvalidRequestError
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import pods, requests
-from tests.builders import make_container, make_pod
+from testing.builders import make_container, make_pod
 
 LIMIT = "spec.containers[0].resources.limits[aliyun.com/gpu-mem]"
 REQUEST = "spec.containers[0].resources.requests[aliyun.com/gpu-mem]"

@@ -19,7 +19,7 @@ from gpushare.wire import profile
 from gpushare.wire.profile import Fault, FaultKind, GpuSpec, Profile
 
 NODE = NodeName("node-a")
-SHIPPED = sorted((Path(__file__).parents[2] / "profiles").glob("*.yaml"))
+SHIPPED = sorted((Path(__file__).parents[3] / "testing" / "profiles").glob("*.yaml"))
 T4 = {"model": "Tesla T4", "memoryMiB": 15360}
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from gpushare.cluster.reasons import largest_free, together
 from gpushare.model.verdict import RefusalReason, Refused
-from tests.builders import make_ledger
+from testing.builders import make_ledger
 
 
 @pytest.mark.parametrize(

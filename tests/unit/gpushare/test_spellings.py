@@ -10,7 +10,7 @@ from gpushare.errors import InvalidRequestError
 from gpushare.model.request import ContainerRequest, PodRequest
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import pods, requests, spelling
-from tests.builders import Json, make_container, make_pod
+from testing.builders import Json, make_container, make_pod
 
 WHOLE = Dialect(whole_gpus=True)
 LIMITS = "spec.containers[0].resources.limits"

@@ -6,7 +6,7 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.wire import unhealthy
 from gpushare.wire.unhealthy import Marked
-from tests.builders import Json
+from testing.builders import Json
 
 A, B = NodeName("node-a"), NodeName("node-b")
 

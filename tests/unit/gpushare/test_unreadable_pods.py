@@ -9,7 +9,7 @@ from gpushare.dialect import Dialect
 from gpushare.errors import WireError
 from gpushare.units import GIB
 from gpushare.wire import holdings
-from tests.builders import Json, make_container, make_pod
+from testing.builders import Json, make_container, make_pod
 
 DIALECT = Dialect()
 

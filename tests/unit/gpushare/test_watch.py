@@ -8,8 +8,8 @@ import pytest
 
 from gpushare.kube import api as kube
 from gpushare.kube.watch import Reflector
-from tests.builders import Json, make_pod
-from tests.fakes.kube import FakeKube
+from testing.builders import Json, make_pod
+from testing.fakes.kube import FakeKube
 
 PODS = "/api/v1/pods"
 

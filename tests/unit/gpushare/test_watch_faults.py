@@ -10,7 +10,7 @@ import pytest
 
 from gpushare.kube import api as kube
 from gpushare.kube.watch import Reflector
-from tests.builders import Json
+from testing.builders import Json
 
 PATH = "/api/v1/pods"
 LIST: Json = {"metadata": {"resourceVersion": "7"}, "items": []}

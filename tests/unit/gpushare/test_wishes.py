@@ -9,7 +9,7 @@ from gpushare.model.request import RequestShape
 from gpushare.model.selector import ANY_GPU, Operator, is_model
 from gpushare.units import GIB, MemoryUnit, parse_memory
 from gpushare.wire import labels, requests
-from tests.builders import make_gpu, make_pod
+from testing.builders import make_gpu, make_pod
 
 MODEL = "metadata.annotations[gpushare.dev/gpu-model]"
 UUID = "metadata.annotations[gpushare.dev/gpu-uuid]"

@@ -16,8 +16,8 @@ from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB, MemoryUnit
 from gpushare_cli.doctor import checks, gather
 from gpushare_cli.doctor.checks import Diagnosis
-from tests.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
-from tests.fakes.kube import FakeKube
+from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
+from testing.fakes.kube import FakeKube
 from tests.manifests import tree
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)

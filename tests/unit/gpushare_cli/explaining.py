@@ -9,8 +9,8 @@ from gpushare.units import MemoryUnit
 from gpushare_cli.commands import Streams
 from gpushare_cli.explain import command
 from gpushare_cli.explain.command import Wish
-from tests.builders import Json
-from tests.fakes.kube import FakeKube
+from testing.builders import Json
+from testing.fakes.kube import FakeKube
 from tests.unit.gpushare_cli.simulating import Result
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from gpushare import names
 from gpushare.model.allocation import Grant
 from gpushare.wire import allocation as allocation_wire
-from tests.builders import Json, make_allocation, make_container, make_pod
+from testing.builders import Json, make_allocation, make_container, make_pod
 
 
 def bound(name: str, *grants: Grant, node: str = "node-a", phase: str = "Running", **fields: Any) -> Json:

@@ -10,7 +10,7 @@ from gpushare.model.request import Policy
 from gpushare_cli.commands import Streams
 from gpushare_cli.simulate import command
 from gpushare_cli.simulate.command import Wish
-from tests.builders import Json
+from testing.builders import Json
 
 T4S = """
 gpus:

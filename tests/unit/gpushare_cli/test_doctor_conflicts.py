@@ -9,7 +9,7 @@ from gpushare import names
 from gpushare.kube.api import JsonObject
 from gpushare_cli.doctor import foreign
 from gpushare_cli.doctor.foreign import Role
-from tests.builders import make_container, make_pod
+from testing.builders import make_container, make_pod
 from tests.unit.gpushare_cli import doctor_cluster as world
 from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
 

@@ -10,7 +10,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.units import MemoryUnit
 from gpushare.wire import inventory as inventory_wire
-from tests.builders import make_gpu, make_inventory
+from testing.builders import make_gpu, make_inventory
 from tests.unit.gpushare_cli import doctor_cluster as world
 from tests.unit.gpushare_cli.doctor_cluster import NS, PLUGIN, DoctorKube
 

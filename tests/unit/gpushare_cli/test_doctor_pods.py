@@ -7,7 +7,7 @@ import pytest
 
 from gpushare import names
 from gpushare.kube.api import JsonObject
-from tests.builders import make_allocation, make_container, make_grant, make_node, make_pod
+from testing.builders import make_allocation, make_container, make_grant, make_node, make_pod
 from tests.unit.gpushare_cli import doctor_cluster as world
 from tests.unit.gpushare_cli.doctor_cluster import DoctorKube
 

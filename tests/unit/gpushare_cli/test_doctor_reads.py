@@ -6,7 +6,7 @@ import pytest
 
 from gpushare.kube import api as kube
 from gpushare_cli.doctor import checks, gather
-from tests.fakes.faults import Delayed
+from testing.fakes.faults import Delayed
 from tests.unit.gpushare_cli import doctor_cluster as world
 from tests.unit.gpushare_cli.doctor_cluster import NS, Clock
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gpushare import names
-from tests.builders import make_pod
+from testing.builders import make_pod
 from tests.unit.gpushare_cli import doctor_cluster as world
 from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
 

@@ -6,7 +6,7 @@ from gpushare import names
 from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.allocation import Grant
 from gpushare.model.request import ContainerKind
-from tests.builders import make_container, make_grant, make_inventory, make_node, make_pod
+from testing.builders import make_container, make_grant, make_inventory, make_node, make_pod
 from tests.unit.gpushare_cli.explaining import config_map, explain
 from tests.unit.gpushare_cli.podding import bound
 from tests.unit.gpushare_cli.simulating import lines

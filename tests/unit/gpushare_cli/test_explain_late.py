@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.builders import Json, make_container, make_inventory, make_node, make_pod
+from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from tests.unit.gpushare_cli.explaining import copy, explain
 from tests.unit.gpushare_cli.podding import mutated
 from tests.unit.gpushare_cli.simulating import lines

@@ -4,7 +4,7 @@ import pytest
 
 from gpushare import names
 from gpushare.units import MemoryUnit
-from tests.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
+from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from tests.unit.gpushare_cli.explaining import config_map, copy, explain
 from tests.unit.gpushare_cli.podding import bound, mutated
 from tests.unit.gpushare_cli.simulating import lines

@@ -8,7 +8,7 @@ from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
 from gpushare_cli import render, report
-from tests.builders import make_allocation
+from testing.builders import make_allocation
 from tests.unit.gpushare_cli.clusters import Object, given, our_node, pod
 
 PART = Grant(container=ContainerName("main"), gpus=(GpuUuid("GPU-node-a-0"),), memory_mib=3072, compute_percent=20)

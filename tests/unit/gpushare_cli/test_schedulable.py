@@ -7,7 +7,7 @@ import pytest
 from gpushare import names
 from gpushare_cli import nodefacts, schedulable
 from gpushare_cli.nodefacts import NodeFacts
-from tests.builders import Json, make_container, make_inventory, make_node, make_pod
+from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 TAINT = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}

@@ -13,7 +13,7 @@ from gpushare.units import MemoryUnit
 from gpushare_cli.commands import Streams
 from gpushare_cli.simulate import command
 from gpushare_cli.simulate.command import Wish
-from tests.builders import Json, make_container, make_inventory, make_node, make_pod
+from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from tests.unit.gpushare_cli.podding import bound
 from tests.unit.gpushare_cli.simulating import T4S, listed, manifest, simulate, workload
 

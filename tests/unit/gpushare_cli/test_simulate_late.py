@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import names
-from tests.builders import make_container, make_inventory, make_node, make_pod
+from testing.builders import make_container, make_inventory, make_node, make_pod
 from tests.unit.gpushare_cli.podding import mutated
 from tests.unit.gpushare_cli.simulating import listed, simulate, where
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from tests.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
+from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from tests.unit.gpushare_cli.podding import bound
 from tests.unit.gpushare_cli.simulating import T4S, Result, listed, manifest, simulate, where, workload
 

@@ -8,7 +8,7 @@ from gpushare import names
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import Policy
 from gpushare.units import MemoryUnit
-from tests.builders import make_container, make_gpu, make_grant, make_inventory, make_node, make_pod
+from testing.builders import make_container, make_gpu, make_grant, make_inventory, make_node, make_pod
 from tests.unit.gpushare_cli.podding import bound
 from tests.unit.gpushare_cli.simulating import T4S, lines, listed, manifest, simulate, workload
 

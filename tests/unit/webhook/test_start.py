@@ -13,7 +13,7 @@ from certs.settings import CertSettings
 from gpushare.kube import api as kube
 from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.signals import Signals
-from tests.fakes.kube import FakeKube
+from testing.fakes.kube import FakeKube
 from webhook import __main__ as program
 from webhook import server
 from webhook.settings import Settings

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import cgroups, leftovers, network
-from tests.cluster.cluster import BUSYBOX_IMAGE, Cluster
-from tests.cluster.process import wait_until
+from localcluster import cgroups, leftovers, network
+from localcluster.cluster import BUSYBOX_IMAGE, Cluster
+from localcluster.process import wait_until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -150,7 +150,7 @@ def remains(owned: leftovers.Owned) -> list[Path]:
 def test_nothing_remains(number: signal.Signals, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("w") as output:
-        argv = [sys.executable, "-m", "tests.cluster", "up", "--nodes", "1"]
+        argv = [sys.executable, "-m", "localcluster", "up", "--nodes", "1"]
         child = subprocess.Popen(argv, stdout=output, stderr=output)
     try:
         wait_until(lambda: "Ctrl-C" in log.read_text() or child.poll() is not None, "up", 1500)
@@ -160,5 +160,5 @@ def test_nothing_remains(number: signal.Signals, tmp_path: Path) -> None:
         child.wait(60)
     if number == signal.SIGKILL:
         assert remains(owned)
-        subprocess.run([sys.executable, "-m", "tests.cluster", "down"], check=True, timeout=60)
+        subprocess.run([sys.executable, "-m", "localcluster", "down"], check=True, timeout=60)
     assert remains(owned) == []

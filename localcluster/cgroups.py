@@ -8,7 +8,7 @@ import contextlib
 import time
 from pathlib import Path
 
-from tests.cluster import process
+from localcluster import process
 
 ROOT = Path("/sys/fs/cgroup")
 REMOVE_TIMEOUT_S = 10

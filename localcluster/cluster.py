@@ -18,9 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.cluster import client, controlplane, dns, images, leftovers, network, process, provision
-from tests.cluster.node import Node
-from tests.cluster.node_files import SANDBOX_IMAGE
+from localcluster import client, controlplane, dns, images, leftovers, network, process, provision
+from localcluster.node import Node
+from localcluster.node_files import SANDBOX_IMAGE
 
 BUSYBOX_IMAGE = "gpushare.test/busybox:1"
 """Present on every node: prints its environment and waits."""

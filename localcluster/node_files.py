@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from tests.cluster import pki, process, provision
+from localcluster import pki, process, provision
 
 SANDBOX_IMAGE = "gpushare.test/pause:1"
 RUNTIME_ENDPOINT = "unix:///run/containerd/containerd.sock"

@@ -3,7 +3,7 @@
 Order: the directory in ``KUBEBUILDER_ASSETS`` (it may hold only some of them), then ``PATH``, then our cache, which is
 filled once from the distribution's source package (see ``build``). Distribution packages for the rest (etcd,
 containerd, runc, network plugins, busybox) are installed when they are missing. Standard library only, because this
-runs before any virtual environment exists: ``python3 -m tests.cluster.provision``.
+runs before any virtual environment exists: ``python3 -m localcluster.provision``.
 """
 
 import dataclasses
@@ -228,7 +228,7 @@ def is_dynamic(program: Path) -> bool:
 
 
 def _cached_or_built(say: Say) -> Path:
-    from tests.cluster import build  # The builder needs this module; importing it here breaks the circle.
+    from localcluster import build  # The builder needs this module; importing it here breaks the circle.
 
     return build.cached_or_built(cache_directory(), say)
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.cluster import cgroups, network, process
+from localcluster import cgroups, network, process
 
 STATE = Path("/run/gpushare-clusters")
 KERNEL_SETTINGS = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tests.cluster.provision import ProvisionError
+from localcluster.provision import ProvisionError
 
 COMMAND_TIMEOUT_S = 60
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

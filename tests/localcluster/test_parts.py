@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import build, controlplane, dns, images, leftovers, network, node_files, process
-from tests.cluster import python_image as python
-from tests.cluster.provision import ProvisionError, Version
+from localcluster import build, controlplane, dns, images, leftovers, network, node_files, process
+from localcluster import python_image as python
+from localcluster.provision import ProvisionError, Version
 
 SERVICE = {"metadata": {"namespace": "default", "name": "web"}, "spec": {"clusterIP": "10.9.8.7"}}
 HEADLESS = {"metadata": {"namespace": "default", "name": "peers"}, "spec": {"clusterIP": "None"}}

@@ -14,8 +14,8 @@ import ipaddress
 import json
 from pathlib import Path
 
-from tests.cluster import process
-from tests.cluster.provision import Programs
+from localcluster import process
+from localcluster.provision import Programs
 
 NAMESPACES = Path("/run/netns")
 FIRST_OCTET, LAST_OCTET = 180, 250
@@ -102,7 +102,7 @@ class Network:
                     raise
                 continue
             return plan
-        raise process.ClusterError("no free 10.x.0.0/16 left; `python -m tests.cluster down` removes old ones")
+        raise process.ClusterError("no free 10.x.0.0/16 left; `python -m localcluster down` removes old ones")
 
     def _taken(self) -> list[ipaddress.IPv4Network]:
         routes = json.loads(process.run([self._ip, "-json", "-4", "route", "show", "table", "all"]) or "[]")

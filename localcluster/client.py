@@ -4,7 +4,7 @@ import dataclasses
 import subprocess
 from pathlib import Path
 
-from tests.cluster import process
+from localcluster import process
 
 TIMEOUT_S = 120
 

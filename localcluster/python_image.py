@@ -20,9 +20,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.cluster import images, provision
-from tests.cluster.images import Entry
-from tests.cluster.process import clean_environment
+from localcluster import images, provision
+from localcluster.images import Entry
+from localcluster.process import clean_environment
 
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 INTERPRETER = f"/usr/local/bin/{VERSION}"

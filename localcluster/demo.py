@@ -13,10 +13,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from tests.cluster import installation
-from tests.cluster.cluster import Cluster
-from tests.cluster.process import ClusterError, clean_environment
-from tests.cluster.provision import ProvisionError, Say
+from localcluster import installation
+from localcluster.cluster import Cluster
+from localcluster.process import ClusterError, clean_environment
+from localcluster.provision import ProvisionError, Say
 
 SAMPLES: Final = installation.ROOT / "manifests" / "samples"
 SAMPLES_TIMEOUT_S: Final = 180.0

@@ -11,7 +11,7 @@ import orjson
 
 from gpushare.kube import api as kube
 from gpushare.kube.api import PatchKind
-from tests.fakes.kube import FakeKube
+from testing.fakes.kube import FakeKube
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.cluster.provision import (
+from localcluster.provision import (
     KUBERNETES,
     ProvisionError,
     Say,

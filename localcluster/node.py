@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.cluster import cgroups, network, node_files, pki, process, provision
+from localcluster import cgroups, network, node_files, pki, process, provision
 
 SHARED_PATHS = {
     "kubelet": "/var/lib/kubelet",

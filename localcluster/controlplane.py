@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.cluster import network, pki, process, provision
+from localcluster import network, pki, process, provision
 
 READY_TIMEOUT_S = 60
 MASTERS = "system:masters"

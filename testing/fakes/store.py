@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params
-from tests.fakes import selectors
-from tests.fakes.merging import clone
-from tests.fakes.paths import Target
+from testing.fakes import selectors
+from testing.fakes.merging import clone
+from testing.fakes.paths import Target
 
 
 @dataclass(frozen=True, slots=True)

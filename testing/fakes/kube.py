@@ -10,11 +10,11 @@ from typing import Any, Final, assert_never
 
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params, PatchKind, Reply
-from tests.fakes import merging
-from tests.fakes.faults import Call, Delayed, Fault, Faults, LandsLater, Predicate
-from tests.fakes.merging import clone
-from tests.fakes.paths import Target
-from tests.fakes.store import Store
+from testing.fakes import merging
+from testing.fakes.faults import Call, Delayed, Fault, Faults, LandsLater, Predicate
+from testing.fakes.merging import clone
+from testing.fakes.paths import Target
+from testing.fakes.store import Store
 
 __all__ = ["Call", "Delayed", "FakeKube", "Fault", "LandsLater"]
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.cluster import images, process, provision
-from tests.cluster.cluster import Cluster
-from tests.cluster.python_image import python_image
+from localcluster import images, process, provision
+from localcluster.cluster import Cluster
+from localcluster.python_image import python_image
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[1]
 NAMESPACE: Final = "gpushare-system"
 IMAGE: Final = "docker.io/library/gpushare:0.1.0"
 PACKAGES: Final = ("gpushare", "webhook", "controller", "deviceplugin", "certs", "gpushare_cli")

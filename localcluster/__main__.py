@@ -1,4 +1,4 @@
-"""``python -m tests.cluster up`` starts a cluster by hand and ends it at Ctrl-C; ``down`` removes abandoned ones."""
+"""``python -m localcluster up`` starts a cluster by hand and ends it at Ctrl-C; ``down`` removes abandoned ones."""
 
 import argparse
 import signal
@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from tests.cluster import leftovers, process, provision
-from tests.cluster.cluster import Cluster
+from localcluster import leftovers, process, provision
+from localcluster.cluster import Cluster
 
 
 def _up(arguments: argparse.Namespace) -> int:
@@ -60,7 +60,7 @@ class _Say:
 
 def main() -> int:
     """Read the command line and do it."""
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m localcluster", description=__doc__)
     commands = parser.add_subparsers(required=True)
     up = commands.add_parser("up", help="start a cluster and keep it until Ctrl-C")
     up.add_argument("--nodes", type=int, default=2)
