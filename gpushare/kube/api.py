@@ -80,6 +80,8 @@ class KubeApi(Protocol):
     def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
         """Events `{"type": ..., "object": ...}` of a collection, until the server ends the stream.
 
+        It returns when the server has accepted the watch; the iterator waits for events.
+
         Args:
             path: of the collection.
             params: selectors and resourceVersion.

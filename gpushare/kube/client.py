@@ -112,10 +112,10 @@ class RestClient:
         query = {**params, "watch": "true", "timeoutSeconds": str(int(timeout_s))}
         quiet_s = min(timeout_s + _GRACE_S, _QUIET_S)
         response = self._send("GET", path, None, query, quiet_s, stream=True)
+        if response.status == 200:
+            return _events(path, response)
         try:
-            if response.status != 200:
-                raise _error(response.status, response.read())
-            yield from _lines(response)
+            raise _error(response.status, response.read())
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise kube.UnreachableError(f"watch {path}: {error}") from error
         finally:
@@ -224,6 +224,15 @@ def _pools_with_deadline(clock: Clock) -> dict[str, Any]:
         ConnectionCls = Tls
 
     return {"http": PlainPool, "https": TlsPool}
+
+
+def _events(path: str, response: urllib3.BaseHTTPResponse) -> Iterator[JsonObject]:
+    try:
+        yield from _lines(response)
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise kube.UnreachableError(f"watch {path}: {error}") from error
+    finally:
+        response.close()
 
 
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[JsonObject]:

@@ -55,11 +55,25 @@ class Reflector:
     """The last resourceVersion seen; a cut stream resumes there."""
     _listed_at: float = field(init=False, default=float("-inf"))
     """When the last list was begun."""
+    _contact_at: float = field(init=False)
+    """When the server last answered about the collection: a list, an accepted watch, an event."""
     _backoff: Backoff = field(init=False, default_factory=Backoff)
     """One for lists and streams, so that a list that succeeds does not hide a watch that never does."""
 
+    def __post_init__(self) -> None:
+        self._touch()
+
+    def stale_for(self) -> float:
+        """Seconds since the server last answered about the collection; before the first answer, since the start.
+
+        While all is well it stays below some 100 s: bookmarks come about once a minute, and a watch that says nothing
+        for longer is opened again.
+        """
+        return self.clock.monotonic() - self._contact_at
+
     def run(self, stop: threading.Event) -> None:
         """Mirror until `stop` is set, or as `optional` says. Never raises for what the server or the network does."""
+        self._touch()
         while not stop.is_set():
             try:
                 self._list()
@@ -76,6 +90,9 @@ class Reflector:
             except kube.KubeError as error:
                 self._pause(stop, "watch failed", error, delay=self._backoff.next_s())
 
+    def _touch(self) -> None:
+        self._contact_at = self.clock.monotonic()
+
     def _pause(self, stop: threading.Event, event: str, error: kube.KubeError, *, delay: float) -> None:
         level = logging.WARNING if delay else logging.INFO
         logs.event(_LOG, event, level=level, path=self.path, error=str(error), retry_s=delay)
@@ -90,6 +107,7 @@ class Reflector:
         while True:
             page = self.api.get(self.path, params, timeout_s=self.list_timeout_s)
             objects.extend(self._kept(item) for item in self._items(page))
+            self._touch()
             more = self._metadata(page).get("continue")
             if not more:
                 break
@@ -120,7 +138,10 @@ class Reflector:
     def _stream(self, stop: threading.Event) -> Iterator[None]:
         """One stream, told to the sink; gives something for every event of it."""
         params = {**self.params, "resourceVersion": self._version, "allowWatchBookmarks": "true"}
-        for event in self.api.watch(self.path, params, timeout_s=self.watch_timeout_s):
+        events = self.api.watch(self.path, params, timeout_s=self.watch_timeout_s)
+        self._touch()
+        for event in events:
+            self._touch()
             obj, kind = event.get("object"), event.get("type")
             if not isinstance(obj, dict):
                 raise self._malformed("an event has no object")

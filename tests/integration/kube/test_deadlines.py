@@ -70,7 +70,6 @@ def test_a_quiet_watch_is_cut_before_its_own_end(monkeypatch: pytest.MonkeyPatch
     event = b'{"type":"ADDED","object":{}}\n'
     server = socket.create_server(("127.0.0.1", 0))
     rest = RestClient(StaticCredentials(server=f"http://127.0.0.1:{server.getsockname()[1]}"))
-    events = rest.watch("/x", {}, timeout_s=300)
 
     def serve() -> socket.socket:
         peer, _ = server.accept()
@@ -81,6 +80,7 @@ def test_a_quiet_watch_is_cut_before_its_own_end(monkeypatch: pytest.MonkeyPatch
     peers: list[socket.socket] = []
     thread = threading.Thread(target=lambda: peers.append(serve()))
     thread.start()
+    events = rest.watch("/x", {}, timeout_s=300)
     assert next(events) == {"type": "ADDED", "object": {}}
     with pytest.raises(api.UnreachableError, match="watch /x: "):
         next(events)

@@ -46,8 +46,11 @@ class Server:
         self._lists, self._streams, self._left = lists, streams, requests
 
     def run(self, **options: Any) -> "Server":
-        Reflector(api=self, path=PATH, sink=self.sink, clock=self, **options).run(self.stop)  # type: ignore[arg-type]
+        self.reflector(**options).run(self.stop)
         return self
+
+    def reflector(self, **options: Any) -> Reflector:
+        return Reflector(api=self, path=PATH, sink=self.sink, clock=self, **options)  # type: ignore[arg-type]
 
     def get(self, path: str, params: dict[str, str], *, timeout_s: float) -> Json:
         self._count()
@@ -63,6 +66,9 @@ class Server:
         answer = self._next(self._streams)
         if isinstance(answer, Exception):
             raise answer
+        return self._stream(answer)
+
+    def _stream(self, answer: list[Any]) -> Iterator[Json]:
         for event in answer:
             if isinstance(event, float):
                 self.at += event
@@ -186,3 +192,39 @@ def test_a_page_that_expired_restarts_the_list() -> None:
 def test_pages_that_always_expire_are_asked_for_ever_more_seldom() -> None:
     server = Server([kube.GoneError("continue is too old")], [[9.0]]).run()
     assert server.at > 100
+
+
+@pytest.mark.parametrize(
+    ("lists", "streams"),
+    [
+        ([kube.UnreachableError("no route")], [[9.0]]),
+        ([{}], [[9.0]]),
+        ([LIST, kube.ServerFaultError("oops")], [kube.GoneError("too old")]),
+    ],
+    ids=["never listed", "no list", "never watched"],
+)
+def test_a_collection_that_cannot_be_read_grows_stale(lists: list[Any], streams: list[Any]) -> None:
+    server = Server(lists, streams)
+    reflector = server.reflector()
+    server.at = 5.0  # it counts from the start of the work
+    reflector.run(server.stop)
+    assert reflector.stale_for() == server.at - 5.0 > 100
+
+
+@pytest.mark.parametrize(
+    "stream", [[60.0, {"type": "BOOKMARK", "object": POD}], [60.0, {"type": "ADDED", "object": POD}]]
+)
+def test_every_event_is_a_sign_of_life(stream: list[Any]) -> None:
+    server = Server([LIST], [[*stream, 7.0]], requests=2)
+    reflector = server.reflector()
+    reflector.run(server.stop)
+    assert reflector.stale_for() == 0
+    assert server.at == 60
+
+
+def test_a_quiet_watch_that_the_server_accepts_again_is_not_stale() -> None:
+    server = Server([LIST], [[95.0, kube.UnreachableError("quiet")]], requests=5)
+    reflector = server.reflector()
+    reflector.run(server.stop)
+    assert server.at > 300
+    assert reflector.stale_for() <= 95
