@@ -94,6 +94,8 @@ class PodCache:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._changed = threading.Condition()
+        self._turn = threading.Lock()
+        self._version = 0
         self._pods: dict[PodUid, Pod] = {}
         self._shown: dict[PodUid, _Shown] = {}
 
@@ -104,7 +106,7 @@ class PodCache:
             known, self._shown = self._shown, {}
             for uid, pod in self._pods.items():
                 self._show(uid, pod, known.get(uid))
-            self._changed.notify_all()
+            self._tell()
 
     def upsert(self, obj: JsonObject) -> None:
         """See Sink."""
@@ -112,7 +114,7 @@ class PodCache:
             uid = wire.ref(obj).uid
             self._pods[uid] = obj
             self._show(uid, obj, self._shown.pop(uid, None))
-            self._changed.notify_all()
+            self._tell()
 
     def remove(self, obj: JsonObject) -> None:
         """See Sink."""
@@ -120,7 +122,7 @@ class PodCache:
             uid = wire.ref(obj).uid
             self._pods.pop(uid, None)
             self._shown.pop(uid, None)
-            self._changed.notify_all()
+            self._tell()
 
     def all(self) -> Sequence[Pod]:
         """All pods of the node."""
@@ -139,9 +141,32 @@ class PodCache:
             return shown.since if shown else None
 
     def wait_for(self, look: Callable[[], T | None], seconds: float) -> T | None:
-        """Call `look` now and after every change, until it gives something or the time is over."""
+        """Call `look` now and after changes, until it gives something or the time is over.
+
+        It is called without the lock, because the watch has to go on meanwhile; after changes by one thread at a time,
+        because many at once would keep the processor from the watch.
+        """
+        until = self._clock.monotonic() + seconds
+        version, found = self._version, look()
+        while found is None and self._is_newer(version, until) and self._turn.acquire(timeout=self._left(until)):
+            try:
+                version, found = self._version, look()
+            finally:
+                self._turn.release()
+        return found
+
+    def _is_newer(self, version: int, until: float) -> bool:
+        """Whether something changes after this version and before that moment."""
         with self._changed:
-            return self._changed.wait_for(look, max(0.0, seconds))
+            left = self._left(until)
+            return left > 0 and self._changed.wait_for(lambda: self._version != version, left)
+
+    def _left(self, until: float) -> float:
+        return max(0.0, until - self._clock.monotonic())
+
+    def _tell(self) -> None:
+        self._version += 1
+        self._changed.notify_all()
 
     def _show(self, uid: PodUid, pod: Pod, before: _Shown | None) -> None:
         text = wire.annotations(pod).get(names.ANNOTATION_ALLOCATION)

@@ -120,17 +120,15 @@ class Gate:
     def _decide(self, pod: Pod, containers: tuple[ContainerName, ...], asked: _Asked) -> Decision:
         # Found out once: what becomes known while this call waits says nothing about the copy it is made for.
         up_to_date = self.late.up_to_date(wire.ref(pod).uid, containers)
-        once = partial(self._once, pod, containers, asked, up_to_date=up_to_date)
-        decision = once()
-        if not _is_full(decision):
-            return decision
+        decisions: list[Decision] = []
 
-        def changed() -> Decision | None:
-            again = once()
-            return None if _is_full(again) else again
+        def settled() -> bool | None:
+            decisions.append(self._once(pod, containers, asked, up_to_date=up_to_date))
+            return None if _is_full(decisions[-1]) else True
 
         # Perhaps the watch has not told yet that an earlier pod has ended.
-        return self.cache.wait_for(changed, _CHANGE_S) or decision
+        self.cache.wait_for(settled, _CHANGE_S)
+        return decisions[-1]
 
     def _once(self, pod: Pod, containers: tuple[ContainerName, ...], asked: _Asked, *, up_to_date: bool) -> Decision:
         latest = self.board.latest

@@ -6,6 +6,7 @@ from deviceplugin import pods
 from deviceplugin.pods import PodCache
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodUid
+from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
 from gpushare.wire import holdings
 from gpushare.wire import pods as wire
@@ -69,6 +70,100 @@ def test_a_waiter_gets_a_pod_as_soon_as_the_watch_tells_of_it() -> None:
     cache.upsert(make_pod(name="a"))
     thread.join(10.0)
     assert got == [make_pod(name="a")]
+
+
+def test_the_watch_goes_on_while_a_waiter_decides() -> None:
+    cache = PodCache(ManualClock())
+    deciding, decided = threading.Event(), threading.Event()
+
+    def look() -> bool:
+        deciding.set()
+        return decided.wait(10.0)
+
+    waiter = threading.Thread(target=cache.wait_for, args=(look, 10.0))
+    watch = threading.Thread(target=cache.upsert, args=(make_pod(name="a"),))
+    waiter.start()
+    assert deciding.wait(10.0)
+    watch.start()
+    watch.join(5.0)
+    went_on = not watch.is_alive()
+    decided.set()
+    waiter.join(10.0)
+    watch.join(10.0)
+    assert went_on
+
+
+def test_what_changes_while_a_waiter_decides_makes_it_decide_again() -> None:
+    cache = PodCache(ManualClock())
+
+    def look() -> object:
+        found = cache.by_uid(PodUid("uid-a"))
+        cache.upsert(make_pod(name="a"))
+        return found
+
+    assert cache.wait_for(look, 10.0) == make_pod(name="a")
+
+
+def test_a_waiter_gives_up_in_time_however_much_changes() -> None:
+    clock, looks = ManualClock(), list[float]()
+    cache = PodCache(clock)
+
+    def look() -> None:
+        looks.append(clock.monotonic())
+        clock.seconds += 1.0
+        cache.upsert(make_pod(name="z"))
+
+    assert cache.wait_for(look, 3.0) is None
+    assert len(looks) == 3
+
+
+def test_waiters_decide_one_at_a_time_when_something_has_changed() -> None:
+    cache, deciding, most = PodCache(SystemClock()), list[int](), list[int]()
+    first = threading.Barrier(9)
+
+    def look() -> object:
+        if threading.get_ident() not in seen:
+            seen.add(threading.get_ident())
+            first.wait(10.0)
+            return None
+        deciding.append(1)
+        most.append(len(deciding))
+        turns.wait(0.01)
+        deciding.pop()
+        return True
+
+    seen, turns = set[int](), threading.Event()
+    waiters = [threading.Thread(target=cache.wait_for, args=(look, 60.0)) for _ in range(8)]
+    for waiter in waiters:
+        waiter.start()
+    first.wait(10.0)
+    cache.upsert(make_pod(name="a"))
+    for waiter in waiters:
+        waiter.join(60.0)
+    assert most == [1] * 8
+
+
+def test_a_waiter_whose_turn_does_not_come_gives_up_in_time() -> None:
+    cache, started, done = PodCache(SystemClock()), threading.Event(), threading.Event()
+    looks = list[int]()
+
+    def slow() -> object:
+        looks.append(1)
+        if len(looks) == 1:
+            cache.upsert(make_pod(name="a"))
+            return None
+        started.set()
+        return done.wait(10.0)
+
+    def quick() -> None:
+        cache.upsert(make_pod(name="b"))
+
+    waiter = threading.Thread(target=cache.wait_for, args=(slow, 60.0))
+    waiter.start()
+    assert started.wait(10.0)
+    assert cache.wait_for(quick, 0.01) is None
+    done.set()
+    waiter.join(10.0)
 
 
 def test_a_waiter_gives_up_in_time() -> None:
