@@ -17,6 +17,9 @@ GPU_CORE: Final = (
 )
 GPU: Final = "nvidia.com/gpu"  # whole GPUs, if this project owns the resource (`gpushare.dialect`)
 SHARED_RESOURCES: Final = (GPU_MEM, GPU_PERCENT)
+GPU_DOMAINS: Final = ("nvidia.com/", "aliyun.com/", "nano-gpu/")  # of resources that stand for GPUs, or may do so
+# Of other plugins that choose the devices of a container themselves; a trailing * stands for any ending.
+PLUGIN_RESOURCES: Final = (GPU, "nvidia.com/gpu.shared", "nvidia.com/mig-*")
 
 # What an author may write on a pod.
 LABEL_GPU_COUNT: Final = "aliyun.com/gpu-count"  # gpu-mem is the container's total over so many GPUs
@@ -86,8 +89,9 @@ RESERVED_ANNOTATIONS: Final = frozenset(
 )
 RESERVED_PREFIXES: Final = (PREFIX_DEVICES, PREFIX_MEMORY, PREFIX_INDEX, PREFIX_CAPACITY, PREFIX_NANO_CONTAINER)
 
-# Of the Container Device Interface: some runtimes take devices from such annotations of a pod.
-PREFIX_CDI: Final = "cdi.k8s.io/"
+# Of the Container Device Interface: runtimes and NVIDIA's NRI plugin take devices from annotations of a pod in this
+# domain and in its subdomains.
+CDI_DOMAIN: Final = "cdi.k8s.io"
 
 # On namespaces.
 LABEL_ISOLATION: Final = "gpushare.dev/isolation"  # "disabled": pods without GPUs are left as they are
@@ -128,7 +132,9 @@ WEBHOOK_SECRET: Final = "gpushare-webhook-tls"  # noqa: S105 - the name of a Sec
 MUTATING_WEBHOOK: Final = WEBHOOK
 VALIDATING_WEBHOOK: Final = WEBHOOK
 CONTROLLER_SERVICE: Final = CONTROLLER
-ISOLATION_POLICY: Final = "gpushare-isolation"  # of the ValidatingAdmissionPolicy and its binding
+ISOLATION_POLICY: Final = "gpushare-isolation"  # of the ValidatingAdmissionPolicy and its binding; so are the others
+AMOUNTS_POLICY: Final = "gpushare-amounts"
+CDI_POLICY: Final = "gpushare-cdi"
 
 # The plugin's source of GPUs in the setting gpu_source, before the path of a profile.
 SIMULATED: Final = "simulated:"
@@ -150,3 +156,9 @@ def is_known(key: str) -> bool:
 def is_reserved(annotation: str) -> bool:
     """Whether only the controller may write this annotation of a pod."""
     return annotation in RESERVED_ANNOTATIONS or annotation.startswith(RESERVED_PREFIXES)
+
+
+def is_cdi(annotation: str) -> bool:
+    """Whether this annotation of a pod chooses devices past the scheduler."""
+    domain, slash, _ = annotation.partition("/")
+    return bool(slash) and (domain == CDI_DOMAIN or domain.endswith(f".{CDI_DOMAIN}"))

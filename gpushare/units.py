@@ -1,5 +1,6 @@
 """Memory units. Memory is an int of MiB everywhere inside; units exist at the edges only."""
 
+import decimal
 import fractions
 import math
 import re
@@ -132,3 +133,27 @@ def _why_not_integer(text: str, of: str) -> str:
 def minus_or_zero(total_mib: int, used_mib: int) -> int:
     """What is left of a GPU. Never negative: a GPU that shrank below its use has nothing left."""
     return max(total_mib - used_mib, 0)
+
+
+_QUANTITY: Final = re.compile(
+    r"(?P<number>[+-]?([0-9]+\.?[0-9]*|\.[0-9]+))(?:(?P<suffix>[numkMGTPE]|[KMGTPE]i)|[eE](?P<power>[+-]?[0-9]{1,4}))?"
+)
+_POWERS: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+
+def quantity(value: object) -> decimal.Decimal | None:
+    """Read an amount of any resource in any spelling that the API server takes; None if it is none.
+
+    A number of too many digits is infinite.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    text = str(value).strip()
+    if len(text) > _LONGEST and text.lstrip("+0").isdecimal():
+        return decimal.Decimal("Infinity")
+    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None:
+        return None
+    power = int(match["power"] or _POWERS.get(match["suffix"], 0))
+    return decimal.Decimal(match["number"]).scaleb(power) * (1 << _BINARY.get(match["suffix"], 0))

@@ -111,7 +111,7 @@ def _similar(key: str, known: Sequence[str]) -> str:
 
 def _removed(before: JsonObject, after: JsonObject) -> Iterator[str]:
     removed = sorted(set(objects.annotations(before)) - set(objects.annotations(after)))
-    if devices := [key for key in removed if key.startswith(names.PREFIX_CDI)]:
+    if devices := [key for key in removed if names.is_cdi(key)]:
         yield _cut(f"annotations removed, because they choose devices past the scheduler: {_listed(devices)}")
     if forged := [key for key in removed if names.is_reserved(key)]:
         yield _cut(

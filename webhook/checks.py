@@ -55,6 +55,26 @@ def preset_node_of_other_plugin(pod: JsonObject, rules: Rules) -> Iterator[Field
             return
 
 
+def impossible_amounts(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
+    """Of GPUs that others hand out; those of ours are read, and refused, by `gpushare.wire`.
+
+    kube-scheduler adds amounts in 64 bits, and a sum that leaves them fits every node. The kubelet ignores resources
+    that its node does not have, and then nothing limits the container.
+    """
+    read = (*rules.dialect.resources, names.GPU_COUNT, names.GPU_CORE)
+    for path, _, container in pods.containers(pod):
+        for field in ("limits", "requests"):
+            for resource, amount in spelling.amounts(container, field).items():
+                is_gpu = resource.startswith(names.GPU_DOMAINS) or rules.is_foreign(resource)
+                if is_gpu and resource not in read and (units.quantity(amount) or 0) > units.MAX_UNITS:
+                    yield FieldError(
+                        f"{path}.resources.{field}[{resource}]",
+                        f"{amount!s:.40} is more than any node can have",
+                        f"write a number up to {units.MAX_UNITS}",
+                    )
+                    return
+
+
 def too_many_asking(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
     """Init containers count as well."""
     asking = sum(pods.asks(container, rules.dialect) for _, _, container in pods.containers(pod))

@@ -1,6 +1,5 @@
 """What the webhook writes into one container. Pure: returns a new container, or the same one if nothing changes."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -13,7 +12,6 @@ from webhook.objects import JsonObject
 from webhook.rules import Rules
 
 _VOID: Final = env.fixed(names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE)
-_NOT_POSITIVE: Final = re.compile(r"-.*|\+?[0.]*([A-Za-z].*)?")
 
 
 def grant(container: JsonObject, wish: ContainerRequest, *, pod_units: int, unit: MemoryUnit) -> JsonObject:
@@ -131,6 +129,5 @@ def _resources(resources: JsonObject, wish: ContainerRequest, unit: MemoryUnit) 
 
 
 def _is_positive(amount: object) -> bool:
-    if isinstance(amount, bool) or not isinstance(amount, (int, float, str)):
-        return False
-    return not _NOT_POSITIVE.fullmatch(str(amount).strip())
+    quantity = units.quantity(amount)
+    return quantity is not None and quantity > 0

@@ -61,11 +61,7 @@ def _annotations(pod: JsonObject) -> dict[str, str]:
 
 def _is_not_the_authors(annotation: str) -> bool:
     """Whether admission removes it: the NVIDIA runtime reads CDI annotations before the variable that is set here."""
-    return (
-        names.is_reserved(annotation)
-        or annotation.startswith(names.PREFIX_CDI)
-        or annotation == names.ANNOTATION_OVERRIDDEN
-    )
+    return names.is_reserved(annotation) or names.is_cdi(annotation) or annotation == names.ANNOTATION_OVERRIDDEN
 
 
 def _with(pod: JsonObject, labels: dict[str, str], annotations: dict[str, str]) -> JsonObject:

@@ -122,6 +122,7 @@ def _wishes(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest, ...]:
         *errors,
         *checks.too_many_asking(pod, rules),
         *checks.preset_node_of_other_plugin(pod, rules),
+        *checks.impossible_amounts(pod, rules),
         *checks.bad_totals(pod),
         *checks.excess(wishes, rules.dialect.unit),
     )
@@ -148,7 +149,7 @@ def _gpu_spec(spec: JsonObject, wishes: tuple[ContainerRequest, ...], rules: Rul
 
 
 def _other_pod(pod: JsonObject, rules: Rules) -> Decision:
-    if errors := tuple(checks.preset_node_of_other_plugin(pod, rules)):
+    if errors := (*checks.preset_node_of_other_plugin(pod, rules), *checks.impossible_amounts(pod, rules)):
         return Denied(errors)
     spec = _each(pod["spec"], _FIELDS, lambda container: _isolate(container, rules))
     result = {**metadata.of_other_pod(pod), "spec": spec}

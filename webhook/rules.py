@@ -18,9 +18,13 @@ class Rules:
     """For GPU pods that name none; None to leave it out."""
     runtime_class_unknown: str = ""
     """Why `runtime_class` cannot be told at the moment; empty if it can."""
-    foreign_resources: tuple[str, ...] = ("nvidia.com/",)
-    """Prefixes of resources of other GPU plugins, which choose the devices of containers that ask for them."""
+    foreign_resources: tuple[str, ...] = names.PLUGIN_RESOURCES
+    """Resources of other GPU plugins that choose the devices of the containers that ask for them; a trailing * stands
+    for any ending. A container with any other resource gets no GPU by it, so none is shown to it."""
 
     def is_foreign(self, resource: str) -> bool:
-        """Whether another GPU plugin serves it."""
-        return resource.startswith(self.foreign_resources) and resource not in self.dialect.resources
+        """Whether another GPU plugin serves it and chooses devices by itself."""
+        return resource not in self.dialect.resources and any(
+            resource.startswith(each[:-1]) if each.endswith("*") else resource == each
+            for each in self.foreign_resources
+        )

@@ -17,11 +17,14 @@ def _threads(text: str) -> int:
     return int(text)
 
 
-def _prefixes(text: str) -> tuple[str, ...]:
-    found = tuple(prefix.strip() for prefix in text.split(",") if prefix.strip())
-    for prefix in found:
-        if not prefix.endswith("/"):
-            raise ValueError(f"{prefix!r} is no prefix of resources; write it with its slash, such as nvidia.com/")
+def _resources(text: str) -> tuple[str, ...]:
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in found:
+        if "/" not in name or name.endswith("/") or "*" in name[:-1]:
+            raise ValueError(
+                f"{name!r} is no name of a resource; write names such as {names.GPU}, or beginnings such as"
+                " nvidia.com/mig-*"
+            )
     return found
 
 
@@ -53,10 +56,11 @@ class Settings(CertSettings):
         parse=Mode.parse,
     )
     foreign_resources: tuple[str, ...] = option(
-        ("nvidia.com/",),
-        "prefixes, separated by commas, of other GPU plugins' resources; containers that ask for these are left alone,"
-        f" but with --whole-gpus {names.GPU} is none of them",
-        parse=_prefixes,
+        names.PLUGIN_RESOURCES,
+        "resources, separated by commas, of other GPU plugins that choose a container's devices (* at the end: any"
+        " ending); containers that ask for one are left to that plugin, all others see no GPU; with"
+        f" --whole-gpus {names.GPU} is none of them; the policy {names.ISOLATION_POLICY} names them as well",
+        parse=_resources,
     )
     controller_user: str = option(
         "",

@@ -47,7 +47,7 @@ def updated(pod: object, old: object, dialect: Dialect, *, by_controller: bool) 
 def _forged(value: object, problem: str, is_reserved: Callable[[str], bool]) -> Iterator[FieldError]:
     """Args: problem: of the annotations that are reserved."""
     for key in sorted(objects.annotations(objects.with_metadata(value))):
-        if key.startswith(names.PREFIX_CDI):
+        if names.is_cdi(key):
             yield FieldError(_annotation(key), _CDI, "remove it, and ask for GPUs by resources.limits")
         elif is_reserved(key):
             yield FieldError(_annotation(key), problem, "remove it")
@@ -57,7 +57,7 @@ def _updated(pod: JsonObject, old: JsonObject, dialect: Dialect, *, by_controlle
     annotations = _changes(objects.annotations(old), objects.annotations(pod))
     labels = _changes(objects.labels(old), objects.labels(pod))
     for key in annotations:
-        if key.startswith(names.PREFIX_CDI) and key in objects.annotations(pod):
+        if names.is_cdi(key) and key in objects.annotations(pod):
             yield FieldError(_annotation(key), _CDI, "leave it out, and create a new pod that asks by resources.limits")
     if not by_controller:
         for key in filter(names.is_reserved, annotations):

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
+from gpushare import units
+
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<string>'[^']*'|"[^"]*")|(?P<name>[A-Za-z_]\w*)|(?P<sign>\|\||&&|==|!=|[!?:.,+()\[\]]))"""
 )
-_QUANTITY: Final = re.compile(r"([+-]?\d+(?:\.\d*)?)(m|k|M|G|Ki|Mi|Gi)?")
-_SUFFIXES: Final = {"m": -3, "k": 3, "M": 6, "G": 9}
-_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30}
 
 
 class CelError(Exception):
@@ -22,14 +21,29 @@ class CelError(Exception):
 
 
 def evaluate(expression: str, variables: Mapping[str, Any]) -> bool:
+    result = value(expression, variables)
+    if not isinstance(result, bool):
+        raise CelError(f"a condition must be a bool, not {result!r}")
+    return result
+
+
+def value(expression: str, variables: Mapping[str, Any]) -> Any:
     parser = _Parser(_tokens(expression))
     tree = parser.ternary()
     if parser.rest():
         raise CelError(f"unexpected {parser.rest()[0]!r}")
-    result = _value(tree, dict(variables))
-    if not isinstance(result, bool):
-        raise CelError(f"a condition must be a bool, not {result!r}")
-    return result
+    return _value(tree, dict(variables))
+
+
+def refusals(policy: Mapping[str, Any], scope: Mapping[str, Any]) -> list[str]:
+    """Messages of a ValidatingAdmissionPolicy's spec, of those that the API server would check."""
+    if not all(evaluate(each["expression"], scope) for each in policy.get("matchConditions", ())):
+        return []
+    known: dict[str, Any] = {}
+    for each in policy.get("variables", ()):
+        known[each["name"]] = value(each["expression"], {**scope, "variables": known})
+    within = {**scope, "variables": known}
+    return [each["message"] for each in policy["validations"] if not evaluate(each["expression"], within)]
 
 
 def _tokens(text: str) -> list[str]:
@@ -142,10 +156,11 @@ def _value(node: Node, scope: dict[str, Any]) -> Any:
             return _logic(node, scope)
 
 
-def _made(node: Node, scope: dict[str, Any]) -> str | Decimal:
+def _made(node: Node, scope: dict[str, Any]) -> str | Decimal | list[Any]:
     match node:
         case Node("+", (left, right)):
-            return _text(_value(left, scope)) + _text(_value(right, scope))
+            first, second = _value(left, scope), _value(right, scope)
+            return [*first, *second] if isinstance(first, list) else _text(first) + _text(second)
         case Node("function", ("string", (of,))):
             return str(_value(of, scope))
         case Node("function", ("quantity", (of,))):
@@ -182,6 +197,8 @@ def _call(node: Node, scope: dict[str, Any]) -> bool:
             return sum(_bool(test, {**scope, variable: each}) for each in _value(of, scope)) == 1
         case Node("call", (of, "startsWith", (prefix,))):
             return str(_value(of, scope)).startswith(_value(prefix, scope))
+        case Node("call", (of, "contains", (part,))):
+            return _text(_value(part, scope)) in _text(_value(of, scope))
         case Node("call", (of, "isGreaterThan", (other,))):
             return bool(_value(of, scope) > _value(other, scope))
         case _:
@@ -214,10 +231,10 @@ def _text(value: Any) -> str:
 
 
 def _quantity(text: str) -> Decimal:
-    match = _QUANTITY.fullmatch(text)
-    if match is None:
+    amount = units.quantity(text)
+    if amount is None:
         raise CelError(f"no quantity: {text!r}")
-    return Decimal(match[1]).scaleb(_SUFFIXES.get(match[2], 0)) * Decimal(1 << _BINARY.get(match[2], 0))
+    return amount
 
 
 def _equal(left: Any, right: Any) -> bool:

@@ -150,21 +150,11 @@ def test_bindings_of_other_schedulers_do_not_depend_on_the_webhook() -> None:
         assert [name for name in NEW if called(name, binding, sub="binding")] == []
 
 
-def test_devices_by_cdi_are_not_chosen_unseen() -> None:
-    """Taking such an annotation away does no harm."""
-    key = f"{names.PREFIX_CDI}x"
-    without, first, second = pod(), pod(annotations={key: "nvidia.com/gpu=0"}), pod(annotations={key: "all"})
-    for before, after, is_called in (
-        (without, first, True),
-        (first, second, True),
-        (first, without, False),
-        (first, first, False),
-    ):
-        for sub in ("", "status", "ephemeralcontainers", "resize"):
-            assert [name for name in VALIDATING if called(name, after, before, sub=sub)] == BINDING[: int(is_called)]
-    binding = {"metadata": {"name": "p", "annotations": {key: "nvidia.com/gpu=0"}}, "target": {"name": "node-a"}}
-    assert [name for name in VALIDATING if called(name, binding, sub="binding")] == BINDING
-    assert [name for name in VALIDATING if called(name, binding, resource="bindings")] == BINDING
+def test_devices_by_cdi_are_refused_by_a_policy_and_depend_on_no_webhook() -> None:
+    """See test_cdi_policy.py."""
+    before, after = pod(), pod(annotations={f"{names.CDI_DOMAIN}/x": "nvidia.com/gpu=0"})
+    for sub in ("", "status", "ephemeralcontainers", "resize"):
+        assert [name for name in VALIDATING if called(name, after, before, sub=sub)] == []
 
 
 def test_a_new_pod_that_names_its_own_devices_does_not_come_into_being_without_the_webhook() -> None:

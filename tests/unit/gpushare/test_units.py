@@ -1,3 +1,4 @@
+import decimal
 import re
 
 import pytest
@@ -86,3 +87,20 @@ def test_a_bad_amount_says_what_to_write(value: object, message: str) -> None:
 
 def test_nothing_is_left_of_a_gpu_that_shrank() -> None:
     assert (units.minus_or_zero(10, 3), units.minus_or_zero(3, 10)) == (7, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        *(("3", 3), (3, 3), ("+3", 3), ("1k", 1000), ("10E", 10**19), ("8Ei", 2**63), ("1e10", 10**10), ("1E3", 1000)),
+        *(("2E", 2 * 10**18), ("5.", 5), ("-1", -1), ("0", 0), (0.0, 0), ("1500m", decimal.Decimal("1.5"))),
+        *((".5k", 500), ("1Ki", 1024), (" 2 ", 2), ("9" * 41, decimal.Decimal("Infinity"))),
+    ],
+)
+def test_every_spelling_of_an_amount_is_read(text: object, amount: object) -> None:
+    assert units.quantity(text) == amount
+
+
+@pytest.mark.parametrize("text", ["", "x", "1x", "E", "1.2.3", "1 k", "1kk", "1e", "e3", True, None, [1], "x" * 100])
+def test_what_is_no_amount_is_none(text: object) -> None:
+    assert units.quantity(text) is None

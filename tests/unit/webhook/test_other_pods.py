@@ -66,6 +66,15 @@ def test_a_container_of_nvidias_plugin_is_left_to_that_plugin(resources: Json) -
     assert mutation.mutate(pod(container(env=[other], resources=resources)), RULES) == Untouched()
 
 
+@pytest.mark.parametrize(
+    "resource", ["nvidia.com/hostdev", "nvidia.com/rdma", "nvidia.com/gpu2", "nvidia.com/gpu.sharedx", "nvidia.com/mig"]
+)
+def test_only_plugins_that_choose_devices_are_left_to_do_so(resource: str) -> None:
+    """Another one, say for network cards, sets no variable, and the image's "all" would count."""
+    before = pod(container(env=[ALL], resources={"limits": {resource: "1"}}))
+    assert result(before)["spec"]["containers"][0]["env"] == [VOID]
+
+
 def test_a_preset_node_cannot_smuggle_a_resource_that_the_node_lacks() -> None:
     before = pod(container(resources={"limits": {"nvidia.com/gpu": "1"}}))
     before["spec"]["nodeName"] = "node-a"
@@ -86,7 +95,7 @@ def test_an_amount_that_is_not_positive_makes_no_container_of_nvidias_plugin(amo
 
 def test_which_plugins_there_are_is_a_setting() -> None:
     asks = container(resources={"limits": {"vendor.example/gpu": "1"}})
-    rules = Rules(dialect=RULES.dialect, foreign_resources=("vendor.example/",))
+    rules = Rules(dialect=RULES.dialect, foreign_resources=("vendor.example/*",))
     assert isinstance(mutation.mutate(pod(asks), RULES), Mutated)
     assert mutation.mutate(pod(asks), rules) == Untouched()
     assert isinstance(mutation.mutate(pod(asks), Rules(dialect=RULES.dialect, foreign_resources=())), Mutated)
@@ -171,9 +180,10 @@ def test_ephemeral_containers_that_cannot_be_read_are_refused() -> None:
     )
 
 
-def test_devices_chosen_by_cdi_annotations_are_removed_with_a_warning() -> None:
-    before = pod(container(env=[VOID]), annotations={"cdi.k8s.io/sly": "nvidia.com/gpu=all", "team": "a"})
+@pytest.mark.parametrize("key", ["cdi.k8s.io/sly", "nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io/container.a"])
+def test_devices_chosen_by_cdi_annotations_are_removed_with_a_warning(key: str) -> None:
+    before = pod(container(env=[VOID]), annotations={key: "nvidia.com/gpu=all", "team": "a"})
     decision = mutation.mutate(before, RULES)
     assert isinstance(decision, Mutated)
     assert decision.pod["metadata"]["annotations"] == {"team": "a"}
-    assert decision.warnings == ("annotations removed, because they choose devices past the scheduler: cdi.k8s.io/sly",)
+    assert decision.warnings == (f"annotations removed, because they choose devices past the scheduler: {key}",)

@@ -38,8 +38,8 @@ def test_the_controller_lives_in_the_namespace_unless_it_is_named() -> None:
 
 
 def test_lists_and_words_are_read() -> None:
-    settings = load(GPUSHARE_FOREIGN_RESOURCES="a.b/, c.d/ ,", GPUSHARE_RUNTIME_CLASS_MODE="never")
-    assert settings.foreign_resources == ("a.b/", "c.d/")
+    settings = load(GPUSHARE_FOREIGN_RESOURCES="a.b/x, c.d/y-* ,", GPUSHARE_RUNTIME_CLASS_MODE="never")
+    assert settings.foreign_resources == ("a.b/x", "c.d/y-*")
     assert settings.runtime_class_mode is Mode.NEVER
     assert load(GPUSHARE_FOREIGN_RESOURCES="").foreign_resources == ()
     assert load(GPUSHARE_SCHEDULER_NAME="").scheduler_name == ""
@@ -54,10 +54,14 @@ def test_lists_and_words_are_read() -> None:
         ("THREADS", "513", "write a number of threads from 1 to 512"),
         ("MEMORY_UNIT", "GB", "memory unit 'GB': write GiB, MiB or a multiple such as 256MiB"),
         ("RUNTIME_CLASS_MODE", "maybe", "write one of if-exists, always, never"),
-        (
-            "FOREIGN_RESOURCES",
-            "nvidia.com",
-            "'nvidia.com' is no prefix of resources; write it with its slash, such as nvidia.com/",
+        *(
+            (
+                "FOREIGN_RESOURCES",
+                value,
+                f"{value!r} is no name of a resource; write names such as nvidia.com/gpu, or beginnings such as"
+                " nvidia.com/mig-*",
+            )
+            for value in ("nvidia.com", "nvidia.com/", "nvidia.com/*-x")
         ),
         ("GRACEFUL_TIMEOUT_S", "0", "write a number above 0"),
         ("WHOLE_GPUS", "maybe", "write true or false"),

@@ -72,7 +72,7 @@ def test_the_controllers_name_in_another_namespace_is_nobody(webhook: Webhook) -
     assert refusal(webhook, body) == f"metadata.annotations[gpushare.dev/allocation]: {LEAVE}"
 
 
-CDI = "metadata.annotations[cdi.k8s.io/x]: it would choose devices past the scheduler; "
+CDI = "metadata.annotations[nvidia.cdi.k8s.io/x]: it would choose devices past the scheduler; "
 LATER = CDI + "leave it out, and create a new pod that asks by resources.limits"
 AT_ONCE = CDI + "remove it, and ask for GPUs by resources.limits"
 
@@ -84,7 +84,7 @@ def test_nobody_chooses_devices_by_cdi_once_the_pod_exists(
     webhook: Webhook, spec: Json, resource: str, user: str
 ) -> None:
     without, first, second = (
-        pod(spec, annotations=each) for each in ({}, {"cdi.k8s.io/x": "1"}, {"cdi.k8s.io/x": "2"})
+        pod(spec, annotations=each) for each in ({}, {"nvidia.cdi.k8s.io/x": "1"}, {"nvidia.cdi.k8s.io/x": "2"})
     )
     for old, new in ((without, first), (first, second)):
         assert refusal(webhook, update(old, new, user=user, resource=resource)) == LATER
@@ -94,13 +94,13 @@ def test_nobody_chooses_devices_by_cdi_once_the_pod_exists(
 
 @pytest.mark.parametrize("resource", ["pods/binding", "bindings"])
 def test_nobody_chooses_devices_by_cdi_in_a_binding(webhook: Webhook, resource: str) -> None:
-    binding = {"metadata": {"name": "p", "annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}}}
+    binding = {"metadata": {"name": "p", "annotations": {"nvidia.cdi.k8s.io/x": "nvidia.com/gpu=all"}}}
     body = review(binding, resource=resource, kind="Binding", user="system:kube-scheduler")
     assert refusal(webhook, body) == AT_ONCE
 
 
 def test_a_new_pod_that_chooses_devices_by_cdi_is_refused_also_where_mutation_was_passed_by(webhook: Webhook) -> None:
-    assert refusal(webhook, review(gpu_pod(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=all"}))) == AT_ONCE
+    assert refusal(webhook, review(gpu_pod(annotations={"nvidia.cdi.k8s.io/x": "nvidia.com/gpu=all"}))) == AT_ONCE
 
 
 def test_other_changes_of_a_bound_pod_are_free(webhook: Webhook) -> None:
