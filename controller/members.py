@@ -4,6 +4,7 @@ Pods of one workload mostly have the same labels, and a selector mostly says wha
 whether anybody is meant looks at a few sets of labels, however many pods there are.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
@@ -40,8 +41,8 @@ class _Namespace:
             if not self._having[mark]:
                 del self._having[mark]
 
-    def like(self, selector: LabelSelector) -> Iterator[Labels]:
-        """All sets that are meant, and some others."""
+    def like(self, selector: LabelSelector, besides: Mapping[_Set, int]) -> Iterator[Labels]:
+        """All sets that are meant, and some others; none that only so many pods have as are not to be counted."""
         fewest: Sequence[Collection[_Set]] = [self.pods]
         for requirement in selector.requirements:
             match requirement.operator:
@@ -53,7 +54,7 @@ class _Namespace:
                     continue
             found = [self._having.get(mark, _NONE) for mark in marks]
             fewest = min(fewest, found, key=lambda sets: sum(map(len, sets)))
-        return map(dict, chain.from_iterable(fewest))
+        return (dict(labels) for labels in chain.from_iterable(fewest) if self.pods[labels] > besides.get(labels, 0))
 
 
 class Members:
@@ -76,10 +77,16 @@ class Members:
         if not known.pods:
             del self._namespaces[namespace]
 
-    def like(self, namespace: str, selector: LabelSelector) -> Iterator[Labels]:
-        """The labels of all pods that a selector means, and of some others; each set once. Not to be kept."""
+    def like(self, namespace: str, selector: LabelSelector, besides: Iterable[Labels] = ()) -> Iterator[Labels]:
+        """The labels of all pods that a selector means, and of some others; each set once. Not to be kept.
+
+        Args:
+            namespace: whose pods.
+            selector: of their labels.
+            besides: labels that were added and are not to be counted, as often as they are given here.
+        """
         known = self._namespaces.get(namespace)
-        return iter(()) if known is None else known.like(selector)
+        return iter(()) if known is None else known.like(selector, Counter(map(_set, besides)))
 
     def counts(self) -> Counts:
         """How many pods of each namespace have which labels. A copy."""

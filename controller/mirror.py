@@ -129,11 +129,12 @@ class Mirror:
         """The pods on a node that ask for GPUs. Not to be kept."""
         return self._on_node.get(name, {}).values()
 
-    def resolved(self, shape: RequestShape, labels: Mapping[str, str]) -> RequestShape:
-        """What a pod asks for, with what depends on all pods of its namespace (`groups`)."""
+    def resolved(self, shape: RequestShape, labels: Mapping[str, str], uid: PodUid | None) -> RequestShape:
+        """What a pod asks for, with what depends on all other pods of its namespace (`groups`)."""
         if shape.affinity is None or (same := shape.affinity.same) is None:
             return shape
-        return groups.resolved(shape, labels, lambda namespace: self.members.like(namespace, same))
+        own = [] if uid is None else [known.allocation.labels for known in self.reservations.of_pod(uid).values()]
+        return groups.resolved(shape, labels, lambda namespace: self.members.like(namespace, same, own))
 
     def _look(self, record: NodeRecord) -> View:
         reserved = (known.allocation for known in self.reservations.on_node(record.name).values())

@@ -71,17 +71,18 @@ class ClusterState(Watched):
         """Whether a pod fits. Pure."""
         return views.verdict(shape, view, self.policy)
 
-    def resolve(self, shape: RequestShape, labels: Mapping[str, str]) -> RequestShape:
+    def resolve(self, shape: RequestShape, labels: Mapping[str, str], uid: PodUid | None = None) -> RequestShape:
         """What a pod asks for, with what depends on all pods of its namespace: whether it may start its own group.
 
         Args:
             shape: what the pod asks for, resolved before or not.
             labels: of the pod.
+            uid: of the pod, whose own reservations are no members; None for what all pods of a kind are told.
         """
         if shape.affinity is None or shape.affinity.same is None:
             return shape
         with self._lock:
-            return self._mirror.resolved(shape, labels)
+            return self._mirror.resolved(shape, labels, uid)
 
     def reserve(self, request: PodRequest, node: NodeName, *, now: float) -> Reserved | AlreadyBound | Refused:
         """Choose GPUs and set their memory aside. Every `Reserved` must be ended by confirm, doubt or undo.
@@ -177,7 +178,7 @@ class ClusterState(Watched):
     # Inside the lock.
 
     def _resolved(self, claim: _Claim, shape: RequestShape) -> RequestShape:
-        return self._mirror.resolved(shape, claim.request.labels)
+        return self._mirror.resolved(shape, claim.request.labels, claim.request.pod.uid)
 
     def _standing(self, claim: _Claim, view: View) -> NodeLedger | Reserved | AlreadyBound | Refused:
         """What holds before any choice; else the books to choose from."""

@@ -166,7 +166,7 @@ class _Verbs:
             return None
         request = requests.of_pod(pod, state.dialect)
         self._check_ready()
-        return request and replace(request, shape=state.resolve(request.shape, request.labels))
+        return request and replace(request, shape=state.resolve(request.shape, request.labels, request.pod.uid))
 
     def _check_ready(self) -> None:
         if reason := self._services.unready():

@@ -14,7 +14,7 @@ def resolved(shape: RequestShape, labels: Labels, labels_in: Callable[[str], Ite
     Args:
         shape: what the pod asks for, resolved before or not.
         labels: of the pod.
-        labels_in: labels of the pods of a namespace that hold GPUs or are about to, on whatever node.
+        labels_in: labels of the other pods of a namespace that hold GPUs or are about to, on whatever node.
     """
     wish = shape.affinity
     if wish is None or wish.same is None:

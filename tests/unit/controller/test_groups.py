@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from controller.extender.bind import Outcome
 from controller.state import Reserved
 from gpushare import names
 from gpushare.identity import NodeName
@@ -12,6 +13,7 @@ from gpushare.model.request import PodRequest, Policy, RequestShape
 from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
 from gpushare.wire import requests
+from tests.fakes.kube import Fault, LandsLater
 from tests.unit.controller.strange import add_stray, tick
 from tests.unit.controller.world import DIALECT, World, path_of
 
@@ -32,7 +34,7 @@ def request(pod: JsonObject) -> PodRequest:
 
 def is_first(world: World, pod: JsonObject) -> bool:
     wish = request(pod)
-    affinity = world.state.resolve(wish.shape, wish.labels).affinity
+    affinity = world.state.resolve(wish.shape, wish.labels, wish.pod.uid).affinity
     assert affinity is not None
     return affinity.first
 
@@ -132,6 +134,34 @@ def test_two_that_both_seem_to_be_first_end_on_one_gpu(world: World, monkeypatch
     assert isinstance(found, Refused)
     assert found.reason is RefusalReason.NO_MATCHING_GPU
     assert isinstance(world.state.reserve(request(two), B, now=0), Reserved)
+
+
+@pytest.mark.parametrize("fault", ["lost-request", LandsLater()])
+def test_the_first_of_a_group_whose_binding_failed_may_start_it_on_another_node(world: World, fault: Fault) -> None:
+    """Its own reservation, which stays for as long as the Binding is in doubt, is no member of the group."""
+    one = member(world)
+    world.see()
+    world.api.fail_next(lambda call: call.path.endswith("/binding"), fault)
+    assert world.bind(one, A).outcome is Outcome.IN_DOUBT
+    assert world.post("filter", {"Pod": one, "NodeNames": [B]})["NodeNames"] == [B]
+    assert world.bind(one, B).error == ""
+    assert gpu_of(world, one) == "node-b/GPU-0"
+    world.see()
+    assert world.state.audit() == []
+
+
+def test_while_the_first_is_in_doubt_nobody_else_is_first(world: World) -> None:
+    one, two = member(world), member(world)
+    world.see()
+    world.api.fail_next(lambda call: call.path.endswith("/binding"), "lost-request")
+    world.bind(one, A)
+    assert not is_first(world, two)
+    assert world.bind(two, B).outcome is Outcome.REFUSED
+    # Whoever joined it there is a member, so it has to follow.
+    assert world.bind(two, A).error == ""
+    assert world.bind(one, B).outcome is Outcome.REFUSED
+    assert world.bind(one, A).error == ""
+    assert gpu_of(world, one) == gpu_of(world, two)
 
 
 def test_many_at_once_have_one_first(world: World) -> None:

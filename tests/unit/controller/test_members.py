@@ -116,3 +116,14 @@ def test_what_another_system_bound_counts_and_what_waits_on_its_node_does_not(wo
 def test_a_count_that_is_wrong_is_found(world: World) -> None:
     world.state._mirror.members.add("team", {"app": "web"})
     assert world.state.audit() == ["namespace team: disagree about the labels of pods that hold GPUs"]
+
+
+@settings(max_examples=100)
+@given(found, found, selectors)
+def test_what_is_not_to_be_counted_hides_only_as_many_pods(
+    own: list[tuple[str, Labels]], others: list[tuple[str, Labels]], selector: LabelSelector
+) -> None:
+    known = Members([*own, *others])
+    mine = [labels for namespace, labels in own if namespace == "one"]
+    shown = {frozenset(labels.items()) for labels in known.like("one", selector, mine) if selector.matches(labels)}
+    assert shown == meant(Members(others), "one", selector)

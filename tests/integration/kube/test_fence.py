@@ -1,0 +1,112 @@
+"""The last thing before a request takes effect is the question whether it still may: nothing that blocks comes after."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpushare.kube import api as kube
+from gpushare.kube.client import RestClient
+from gpushare.kube.credentials import StaticCredentials
+from tests.unit.certs.world import World as Certificates
+
+
+class Lead:
+    """What the leader's lease says."""
+
+    def __init__(self) -> None:
+        self.held = True
+
+    def __call__(self) -> bool:
+        return self.held
+
+
+@contextmanager
+def listening(serve: Callable[[socket.socket], bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    """A server for one connection. Its port, and what it was sent."""
+    sent: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.settimeout(10)
+                sent.append(serve(connection))
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield server.getsockname()[1], sent
+        thread.join()
+
+
+def everything(connection: socket.socket) -> bytes:
+    """Until the client closes."""
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def body_of(request: bytes) -> bytes:
+    return request.partition(b"\r\n\r\n")[2]
+
+
+@pytest.fixture
+def lead() -> Lead:
+    return Lead()
+
+
+def test_the_lead_that_ends_while_the_token_is_read_sends_nothing(lead: Lead) -> None:
+    def slow_token() -> str:
+        lead.held = False
+        return "secret"
+
+    with listening(everything) as (port, sent):
+        rest = RestClient(StaticCredentials(server=f"http://127.0.0.1:{port}", token_source=slow_token))
+        with pytest.raises(kube.NotSentError):
+            rest.create("/bindings", {"target": "node-a"}, precondition=lead)
+        rest.close()
+    assert body_of(sent[0]) == b""
+
+
+def test_the_lead_that_ends_during_the_handshake_sends_nothing(lead: Lead, tmp_path: Path) -> None:
+    certificate, key, authority = Certificates().files(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    def serve(connection: socket.socket) -> bytes:
+        lead.held = False
+        with context.wrap_socket(connection, server_side=True) as secure:
+            return everything(secure)
+
+    with listening(serve) as (port, sent):
+        rest = RestClient(StaticCredentials(server=f"https://localhost:{port}", ca_file=str(authority)))
+        with pytest.raises(kube.NotSentError):
+            rest.patch("/pods/p", {"metadata": {}}, precondition=lead)
+        rest.close()
+    assert body_of(sent[0]) == b""
+
+
+def test_a_deletion_without_a_body_is_not_sent_either(lead: Lead) -> None:
+    lead.held = False
+    rest = RestClient(StaticCredentials(server="http://127.0.0.1:1"))
+    with pytest.raises(kube.NotSentError):
+        rest.delete("/pods/p", precondition=lead)
+    rest.close()
+
+
+def test_the_leader_sends_the_whole_request(lead: Lead) -> None:
+    def answer(connection: socket.socket) -> bytes:
+        request = b""
+        while not request.endswith(b'{"target":"node-a"}'):
+            request += connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}")
+        return request
+
+    with listening(answer) as (port, sent):
+        rest = RestClient(StaticCredentials(server=f"http://127.0.0.1:{port}"))
+        assert rest.create("/bindings", {"target": "node-a"}, precondition=lead) == {}
+        rest.close()
+    assert b"Content-Length: 19\r\n" in sent[0]
+    assert b"Transfer-Encoding" not in sent[0]
