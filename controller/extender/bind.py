@@ -162,11 +162,12 @@ class Binder:
 
     def _send(self, args: BindArgs, body: JsonObject, chosen: Allocation) -> "_Ending":
         path = kube.pod_path(args.namespace, args.name, "binding")
-        if not self.leading():
-            return _Ending(_not_leading(), _Fate.UNDO)
         try:
             # The API server drops the request after the same time, so that it cannot take effect much later.
-            self.api.create(path, body, {"timeout": f"{self.deadline_s:g}s"}, timeout_s=self.deadline_s)
+            limit = {"timeout": f"{self.deadline_s:g}s"}
+            self.api.create(path, body, limit, timeout_s=self.deadline_s, precondition=self.leading)
+        except kube.NotSentError:
+            return _Ending(_not_leading(), _Fate.UNDO)
         except kube.ConflictError as error:
             return self._after_refusal(args, error)
         except (kube.UnreachableError, kube.ServerFaultError) as error:

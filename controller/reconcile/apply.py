@@ -57,16 +57,15 @@ class Writer:
             pod: the pod; another one of the same name is left alone.
             version: resourceVersion of what was looked at.
         """
-        if not self.leading():
-            return False
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "preconditions": {"uid": pod.uid, "resourceVersion": version},
         }
         try:
-            self.api.delete(kube.pod_path(pod.namespace, pod.name), body, timeout_s=3.0)
-        except kube.NotFoundError:
+            path = kube.pod_path(pod.namespace, pod.name)
+            self.api.delete(path, body, timeout_s=3.0, precondition=self.leading)
+        except (kube.NotFoundError, kube.NotSentError):
             return False
         except kube.KubeError as error:
             logs.event(_LOG, "not deleted", level=logging.WARNING, pod=str(pod), error=str(error))
@@ -74,12 +73,11 @@ class Writer:
         return True
 
     def _nudge(self, pod: PodRef, value: str) -> None:
-        if not self.leading():
-            return
         # The uid guards a pod that was made anew under the same name.
         body = {"metadata": {"uid": pod.uid, "labels": {names.LABEL_RETRY: value}}}
         try:
-            self.api.patch(kube.pod_path(pod.namespace, pod.name), body, timeout_s=3.0)
+            path = kube.pod_path(pod.namespace, pod.name)
+            self.api.patch(path, body, timeout_s=3.0, precondition=self.leading)
             logs.event(_LOG, "nudged", pod=str(pod))
         except kube.KubeError as error:
             logs.event(_LOG, "nudge failed", level=logging.WARNING, pod=str(pod), error=str(error))

@@ -85,12 +85,13 @@ class LateBinder:
 
     def _send(self, request: PodRequest, reserved: Reserved) -> tuple[str, Allocation | _Fate]:
         body = self._patch(request, reserved)
-        if not self.leading():
-            return "this replica does not lead any more", _Fate.UNDO
         try:
             path = kube.pod_path(request.pod.namespace, request.pod.name)
             # The API server drops the request after the same time, so that it cannot take effect much later.
-            self.api.patch(path, body, params={"timeout": f"{self.deadline_s:g}s"}, timeout_s=self.deadline_s)
+            limit = {"timeout": f"{self.deadline_s:g}s"}
+            self.api.patch(path, body, params=limit, timeout_s=self.deadline_s, precondition=self.leading)
+        except kube.NotSentError:
+            return "this replica does not lead any more", _Fate.UNDO
         except kube.ConflictError as error:
             return self._after(request, error, else_=_Fate.UNDO)
         except (kube.UnreachableError, kube.ServerFaultError) as error:

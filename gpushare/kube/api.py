@@ -3,7 +3,7 @@
 `gpushare.kube.client` speaks it to a server, `testing.fakes.kube` in memory.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -13,6 +13,7 @@ from gpushare.errors import GpuShareError
 
 JsonObject = dict[str, Any]
 Params = Mapping[str, str]
+Precondition = Callable[[], bool]
 _BRIEF: Final = 200
 
 
@@ -45,14 +46,24 @@ class Reply:
 
 
 class KubeApi(Protocol):
-    """REST verbs on paths such as `/api/v1/nodes`. Every call has a deadline in seconds and raises a KubeError."""
+    """REST verbs on paths such as `/api/v1/nodes`. Every call has a deadline in seconds and raises a KubeError.
+
+    A `precondition` is asked when everything that may block is over: the token is read and the connection stands. If it
+    does not hold, nothing is sent that could take effect, and the call raises NotSentError.
+    """
 
     def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
         """Read one object, or one page of a list."""
         ...
 
     def create(
-        self, path: str, body: JsonObject, params: Params | None = None, *, timeout_s: float = 5.0
+        self,
+        path: str,
+        body: JsonObject,
+        params: Params | None = None,
+        *,
+        timeout_s: float = 5.0,
+        precondition: Precondition | None = None,
     ) -> JsonObject:
         """POST an object to its collection or subresource."""
         ...
@@ -69,11 +80,19 @@ class KubeApi(Protocol):
         kind: PatchKind = PatchKind.MERGE,
         params: Params | None = None,
         timeout_s: float = 5.0,
+        precondition: Precondition | None = None,
     ) -> JsonObject:
         """Change parts of an object."""
         ...
 
-    def delete(self, path: str, body: JsonObject | None = None, *, timeout_s: float = 5.0) -> JsonObject:
+    def delete(
+        self,
+        path: str,
+        body: JsonObject | None = None,
+        *,
+        timeout_s: float = 5.0,
+        precondition: Precondition | None = None,
+    ) -> JsonObject:
         """Delete an object."""
         ...
 
@@ -105,6 +124,10 @@ class KubeError(GpuShareError):
 
 class UnreachableError(KubeError):
     """No answer: connection refused, reset or timed out. Whether the request took effect is unknown."""
+
+
+class NotSentError(KubeError):
+    """Its precondition did not hold any more when it was to be sent: it took no effect and will take none."""
 
 
 class BadRequestError(KubeError):

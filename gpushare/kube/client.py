@@ -82,10 +82,16 @@ class RestClient:
         return self._call("GET", path, None, params, timeout_s)
 
     def create(
-        self, path: str, body: JsonObject, params: Params | None = None, *, timeout_s: float = 5.0
+        self,
+        path: str,
+        body: JsonObject,
+        params: Params | None = None,
+        *,
+        timeout_s: float = 5.0,
+        precondition: kube.Precondition | None = None,
     ) -> JsonObject:
         """See KubeApi."""
-        return self._call("POST", path, body, params, timeout_s)
+        return self._call("POST", path, body, params, timeout_s, precondition=precondition)
 
     def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
         """See KubeApi."""
@@ -99,19 +105,27 @@ class RestClient:
         kind: PatchKind = PatchKind.MERGE,
         params: Params | None = None,
         timeout_s: float = 5.0,
+        precondition: kube.Precondition | None = None,
     ) -> JsonObject:
         """See KubeApi."""
-        return self._call("PATCH", path, body, params, timeout_s, content_type=kind.value)
+        return self._call("PATCH", path, body, params, timeout_s, content_type=kind.value, precondition=precondition)
 
-    def delete(self, path: str, body: JsonObject | None = None, *, timeout_s: float = 5.0) -> JsonObject:
+    def delete(
+        self,
+        path: str,
+        body: JsonObject | None = None,
+        *,
+        timeout_s: float = 5.0,
+        precondition: kube.Precondition | None = None,
+    ) -> JsonObject:
         """See KubeApi."""
-        return self._call("DELETE", path, body, None, timeout_s)
+        return self._call("DELETE", path, body, None, timeout_s, precondition=precondition)
 
     def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
         """See KubeApi."""
         query = {**params, "watch": "true", "timeoutSeconds": str(int(timeout_s))}
         quiet_s = min(timeout_s + _GRACE_S, _QUIET_S)
-        response = self._send("GET", path, None, query, quiet_s, stream=True)
+        response = self._send("GET", path, None, query, quiet_s)
         if response.status == 200:
             return _events(path, response)
         try:
@@ -147,8 +161,11 @@ class RestClient:
         timeout_s: float,
         *,
         content_type: str = "application/json",
+        precondition: kube.Precondition | None = None,
     ) -> JsonObject:
-        response = self._send(method, path, body, params, timeout_s, content_type=content_type)
+        response = self._send(
+            method, path, body, params, timeout_s, content_type=content_type, precondition=precondition
+        )
         if not 200 <= response.status < 300:
             raise _error(response.status, response.data)
         try:
@@ -168,19 +185,23 @@ class RestClient:
         timeout_s: float,
         *,
         content_type: str = "application/json",
-        stream: bool = False,
+        precondition: kube.Precondition | None = None,
     ) -> urllib3.BaseHTTPResponse:
         url = self._credentials.server.rstrip("/") + path + (f"?{urlencode(params)}" if params else "")
         headers = {"Accept": "application/json", "User-Agent": _USER_AGENT}
         if token := self._current_token():
             headers["Authorization"] = f"Bearer {token}"
-        if body is not None:
-            headers["Content-Type"] = content_type
+        if body is None and precondition is not None:
+            body = {}  # the headers alone must not be a whole request
+        data = None if body is None else orjson.dumps(body)
+        if data is not None:
+            headers |= {"Content-Type": content_type, "Content-Length": str(len(data))}
+        stream = params is not None and "watch" in params
         try:
             return (self._streams if stream else self._calls).request(
                 method,
                 url,
-                body=None if body is None else orjson.dumps(body),
+                body=_guarded(data, precondition) if data is not None and precondition is not None else data,
                 headers=headers,
                 timeout=urllib3.Timeout(connect=min(timeout_s, _CONNECT_S), total=timeout_s),
                 preload_content=not stream,
@@ -233,6 +254,16 @@ def _events(path: str, response: urllib3.BaseHTTPResponse) -> Iterator[JsonObjec
         raise kube.UnreachableError(f"watch {path}: {error}") from error
     finally:
         response.close()
+
+
+def _guarded(body: bytes, precondition: kube.Precondition) -> Iterator[bytes]:
+    """A request's body, for which the connection asks when it stands and the headers are on their way.
+
+    Without its body a request does nothing: the API server waits for as many bytes as the headers say.
+    """
+    if not precondition():
+        raise kube.NotSentError("not sent: what it depends on ended before")
+    yield body
 
 
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[JsonObject]:

@@ -43,10 +43,17 @@ class FakeKube:
         return self._serve(Call("list", path, None, query), lambda: self._store.page(target, query))
 
     def create(
-        self, path: str, body: JsonObject, params: Params | None = None, *, timeout_s: float = 5.0
+        self,
+        path: str,
+        body: JsonObject,
+        params: Params | None = None,
+        *,
+        timeout_s: float = 5.0,
+        precondition: kube.Precondition | None = None,
     ) -> JsonObject:
         target, body = Target.parse(path), clone(body)
         act = self._bind if target.subresource == "binding" else self._create
+        _check(precondition)
         return self._serve(Call("create", path, clone(body), dict(params or {})), lambda: act(target, body))
 
     def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
@@ -61,12 +68,22 @@ class FakeKube:
         kind: PatchKind = PatchKind.MERGE,
         params: Params | None = None,
         timeout_s: float = 5.0,
+        precondition: kube.Precondition | None = None,
     ) -> JsonObject:
         target, change = Target.parse(path), clone(body)
+        _check(precondition)
         return self._serve(Call("patch", path, change), lambda: self._patch(target, change, kind))
 
-    def delete(self, path: str, body: JsonObject | None = None, *, timeout_s: float = 5.0) -> JsonObject:
+    def delete(
+        self,
+        path: str,
+        body: JsonObject | None = None,
+        *,
+        timeout_s: float = 5.0,
+        precondition: kube.Precondition | None = None,
+    ) -> JsonObject:
         target = Target.parse(path)
+        _check(precondition)
         return self._serve(Call("delete", path, body), lambda: self._delete(target, body or {}))
 
     def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
@@ -234,6 +251,11 @@ class FakeKube:
         bound["status"] = {**bound["status"], "conditions": [*conditions, {"type": "PodScheduled", "status": "True"}]}
         self._store.write(target.plain(), bound)
         return {"kind": "Status", "status": "Success", "code": 201}
+
+
+def _check(precondition: kube.Precondition | None) -> None:
+    if precondition is not None and not precondition():
+        raise kube.NotSentError("not sent")
 
 
 def _modified(target: Target) -> kube.ConflictError:

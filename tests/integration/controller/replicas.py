@@ -34,10 +34,16 @@ class Line:
         return self.api.get(path, params, timeout_s=timeout_s)
 
     def create(
-        self, path: str, body: JsonObject, params: Params | None = None, *, timeout_s: float = 5.0
+        self,
+        path: str,
+        body: JsonObject,
+        params: Params | None = None,
+        *,
+        timeout_s: float = 5.0,
+        precondition: kube.Precondition | None = None,
     ) -> JsonObject:
         self._check()
-        return self.api.create(path, body, params, timeout_s=timeout_s)
+        return self.api.create(path, body, params, timeout_s=timeout_s, precondition=precondition)
 
     def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
         self._check()
@@ -51,13 +57,21 @@ class Line:
         kind: PatchKind = PatchKind.MERGE,
         params: Params | None = None,
         timeout_s: float = 5.0,
+        precondition: kube.Precondition | None = None,
     ) -> JsonObject:
         self._check()
-        return self.api.patch(path, body, kind=kind, params=params, timeout_s=timeout_s)
+        return self.api.patch(path, body, kind=kind, params=params, timeout_s=timeout_s, precondition=precondition)
 
-    def delete(self, path: str, body: JsonObject | None = None, *, timeout_s: float = 5.0) -> JsonObject:
+    def delete(
+        self,
+        path: str,
+        body: JsonObject | None = None,
+        *,
+        timeout_s: float = 5.0,
+        precondition: kube.Precondition | None = None,
+    ) -> JsonObject:
         self._check()
-        return self.api.delete(path, body, timeout_s=timeout_s)
+        return self.api.delete(path, body, timeout_s=timeout_s, precondition=precondition)
 
     def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
         self._check()

@@ -1,18 +1,19 @@
-"""The last thing before a request takes effect is the question whether it still may: nothing that blocks comes after."""
+"""The last step before a request takes effect is the question whether it still may: nothing that blocks follows it."""
 
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from certs import authority
 from gpushare.kube import api as kube
 from gpushare.kube.client import RestClient
 from gpushare.kube.credentials import StaticCredentials
-from tests.unit.certs.world import World as Certificates
 
 
 class Lead:
@@ -71,9 +72,13 @@ def test_the_lead_that_ends_while_the_token_is_read_sends_nothing(lead: Lead) ->
 
 
 def test_the_lead_that_ends_during_the_handshake_sends_nothing(lead: Lead, tmp_path: Path) -> None:
-    certificate, key, authority = Certificates().files(tmp_path)
+    now, day = datetime.now(UTC), timedelta(days=1)
+    ca = authority.make_ca(now=now, life=day)
+    leaf = authority.make_leaf(ca, names=frozenset({"localhost"}), now=now, life=day)
+    (tmp_path / "ca.crt").write_bytes(ca.certificate)
+    (tmp_path / "tls.pem").write_bytes(leaf.key + leaf.certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(tmp_path / "tls.pem")
 
     def serve(connection: socket.socket) -> bytes:
         lead.held = False
@@ -81,7 +86,7 @@ def test_the_lead_that_ends_during_the_handshake_sends_nothing(lead: Lead, tmp_p
             return everything(secure)
 
     with listening(serve) as (port, sent):
-        rest = RestClient(StaticCredentials(server=f"https://localhost:{port}", ca_file=str(authority)))
+        rest = RestClient(StaticCredentials(server=f"https://localhost:{port}", ca_file=str(tmp_path / "ca.crt")))
         with pytest.raises(kube.NotSentError):
             rest.patch("/pods/p", {"metadata": {}}, precondition=lead)
         rest.close()
@@ -90,10 +95,13 @@ def test_the_lead_that_ends_during_the_handshake_sends_nothing(lead: Lead, tmp_p
 
 def test_a_deletion_without_a_body_is_not_sent_either(lead: Lead) -> None:
     lead.held = False
-    rest = RestClient(StaticCredentials(server="http://127.0.0.1:1"))
-    with pytest.raises(kube.NotSentError):
-        rest.delete("/pods/p", precondition=lead)
-    rest.close()
+    with listening(everything) as (port, sent):
+        rest = RestClient(StaticCredentials(server=f"http://127.0.0.1:{port}"))
+        with pytest.raises(kube.NotSentError):
+            rest.delete("/pods/p", precondition=lead)
+        rest.close()
+    assert b"Content-Length: 2\r\n" in sent[0]
+    assert body_of(sent[0]) == b""
 
 
 def test_the_leader_sends_the_whole_request(lead: Lead) -> None:

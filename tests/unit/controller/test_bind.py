@@ -1,6 +1,7 @@
 """One Binding binds a pod with its GPUs; doing it again changes nothing."""
 
 from dataclasses import replace
+from typing import Any
 
 import orjson
 import pytest
@@ -9,6 +10,7 @@ from controller.extender.bind import Outcome
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
 from testing.builders import make_container, make_pod
 from tests.unit.controller.world import PODS, World, bind_args, path_of, uid_of
 
@@ -190,6 +192,22 @@ def test_the_lead_is_checked_again_right_before_the_binding(world: World) -> Non
     pod = world.add_pod(3)
     asked = iter([True, False])
     object.__setattr__(world.binder, "leading", lambda: next(asked))
+    assert world.bind(pod).outcome is Outcome.NOT_LEADING
+    assert world.api.count("create") == 0
+    assert world.used() == {}
+
+
+def test_the_lead_that_ends_while_the_binding_is_prepared_sends_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading the token and connecting may take seconds."""
+    pod, create = world.add_pod(3), world.api.create
+
+    def slow(*args: Any, **options: Any) -> JsonObject:
+        world.leads = False
+        return create(*args, **options)
+
+    monkeypatch.setattr(world.api, "create", slow)
     assert world.bind(pod).outcome is Outcome.NOT_LEADING
     assert world.api.count("create") == 0
     assert world.used() == {}

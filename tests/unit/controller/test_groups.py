@@ -13,7 +13,7 @@ from gpushare.model.request import PodRequest, Policy, RequestShape
 from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
 from gpushare.wire import requests
-from tests.fakes.kube import Fault, LandsLater
+from testing.fakes.kube import Fault, LandsLater
 from tests.unit.controller.strange import add_stray, tick
 from tests.unit.controller.world import DIALECT, World, path_of
 

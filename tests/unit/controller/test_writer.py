@@ -1,5 +1,7 @@
 """What the leader writes beside Bindings, it writes only while it leads, and no error ends it."""
 
+from typing import Any
+
 import pytest
 
 from controller.reconcile.apply import Writer
@@ -7,8 +9,10 @@ from controller.reconcile.deliver import LateBinder, NotNow
 from controller.reconcile.unschedulable import Explain, Nudge
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import requests as requests_wire
+from testing.fakes.kube import FakeKube
 from tests.unit.controller.strange import add_stray, requests
 from tests.unit.controller.world import DIALECT, World
 
@@ -27,6 +31,33 @@ def test_a_follower_writes_nothing_at_all(world: World, writer: Writer) -> None:
     writer.tell(pod, "Reason", "message")
     assert writer.delete(pod, "1") is False
     assert requests(world) == []
+
+
+def test_the_lead_that_ends_while_a_request_is_prepared_changes_no_pod(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading the token and connecting may take seconds."""
+    waiting, stray = pods_wire.ref(world.add_pod(3)), add_stray(world, 3)
+    world.see()
+    request = requests_wire.of_pod(stray, DIALECT)
+    assert request is not None
+    for verb in ("patch", "delete"):
+        monkeypatch.setattr(world.api, verb, lambda *a, verb=verb, **o: leaving(world, verb, *a, **o))
+    writer = Writer(api=world.api, clock=world.clock, leading=lambda: world.leads)
+    binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: world.leads)
+    writer.perform(Nudge(waiting, "1"))
+    world.leads = True
+    assert writer.delete(waiting, "1") is False
+    world.leads = True
+    assert binder.bind(request, NodeName("node-a")) == NotNow("this replica does not lead any more")
+    assert requests(world) == []
+    assert world.used() == {}
+
+
+def leaving(world: World, verb: str, *args: Any, **options: Any) -> JsonObject:
+    world.leads = False
+    found: JsonObject = getattr(FakeKube, verb)(world.api, *args, **options)
+    return found
 
 
 def test_a_nudge_that_fails_is_only_logged(world: World, writer: Writer, caplog: pytest.LogCaptureFixture) -> None:

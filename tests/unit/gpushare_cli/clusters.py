@@ -147,7 +147,15 @@ class PagedApi:
         metadata = {"continue": str(end)} if end < len(chosen) else {}
         return {"metadata": metadata, "items": chosen[start:end]}
 
-    def create(self, path: str, body: Object, params: kube.Params | None = None, *, timeout_s: float = 5.0) -> Object:
+    def create(
+        self,
+        path: str,
+        body: Object,
+        params: kube.Params | None = None,
+        *,
+        timeout_s: float = 5.0,
+        precondition: kube.Precondition | None = None,
+    ) -> Object:
         raise AssertionError("a report changes nothing")
 
     def replace(self, path: str, body: Object, *, timeout_s: float = 5.0) -> Object:
@@ -161,10 +169,18 @@ class PagedApi:
         kind: kube.PatchKind = kube.PatchKind.MERGE,
         params: kube.Params | None = None,
         timeout_s: float = 5.0,
+        precondition: kube.Precondition | None = None,
     ) -> Object:
         raise AssertionError("a report changes nothing")
 
-    def delete(self, path: str, body: Object | None = None, *, timeout_s: float = 5.0) -> Object:
+    def delete(
+        self,
+        path: str,
+        body: Object | None = None,
+        *,
+        timeout_s: float = 5.0,
+        precondition: kube.Precondition | None = None,
+    ) -> Object:
         raise AssertionError("a report changes nothing")
 
     def watch(self, path: str, params: kube.Params, *, timeout_s: float) -> Iterator[Object]:

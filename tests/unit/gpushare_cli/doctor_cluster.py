@@ -64,7 +64,13 @@ class DoctorKube(FakeKube):
         self.admit: Callable[[JsonObject], JsonObject] = completed
 
     def create(
-        self, path: str, body: JsonObject, params: Params | None = None, *, timeout_s: float = 5.0
+        self,
+        path: str,
+        body: JsonObject,
+        params: Params | None = None,
+        *,
+        timeout_s: float = 5.0,
+        precondition: kube.Precondition | None = None,
     ) -> JsonObject:
         assert dict(params or {}) == {"dryRun": "All"}, "the doctor changes nothing"
         assert path == "/api/v1/namespaces/default/pods"
