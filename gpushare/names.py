@@ -93,6 +93,17 @@ RESERVED_PREFIXES: Final = (PREFIX_DEVICES, PREFIX_MEMORY, PREFIX_INDEX, PREFIX_
 # domain and in its subdomains.
 CDI_DOMAIN: Final = "cdi.k8s.io"
 
+# Namespaces of GPU add-ons whose pods need every GPU: NVIDIA's GPU Operator (now, before 1.9, on OpenShift), NVIDIA's
+# device plugin and DRA driver as their documents install them, AKS.
+ADDON_NAMESPACES: Final = (
+    "gpu-operator",
+    "gpu-operator-resources",
+    "nvidia-gpu-operator",
+    "nvidia-device-plugin",
+    "nvidia-dra-driver-gpu",
+    "gpu-resources",
+)
+
 # On namespaces.
 LABEL_ISOLATION: Final = "gpushare.dev/isolation"  # "disabled": pods without GPUs are left as they are
 
@@ -132,9 +143,12 @@ WEBHOOK_SECRET: Final = "gpushare-webhook-tls"  # noqa: S105 - the name of a Sec
 MUTATING_WEBHOOK: Final = WEBHOOK
 VALIDATING_WEBHOOK: Final = WEBHOOK
 CONTROLLER_SERVICE: Final = CONTROLLER
-ISOLATION_POLICY: Final = "gpushare-isolation"  # of the ValidatingAdmissionPolicy and its binding; so are the others
+# ValidatingAdmissionPolicies, and their bindings.
+ISOLATION_POLICY: Final = "gpushare-isolation"
 AMOUNTS_POLICY: Final = "gpushare-amounts"
 CDI_POLICY: Final = "gpushare-cdi"
+NODES_POLICY: Final = "gpushare-nodes"
+POLICIES: Final = (ISOLATION_POLICY, AMOUNTS_POLICY, CDI_POLICY, NODES_POLICY)
 
 # The plugin's source of GPUs in the setting gpu_source, before the path of a profile.
 SIMULATED: Final = "simulated:"

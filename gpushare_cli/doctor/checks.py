@@ -7,6 +7,7 @@ from typing import Final
 from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare_cli.doctor import (
+    checks_addons,
     checks_conflicts,
     checks_controller,
     checks_install,
@@ -55,7 +56,7 @@ CHECKS: Final = (
     Check("webhook-answers", "webhook", checks_webhook.answers),
     Check("webhook-certificate", "webhook", checks_webhook.certificate),
     Check("webhook-admission", "webhook", checks_webhook.admission),
-    Check("isolation-policy", "webhook", checks_webhook.isolation_policy),
+    Check("server-policies", "webhook", checks_webhook.server_policies),
     Check("controller-running", "controller", checks_controller.running),
     Check("controller-leads", "controller", checks_controller.leads),
     Check("controller-answers", "controller", checks_controller.answers),
@@ -75,6 +76,7 @@ CHECKS: Final = (
     Check("nvidia-plugin", "conflicts", checks_conflicts.nvidia_plugin),
     Check("sharing-plugins", "conflicts", checks_conflicts.sharing_plugins),
     Check("other-schedulers", "conflicts", checks_conflicts.schedulers),
+    Check("gpu-addons", "conflicts", checks_addons.addons),
     Check("pods-pending", "pods", checks_pods.pending),
     Check("pods-without-gpus", "pods", checks_pods.unallocated),
     Check("pods-unreadable", "pods", checks_pods.unreadable),

@@ -36,30 +36,40 @@ def server_version(cluster: Cluster) -> Iterator[Finding]:
 
 
 def namespace_labels(cluster: Cluster) -> Iterator[Finding]:
-    """kube-system and the installation's namespace have the label by which the webhooks leave them alone.
+    """kube-system, the installation's namespace and those of GPU add-ons have the label by which they are left alone.
 
     Servers before 1.21 do not set it.
     """
     for namespace in known(cluster.snapshot.namespaces):
         name = str(namespace["metadata"]["name"])
-        if name in {own.KUBE_SYSTEM, cluster.namespace} and objects.label(namespace, own.LABEL_NAMESPACE) != name:
+        if name in _excluded(cluster) and objects.label(namespace, own.LABEL_NAMESPACE) != name:
             yield finding.warning(
                 f"namespace/{name}",
-                f"it lacks the label {own.LABEL_NAMESPACE}={name}, so its pods depend on the webhook",
+                f"it lacks the label {own.LABEL_NAMESPACE}={name}, so the webhook does not leave its pods alone",
                 f"kubectl label namespace {name} {own.LABEL_NAMESPACE}={name}",
             )
 
 
 def isolation_exceptions(cluster: Cluster) -> Iterator[Finding]:
-    """No namespace is excluded from isolation."""
+    """No namespace but kube-system and the installation's own is excluded from isolation."""
     for namespace in known(cluster.snapshot.namespaces):
-        if objects.label(namespace, names.LABEL_ISOLATION) == "disabled":
-            name = str(namespace["metadata"]["name"])
+        name = str(namespace["metadata"]["name"])
+        if name in names.ADDON_NAMESPACES:
+            yield finding.note(
+                f"namespace/{name}",
+                "its name excludes it, as one of GPU add-ons: its pods may see every GPU of their node",
+                "if tenants may create pods there: take the name out of the webhook configuration and the policies",
+            )
+        elif objects.label(namespace, names.LABEL_ISOLATION) == "disabled":
             yield finding.note(
                 f"namespace/{name}",
                 f"the label {names.LABEL_ISOLATION}=disabled excludes it: its pods may see every GPU of their node",
                 f"if that is not meant: kubectl label namespace {name} {names.LABEL_ISOLATION}-",
             )
+
+
+def _excluded(cluster: Cluster) -> set[str]:
+    return {own.KUBE_SYSTEM, cluster.namespace, *names.ADDON_NAMESPACES}
 
 
 def settings(cluster: Cluster) -> Iterator[Finding]:

@@ -169,21 +169,27 @@ def admission(cluster: Cluster) -> Iterator[Finding]:
         yield _not_checked(cluster, where, "whether a new GPU pod is completed", admitted)
 
 
-def isolation_policy(cluster: Cluster) -> Iterator[Finding]:
-    """The API server itself refuses pods with the RuntimeClass of GPUs that the webhook has not completed."""
+_WITHOUT: Final[Mapping[str, str]] = {
+    names.ISOLATION_POLICY: "while the webhook is away, a pod with the RuntimeClass nvidia may see every GPU",
+    names.AMOUNTS_POLICY: "while the webhook is away, amounts that overflow fit every node",
+    names.CDI_POLICY: "annotations of cdi.k8s.io may choose devices past the scheduler",
+    names.NODES_POLICY: "a device plugin may change every Node",
+}
+
+
+def server_policies(cluster: Cluster) -> Iterator[Finding]:
+    """The API server itself refuses what would open a way past the webhook."""
     if cluster.snapshot.server < FIRST_WITH_CONDITIONS:
         raise NothingToCheckError("this server has no such policies")
     parts = {
-        "validatingadmissionpolicy": known(cluster.snapshot.isolation_policy),
-        "validatingadmissionpolicybinding": known(cluster.snapshot.isolation_binding),
+        "validatingadmissionpolicy": known(cluster.snapshot.policies),
+        "validatingadmissionpolicybinding": known(cluster.snapshot.policy_bindings),
     }
-    for kind, item in parts.items():
-        if item is None:
-            yield finding.warning(
-                f"{kind}/{names.ISOLATION_POLICY}",
-                "it is missing: while the webhook is away, a pod with the RuntimeClass nvidia may see every GPU",
-                _APPLY,
-            )
+    for kind, items in parts.items():
+        present = {each["metadata"]["name"] for each in items}
+        for name, consequence in _WITHOUT.items():
+            if name not in present:
+                yield finding.warning(f"{kind}/{name}", f"it is missing: {consequence}", _APPLY)
 
 
 def _configurations(cluster: Cluster) -> Iterator[tuple[str, JsonObject | None]]:

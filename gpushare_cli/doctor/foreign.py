@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from gpushare.wire import shape
+from gpushare import names
+from gpushare.kube.api import JsonObject
+from gpushare.wire import shape, spelling
+from gpushare_cli.doctor import objects, own
 
 
 class Role(Enum):
@@ -72,6 +75,10 @@ EXTENDER: Final = re.compile("gpushare-schd-extender|nano-gpu-scheduler|elastic-
 """In the addresses of their extenders: their Services and ports."""
 _HANDS_OUT_NOTHING: Final = re.compile("feature-discovery|mps-control|exporter|monitor")
 """Of the same families, often in the same image."""
+_SEES_ALL: Final = frozenset(
+    {"dcgm", "dcgm-exporter", "gpu-feature-discovery", "gpu-operator-validator", "k8s-device-plugin", "k8s-mig-manager"}
+)
+"""Last parts of the names of images that are made to see every GPU, without tag."""
 _HASH: Final = re.compile(r"-[0-9a-z]{1,10}$")
 
 
@@ -102,7 +109,7 @@ def stranger(pod: Mapping[str, Any]) -> Stranger | None:
         return None
     owner, workload = _workload(metadata)
     images = {
-        _image(shape.text(container, "image", "container")) for container in shape.objects(spec, "containers", "spec")
+        image(shape.text(container, "image", "container")) for container in shape.objects(spec, "containers", "spec")
     }
     for system in (NVIDIA, *SHARING):
         role = _role(system, owner, workload, images)
@@ -116,6 +123,24 @@ def stranger(pod: Mapping[str, Any]) -> Stranger | None:
                 node=shape.text(spec, "nodeName", "spec"),
             )
     return None
+
+
+def needs_every_gpu(workload: JsonObject) -> bool:
+    """Whether a DaemonSet is made to see the GPUs of its nodes without asking for any."""
+    spec = objects.pod_spec(workload)
+    under_nvidia = shape.text(spec, "runtimeClassName", "spec") in own.RUNTIME_CLASSES
+    return any(
+        not any(resource.startswith(names.GPU_DOMAINS) for resource in spelling.amounts(container, "limits"))
+        and (under_nvidia or image(shape.text(container, "image", "container")) in _SEES_ALL or _says_all(container))
+        for container in shape.objects(spec, "containers", "spec")
+    )
+
+
+def _says_all(container: Mapping[str, Any]) -> bool:
+    return any(
+        (entry.get("name"), entry.get("value")) == (names.ENV_VISIBLE_DEVICES, "all")
+        for entry in shape.objects(container, "env", "container")
+    )
 
 
 def _role(system: System, owner: str, workload: str, images: set[str]) -> Role | None:
@@ -137,6 +162,6 @@ def _workload(metadata: Mapping[str, Any]) -> tuple[str, str]:
     return "", shape.text(metadata, "name", "metadata")
 
 
-def _image(image: str) -> str:
-    """The last part of its name, without tag and digest."""
-    return image.partition("@")[0].rsplit("/", 1)[-1].partition(":")[0]
+def image(name: str) -> str:
+    """The last part of an image's name, without tag and digest."""
+    return name.partition("@")[0].rsplit("/", 1)[-1].partition(":")[0]

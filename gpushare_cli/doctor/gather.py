@@ -92,16 +92,15 @@ def _reads(reader: "_Reader") -> Mapping[str, Callable[[], object]]:
     webhook = f"https:{names.WEBHOOK}:{own.WEBHOOK_PORT}"
     controller = f"{names.CONTROLLER}:{schedconfig.CONTROLLER_PORT}"
     apps, leases = f"/apis/apps/v1/{inside}", f"/apis/coordination.k8s.io/v1/{inside}/leases"
-    policies = f"{_ADMISSION}/validatingadmissionpolic"
     return {
         "installed": lambda: one(f"/api/v1/{inside}"),
-        "namespaces": reader.namespaces,
+        "namespaces": lambda: many("/api/v1/namespaces"),
         "settings": lambda: one(f"/api/v1/{inside}/configmaps/{names.CONFIG}"),
         "runtime_classes": lambda: many("/apis/node.k8s.io/v1/runtimeclasses"),
         "mutating": lambda: one(f"{_ADMISSION}/mutatingwebhookconfigurations/{names.MUTATING_WEBHOOK}"),
         "validating": lambda: one(f"{_ADMISSION}/validatingwebhookconfigurations/{names.VALIDATING_WEBHOOK}"),
-        "isolation_policy": lambda: one(f"{policies}ies/{names.ISOLATION_POLICY}"),
-        "isolation_binding": lambda: one(f"{policies}ybindings/{names.ISOLATION_POLICY}"),
+        "policies": lambda: reader.policies("validatingadmissionpolicies"),
+        "policy_bindings": lambda: reader.policies("validatingadmissionpolicybindings"),
         "webhook_deployment": lambda: one(f"{apps}/deployments/{names.WEBHOOK}"),
         "webhook_endpoints": lambda: one(f"/api/v1/{inside}/endpoints/{names.WEBHOOK}"),
         "webhook_ready": lambda: ask(webhook, "readyz"),
@@ -116,6 +115,7 @@ def _reads(reader: "_Reader") -> Mapping[str, Callable[[], object]]:
         "scheduler_settings": lambda: one(f"/api/v1/{inside}/configmaps/{own.SCHEDULER_SETTINGS}"),
         "scheduler_lease": lambda: one(f"{leases}/{names.SCHEDULER}"),
         "plugin": lambda: one(f"{apps}/daemonsets/{names.PLUGIN}"),
+        "daemonsets": lambda: many("/apis/apps/v1/daemonsets", keep=foreign.needs_every_gpu),
         "nodes": lambda: many("/api/v1/nodes"),
         "unhealthy": reader.unhealthy,
         "pods": reader.pods,
@@ -169,17 +169,11 @@ class _Reader:
         except kube.KubeError as error:
             return Unread(f"a dry run of a new pod in namespace {own.TRIAL_NAMESPACE}", error)
 
-    def namespaces(self) -> Objects:
-        """The two that the webhooks leave alone by name, and those that a label excludes."""
-        excluded = self.many("/api/v1/namespaces", {"labelSelector": f"{names.LABEL_ISOLATION}=disabled"})
-        found = [] if isinstance(excluded, Unread) else list(excluded)
-        for name in (own.KUBE_SYSTEM, self.namespace):
-            namespace = self.one(f"/api/v1/namespaces/{name}")
-            if isinstance(namespace, Unread):
-                return namespace
-            if namespace is not None and name not in {each["metadata"]["name"] for each in found}:
-                found.append(namespace)
-        return excluded if isinstance(excluded, Unread) else tuple(found)
+    def policies(self, collection: str) -> Objects:
+        """Those of the installation, or their bindings, that exist; on servers without such policies, none."""
+        found = [self.one(f"{_ADMISSION}/{collection}/{name}") for name in names.POLICIES]
+        unread = next((each for each in found if isinstance(each, Unread)), None)
+        return unread or tuple(each for each in found if each is not None and not isinstance(each, Unread))
 
     def unhealthy(self) -> Objects:
         """ConfigMaps that say which GPUs must not be used."""

@@ -14,4 +14,6 @@ KUBE_SYSTEM: Final = "kube-system"
 TRIAL_NAMESPACE: Final = "default"  # where the pod that is never stored would be
 WEBHOOK_PORT: Final = 443
 
+RUNTIME_CLASSES: Final = (names.RUNTIME_CLASS, "nvidia-cdi", "nvidia-legacy", "nvidia-experimental")
+
 APPLY: Final = "apply the overlay again: kubectl apply -k manifests/overlays/OVERLAY"

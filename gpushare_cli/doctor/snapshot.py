@@ -62,15 +62,14 @@ class Snapshot:
     installed: Object
     """The installation's Namespace."""
     namespaces: Objects
-    """kube-system, the installation's own, and those that a label excludes from isolation."""
     settings: Object
     """The ConfigMap that all components share."""
     runtime_classes: Objects
 
     mutating: Object
     validating: Object
-    isolation_policy: Object
-    isolation_binding: Object
+    policies: Objects
+    policy_bindings: Objects
     webhook_deployment: Object
     webhook_endpoints: Object
     webhook_ready: Text
@@ -90,6 +89,8 @@ class Snapshot:
 
     plugin: Object
     """The DaemonSet."""
+    daemonsets: Objects
+    """Those of the whole cluster that need every GPU."""
     nodes: Objects
     unhealthy: Objects
     """ConfigMaps of GPUs that must not be used."""

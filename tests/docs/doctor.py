@@ -6,7 +6,7 @@ from gpushare_cli.doctor.checks import CHECKS
 
 RIGHTS: tuple[tuple[str, str, str], ...] = (
     ("namespaces", "get, list", "cluster"),
-    ("nodes, pods", "list", "cluster"),
+    ("nodes, pods, apps/daemonsets", "list", "cluster"),
     ("node.k8s.io/runtimeclasses", "list", "cluster"),
     ("admissionregistration.k8s.io/mutatingwebhookconfigurations", "get", "cluster"),
     ("admissionregistration.k8s.io/validatingwebhookconfigurations", "get", "cluster"),

@@ -12,7 +12,7 @@ from typing import Any, Final
 from gpushare import units
 
 _TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<string>'[^']*'|"[^"]*")|(?P<name>[A-Za-z_]\w*)|(?P<sign>\|\||&&|==|!=|[!?:.,+()\[\]]))"""
+    r"""\s*(?:(?P<string>'[^']*'|"[^"]*")|(?P<name>[A-Za-z_]\w*)|(?P<sign>\|\||&&|==|!=|[!?:.,+()\[\]{}]))"""
 )
 
 
@@ -105,11 +105,15 @@ class _Parser:
     def _member(self) -> Node:
         node = self._primary()
         while sign := self._take(".", "["):
+            optional = self._take("?")
             if sign == "[":
-                node = Node("[]", (node, self.ternary()))
+                node = Node("?[]" if optional else "[]", (node, self.ternary()))
                 self._need("]")
                 continue
             name = self._tokens.pop(0)
+            if optional:
+                node = Node("?[]", (node, Node("string", (name,))))
+                continue
             node = Node("call", (node, name, self._list(")"))) if self._take("(") else Node(".", (node, name))
         return node
 
@@ -121,6 +125,9 @@ class _Parser:
             return inner
         if token == "[":
             return Node("list", (self._list("]"),))
+        if token == "{":
+            self._need("}")
+            return Node("map", ())
         if token == "has":
             self._need("(")
             return Node("has", tuple(self._list(")")))
@@ -150,14 +157,25 @@ def _value(node: Node, scope: dict[str, Any]) -> Any:
             return _field(_value(of, scope), _value(key, scope))
         case Node("?", (condition, yes, no)):
             return _value(yes if _bool(condition, scope) else no, scope)
-        case Node("+" | "function"):
+        case Node("+" | "function" | "map" | "?[]" | "call"):
             return _made(node, scope)
         case _:
             return _logic(node, scope)
 
 
-def _made(node: Node, scope: dict[str, Any]) -> str | Decimal | list[Any]:
+def _made(node: Node, scope: dict[str, Any]) -> Any:
     match node:
+        case Node("map"):
+            return {}
+        case Node("?[]", (of, key)):
+            return _optional(_value(of, scope), _value(key, scope))
+        case Node("call", (of, "orValue", (otherwise,))):
+            found = _value(of, scope)
+            if not isinstance(found, Optional):
+                raise CelError(f"no such overload: {found!r} is not optional")
+            return found.content if found.is_there else _value(otherwise, scope)
+        case Node("call"):
+            return _logic(node, scope)
         case Node("+", (left, right)):
             first, second = _value(left, scope), _value(right, scope)
             return [*first, *second] if isinstance(first, list) else _text(first) + _text(second)
@@ -217,6 +235,21 @@ def _field(value: Any, name: str) -> Any:
     return value[name]
 
 
+@dataclass(frozen=True)
+class Optional:
+    """What `.?` gives: a field that may be absent."""
+
+    is_there: bool
+    content: Any = None
+
+
+def _optional(value: Any, key: str) -> Optional:
+    of = value if isinstance(value, Optional) else Optional(is_there=True, content=value)
+    if not of.is_there or key not in _map(of.content):
+        return Optional(is_there=False)
+    return Optional(is_there=True, content=of.content[key])
+
+
 def _bool(node: Node, scope: dict[str, Any]) -> bool:
     value = _value(node, scope)
     if not isinstance(value, bool):
@@ -238,6 +271,6 @@ def _quantity(text: str) -> Decimal:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    if not isinstance(left, str) or not isinstance(right, str):
-        raise CelError(f"only strings are compared here, not {left!r} and {right!r}")
-    return left == right
+    if type(left) is not type(right) or left is None:
+        raise CelError(f"only values of one type are compared here, not {left!r} and {right!r}")
+    return bool(left == right)

@@ -194,11 +194,47 @@ def test_a_late_binding_by_the_controller_depends_on_no_webhook() -> None:
     assert [name for name in NEW if called(name, after, before)] == ["binding.gpushare.dev"]
 
 
+CORE = ["kube-system", names.NAMESPACE]
+LEFT_ALONE = [
+    {
+        "key": "kubernetes.io/metadata.name",
+        "operator": "NotIn",
+        "values": [*CORE, *names.ADDON_NAMESPACES],
+    },
+    {"key": names.LABEL_ISOLATION, "operator": "NotIn", "values": ["disabled"]},
+]
+
+
 @pytest.mark.parametrize("server", SERVERS)
 def test_the_installation_and_the_cluster_itself_are_never_asked_about(server: str) -> None:
     for hook in webhooks(server).values():
-        spared = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", names.NAMESPACE]}
-        assert spared in hook["namespaceSelector"]["matchExpressions"]
+        [spared, *_] = hook["namespaceSelector"]["matchExpressions"]
+        assert (spared["key"], spared["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
+        assert spared["values"][:2] == CORE
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_gpu_add_ons_of_the_whole_cluster_keep_their_gpus(server: str) -> None:
+    """Their pods ask for no GPU. Bindings and requests are guarded there as everywhere else."""
+    isolating = "isolation.gpushare.dev" if server == "1.30" else "gpu.gpushare.dev"
+    for name, hook in webhooks(server).items():
+        expressions = hook["namespaceSelector"]["matchExpressions"]
+        assert (expressions == LEFT_ALONE) == (name == isolating)
+        assert (expressions == [{**LEFT_ALONE[0], "values": CORE}]) == (name != isolating)
+
+
+@pytest.mark.parametrize("policy", sorted({*names.POLICIES} - {names.NODES_POLICY}))
+def test_the_policies_leave_the_same_namespaces_alone(policy: str) -> None:
+    binding = tree.one(tree.objects("servers/1.30"), "ValidatingAdmissionPolicyBinding", policy)["spec"]
+    assert (binding["policyName"], binding["validationActions"]) == (policy, ["Deny"])
+    assert binding["matchResources"] == {"namespaceSelector": {"matchExpressions": LEFT_ALONE}}
+
+
+def test_every_policy_is_bound() -> None:
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    for kind in kinds:
+        found = [each["metadata"]["name"] for each in tree.objects("servers/1.30") if each["kind"] == kind]
+        assert found == list(names.POLICIES)
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -229,7 +265,7 @@ def test_without_conditions_only_changes_of_managed_pods_depend_on_the_webhook(s
     [
         ("object.metadata.annotations.exists(k, k == 'x')", "no such key: annotations"),
         ("object.metadata", "a condition must be a bool"),
-        ("object.metadata == 'x'", "only strings are compared"),
+        ("object.metadata == 'x'", "only values of one type are compared"),
         ("oldObject.metadata == 'x'", "no such key: oldObject"),
         ("'a' == 'a' 'b'", "unexpected"),
         ("(('a' == 'a')", "expected"),
@@ -239,6 +275,8 @@ def test_without_conditions_only_changes_of_managed_pods_depend_on_the_webhook(s
         ("'a' + object.metadata == 'a'", "is no string"),
         ("quantity('1x').isGreaterThan(quantity('0'))", "no quantity"),
         ("size(object) == 'a'", "unknown"),
+        ("object.metadata.name.orValue('a') == 'a'", "is not optional"),
+        ("object.metadata.?name == 'a'", "only values of one type are compared"),
     ],
 )
 def test_the_evaluator_of_these_tests_is_strict(expression: str, message: str) -> None:

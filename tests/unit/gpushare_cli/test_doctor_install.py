@@ -26,9 +26,9 @@ def unlabel(name: str) -> Callable[[DoctorKube], None]:
     return change
 
 
-def isolation_off(api: DoctorKube) -> None:
-    labels = {"gpushare.dev/isolation": "disabled"}
-    world.seed(api, {"kind": "Namespace", "metadata": {"name": "gpu-operator", "labels": labels}})
+def namespace(name: str, **labels: str) -> Callable[[DoctorKube], None]:
+    metadata = {"name": name, "labels": labels}
+    return lambda api: world.seed(api, {"kind": "Namespace", "metadata": metadata})
 
 
 def no_runtime_class(api: DoctorKube) -> None:
@@ -76,21 +76,28 @@ ROWS: list[tuple[str, Callable[[DoctorKube], None], str]] = [
         "kube-system without its label",
         unlabel("kube-system"),
         "warning namespace-labels namespace/kube-system | it lacks the label kubernetes.io/metadata.name=kube-system,"
-        " so its pods depend on the webhook | kubectl label namespace kube-system"
+        " so the webhook does not leave its pods alone | kubectl label namespace kube-system"
         " kubernetes.io/metadata.name=kube-system",
     ),
     (
         "the own namespace without its label",
         unlabel(NS),
-        f"warning namespace-labels namespace/{NS} | it lacks the label kubernetes.io/metadata.name={NS}, so its pods"
-        f" depend on the webhook | kubectl label namespace {NS} kubernetes.io/metadata.name={NS}",
+        f"warning namespace-labels namespace/{NS} | it lacks the label kubernetes.io/metadata.name={NS}, so the"
+        f" webhook does not leave its pods alone | kubectl label namespace {NS} kubernetes.io/metadata.name={NS}",
     ),
     (
         "a namespace without isolation",
-        isolation_off,
-        "ok isolation-exceptions namespace/gpu-operator | the label gpushare.dev/isolation=disabled excludes it: its"
-        " pods may see every GPU of their node | if that is not meant: kubectl label namespace gpu-operator"
+        namespace("monitoring", **{"gpushare.dev/isolation": "disabled"}),
+        "ok isolation-exceptions namespace/monitoring | the label gpushare.dev/isolation=disabled excludes it: its"
+        " pods may see every GPU of their node | if that is not meant: kubectl label namespace monitoring"
         " gpushare.dev/isolation-",
+    ),
+    (
+        "a namespace of GPU add-ons",
+        namespace("gpu-operator", **{"kubernetes.io/metadata.name": "gpu-operator"}),
+        "ok isolation-exceptions namespace/gpu-operator | its name excludes it, as one of GPU add-ons: its pods may see"
+        " every GPU of their node | if tenants may create pods there: take the name out of the webhook configuration"
+        " and the policies",
     ),
 ]
 

@@ -38,8 +38,8 @@ ROWS = [
         "scheduler-config, other-schedulers",
     ),
     ("/apis/node.k8s.io/v1/runtimeclasses", "runtimeclasses", "runtime-class"),
-    ("/api/v1/namespaces/kube-system", "namespaces/kube-system", "namespace-labels, isolation-exceptions"),
-    ("/api/v1/namespaces", "namespaces", "namespace-labels, isolation-exceptions"),
+    ("/api/v1/namespaces", "namespaces", "namespace-labels, isolation-exceptions, gpu-addons"),
+    ("/apis/apps/v1/daemonsets", "daemonsets", "gpu-addons"),
     (
         f"{ADMISSION}/mutatingwebhookconfigurations/gpushare-webhook",
         "mutatingwebhookconfigurations/gpushare-webhook",
@@ -48,7 +48,7 @@ ROWS = [
     (
         f"{ADMISSION}/validatingadmissionpolicies/gpushare-isolation",
         "validatingadmissionpolicies/gpushare-isolation",
-        "isolation-policy",
+        "server-policies",
     ),
     (
         f"{INSIDE}/endpoints/gpushare-webhook",

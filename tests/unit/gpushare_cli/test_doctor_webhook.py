@@ -227,17 +227,19 @@ ROWS: list[tuple[str, Change, str]] = [
         "warning webhook-admission pod/default/gpushare-doctor | not checked whether a new GPU pod is completed: POST"
         " /api/v1/namespaces/default/pods: timed out | try again",
     ),
-    (
-        "no policy",
-        remove("ValidatingAdmissionPolicy", "gpushare-isolation"),
-        "warning isolation-policy validatingadmissionpolicy/gpushare-isolation | it is missing: while the webhook is"
-        f" away, a pod with the RuntimeClass nvidia may see every GPU | {APPLY}",
-    ),
-    (
-        "a policy that binds nobody",
-        remove("ValidatingAdmissionPolicyBinding", "gpushare-isolation"),
-        "warning isolation-policy validatingadmissionpolicybinding/gpushare-isolation | it is missing: while the"
-        f" webhook is away, a pod with the RuntimeClass nvidia may see every GPU | {APPLY}",
+    *(
+        (
+            f"no {kind} {name}",
+            remove(kind, name),
+            f"warning server-policies {kind.lower()}/{name} | it is missing: {consequence} | {APPLY}",
+        )
+        for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+        for name, consequence in (
+            (names.ISOLATION_POLICY, "while the webhook is away, a pod with the RuntimeClass nvidia may see every GPU"),
+            (names.AMOUNTS_POLICY, "while the webhook is away, amounts that overflow fit every node"),
+            (names.CDI_POLICY, "annotations of cdi.k8s.io may choose devices past the scheduler"),
+            (names.NODES_POLICY, "a device plugin may change every Node"),
+        )
     ),
 ]
 
