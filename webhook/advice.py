@@ -3,21 +3,17 @@
 Kubernetes shows up to 256 characters of a warning for sure.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import names
 from gpushare.wire import pods, spelling
-from webhook import containers, objects
+from webhook import containers, mounts, objects, unread
 from webhook.objects import JsonObject
-from webhook.rules import Rules
+from webhook.rules import DEFAULT_SCHEDULER, Rules
+from webhook.unread import cut
 
-_LIMIT: Final = 256
 _LIST: Final = 150
-_MISSPELT: Final = 8
-"""Most names of labels and annotations that are told one by one."""
-_LONGEST_NAME: Final = 63  # that Kubernetes admits after the slash
 _FIELDS: Final = ("initContainers", "containers")
 _PRESET_NODE: Final = (
     "spec.nodeName by-passes the scheduler, which looks for free GPUs: the pod waits on that node until they are free,"
@@ -35,28 +31,42 @@ def of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[
     """
     ours = rules.dialect.resources
     yield from _removed(before, after)
-    yield from _misspelt(before)
+    yield from unread.marks(before)
     yield from overridden(before["spec"], after["spec"], _FIELDS, ours=ours)
+    yield from unread.resources(before, rules)
     if after["spec"].get("nodeName"):
         yield _PRESET_NODE
+    elif not rules.asks_us(scheduler := after["spec"].get("schedulerName") or DEFAULT_SCHEDULER):
+        yield cut(
+            f"spec.schedulerName {scheduler:.63} does not ask gpushare which GPUs are free: the pod waits on the node"
+            f" that it chooses until they are, or for ever; remove it, or write {rules.scheduler or DEFAULT_SCHEDULER}"
+        )
+    for name, path in mounts.of_sockets(after["spec"]):
+        yield cut(
+            f"volume {name} (hostPath {path:.80}) has the kubelet's sockets: a container that mounts it can reach all"
+            " GPUs of its node, not only those granted to it"
+        )
+    yield from _mounted_devices(after)
     for _, _, container in pods.containers(after):
         name, asked = container["name"], _asked(container, ours)
         other = containers.foreign(container, rules)
         if asked and other:
-            yield _cut(
+            yield cut(
                 f"container {name} asks for {asked} and for another plugin's GPUs ({other});"
                 " it will see only those of the former"
             )
         if containers.is_privileged(container):
-            yield _cut(
+            yield cut(
                 f"container {name} is privileged: it can reach all GPUs of its node, not only those granted to it"
             )
 
 
-def of_other_pod(before: JsonObject, after: JsonObject) -> Iterator[str]:
+def of_other_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[str]:
     """For a pod that asks for none."""
     yield from _removed(before, after)
     yield from overridden(before["spec"], after["spec"], _FIELDS, ours=())
+    yield from unread.resources(before, rules)
+    yield from _mounted_devices(after)
 
 
 def overridden(before: JsonObject, after: JsonObject, fields: Sequence[str], *, ours: Sequence[str]) -> Iterator[str]:
@@ -71,50 +81,26 @@ def overridden(before: JsonObject, after: JsonObject, fields: Sequence[str], *, 
     for field in fields:
         for old, new in zip(before.get(field) or (), after.get(field) or (), strict=True):
             if value := containers.overridden(old, new):
-                yield _cut(
+                yield cut(
                     f"container {new['name']}: {names.ENV_VISIBLE_DEVICES} is {_set_by(new, ours)}; {value} was removed"
                 )
 
 
-def _misspelt(pod: JsonObject) -> Iterator[str]:
-    """A wish that nobody reads would be lost without a word."""
-    annotations = [key for key in objects.annotations(pod) if key == names.LABEL_GPU_COUNT or not names.is_known(key)]
-    labels = [key for key in objects.labels(pod) if key in names.REQUEST_ANNOTATIONS or not names.is_known(key)]
-    ignored = [("annotation", key) for key in sorted(annotations)] + [("label", key) for key in sorted(labels)]
-    for kind, key in ignored[:_MISSPELT]:
-        yield _cut(_ignored_annotation(key) if kind == "annotation" else _ignored_label(key))
-    if rest := len(ignored[_MISSPELT:]):
-        yield f"and {rest} more labels and annotations that gpushare does not read"
-
-
-def _ignored_annotation(key: str) -> str:
-    if key == names.LABEL_GPU_COUNT:
-        return f"{key} means something as a label only; it is ignored"
-    hint = _similar(key, (*names.REQUEST_ANNOTATIONS, names.ANNOTATION_TOTALS))
-    return f"annotation {key} is none that gpushare knows; it is ignored{hint}"
-
-
-def _ignored_label(key: str) -> str:
-    if key in names.REQUEST_ANNOTATIONS:
-        return f"{key} means something as an annotation only; it is ignored"
-    return f"label {key} is none that gpushare knows; it is ignored{_similar(key, (names.LABEL_GPU_COUNT,))}"
-
-
-def _similar(key: str, known: Sequence[str]) -> str:
-    name = key.partition("/")[2]
-    if len(name) > _LONGEST_NAME:
-        return ""
-    by_name = {one.partition("/")[2]: one for one in known}
-    near = difflib.get_close_matches(name, by_name, n=1)
-    return f"; do you mean {by_name[near[0]]}?" if near else ""
+def _mounted_devices(pod: JsonObject) -> Iterator[str]:
+    for _, _, container in pods.containers(pod):
+        if path := mounts.of_devices(container):
+            yield cut(
+                f"container {container['name']} mounts {path:.80}: NVIDIA's runtime may take that for a choice of GPUs"
+                " that were not granted to it; remove it, and ask by resources.limits"
+            )
 
 
 def _removed(before: JsonObject, after: JsonObject) -> Iterator[str]:
     removed = sorted(set(objects.annotations(before)) - set(objects.annotations(after)))
     if devices := [key for key in removed if names.is_cdi(key)]:
-        yield _cut(f"annotations removed, because they choose devices past the scheduler: {_listed(devices)}")
+        yield cut(f"annotations removed, because they choose devices past the scheduler: {_listed(devices)}")
     if forged := [key for key in removed if names.is_reserved(key)]:
-        yield _cut(
+        yield cut(
             f"annotations removed, because only {names.SERVICE_ACCOUNT_CONTROLLER} may write them: {_listed(forged)}"
         )
     if names.ANNOTATION_OVERRIDDEN in removed:
@@ -138,8 +124,4 @@ def _listed(items: Sequence[str]) -> str:
     while len(shown) < len(items) and len(", ".join(items[: len(shown) + 1])) <= _LIST:
         shown.append(items[len(shown)])
     rest = len(items) - len(shown)
-    return _cut(", ".join(shown), _LIST) + (f" and {rest} more" if rest else "")
-
-
-def _cut(text: str, limit: int = _LIMIT) -> str:
-    return text if len(text) <= limit else text[: limit - 4] + " ..."
+    return cut(", ".join(shown), _LIST) + (f" and {rest} more" if rest else "")

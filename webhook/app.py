@@ -122,6 +122,7 @@ def _rules(settings: Settings, services: Services) -> Rules:
     return Rules(
         dialect=settings.dialect,
         scheduler=settings.scheduler_name,
+        other_schedulers=settings.extender_schedulers,
         runtime_class=runtime_class,
         runtime_class_unknown=unknown,
         foreign_resources=settings.foreign_resources,

@@ -13,9 +13,8 @@ from gpushare.model.request import ContainerRequest
 from gpushare.wire import pods, requests, spelling
 from webhook import advice, checks, containers, metadata, objects
 from webhook.objects import JsonObject
-from webhook.rules import Rules
+from webhook.rules import DEFAULT_SCHEDULER, Rules
 
-_DEFAULT_SCHEDULER: Final = "default-scheduler"
 _FIELDS: Final = ("initContainers", "containers")  # in the order of `pods.containers`
 _MEANT_FOR_US: Final = (names.GPU_COUNT, names.GPU_CORE)
 """Resources that make no request by themselves, but whose authors want GPUs and are told how to ask."""
@@ -141,7 +140,7 @@ def _gpu_spec(spec: JsonObject, wishes: tuple[ContainerRequest, ...], rules: Rul
         return _isolate(container, rules)
 
     result = _each(spec, _FIELDS, edit)
-    if rules.scheduler and spec.get("schedulerName") in {None, "", _DEFAULT_SCHEDULER}:
+    if rules.scheduler and spec.get("schedulerName") in {None, "", DEFAULT_SCHEDULER}:
         result["schedulerName"] = rules.scheduler
     if rules.runtime_class and spec.get("runtimeClassName") is None:
         result["runtimeClassName"] = rules.runtime_class
@@ -153,7 +152,7 @@ def _other_pod(pod: JsonObject, rules: Rules) -> Decision:
         return Denied(errors)
     spec = _each(pod["spec"], _FIELDS, lambda container: _isolate(container, rules))
     result = {**metadata.of_other_pod(pod), "spec": spec}
-    return _decision(pod, result, advice.of_other_pod(pod, result))
+    return _decision(pod, result, advice.of_other_pod(pod, result, rules))
 
 
 def _isolate(container: JsonObject, rules: Rules) -> JsonObject:

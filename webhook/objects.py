@@ -94,6 +94,7 @@ def _metadata(metadata: object) -> Iterator[FieldError]:
 def _spec(spec: JsonObject) -> Iterator[FieldError]:
     for field in ("nodeName", "schedulerName", "runtimeClassName"):
         yield from _optional_text(f"spec.{field}", spec.get(field))
+    yield from _volumes(spec.get("volumes"))
     for field in _CONTAINER_LISTS:
         containers = spec.get(field)
         path = f"spec.{field}"
@@ -116,18 +117,26 @@ def _container(path: str, container: object) -> Iterator[FieldError]:
     if isinstance(resources, dict):
         for field in ("limits", "requests"):
             yield from _optional_object(f"{path}.resources.{field}", resources.get(field))
-    yield from _env(f"{path}.env", container.get("env"))
+    for field in ("env", "volumeMounts"):
+        yield from _objects(f"{path}.{field}", container.get(field))
 
 
-def _env(path: str, env: object) -> Iterator[FieldError]:
-    if env is None:
+def _volumes(volumes: object) -> Iterator[FieldError]:
+    yield from _objects("spec.volumes", volumes)
+    for i, volume in enumerate(volumes if isinstance(volumes, list) else ()):
+        if isinstance(volume, dict):
+            yield from _optional_object(f"spec.volumes[{i}].hostPath", volume.get("hostPath"))
+
+
+def _objects(path: str, values: object) -> Iterator[FieldError]:
+    if values is None:
         return
-    if not isinstance(env, list):
-        yield _unexpected(path, env, "a list")
+    if not isinstance(values, list):
+        yield _unexpected(path, values, "a list")
         return
-    for i, entry in enumerate(env):
-        if not isinstance(entry, dict):
-            yield _unexpected(f"{path}[{i}]", entry, "an object")
+    for i, value in enumerate(values):
+        if not isinstance(value, dict):
+            yield _unexpected(f"{path}[{i}]", value, "an object")
 
 
 def _optional_object(path: str, value: object) -> Iterator[FieldError]:

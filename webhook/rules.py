@@ -1,9 +1,12 @@
 """By what admission decides. Pure."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from gpushare import names
 from gpushare.dialect import Dialect
+
+DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +17,8 @@ class Rules:
     """Which resources are ours, and what one unit of them is."""
     scheduler: str = names.SCHEDULER
     """For GPU pods that name none; empty to leave the cluster's default."""
+    other_schedulers: tuple[str, ...] = ()
+    """Further ones that ask the controller as an extender."""
     runtime_class: str | None = names.RUNTIME_CLASS
     """For GPU pods that name none; None to leave it out."""
     runtime_class_unknown: str = ""
@@ -21,6 +26,10 @@ class Rules:
     foreign_resources: tuple[str, ...] = names.PLUGIN_RESOURCES
     """Resources of other GPU plugins that choose the devices of the containers that ask for them; a trailing * stands
     for any ending. A container with any other resource gets no GPU by it, so none is shown to it."""
+
+    def asks_us(self, scheduler: str) -> bool:
+        """Whether a scheduler asks the controller where GPUs are free."""
+        return scheduler in {self.scheduler or DEFAULT_SCHEDULER, *self.other_schedulers}
 
     def is_foreign(self, resource: str) -> bool:
         """Whether another GPU plugin serves it and chooses devices by itself."""

@@ -17,8 +17,12 @@ def _threads(text: str) -> int:
     return int(text)
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 def _resources(text: str) -> tuple[str, ...]:
-    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    found = _names(text)
     for name in found:
         if "/" not in name or name.endswith("/") or "*" in name[:-1]:
             raise ValueError(
@@ -48,6 +52,12 @@ class Settings(CertSettings):
     )
     scheduler_name: str = option(
         names.SCHEDULER, "schedulerName of GPU pods that name none; empty to leave the cluster's default"
+    )
+    extender_schedulers: tuple[str, ...] = option(
+        (),
+        "other schedulers that ask the controller as an extender, separated by commas; the author of a GPU pod that"
+        " names yet another one is warned",
+        parse=_names,
     )
     runtime_class: str = option(names.RUNTIME_CLASS, "runtimeClassName of GPU pods that name none")
     runtime_class_mode: Mode = option(

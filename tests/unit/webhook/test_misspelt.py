@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.webhook.builders import WHOLE, asking, pod
-from webhook import advice, mutation
+from webhook import mutation, unread
 from webhook.mutation import Mutated
 
 
@@ -57,7 +57,7 @@ def test_thousands_of_unknown_names_are_looked_at_a_few_at_a_time(monkeypatch: p
         compared.append(word)
         return difflib.get_close_matches(word, list(known), **options)
 
-    monkeypatch.setattr(advice, "difflib", type("Counting", (), {"get_close_matches": staticmethod(counted)}))
+    monkeypatch.setattr(unread, "difflib", type("Counting", (), {"get_close_matches": staticmethod(counted)}))
     found = told({f"gpushare.dev/gpu-model{i:05}": "" for i in range(20_000)}, {"gpushare.dev/gpus": "", "x": "y"})
     assert len(found) == 9
     assert found[7:] == (

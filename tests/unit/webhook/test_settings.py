@@ -43,6 +43,8 @@ def test_lists_and_words_are_read() -> None:
     assert settings.runtime_class_mode is Mode.NEVER
     assert load(GPUSHARE_FOREIGN_RESOURCES="").foreign_resources == ()
     assert load(GPUSHARE_SCHEDULER_NAME="").scheduler_name == ""
+    assert load().extender_schedulers == ()
+    assert load(GPUSHARE_EXTENDER_SCHEDULERS="a, b").extender_schedulers == ("a", "b")
 
 
 @pytest.mark.parametrize(
