@@ -37,8 +37,8 @@ def _up(arguments: argparse.Namespace) -> int:
 
 def _down(arguments: argparse.Namespace) -> int:
     with leftovers.exclusive():
-        for name in leftovers.remove_abandoned():
-            print(f"removed {name}")
+        for line in leftovers.remove_abandoned():
+            print(line)
         for owned in leftovers.existing():
             if arguments.all:
                 leftovers.remove(owned)

@@ -5,13 +5,14 @@ controllers passed down.
 """
 
 import contextlib
+import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from localcluster import process
+from localcluster import limits, process
 
 ROOT = Path("/sys/fs/cgroup")
-REMOVE_TIMEOUT_S = 10
 
 
 def is_unified() -> bool:
@@ -42,10 +43,10 @@ def remove(group: str) -> None:
     """Remove a group and all below it; its processes must have ended."""
     for hierarchy in hierarchies():
         top = hierarchy / group
-        limit = time.monotonic() + REMOVE_TIMEOUT_S
+        limit = time.monotonic() + limits.PROCESS_END_S
         # The kernel keeps a group busy for a moment after its last process is gone.
         while top.exists() and time.monotonic() < limit:
-            for path in sorted([top, *(p for p in top.rglob("*") if p.is_dir())], reverse=True):
+            for path in reversed(list(_tree(top))):
                 with contextlib.suppress(OSError):
                     path.rmdir()
             if top.exists():
@@ -58,10 +59,15 @@ def pids(group: str) -> set[int]:
     """Return the processes in a group and all below it."""
     found: set[int] = set()
     for hierarchy in hierarchies():
-        for path in (hierarchy / group).rglob("cgroup.procs"):
+        for path in _tree(hierarchy / group):
             with contextlib.suppress(OSError):
-                found.update(int(line) for line in path.read_text().split())
+                found.update(int(line) for line in (path / "cgroup.procs").read_text().split())
     return found
+
+
+def _tree(top: Path) -> Iterator[Path]:
+    """A group and all below it, parents first; kubelets remove groups meanwhile, which `os.walk` passes over."""
+    return (Path(directory) for directory, _, _ in os.walk(top))
 
 
 def _copy_cpuset(parent: Path, child: Path) -> None:

@@ -4,9 +4,7 @@ import dataclasses
 import subprocess
 from pathlib import Path
 
-from localcluster import process
-
-TIMEOUT_S = 120
+from localcluster import limits, process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +21,7 @@ class Kubectl:
         *arguments: str,
         input: str | None = None,  # noqa: A002 - as subprocess.run calls it
         check: bool = True,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float = limits.COMMAND_S,
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl; a failure that is checked carries what kubectl said."""
         done = subprocess.run(

@@ -18,14 +18,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from localcluster import client, controlplane, dns, images, leftovers, network, process, provision
+from localcluster import client, controlplane, dns, images, inotify, leftovers, limits, network, process, provision
 from localcluster.node import Node
 from localcluster.node_files import SANDBOX_IMAGE
 
 BUSYBOX_IMAGE = "gpushare.test/busybox:1"
 """Present on every node: prints its environment and waits."""
 
-NODES_READY_TIMEOUT_S = 60
 LONGEST_WORKDIR = 50
 """Characters; a Unix socket's path may have 107, and a device plugin's lies deep below the working directory."""
 
@@ -162,7 +161,7 @@ class Cluster:
         *arguments: str,
         input: str | None = None,  # noqa: A002 - as subprocess.run calls it
         check: bool = True,
-        timeout_s: float = client.TIMEOUT_S,
+        timeout_s: float = limits.COMMAND_S,
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl as administrator; a failure that is checked carries what kubectl said."""
         return self._kubectl(*arguments, input=input, check=check, timeout_s=timeout_s)
@@ -186,7 +185,7 @@ class Cluster:
         """Start the scheduler anew with parts of a KubeSchedulerConfiguration, such as extenders."""
         self.control.restart_scheduler(configuration or {}, flags)
 
-    def wait_nodes_ready(self, timeout_s: float = NODES_READY_TIMEOUT_S) -> None:
+    def wait_nodes_ready(self, timeout_s: float = limits.NODES_READY_S) -> None:
         """Wait until every node's kubelet serves and the API calls it Ready."""
         kubelets = [node.kubelet for node in self.nodes if node.kubelet is not None]
         process.wait_until(self._all_serve, "kubelets serve", timeout_s, *kubelets)
@@ -209,8 +208,9 @@ class Cluster:
     def _start(self) -> None:
         assert self._programs is not None
         with process.timed(self._say, "network"), leftovers.exclusive():
-            for name in leftovers.remove_abandoned():
-                self._say(f"removed {name}, which a killed process had left")
+            for line in leftovers.remove_abandoned():
+                self._say(line)
+            inotify.check(self._count)
             net = network.Network(self._programs)
             self.workdir = self._prepare_workdir(net.name)
             self._owned = leftovers.record(net.name, self.workdir, keep=self._keep)

@@ -11,9 +11,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from localcluster import network, pki, process, provision
+from localcluster import limits, network, pki, process, provision
 
-READY_TIMEOUT_S = 60
 MASTERS = "system:masters"
 
 
@@ -81,7 +80,7 @@ class ControlPlane:
             except (urllib.error.URLError, OSError):
                 return False
 
-        process.wait_until(ready, "API server ready", READY_TIMEOUT_S, self.etcd, self.api_server)
+        process.wait_until(ready, "API server ready", limits.API_SERVER_S, self.etcd, self.api_server)
 
     def start_controllers(self) -> None:
         """Start what needs the API server."""

@@ -13,13 +13,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from localcluster import installation
+from localcluster import installation, limits
 from localcluster.cluster import Cluster
 from localcluster.process import ClusterError, clean_environment
 from localcluster.provision import ProvisionError, Say
 
 SAMPLES: Final = installation.ROOT / "manifests" / "samples"
-SAMPLES_TIMEOUT_S: Final = 180.0
 
 
 def main() -> int:
@@ -60,7 +59,7 @@ def _demonstrate(cluster: Cluster, say: Say) -> None:
 def _wait_for_samples(cluster: Cluster, say: Say) -> None:
     """Until every pod of the samples runs; the StatefulSet's appear one after another."""
     wanted = _wanted(cluster)
-    limit = time.monotonic() + SAMPLES_TIMEOUT_S
+    limit = time.monotonic() + limits.SAMPLES_S
     told = -1
     while True:
         pods = json.loads(cluster.kubectl("get", "pods", "-o", "json").stdout)["items"]
@@ -73,7 +72,7 @@ def _wait_for_samples(cluster: Cluster, say: Say) -> None:
         if time.monotonic() > limit:
             events = cluster.kubectl("get", "events", "--sort-by=.lastTimestamp").stdout
             lacking = [pod["metadata"]["name"] for pod in pods if pod["metadata"]["name"] not in running]
-            raise ClusterError(f"samples do not run after {SAMPLES_TIMEOUT_S:.0f} s: {lacking}\n{events}")
+            raise ClusterError(f"samples do not run after {limits.SAMPLES_S:.0f} s: {lacking}\n{events}")
         time.sleep(0.5)
 
 
@@ -88,7 +87,7 @@ def _kubectl(cluster: Cluster, *arguments: str) -> str:
     environment = clean_environment()
     environment |= {"KUBECONFIG": str(cluster.kubeconfig), "PATH": f"{scripts}:{environment['PATH']}"}
     argv = [str(cluster.program("kubectl")), *arguments]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=limits.COMMAND_S, env=environment)
     if done.returncode != 0:
         raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr or done.stdout}")
     return done.stdout

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from localcluster import images, process, provision
+from localcluster import images, limits, process, provision
 from localcluster.cluster import Cluster
 from localcluster.python_image import python_image
 
@@ -22,7 +22,6 @@ SAMPLE_IMAGES: Final = (
     *("docker.io/cheyang/gpu-player:v2", "docker.io/library/busybox:1.36", "nvcr.io/nvidia/cuda:9.0-devel"),
     "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda10.2",
 )
-READY_TIMEOUT_S: Final = 180.0
 
 
 def install(
@@ -49,7 +48,9 @@ def install(
     # On servers before 1.21 namespaces do not carry their name as a label, which the webhooks' selectors need.
     cluster.kubectl("label", "--overwrite", "namespace", "kube-system", "kubernetes.io/metadata.name=kube-system")
     with process.timed(say, "kubectl apply -k manifests"):
-        cluster.kubectl("apply", "-k", str(kustomization(cluster, config or {}, profile)), timeout_s=180)
+        cluster.kubectl(
+            "apply", "-k", str(kustomization(cluster, config or {}, profile)), timeout_s=limits.INSTALLATION_S
+        )
     with process.timed(say, "webhook, controller, scheduler and device plugins ready"):
         wait_ready(cluster)
 
@@ -123,7 +124,7 @@ def _config_map(name: str, data: Mapping[str, str]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)}
 
 
-def wait_ready(cluster: Cluster, timeout_s: float = READY_TIMEOUT_S) -> None:
+def wait_ready(cluster: Cluster, timeout_s: float = limits.INSTALLATION_S) -> None:
     """Wait until every part serves and all nodes advertise GPU memory; says what was missing when time is up."""
     missing = ["nothing was looked at"]
 

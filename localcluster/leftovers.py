@@ -15,13 +15,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from localcluster import cgroups, network, process
+from localcluster import cgroups, limits, network, process
 
 STATE = Path("/run/gpushare-clusters")
 KERNEL_SETTINGS = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops")
 """What every kubelet writes for the whole machine; put back when the last cluster goes."""
-
-END_TIMEOUT_S = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,16 +83,25 @@ def remove(owned: Owned) -> None:
 
 
 def remove_abandoned() -> list[str]:
-    """Remove every cluster whose owner is gone, and return their names; call with ``exclusive`` held."""
-    abandoned = [owned for owned in existing() if owned.abandoned]
-    for owned in abandoned:
-        remove(owned)
-    return [owned.name for owned in abandoned]
+    """Remove every cluster whose owner is gone, and say so of each; call with ``exclusive`` held.
+
+    One that resists keeps its name and addresses, so it stands in no other cluster's way.
+    """
+    said = []
+    for owned in existing():
+        if owned.abandoned:
+            try:
+                remove(owned)
+            except (process.ClusterError, OSError) as error:
+                said.append(f"{owned.name}, which a killed process had left, cannot be removed: {error}")
+            else:
+                said.append(f"removed {owned.name}, which a killed process had left")
+    return said
 
 
 def end_processes(name: str) -> None:
     """Kill every process of a cluster, and wait until they are gone."""
-    limit = time.monotonic() + END_TIMEOUT_S
+    limit = time.monotonic() + limits.PROCESS_END_S
     while victims := _processes(name):
         if time.monotonic() > limit:
             raise process.ClusterError(f"processes of {name} do not end: {sorted(victims)}")

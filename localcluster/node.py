@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from localcluster import cgroups, network, node_files, pki, process, provision
+from localcluster import cgroups, limits, network, node_files, pki, process, provision
 
 SHARED_PATHS = {
     "kubelet": "/var/lib/kubelet",
@@ -24,8 +24,6 @@ SHARED_PATHS = {
 """Directory below the node's own, and where it lies inside the node."""
 
 KUBELET_PORT = 10250
-CONTAINERD_TIMEOUT_S = 30
-IMPORT_TIMEOUT_S = 300
 
 FIRST_PROCESS = """\
 set -e
@@ -104,17 +102,19 @@ class Node:
         ready.unlink(missing_ok=True)
         cgroups.create(self.cgroup)
         self.holder.start()
-        process.wait_until(ready.exists, f"{self.name}: mounts", 10, self.holder)
+        process.wait_until(ready.exists, f"{self.name}: mounts", limits.MOUNTS_S, self.holder)
         argv = [*self.enter, str(self._programs["containerd"]), "--config", str(self.directory / "containerd.toml")]
         self.containerd = process.Process(f"{self.name}: containerd", argv, self.logs / "containerd.log", wrapped=True)
         self.containerd.start()
 
         def answers() -> bool:
             probe = [*self.enter, str(self._programs["ctr"]), "--connect-timeout=1s", "version"]
-            done = subprocess.run(probe, check=False, capture_output=True, timeout=10, env=process.clean_environment())
+            done = subprocess.run(
+                probe, check=False, capture_output=True, timeout=limits.COMMAND_S, env=process.clean_environment()
+            )
             return done.returncode == 0
 
-        process.wait_until(answers, f"{self.name}: containerd answers", CONTAINERD_TIMEOUT_S, self.containerd)
+        process.wait_until(answers, f"{self.name}: containerd answers", limits.CONTAINERD_S, self.containerd)
 
     def start_kubelet(self) -> None:
         """Start the kubelet; a no-op if it runs."""
@@ -138,7 +138,7 @@ class Node:
             return False
         return True
 
-    def wait_kubelet(self, timeout_s: float = 30) -> None:
+    def wait_kubelet(self, timeout_s: float = limits.KUBELET_S) -> None:
         """Wait until the kubelet serves; what the API says of the node may be older than its last start."""
         assert self.kubelet is not None, "never started"
         process.wait_until(lambda: self.kubelet_serves, f"{self.name}: kubelet serves", timeout_s, self.kubelet)
@@ -175,7 +175,7 @@ class Node:
                 stdin=data,
                 capture_output=True,
                 text=True,
-                timeout=IMPORT_TIMEOUT_S,
+                timeout=limits.IMAGE_S,
                 env=process.clean_environment(),
             )
         if done.returncode != 0:

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from localcluster import limits
 from localcluster.provision import ProvisionError
 
-COMMAND_TIMEOUT_S = 60
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -27,7 +27,7 @@ def clean_environment() -> dict[str, str]:
     return {"PATH": SYSTEM_PATH, "HOME": str(Path.home()), "LANG": "C.UTF-8"}
 
 
-def run(argv: Sequence[str | Path], *, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
+def run(argv: Sequence[str | Path], *, timeout_s: float = limits.COMMAND_S) -> str:
     """Run a short command to its end and return its output; failure carries what it said."""
     words = [str(word) for word in argv]
     done = subprocess.run(
@@ -109,7 +109,7 @@ class Process:
             found[:] = children(child.pid)
             return bool(found)
 
-        wait_until(forked, f"{self.name}: wrapper forks", 10, self)
+        wait_until(forked, f"{self.name}: wrapper forks", limits.MOUNTS_S, self)
         return found[0]
 
     def start(self) -> None:
@@ -148,7 +148,7 @@ class Process:
             os.kill(self.pid, number)
         except (ProcessLookupError, ClusterError):
             # It may end between the question and the signal; anything else is an error.
-            wait_until(lambda: not self.alive, f"{self.name}: end", 10)
+            wait_until(lambda: not self.alive, f"{self.name}: end", limits.PROCESS_END_S)
 
     def kill(self) -> None:
         """End the child at once, as a crash would."""
@@ -167,7 +167,7 @@ class Process:
 
     def _reap(self) -> None:
         if self._child is not None:
-            self._child.wait(30)
+            self._child.wait(limits.PROCESS_END_S)
 
 
 @contextlib.contextmanager

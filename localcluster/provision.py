@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from localcluster import limits
+
 Say = Callable[[str], None]
 
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
@@ -25,8 +27,8 @@ ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 CACHE_VARIABLE = "GPUSHARE_CACHE"
 
 CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
-INSTALL_TIMEOUT_S = 900
 PROGRESS_PERIOD_S = 15
+AGAIN = "Run the command again: packages and compiled parts are kept, and it goes on from them."
 
 COUPLED = frozenset({"kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubelet"})
 """Programs that work together in one version only."""
@@ -136,7 +138,7 @@ def run_step(
     *,
     env: dict[str, str] | None = None,
     cwd: Path | None = None,
-    timeout_s: int = 1800,
+    timeout_s: float = limits.BUILD_STEP_S,
 ) -> None:
     """Run a long command with its output in a log file, saying every few seconds how long it has taken."""
     started = time.monotonic()
@@ -152,11 +154,13 @@ def run_step(
     elapsed = time.monotonic() - started
     if child.returncode != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise ProvisionError(f"{what}: exit status {child.returncode} after {elapsed:.0f} s; end of {log}:\n{tail}")
+        raise ProvisionError(
+            f"{what}: exit status {child.returncode} after {elapsed:.0f} s; {AGAIN} End of {log}:\n{tail}"
+        )
     say(f"{what}: done in {elapsed:.0f} s")
 
 
-def _wait_talking(child: subprocess.Popen[bytes], what: str, say: Say, started: float, limit: int) -> None:
+def _wait_talking(child: subprocess.Popen[bytes], what: str, say: Say, started: float, limit: float) -> None:
     while True:
         try:
             child.wait(PROGRESS_PERIOD_S)
@@ -164,7 +168,7 @@ def _wait_talking(child: subprocess.Popen[bytes], what: str, say: Say, started: 
             elapsed = time.monotonic() - started
             say(f"{what}: {elapsed:.0f} s so far")
             if elapsed > limit:
-                raise ProvisionError(f"{what}: not finished after {limit} s") from None
+                raise ProvisionError(f"{what}: not finished after {limit:.0f} s. {AGAIN}") from None
         else:
             return
 
@@ -200,7 +204,7 @@ def install_packages(packages: Iterable[str], say: Say) -> None:
             ["apt-get", *options, "update"],
             log,
             env=environment,
-            timeout_s=INSTALL_TIMEOUT_S,
+            timeout_s=limits.PACKAGES_S,
         )
         run_step(
             say,
@@ -208,7 +212,7 @@ def install_packages(packages: Iterable[str], say: Say) -> None:
             ["apt-get", *options, "install", "-y", "--no-install-recommends", *names],
             log,
             env=environment,
-            timeout_s=INSTALL_TIMEOUT_S,
+            timeout_s=limits.PACKAGES_S,
         )
 
 
