@@ -19,6 +19,8 @@ from certs.policy import Facts, Unreadable
 _BACKDATE: Final = timedelta(hours=1)
 _PEM: Final = serialization.Encoding.PEM
 _DER: Final = serialization.Encoding.DER
+SERVER: Final = (ExtendedKeyUsageOID.SERVER_AUTH,)
+SERVER_AND_CLIENT: Final = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -29,14 +31,14 @@ class KeyPair:
     key: bytes
 
 
-def make_ca(*, now: datetime, life: timedelta) -> KeyPair:
+def make_ca(*, now: datetime, life: timedelta, common_name: str = "gpushare-webhook-ca") -> KeyPair:
     """A self-signed CA that may sign leaves only.
 
-    Its subject is unique, so that verifiers that look issuers up by name never try the wrong one of two CAs.
+    Its subject is made unique, so that verifiers that look issuers up by name never try the wrong one of two CAs.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
-    subject = _name(f"gpushare-webhook-ca-{serial:040x}"[:60])
+    subject = _name(f"{common_name}-{serial:040x}"[:60])
     own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     certificate = (
         _builder(serial, now, now + life)
@@ -52,8 +54,24 @@ def make_ca(*, now: datetime, life: timedelta) -> KeyPair:
     return KeyPair(certificate.public_bytes(_PEM), _key_pem(key))
 
 
-def make_leaf(ca: KeyPair, *, names: frozenset[str], now: datetime, life: timedelta) -> KeyPair:
-    """A server certificate for DNS names and IP addresses; it never outlives its CA.
+def make_leaf(
+    ca: KeyPair,
+    *,
+    names: frozenset[str],
+    now: datetime,
+    life: timedelta,
+    subject: tuple[str, str] = ("gpushare-webhook", ""),
+    uses: Sequence[x509.ObjectIdentifier] = SERVER,
+) -> KeyPair:
+    """A certificate for DNS names and IP addresses; it never outlives its CA.
+
+    Args:
+        ca: signs it.
+        names: DNS names and IP addresses; a client has none.
+        now: when its life begins.
+        life: how long it is valid.
+        subject: common name and organization; the API server takes a client's for its user and group.
+        uses: `SERVER` or `SERVER_AND_CLIENT`.
 
     Raises:
         ValueError, TypeError: the CA cannot sign; check it by `certs.policy` first.
@@ -64,19 +82,21 @@ def make_leaf(ca: KeyPair, *, names: frozenset[str], now: datetime, life: timede
         raise TypeError("the CA's key is neither an elliptic-curve nor an RSA key")
     key = ec.generate_private_key(ec.SECP256R1())
     end = min(now + life, issuer.not_valid_after_utc)
-    certificate = (
+    builder = (
         _builder(x509.random_serial_number(), now, end)
-        .subject_name(_name("gpushare-webhook"))
+        .subject_name(_name(*subject))
         .issuer_name(issuer.subject)
         .public_key(key.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in sorted(names)]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(_authority_id(issuer), critical=False)
-        .sign(signer, hashes.SHA256())
     )
+    if names:
+        alternatives = x509.SubjectAlternativeName([_alternative(name) for name in sorted(names)])
+        builder = builder.add_extension(alternatives, critical=False)
+    certificate = builder.sign(signer, hashes.SHA256())
     return KeyPair(certificate.public_bytes(_PEM), _key_pem(key))
 
 
@@ -164,8 +184,11 @@ def _builder(serial: int, now: datetime, end: datetime) -> x509.CertificateBuild
     return x509.CertificateBuilder().serial_number(serial).not_valid_before(now - backdate).not_valid_after(end)
 
 
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+def _name(common_name: str, organization: str = "") -> x509.Name:
+    attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
+    if organization:
+        attributes.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
+    return x509.Name(attributes)
 
 
 def _alternative(name: str) -> x509.GeneralName:

@@ -5,19 +5,15 @@ One authority signs everything. Keys are elliptic, for RSA keys alone would cost
 
 import base64
 import dataclasses
-import datetime
-import ipaddress
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from certs import authority
 
-LIFETIME = datetime.timedelta(days=30)
-CLOCK_SKEW = datetime.timedelta(minutes=5)
+LIFETIME: Final = timedelta(days=30)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,23 +30,8 @@ class Authority:
     def __init__(self, directory: Path, name: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name(name)
-        builder = _builder(self._name, self._name, self._key.public_key())
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        usage = x509.KeyUsage(
-            digital_signature=True,
-            key_cert_sign=True,
-            crl_sign=True,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            encipher_only=False,
-            decipher_only=False,
-        )
-        builder = builder.add_extension(usage, critical=True)
-        self.pair = self._write("ca", builder.sign(self._key, hashes.SHA256()), self._key)
+        self._ca = authority.make_ca(now=datetime.now(UTC), life=LIFETIME, common_name=name)
+        self.pair = self._write("ca", self._ca)
 
     @property
     def certificate(self) -> Path:
@@ -68,15 +49,15 @@ class Authority:
             organization: The user's group.
             subjects: Host names and IP addresses of a server.
         """
-        key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_name(common_name, organization), self._name, key.public_key())
-        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-        builder = builder.add_extension(uses, critical=False)
-        if subjects:
-            names = x509.SubjectAlternativeName([_subject(subject) for subject in subjects])
-            builder = builder.add_extension(names, critical=False)
-        return self._write(file_name, builder.sign(self._key, hashes.SHA256()), key)
+        leaf = authority.make_leaf(
+            self._ca,
+            names=frozenset(subjects),
+            now=datetime.now(UTC),
+            life=LIFETIME,
+            subject=(common_name, organization),
+            uses=authority.SERVER_AND_CLIENT,
+        )
+        return self._write(file_name, leaf)
 
     def kubeconfig(self, path: Path, server: str, user: KeyPair) -> Path:
         """Write a self-contained kubeconfig, as JSON, which every YAML reader accepts."""
@@ -106,46 +87,12 @@ class Authority:
         path.write_text(json.dumps(document, indent=1))
         return path
 
-    def _write(self, stem: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> KeyPair:
+    def _write(self, stem: str, made: authority.KeyPair) -> KeyPair:
         pair = KeyPair(self._directory / f"{stem}.crt", self._directory / f"{stem}.key")
-        pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        pair.certificate.write_bytes(made.certificate)
         pair.key.touch(mode=0o600)
-        # The traditional form, because Kubernetes 1.20 reads no other for a service account key.
-        pair.key.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.TraditionalOpenSSL,
-                serialization.NoEncryption(),
-            )
-        )
+        pair.key.write_bytes(made.key)
         return pair
-
-
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + LIFETIME)
-    )
-
-
-def _name(common_name: str, organization: str = "") -> x509.Name:
-    attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
-    if organization:
-        attributes.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
-    return x509.Name(attributes)
-
-
-def _subject(text: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(text))
-    except ValueError:
-        return x509.DNSName(text)
 
 
 def _base64(path: Path) -> str:
