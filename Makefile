@@ -3,6 +3,10 @@
 PYTHON ?= python3
 VENV   ?= .venv
 
+CLUSTERS     ?= 2
+SOAK_SECONDS ?= 3600
+SOAK_SEED    ?=
+
 SHELL         := /bin/bash
 .DEFAULT_GOAL := help
 .SHELLFLAGS   := -eu -o pipefail -c
@@ -12,10 +16,11 @@ STAMP   := $(VENV)/.installed
 USABLE  := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 CODE    := gpushare webhook controller deviceplugin certs gpushare_cli
 PURE    := gpushare.names gpushare.identity gpushare.units gpushare.errors gpushare.dialect gpushare.model gpushare.wire gpushare.placement gpushare.cluster
+E2E     := $(BIN)/pytest -v -m e2e --numprocesses=$(CLUSTERS) --dist=loadfile --no-loadscope-reorder --durations=15 tests/e2e tests/localcluster
 CHECKED := $(CODE) localcluster testing tests $(wildcard bench)
 
 .NOTPARALLEL:
-.PHONY: help setup lint fmt unit e2e test check demo bench docs clean
+.PHONY: help setup lint fmt unit e2e soak test check demo bench docs clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-6s  %s\n' "$$name" "$$text"; done
@@ -51,10 +56,10 @@ unit: setup ## tests that need no cluster; the pure part must be covered whole
 	$(BIN)/pytest -q tests/unit $(addprefix --cov=,$(PURE)) --cov-branch --cov-fail-under=100 --cov-report=term:skip-covered
 	$(BIN)/pytest -q -m 'not e2e' --ignore=tests/unit
 
-e2e: setup ## end-to-end tests on a real cluster on this machine (root on Linux)
+e2e: setup ## end-to-end tests on real clusters on this machine (root on Linux); CLUSTERS=1 for one after another
 	@if [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ]; then \
-	  echo '$(BIN)/pytest -v -m e2e'; \
-	  exec $(BIN)/pytest -v -m e2e; \
+	  echo '$(E2E)'; \
+	  exec $(E2E); \
 	elif [ "$${CI:-}" = true ]; then \
 	  echo 'e2e: the real cluster needs root on Linux, and CI never goes without it' >&2; \
 	  exit 1; \
@@ -64,6 +69,9 @@ e2e: setup ## end-to-end tests on a real cluster on this machine (root on Linux)
 	  echo '** Linux. Run "sudo make e2e" to have them.                           **'; \
 	  echo '************************************************************************'; \
 	fi
+
+soak: setup ## before a release: large numbers, and SOAK_SECONDS of random faults (3600); SOAK_SEED repeats their order
+	SOAK_SECONDS=$(SOAK_SECONDS) SOAK_SEED=$(SOAK_SEED) $(BIN)/pytest -v -m soak tests/e2e
 
 test: unit e2e ## every test: those without a cluster first, then the real cluster
 

@@ -99,10 +99,11 @@ class Node:
     def start_containerd(self) -> None:
         """Start the node up to its container runtime, which needs no API server."""
         ready = self.directory / "ready"
-        ready.unlink(missing_ok=True)
-        cgroups.create(self.cgroup)
-        self.holder.start()
-        process.wait_until(ready.exists, f"{self.name}: mounts", limits.MOUNTS_S, self.holder)
+        if not self.holder.alive:
+            ready.unlink(missing_ok=True)
+            cgroups.create(self.cgroup)
+            self.holder.start()
+            process.wait_until(ready.exists, f"{self.name}: mounts", limits.MOUNTS_S, self.holder)
         argv = [*self.enter, str(self._programs["containerd"]), "--config", str(self.directory / "containerd.toml")]
         self.containerd = process.Process(f"{self.name}: containerd", argv, self.logs / "containerd.log", wrapped=True)
         self.containerd.start()
@@ -157,6 +158,12 @@ class Node:
         """Stop and start the kubelet; pods go on."""
         self.stop_kubelet()
         self.start_kubelet()
+
+    def restart_containerd(self) -> None:
+        """Kill the container runtime and start it again; its containers go on."""
+        if self.containerd is not None:
+            self.containerd.kill()
+        self.start_containerd()
 
     def crash(self) -> None:
         """Cut the node's power: every process in it, pods too, ends at once; ``start`` brings it back."""

@@ -1,8 +1,10 @@
 """What must hold of pods that run, said once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpushare import names
+from gpushare.identity import NodeName
+from gpushare.model.ledger import NodeLedger
 from tests.e2e.system import Json, System, allocated
 
 
@@ -29,14 +31,20 @@ def no_gpu_is_over_its_memory(system: System) -> None:
 
 def the_controllers_books_equal_the_pods(system: System) -> None:
     """The ledger of the leader is what can be computed from the pods."""
-    expected = {
+    expected = books_of(system.ledgers())
+    system.eventually("the controller's books equal the pods", lambda: books_of_the_controller(system) == expected)
+
+
+def books_of(ledgers: Mapping[NodeName, NodeLedger]) -> dict[tuple[str, int], int]:
+    """Units that are used on each GPU, by node and number."""
+    return {
         (node, gpu.index): ledger.inventory.unit.ceil(ledger.used_mib.get(gpu.uuid, 0))
-        for node, ledger in system.ledgers().items()
+        for node, ledger in ledgers.items()
         for gpu in ledger.inventory.gpus
     }
 
-    def books() -> dict[tuple[str, int], int]:
-        inspected = system.inspect()["nodes"]
-        return {(node["name"], int(dev["id"])): dev["usedGPU"] for node in inspected for dev in node["devs"]}
 
-    system.eventually("the controller's books equal the pods", lambda: books() == expected, timeout_s=30)
+def books_of_the_controller(system: System) -> dict[tuple[str, int], int]:
+    """The same, as the leader says."""
+    inspected = system.inspect()["nodes"]
+    return {(node["name"], int(dev["id"])): dev["usedGPU"] for node in inspected for dev in node["devs"]}

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from gpushare.kube import client
 from localcluster import installation
 from localcluster.cluster import Cluster
+from localcluster.provision import Say
 from tests.e2e.system import System
 
 GPUS_PER_NODE = 4
@@ -20,7 +22,7 @@ GPU_GIB = 26
 LEASE_S = 6
 CONFIG = {
     "GPUSHARE_WHOLE_GPUS": "true",
-    # Twenty leaders are killed one after another; the defaults are 15, 10 and 2 s.
+    # Leaders are killed one after another; the defaults are 15, 10 and 2 s.
     "GPUSHARE_LEASE_SECONDS": str(LEASE_S),
     "GPUSHARE_RENEW_SECONDS": "3",
     "GPUSHARE_RETRY_SECONDS": "0.5",
@@ -33,29 +35,58 @@ CONFIG = {
 PROFILE = f"gpus: [{{model: Simulated, memoryMiB: {GPU_GIB * 1024}, count: {GPUS_PER_NODE}}}]"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without root or Linux there is no cluster; that is said loudly, and is an error in CI."""
+HERE = Path(__file__).parent
+LONGEST_FIRST = ("test_right_gpu.py", "test_migrate.py", "test_hardware.py", "test_isolation.py")
+"""Files are handed to the clusters one by one, so a long one at the end would leave the other cluster idle."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest files first, leave out the soak unless it is asked for, and never skip silently in CI.
+
+    Without root or Linux there is no cluster; that is said loudly, and is an error in CI.
+    """
+    own = [item for item in items if item.path.is_relative_to(HERE)]
     lacking = "" if sys.platform == "linux" and os.geteuid() == 0 else "NO END-TO-END TEST RUNS: it needs root on Linux"
-    for item in items:
-        if not item.path.is_relative_to(Path(__file__).parent):
-            continue
+    if own and lacking and os.environ.get("CI"):
+        raise pytest.UsageError(lacking)
+    for item in own:
         item.add_marker(pytest.mark.e2e)
-        if lacking and os.environ.get("CI"):
-            raise pytest.UsageError(lacking)
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(1800))
         if lacking:
             item.add_marker(pytest.mark.skip(reason=lacking))
+    if "soak" not in config.option.markexpr:
+        left_out = [item for item in own if item.get_closest_marker("soak")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    name = item.path.name
+    if not item.path.is_relative_to(HERE):
+        return -1  # `tests/localcluster` has a cluster of its own, which is better gone before the others grow
+    return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
 
 
 @pytest.fixture(scope="session")
-def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """Two nodes; the logs stay when a test failed."""
-    reporter = pytestconfig.pluginmanager.getplugin("terminalreporter")
+def say(pytestconfig: pytest.Config) -> Say:
+    """Prints a line at once, with the time and, beside other clusters, whose it is."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    worker = getattr(pytestconfig, "workerinput", {}).get("workerid", "")
     began = time.monotonic()
 
-    def say(line: str) -> None:
-        if reporter is not None:
-            reporter.write_line(f"[{time.monotonic() - began:5.1f} s] {line}")
+    def write(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"{worker}[{time.monotonic() - began:6.1f} s] {line}", file=sys.stderr, flush=True)
 
+    return write
+
+
+@pytest.fixture(scope="session")
+def cluster(say: Say) -> Iterator[Cluster]:
+    """Two nodes; the logs stay when a test failed."""
     with Cluster(nodes=2, audit=True, kubelet_configuration={"maxPods": 220}, say=say) as running:
         installation.install(running, config=CONFIG, profile=PROFILE, say=say)
         yield running
@@ -72,12 +103,20 @@ def system(cluster: Cluster) -> Iterator[System]:
 @pytest.fixture
 def namespace(system: System, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace of the test's own; its pods are gone before the next test."""
-    name = f"e2e-{abs(hash(request.node.nodeid)) % 10**8:08}"
-    system.cluster.kubectl("create", "namespace", name)
-    system.eventually(
-        "service account",
-        lambda: system.cluster.kubectl("get", "serviceaccount", "default", "-n", name, check=False).returncode == 0,
-    )
+    yield from fresh_namespace(system, request.node.nodeid)
+
+
+@pytest.fixture(scope="module")
+def shared_namespace(system: System, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace for the tests of a module whose pods are small and in nobody's way; they stay until its end."""
+    yield from fresh_namespace(system, request.node.nodeid)
+
+
+def fresh_namespace(system: System, what: str) -> Iterator[str]:
+    """A namespace in which pods can be created, and none is left afterwards."""
+    name = f"e2e-{zlib.crc32(what.encode()):08x}-{time.time_ns() % 10**6:06}"
+    system.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    system.eventually("service account", lambda: system.exists(f"/api/v1/namespaces/{name}/serviceaccounts/default"))
     yield name
     system.delete_all(name)
-    system.cluster.kubectl("delete", "namespace", name, "--wait=false")
+    system.api.delete(f"/api/v1/namespaces/{name}")

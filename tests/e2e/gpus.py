@@ -30,7 +30,7 @@ def exchange(system: System, profile: Mapping[str, Any]) -> None:
     system.cluster.kubectl("patch", "configmap", *namespace, "gpushare-simulated-gpus", "-p", json.dumps(data))
     # A mounted ConfigMap takes a minute to change; a new pod has it at once.
     system.cluster.kubectl("delete", "pods", *namespace, "-l", "app.kubernetes.io/name=gpushare-device-plugin")
-    system.eventually("the nodes advertise the new GPUs", lambda: _shown(system, profile), timeout_s=120)
+    system.eventually("the nodes advertise the new GPUs", lambda: _shown(system, profile))
 
 
 def _shown(system: System, profile: Mapping[str, Any]) -> bool:

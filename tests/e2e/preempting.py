@@ -49,7 +49,7 @@ class Scheduler:
                 self.system.api.delete(kube.pod_path(namespace, name), {"gracePeriodSeconds": 1})
             self.system.eventually("the victims are gone", lambda: not self._names(namespace) & set(victims))
             self.system.eventually("it is bound", lambda: self._binds(namespace, pod, node))
-        self.system.eventually("the pod runs", lambda: is_ready(self.system.pod(namespace, pod)), timeout_s=120)
+        self.system.eventually("the pod runs", lambda: is_ready(self.system.pod(namespace, pod)))
 
     def victims(self, namespace: str, pod: str, node: str, given: Sequence[str]) -> Sequence[str]:
         """Names of those whom the controller would evict in their place."""

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,6 +21,10 @@ from localcluster.cluster import BUSYBOX_IMAGE, Cluster
 Json = dict[str, Any]
 T = TypeVar("T")
 POLL_S = 0.25
+PATIENCE_S = 600.0
+"""What comes true sooner is noticed sooner; a machine may be too busy for anything shorter."""
+PROMPT_S = 240.0
+"""For what must not wait for the 300 s after which kube-scheduler tries every pod again by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,14 @@ class System:
         """One pod."""
         return self.api.get(kube.pod_path(namespace, name), timeout_s=10)
 
+    def exists(self, path: str) -> bool:
+        """Whether there is such an object."""
+        try:
+            self.api.get(path, timeout_s=30)
+        except kube.NotFoundError:
+            return False
+        return True
+
     def create(self, namespace: str, *pods: Json) -> None:
         """Apply objects in a namespace, as an author would; a refusal is a ClusterError with the server's words."""
         document = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(pods)})
@@ -47,11 +59,10 @@ class System:
 
     def delete_all(self, namespace: str) -> None:
         """Delete a namespace's workloads and pods, and wait until these are gone."""
-        self.cluster.kubectl("delete", "statefulsets,replicasets", "-n", namespace, "--all", "--wait=false")
-        self.cluster.kubectl(
-            "delete", "pods", "-n", namespace, "--all", "--grace-period=1", "--wait=false", timeout_s=300
-        )
-        self.eventually(f"pods of {namespace} gone", lambda: not self.pods(namespace), timeout_s=240)
+        for workloads in ("statefulsets", "replicasets"):
+            self.api.delete(f"/apis/apps/v1/namespaces/{namespace}/{workloads}", timeout_s=60)
+        self.api.delete(f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 1}, timeout_s=300)
+        self.eventually(f"pods of {namespace} gone", lambda: not self.pods(namespace))
 
     def delete_failed(self, namespace: str) -> list[Json]:
         """Delete the pods that have failed, which may have no logs; their statuses."""
@@ -60,7 +71,7 @@ class System:
             self.api.delete(kube.pod_path(namespace, pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
         return [pod["status"] for pod in failed]
 
-    def eventually(self, what: str, condition: Callable[[], T], timeout_s: float = 120.0) -> T:
+    def eventually(self, what: str, condition: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
         """The condition's first true value; an AssertionError with its last value when time is up."""
         end = time.monotonic() + timeout_s
         while True:
@@ -71,7 +82,7 @@ class System:
                 raise AssertionError(f"{what}: still {value!r} after {timeout_s} s")
             time.sleep(POLL_S)
 
-    def all_running(self, namespace: str, count: int, timeout_s: float = 300.0) -> list[Json]:
+    def all_running(self, namespace: str, count: int, timeout_s: float = PATIENCE_S) -> list[Json]:
         """Wait until so many pods run with every container ready; these pods."""
 
         def waiting() -> str:
@@ -86,25 +97,46 @@ class System:
             time.sleep(POLL_S * 2)
         return [pod for pod in self.pods(namespace) if is_ready(pod)]
 
-    def environments(self, namespace: str, selector: str = "!absent") -> Mapping[tuple[str, str], Mapping[str, str]]:
-        """Every container's own environment, from its log: (pod, container) -> variables."""
-        flags = ["--all-containers", "--prefix", "--tail=-1", "--max-log-requests=1000"]
-        argv = ("logs", "-n", namespace, "-l", selector, *flags)
-        # A pod that is about to start has no log yet, and kubectl then shows nobody's.
-        self.eventually(
-            "logs of all containers", lambda: self.cluster.kubectl(*argv, check=False, timeout_s=300).returncode == 0
-        )
-        printed = self.cluster.kubectl(*argv, timeout_s=300).stdout
-        result: dict[tuple[str, str], dict[str, str]] = {}
-        for line in printed.splitlines():
-            if not line.startswith("[pod/"):
-                continue
-            prefix, _, rest = line.partition("] ")
-            _, pod, container = prefix.removeprefix("[").split("/")
-            name, equals, value = rest.partition("=")
-            if equals:
-                result.setdefault((pod, container), {})[name] = value
-        return result
+    def running(self, namespace: str, *pods: str) -> list[Json]:
+        """Wait until the named pods run, whatever else is in the namespace; these pods."""
+
+        def ready() -> list[Json]:
+            found = [self.pod(namespace, name) for name in pods]
+            return found if all(is_ready(pod) for pod in found) else []
+
+        return self.eventually(f"{', '.join(pods)} run", ready)
+
+    def environments(self, namespace: str) -> Mapping[tuple[str, str], Mapping[str, str]]:
+        """The own environment of every container that has started, from its log: (pod, container) -> variables."""
+
+        def printed() -> dict[tuple[str, str], Mapping[str, str]]:
+            found: dict[tuple[str, str], Mapping[str, str]] = {}
+            for pod, container in self._started(namespace):
+                # One that has just started may not have printed yet, and one of a pod that ends is gone.
+                variables = self.environment(pod, container)
+                if not variables:
+                    return {}
+                found[pod["metadata"]["name"], container] = variables
+            return found
+
+        return self.eventually("logs of all containers", printed)
+
+    def _started(self, namespace: str) -> Iterator[tuple[Json, str]]:
+        for pod in self.pods(namespace):
+            for key in ("initContainerStatuses", "containerStatuses"):
+                for status in pod["status"].get(key, []):
+                    if "waiting" not in status["state"]:
+                        yield pod, status["name"]
+
+    def environment(self, pod: Json, container: str) -> Mapping[str, str] | None:
+        """What a container has printed of its own environment; None if there is no log of it."""
+        path = kube.pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"], "log")
+        try:
+            log = self.api.ask(f"{path}?container={container}", timeout_s=30)
+        except kube.KubeError:
+            return None
+        lines = [line.partition("=") for line in log.text.splitlines()]
+        return {name: value for name, equals, value in lines if equals} if log.is_good else None
 
     def events(self, namespace: str, pod: str = "") -> list[str]:
         """`reason: message` of a namespace's events, oldest first."""
@@ -117,10 +149,11 @@ class System:
         """The books, computed here from what the API server says, with nothing from the controller."""
         nodes = self.api.get("/api/v1/nodes", timeout_s=30)["items"]
         inventories = [found for node in nodes if (found := inventory_wire.of_node(node)) is not None]
+        pods = self.api.get("/api/v1/pods", timeout_s=30)["items"]
         held = [
             allocation
             for inventory in inventories
-            for pod in self.api.get("/api/v1/pods", timeout_s=30)["items"]
+            for pod in pods
             if pod_wire.node_of(pod) == inventory.node and pod_wire.holds_gpus(pod)
             if (allocation := holdings.allocation(pod, inventory.unit)) is not None
         ]

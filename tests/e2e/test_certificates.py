@@ -9,7 +9,7 @@ from gpushare import names
 from gpushare.kube import api as kube
 from tests.e2e.system import Json, Share, System
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 PER_SECOND = 20
 SECRET = f"/api/v1/namespaces/{names.NAMESPACE}/secrets/{names.WEBHOOK_SECRET}"
 MUTATING = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{names.MUTATING_WEBHOOK}"
@@ -44,8 +44,8 @@ def test_no_admission_fails_while_certificates_rotate(system: System, namespace:
         thread.start()
     try:
         system.api.patch(SECRET, {"metadata": {"annotations": {"gpushare.dev/rotate": namespace}}})
-        system.eventually("a new leaf", lambda: leaf(system) != old_leaf, timeout_s=180)
-        system.eventually("only the new CA is trusted", lambda: rotated(system, before), timeout_s=240)
+        system.eventually("a new leaf", lambda: leaf(system) != old_leaf)
+        system.eventually("only the new CA is trusted", lambda: rotated(system, before))
         time.sleep(5)
     finally:
         stop.set()

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare import names
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
-from tests.e2e.system import Json, Share, System, allocated, is_ready
+from tests.e2e.system import PROMPT_S, Json, Share, System, allocated, is_ready
 
 pytestmark = pytest.mark.e2e
 
@@ -43,7 +43,7 @@ def test_explain_says_what_the_scheduler_then_does(system: System, namespace: st
     assert told in out
 
     system.cluster.kubectl("delete", "pod", "-n", namespace, "full-0", "--wait=false")
-    system.eventually("it runs", lambda: is_ready(system.pod(namespace, "waits")), timeout_s=60)
+    system.eventually("it runs", lambda: is_ready(system.pod(namespace, "waits")), timeout_s=PROMPT_S)
     code, out, _ = gpushare(system, "explain", "waits", "-n", namespace)
     pod = system.pod(namespace, "waits")
     assert code == 0
@@ -101,7 +101,7 @@ def test_doctor_finds_nothing_wrong_and_then_what_was_broken(system: System) -> 
     kubectl("label", "node", "node-2", "gpushare-")
     try:
         gone = "app.kubernetes.io/name=gpushare-device-plugin"
-        system.eventually("one plugin left", lambda: len(system.pods(names.NAMESPACE, gone)) == 1, timeout_s=60)
+        system.eventually("one plugin left", lambda: len(system.pods(names.NAMESPACE, gone)) == 1)
         kubectl("annotate", "node", "node-1", "gpushare.dev/cordoned-gpus=77")
         code, out, _ = gpushare(system, "doctor")
         lines = out.splitlines()

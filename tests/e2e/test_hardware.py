@@ -5,7 +5,7 @@ import pytest
 from gpushare import names
 from tests.e2e import checks, gpus
 from tests.e2e.conftest import PROFILE
-from tests.e2e.system import Share, System, is_ready
+from tests.e2e.system import PROMPT_S, Share, System, is_ready
 
 pytestmark = pytest.mark.e2e
 
@@ -59,7 +59,7 @@ def test_a_gpu_that_dies_takes_nothing_new_and_one_that_comes_back_does(system: 
         system.eventually("an event with the numbers", lambda: expected in "".join(system.events(namespace, "second")))
 
         gpus.exchange(system, {"gpus": [TWO]})
-        system.eventually("it runs", lambda: is_ready(system.pod(namespace, "second")), timeout_s=90)
+        system.eventually("it runs", lambda: is_ready(system.pod(namespace, "second")), timeout_s=PROMPT_S)
         checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 2))
         checks.no_gpu_is_over_its_memory(system)
         system.delete_all(namespace)
@@ -83,7 +83,7 @@ def test_gpus_that_an_administrator_takes_away_get_no_new_pods(system: System, n
     finally:
         kubectl("annotate", "node", "node-1", "gpushare.dev/cordoned-gpus-")
         kubectl("delete", "configmap", "-n", "kube-system", "unhealthy-gpu-node-2")
-    system.all_running(namespace, 3, timeout_s=60)
+    system.all_running(namespace, 3, timeout_s=PROMPT_S)
 
 
 def used(system: System, namespace: str) -> set[tuple[str, str]]:

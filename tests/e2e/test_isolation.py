@@ -19,6 +19,12 @@ FORGED = {
 }
 
 
+@pytest.fixture(scope="module")
+def namespace(shared_namespace: str) -> str:
+    """One for all tests here; each has pods with names of their own."""
+    return shared_namespace
+
+
 def seen(system: System, namespace: str) -> dict[tuple[str, str], str | None]:
     environments = system.environments(namespace)
     return {key: variables.get(names.ENV_VISIBLE_DEVICES) for key, variables in environments.items()}
@@ -26,8 +32,7 @@ def seen(system: System, namespace: str) -> dict[tuple[str, str], str | None]:
 
 def test_an_author_who_asks_for_all_gpus_gets_what_was_granted(system: System, namespace: str) -> None:
     system.create(namespace, Share(name="greedy", env={names.ENV_VISIBLE_DEVICES: "all"}).document())
-    pods = system.all_running(namespace, 1)
-    checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
+    checks.every_container_sees_exactly_its_gpus(system, namespace, system.running(namespace, "greedy"))
 
 
 def test_a_container_that_asks_for_nothing_sees_nothing(system: System, namespace: str) -> None:
@@ -35,7 +40,7 @@ def test_a_container_that_asks_for_nothing_sees_nothing(system: System, namespac
     system.create(namespace, Share(name="beside", gib=(1, None)).document())
     system.create(namespace, Share(name="alone", gib=(None,)).document())
     system.create(namespace, Share(name="sly", gib=(None,), env={names.ENV_VISIBLE_DEVICES: "all"}).document())
-    system.all_running(namespace, 3)
+    system.running(namespace, "beside", "alone", "sly")
     found = seen(system, namespace)
     assert found["beside", "c0"] not in {None, "", "all", "void"}
     assert {found["beside", "c1"], found["alone", "c0"], found["sly", "c0"]} == {"void"}
@@ -44,11 +49,9 @@ def test_a_container_that_asks_for_nothing_sees_nothing(system: System, namespac
 def test_forged_annotations_are_stripped(system: System, namespace: str) -> None:
     system.create(namespace, Share(name="forger", annotations=FORGED).document())
     system.create(namespace, Share(name="idle-forger", gib=(None,), annotations=FORGED).document())
-    pods = system.all_running(namespace, 2)
-    forger = next(pod for pod in pods if pod["metadata"]["name"] == "forger")
+    forger, idle = system.running(namespace, "forger", "idle-forger")
     assert "GPU-forged" not in json.dumps(forger["metadata"]["annotations"].get("gpushare.dev/allocation"))
     checks.every_container_sees_exactly_its_gpus(system, namespace, [forger])
-    idle = system.pod(namespace, "idle-forger")
     assert not any(names.is_reserved(key) for key in idle["metadata"].get("annotations", {}))
 
 
@@ -59,18 +62,20 @@ def test_variables_from_a_config_map_do_not_win(system: System, namespace: str) 
         "metadata": {"name": "sly"},
         "data": {names.ENV_VISIBLE_DEVICES: "all"},
     }
-    pod = Share(name="sly", gib=(1, None)).document()
+    pod = Share(name="config", gib=(1, None)).document()
     for container in pod["spec"]["containers"]:
         container["envFrom"] = [{"configMapRef": {"name": "sly"}}]
     system.create(namespace, config, pod)
-    checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 1))
+    checks.every_container_sees_exactly_its_gpus(system, namespace, system.running(namespace, "config"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tenant(system: System, namespace: str) -> str:
-    """A user who may do everything that Kubernetes' own role `edit` allows in the namespace."""
+    """A user who may do everything that Kubernetes' own role `edit` allows in the namespace, with the pod `mine`."""
     user = f"tenant-of-{namespace}"
     system.cluster.kubectl("create", "rolebinding", "tenant", "--clusterrole=edit", f"--user={user}", "-n", namespace)
+    system.create(namespace, Share(name="mine").document())
+    system.running(namespace, "mine")
     return user
 
 
@@ -85,8 +90,7 @@ def tenant(system: System, namespace: str) -> str:
     ],
 )
 def test_a_tenant_cannot_change_a_binding(system: System, namespace: str, tenant: str, change: str, key: str) -> None:
-    system.create(namespace, Share(name="mine").document())
-    before = system.all_running(namespace, 1)[0]["metadata"]["annotations"]
+    before = system.pod(namespace, "mine")["metadata"]["annotations"]
     command = ["annotate", "--overwrite", "-n", namespace, "pod", "mine", change, f"--as={tenant}"]
     with pytest.raises(ClusterError) as refused:
         system.cluster.kubectl(*command)
@@ -95,8 +99,6 @@ def test_a_tenant_cannot_change_a_binding(system: System, namespace: str, tenant
 
 
 def test_a_tenant_may_still_annotate_and_label_its_pods(system: System, namespace: str, tenant: str) -> None:
-    system.create(namespace, Share(name="mine").document())
-    system.all_running(namespace, 1)
     system.cluster.kubectl("annotate", "-n", namespace, "pod", "mine", "team=a", f"--as={tenant}")
     system.cluster.kubectl("label", "-n", namespace, "pod", "mine", "team=a", f"--as={tenant}")
 

@@ -5,7 +5,7 @@ import pytest
 from gpushare import names
 from tests.e2e import checks
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
-from tests.e2e.system import Json, Share, System, is_ready
+from tests.e2e.system import PROMPT_S, Json, Share, System, is_ready
 
 pytestmark = pytest.mark.e2e
 
@@ -19,7 +19,7 @@ def preset(name: str, gib: int, node: str = "node-1") -> Json:
 
 def test_a_pod_with_a_preset_node_gets_its_gpu_before_it_starts(system: System, namespace: str) -> None:
     system.create(namespace, preset("preset", 3))
-    (pod,) = system.all_running(namespace, 1, timeout_s=120)
+    (pod,) = system.all_running(namespace, 1)
     assert pod["metadata"]["annotations"][names.ANNOTATION_LATE] == "true"
     checks.every_container_sees_exactly_its_gpus(system, namespace, [pod])
     checks.the_controllers_books_equal_the_pods(system)
@@ -33,7 +33,7 @@ def test_a_pod_of_another_scheduler_gets_its_gpu_too(system: System, namespace: 
     target = {"apiVersion": "v1", "kind": "Node", "name": "node-2"}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "foreign"}, "target": target}
     system.api.create(f"/api/v1/namespaces/{namespace}/pods/foreign/binding", binding)
-    (pod,) = system.all_running(namespace, 1, timeout_s=120)
+    (pod,) = system.all_running(namespace, 1)
     assert pod["spec"]["nodeName"] == "node-2"
     checks.every_container_sees_exactly_its_gpus(system, namespace, [pod])
 
@@ -52,6 +52,6 @@ def test_a_late_pod_without_room_waits_with_the_numbers_and_never_over_commits(s
     checks.no_gpu_is_over_its_memory(system)
 
     system.cluster.kubectl("delete", "pod", "-n", namespace, "full-0", "--wait=false")
-    system.eventually("it runs", lambda: is_ready(system.pod(namespace, "late")), timeout_s=120)
+    system.eventually("it runs", lambda: is_ready(system.pod(namespace, "late")), timeout_s=PROMPT_S)
     checks.every_container_sees_exactly_its_gpus(system, namespace, [system.pod(namespace, "late")])
     checks.no_gpu_is_over_its_memory(system)

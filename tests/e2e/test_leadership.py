@@ -26,11 +26,11 @@ def test_the_other_replica_serves_within_the_lease_time(system: System, namespac
     before = disturb.leader(system)
     killed = time.monotonic()
     disturb.kill_leader(system)
-    system.eventually("another leader", lambda: disturb.leader(system) not in {"", before}, timeout_s=60)
-    system.eventually("the new leader serves", lambda: serves(system), timeout_s=30)
+    system.eventually("another leader", lambda: disturb.leader(system) not in {"", before})
+    system.eventually("the new leader serves", lambda: serves(system))
     took = time.monotonic() - killed
     # The lease's length, one retry of the follower, reading the cluster, the readiness probe, and this test's polls.
-    assert took < LEASE_S + 10, f"a new leader after {took:.1f} s"
+    assert took < LEASE_S + 20, f"a new leader after {took:.1f} s"
     checks.the_controllers_books_equal_the_pods(system)
     system.create(namespace, Share(name="after").document())
     checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 9))

@@ -20,7 +20,7 @@ from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
 from tests.e2e.former import GPU, Former
 from tests.e2e.system import Json, Share, System, is_ready
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 PAGE = installation.ROOT / "docs" / "migrate.md"
 
 
@@ -92,7 +92,7 @@ def start_old_pods(system: System, namespace: str, of: Former) -> None:
     """`stays` on the first node and a pod of `moves` on the second, as the former system runs them."""
     first, second = (node.name for node in system.cluster.nodes)
     system.create(namespace, of.pod("stays", first), replica_set("moves", of.pod("moves", second)))
-    system.all_running(namespace, 2, timeout_s=60)
+    system.all_running(namespace, 2)
     seen = {env[names.ENV_VISIBLE_DEVICES] for env in system.environments(namespace).values()}
     assert seen == {str(GPU)}, "the former plugin gave them their GPU"
 
@@ -116,10 +116,10 @@ def the_old_pod_is_counted(system: System, namespace: str, node: str, mib: int) 
         pods = [pod for pod in system.pods(namespace) if pod["metadata"]["name"].startswith("big-")]
         return [pod for pod in pods if is_ready(pod)]
 
-    system.eventually("all that fit run", lambda: len(ready()) == GPUS_PER_NODE - 1, timeout_s=60)
+    system.eventually("all that fit run", lambda: len(ready()) == GPUS_PER_NODE - 1)
     checks.every_container_sees_exactly_its_gpus(system, namespace, ready())
     waiting = f"needs {GPU_GIB - 2} GiB on one GPU; free per GPU on {node}: "
-    system.eventually("the other is told why", lambda: waiting in "".join(system.events(namespace)), timeout_s=60)
+    system.eventually("the other is told why", lambda: waiting in "".join(system.events(namespace)))
     assert len(ready()) == GPUS_PER_NODE - 1
     system.cluster.kubectl("delete", "pods", "-n", namespace, *[f"big-{i}" for i in range(GPUS_PER_NODE)], "--wait")
 
@@ -138,7 +138,7 @@ def its_container_can_start_again(system: System, namespace: str, pod: str) -> N
         found = system.pod(namespace, pod)
         return is_ready(found) and found["status"]["containerStatuses"][0]["restartCount"] == 1
 
-    system.eventually("its container runs again", again, timeout_s=60)
+    system.eventually("its container runs again", again)
     assert system.environments(namespace)[pod, "c0"][names.ENV_VISIBLE_DEVICES] == str(GPU)
 
 
@@ -147,7 +147,6 @@ def the_moved_pod_is_of_this_system(system: System, namespace: str) -> Json:
     found = system.eventually(
         "made anew",
         lambda: [pod for pod in system.pods(namespace, f"app=moves,{names.LABEL_MANAGED}=true") if is_ready(pod)],
-        timeout_s=60,
     )
     checks.every_container_sees_exactly_its_gpus(system, namespace, found)
     checks.the_controllers_books_equal_the_pods(system)

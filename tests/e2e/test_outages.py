@@ -10,7 +10,7 @@ from localcluster.process import ClusterError
 from tests.e2e import checks, disturb
 from tests.e2e.system import Share, System, is_ready
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def scaled_to_zero(system: System, deployment: str, component: str) -> Iterator[
 def test_without_the_webhook_other_pods_are_created_and_run_as_always(system: System, namespace: str) -> None:
     with scaled_to_zero(system, "gpushare-webhook", "webhook"):
         system.create(namespace, Share(name="plain", gib=(None,)).document())
-        system.all_running(namespace, 1, timeout_s=60)
+        system.all_running(namespace, 1)
         the_runtime_class_opens_nothing(system, namespace)
     system.eventually("GPU pods are admitted again", lambda: try_create(system, namespace))
     checks.every_container_sees_exactly_its_gpus(
@@ -66,9 +66,9 @@ def try_create(system: System, namespace: str) -> bool:
 def test_without_the_controller_other_pods_run_and_gpu_pods_wait(system: System, namespace: str) -> None:
     with scaled_to_zero(system, "gpushare-controller", "controller"):
         system.create(namespace, Share(name="plain", gib=(None,)).document(), Share(name="waits").document())
-        system.eventually("the plain pod runs", lambda: is_ready(system.pod(namespace, "plain")), timeout_s=60)
+        system.eventually("the plain pod runs", lambda: is_ready(system.pod(namespace, "plain")))
         assert not system.pod(namespace, "waits")["spec"].get("nodeName")
-    pods = system.all_running(namespace, 2, timeout_s=180)
+    pods = system.all_running(namespace, 2)
     checks.every_container_sees_exactly_its_gpus(
         system, namespace, [pod for pod in pods if pod["metadata"]["name"] == "waits"]
     )

@@ -6,7 +6,7 @@ import pytest
 
 from gpushare import names
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
-from tests.e2e.system import Share, System, is_ready
+from tests.e2e.system import PROMPT_S, Share, System, is_ready
 
 pytestmark = pytest.mark.e2e
 
@@ -34,7 +34,7 @@ def test_a_pod_that_fits_no_gpu_is_told_the_numbers_and_runs_when_another_finish
     assert system.pod(namespace, "waits")["status"]["phase"] == "Pending"
 
     system.cluster.kubectl("delete", "pod", "-n", namespace, "big-0", "--wait=false")
-    system.eventually("the pod that waited runs", lambda: is_ready(system.pod(namespace, "waits")), timeout_s=60)
+    system.eventually("the pod that waited runs", lambda: is_ready(system.pod(namespace, "waits")), timeout_s=PROMPT_S)
     assert len(system.pods(namespace)) == count
 
 
@@ -80,5 +80,5 @@ def test_a_finished_pod_gives_its_memory_back(system: System, namespace: str) ->
     def finished() -> bool:
         return [pod["status"]["phase"] for pod in system.pods(namespace)] == ["Succeeded"] * (count + 1)
 
-    system.eventually("all jobs done, one after another's end", finished, timeout_s=120)
+    system.eventually("all jobs done, one after another's end", finished)
     assert all(names.ANNOTATION_ALLOCATION in pod["metadata"]["annotations"] for pod in system.pods(namespace))

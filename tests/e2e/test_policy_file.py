@@ -80,7 +80,7 @@ def another_scheduler(system: System, directory: Path) -> Iterator[process.Proce
 
 
 def wait_until_it_runs(system: System, namespace: str, name: str) -> None:
-    system.eventually(f"{name} runs", lambda: is_ready(system.pod(namespace, name)), timeout_s=60)
+    system.eventually(f"{name} runs", lambda: is_ready(system.pod(namespace, name)))
 
 
 def test_the_administrators_configuration_drives_the_extender(system: System, namespace: str, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def apply(system: System, namespace: str, sample: str, *quotas: str) -> None:
 
 
 def wait_until_counted(system: System, namespace: str, quota: str) -> None:
-    system.eventually(f"{quota} is counted", lambda: used(system, namespace, quota), timeout_s=30)
+    system.eventually(f"{quota} is counted", lambda: used(system, namespace, quota))
 
 
 def refused(create: Callable[[], None]) -> str:
@@ -55,14 +55,14 @@ def test_a_quota_limits_what_a_namespace_holds(system: System, namespace: str) -
     each = Share(name="each", gib=(3,), annotations={names.ANNOTATION_GPUS: "2"}).document()
     assert f"requested: {MEMORY}=6, used: {MEMORY}=6" in refused(lambda: system.create(namespace, each))
     system.create(namespace, Share(name="rest", gib=(4,)).document(), Share(name="plain", gib=(None,)).document())
-    pods = [pod for pod in system.all_running(namespace, 3, timeout_s=60) if pod["metadata"]["name"] != "plain"]
+    pods = [pod for pod in system.all_running(namespace, 3) if pod["metadata"]["name"] != "plain"]
     checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
     assert used(system, namespace, "gpu-quota")[MEMORY] == "10"
 
     system.cluster.kubectl("delete", "pod", "-n", namespace, "six")
-    system.eventually("given back", lambda: used(system, namespace, "gpu-quota")[MEMORY] == "4", timeout_s=30)
+    system.eventually("given back", lambda: used(system, namespace, "gpu-quota")[MEMORY] == "4")
     system.create(namespace, Share(name="more", gib=(5,)).document())
-    system.all_running(namespace, 3, timeout_s=60)
+    system.all_running(namespace, 3)
 
 
 def test_a_quota_limits_parts_of_gpus(system: System, namespace: str) -> None:
@@ -71,7 +71,7 @@ def test_a_quota_limits_parts_of_gpus(system: System, namespace: str) -> None:
     message = refused(lambda: system.create(namespace, percent("more", 20)))
     assert f"exceeded quota: gpu-quota, requested: {PERCENT}=20, used: {PERCENT}=40, limited: {PERCENT}=50" in message
     system.create(namespace, percent("rest", 10))
-    checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 2, timeout_s=60))
+    checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 2))
 
 
 def test_a_quota_for_each_priority_class(system: System, namespace: str) -> None:
@@ -84,7 +84,7 @@ def test_a_quota_for_each_priority_class(system: System, namespace: str) -> None
         system.create(namespace, batch, first)
         message = refused(lambda: system.create(namespace, second))
         assert f"exceeded quota: gpu-interactive, requested: {MEMORY}=4, used: {MEMORY}=4" in message
-        pods = system.all_running(namespace, 2, timeout_s=60)
+        pods = system.all_running(namespace, 2)
         assert {pod["metadata"]["name"]: pod["spec"]["priority"] for pod in pods} == {"batch": -10, "first": 1000}
         assert used(system, namespace, "gpu-batch")[MEMORY] == "4"
     finally:
@@ -95,7 +95,7 @@ def test_a_limit_range_gives_a_default_and_a_maximum(system: System, namespace: 
     """In a namespace for GPU pods: every container without an amount gets 1 unit, and none gets more than 8."""
     apply(system, namespace, "limits.yaml")
     system.create(namespace, Share(name="default", gib=(None, 2)).document())
-    [pod] = system.all_running(namespace, 1, timeout_s=60)
+    [pod] = system.all_running(namespace, 1)
     amounts = {c["name"]: c["resources"]["limits"][names.GPU_MEM] for c in pod["spec"]["containers"]}
     assert amounts == {"c0": "1", "c1": "2"}
     checks.every_container_sees_exactly_its_gpus(system, namespace, [pod])

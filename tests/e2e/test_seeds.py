@@ -29,7 +29,7 @@ def apply(system: System, namespace: str, seed: str) -> str:
 
 def running(system: System, namespace: str, name: str) -> Json:
     """The pod, once it runs and sees what it was given."""
-    system.eventually(f"{name} runs", lambda: is_ready(system.pod(namespace, name)), timeout_s=60)
+    system.eventually(f"{name} runs", lambda: is_ready(system.pod(namespace, name)))
     pod = system.pod(namespace, name)
     checks.every_container_sees_exactly_its_gpus(system, namespace, [pod])
     return pod
@@ -48,7 +48,7 @@ def mib(system: System, namespace: str, pod: str) -> int:
 def test_three_replicas_with_3_gib_each(system: System, namespace: str) -> None:
     """Seed 000: each on one GPU, and the variables say how much of it."""
     apply(system, namespace, "binpack-1")
-    pods = system.all_running(namespace, 3, timeout_s=60)
+    pods = system.all_running(namespace, 3)
     checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
     for pod in pods:
         name = pod["metadata"]["name"]
@@ -76,9 +76,7 @@ def test_a_pod_that_says_all_gets_its_own_gpu_and_its_author_is_told(
         told = [event for event in events if event["involvedObject"].get("name") == seed]
         return [event["message"] for event in told if event["type"] == "Warning"]
 
-    system.eventually(
-        "a Warning event", lambda: any(names.ENV_VISIBLE_DEVICES in message for message in warnings()), timeout_s=60
-    )
+    system.eventually("a Warning event", lambda: any(names.ENV_VISIBLE_DEVICES in message for message in warnings()))
 
 
 def test_a_fifth_of_one_gpu(system: System, namespace: str) -> None:
@@ -100,7 +98,7 @@ def test_a_whole_gpu_beside_shared_ones(system: System, namespace: str, seed: st
     """Seeds 001 and 003, as they ask NVIDIA's plugin: a GPU that nobody else is on, while others are shared."""
     for shared in ("gpu-share-pod1", "gpu-share-pod2"):
         apply(system, namespace, shared)
-    system.all_running(namespace, 2, timeout_s=60)
+    system.all_running(namespace, 2)
     shares = [running(system, namespace, name) for name in ("gpu-share-pod1", "gpu-share-pod2")]
     apply(system, namespace, seed)
     pod = running(system, namespace, "gpu-pod")
