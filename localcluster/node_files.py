@@ -91,6 +91,11 @@ def _common_settings() -> dict[str, object]:
         # Kubelets share the network namespace, where kube-proxy makes these chains.
         "makeIPTablesUtilChains": False,
         "eventRecordQPS": 0,
+        # Five requests a second, the default up to 1.26, would make the statuses of a hundred pods a matter of minutes.
+        "kubeAPIQPS": 200,
+        "kubeAPIBurst": 400,
+        # What failed once, such as the end of a pod, is tried again sooner than after a minute.
+        "syncFrequency": "10s",
         "serializeImagePulls": False,
     }
 
