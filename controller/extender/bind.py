@@ -1,7 +1,6 @@
 """Bind a pod to a node together with its GPUs: one request, whose reply may be lost.
 
-Reserve in memory, send ONE Binding that carries the choice as annotations, then keep or give back. When nobody can
-tell whether the Binding took effect, the pod is read; when even that does not tell, the memory stays reserved.
+Reserve in memory, send ONE Binding that carries the choice as annotations, then keep or give back (`delivery`).
 """
 
 import logging
@@ -11,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
+from controller import delivery
+from controller.delivery import Absent, Shown, Undelivered
 from controller.extender.messages import BindArgs
 from controller.state import AlreadyBound, ClusterState, Reserved
 from gpushare import errors
@@ -25,8 +26,8 @@ from gpushare.model.verdict import Refused
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.wire import allocation as allocation_wire
-from gpushare.wire import holdings, requests
 from gpushare.wire import pods as pods_wire
+from gpushare.wire import requests
 
 _LOG: Final = logging.getLogger(__name__)
 _WATCH_LOOKS: Final = 25
@@ -55,20 +56,6 @@ class Answer:
 
     outcome: Outcome
     error: str = ""
-
-
-class _Fate(Enum):
-    """What becomes of a reservation that is not confirmed."""
-
-    DOUBT = "doubt"
-    UNDO = "undo"
-
-
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    answer: Answer
-    fate: Allocation | _Fate
-    """What the pod holds now, or what to do with the reservation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,89 +133,18 @@ class Binder:
         return None
 
     def _deliver(self, args: BindArgs, request: PodRequest, reserved: Reserved) -> Answer:
-        """Send the Binding and end the reservation, whatever happens."""
-        ending = _Ending(Answer(Outcome.IN_DOUBT), _Fate.DOUBT)
-        try:
-            ending = self._send(args, self._binding(args, request, reserved), reserved.allocation)
-        finally:
-            match ending.fate:
-                case Allocation() as held:
-                    self.state.confirm(held)
-                case _Fate.DOUBT:
-                    self.state.doubt(args.uid, args.node)
-                case _Fate.UNDO:
-                    self.state.undo(args.uid, args.node)
-        return ending.answer
+        path, body = kube.pod_path(args.namespace, args.name, "binding"), self._binding(args, request, reserved)
 
-    def _send(self, args: BindArgs, body: JsonObject, chosen: Allocation) -> "_Ending":
-        path = kube.pod_path(args.namespace, args.name, "binding")
-        try:
+        def send() -> None:
             # The API server drops the request after the same time, so that it cannot take effect much later.
             limit = {"timeout": f"{self.deadline_s:g}s"}
             self.api.create(path, body, limit, timeout_s=self.deadline_s, precondition=self.leading)
-        except kube.NotSentError:
-            return _Ending(_not_leading(), _Fate.UNDO)
-        except kube.ConflictError as error:
-            return self._after_refusal(args, error)
-        except (kube.UnreachableError, kube.ServerFaultError) as error:
-            return self._after_silence(args, error)
-        except kube.NotFoundError:
-            return _Ending(_gone(args), _Fate.UNDO)
-        except kube.KubeError as error:
-            return _Ending(_refused(error), _Fate.UNDO)
-        return _Ending(Answer(Outcome.BOUND), chosen)
 
-    def _after_refusal(self, args: BindArgs, error: kube.KubeError) -> "_Ending":
-        """This Binding changed nothing, but an earlier one may have bound the pod."""
-        try:
-            found = self._read(args)
-        except (kube.KubeError, WireError) as unread:
-            answer = Answer(Outcome.IN_DOUBT, f"{error}; and the pod could not be read: {unread}; try again")
-            return _Ending(answer, _Fate.DOUBT)
-        match found:
-            case Allocation():
-                return _Ending(Answer(Outcome.BOUND), found)
-            case Answer():
-                return _Ending(found, _Fate.UNDO)
-            case None:
-                return _Ending(_refused(error), _Fate.UNDO)
+        def read() -> Shown:
+            return delivery.shown(self.api, self.state, reserved.allocation, timeout_s=_READ_S)
 
-    def _after_silence(self, args: BindArgs, error: kube.KubeError) -> "_Ending":
-        """Nobody knows whether this Binding took effect, or will: only a bound pod settles it."""
-        try:
-            found = self._read(args)
-        except (kube.KubeError, WireError) as unread:
-            found = Answer(
-                Outcome.IN_DOUBT, f"no answer to the Binding: {error}; and the pod could not be read: {unread}"
-            )
-        match found:
-            case Allocation():
-                return _Ending(Answer(Outcome.BOUND), found)
-            case Answer(Outcome.BOUND_ELSEWHERE):
-                return _Ending(found, _Fate.UNDO)
-            case Answer():
-                return _Ending(found, _Fate.DOUBT)
-            case None:
-                answer = Answer(
-                    Outcome.IN_DOUBT, f"no answer to the Binding: {error}; the memory stays reserved, try again"
-                )
-                return _Ending(answer, _Fate.DOUBT)
-
-    def _read(self, args: BindArgs) -> Allocation | Answer | None:
-        """What the pod itself says: bound as asked, or not by us, or None for unbound."""
-        try:
-            pod = self.api.get(kube.pod_path(args.namespace, args.name), timeout_s=_READ_S)
-        except kube.NotFoundError:
-            return _gone(args)
-        if pods_wire.ref(pod).uid != args.uid:
-            return _gone(args)
-        node = pods_wire.node_of(pod)
-        if node is None:
-            return None
-        if node != args.node:
-            return _bound_before(args, AlreadyBound(node=node, granted=True))
-        held = holdings.allocation(pod, self.state.unit)
-        return held or _bound_before(args, AlreadyBound(node=node, granted=False))
+        ended = delivery.deliver(self.state, reserved, send=send, read=read)
+        return Answer(Outcome.BOUND) if isinstance(ended, Allocation) else _undelivered(args, ended)
 
     def _binding(self, args: BindArgs, request: PodRequest, reserved: Reserved) -> JsonObject:
         assumed_ns = int(self.clock.now().timestamp() * 1_000_000) * 1000
@@ -263,8 +179,24 @@ def _gone(args: BindArgs) -> Answer:
     return Answer(Outcome.POD_GONE, f"pod {args.namespace}/{args.name} with uid {args.uid} does not exist any more")
 
 
-def _refused(error: kube.KubeError) -> Answer:
-    return Answer(Outcome.API_ERROR, f"the API server refused the Binding: {error}")
+def _undelivered(args: BindArgs, found: Undelivered) -> Answer:
+    match found.shown:
+        case AlreadyBound():
+            return _bound_before(args, found.shown)
+        case Absent.GONE:
+            return _gone(args)
+    match found.error:
+        case kube.NotSentError():
+            return _not_leading()
+        case kube.NotFoundError():
+            return _gone(args)
+        case kube.ConflictError() if found.unread:
+            text = f"{found.error}; and the pod could not be read: {found.unread}; try again"
+            return Answer(Outcome.IN_DOUBT, text)
+    if not found.in_doubt:
+        return Answer(Outcome.API_ERROR, f"the API server refused the Binding: {found.error}")
+    rest = f"and the pod could not be read: {found.unread}" if found.unread else "the memory stays reserved, try again"
+    return Answer(Outcome.IN_DOUBT, f"no answer to the Binding: {found.error}; {rest}")
 
 
 def _not_leading() -> Answer:

@@ -1,0 +1,115 @@
+"""Deliver a choice of GPUs to its pod: one request, whose reply may be lost. A Binding and a patch go the same way.
+
+Send once, then keep the reserved memory or give it back. When the answer does not tell whether the request took effect,
+the pod is read; when even that does not tell, the memory stays reserved.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from controller.state import AlreadyBound, ClusterState, Reserved
+from gpushare.errors import WireError
+from gpushare.kube import api as kube
+from gpushare.kube.api import KubeApi
+from gpushare.model.allocation import Allocation
+from gpushare.wire import holdings
+from gpushare.wire import pods as pods_wire
+
+
+class Absent(Enum):
+    """What a pod shows that holds no GPUs and is on no node."""
+
+    UNBOUND = "unbound"
+    GONE = "gone"
+    """Or another pod has its name."""
+
+
+Shown = Allocation | AlreadyBound | Absent
+"""What a pod itself says: it holds GPUs on the node that was chosen, or it is on a node without them, or on another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undelivered:
+    """The pod is not known to hold what was chosen."""
+
+    error: kube.KubeError
+    """Of the request."""
+    shown: Shown | None = None
+    """None if the pod was not read."""
+    unread: str = ""
+    """Why it could not be read."""
+    in_doubt: bool = False
+    """The request may still take effect, so the memory stays reserved."""
+
+
+def deliver(
+    state: ClusterState, reserved: Reserved, *, send: Callable[[], object], read: Callable[[], Shown]
+) -> Allocation | Undelivered:
+    """Send a choice and end its reservation, whatever happens. What the pod holds now, if that is known.
+
+    Args:
+        state: where the memory is reserved.
+        reserved: the choice.
+        send: makes the request; may raise a KubeError.
+        read: what the pod shows; may raise a KubeError or a WireError.
+    """
+    pod, node = reserved.allocation.pod.uid, reserved.allocation.node
+    ended: Allocation | Undelivered | None = None
+    try:
+        ended = _sent(reserved.allocation, send, read)
+    finally:
+        match ended:
+            case Allocation():
+                state.confirm(ended)
+            case Undelivered(in_doubt=False):
+                state.undo(pod, node)
+            case _:  # an error that was not expected may have come at any moment
+                state.doubt(pod, node)
+    return ended
+
+
+def shown(api: KubeApi, state: ClusterState, chosen: Allocation, *, timeout_s: float) -> Shown:
+    """What the API server shows of a pod for which GPUs were chosen.
+
+    Raises:
+        KubeError, WireError: it cannot be read.
+    """
+    try:
+        pod = api.get(kube.pod_path(chosen.pod.namespace, chosen.pod.name), timeout_s=timeout_s)
+    except kube.NotFoundError:
+        return Absent.GONE
+    if pods_wire.ref(pod).uid != chosen.pod.uid:
+        return Absent.GONE
+    node = pods_wire.node_of(pod)
+    if node is None:
+        return Absent.UNBOUND
+    if node != chosen.node:
+        return AlreadyBound(node=node, granted=True)
+    return holdings.allocation(pod, state.unit) or AlreadyBound(node=node, granted=False)
+
+
+def _sent(chosen: Allocation, send: Callable[[], object], read: Callable[[], Shown]) -> Allocation | Undelivered:
+    try:
+        send()
+    except (kube.ConflictError, kube.UnreachableError, kube.ServerFaultError) as error:
+        return _resolved(error, read)
+    except kube.KubeError as error:
+        return Undelivered(error=error)
+    return chosen
+
+
+def _resolved(error: kube.KubeError, read: Callable[[], Shown]) -> Allocation | Undelivered:
+    """What the pod says after an answer that does not tell all.
+
+    A conflict says that this request changed nothing, but an earlier one may have. After silence only a pod that is on
+    a node settles it: the request may take effect later.
+    """
+    try:
+        found = read()
+    except (kube.KubeError, WireError) as unread:
+        return Undelivered(error=error, unread=str(unread), in_doubt=True)
+    if isinstance(found, Allocation):
+        return found
+    settled = isinstance(error, kube.ConflictError) or isinstance(found, AlreadyBound)
+    return Undelivered(error=error, shown=found, in_doubt=not settled)
