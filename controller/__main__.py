@@ -66,6 +66,7 @@ class Controller:
                 preemption=Preemption(state=state, budgets=budgets, clock=clock, metrics=metrics),
                 metrics=metrics,
                 clock=clock,
+                binds=max(1, settings.threads * 3 // 4),
                 unready=self._leadership.unready,
                 version=gpushare.__version__,
             )

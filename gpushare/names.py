@@ -156,6 +156,8 @@ SIMULATED: Final = "simulated:"
 # Paths of the HTTP servers.
 EXTENDER_PREFIX: Final = "/gpushare-scheduler"
 NANO_PREFIX: Final = "/scheduler"
+EXTENDER_TIMEOUT_S: Final = 5
+"""After which kube-scheduler gives up on an extender, by the configuration that this project prints."""
 
 
 def is_known(key: str) -> bool:

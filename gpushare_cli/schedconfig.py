@@ -23,7 +23,6 @@ CONTROLLER_PORT: Final = 12345
 """Port of the controller's Service, the same as Aliyun's extender has."""
 DEFAULT_URL: Final = f"http://{names.CONTROLLER_SERVICE}.{names.NAMESPACE}.svc:{CONTROLLER_PORT}{names.EXTENDER_PREFIX}"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
-_TIMEOUT_S: Final = 5
 _VERSION: Final = re.compile(r"v?(?P<major>[0-9]{1,3})\.(?P<minor>[0-9]{1,4})(?:\.[0-9]+)?(?:[+.-][0-9A-Za-z.+_-]*)?")
 _SINCE: Final = ((25, "v1"), (23, "v1beta3"), (22, "v1beta2"), (19, "v1beta1"))
 _DNS_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
@@ -110,7 +109,7 @@ def configuration(wish: Wish) -> str:
             "resourceNamespace": _dns_name("lease namespace", wish.lease_namespace),
         }
     value["profiles"] = [{"schedulerName": _scheduler_name(wish)}]
-    value["extenders"] = [_extender(wish) | {"httpTimeout": f"{_TIMEOUT_S}s"}]
+    value["extenders"] = [_extender(wish) | {"httpTimeout": f"{names.EXTENDER_TIMEOUT_S}s"}]
     return yamls.dump(value)
 
 
@@ -128,7 +127,7 @@ def policy(wish: Wish) -> str:
     extender = _extender(wish)
     extender["enableHttps"] = extender.pop("enableHTTPS")
     # A Go time.Duration without a text form: nanoseconds.
-    extender["httpTimeout"] = _TIMEOUT_S * 10**9
+    extender["httpTimeout"] = names.EXTENDER_TIMEOUT_S * 10**9
     value = {"kind": "Policy", "apiVersion": "v1", "extenders": [extender]}
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 

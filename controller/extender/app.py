@@ -1,6 +1,7 @@
 """HTTP routes of the extender. kube-scheduler drops the body of any answer but 200, so errors travel inside of it."""
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -30,6 +31,11 @@ from gpushare.wire import requests
 _LOG: Final = logging.getLogger(__name__)
 _BODY_LIMIT: Final = 64 * 1024 * 1024  # 5,000 whole Node objects of a scheduler that does not cache them
 _JSON: Final = "application/json"
+_BUSY: Final = "this replica of the gpushare controller is binding as many pods as it can; try again"
+RECEIVED: Final = "gpushare.received"
+"""In the WSGI environment: monotonic time at which a request arrived, from a server that lets requests wait."""
+BINDS: Final = 24
+"""Binds at the same time. Fewer than the server has threads: each may wait for the API server, and nothing else may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +48,8 @@ class Services:
     preemption: Preemption
     metrics: Metrics
     clock: Clock
+    binds: int = BINDS
+    """How many at the same time."""
     unready: Callable[[], str]
     """Why the extender must not be asked; empty if it may."""
     version: str
@@ -76,6 +84,7 @@ class _Verbs:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._binds = threading.BoundedSemaphore(services.binds)
 
     def filter(self) -> flask.Response:
         return self._answer("filter", self._filter, messages.filter_error)
@@ -110,6 +119,7 @@ class _Verbs:
     ) -> flask.Response:
         """Do a verb; whatever goes wrong becomes an answer that kube-scheduler reads."""
         clock, started = self._services.clock, self._services.clock.monotonic()
+        flask.request.environ.setdefault(RECEIVED, started)
         try:
             body, outcome = act(flask.request.get_data(cache=False))
         except NotReadyError as error:
@@ -156,7 +166,13 @@ class _Verbs:
     def _bind(self, body: bytes) -> tuple[bytes, str]:
         args = messages.bind_args(body)
         self._check_ready()
-        answer = self._services.binder.bind(args)
+        # A queue here would hold the server's threads; kube-scheduler has one, and tries again after a second.
+        if not self._binds.acquire(blocking=False):
+            return messages.bind_result(_BUSY), "busy"
+        try:
+            answer = self._services.binder.bind(args, received=flask.request.environ[RECEIVED])
+        finally:
+            self._binds.release()
         return messages.bind_result(answer.error), answer.outcome.value
 
     def _request(self, pod: JsonObject) -> PodRequest | None:

@@ -14,7 +14,7 @@ from controller import delivery
 from controller.delivery import Absent, Shown, Undelivered
 from controller.extender.messages import BindArgs
 from controller.state import AlreadyBound, ClusterState, Reserved
-from gpushare import errors
+from gpushare import errors, names
 from gpushare.cluster.records import Pending
 from gpushare.errors import WireError
 from gpushare.identity import PodRef, PodUid
@@ -33,7 +33,9 @@ _LOG: Final = logging.getLogger(__name__)
 _WATCH_LOOKS: Final = 25
 _WATCH_LOOK_S: Final = 0.02
 _NEVER: Final = threading.Event()
-_READ_S: Final = 1.5  # with the Binding's deadline below the 5 s after which kube-scheduler gives up
+_READ_S: Final = 1.5
+BUDGET_S: Final = names.EXTENDER_TIMEOUT_S - 1.0  # of a whole bind; the rest is for the way here and back
+LEAST_S: Final = 0.2  # a request with less time than this would only leave its pod in doubt
 
 
 class Outcome(Enum):
@@ -45,6 +47,7 @@ class Outcome(Enum):
     REFUSED = "refused"
     INVALID = "invalid"
     NOT_LEADING = "not-leading"
+    OUT_OF_TIME = "out-of-time"
     POD_GONE = "pod-gone"
     API_ERROR = "api-error"
     IN_DOUBT = "in-doubt"
@@ -69,9 +72,14 @@ class Binder:
     """Whether this process may write, at this very moment."""
     deadline_s: float = 2.0
 
-    def bind(self, args: BindArgs) -> Answer:
-        """Bind a pod. Doing it again changes nothing."""
-        answer = self._bind(args)
+    def bind(self, args: BindArgs, *, received: float | None = None) -> Answer:
+        """Bind a pod. Doing it again changes nothing.
+
+        Args:
+            args: the pod and its node.
+            received: monotonic time at which the request arrived, from which its time is counted; None for now.
+        """
+        answer = self._bind(args, BUDGET_S + (self.clock.monotonic() if received is None else received))
         logs.event(
             _LOG,
             "bind",
@@ -84,12 +92,14 @@ class Binder:
         )
         return answer
 
-    def _bind(self, args: BindArgs) -> Answer:
+    def _bind(self, args: BindArgs, until: float) -> Answer:
         if not self.leading():
             return _not_leading()
+        if not self._in_time(until):
+            return _out_of_time()
         if (bound := self.state.bound(args.uid)) is not None:
             return _bound_before(args, bound)
-        request = self._request(args)
+        request = self._request(args, until)
         if isinstance(request, Answer):
             return request
         reserved = self.state.reserve(request, args.node, now=self.clock.monotonic())
@@ -99,11 +109,11 @@ class Binder:
             case AlreadyBound():
                 return _bound_before(args, reserved)
             case Reserved():
-                return self._deliver(args, request, reserved)
+                return self._deliver(args, request, reserved, until)
             case _:
                 assert_never(reserved)
 
-    def _request(self, args: BindArgs) -> PodRequest | Answer:
+    def _request(self, args: BindArgs, until: float) -> PodRequest | Answer:
         """What the pod asks for: from the watch, or else from the API server. What the scheduler shows decides nothing.
 
         The watch shows a pod at the same time to the scheduler and here, so it is read only if the watch lags.
@@ -113,7 +123,7 @@ class Binder:
         if pending is not None:
             return pending.request or Answer(Outcome.INVALID, pending.problem or _no_gpu(ref))
         try:
-            pod = self.api.get(kube.pod_path(args.namespace, args.name), timeout_s=_READ_S)
+            pod = self.api.get(kube.pod_path(args.namespace, args.name), timeout_s=self._at_most(_READ_S, until))
             if pods_wire.ref(pod).uid != args.uid:
                 return _gone(args)
             return requests.of_pod(pod, self.state.dialect) or Answer(Outcome.INVALID, _no_gpu(ref))
@@ -132,19 +142,36 @@ class Binder:
             self.clock.wait(_NEVER, _WATCH_LOOK_S)
         return None
 
-    def _deliver(self, args: BindArgs, request: PodRequest, reserved: Reserved) -> Answer:
+    def _deliver(self, args: BindArgs, request: PodRequest, reserved: Reserved, until: float) -> Answer:
         path, body = kube.pod_path(args.namespace, args.name, "binding"), self._binding(args, request, reserved)
 
         def send() -> None:
+            timeout_s = self._at_most(self.deadline_s, until)
             # The API server drops the request after the same time, so that it cannot take effect much later.
-            limit = {"timeout": f"{self.deadline_s:g}s"}
-            self.api.create(path, body, limit, timeout_s=self.deadline_s, precondition=self.leading)
+            limit = {"timeout": f"{timeout_s:g}s"}
+            self.api.create(path, body, limit, timeout_s=timeout_s, precondition=may_send)
+
+        def may_send() -> bool:
+            return self.leading() and self._in_time(until)
 
         def read() -> Shown:
-            return delivery.shown(self.api, self.state, reserved.allocation, timeout_s=_READ_S)
+            return delivery.shown(self.api, self.state, reserved.allocation, timeout_s=self._at_most(_READ_S, until))
 
         ended = delivery.deliver(self.state, reserved, send=send, read=read)
-        return Answer(Outcome.BOUND) if isinstance(ended, Allocation) else _undelivered(args, ended)
+        if isinstance(ended, Allocation):
+            return Answer(Outcome.BOUND)
+        if isinstance(ended.error, kube.NotSentError):
+            return _not_leading() if self._in_time(until) else _out_of_time()
+        return _undelivered(args, ended)
+
+    def _in_time(self, until: float) -> bool:
+        return self.clock.monotonic() + LEAST_S <= until
+
+    def _at_most(self, seconds: float, until: float) -> float:
+        """The timeout of a request."""
+        if not self._in_time(until):
+            raise kube.NotSentError("there was no time left before kube-scheduler gives up")
+        return min(seconds, until - self.clock.monotonic())
 
     def _binding(self, args: BindArgs, request: PodRequest, reserved: Reserved) -> JsonObject:
         assumed_ns = int(self.clock.now().timestamp() * 1_000_000) * 1000
@@ -186,8 +213,6 @@ def _undelivered(args: BindArgs, found: Undelivered) -> Answer:
         case Absent.GONE:
             return _gone(args)
     match found.error:
-        case kube.NotSentError():
-            return _not_leading()
         case kube.NotFoundError():
             return _gone(args)
         case kube.ConflictError() if found.unread:
@@ -201,3 +226,8 @@ def _undelivered(args: BindArgs, found: Undelivered) -> Answer:
 
 def _not_leading() -> Answer:
     return Answer(Outcome.NOT_LEADING, "this replica of the gpushare controller does not lead; try again")
+
+
+def _out_of_time() -> Answer:
+    text = "there was no time left to bind the pod before kube-scheduler gives up; try again"
+    return Answer(Outcome.OUT_OF_TIME, text)

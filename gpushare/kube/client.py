@@ -62,6 +62,7 @@ class RestClient:
 
     def __init__(self, credentials: Credentials, *, clock: Clock | None = None) -> None:
         self._credentials = credentials
+        self._clock = clock or SystemClock()
         self._token: str | None = None
         self._token_failed = False
         tls: dict[str, Any] = {}
@@ -75,7 +76,7 @@ class RestClient:
         given = {key: value for key, value in tls.items() if value is not None}
         self._streams = urllib3.PoolManager(maxsize=_POOL, retries=False, socket_options=_KEEPALIVE, **given)
         self._calls = urllib3.PoolManager(maxsize=_POOL, retries=False, socket_options=_KEEPALIVE, **given)
-        self._calls.pool_classes_by_scheme = _pools_with_deadline(clock or SystemClock())
+        self._calls.pool_classes_by_scheme = _pools_with_deadline(self._clock)
 
     def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
         """See KubeApi."""
@@ -187,6 +188,7 @@ class RestClient:
         content_type: str = "application/json",
         precondition: kube.Precondition | None = None,
     ) -> urllib3.BaseHTTPResponse:
+        until = self._clock.monotonic() + timeout_s
         url = self._credentials.server.rstrip("/") + path + (f"?{urlencode(params)}" if params else "")
         headers = {"Accept": "application/json", "User-Agent": _USER_AGENT}
         if token := self._current_token():
@@ -197,13 +199,14 @@ class RestClient:
         if data is not None:
             headers |= {"Content-Type": content_type, "Content-Length": str(len(data))}
         stream = params is not None and "watch" in params
+        left_s = max(until - self._clock.monotonic(), 0.001)  # reading the token may have taken long
         try:
             return (self._streams if stream else self._calls).request(
                 method,
                 url,
                 body=_guarded(data, precondition) if data is not None and precondition is not None else data,
                 headers=headers,
-                timeout=urllib3.Timeout(connect=min(timeout_s, _CONNECT_S), total=timeout_s),
+                timeout=urllib3.Timeout(connect=min(left_s, _CONNECT_S), total=left_s),
                 preload_content=not stream,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:

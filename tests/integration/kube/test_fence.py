@@ -9,11 +9,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import urllib3
 
 from certs import authority
 from gpushare.kube import api as kube
 from gpushare.kube.client import RestClient
 from gpushare.kube.credentials import StaticCredentials
+from tests.unit.controller.world import ManualClock
 
 
 class Lead:
@@ -102,6 +104,28 @@ def test_a_deletion_without_a_body_is_not_sent_either(lead: Lead) -> None:
         rest.close()
     assert b"Content-Length: 2\r\n" in sent[0]
     assert body_of(sent[0]) == b""
+
+
+def test_reading_the_token_counts_against_the_deadline(lead: Lead, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    given: list[float] = []
+
+    def slow_token() -> str:
+        clock.at += 9
+        return "secret"
+
+    def request(*_args: object, timeout: urllib3.Timeout, **_options: object) -> None:
+        assert isinstance(timeout.total, float)
+        given.append(timeout.total)
+        raise OSError("that is enough")
+
+    rest = RestClient(StaticCredentials(server="http://127.0.0.1", token_source=slow_token), clock=clock)
+    monkeypatch.setattr(urllib3.PoolManager, "request", request)
+    for timeout_s in (10.0, 5.0):
+        with pytest.raises(kube.UnreachableError):
+            rest.create("/bindings", {"target": "node-a"}, timeout_s=timeout_s, precondition=lead)
+    rest.close()
+    assert given == [1, 0.001]
 
 
 def test_the_leader_sends_the_whole_request(lead: Lead) -> None:
