@@ -7,7 +7,7 @@ again, and only a look at the pod, long after, ends it.
 
 import heapq
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from controller.members import Members
@@ -66,6 +66,9 @@ class Reservations:
         self._members = members
         self._by_pod: dict[PodUid, dict[NodeName, Reservation]] = {}
         self._by_node: dict[NodeName, dict[PodUid, Reservation]] = {}
+        """With those of pods that were seen on a node since, for as long as their requests may arrive."""
+        self._outlived: list[Reservation] = []
+        """The latter."""
 
     def of_pod(self, pod: PodUid) -> dict[NodeName, Reservation]:
         """Reservations of a pod. Not to be changed."""
@@ -106,11 +109,37 @@ class Reservations:
         self._members.remove(known.allocation.pod.namespace, known.allocation.labels)
 
     def drop_pod(self, pod: PodUid, *, but_late_on: NodeName | None = None) -> list[NodeName]:
-        """Forget all reservations of a pod, or all but a late one on a node. The nodes that they were on."""
-        nodes = [node for node, known in self.of_pod(pod).items() if not (known.late and node == but_late_on)]
-        for node in nodes:
+        """A pod was seen on a node: its reservations end, or all but a late one. The nodes that they are on.
+
+        A Binding that may still arrive does nothing to this pod any more, but servers that do not compare uids (1.20)
+        bind another pod of the same name by it. So its memory is counted until it has arrived or failed.
+        """
+        ended = [known for node, known in self.of_pod(pod).items() if not (known.late and node == but_late_on)]
+        for known in ended:
+            node = known.allocation.node
             self.drop(pod, node)
-        return nodes
+            if (known.senders > 0 or known.doubtful) and not known.late:
+                known.allocation = replace(known.allocation, labels={})  # of nobody's group
+                self._by_node.setdefault(node, {})[pod] = known
+                self._outlived.append(known)
+        return [known.allocation.node for known in ended]
+
+    def expire(self, now: float) -> set[NodeName]:
+        """Forget reservations that have outlived their pods' waiting and of which nothing can arrive any more.
+
+        Args:
+            now: monotonic time.
+
+        Returns:
+            The nodes that they were on.
+        """
+        over = [known for known in self._outlived if now - known.since >= GONE_GRACE_S]
+        self._outlived = [known for known in self._outlived if now - known.since < GONE_GRACE_S]
+        for known in over:
+            pod, node = known.allocation.pod.uid, known.allocation.node
+            if self.on_node(node).get(pod) is known:
+                _pop(self._by_node, node, pod)
+        return {known.allocation.node for known in over}
 
     def doubts(self, now: float, *, after_s: float, known: Container[PodUid], most: int) -> list[Doubt]:
         """Reservations whose pods are to be looked at now: old ones, and those whose pod nobody knows.
@@ -138,9 +167,13 @@ class Reservations:
         return found
 
     def all(self) -> Iterator[Reservation]:
-        """Every reservation."""
+        """Every reservation of a pod that is not seen on a node."""
         for by_node in self._by_pod.values():
             yield from by_node.values()
+
+    def counted(self) -> list[Allocation]:
+        """Every choice whose memory is counted."""
+        return [known.allocation for by_pod in self._by_node.values() for known in by_pod.values()]
 
 
 def _pop(outer: dict[K, dict[L, Reservation]], first: K, second: L) -> None:

@@ -131,6 +131,7 @@ class ClusterState(Watched):
     def doubts(self, now: float, *, most: int) -> list[Doubt]:
         """Reservations whose pods are to be looked at now, so many at most."""
         with self._lock:
+            self._mirror.rebuild(self._mirror.reservations.expire(now), frees=True)
             known = self._mirror.pods
             return self._mirror.reservations.doubts(now, after_s=self._in_doubt_s, known=known, most=most)
 

@@ -182,14 +182,15 @@ class Watched:
         with self._lock:
             nodes, pods = list(self._mirror.nodes.values()), list(self._mirror.pods.values())
             kept = {name: view for name, view in self._mirror.all_views().items() if isinstance(view, NodeLedger)}
-            reserved = [known.allocation for known in self._mirror.reservations.all()]
+            reserved = self._mirror.reservations.counted()
+            waiting = [known.allocation for known in self._mirror.reservations.all()]
             labels = self._mirror.members.counts()
         expected = books.of_records(nodes, pods)
         for allocation in reserved:
             if (ledger := expected.get(allocation.node)) is not None and allocation.pod.uid not in ledger.allocations:
                 expected[allocation.node] = ledger.with_allocation(allocation)
         usable = {name: ledger for name, ledger in expected.items() if ledger.inventory.unit == self.unit}
-        return books.differences(usable, kept) + _other_labels(mirror.members_of(pods, reserved).counts(), labels)
+        return books.differences(usable, kept) + _other_labels(mirror.members_of(pods, waiting).counts(), labels)
 
 
 def _other_labels(expected: Counts, found: Counts) -> list[str]:

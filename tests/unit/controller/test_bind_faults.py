@@ -6,6 +6,7 @@ import pytest
 
 from controller.extender.bind import Outcome
 from gpushare import names
+from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.wire import allocation as allocation_wire
@@ -82,14 +83,22 @@ def test_the_scheduler_may_try_the_same_node_while_in_doubt(world: World, pod: J
     assert world.post("prioritize", {"Pod": pod, "NodeNames": ["node-a"]}) == [{"Host": "node-a", "Score": 10}]
 
 
-def test_a_retry_on_another_node_counts_on_both_until_the_pod_is_seen(world: World, pod: JsonObject) -> None:
+def test_a_retry_on_another_node_counts_on_both_until_nothing_is_on_its_way(world: World, pod: JsonObject) -> None:
     world.api.fail_next(is_binding, LandsLater())
     world.bind(pod, "node-a")
     assert world.bind(pod, "node-b").error == ""
     assert (world.used("node-a"), world.used("node-b")) == ({"GPU-0": 6}, {"GPU-0": 6})
     assert world.api.land() == 0
     world.see()
+    assert world.state.reserved_on(uid_of(pod)) == frozenset()
+    world.clock.at += 9
+    world.reconciler.tick()
+    assert (world.used("node-a"), world.used("node-b")) == ({"GPU-0": 6}, {"GPU-0": 6})
+    assert world.state.audit() == []
+    world.clock.at += 1
+    world.reconciler.tick()
     assert (world.used("node-a"), world.used("node-b")) == ({}, {"GPU-0": 6})
+    assert world.state.audit() == []
 
 
 def test_a_retry_on_another_node_finds_the_late_binding(world: World, pod: JsonObject) -> None:
@@ -177,6 +186,33 @@ def test_an_old_server_may_bind_the_successor_and_the_books_follow_the_pod() -> 
     world.clock.at += 11
     world.reconciler.tick()
     assert world.used() == {"GPU-0": 6}
+
+
+def test_an_old_server_may_bind_the_successor_of_a_pod_that_was_seen_on_another_node() -> None:
+    """What may still arrive is counted until it cannot any more, though the pod that it was for is bound."""
+    world = World()
+    world.api.binding_checks_uid = False
+    world.add_node("node-a", 6)
+    world.add_node("node-b", 6)
+    old = world.add_pod(4, name="same")
+    world.list_all()
+    world.api.fail_next(is_binding, LandsLater())
+    world.bind(old, "node-a")
+    assert world.bind(old, "node-b").error == ""
+    world.see()
+    other = world.add_pod(4)
+    assert world.bind(other, "node-a").outcome is Outcome.REFUSED
+    world.api.vanish(path_of(old))
+    world.add_pod(1, name="same")
+    world.see()
+    assert world.bind(other, "node-a").outcome is Outcome.REFUSED
+    assert world.api.land() == 1
+    assert world.truth()[NodeName("node-a")].over_committed() == {}
+    world.see()
+    world.clock.at += 10
+    world.reconciler.tick()
+    assert world.used("node-a") == {"GPU-0": 4}
+    assert world.state.audit() == []
 
 
 @pytest.mark.parametrize("landed", [True, False])
