@@ -154,18 +154,21 @@ def test_a_conflict_while_the_pod_cannot_be_read_is_in_doubt(world: World, pod: 
 
 
 def test_a_conflict_with_another_writer_follows_the_pod(world: World, pod: JsonObject) -> None:
-    """A former leader bound the pod to the same node, on the other GPU."""
+    """A former leader bound the pod to the same node, on the other GPU. Its labels have changed since, too."""
     text = allocation_wire.encode(make_allocation("p", make_grant(1, gib=6, container="c0")))
 
     def change(found: JsonObject) -> None:
         found["spec"]["nodeName"] = "node-a"
         found["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: text}
+        found["metadata"]["labels"] = {"app": "web"}
 
     world.edit_pod(pod, change)
     assert world.bind(pod).outcome is Outcome.BOUND
     assert world.used() == {"GPU-1": 6}
+    assert world.state.audit() == []
     world.see()
     assert world.used() == {"GPU-1": 6}
+    assert world.state.audit() == []
 
 
 def test_an_old_server_may_bind_the_successor_and_the_books_follow_the_pod() -> None:
@@ -233,6 +236,22 @@ def test_a_doubt_ends_when_the_pod_is_seen_bound_or_long_after(world: World, pod
         world.reconciler.tick()
     assert world.used() == ({"GPU-0": 6} if landed else {})
     assert world.state.unconfirmed() == 0
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_doubt_about_a_pod_that_the_watch_has_not_shown_yet_is_kept(world: World, landed: bool) -> None:
+    """Such a pod is read soon, as one that may be gone; that it is unbound tells nothing for as long."""
+    pod = world.add_pod(6)
+    world.api.fail_next(is_binding, LandsLater())
+    world.bind(pod)
+    world.clock.at += 11
+    world.reconciler.tick()
+    assert world.used() == {"GPU-0": 6}
+    if landed:
+        world.api.land()
+    world.clock.at += 119
+    world.reconciler.tick()
+    assert world.used() == ({"GPU-0": 6} if landed else {})
 
 
 def test_a_doubt_is_kept_while_the_pod_cannot_be_read(world: World, pod: JsonObject) -> None:
