@@ -81,21 +81,22 @@ class Faults:
 
     def run(self, stop: threading.Event) -> None:
         """Break something, wait, and go on, until `stop`; every kind comes before any comes again."""
-        chance = random.Random(self.seed)
+        # Apart, because how often a target is drawn depends on what is there.
+        order, targets = random.Random(self.seed), random.Random(self.seed + 1)
         began = time.monotonic()
         round_: list[str] = []
         while not stop.is_set():
-            round_ = round_ or chance.sample(sorted(KINDS), len(KINDS))
+            round_ = round_ or order.sample(sorted(KINDS), len(KINDS))
             kind = round_.pop()
             self.say(f"fault after {time.monotonic() - began:5.0f} s: {kind}")
             try:
-                KINDS[kind](self.system, chance)
+                KINDS[kind](self.system, targets)
             except (kube.KubeError, ClusterError, AssertionError) as error:
                 self.impossible[kind] += 1
                 self.say(f"not possible: {kind}: {str(error)[:200]}")
             else:
                 self.done[kind] += 1
-            stop.wait(chance.uniform(*PAUSE_S))
+            stop.wait(order.uniform(*PAUSE_S))
 
 
 def _kill_one(system: System, component: str, chance: random.Random) -> None:

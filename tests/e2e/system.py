@@ -23,6 +23,8 @@ T = TypeVar("T")
 POLL_S = 0.25
 PATIENCE_S = 600.0
 """What comes true sooner is noticed sooner; a machine may be too busy for anything shorter."""
+LAST_PRINTED = "PATH"
+"""Sorted, it comes after the GPUs: without it the output is not complete, or was lost with its container runtime."""
 PROMPT_S = 240.0
 """For what must not wait for the 300 s after which kube-scheduler tries every pod again by itself."""
 
@@ -114,7 +116,7 @@ class System:
             for pod, container in self._started(namespace):
                 # One that has just started may not have printed yet, and one of a pod that ends is gone.
                 variables = self.environment(pod, container)
-                if not variables:
+                if variables is None:
                     return {}
                 found[pod["metadata"]["name"], container] = variables
             return found
@@ -129,14 +131,15 @@ class System:
                         yield pod, status["name"]
 
     def environment(self, pod: Json, container: str) -> Mapping[str, str] | None:
-        """What a container has printed of its own environment; None if there is no log of it."""
+        """What a container has printed of its own environment; None before it has printed all of it."""
         path = kube.pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"], "log")
         try:
             log = self.api.ask(f"{path}?container={container}", timeout_s=30)
         except kube.KubeError:
             return None
         lines = [line.partition("=") for line in log.text.splitlines()]
-        return {name: value for name, equals, value in lines if equals} if log.is_good else None
+        variables = {name: value for name, equals, value in lines if equals}
+        return variables if log.is_good and LAST_PRINTED in variables else None
 
     def events(self, namespace: str, pod: str = "") -> list[str]:
         """`reason: message` of a namespace's events, oldest first."""

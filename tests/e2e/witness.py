@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,6 +27,7 @@ class Witness:
 
     system: System
     namespace: str
+    clock: Callable[[], float] = time.monotonic
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     _seen: set[tuple[str, str, int]] = field(default_factory=set)
@@ -59,7 +60,7 @@ class Witness:
     def _books(self, expected: Mapping[Gpu, int]) -> None:
         told = checks.books_of_the_controller(self.system)
         self.counts["comparisons of the controller's ledger"] += 1
-        now = time.monotonic()
+        now = self.clock()
         for gpu, units in expected.items():
             if told.get(gpu) == units:
                 self._differs_since.pop(gpu, None)
