@@ -18,16 +18,18 @@ SAMPLES = installation.ROOT / "manifests" / "samples"
 PODS = 3 + 2 + 2 + 10  # the StatefulSets' replicas, and one of each other sample
 
 
-@pytest.fixture
-def samples(system: System, namespace: str) -> list[Json]:
+@pytest.fixture(scope="module")
+def samples(system: System, shared_namespace: str) -> list[Json]:
     """All samples, running."""
-    system.cluster.kubectl("apply", "-n", namespace, "-f", str(SAMPLES))
-    return system.all_running(namespace, PODS)
+    system.cluster.kubectl("apply", "-n", shared_namespace, "-f", str(SAMPLES))
+    return system.all_running(shared_namespace, PODS)
 
 
-def test_every_sample_runs_and_sees_exactly_its_gpus(system: System, namespace: str, samples: list[Json]) -> None:
-    checks.every_container_sees_exactly_its_gpus(system, namespace, samples)
-    environments = system.environments(namespace)
+def test_every_sample_runs_and_sees_exactly_its_gpus(
+    system: System, shared_namespace: str, samples: list[Json]
+) -> None:
+    checks.every_container_sees_exactly_its_gpus(system, shared_namespace, samples)
+    environments = system.environments(shared_namespace)
     four = environments["gpus-by-annotation", "main"]
     assert len(set(four[names.ENV_VISIBLE_DEVICES].split(","))) == 4
     assert four[names.ENV_MPS_MEMORY_LIMIT] == "0=3072M,1=3072M,2=3072M,3=3072M"
@@ -44,7 +46,7 @@ def test_every_sample_runs_and_sees_exactly_its_gpus(system: System, namespace: 
     assert seen["other-gpus-0"] != seen["other-gpus-1"]
 
 
-def test_kubectl_inspect_gpushare_shows_what_pods_hold(system: System, namespace: str, samples: list[Json]) -> None:
+def test_kubectl_inspect_gpushare_shows_what_pods_hold(system: System, samples: list[Json]) -> None:
     mib = sum(
         entry["memoryMiB"] * len(entry["gpus"])
         for pod in samples
