@@ -1,27 +1,14 @@
 """The whole cluster's books from nothing but nodes and pods. Pure; what the running state must always be equal to."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from gpushare.cluster import node_records, records
+from gpushare.cluster import records
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound, PodRecord
-from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
 
 Books = dict[NodeName, NodeLedger]
-
-
-def recompute(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], dialect: Dialect) -> Books:
-    """The books from objects as the API server returns them.
-
-    Args:
-        nodes: all nodes.
-        pods: all pods of all namespaces.
-        dialect: of the cluster.
-    """
-    return of_records(map(node_records.read, nodes), (records.pod_record(pod, dialect) for pod in pods))
 
 
 def of_records(nodes: Iterable[NodeRecord], pods: Iterable[PodRecord | None]) -> Books:

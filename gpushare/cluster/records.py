@@ -12,7 +12,7 @@ from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import Allocation
-from gpushare.model.request import PodRequest, RequestShape
+from gpushare.model.request import PodRequest
 from gpushare.units import MemoryUnit
 from gpushare.wire import holdings, legacy, requests, shape, spelling
 from gpushare.wire import pods as pods_wire
@@ -24,7 +24,7 @@ class Pending:
     """A pod that asks for GPUs and is on no node."""
 
     ref: PodRef
-    shape: RequestShape | None
+    request: PodRequest | None
     """None if what it asks for cannot be understood."""
     problem: str = ""
     """Why not."""
@@ -32,8 +32,6 @@ class Pending:
     """The scheduler has tried and given up for now."""
     retry: str = ""
     """Value of the label that makes the scheduler try again."""
-    request: PodRequest | None = None
-    """The whole request behind `shape`."""
     overridden: str = ""
     """Names, comma-separated, of containers whose author chose devices himself, which the webhook has undone."""
 
@@ -108,7 +106,7 @@ def pod_record(pod: Mapping[str, Any], dialect: Dialect) -> PodRecord | None:
         return _pending(pod, ref, dialect) if node is None else _bound(pod, ref, node, dialect)
     except WireError as error:
         if node is None:
-            return Pending(ref=ref, shape=None, problem=str(error))
+            return Pending(ref=ref, request=None, problem=str(error))
         return replace(_known(pod, ref, node), problem=str(error))
 
 
@@ -159,14 +157,12 @@ def _pending(pod: Mapping[str, Any], ref: PodRef, dialect: Dialect) -> Pending:
     retry = shape.text(pods_wire.labels(pod), names.LABEL_RETRY, "metadata.labels")
     scheduled = shape.condition(pod, "PodScheduled", "pod")
     request, problem = _request(pod, dialect)
-    wanted = request.shape if request else None
     return Pending(
         ref=ref,
-        shape=wanted,
+        request=request,
         problem=problem,
         unschedulable=scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable",
         retry=retry,
-        request=request,
         overridden=_overridden(pod),
     )
 

@@ -13,7 +13,7 @@ from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLedger:
-    """The books of one node. Immutable: `with_allocation` and `without` give the next state."""
+    """The books of one node. Immutable: `with_allocation` gives the next state."""
 
     inventory: NodeInventory
     allocations: Mapping[PodUid, Allocation] = field(default_factory=lambda: MappingProxyType({}))
@@ -68,17 +68,6 @@ class NodeLedger:
         """The books with one more pod. A pod that is there already is replaced, so adding twice changes nothing."""
         changed = {**self.allocations, allocation.pod.uid: allocation}
         return NodeLedger(inventory=self.inventory, allocations=MappingProxyType(changed))
-
-    def without(self, pod: PodUid) -> "NodeLedger":
-        """The books without a pod."""
-        if pod not in self.allocations:
-            return self
-        rest = {uid: held for uid, held in self.allocations.items() if uid != pod}
-        return NodeLedger(inventory=self.inventory, allocations=MappingProxyType(rest))
-
-    def with_inventory(self, inventory: NodeInventory) -> "NodeLedger":
-        """The books after the node's GPUs changed; what pods hold stays."""
-        return NodeLedger(inventory=inventory, allocations=self.allocations)
 
     def free_mib(self, gpu: Gpu) -> int:
         """MiB that are left on a GPU; 0 when nothing new may be placed on it."""

@@ -8,7 +8,7 @@ from controller.boards import Boards
 from controller.extender import filter as filtering
 from controller.extender import prioritize
 from controller.state import ClusterState, Reserved
-from gpushare.cluster import books, groups, node_records, records
+from gpushare.cluster import groups, node_records, records
 from gpushare.cluster.records import Bound
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
@@ -25,6 +25,7 @@ from gpushare_cli.explain.model import State
 from gpushare_cli.gather import Cluster
 from gpushare_cli.simulate import cluster, objects, plan
 from gpushare_cli.simulate.plan import Outcome, Plan
+from testing import ledgers
 from testing.builders import Json
 from tests.property.brute_force import brute_force
 from tests.property.objects import nodes, workloads
@@ -49,13 +50,13 @@ def request_of(pod: Json) -> PodRequest:
 @given(nodes(), workloads())
 def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: list[Json], pods: list[Json]) -> None:
     made = simulated(found, pods)
-    ledgers = books.recompute(found, [], DIALECT)
+    expected = ledgers.of_objects(found, [], DIALECT)
     labels: list[Mapping[str, str]] = []
     assert [row.pod.ref.name for row in made.rows] == [pod["metadata"]["name"] for pod in pods]
     for row, pod in zip(made.rows, pods, strict=True):
         request = request_of(pod)
         shape = groups.resolved(request.shape, request.labels, lambda _namespace: labels)
-        fitting = [name for name, ledger in ledgers.items() if brute_force(shape, ledger)]
+        fitting = [name for name, ledger in expected.items() if brute_force(shape, ledger)]
         assert (row.outcome is Outcome.PLACED) == bool(fitting), row
         if row.node is None:
             assert not any(answer.fits for answer in row.answers)
@@ -63,9 +64,9 @@ def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: lis
         assert row.node in fitting
         labels.append(pod["metadata"].get("labels", {}))
         held = Allocation(pod=row.pod.ref, node=row.node, grants=row.grants, labels=labels[-1])
-        ledgers[row.node] = ledgers[row.node].with_allocation(held)
-        assert ledgers[row.node].over_committed() == ledgers[row.node].over_computed() == {}
-    for name, ledger in ledgers.items():
+        expected[row.node] = expected[row.node].with_allocation(held)
+        assert expected[row.node].over_committed() == expected[row.node].over_computed() == {}
+    for name, ledger in expected.items():
         view = made.views[name]
         assert isinstance(view, NodeLedger)
         assert dict(view.used_mib) == dict(ledger.used_mib)

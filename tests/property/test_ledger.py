@@ -43,18 +43,22 @@ class Books(RuleBasedStateMachine):
     def finish(self, data: st.DataObject) -> None:
         uid = data.draw(st.sampled_from(sorted(self.cluster)))
         self.cluster[uid]["status"]["phase"] = "Succeeded"
-        self.ledger = self.ledger.without(pods.ref(self.cluster[uid]).uid)
+        self.ledger = self.without(self.cluster[uid])
 
     @precondition(lambda self: self.cluster)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
         uid = data.draw(st.sampled_from(sorted(self.cluster)))
-        self.ledger = self.ledger.without(pods.ref(self.cluster.pop(uid)).uid)
+        self.ledger = self.without(self.cluster.pop(uid))
 
     @rule()
     def restart(self) -> None:
         """A new controller knows what the pods say, and nothing else."""
         self.ledger = self.recomputed()
+
+    def without(self, pod: Json) -> NodeLedger:
+        rest = [held for uid, held in self.ledger.allocations.items() if uid != pods.ref(pod).uid]
+        return NodeLedger.of(self.inventory, rest)
 
     def recomputed(self) -> NodeLedger:
         holding = [pod for pod in self.cluster.values() if pods.holds_gpus(pod)]

@@ -15,6 +15,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
+from testing import ledgers
 from testing.builders import make_container, make_inventory, make_node, make_pod
 from testing.fakes.kube import Call, Delayed, FakeKube, LandsLater
 from tests.integration.controller.replicas import LEASE, Replica, stopping
@@ -49,7 +50,7 @@ def ready(replica: Replica) -> bool:
 
 
 def truth(api: FakeKube) -> books.Books:
-    return books.recompute(api.objects(NODES), api.objects(PODS), Dialect())
+    return ledgers.of_objects(api.objects(NODES), api.objects(PODS), Dialect())
 
 
 def kept(replica: Replica) -> books.Books:

@@ -62,7 +62,7 @@ def test_a_pod_of_which_nothing_is_left_to_give_is_refused(world: World) -> None
     world.see()
     record = world.state.pending(uid_of(pod))
     assert record is not None
-    world.state.upsert_pod(replace(record, shape=None, request=None))
+    world.state.upsert_pod(replace(record, request=None))
     answer = world.bind(pod)
     assert answer.outcome is Outcome.INVALID
     assert answer.error == f"pod team/{pod['metadata']['name']} asks for no GPU; let kube-scheduler bind it"

@@ -30,8 +30,8 @@ def test_a_pod_that_asks_for_no_gpu_leaves_no_trace_whatever_it_carries() -> Non
 def test_an_unbound_pod_is_kept_with_what_it_asks_for() -> None:
     record = records.pod_record(make_pod(labels={names.LABEL_RETRY: "4"}), DIALECT)
     assert isinstance(record, Pending)
-    assert record.shape is not None
-    assert record.shape.containers[0].memory_mib == 3072
+    assert record.request is not None
+    assert record.request.shape.containers[0].memory_mib == 3072
     assert (record.unschedulable, record.retry) == (False, "4")
 
 
@@ -39,7 +39,7 @@ def test_an_unbound_pod_that_asks_for_nonsense_is_kept_with_the_reason() -> None
     record = records.pod_record(make_pod(make_container(gpu_mem="1.5")), DIALECT)
     assert record == Pending(
         ref=make_ref(),
-        shape=None,
+        request=None,
         problem="spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 1.5 is not whole;"
         " a share is a whole number of units",
     )

@@ -1,5 +1,7 @@
 """The books follow nodes and pods, in whatever order the watches tell of them."""
 
+from dataclasses import replace
+
 import pytest
 
 from controller.state import AlreadyBound
@@ -242,7 +244,7 @@ def test_the_check_of_the_books_finds_what_differs(world: World) -> None:
         "node node-c: missing",
     ]
     found = world.truth()
-    found[A] = found[A].with_inventory(make_inventory(1))
+    found[A] = replace(found[A], inventory=make_inventory(1))
     assert books.differences(world.truth(), found) == ["node node-a: other GPUs"]
     left, right = world.truth(), world.truth()
     left[A] = left[A].with_allocation(make_allocation("p", make_grant(0)))

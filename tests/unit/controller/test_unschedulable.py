@@ -6,10 +6,12 @@ from controller.reconcile import unschedulable
 from controller.reconcile.unschedulable import Explain, Note, Nudge
 from gpushare.cluster.records import Pending
 from gpushare.identity import NodeName
+from gpushare.model.request import PodRequest
 from gpushare.model.verdict import RefusalReason, Refused
 from testing.builders import make_ledger, make_ref, make_shape
 
-POD = Pending(ref=make_ref(), shape=make_shape(10), unschedulable=True)
+REQUEST = PodRequest(pod=make_ref(), shape=make_shape(10))
+POD = Pending(ref=make_ref(), request=REQUEST, unschedulable=True)
 
 
 def step(note: Note, *, fits: bool, now: float, why: str = "full", freed: int = 0) -> tuple[object, Note]:
@@ -76,7 +78,7 @@ def test_a_pod_that_stops_to_fit_starts_anew() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [("", "1"), ("7", "8"), ("x", "1"), ("1000000", "1")])
 def test_a_nudge_writes_another_value(before: str, after: str) -> None:
-    pod = Pending(ref=make_ref(), shape=POD.shape, unschedulable=True, retry=before)
+    pod = Pending(ref=make_ref(), request=REQUEST, unschedulable=True, retry=before)
     note = Note(fits_since=0)
     action, _ = unschedulable.decide(pod, fits=True, why=str, note=note, now=3, freed=1)
     assert action == Nudge(make_ref(), after)

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare.cluster import books, node_records, records, views
+from gpushare.cluster import node_records, records, views
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound, Late, Pending
 from gpushare.dialect import Dialect
 from gpushare.errors import WireError
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.verdict import RefusalReason, Refused
+from testing import ledgers
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 
 DIALECT = Dialect()
@@ -98,10 +99,10 @@ def test_a_node_on_which_another_plugin_gave_out_whole_gpus_takes_nobody_until_t
         "node-a takes no new pods, because default/old runs there on nvidia.com/gpu that another plugin gave to it, and"
         " nobody can tell which GPUs these are; delete that pod, or wait until it has ended",
     )
-    assert books.recompute([make_node(make_inventory(15))], [pod], whole) == {}
+    assert ledgers.of_objects([make_node(make_inventory(15))], [pod], whole) == {}
     pod["status"]["phase"] = "Succeeded"
     pod["status"]["containerStatuses"] = []
-    assert list(books.recompute([make_node(make_inventory(15))], [pod], whole)) == ["node-a"]
+    assert list(ledgers.of_objects([make_node(make_inventory(15))], [pod], whole)) == ["node-a"]
 
 
 def with_owner(pod: Json, **fields: Any) -> Json:

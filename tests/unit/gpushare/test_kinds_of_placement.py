@@ -97,7 +97,7 @@ def test_whole_gpus_are_those_that_nobody_touched() -> None:
 
 def test_a_whole_gpu_has_room_for_nobody_else_even_when_it_grows() -> None:
     ledger = fill(make_ledger([15]), shape(wish(whole=1)))
-    grown = ledger.with_inventory(make_inventory(16))
+    grown = replace(ledger, inventory=make_inventory(16))
     assert isinstance(place(make_shape(1), grown), Refused)
     assert dict(grown.used_mib) == {"GPU-0": 16 * 1024}
     assert ledger.over_committed() == ledger.over_computed() == {}
@@ -129,7 +129,7 @@ def mixed() -> NodeLedger:
     """A T4 of 15 GiB and an A100 of 80 GiB, of which 70 are held."""
     a100 = Gpu(uuid=make_gpu(1).uuid, index=1, model="NVIDIA A100-SXM4-80GB", memory_mib=80 * 1024)
     ledger = make_ledger([15, 80], {1: 70})
-    return ledger.with_inventory(replace(ledger.inventory, gpus=(make_gpu(0, 15), a100)))
+    return replace(ledger, inventory=replace(ledger.inventory, gpus=(make_gpu(0, 15), a100)))
 
 
 def test_a_kind_of_gpu_is_chosen() -> None:

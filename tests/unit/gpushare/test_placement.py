@@ -123,7 +123,7 @@ def unhealthy(*indices: int) -> object:
     ],
 )
 def test_unhealthy_gpus_are_avoided_and_named(bad: tuple[int, ...], shape: RequestShape, message: str) -> None:
-    ledger = make_ledger([15]).with_inventory(unhealthy(*bad))  # type: ignore[arg-type]  # a builder's result
+    ledger = replace(make_ledger([15]), inventory=unhealthy(*bad))  # type: ignore[arg-type]  # a builder's result
     assert refusal(place(shape, ledger))[1] == message
 
 
