@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpushare import names
-from gpushare.model.request import ContainerKind
+from gpushare.model.allocation import peak
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import shape
 from gpushare_cli import quantities, selection
@@ -65,25 +65,13 @@ def gates(pod: Object) -> list[str]:
 
 def requests(pod: Object) -> dict[str, int]:
     """GPU resources that kube-scheduler counts for a pod, by its formula for init containers and sidecars."""
-    apps: dict[str, int] = {}
-    sidecars: dict[str, int] = {}
-    peak: dict[str, int] = {}
-    times = {names.GPU_MEM: _multiplier(pod)}
+    resources, times = sorted(RESOURCES), {names.GPU_MEM: _multiplier(pod)}
+    steps = []
     for _, kind, container in pods_wire.containers(pod):
         limits = shape.mapping(shape.mapping(container, "resources", "container"), "limits", "container.resources")
-        for resource in RESOURCES:
-            amount = quantities.whole(limits.get(resource)) * times.get(resource, 1)
-            if not amount:
-                continue
-            if kind is ContainerKind.APP:
-                apps[resource] = apps.get(resource, 0) + amount
-                continue
-            level = sidecars.get(resource, 0) + amount
-            peak[resource] = max(peak.get(resource, 0), level)
-            if kind is ContainerKind.SIDECAR:
-                sidecars[resource] = level
-    together = {key: apps.get(key, 0) + sidecars.get(key, 0) for key in apps.keys() | sidecars.keys() | peak.keys()}
-    return {key: max(amount, peak.get(key, 0)) for key, amount in sorted(together.items())}
+        amounts = (quantities.whole(limits.get(resource)) * times.get(resource, 1) for resource in resources)
+        steps.append((kind, tuple(amounts)))
+    return {resource: amount for resource, amount in zip(resources, peak(steps), strict=False) if amount}
 
 
 def counts(pod: Object) -> bool:

@@ -1,7 +1,8 @@
 """What a pod was given: decided once at bind and never changed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef
 from gpushare.model.request import ContainerKind
@@ -49,35 +50,40 @@ class Hold:
     memory_percent: int = 0
 
 
-_NOTHING = Hold(0)
+def peak(steps: Iterable[tuple[ContainerKind, tuple[int, ...]]]) -> tuple[int, ...]:
+    """What a pod needs at its worst moment, of each of several amounts.
+
+    Kubernetes' own formula: the larger of what the app containers and all sidecars hold together, and what any init
+    container holds together with the sidecars started before it.
+
+    Args:
+        steps: kind and amounts of each container, in the order in which they start; at least one.
+    """
+    most: tuple[int, ...] = ()
+    running: tuple[int, ...] = ()
+    for kind, amounts in steps:
+        level = tuple(map(add, running, amounts)) if running else amounts
+        most = tuple(map(max, most, level)) if most else level
+        if kind is not ContainerKind.INIT:
+            running = level
+    return most
 
 
 def footprint(grants: Iterable[Grant]) -> Mapping[GpuUuid, Hold]:
-    """What a pod needs of each GPU at its worst moment.
-
-    Kubernetes' own formula, applied to every GPU: the larger of what the app containers and all sidecars hold
-    together, and what any init container holds together with the sidecars started before it.
+    """What a pod needs of each GPU at its worst moment (`peak`).
 
     Args:
         grants: in the order in which the containers start.
     """
-    peak: dict[GpuUuid, Hold] = {}
-    running: dict[GpuUuid, Hold] = {}
+    by_gpu: dict[GpuUuid, list[Grant]] = {}
     for grant in grants:
         for gpu in grant.gpus:
-            before, most = running.get(gpu, _NOTHING), peak.get(gpu, _NOTHING)
-            level = Hold(
-                memory_mib=before.memory_mib + grant.memory_mib,
-                compute_percent=before.compute_percent + grant.compute_percent,
-                whole=grant.whole,
-                memory_percent=before.memory_percent + grant.memory_percent,
-            )
-            peak[gpu] = Hold(
-                memory_mib=max(most.memory_mib, level.memory_mib),
-                compute_percent=max(most.compute_percent, level.compute_percent),
-                whole=most.whole or grant.whole,
-                memory_percent=max(most.memory_percent, level.memory_percent),
-            )
-            if grant.kind is not ContainerKind.INIT:
-                running[gpu] = level
-    return peak
+            by_gpu.setdefault(gpu, []).append(grant)
+    return {gpu: _hold(there) for gpu, there in by_gpu.items()}
+
+
+def _hold(grants: Sequence[Grant]) -> Hold:
+    memory, compute, part = peak(
+        (grant.kind, (grant.memory_mib, grant.compute_percent, grant.memory_percent)) for grant in grants
+    )
+    return Hold(memory, compute, any(grant.whole for grant in grants), part)

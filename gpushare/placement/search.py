@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare.identity import GpuUuid
+from gpushare.model.allocation import peak
 from gpushare.model.request import ContainerKind, ContainerRequest, Need
 from gpushare.placement.score import Ranking
 
@@ -207,17 +208,13 @@ class _Search:
         return self._kinds[kind][0].memory_mib - memory
 
     def _peak(self, load: Load) -> Need:
-        """What a GPU's containers need at their worst moment (see model.allocation.footprint)."""
-        kind, apps_memory, apps_compute, early = load
-        memory = compute = most_memory = most_compute = 0
-        for position in early:
-            need = self._need(kind, position)
-            most_memory = max(most_memory, memory + need.memory_mib)
-            most_compute = max(most_compute, compute + need.compute_percent)
-            if self._containers[position].kind is not ContainerKind.INIT:
-                memory += need.memory_mib
-                compute += need.compute_percent
-        return Need(max(most_memory, memory + apps_memory), max(most_compute, compute + apps_compute))
+        """What a GPU's containers need at their worst moment."""
+        kind, memory, compute, early = load
+        if not early:  # nearly every pod
+            return Need(memory, compute)
+        needs = ((self._containers[position].kind, self._need(kind, position)) for position in early)
+        steps = ((which, (need.memory_mib, need.compute_percent)) for which, need in needs)
+        return Need(*peak([*steps, (ContainerKind.APP, (memory, compute))]))
 
 
 _NOTHING: Final = Need(0, 0)
