@@ -58,6 +58,7 @@ unit: setup ## tests that need no cluster; the pure part must be covered whole
 
 e2e: setup ## end-to-end tests on real clusters on this machine (root on Linux); CLUSTERS=1 for one after another
 	@if [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ]; then \
+	  $(BIN)/python -m localcluster.provision; \
 	  echo '$(E2E)'; \
 	  exec $(E2E); \
 	elif [ "$${CI:-}" = true ]; then \
@@ -71,6 +72,7 @@ e2e: setup ## end-to-end tests on real clusters on this machine (root on Linux);
 	fi
 
 soak: setup ## before a release: large numbers, and SOAK_SECONDS of random faults (3600); SOAK_SEED repeats their order
+	$(BIN)/python -m localcluster.provision
 	SOAK_SECONDS=$(SOAK_SECONDS) SOAK_SEED=$(SOAK_SEED) $(BIN)/pytest -v -m soak tests/e2e
 
 test: unit e2e ## every test: those without a cluster first, then the real cluster
