@@ -87,8 +87,9 @@ def scheduler_tag(cluster: Cluster) -> str:
 def bases(cluster: Cluster, *, whole_gpus: bool = False) -> Sequence[Path]:
     """The overlay for simulated GPUs and the cluster's version, or the parts of it that hand out whole GPUs too."""
     version = (cluster.version.major, cluster.version.minor)
-    since = "1.30" if version >= (1, 30) else "1.25" if version >= (1, 25) else "1.20"
     manifests = ROOT / "manifests"
+    servers = [tuple(map(int, path.name.split("."))) for path in (manifests / "servers").iterdir()]
+    since = "{}.{}".format(*max(server for server in servers if server <= version))
     if whole_gpus:
         return [manifests / "whole-gpus" / "simulated", manifests / "whole-gpus" / since]
     return [manifests / "overlays" / ("simulated" if since == "1.30" else f"simulated-{since}")]

@@ -1,11 +1,19 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
+from gpushare import names
 from tests.manifests import tree
-from tests.manifests.tree import MANIFESTS, OVERLAYS
+from tests.manifests.tree import MANIFESTS, OVERLAYS, SERVERS
 
 KUSTOMIZATIONS = sorted(MANIFESTS.rglob("kustomization.yaml"), key=str)
+API_VERSIONS = {
+    "1.20": "kubescheduler.config.k8s.io/v1beta1",
+    "1.23": "kubescheduler.config.k8s.io/v1beta3",
+    "1.25": "kubescheduler.config.k8s.io/v1",
+    "1.30": "kubescheduler.config.k8s.io/v1",
+}
 OLD_FIELDS = {"apiVersion", "kind", "bases", "resources", "patchesStrategicMerge", "patchesJson6902", "images"}
 
 
@@ -28,15 +36,14 @@ def test_a_kustomization_uses_every_file_beside_it_and_only_fields_that_kubectl_
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_no_object_is_there_twice(overlay: str) -> None:
-    found = [
-        (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in tree.listed(overlay)
-    ]
+    listed = tree.listed(f"overlays/{overlay}")
+    found = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in listed]
     assert len(found) == len(set(found))
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_kubectl_builds_the_same_objects(overlay: str) -> None:
-    listed = sorted((each["kind"], each["metadata"]["name"]) for each in tree.listed(overlay))
+    listed = sorted((each["kind"], each["metadata"]["name"]) for each in tree.listed(f"overlays/{overlay}"))
     for kubectl in tree.kubectls():
         built = tree.build(overlay, kubectl)
         assert sorted((each["kind"], each["metadata"]["name"]) for each in built) == listed
@@ -50,6 +57,15 @@ def test_every_kubectl_builds_the_same_objects(overlay: str) -> None:
         images = {spec["containers"][0]["image"] for _, spec in tree.workloads(built)}
         minor = overlay.partition("-")[2] or "1.30"
         assert images == {"gpushare:0.1.0", f"registry.k8s.io/kube-scheduler:v{minor}.0"}
+        scheduler = yaml.safe_load(tree.one(built, "ConfigMap", names.SCHEDULER)["data"]["scheduler.yaml"])
+        assert scheduler["apiVersion"] == API_VERSIONS[minor]
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_servers_have_overlays_for_both_kinds_of_gpus_and_a_way_to_whole_gpus(server: str) -> None:
+    suffix = "" if server == "1.30" else f"-{server}"
+    assert {f"production{suffix}", f"simulated{suffix}"} <= set(OVERLAYS)
+    assert (MANIFESTS / "whole-gpus" / server / "kustomization.yaml").is_file()
 
 
 def test_an_overlay_adds_only_what_its_directories_hold() -> None:
@@ -58,6 +74,7 @@ def test_an_overlay_adds_only_what_its_directories_hold() -> None:
 
 
 def test_api_versions_fit_the_servers() -> None:
-    for server, version in {"1.30": "policy/v1", "1.25": "policy/v1", "1.20": "policy/v1beta1"}.items():
-        budgets = [each for each in tree.objects(f"servers/{server}") if each["kind"] == "PodDisruptionBudget"]
+    for server in SERVERS:
+        version = "policy/v1beta1" if server == "1.20" else "policy/v1"
+        budgets = [each for each in tree.listed(f"servers/{server}") if each["kind"] == "PodDisruptionBudget"]
         assert {each["apiVersion"] for each in budgets} == {version}

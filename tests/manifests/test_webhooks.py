@@ -23,7 +23,7 @@ OURS = [*names.SHARED_RESOURCES, names.GPU_CORE, names.GPU_COUNT]
 
 def webhooks(server: str) -> dict[str, Json]:
     kinds = {"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"}
-    configurations = [each for each in tree.objects(f"servers/{server}") if each["kind"] in kinds]
+    configurations = [each for each in tree.listed(f"servers/{server}") if each["kind"] in kinds]
     assert [each["metadata"]["name"] for each in configurations] == [names.MUTATING_WEBHOOK, names.VALIDATING_WEBHOOK]
     return {hook["name"]: hook for each in configurations for hook in each["webhooks"]}
 

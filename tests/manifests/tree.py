@@ -71,9 +71,9 @@ def build(overlay: str, kubectl: Path, manifests: Path = MANIFESTS) -> list[Json
     return [document for document in yaml.load_all(built.stdout, _Strict) if document]  # safe: a SafeLoader
 
 
-def listed(overlay: str) -> list[Json]:
-    """The objects of all files that an overlay rests on, unpatched."""
-    return [found for path in kustomized(MANIFESTS / "overlays" / overlay) for found in documents(path)]
+def listed(directory: str) -> list[Json]:
+    """The objects of all files that a kustomization rests on, unpatched."""
+    return [found for path in kustomized(MANIFESTS / directory) for found in documents(path)]
 
 
 def kustomized(directory: Path) -> Iterator[Path]:

@@ -108,7 +108,7 @@ def healthy(overlay: str = "production", version: str = "v1.30.2") -> DoctorKube
     api = DoctorKube()
     api.replies["/version"] = server(version)
     minor = int(version.split(".")[1])
-    for item in tree.listed(overlay):
+    for item in tree.listed(f"overlays/{overlay}"):
         if item["kind"] in PATHS:
             seed(api, _as_running(item, minor))
     for name in ("kube-system", "default"):

@@ -11,6 +11,7 @@ from tests.unit.gpushare_cli import doctor_cluster as world
         ("production", "v1.30.2"),
         ("production", "v1.36.0+k3s1"),
         ("production-1.25", "v1.27.3"),
+        ("production-1.23", "v1.24.17"),
         ("production-1.20", "v1.20.15"),
     ],
 )
@@ -24,6 +25,7 @@ def test_an_installation_as_the_manifests_make_it_has_no_finding(overlay: str, v
         ("production", "v1.30.2", "1.30"),
         ("production", "v1.36.0", "1.30"),
         ("production-1.25", "v1.27.3", "1.25"),
+        ("production-1.23", "v1.24.17", "1.23"),
         ("production-1.20", "v1.20.15", "1.20"),
     ],
 )
