@@ -19,15 +19,18 @@ PURE    := gpushare.names gpushare.identity gpushare.units gpushare.errors gpush
 E2E     := $(BIN)/pytest -v -m e2e --numprocesses=$(CLUSTERS) --dist=loadfile --no-loadscope-reorder --durations=15 tests/e2e tests/localcluster
 CHECKED := $(CODE) localcluster testing tests $(wildcard bench)
 
+LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+        --no-emit-index-url --no-annotate --custom-compile-command 'make lock'
+
 .NOTPARALLEL:
-.PHONY: help setup lint fmt unit e2e soak test check demo bench docs clean
+.PHONY: help setup lint fmt unit e2e soak test check demo bench docs lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-6s  %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP) ## make the virtual environment with all dependencies; done already if nothing changed
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml requirements/dev.txt
 	@if ! $(PYTHON) -c '$(USABLE)' 2>/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo 'setup: installing python3-venv with apt-get'; \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3 python3-venv >/dev/null; \
@@ -39,7 +42,8 @@ $(STAMP): pyproject.toml
 	}
 	@echo 'setup: installing dependencies into $(VENV), which takes a minute or two'
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 lint: setup ## check style, types and who may import whom
@@ -74,6 +78,10 @@ e2e: setup ## end-to-end tests on real clusters on this machine (root on Linux);
 soak: setup ## before a release: large numbers, and SOAK_SECONDS of random faults (3600); SOAK_SEED repeats their order
 	$(BIN)/python -m localcluster.provision
 	SOAK_SECONDS=$(SOAK_SECONDS) SOAK_SEED=$(SOAK_SEED) $(BIN)/pytest -v -m soak tests/e2e
+
+lock: setup ## write the lock files again, with the newest versions that pyproject.toml admits
+	$(LOCK) --extra dev --output-file requirements/dev.txt
+	$(LOCK) --extra webhook --extra controller --extra device-plugin --extra build --output-file requirements/image.txt
 
 test: unit e2e ## every test: those without a cluster first, then the real cluster
 

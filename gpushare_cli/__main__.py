@@ -42,6 +42,7 @@ def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpushare", description="Look at shared GPUs and set up their scheduler.", epilog=_EXIT_CODES
     )
+    common.add_version(parser)
     commands_of = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_inspect(commands_of.add_parser("inspect", help="who holds how much of which GPU", epilog=_EXIT_CODES))
     explanation = commands_of.add_parser(
@@ -68,6 +69,7 @@ def command_line() -> argparse.ArgumentParser:
 def inspect_main(argv: Sequence[str] | None = None) -> int:
     """`kubectl inspect gpushare`: the exit code."""
     parser = argparse.ArgumentParser(prog="kubectl inspect gpushare", epilog=_EXIT_CODES)
+    common.add_version(parser)
     _add_inspect(parser)
     return _run(parser, argv)
 

@@ -3,11 +3,17 @@
 import argparse
 from typing import Final
 
+import gpushare
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.units import MemoryUnit
 
 _OUTPUT: Final = "json for programs, in MiB"
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """`--version`."""
+    parser.add_argument("--version", action="version", version=f"{parser.prog} {gpushare.__version__}")
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 import orjson
 import urllib3
 
+from gpushare.errors import SettingsError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params, PatchKind, Reply
 from gpushare.kube.credentials import Credentials, InClusterCredentials
@@ -51,8 +52,14 @@ def connect(kubeconfig: str = "", context: str = "") -> "RestClient":
     """
     if not kubeconfig:
         return RestClient(InClusterCredentials.load())
-    # Late, because it imports the official client.
-    from gpushare.kube import config
+    try:
+        # Late, because it imports the official client.
+        from gpushare.kube import config
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"a kubeconfig needs the library {error.name}; run: pip install 'gpushare[cli]', or leave the kubeconfig "
+            "away to use the pod's service account"
+        ) from error
 
     return RestClient(config.load(kubeconfig, context))
 

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import gpushare
 from gpushare.errors import SettingsError
 
 T = TypeVar("T")
@@ -77,6 +78,7 @@ def load(cls: type[T], argv: Sequence[str], *, prog: str, environ: Mapping[str, 
     variables = os.environ if environ is None else environ
     fields = [field for field in dataclasses.fields(cls) if "help" in field.metadata]  # type: ignore[arg-type]
     parser = argparse.ArgumentParser(prog=prog, description=cls.__doc__, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"{prog} {gpushare.__version__}")
     for field in fields:
         flag, variable = spelling(field.name)
         parser.add_argument(flag, metavar="VALUE", help=f"{field.metadata['help']} [{variable}; {field.default!r}]")

@@ -1,0 +1,50 @@
+"""The installed commands. Each names the extra to install where its libraries are missing.
+
+The four components never import each other, and this module imports none of them until its command runs.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+
+from gpushare import names
+
+_DISTRIBUTION = "gpushare"
+
+
+def cli() -> int:
+    """`gpushare`: the exit code."""
+    return _run("gpushare", "gpushare_cli.__main__", "main", extra="cli")
+
+
+def inspect() -> int:
+    """`kubectl inspect gpushare`: the exit code."""
+    return _run("kubectl-inspect-gpushare", "gpushare_cli.__main__", "inspect_main", extra="cli")
+
+
+def webhook() -> int:
+    """`gpushare-webhook`: the exit code."""
+    return _run(names.WEBHOOK, "webhook.__main__", "main", extra="webhook")
+
+
+def controller() -> int:
+    """`gpushare-controller`: the exit code."""
+    return _run(names.CONTROLLER, "controller.__main__", "main", extra="controller")
+
+
+def device_plugin() -> int:
+    """`gpushare-device-plugin`: the exit code."""
+    return _run(names.PLUGIN, "deviceplugin.__main__", "main", extra="device-plugin")
+
+
+def _run(command: str, module: str, function: str, *, extra: str) -> int:
+    try:
+        main: Callable[[], int] = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in {_DISTRIBUTION, module.partition(".")[0]}:
+            raise
+        sys.stderr.write(
+            f"{command}: the library {error.name} is missing; run: pip install '{_DISTRIBUTION}[{extra}]'\n"
+        )
+        return 2
+    return main()
