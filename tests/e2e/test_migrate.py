@@ -3,80 +3,18 @@
 The cluster is made one of the former system first, with `tests.e2e.former`.
 """
 
-import os
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from gpushare import names
-from localcluster import installation
 from tests.e2e import checks, former
+from tests.e2e.administrator import Administrator
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
 from tests.e2e.former import GPU, Former
 from tests.e2e.system import Json, Share, System, is_ready
 
 pytestmark = pytest.mark.e2e
-PAGE = installation.ROOT / "docs" / "migrate.md"
-
-
-@cache
-def steps(title: str) -> Mapping[str, Sequence[str]]:
-    """The page's headings that begin with a system's name, without it, and the commands under each."""
-    found: dict[str, list[str]] = {}
-    heading = ""
-    block: list[str] | None = None
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
-        if block is not None:
-            if line == "```":
-                found.setdefault(heading, []).append("\n".join(block))
-                block = None
-            else:
-                block.append(line)
-        elif line.startswith("#"):
-            name, colon, rest = line.lstrip("# ").partition(": ")
-            heading = rest if colon and name == title else ""
-        elif line == "```sh" and heading:
-            block = []
-    return found
-
-
-@dataclass
-class Administrator:
-    """Somebody who types what the page says."""
-
-    system: System
-    title: str
-    directory: Path
-    followed: set[str] = field(default_factory=set)
-
-    def follows(self, step: str, node: str = "", leaving_out: str = "\n") -> str:
-        """Type all commands under a heading but those that begin so; what they print."""
-        self.followed.add(step)
-        blocks = [block.splitlines() for block in steps(self.title)[step]]
-        kept = ["\n".join(line for line in lines if not line.startswith(leaving_out)) for lines in blocks]
-        return "".join(self._types(block, node) for block in kept)
-
-    def _types(self, commands: str, node: str) -> str:
-        programs = f"{self.system.cluster.program('kubectl').parent}:{Path(sys.executable).parent}:{os.defpath}"
-        environment = {
-            "PATH": programs,
-            "HOME": str(self.directory),
-            "KUBECONFIG": str(self.system.cluster.kubeconfig),
-            "OVERLAY": str(self.system.cluster.workdir / "kustomization"),
-            "OLD": str(self.directory),
-            "NODE": node,
-        }
-        argv = ["bash", "-euo", "pipefail", "-c", commands]
-        done = subprocess.run(
-            argv, cwd=self.directory, env=environment, capture_output=True, text=True, timeout=240, check=False
-        )
-        assert done.returncode == 0, f"{commands}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
 
 
 def replica_set(name: str, pod: Json) -> Json:
@@ -168,13 +106,9 @@ def nodes_of(system: System, of: Former) -> set[str]:
     return {pod["spec"].get("nodeName", "") for pod in system.pods(former.NAMESPACE, selector)}
 
 
-def everything_was_followed(administrator: Administrator) -> None:
-    assert administrator.followed == set(steps(administrator.title))
-
-
 def test_from_aliyun_gpushare_and_back(system: System, namespace: str, tmp_path: Path) -> None:
     first, second = (node.name for node in system.cluster.nodes)
-    administrator = Administrator(system, "Aliyun", tmp_path)
+    administrator = Administrator(system, "migrate.md", "Aliyun", tmp_path)
     with former.rules(system, former.ALIYUN, tmp_path):
         start_old_pods(system, namespace, former.ALIYUN)
         looked = administrator.follows("look")
@@ -209,12 +143,12 @@ def test_from_aliyun_gpushare_and_back(system: System, namespace: str, tmp_path:
         annotations = moved["metadata"]["annotations"]
         [(index, mib)] = [(str(i), mib) for i, mib in mib_on(system, second).items() if mib]
         assert (annotations[names.ALIYUN_IDX], annotations[names.ALIYUN_POD]) == (index, str(mib // 1024))
-    everything_was_followed(administrator)
+    assert administrator.followed_everything()
 
 
 def test_from_ack_and_back(system: System, namespace: str, tmp_path: Path) -> None:
     first, second = (node.name for node in system.cluster.nodes)
-    administrator = Administrator(system, "ACK", tmp_path)
+    administrator = Administrator(system, "migrate.md", "ACK", tmp_path)
     with former.rules(system, former.ACK, tmp_path):
         start_old_pods(system, namespace, former.ACK)
         assert f'{{"0": {{"{GPU}": 3}}}}' in administrator.follows("look")
@@ -231,13 +165,13 @@ def test_from_ack_and_back(system: System, namespace: str, tmp_path: Path) -> No
             administrator.follows("go back", node)
         the_pod_survives_the_way_back(system, namespace, moved)
         system.eventually("ACK's plugin is back", lambda: nodes_of(system, former.ACK) == {first, second})
-    everything_was_followed(administrator)
+    assert administrator.followed_everything()
 
 
 def test_from_nano_gpu_and_back(system: System, namespace: str, tmp_path: Path) -> None:
     """The first node keeps its old pod, as the page allows: it leaves out one command, the draining."""
     first, second = (node.name for node in system.cluster.nodes)
-    administrator = Administrator(system, "nano-gpu", tmp_path)
+    administrator = Administrator(system, "migrate.md", "nano-gpu", tmp_path)
     with former.rules(system, former.NANO, tmp_path):
         start_old_pods(system, namespace, former.NANO)
         looked = administrator.follows("look")
@@ -259,4 +193,4 @@ def test_from_nano_gpu_and_back(system: System, namespace: str, tmp_path: Path) 
         the_pod_survives_the_way_back(system, namespace, moved)
         assert moved["metadata"]["labels"][names.NANO_ASSUME] == "true"
         assert moved["metadata"]["annotations"][names.PREFIX_NANO_CONTAINER + "c0"] == str(index)
-    everything_was_followed(administrator)
+    assert administrator.followed_everything()

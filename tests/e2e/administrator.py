@@ -1,0 +1,75 @@
+"""An administrator who types what a page of the documents says, word for word."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from localcluster import installation
+from tests.e2e.system import System
+
+DOCUMENTS = installation.ROOT / "docs"
+
+
+@cache
+def steps(page: str, title: str) -> Mapping[str, Sequence[str]]:
+    """The page's headings that begin with a title and a colon, without it, and the commands under each."""
+    found: dict[str, list[str]] = {}
+    heading = ""
+    block: list[str] | None = None
+    for line in (DOCUMENTS / page).read_text(encoding="utf-8").splitlines():
+        if block is not None:
+            if line == "```":
+                found.setdefault(heading, []).append("\n".join(block))
+                block = None
+            else:
+                block.append(line)
+        elif line.startswith("#"):
+            name, colon, rest = line.lstrip("# ").partition(": ")
+            heading = rest if colon and name == title else ""
+        elif line == "```sh" and heading:
+            block = []
+    return found
+
+
+@dataclass
+class Administrator:
+    """Follows the steps of one title on a page."""
+
+    system: System
+    page: str
+    title: str
+    directory: Path
+    followed: set[str] = field(default_factory=set)
+
+    def follows(self, step: str, node: str = "", leaving_out: str = "\n") -> str:
+        """Type all commands under a heading but those that begin so; what they print."""
+        self.followed.add(step)
+        blocks = [block.splitlines() for block in steps(self.page, self.title)[step]]
+        kept = ["\n".join(line for line in lines if not line.startswith(leaving_out)) for lines in blocks]
+        return "".join(self._types(block, node) for block in kept)
+
+    def followed_everything(self) -> bool:
+        """Whether no step of the title was left out."""
+        return self.followed == set(steps(self.page, self.title))
+
+    def _types(self, commands: str, node: str) -> str:
+        programs = f"{self.system.cluster.program('kubectl').parent}:{Path(sys.executable).parent}:{os.defpath}"
+        environment = {
+            "PATH": programs,
+            "HOME": str(self.directory),
+            "KUBECONFIG": str(self.system.cluster.kubeconfig),
+            "OVERLAY": str(self.system.cluster.workdir / "kustomization"),
+            "PRODUCTION": str(installation.ROOT / "manifests" / "overlays" / "production"),
+            "OLD": str(self.directory),
+            "NODE": node,
+        }
+        argv = ["bash", "-euo", "pipefail", "-c", commands]
+        done = subprocess.run(
+            argv, cwd=self.directory, env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
+        assert done.returncode == 0, f"{commands}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
