@@ -58,12 +58,13 @@ class Administrator:
 
     def _types(self, commands: str, node: str) -> str:
         programs = f"{self.system.cluster.program('kubectl').parent}:{Path(sys.executable).parent}:{os.defpath}"
+        [simulated] = installation.bases(self.system.cluster)
         environment = {
             "PATH": programs,
             "HOME": str(self.directory),
             "KUBECONFIG": str(self.system.cluster.kubeconfig),
             "OVERLAY": str(self.system.cluster.workdir / "kustomization"),
-            "PRODUCTION": str(installation.ROOT / "manifests" / "overlays" / "production"),
+            "PRODUCTION": str(simulated.with_name(simulated.name.replace("simulated", "production"))),
             "OLD": str(self.directory),
             "NODE": node,
         }

@@ -182,11 +182,18 @@ def rules(system: System, former: Former, files: Path) -> Iterator[None]:
         yield
     finally:
         _remove(system, former)
-        kubectl("label", "--overwrite", "nodes", *nodes, "gpushare=true", "ack.node.gpu.schedule-")
+        kubectl("label", "nodes", *nodes, "ack.node.gpu.schedule-")
         kubectl("uncordon", *nodes)
-        kubectl("apply", "-k", str(installation.kustomization(system.cluster, CONFIG, PROFILE)), timeout_s=180)
-        installation.wait_ready(system.cluster)
-        webhooks_work(system)
+        install_again(system)
+
+
+def install_again(system: System) -> None:
+    """This project as it was at the start of the tests."""
+    kubectl, nodes = system.cluster.kubectl, [node.name for node in system.cluster.nodes]
+    kubectl("label", "--overwrite", "nodes", *nodes, "gpushare=true")
+    kubectl("apply", "-k", str(installation.kustomization(system.cluster, CONFIG, PROFILE)), timeout_s=180)
+    installation.wait_ready(system.cluster)
+    webhooks_work(system)
 
 
 def webhooks_work(system: System) -> None:
