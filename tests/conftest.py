@@ -4,6 +4,19 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+# A busy machine is slow, and that is no fault of the code. A failure prints how to have it again.
+settings.register_profile("any", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+# For `make mutants`: the same examples in every run, and nothing after the first that fails.
+settings.register_profile(
+    "mutants",
+    parent=settings.get_profile("any"),
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+)
+settings.load_profile("any")
 
 
 @pytest.fixture(autouse=True)
