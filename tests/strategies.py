@@ -57,7 +57,7 @@ allocations = st.builds(
 @st.composite
 def wishes(draw: st.DrawFn, name: str, kind: ContainerKind, max_gib: int = 8) -> ContainerRequest:
     """A container that asks in any of the ways."""
-    spelling = draw(st.sampled_from(["memory", "memory", "memory", "compute", "part", "whole"]))
+    spelling = draw(st.sampled_from(["memory", "memory", "compute", "compute", "compute", "part", "part", "whole"]))
     count = draw(st.sampled_from([1, 1, 1, 2, 3]))
     percent = draw(st.sampled_from([5, 20, 33, 50, 60, 100]))
     memory = draw(st.integers(1, max_gib)) * 1024
@@ -94,7 +94,8 @@ def shapes(draw: st.DrawFn, max_containers: int = 4, max_gib: int = 8) -> Reques
     """Small pods: init containers and sidecars first, as they start."""
     early = draw(st.lists(st.sampled_from([ContainerKind.INIT, ContainerKind.SIDECAR]), max_size=2))
     apps = draw(st.integers(0 if early else 1, max(1, max_containers - len(early))))
-    kinds = [*early, *[ContainerKind.APP] * apps]
+    # One container is the usual pod, and is placed without a search.
+    kinds = [*early, *[ContainerKind.APP] * apps] if draw(st.booleans()) else [ContainerKind.APP]
     return RequestShape(
         containers=tuple(draw(wishes(f"c{i}", kind, max_gib)) for i, kind in enumerate(kinds)),
         policy=draw(st.none() | st.sampled_from(Policy)),
@@ -118,8 +119,8 @@ def ledgers(draw: st.DrawFn, node: str = "node-a") -> NodeLedger:
                 Grant(
                     container=ContainerName("c"),
                     gpus=(gpu.uuid,),
-                    memory_mib=draw(st.integers(1, 10)) * 1024,
-                    compute_percent=draw(st.sampled_from([0, 0, 30])),
+                    memory_mib=gpu.memory_mib * draw(st.sampled_from([10, 20, 40, 50, 80, 100, 120])) // 100,
+                    compute_percent=draw(st.sampled_from([0, 0, 30, 75])),  # also much beside little memory
                     whole=draw(st.sampled_from([False, False, False, True])),
                 ),
                 node=node,

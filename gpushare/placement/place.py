@@ -71,7 +71,7 @@ def _choose(
             fitting.append((ranking.gpu(free, gpu.index), gpu.uuid))
     if len(fitting) < wish.gpu_count:
         return None
-    fitting.sort(key=lambda pair: pair[0])
+    fitting.sort()
     return [tuple(uuid for _, uuid in fitting[: wish.gpu_count])]
 
 

@@ -132,7 +132,7 @@ class _Search:
             if needs[position] is not None and _within(self._peak(self._with(load, position)), free):
                 remaining = free.memory_mib - self._peak(load).memory_mib
                 ranked.append((self._ranking.gpu(remaining, self._bins[members[0]].index), members))
-        ranked.sort(key=lambda pair: pair[0])
+        ranked.sort()
         return self._subsets([members for _, members in ranked], self._containers[position].gpu_count)
 
     def _subsets(self, groups: Sequence[Sequence[int]], wanted: int) -> Iterator[Choice]:
@@ -222,4 +222,4 @@ _NOTHING: Final = Need(0, 0)
 
 def _least(position: int, bins: Sequence[Bin]) -> int:
     """The least MiB that a container would take from any GPU on which it may be."""
-    return min((need.memory_mib for one in bins if (need := one.needs[position]) is not None), default=0)
+    return min(need.memory_mib for one in bins if (need := one.needs[position]) is not None)

@@ -9,7 +9,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement.place import place
-from testing.builders import make_allocation, make_ref
+from testing.builders import make_allocation, make_inventory, make_ref
 from tests.property.brute_force import brute_force, fits, grant, may_use
 from tests.strategies import ledgers, shapes
 
@@ -46,6 +46,21 @@ def test_what_is_placed_never_over_commits(shape: RequestShape, ledger: NodeLedg
         assert set(after.over_committed()) <= set(ledger.over_committed())
         touched = {uuid for found in verdict.grants for uuid in found.gpus if found.compute_percent}
         assert not touched & set(after.over_computed())
+
+
+@given(
+    st.lists(st.integers(4, 10), min_size=1, max_size=2),
+    st.lists(shapes(max_containers=2, max_gib=2), min_size=4, max_size=8),
+)
+def test_a_node_that_is_filled_takes_what_fits_and_no_more(sizes: list[int], pods: list[RequestShape]) -> None:
+    """Pods that ask in different ways meet on one GPU."""
+    ledger = NodeLedger.of(make_inventory(*sizes))
+    for i, shape in enumerate(pods):
+        verdict = place(shape, ledger)
+        assert isinstance(verdict, Placed) == brute_force(shape, ledger), verdict
+        if isinstance(verdict, Placed):
+            ledger = ledger.with_allocation(make_allocation(f"p{i}", *verdict.grants))
+            assert ledger.over_committed() == ledger.over_computed() == {}
 
 
 @given(shapes(), ledgers())

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.identity import ContainerName
+from gpushare.identity import ContainerName, by_index
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
@@ -82,6 +82,44 @@ def test_compute_is_counted_like_memory() -> None:
     )
     assert gpus(place(shape(wish(gib=3, compute=30)), ledger)) == ["GPU-0"]
     assert gpus(place(shape(wish(gib=12)), ledger)) == ["GPU-0"], "who asks for no compute shares it"
+
+
+def test_a_part_needs_its_compute_as_well_as_its_memory() -> None:
+    ledger = fill(make_ledger([15]), shape(wish(gib=3, compute=70)))
+    assert refused(place(shape(wish(percent=40)), ledger)) == (
+        RefusalReason.INSUFFICIENT_GPU_COMPUTE,
+        "needs 40 % of one GPU; free per GPU on node-a: 12 GiB and 30 %",
+        False,
+    )
+    assert gpus(place(shape(wish(percent=30)), ledger)) == ["GPU-0"]
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_the_worst_moment_of_a_pod_may_be_in_the_middle_of_its_start(memory: bool) -> None:
+    def of(name: str, amount: int, kind: ContainerKind = ContainerKind.APP) -> ContainerRequest:
+        return wish(name, kind=kind, gib=amount) if memory else wish(name, kind=kind, compute=amount)
+
+    sidecar, app = of("side", 50, ContainerKind.SIDECAR), of("app", 10)
+    large, small = of("large", 60, ContainerKind.INIT), of("small", 5, ContainerKind.INIT)
+    node = make_ledger([100])
+    for early in ((sidecar, large), (sidecar, large, small), (sidecar, small, large)):
+        assert isinstance(place(shape(*early, app), node), Refused)
+    for early in ((large, sidecar), (large, small, sidecar), (sidecar, small)):
+        assert isinstance(place(shape(*early, app), node), Placed)
+
+
+def test_a_dead_end_is_left_again() -> None:
+    """The first two would share a GPU, and the last would have none."""
+    pod = shape(*(wish(f"c{i}", gib=4 - i, compute=compute) for i, compute in enumerate((40, 50, 60, 50))))
+    assert gpus(place(pod, make_ledger([15, 15]))) == ["GPU-0", "GPU-1", "GPU-0", "GPU-1"]
+
+
+def test_parts_of_gpus_of_different_sizes_are_counted_by_the_smallest() -> None:
+    """Two halves on each GPU; four halves of the larger one are more than both have."""
+    assert gpus(place(shape(*(wish(f"c{i}", percent=50) for i in range(4))), make_ledger([4, 20]))) == [
+        *["GPU-0"] * 2,
+        *["GPU-1"] * 2,
+    ]
 
 
 def test_compute_follows_the_formula_of_init_containers() -> None:
@@ -188,6 +226,13 @@ def test_the_gpu_of_other_pods_is_shared() -> None:
         "needs 3 GiB on one GPU; free per GPU on node-a: without app=web, without app=web, without app=web",
         False,
     )
+
+
+def test_pods_of_other_systems_are_neighbours_although_they_know_gpus_by_number() -> None:
+    held = replace(make_allocation("old", make_grant(str(by_index(1)), gib=1)), labels={"app": "web"})
+    ledger = NodeLedger.of(make_inventory(15, 15), [held])
+    assert gpus(beside(ledger, same=WEB)) == ["GPU-1"]
+    assert gpus(beside(ledger, other=WEB)) == ["GPU-0"]
 
 
 def test_the_first_of_a_group_may_start_anywhere() -> None:

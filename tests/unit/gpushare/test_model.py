@@ -91,6 +91,19 @@ def test_pods_of_other_systems_count_by_gpu_number() -> None:
     assert NodeLedger.of(make_inventory(15, 15), [held]).used_mib == {"GPU-1": 4096}
 
 
+def test_a_part_that_was_written_down_in_per_cent_is_rounded_down_as_at_the_choice() -> None:
+    part = replace(make_grant(0, gib=0), memory_percent=33)
+    inventory = replace(make_inventory(15), gpus=(make_gpu(0, mib=15109),))
+    assert NodeLedger.of(inventory, [make_allocation("nano", part)]).used_mib == {"GPU-0": 4985}
+
+
+def test_a_whole_gpu_that_shrank_is_over_committed() -> None:
+    whole = replace(make_grant(0, gib=15), whole=True, compute_percent=100)
+    ledger = NodeLedger.of(make_inventory(10), [make_allocation("a", whole)])
+    assert ledger.used_mib == {"GPU-0": 15 * 1024}
+    assert ledger.over_committed() == {"GPU-0": 5 * 1024}
+
+
 def test_a_pod_reads_as_namespace_and_name() -> None:
     assert str(make_ref("web", "team-a")) == "team-a/web"
 

@@ -47,6 +47,16 @@ def test_equal_gpus_are_taken_by_index() -> None:
     assert gpus(place(make_shape(3), make_ledger([15, 15]))) == ["GPU-0"]
 
 
+def test_equal_gpus_are_taken_by_index_when_spreading_too() -> None:
+    assert gpus(place(make_shape(3, policy=Policy.SPREAD), make_ledger([15, 15]))) == ["GPU-0"]
+    assert gpus(place(make_shape(3, 3, policy=Policy.SPREAD), make_ledger([15, 15, 15]))) == ["GPU-0", "GPU-1"]
+
+
+def test_the_containers_of_a_pod_are_ranked_by_what_the_ones_before_leave() -> None:
+    assert gpus(place(make_shape(5, 3, policy=Policy.SPREAD), make_ledger([10, 9]))) == ["GPU-0", "GPU-1"]
+    assert gpus(place(make_shape(6, 2), make_ledger([8, 5]))) == ["GPU-0", "GPU-0"]
+
+
 def test_several_gpus_of_one_container_are_different() -> None:
     assert gpus(place(make_shape((3, 2)), make_ledger([15, 15, 15], {1: 2}))) == ["GPU-1,GPU-0"]
 
@@ -66,6 +76,19 @@ def test_an_init_container_shares_the_memory_of_the_app() -> None:
         ContainerRequest(container=ContainerName("app"), memory_mib=9 * 1024),
     )
     assert gpus(place(RequestShape(containers=containers), make_ledger([10]))) == ["GPU-0", "GPU-0"]
+
+
+def test_an_init_container_that_is_smaller_than_the_app_needs_nothing_more() -> None:
+    containers = (
+        ContainerRequest(container=ContainerName("init"), kind=ContainerKind.INIT, memory_mib=8 * 1024),
+        ContainerRequest(container=ContainerName("app"), memory_mib=9 * 1024),
+    )
+    assert gpus(place(RequestShape(containers=containers), make_ledger([10]))) == ["GPU-0", "GPU-0"]
+
+
+def test_the_largest_container_is_placed_first() -> None:
+    assert gpus(place(make_shape(2, 7), make_ledger([9, 8]))) == ["GPU-0", "GPU-1"]
+    assert gpus(place(make_shape(7, (2, 2)), make_ledger([9, 9, 12]))) == ["GPU-0", "GPU-0,GPU-1"]
 
 
 def test_a_sidecar_adds_to_what_starts_after_it() -> None:
@@ -91,6 +114,18 @@ def test_a_node_that_could_never_hold_the_pod_says_so() -> None:
         message,
         True,
     )
+
+
+def test_one_container_that_could_never_be_held_is_enough_for_never() -> None:
+    assert refusal(place(make_shape(3, 20), make_ledger([15, 15])))[2]
+    assert refusal(place(make_shape(20, 3), make_ledger([15, 15])))[2]
+    assert not refusal(place(make_shape(9, 9), make_ledger([15])))[2], "each alone could be held"
+
+
+def test_what_is_asked_is_rounded_up_and_what_is_free_is_rounded_down() -> None:
+    node = NodeLedger.of(replace(make_inventory(15), gpus=(make_gpu(0, mib=2900),)))
+    text = "needs 3 GiB on one GPU; free per GPU on node-a: 2 GiB (its largest GPU has 2 GiB in all)"
+    assert refusal(place(wishes((3000, 1)), node))[1] == text
 
 
 def test_a_refusal_of_several_containers_names_them() -> None:
@@ -139,6 +174,16 @@ def test_scores_rank_nodes_from_0_to_10(policy: Policy, held: int, score: int) -
     verdict = place(make_shape(3, policy=policy), make_ledger([15], {0: held} if held else {}))
     assert isinstance(verdict, Placed)
     assert verdict.score == score
+
+
+def test_the_score_counts_an_init_container_by_maximum() -> None:
+    containers = (
+        ContainerRequest(container=ContainerName("init"), kind=ContainerKind.INIT, memory_mib=10 * 1024),
+        ContainerRequest(container=ContainerName("app"), memory_mib=9 * 1024),
+    )
+    verdict = place(RequestShape(containers=containers), make_ledger([20]))
+    assert isinstance(verdict, Placed)
+    assert verdict.score == 5
 
 
 def test_a_pod_made_to_be_hard_is_given_up_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +244,21 @@ def test_the_work_of_a_search_is_bounded_also_on_many_unequal_gpus(shape: Reques
     assert refusal(verdict)[0] is RefusalReason.SEARCH_TOO_LONG
     assert sum(steps) <= search.MAX_STEPS + 2 * 16
     assert min(steps) >= 1
+
+
+def test_every_look_at_a_gpu_is_counted(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two equal GPUs, then two that differ, of which one has the sidecar."""
+    containers = (
+        ContainerRequest(container=ContainerName("side"), kind=ContainerKind.SIDECAR, memory_mib=2 * 1024),
+        ContainerRequest(container=ContainerName("app"), memory_mib=1024),
+    )
+    pod, node = RequestShape(containers=containers), make_ledger([15, 15])
+    place(pod, node)
+    assert steps == [2, 2, 2, 1]
+    monkeypatch.setattr(search, "MAX_STEPS", 7)
+    assert isinstance(place(pod, node), Placed)
+    monkeypatch.setattr(search, "MAX_STEPS", 6)
+    assert refusal(place(pod, node))[0] is RefusalReason.SEARCH_TOO_LONG
 
 
 def test_what_cannot_fit_by_the_sum_needs_no_search(steps: list[int]) -> None:

@@ -1,0 +1,84 @@
+"""Which reservations are looked at, when, and in which order; and which end when their pod is seen."""
+
+from dataclasses import replace
+from typing import Final
+
+from controller.members import Members
+from controller.reservations import Reservation, Reservations
+from gpushare.identity import NodeName, PodUid
+from testing.builders import make_allocation, make_grant
+
+OLD_S: Final = 120.0
+ALL: Final = ("a", "b", "c")
+
+
+def made(*pods: str, since: float = 0.0, late: bool | None = None, node: str = "node-a") -> Reservations:
+    found = Reservations(Members([]))
+    for pod in pods:
+        allocation = replace(make_allocation(pod, make_grant(0), node=node), labels={"app": pod})
+        fields = {} if late is None else {"late": late}
+        found.add(Reservation(allocation=allocation, since=since, **fields))
+    return found
+
+
+def uid(pod: str) -> PodUid:
+    return PodUid(f"uid-{pod}")
+
+
+def due(found: Reservations, now: float, *, known: tuple[str, ...] = ALL, most: int = 9) -> list[str]:
+    doubts = found.doubts(now, after_s=OLD_S, known=[uid(pod) for pod in known], most=most)
+    return [doubt.pod.name for doubt in doubts]
+
+
+def test_those_are_looked_at_first_that_waited_longest() -> None:
+    """One look for each, then again from the one whose look is the longest ago: more than a tick can look at."""
+    found = made(*ALL)
+    assert due(found, 200, most=2) == ["a", "b"]
+    assert due(found, 205, most=2) == ["c"]
+    assert due(found, 220, most=2) == ["a", "b"]
+    assert due(found, 231, most=2) == ["c", "a"]
+
+
+def test_the_same_pod_is_looked_at_every_ten_seconds() -> None:
+    found = made("a")
+    assert [now for now in range(200, 232) if due(found, now)] == [200, 210, 220, 230]
+
+
+def test_a_choice_is_looked_at_when_it_is_old_and_soon_if_its_pod_is_unknown() -> None:
+    found = made("a", "b", since=1000)
+    assert due(found, 1009.9, known=("a",)) == []
+    assert due(found, 1010, known=("a",)) == ["b"]
+    assert due(found, 1019.9 + 100, known=("a",)) == ["b"]
+    assert due(found, 1120, known=("a",)) == ["a"]
+
+
+def test_only_an_old_choice_ends_because_its_pod_is_unbound() -> None:
+    (soon,) = made("a").doubts(119.9, after_s=OLD_S, known=[], most=1)
+    (old,) = made("a").doubts(120, after_s=OLD_S, known=[], most=1)
+    assert (soon.expired, old.expired) == (False, True)
+
+
+def test_a_choice_that_is_being_sent_is_not_looked_at() -> None:
+    found = made("a")
+    known = found.get(uid("a"), NodeName("node-a"))
+    assert known is not None
+    known.senders = 1
+    assert due(found, 1000) == []
+    known.senders = 0
+    assert due(found, 1000) == ["a"]
+
+
+def test_a_pod_that_is_seen_on_its_node_without_gpus_ends_its_binding_and_not_its_patch() -> None:
+    for late, ended in ((True, []), (False, ["node-a"]), (None, ["node-a"])):
+        assert made("a", late=late).drop_pod(uid("a"), but_late_on=NodeName("node-a")) == ended
+        assert made("a", late=late).drop_pod(uid("a"), but_late_on=NodeName("node-b")) == ["node-a"]
+        assert made("a", late=late).drop_pod(uid("a")) == ["node-a"]
+
+
+def test_a_second_choice_for_the_same_pod_and_node_replaces_the_first() -> None:
+    members = Members([])
+    found = Reservations(members)
+    for app in ("first", "second"):
+        found.add(Reservation(allocation=replace(make_allocation("a"), labels={"app": app}), since=0))
+    assert [known.allocation.labels for known in found.all()] == [{"app": "second"}]
+    assert members.counts() == Members([("default", {"app": "second"})]).counts()
