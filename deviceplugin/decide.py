@@ -69,9 +69,9 @@ def _allocation(start: Start) -> Allocation | None:
     """What this system granted, or the one before it to a container with devices of that system's plugin.
 
     Devices of this plugin come with an environment that shows no GPU by itself, so only a grant of this system
-    is of use with them.
+    is of use with them, also if the container has devices of both.
     """
-    former = not all(map(start.resource.made, start.ids))
+    former = not any(map(start.resource.made, start.ids))
     if not _is_own(start) and not former:
         return None
     found = holdings.allocation(start.pod, start.inventory.unit)

@@ -127,6 +127,12 @@ def test_a_container_with_variables_from_elsewhere_is_refused_because_they_may_c
             f" see none; {AGAIN} while gpushare-webhook is running",
         ),
         (
+            start(aliyun_pod(), aliyun_ids(2) | ids_of(1)),
+            Reason.NOT_BOUND,
+            "pod default/pod was given its GPUs by another system, but its devices by this plugin, with which it would"
+            f" see none; {AGAIN} while gpushare-webhook is running",
+        ),
+        (
             start(aliyun_pod(annotations={}), aliyun_ids(3)),
             Reason.NOT_BOUND,
             "pod default/pod was never given a GPU by gpushare-controller: it was scheduled by nobody, and"
