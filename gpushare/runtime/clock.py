@@ -3,7 +3,10 @@
 import threading
 import time
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Final, Protocol
+
+# Goes on while a laptop or a virtual machine is suspended; Linux stops CLOCK_MONOTONIC then.
+_BOOTTIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
@@ -14,7 +17,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary moment; never goes back."""
+        """Seconds since an arbitrary moment, time in suspend included; never goes back. The same in all processes."""
         ...
 
     def wait(self, stop: threading.Event, seconds: float) -> bool:
@@ -31,7 +34,7 @@ class SystemClock:
 
     def monotonic(self) -> float:
         """See Clock."""
-        return time.monotonic()
+        return time.clock_gettime(_BOOTTIME)
 
     def wait(self, stop: threading.Event, seconds: float) -> bool:
         """See Clock."""

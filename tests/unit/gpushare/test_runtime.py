@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -207,3 +208,13 @@ def test_the_systems_clock_waits_until_the_event() -> None:
     assert clock.wait(stop, 60) is True
     assert clock.now().tzinfo is not None
     assert clock.monotonic() <= clock.monotonic()
+
+
+def test_time_in_suspend_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that is measured by a clock that stops in suspend is believed when it has long ended."""
+    awake_s, asleep_s = 100.0, 3600.0
+    monkeypatch.setattr(time, "monotonic", lambda: awake_s)
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda clock: awake_s + (asleep_s if clock == time.CLOCK_BOOTTIME else 0.0)
+    )
+    assert SystemClock().monotonic() == awake_s + asleep_s
