@@ -6,6 +6,7 @@ memory, and models drop fields that they do not know. It reads kubeconfig files 
 
 import logging
 import socket
+import struct
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -34,6 +35,9 @@ _GRACE_S: Final = 15.0  # a watch may end this much later than asked
 # collection costs one request in this time, and a peer that accepts bytes but never answers is noticed.
 _QUIET_S: Final = 100.0
 _NOT_REACHED: Final = "error trying to reach service"  # of older API servers' proxies, in plain text
+# Closing discards what was not delivered, also when the process is killed. Otherwise the kernel goes on sending for
+# minutes, and a Binding on which its sender has given up would arrive under the next leader.
+_ABORT: Final = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 _KEEPALIVE: Final = [
     *urllib3.connection.HTTPConnection.default_socket_options,
     # A peer that vanished without a word is noticed after about 30 s, not after the watch's whole timeout.
@@ -82,7 +86,7 @@ class RestClient:
             }
         given = {key: value for key, value in tls.items() if value is not None}
         self._streams = urllib3.PoolManager(maxsize=_POOL, retries=False, socket_options=_KEEPALIVE, **given)
-        self._calls = urllib3.PoolManager(maxsize=_POOL, retries=False, socket_options=_KEEPALIVE, **given)
+        self._calls = urllib3.PoolManager(maxsize=_POOL, retries=False, socket_options=[*_KEEPALIVE, _ABORT], **given)
         self._calls.pool_classes_by_scheme = _pools_with_deadline(self._clock)
 
     def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
