@@ -27,7 +27,7 @@ from controller.extender.app import Services, create_app
 from controller.extender.bind import Binder
 from controller.extender.preempt import Preemption
 from controller.metrics import Metrics
-from controller.server import serve
+from controller.server import Server
 from controller.settings import Settings
 from controller.state import ClusterState
 from gpushare.runtime.clock import SystemClock
@@ -128,7 +128,8 @@ def measure(count: int) -> None:
         port = free.getsockname()[1]
     pid = os.fork()
     if pid == 0:
-        os._exit(serve(Settings(port=port, bind_address="127.0.0.1", threads=16), lambda: prepared))
+        server = Server(Settings(port=port, bind_address="127.0.0.1", threads=16), os.getppid())
+        os._exit(server.serve(lambda: prepared, beat=lambda: None))
     try:
         client = connected(port)
         for what, nodes in (("all names", names), (f"{len(sample)} names", sample)):

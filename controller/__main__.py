@@ -1,20 +1,26 @@
-"""The controller's process: builds everything and serves until it is stopped or loses the lead."""
+"""The controller's processes: one that competes for the lead, and forks one that serves (`controller.supervisor`)."""
 
+import os
 import secrets
 import socket
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import gpushare
 from controller.boards import Boards
 from controller.extender.app import Services, create_app
 from controller.extender.bind import Binder
 from controller.extender.preempt import Preemption
+from controller.fence import Fence
 from controller.leadership import Leadership
-from controller.metrics import Metrics, Reading
-from controller.server import EXIT_LOST, serve
+from controller.metrics import CONTENT_TYPE, Metrics, Reading
+from controller.probes import Page, Probes, verdict
+from controller.process import Forked, fork
+from controller.server import Server
 from controller.settings import Settings
 from controller.state import ClusterState
+from controller.supervisor import Supervisor
 from gpushare import names
 from gpushare.dialect import Dialect
 from gpushare.errors import SettingsError
@@ -23,31 +29,27 @@ from gpushare.kube.api import KubeApi
 from gpushare.kube.lease import Elector
 from gpushare.runtime import group, logs, options
 from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.signals import Signals
+
+_LOST: Final = 3  # a worker's exit code
+_STOP_S: Final = 18.0  # requests, then chores; with the release of the lease below a pod's 30 s of grace
+_STUCK_S: Final = 60.0  # a supervisor that stands still for so long is restarted by the kubelet
 
 
 class Controller:
-    """Everything of one process, wired together."""
+    """Everything of a worker, wired together."""
 
-    def __init__(self, settings: Settings, api: KubeApi) -> None:
+    def __init__(self, settings: Settings, api: KubeApi, fence: Fence, probes: Probes) -> None:
         clock = SystemClock()
+        self._fence = fence
+        self._probes = probes
         state = ClusterState(
             dialect=Dialect(unit=settings.memory_unit, whole_gpus=settings.whole_gpus),
             policy=settings.gpu_policy,
             in_doubt_s=settings.in_doubt_seconds,
         )
         boards = Boards(state, clock)
-        elector = Elector(
-            api=api,
-            clock=clock,
-            namespace=settings.namespace,
-            name=settings.lease,
-            # A process that was started anew is another candidate: what its predecessor sent may still be on its way.
-            identity=f"{settings.identity or socket.gethostname()}_{secrets.token_hex(4)}",
-            lease_s=settings.lease_seconds,
-            renew_s=settings.renew_seconds,
-            retry_s=settings.retry_seconds,
-        )
-        self._leadership = Leadership(api=api, clock=clock, elector=elector, state=state, bind_s=settings.bind_seconds)
+        self._leadership = Leadership(api=api, clock=clock, fence=fence, state=state, bind_s=settings.bind_seconds)
         metrics = Metrics()
         metrics.watch(state, _readings(self._leadership))
         binder = Binder(
@@ -72,26 +74,80 @@ class Controller:
             )
         )
 
+        probes.pages = {
+            "/livez": lambda: verdict(self._stuck()),
+            "/readyz": lambda: verdict(self._leadership.unready()),
+            "/metrics": lambda: Page(200, metrics.page(), CONTENT_TYPE),
+        }
+
     def start(self) -> None:
-        """Compete for the lead."""
-        self._leadership.start(lambda: group.exit_now(EXIT_LOST))
+        """Answer probes and wait for the lead."""
+        self._probes.start()
+        self._leadership.start(lambda: group.exit_now(_LOST))
 
     def shut_down(self) -> None:
-        """Give the lead back."""
+        """Finish what was begun."""
         self._leadership.shut_down()
+
+    def _stuck(self) -> str:
+        silent_s = self._fence.supervisor_silent_s()
+        return f"the supervisor has not moved for {silent_s:.0f} s" if silent_s > _STUCK_S else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the controller. The exit code."""
+    """Run the controller until it is told to stop. The exit code."""
+    signals = Signals()
+    previous = signals.install()
     try:
         settings = options.load(Settings, sys.argv[1:] if argv is None else argv, prog=names.CONTROLLER)
         logs.configure(level=settings.log_level)
-        # Credentials are checked before the server starts, so that a wrong path is a message and not a restart loop.
-        client.connect(settings.kubeconfig).close()
+        # Checked before anything serves, so that a wrong path or port is a message and not a restart loop.
+        api = client.connect(settings.kubeconfig)
+        _supervisor(settings, api, signals).run()
     except SettingsError as error:
         print(f"{names.CONTROLLER}: {error}", file=sys.stderr)
         return 2
-    return serve(settings, lambda: Controller(settings, client.connect(settings.kubeconfig)))
+    finally:
+        Signals.restore(previous)
+    return 0
+
+
+def _supervisor(settings: Settings, api: client.RestClient, signals: Signals) -> Supervisor:
+    clock = SystemClock()
+    fence = Fence(clock)
+    probes = Probes(settings.bind_address, settings.probe_port)
+    server = Server(settings, os.getpid())
+
+    def work() -> int:
+        return server.serve(
+            lambda: Controller(settings, client.connect(settings.kubeconfig), fence, probes), beat=fence.beat
+        )
+
+    def spawn() -> Forked:
+        api.close()  # a connection is not for two processes
+        return fork(work)
+
+    def elector() -> Elector:
+        return Elector(
+            api=api,
+            clock=clock,
+            namespace=settings.namespace,
+            name=settings.lease,
+            # Another one for every term: what an earlier worker sent may still be on its way.
+            identity=f"{settings.identity or socket.gethostname()}_{secrets.token_hex(4)}",
+            lease_s=settings.lease_seconds,
+            renew_s=settings.renew_seconds,
+        )
+
+    return Supervisor(
+        clock=clock,
+        fence=fence,
+        spawn=spawn,
+        elector=elector,
+        told_to_stop=lambda: bool(signals.number),
+        retry_s=settings.retry_seconds,
+        stop_s=_STOP_S,
+    )
 
 
 def _readings(leadership: Leadership) -> dict[str, tuple[str, Reading]]:

@@ -1,7 +1,7 @@
-"""What a replica does with its lead: take it, read the whole cluster afresh, serve, and end with it.
+"""What a worker does with its lead: read the whole cluster afresh, serve, and end with it.
 
 A follower watches nothing. A new leader starts its watches only after it won, so that its first lists contain every
-Binding of the leader before it.
+Binding of the leader before it. A leader whose watches are dead gives the lead up: what it knows is of the past.
 """
 
 import functools
@@ -12,41 +12,44 @@ from typing import Final
 
 from controller.boards import Boards
 from controller.disruption import DisruptionWatch
+from controller.fence import Fence
 from controller.reconcile.loop import Reconciler
 from controller.state import ClusterState
 from controller.unhealthy import UnhealthyWatch
 from controller.watches import Freshness, NodeSink, PodSink
 from gpushare.kube.api import KubeApi
-from gpushare.kube.lease import Elector
 from gpushare.kube.watch import Reflector
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 QUIET_S: Final = 5.0  # longest wait for Bindings and patches in flight before the lease is released
+# Longer than a stream may be quiet before it is cut and resumed (`gpushare.kube.client`), and some tries to resume it.
+DEAD_S: Final = 180.0
+_TICK_S: Final = 0.1  # how late the start and the end of the lead may be noticed; writes look at the fence themselves
 
 
 class Leadership:
-    """Election, watches and chores of one process."""
+    """Watches and chores of one term."""
 
     def __init__(
         self,
         *,
         api: KubeApi,
         clock: Clock,
-        elector: Elector,
+        fence: Fence,
         state: ClusterState,
         bind_s: float = 2.0,
         quiet_s: float = QUIET_S,
+        dead_s: float = DEAD_S,
     ) -> None:
         self._api = api
         self._clock = clock
-        self._elector = elector
+        self._fence = fence
         self._state = state
         self._quiet_s = quiet_s
-        self._stop_electing = threading.Event()
+        self._dead_s = dead_s
         self._stop_working = threading.Event()
-        self._election: threading.Thread | None = None
         self._chores: threading.Thread | None = None
         self.nodes = Freshness(clock)
         self.pods = Freshness(clock)
@@ -65,22 +68,16 @@ class Leadership:
         )
 
     def start(self, on_lost: Callable[[], None]) -> None:
-        """Compete for the lead in the background.
+        """Wait for the lead in the background, and serve.
 
         Args:
             on_lost: called when the lead is lost or a part fails; must end the process at once.
         """
-
-        def compete() -> None:
-            self._elector.run(self._stop_electing, lambda: self._lead(on_lost))
-            if not self._stop_electing.is_set():
-                on_lost()
-
-        self._election = self._spawn("election", compete, on_lost)
+        self._spawn("lead", lambda: self._wait(on_lost), on_lost)
 
     def leading(self) -> bool:
         """Whether this process may write, at this very moment."""
-        return self._elector.leading()
+        return self._fence.leading()
 
     def unready(self) -> str:
         """Why the extender must not be asked; empty if it may."""
@@ -95,16 +92,30 @@ class Leadership:
         return ""
 
     def shut_down(self) -> None:
-        """Release the lead when nothing that was sent can take effect any more. Call after the last answer."""
+        """Return when nothing that was sent can take effect any more. Call after the last answer."""
         self._stop_working.set()
         deadline = self._clock.monotonic() + self._quiet_s
         if self._chores is not None:
             self._chores.join(self._quiet_s)  # no new request begins, but one may be on its way
         while self._state.unconfirmed() and self._clock.monotonic() < deadline:
             self._clock.wait(threading.Event(), 0.1)
-        self._stop_electing.set()
-        if self._election is not None:
-            self._election.join(self._quiet_s)
+
+    def _wait(self, on_lost: Callable[[], None]) -> None:
+        while not self.leading():
+            if self._clock.wait(self._stop_working, _TICK_S):
+                return
+        self._lead(on_lost)
+        while self.leading() and not self._dead_watch():
+            if self._clock.wait(self._stop_working, _TICK_S):
+                return
+        on_lost()
+
+    def _dead_watch(self) -> bool:
+        for reflector in self._reflectors:
+            if (stale_s := reflector.stale_for()) > self._dead_s:
+                logs.event(_LOG, "watch dead", level=logging.ERROR, path=reflector.path, stale_s=round(stale_s))
+                return True
+        return False
 
     def _lead(self, on_lost: Callable[[], None]) -> None:
         for reflector in self._reflectors:

@@ -1,21 +1,23 @@
-"""The HTTP server: one gunicorn worker with threads, since the books are in its memory.
+"""The HTTP server: gunicorn's threaded worker, without gunicorn's own master, whose work the supervisor does.
 
-The worker is the controller; the master only starts it and passes signals on. A worker that lost the lead ends at once
-with an exit code that makes the master end as well, so the container restarts and comes back as a follower.
+The sockets are opened once, before any worker is forked, so that requests between two workers wait and are answered.
 """
 
 import logging
+import signal
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from flask import Flask
+from gunicorn import sock
 from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
+from gunicorn.workers.gthread import ThreadWorker
 
 from controller.settings import Settings
 from gpushare import names
 
-EXIT_LOST: Final = 3  # gunicorn.arbiter.Arbiter.WORKER_BOOT_ERROR: the master does not start another worker
+GRACE_S: Final = 8  # every request has an answer by then: a bind's deadline is below the scheduler's 5 s
 
 
 class Running(Protocol):
@@ -28,62 +30,70 @@ class Running(Protocol):
         ...
 
     def shut_down(self) -> None:
-        """Give the lead back; called after the last request was answered."""
+        """Finish what was begun; called after the last request was answered."""
         ...
 
 
-def serve(settings: Settings, build: Callable[[], Running]) -> int:
-    """Serve until a signal or the loss of the lead. The process's exit code.
+class Server:
+    """The extender's sockets and options."""
 
-    Args:
-        settings: the controller's.
-        build: makes the controller; called in the worker process.
-    """
-    try:
-        _Application(settings, build).run()
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 1
-    return 0
+    def __init__(self, settings: Settings, supervisor_pid: int) -> None:
+        """Open the sockets. To be called by the supervisor.
+
+        Raises:
+            SystemExit: the address cannot be used; the log says why.
+        """
+        self._supervisor_pid = supervisor_pid
+        self._application = _Application(settings)
+        self._log = _Logger(self._application.cfg)
+        self._sockets = sock.create_sockets(self._application.cfg, self._log)
+
+    def serve(self, build: Callable[[], Running], beat: Callable[[], None]) -> int:
+        """Serve until SIGTERM or the supervisor's end. The exit code. To be called by the worker.
+
+        Args:
+            build: makes the controller.
+            beat: called at least once a second while the main loop goes round.
+        """
+        running = build()
+        self._application.callable = running.app
+        cfg = self._application.cfg
+
+        def ready(_worker: object) -> None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the supervisor as well
+            running.start()
+
+        cfg.set("post_worker_init", ready)
+        worker = _Worker(0, self._supervisor_pid, self._sockets, self._application, cfg.timeout, cfg, self._log)
+        worker.notify = beat
+        worker.init_process()
+        running.shut_down()
+        return 0
+
+
+class _Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
+    notify: Callable[[], None]
 
 
 class _Application(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
-    def __init__(self, settings: Settings, build: Callable[[], Running]) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._build = build
-        self._running: Running | None = None
         super().__init__()
 
     def load_config(self) -> None:
         options: dict[str, Any] = {
             "bind": [f"{self._settings.bind_address}:{self._settings.port}"],
-            "workers": 1,
             "worker_class": "gthread",
             "threads": self._settings.threads,
             "worker_connections": 1000,
             "keepalive": 75,  # kube-scheduler keeps its connections; closing them first would race with its requests
-            "timeout": 120,
-            "graceful_timeout": 15,
-            "control_socket_disable": True,
+            "graceful_timeout": GRACE_S,
             "worker_tmp_dir": self._settings.worker_tmp_dir or None,
             "logger_class": _Logger,
-            "post_worker_init": self._start,
-            "worker_exit": self._stop,
             "proc_name": names.CONTROLLER,
         }
         for name, value in options.items():
             self.cfg.set(name, value)
-
-    def load(self) -> Flask:
-        self._running = self._build()
-        return self._running.app
-
-    def _start(self, _worker: object) -> None:
-        if self._running is not None:
-            self._running.start()
-
-    def _stop(self, _server: object, _worker: object) -> None:
-        if self._running is not None:
-            self._running.shut_down()
 
 
 class _Logger(Logger):  # type: ignore[misc]  # gunicorn has no types

@@ -35,7 +35,12 @@ class Settings:
     """Scheduler extender for shared GPUs: filter, prioritize, preempt and bind. One replica leads, the others wait."""
 
     bind_address: str = options.option("0.0.0.0", "address that the extender listens on")  # noqa: S104 - a Service's pod
-    port: int = options.option(12345, "port of the extender, of /metrics and of the probes", parse=options.port)
+    port: int = options.option(12345, "port of the extender, with /readyz and /metrics", parse=options.port)
+    probe_port: int = options.option(
+        12346,
+        "port of /livez, /readyz and /metrics, which never wait for the extender",
+        parse=options.port,
+    )
     threads: int = options.option(32, "requests that are answered at the same time", parse=_threads)
     memory_unit: MemoryUnit = options.option(
         units.GIB,
@@ -59,7 +64,7 @@ class Settings:
         15.0, "seconds without renewal after which another replica may lead", parse=_lease_seconds
     )
     renew_seconds: float = options.option(
-        10.0, "seconds without a successful renewal after which a leader ends itself", parse=options.positive
+        10.0, "seconds without a successful renewal after which a leader follows again", parse=options.positive
     )
     retry_seconds: float = options.option(2.0, "seconds between renewals", parse=options.positive)
     bind_seconds: float = options.option(
@@ -72,7 +77,7 @@ class Settings:
     )
     worker_tmp_dir: str = options.option(
         "/dev/shm",  # noqa: S108 - in memory, and writable where the root file system is read-only
-        "directory for the server's heartbeat file; empty for the system's temporary directory",
+        "directory for the server's temporary file; empty for the system's temporary directory",
     )
     log_level: str = options.option(
         "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")

@@ -1,13 +1,12 @@
 """Leader election by a Lease: at most one leader, and one that lost its lease knows it before anybody else leads.
 
 A candidate never compares its clock with another's: it takes over when the Lease has not changed for the lease's
-length by its own monotonic clock. A leader counts from the moment before its last successful renewal was sent and
-stops leading after `renew_s`, which is less than `lease_s`; the difference covers requests that are still in flight.
+length by its own clock, which goes on in suspend. A leader counts from the moment before its last successful renewal
+was sent and stops leading after `renew_s`, which is less than `lease_s`; the difference covers requests that are still
+in flight. A request may take half of `renew_s`, so that one that is lost can be repeated before the lead ends.
 """
 
 import logging
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,73 +20,87 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class Elector:
-    """One candidate."""
+    """One candidate, for one term: who lost the lead competes again as another candidate."""
 
     api: KubeApi
     clock: Clock
     namespace: str
     name: str
     identity: str
-    """Unique to this process, such as pod name and a random part."""
+    """Unique to this term, such as the pod's name and a random part."""
     lease_s: float = 15.0
     """Others may take over after this long without a renewal."""
     renew_s: float = 10.0
     """The leader gives up after this long without a successful renewal."""
-    retry_s: float = 2.0
-    """Between tries to get or renew the lease."""
-    _leading_until: float = field(init=False, default=float("-inf"))
+    leading_until: float = field(init=False, default=float("-inf"))
+    """On `clock`; grows with every renewal."""
+    _lease: JsonObject | None = field(init=False, default=None)
+    """As this candidate wrote it last."""
     _seen: tuple[str, str] = field(init=False, default=("", ""))
     _seen_at: float = field(init=False, default=float("-inf"))
 
     def __post_init__(self) -> None:
-        if not 0 < self.retry_s < self.renew_s < self.lease_s:
-            raise ValueError(f"retry {self.retry_s} s < renew {self.renew_s} s < lease {self.lease_s} s must hold")
+        if not 0 < self.renew_s < self.lease_s:
+            raise ValueError(f"renew {self.renew_s} s < lease {self.lease_s} s must hold")
 
     def leading(self) -> bool:
-        """Whether this process leads at this very moment."""
-        return self.clock.monotonic() < self._leading_until
+        """Whether this candidate leads at this very moment."""
+        return self.clock.monotonic() < self.leading_until
 
-    def run(self, stop: threading.Event, on_lead: Callable[[], None]) -> None:
-        """Compete; lead; return when the lead is lost or `stop` is set.
+    def attempt(self) -> bool:
+        """Get or renew the lease. Whether this candidate leads. What the server or the network does is no error."""
+        sent = self.clock.monotonic()
+        try:
+            if self._renew() or self._acquire():
+                self.leading_until = sent + self.renew_s
+        except kube.ConflictError:
+            pass  # another candidate was first; the next attempt reads what it wrote
+        except kube.KubeError as error:
+            logs.event(_LOG, "lease", level=logging.WARNING, error=str(error), leading=self.leading())
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            problem = f"malformed Lease ({type(error).__name__}: {error}); is there a proxy in between?"
+            logs.event(_LOG, "lease", level=logging.WARNING, error=problem, leading=self.leading())
+        return self.leading()
 
-        Args:
-            stop: ends the election and releases the lease, so that the next leader need not wait.
-            on_lead: called once, in this thread, right after the lead was won; must return quickly.
-        """
-        while not self._try():
-            if self.clock.wait(stop, self.retry_s):
-                return
-        logs.event(_LOG, "leading", identity=self.identity, lease=self.name)
-        on_lead()
-        while not self.clock.wait(stop, self.retry_s):
-            self._try()
-            if not self.leading():
-                logs.event(_LOG, "lead lost", level=logging.ERROR, identity=self.identity, lease=self.name)
-                return
-        self._release()
+    def release(self) -> None:
+        """Give the lease back. Call when nothing that this leader sent can take effect any more."""
+        self.leading_until = float("-inf")
+        try:
+            lease = self.api.get(f"{self._path()}/{self.name}", timeout_s=self._timeout_s())
+            if (lease.get("spec") or {}).get("holderIdentity") == self.identity:
+                body = self._body(lease["spec"], lease["metadata"], release=True)
+                self.api.replace(f"{self._path()}/{self.name}", body, timeout_s=self._timeout_s())
+                logs.event(_LOG, "lease released", identity=self.identity, lease=self.name)
+        except kube.KubeError as error:
+            logs.event(_LOG, "lease not released", level=logging.WARNING, error=str(error))
 
     def _path(self) -> str:
         return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
 
-    def _try(self) -> bool:
-        """Get or renew the lease. Whether this process leads."""
-        sent = self.clock.monotonic()
-        try:
-            if self._acquire(sent):
-                self._leading_until = sent + self.renew_s
-        except kube.ConflictError:
-            pass  # another candidate was first; look again at the next try
-        except kube.KubeError as error:
-            logs.event(_LOG, "lease", level=logging.WARNING, error=str(error), leading=self.leading())
-        return self.leading()
+    def _timeout_s(self) -> float:
+        """Of one request: a slow server has time to answer, a lost request can be repeated before the lead ends."""
+        left = self.leading_until - self.clock.monotonic()
+        return min(self.renew_s / 2, left) if left > 0 else self.renew_s / 2
 
-    def _acquire(self, now: float) -> bool:
-        timeout_s = min(self.retry_s, 5.0)
+    def _renew(self) -> bool:
+        """A leader renews by one request, which fails if anybody wrote the Lease meanwhile."""
+        if self._lease is None or not self.leading():
+            return False
         try:
-            lease = self.api.get(f"{self._path()}/{self.name}", timeout_s=timeout_s)
+            self._replace(self._lease)
+        except kube.ConflictError:
+            self._lease = None
+            return False  # perhaps by an earlier request of this candidate, whose answer was lost
+        return True
+
+    def _acquire(self) -> bool:
+        try:
+            lease = self.api.get(f"{self._path()}/{self.name}", timeout_s=self._timeout_s())
         except kube.NotFoundError:
-            self.api.create(self._path(), self._body({}, None), timeout_s=timeout_s)
+            body = self._body({}, None)
+            self._lease = self.api.create(self._path(), body, timeout_s=self._timeout_s())
             return True
+        now = self.clock.monotonic()  # after the answer: it shows no renewal that was sent later than this
         spec: dict[str, Any] = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         seen = (holder, str(spec.get("renewTime") or ""))
@@ -96,13 +109,17 @@ class Elector:
         if holder not in {"", self.identity} and now - self._seen_at < max(
             self.lease_s, float(spec.get("leaseDurationSeconds") or 0)
         ):
-            self._leading_until = float("-inf")
+            self.leading_until = float("-inf")
             return False
-        if holder == self.identity and self._leading_until == float("-inf") and now - self._seen_at < self.lease_s:
-            # An earlier lead of this identity ended; wait it out like anybody's.
+        if holder == self.identity and not self.leading() and now - self._seen_at < self.lease_s:
+            # The answer to the request that got the lease was lost, or came too late; wait it out like anybody's.
             return False
-        self.api.replace(f"{self._path()}/{self.name}", self._body(spec, lease["metadata"]), timeout_s=timeout_s)
+        self._replace(lease)
         return True
+
+    def _replace(self, lease: JsonObject) -> None:
+        body = self._body(lease.get("spec") or {}, lease["metadata"])
+        self._lease = self.api.replace(f"{self._path()}/{self.name}", body, timeout_s=self._timeout_s())
 
     def _body(self, spec: JsonObject, metadata: JsonObject | None, *, release: bool = False) -> JsonObject:
         now = self.clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -120,15 +137,3 @@ class Elector:
                 "leaseTransitions": transitions if ours or metadata is None else transitions + 1,
             },
         }
-
-    def _release(self) -> None:
-        """Give the lease back. Called when nothing that this leader sent is in flight any more."""
-        self._leading_until = float("-inf")
-        try:
-            lease = self.api.get(f"{self._path()}/{self.name}", timeout_s=self.retry_s)
-            if (lease.get("spec") or {}).get("holderIdentity") == self.identity:
-                body = self._body(lease["spec"], lease["metadata"], release=True)
-                self.api.replace(f"{self._path()}/{self.name}", body, timeout_s=self.retry_s)
-                logs.event(_LOG, "lease released", identity=self.identity, lease=self.name)
-        except kube.KubeError as error:
-            logs.event(_LOG, "lease not released", level=logging.WARNING, error=str(error))

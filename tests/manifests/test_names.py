@@ -57,7 +57,7 @@ def test_services_lead_to_the_ports_that_are_listened_on() -> None:
         (names.CONTROLLER_SERVICE, ControllerSettings().port),
     ):
         service = tree.one(BASE, "Service", name)["spec"]
-        [declared] = container(name)["ports"]
+        declared, *_ = container(name)["ports"]
         assert declared["containerPort"] == port
         assert service["ports"][0]["targetPort"] == declared["name"]
         deployment = tree.one(BASE, "Deployment", name)["spec"]

@@ -1,5 +1,6 @@
 import pytest
 
+from controller.settings import Settings
 from tests.manifests import tree
 from tests.manifests.tree import Json
 
@@ -78,3 +79,33 @@ def test_a_roll_out_of_the_webhook_loses_no_replica() -> None:
     spec = tree.one(BASE, "Deployment", "gpushare-webhook")["spec"]
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     assert spec["template"]["spec"]["containers"][0]["lifecycle"]["preStop"]
+
+
+def probes(component: str) -> dict[str, Json]:
+    [container] = SPECS[component]["containers"]
+    return {kind: found for kind, found in container.items() if kind.endswith("Probe")}
+
+
+@pytest.mark.parametrize("component", ["gpushare-controller", "gpushare-webhook"])
+def test_a_busy_node_ends_no_server_and_takes_none_out_of_its_service(component: str) -> None:
+    """Answers of several seconds were seen, and with limits of one second both webhooks were unready at once."""
+    found = probes(component)
+    assert found["livenessProbe"]["timeoutSeconds"] >= 10
+    assert found["livenessProbe"]["failureThreshold"] >= 6
+    assert found["readinessProbe"]["timeoutSeconds"] >= 5
+    assert found["readinessProbe"]["failureThreshold"] >= 3
+
+
+def test_the_controllers_probes_have_the_port_that_nothing_else_has() -> None:
+    [container] = SPECS["gpushare-controller"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"http": Settings().port, "probes": Settings().probe_port}
+    gets = {kind: found["httpGet"] for kind, found in probes("gpushare-controller").items()}
+    targets = {kind: (get["path"], get["port"]) for kind, get in gets.items()}
+    assert targets == {
+        "startupProbe": ("/livez", "probes"),
+        "livenessProbe": ("/livez", "probes"),
+        "readinessProbe": ("/readyz", "probes"),
+    }
+    [service] = tree.one(BASE, "Service", "gpushare-controller")["spec"]["ports"]
+    assert service["targetPort"] == "http"

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -155,16 +154,11 @@ def test_the_look_for_the_runtime_class_needs_no_more() -> None:
 
 
 def test_the_election_needs_no_more() -> None:
-    class Quick(SystemClock):
-        def now(self) -> datetime:
-            return datetime(2026, 1, 1, tzinfo=UTC)
-
-        def wait(self, stop: threading.Event, seconds: float) -> bool:
-            self.waits = getattr(self, "waits", 0) + 1
-            return self.waits > 2
-
     api = FakeKube()
-    Elector(api=api, clock=Quick(), namespace=OWN, name=names.LEASE, identity="a").run(threading.Event(), lambda: None)
+    elector = Elector(api=api, clock=SystemClock(), namespace=OWN, name=names.LEASE, identity="a")
+    assert elector.attempt()
+    assert elector.attempt()
+    elector.release()
     assert {call.verb for call in api.calls} == {"get", "create", "update"}
     assert refused("gpushare-controller", api) == set()
 

@@ -1,13 +1,16 @@
 """Replicas of the controller in one process, with threads, each with its own line to one fake API server."""
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from controller.extender.bind import Binder
+from controller.fence import Fence
 from controller.leadership import Leadership
 from controller.state import ClusterState
+from controller.supervisor import Supervisor
 from gpushare.dialect import Dialect
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params, PatchKind, Reply
@@ -83,38 +86,111 @@ class Line:
         raise AssertionError("the controller asks nobody for text")
 
 
-class Replica:
-    """One replica. When it loses the lead its line is cut, which is what the end of its process amounts to."""
+class Term:
+    """A worker with threads in place of a process: it is dead when its line is cut."""
 
-    def __init__(self, api: FakeKube, name: str, *, lease_s: float = 0.6, quiet_s: float = 0.1) -> None:
-        self.line, self.lost = Line(api), threading.Event()
-        clock = SystemClock()
+    def __init__(self, api: FakeKube, fence: Fence, *, quiet_s: float, dead_s: float) -> None:
+        self._fence = fence
+        self.line, clock = Line(api), SystemClock()
         self.state = ClusterState(dialect=Dialect())
-        elector = Elector(
-            api=self.line,
-            clock=clock,
-            namespace="ns",
-            name="lead",
-            identity=name,
-            lease_s=lease_s,
-            renew_s=lease_s * 2 / 3,
-            retry_s=lease_s / 6,
+        self.leadership = Leadership(
+            api=self.line, clock=clock, fence=fence, state=self.state, quiet_s=quiet_s, dead_s=dead_s
         )
-        self.leadership = Leadership(api=self.line, clock=clock, elector=elector, state=self.state, quiet_s=quiet_s)
         self.binder = Binder(api=self.line, state=self.state, clock=clock, leading=self.leadership.leading)
+        self.code: int | None = None
+
+    def start(self) -> None:
+        self.leadership.start(lambda: self._end(3))
+
+    def exit_code(self) -> int | None:
+        if not self.line.is_cut.is_set():
+            self._fence.beat()  # the server's main loop, which this worker has not
+        return self.code
+
+    def terminate(self) -> None:
+        self.leadership.shut_down()
+        self._end(0)
+
+    def kill(self) -> None:
+        self._end(-9)
+
+    def _end(self, code: int) -> None:
+        self.line.is_cut.set()
+        if self.code is None:
+            self.code = code
+
+
+class Replica:
+    """One replica: a supervisor in a thread, and its workers."""
+
+    def __init__(
+        self, api: FakeKube, name: str, *, lease_s: float = 0.6, quiet_s: float = 0.1, dead_s: float = 60.0
+    ) -> None:
+        self.line, self.lost = Line(api), threading.Event()
+        self._api, self._name, self._lease_s = api, name, lease_s
+        self._quiet_s, self._dead_s = quiet_s, dead_s
+        self._clock, self._stop, self._terms = SystemClock(), threading.Event(), itertools.count(1)
+        self._fence = Fence(self._clock)
+        self.term = self._make_term()
+        self._supervisor = Supervisor(
+            clock=self._clock,
+            fence=self._fence,
+            spawn=self._spawn,
+            elector=self._elector,
+            told_to_stop=self._stop.is_set,
+            retry_s=lease_s / 6,
+            stop_s=60.0,
+        )
+        self._thread = threading.Thread(target=self._supervisor.run, name=name, daemon=True)
+
+    @property
+    def state(self) -> ClusterState:
+        return self.term.state
+
+    @property
+    def leadership(self) -> Leadership:
+        return self.term.leadership
+
+    @property
+    def binder(self) -> Binder:
+        return self.term.binder
 
     def start(self) -> "Replica":
-        self.leadership.start(self.die)
+        self._thread.start()
         return self
 
     def die(self) -> None:
-        """What `exit_now` does to a process: nothing is sent any more."""
+        """SIGKILL to both processes: nothing is sent any more, not even to release the lease."""
         self.line.is_cut.set()
-        self.lost.set()
+        self._stop.set()
+        self.term.kill()
 
     def stop(self) -> None:
-        self.leadership.shut_down()
-        self.line.is_cut.set()
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(60)
+        self.die()
+
+    def _make_term(self) -> Term:
+        return Term(self._api, self._fence, quiet_s=self._quiet_s, dead_s=self._dead_s)
+
+    def _spawn(self) -> Term:
+        if self.term.code is not None:
+            self.term = self._make_term()
+            self.lost.set()
+        self.term.start()
+        return self.term
+
+    def _elector(self) -> Elector:
+        return Elector(
+            api=self.line,
+            clock=self._clock,
+            namespace="ns",
+            name="lead",
+            identity=f"{self._name}_{next(self._terms)}",
+            lease_s=self._lease_s,
+            renew_s=self._lease_s * 2 / 3,
+        )
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
-"""One replica leads; what it knows is read afresh; losing the lead ends it."""
+"""One replica leads; what it knows is read afresh; losing the lead ends its worker, and the replica follows again."""
 
 import concurrent.futures
+import contextlib
 import itertools
 import threading
 import time
@@ -46,7 +47,7 @@ def add_pod(api: FakeKube, name: str) -> JsonObject:
 
 
 def ready(replica: Replica) -> bool:
-    return replica.leadership.unready() == ""
+    return not replica.line.is_cut.is_set() and replica.leadership.unready() == ""
 
 
 def truth(api: FakeKube) -> books.Books:
@@ -106,13 +107,18 @@ def looks(api: FakeKube) -> int:
     return api.count("get", "/pods/")
 
 
-def test_a_leader_whose_lease_was_taken_ends(api: FakeKube) -> None:
+def test_a_leader_whose_lease_was_taken_follows_again_without_what_it_knew(api: FakeKube) -> None:
     first = Replica(api, "first").start()
     with stopping([first]):
         eventually("first is ready", lambda: ready(first))
+        term = first.term
         api.edit(LEASE, lambda lease: lease["spec"].update(holderIdentity="thief", renewTime="now"))
         assert first.lost.wait(5)
+        assert term.exit_code() in {3, -9}
         assert not first.leadership.leading()
+        assert first.state.all_views() == {}
+        eventually("first is ready again, after the thief's lease", lambda: ready(first))
+        assert api.read(LEASE)["spec"]["holderIdentity"] == "first_2"
 
 
 def test_a_leader_without_the_api_server_stops_binding_before_its_lease_ends(api: FakeKube) -> None:
@@ -124,6 +130,35 @@ def test_a_leader_without_the_api_server_stops_binding_before_its_lease_ends(api
         assert first.binder.bind(bind_args(add_pod(api, "p"))).error == (
             "this replica of the gpushare controller does not lead; try again"
         )
+
+
+def test_replicas_that_all_lose_the_lead_lead_again_when_the_api_server_is_back(api: FakeKube) -> None:
+    """Both containers ended and waited for the kubelet's back-off, minutes after the API server was back."""
+    replicas = [Replica(api, "first").start(), Replica(api, "second").start()]
+    with stopping(replicas):
+        eventually("one is ready", lambda: any(map(ready, replicas)))
+        leader = next(replica for replica in replicas if ready(replica))
+        api.fail_next(lambda _: True, kube.UnreachableError("overloaded"), times=10**6)
+        assert leader.lost.wait(30)
+        assert not any(replica.leadership.leading() for replica in replicas)
+        api.calm()
+        eventually("one is ready again", lambda: any(map(ready, replicas)), timeout_s=30)
+
+
+def test_a_leader_whose_watch_is_dead_gives_up_the_lead(api: FakeKube, caplog: pytest.LogCaptureFixture) -> None:
+    """The lease is renewed, and what the leader knows is of the past."""
+    first, second = Replica(api, "first", dead_s=0.5).start(), Replica(api, "second")
+    with stopping([first, second]):
+        eventually("first is ready", lambda: ready(first))
+        second.start()
+        term = first.term
+        api.fail_next(
+            lambda call: call.path == PODS and not first.lost.is_set(), kube.ServerFaultError("oops"), times=10**6
+        )
+        api.cut()
+        eventually("one leads that is not the first's first worker", lambda: term.exit_code() is not None)
+        assert "watch dead" in caplog.messages
+        eventually("somebody is ready", lambda: ready(first) or ready(second), timeout_s=30)
 
 
 def test_a_leader_with_a_broken_part_ends(api: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +261,8 @@ def test_pods_are_bound_while_the_lead_changes_again_and_again(api: FakeKube) ->
                 leader.binder.bind(bind_args(pod, node))
             time.sleep(0.01)
 
-    with stopping(replicas), concurrent.futures.ThreadPoolExecutor(8) as pool:
+    with stopping(replicas), concurrent.futures.ThreadPoolExecutor(8) as pool, contextlib.ExitStack() as end:
+        end.callback(done.set)
         api.fail_next(lambda call: call.path.endswith("/binding"), "lost-reply", times=3)
         futures = [pool.submit(schedule, pod) for pod in pods]
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""The whole program: gunicorn, election and watches in real processes, against a fake API server on a socket."""
+"""The whole program: supervisor, server and watches in real processes, against a fake API server on a socket."""
 
 import contextlib
 import http.client
@@ -7,8 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ import orjson
 import pytest
 
 from gpushare import names
+from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from testing.builders import make_inventory, make_node, make_pod
-from testing.fakes.kube import FakeKube
+from testing.fakes.kube import Delayed, FakeKube
 from testing.fakes.kube_http import kubeconfig, serving
 from tests.unit.controller.world import NODES, path_of
 
@@ -29,22 +32,27 @@ QUICK = {"LEASE_SECONDS": "3", "RENEW_SECONDS": "1.5", "RETRY_SECONDS": "0.3", "
 class Program:
     """One running controller."""
 
-    def __init__(self, config: Path, directory: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+    def __init__(self, config: Path, directory: Path, **settings: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+            self.port, self.probe_port = one.getsockname()[1], two.getsockname()[1]
         self.log = directory / f"{self.port}.log"
-        environ = {f"GPUSHARE_{key}": value for key, value in QUICK.items()}
+        environ = {f"GPUSHARE_{key}": value for key, value in {**QUICK, **settings}.items()}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "controller", "--kubeconfig", config, "--port", str(self.port)],
-                env={**os.environ, **environ, "GPUSHARE_BIND_ADDRESS": "127.0.0.1"},
+                [sys.executable, "-m", "controller", "--kubeconfig", config],
+                env={
+                    **os.environ,
+                    **environ,
+                    "GPUSHARE_BIND_ADDRESS": "127.0.0.1",
+                    "GPUSHARE_PORT": str(self.port),
+                    "GPUSHARE_PROBE_PORT": str(self.probe_port),
+                },
                 stderr=log,
                 start_new_session=True,
             )
 
-    def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+    def ask(self, method: str, path: str, body: object = None, *, port: int = 0) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=60)
         with contextlib.closing(connection):
             connection.request(method, path, None if body is None else orjson.dumps(body))
             answer = connection.getresponse()
@@ -55,13 +63,24 @@ class Program:
 
     def is_ready(self) -> bool:
         try:
-            return self.ask("GET", "/readyz")[0] == 200
-        except OSError:
+            return self.probe("/readyz")[0] == 200
+        except (OSError, http.client.HTTPException):
             return False
+
+    def probe(self, path: str) -> tuple[int, bytes]:
+        return self.ask("GET", path, port=self.probe_port)
+
+    def worker(self) -> int:
+        """Process number of the worker."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(children[0]) if children else 0
+
+    def all_processes(self, number: signal.Signals) -> None:
+        os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+            self.all_processes(signal.SIGKILL)
         self.process.wait(10)
 
 
@@ -73,14 +92,14 @@ def api() -> FakeKube:
 
 
 @pytest.fixture
-def start(api: FakeKube, tmp_path: Path) -> Iterator[Callable[[], Program]]:
+def start(api: FakeKube, tmp_path: Path) -> Iterator[Callable[..., Program]]:
     programs: list[Program] = []
     with serving(api) as url:
         config = tmp_path / "config"
         config.write_text(kubeconfig(url))
 
-        def starting() -> Program:
-            programs.append(Program(config, tmp_path))
+        def starting(**settings: str) -> Program:
+            programs.append(Program(config, tmp_path, **settings))
             return programs[-1]
 
         yield starting
@@ -110,7 +129,7 @@ def schedule(program: Program, pod: JsonObject) -> str:
     return error
 
 
-def test_a_program_serves_binds_and_gives_the_lease_back(api: FakeKube, start: Callable[[], Program]) -> None:
+def test_a_program_serves_binds_and_gives_the_lease_back(api: FakeKube, start: Callable[..., Program]) -> None:
     program = start()
     eventually("ready", program.is_ready)
     pod = add_pod(api, "p")
@@ -125,7 +144,7 @@ def test_a_program_serves_binds_and_gives_the_lease_back(api: FakeKube, start: C
     assert api.read(LEASE)["spec"]["holderIdentity"] == ""
 
 
-def test_connections_are_kept(api: FakeKube, start: Callable[[], Program]) -> None:
+def test_connections_are_kept(api: FakeKube, start: Callable[..., Program]) -> None:
     program = start()
     eventually("ready", program.is_ready)
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", program.port, timeout=10)) as connection:
@@ -138,12 +157,15 @@ def test_connections_are_kept(api: FakeKube, start: Callable[[], Program]) -> No
 
 
 def test_the_other_replica_takes_over_from_a_killed_leader_with_the_same_books(
-    api: FakeKube, start: Callable[[], Program]
+    api: FakeKube, start: Callable[..., Program]
 ) -> None:
     first = start()
     eventually("first is ready", first.is_ready)
     second = start()
     assert schedule(first, add_pod(api, "p")) == ""
+    eventually("second follows", lambda: answers(second))
+    assert second.probe("/readyz") == (503, b"this replica of the gpushare controller does not lead\n")
+    assert second.probe("/livez") == (200, b"ok\n")
     first.kill()
     eventually("second is ready", second.is_ready)
     books = orjson.loads(second.ask("GET", f"{names.EXTENDER_PREFIX}/inspect")[1])
@@ -151,13 +173,127 @@ def test_the_other_replica_takes_over_from_a_killed_leader_with_the_same_books(
     assert schedule(second, add_pod(api, "q")) == ""
 
 
-def test_a_leader_whose_lease_was_taken_ends_at_once_with_all_its_processes(
-    api: FakeKube, start: Callable[[], Program]
+def answers(program: Program) -> bool:
+    try:
+        return program.probe("/livez")[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def bind_error(program: Program, pod: JsonObject) -> str:
+    meta = pod["metadata"]
+    args = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": meta["uid"], "Node": "node-a"}
+    return str(program.post("bind", args)["Error"])
+
+
+def bindings(api: FakeKube) -> int:
+    return api.count("create", "/binding")
+
+
+def stop(program: Program) -> int:
+    program.process.send_signal(signal.SIGTERM)
+    return program.process.wait(60)
+
+
+def test_a_leader_whose_lease_was_taken_follows_again_with_a_fresh_worker(
+    api: FakeKube, start: Callable[..., Program]
 ) -> None:
     program = start()
     eventually("ready", program.is_ready)
+    worker = program.worker()
     api.edit(LEASE, lambda lease: lease["spec"].update(holderIdentity="thief", renewTime="now"))
-    assert program.process.wait(20) == 3
-    with pytest.raises(ProcessLookupError):
-        os.killpg(program.process.pid, 0)
+    eventually("its worker is gone", lambda: not Path(f"/proc/{worker}").exists())
+    eventually("ready again after the thief's lease", program.is_ready)
+    assert program.worker() != worker
     assert "lead lost" in program.log.read_text()
+    assert stop(program) == 0
+    with pytest.raises(ProcessLookupError):
+        program.all_processes(signal.SIGCONT)
+
+
+def test_replicas_that_lose_the_lead_to_an_overloaded_api_server_lead_again_in_the_same_containers(
+    api: FakeKube, start: Callable[..., Program]
+) -> None:
+    programs = [start(), start()]
+    eventually("one is ready", lambda: any(program.is_ready() for program in programs))
+    eventually("both answer", lambda: all(map(answers, programs)))
+    leader = next(program for program in programs if program.is_ready())
+    worker = leader.worker()
+    api.fail_next(lambda _: True, kube.UnreachableError("overloaded"), times=10**9)
+    eventually("the leader's worker is gone", lambda: not Path(f"/proc/{worker}").exists())
+    eventually("a worker follows", lambda: answers(leader))
+    sent, pod = bindings(api), add_pod(api, "p")
+    assert bind_error(leader, pod) == "this replica of the gpushare controller does not lead"
+    assert bindings(api) == sent
+    api.calm()
+    eventually("one is ready again", lambda: any(program.is_ready() for program in programs))
+    assert schedule(next(program for program in programs if program.is_ready()), pod) == ""
+    assert [program.process.poll() for program in programs] == [None, None]
+    assert [stop(program) for program in programs] == [0, 0]
+
+
+def test_a_leader_that_was_stopped_for_longer_than_its_lease_writes_nothing(
+    api: FakeKube, start: Callable[..., Program]
+) -> None:
+    """As a virtual machine that is paused, with a request of kube-scheduler on its way."""
+    first = start()
+    eventually("first is ready", first.is_ready)
+    second = start()
+    eventually("second follows", lambda: answers(second))
+    pod = add_pod(api, "p")
+    first.all_processes(signal.SIGSTOP)
+    with ThreadPoolExecutor() as pool:
+        error = pool.submit(bind_error, first, pod)
+        eventually("second is ready", second.is_ready)
+        sent = bindings(api)
+        first.all_processes(signal.SIGCONT)
+        with contextlib.suppress(OSError, http.client.HTTPException):  # the worker may die before it has answered
+            assert "does not lead" in error.result(60)
+    eventually("first follows with a fresh worker", lambda: answers(first))
+    assert bindings(api) == sent
+    assert schedule(second, pod) == ""
+    assert first.process.poll() is None
+
+
+def test_a_worker_that_stands_still_is_replaced(api: FakeKube, start: Callable[..., Program]) -> None:
+    program = start()
+    eventually("ready", program.is_ready)
+    worker = program.worker()
+    os.kill(worker, signal.SIGSTOP)
+    eventually("it is killed", lambda: not Path(f"/proc/{worker}").exists())
+    eventually("ready again", program.is_ready)
+    assert api.read(LEASE)["spec"]["leaseTransitions"] >= 1
+    assert stop(program) == 0
+
+
+def test_a_worker_without_its_supervisor_ends(start: Callable[..., Program]) -> None:
+    program = start()
+    eventually("ready", program.is_ready)
+    worker = program.worker()
+    os.kill(program.process.pid, signal.SIGKILL)
+    program.process.wait(60)
+    eventually("the worker is gone", lambda: not Path(f"/proc/{worker}").exists())
+
+
+def test_a_signal_while_the_first_worker_starts_ends_the_program(start: Callable[..., Program]) -> None:
+    program = start()
+    eventually("a worker", lambda: program.process.poll() is not None or program.worker())
+    assert stop(program) == 0
+
+
+def test_probes_do_not_wait_behind_binds_that_wait_for_the_api_server(
+    api: FakeKube, start: Callable[..., Program]
+) -> None:
+    program = start(THREADS="4", BIND_SECONDS="0.7")
+    eventually("ready", program.is_ready)
+    silent = threading.Event()
+    held = Delayed(silent)
+    api.fail_next(lambda call: call.path.endswith("/binding") or "/pods/" in call.path, held, times=10**6)
+    pods = [add_pod(api, f"p{i}") for i in range(12)]
+    with ThreadPoolExecutor(len(pods)) as pool:
+        binds = [pool.submit(bind_error, program, pod) for pod in pods]
+        eventually("the server is full", lambda: bindings(api) >= 1)
+        assert program.probe("/readyz") == (200, b"ok\n")
+        assert b"gpushare_leading 1.0" in program.probe("/metrics")[1]
+        assert not all(bind.done() for bind in binds)
+        silent.set()

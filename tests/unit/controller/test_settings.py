@@ -1,5 +1,7 @@
 import logging
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,7 @@ from gpushare.errors import SettingsError
 from gpushare.model.request import Policy
 from gpushare.runtime import options
 from gpushare.units import GIB, MemoryUnit
+from testing.fakes.kube_http import kubeconfig
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +31,7 @@ def load(*argv: str, **environ: str) -> Settings:
 def test_the_promised_defaults() -> None:
     settings = load()
     assert (settings.bind_address, settings.port, settings.threads) == ("0.0.0.0", 12345, 32)
+    assert settings.probe_port == 12346
     assert (settings.memory_unit, settings.gpu_policy) == (GIB, Policy.BINPACK)
     assert settings.whole_gpus is False
     assert (settings.namespace, settings.lease) == ("gpushare-system", "gpushare-controller")
@@ -78,6 +82,16 @@ def test_a_bad_setting_is_refused_with_the_fix(argv: list[str], message: str) ->
 def test_the_program_says_what_is_wrong_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--threads", "0"]) == 2
     expected = "gpushare-controller: --threads='0': write a number of threads from 1 to 256\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_probe_port_that_is_taken_is_a_message(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(kubeconfig("http://127.0.0.1:1"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["--kubeconfig", str(config), "--bind-address", "127.0.0.1", "--probe-port", port]) == 2
+    expected = f"gpushare-controller: --bind-address 127.0.0.1 --probe-port {port}: Address already in use\n"
     assert capsys.readouterr().err == expected
 
 

@@ -1,11 +1,11 @@
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject, Params
 from gpushare.kube.lease import Elector
 from testing.fakes.kube import FakeKube
 
@@ -14,10 +14,9 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lead"
 
 @dataclass
 class ManualClock:
-    """Time that passes only in `wait`, where a test can act."""
+    """Time that passes only where a test says so."""
 
     at: float = 0.0
-    each_wait: Callable[[float], None] = field(default=lambda _at: None)
 
     def now(self) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.at)
@@ -27,7 +26,6 @@ class ManualClock:
 
     def wait(self, stop: threading.Event, seconds: float) -> bool:
         self.at += seconds
-        self.each_wait(self.at)
         return stop.is_set()
 
 
@@ -35,16 +33,16 @@ def make_elector(api: FakeKube, identity: str, clock: ManualClock) -> Elector:
     return Elector(api=api, clock=clock, namespace="ns", name="lead", identity=identity)
 
 
-def lead(elector: Elector, clock: ManualClock, *, until: float) -> list[float]:
-    """Run an elector until a moment; the times at which it won the lead."""
-    stop, won = threading.Event(), []
-
-    def each_wait(at: float) -> None:
-        if at >= until:
-            stop.set()
-
-    clock.each_wait = each_wait
-    elector.run(stop, lambda: won.append(clock.at))
+def lead(elector: Elector, clock: ManualClock, *, until: float, retry_s: float = 2.0) -> list[float]:
+    """Compete every `retry_s` until a moment, then release; the times at which the lead was won."""
+    won = []
+    while clock.at < until:
+        before = elector.leading()
+        if elector.attempt() and not before:
+            won.append(clock.at)
+        clock.at += retry_s
+    if elector.leading():
+        elector.release()
     return won
 
 
@@ -63,7 +61,7 @@ def test_a_released_lease_is_taken_at_once() -> None:
 
 def test_a_dead_leader_is_followed_after_the_leases_length() -> None:
     api, clock = FakeKube(), ManualClock()
-    make_elector(api, "a", clock)._try()
+    make_elector(api, "a", clock).attempt()
     won = lead(make_elector(api, "b", clock), clock, until=40)
     assert won == [16]  # the first try at or after 15 s by its own clock
 
@@ -72,8 +70,8 @@ def test_a_renewed_lease_is_never_taken() -> None:
     api, clock = FakeKube(), ManualClock()
     leader, other = make_elector(api, "a", clock), make_elector(api, "b", clock)
     for _ in range(30):
-        assert leader._try()
-        assert not other._try()
+        assert leader.attempt()
+        assert not other.attempt()
         clock.at += 2
 
 
@@ -81,48 +79,38 @@ def test_clocks_that_differ_by_an_hour_change_nothing() -> None:
     """The other's stamps are compared with each other only, never with the own clock."""
     api, behind, ahead = FakeKube(), ManualClock(), ManualClock(at=3600)
     leader, other = make_elector(api, "a", behind), make_elector(api, "b", ahead)
-    assert leader._try()
-    assert not other._try()
+    assert leader.attempt()
+    assert not other.attempt()
     ahead.at += 14
-    assert not other._try()
+    assert not other.attempt()
     ahead.at += 1
-    assert other._try()
+    assert other.attempt()
 
 
 def test_a_leader_that_cannot_renew_knows_it_before_anybody_else_leads() -> None:
     api, clock = FakeKube(), ManualClock()
     leader, other = make_elector(api, "a", clock), make_elector(api, "b", clock)
-    leader._try()
-    assert not other._try()
+    leader.attempt()
+    assert not other.attempt()
     api.fail_next(lambda call: call.verb == "update", kube.UnreachableError("cut"), times=99)
     clock.at = 9.9
-    assert leader._try()
+    assert leader.attempt()
     clock.at = 10
-    assert not leader._try()
+    assert not leader.attempt()
     assert not leader.leading()
     api.calm()
     clock.at = 14.9
-    assert not other._try()
+    assert not other.attempt()
     clock.at = 15
-    assert other._try()
-
-
-def test_losing_the_lead_ends_the_run(caplog: pytest.LogCaptureFixture) -> None:
-    api, clock = FakeKube(), ManualClock()
-    elector = make_elector(api, "a", clock)
-    api.fail_next(lambda call: call.verb == "update", kube.ServerFaultError("etcd"), times=99)
-    elector.run(threading.Event(), lambda: None)
-    assert clock.at == 10
-    assert "lead lost" in caplog.messages
-    assert api.read(LEASE)["spec"]["holderIdentity"] == "a"
+    assert other.attempt()
 
 
 def test_a_lease_taken_by_another_ends_the_lead_at_once() -> None:
     api, clock = FakeKube(), ManualClock()
     leader = make_elector(api, "a", clock)
-    leader._try()
+    leader.attempt()
     api.edit(LEASE, lambda lease: lease["spec"].update(holderIdentity="b"))
-    assert not leader._try()
+    assert not leader.attempt()
     assert not leader.leading()
 
 
@@ -130,39 +118,145 @@ def test_of_two_candidates_at_once_one_wins() -> None:
     api, clock = FakeKube(), ManualClock()
     one, two = make_elector(api, "a", clock), make_elector(api, "b", clock)
     api.fail_next(lambda call: call.verb == "get", kube.NotFoundError("not yet"), times=2)
-    assert one._try()
-    assert not two._try()  # its create conflicts
+    assert one.attempt()
+    assert not two.attempt()  # its create conflicts
 
 
 def test_a_reply_that_was_lost_is_not_taken_for_a_lead() -> None:
     api, clock = FakeKube(), ManualClock()
     elector = make_elector(api, "a", clock)
     api.fail_next(lambda call: call.verb == "create", "lost-reply")
-    assert not elector._try()
+    assert not elector.attempt()
     clock.at = 2
-    assert not elector._try()  # the lease that it made itself is waited out, like anybody's
+    assert not elector.attempt()  # the lease that it made itself is waited out, like anybody's
     clock.at = 17
-    assert elector._try()
+    assert elector.attempt()
 
 
 def test_a_candidate_stops_without_having_led() -> None:
     api, clock = FakeKube(), ManualClock()
-    make_elector(api, "a", clock)._try()
+    make_elector(api, "a", clock).attempt()
     assert lead(make_elector(api, "b", clock), clock, until=6) == []
 
 
 def test_a_release_that_fails_is_logged_only(caplog: pytest.LogCaptureFixture) -> None:
     api, clock = FakeKube(), ManualClock()
     elector = make_elector(api, "a", clock)
-    elector._try()
+    elector.attempt()
     api.fail_next(lambda call: call.verb == "get", kube.UnreachableError("gone"))
-    elector._release()
+    elector.release()
     assert "lease not released" in caplog.messages
     elector = make_elector(api, "b", clock)
-    elector._release()
+    elector.release()
     assert api.read(LEASE)["spec"]["holderIdentity"] == "a"
 
 
 def test_times_must_leave_room_between_giving_up_and_taking_over() -> None:
-    with pytest.raises(ValueError, match=r"retry 2\.0 s < renew 15\.0 s < lease 15\.0 s must hold"):
+    with pytest.raises(ValueError, match=r"renew 15\.0 s < lease 15\.0 s must hold"):
         Elector(api=FakeKube(), clock=ManualClock(), namespace="n", name="l", identity="i", renew_s=15.0)
+
+
+class Slow(FakeKube):
+    """Every request takes a while of a manual clock, at most its timeout; `sent` tells which had how long."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self.takes_s = 0.0
+        self.sent: list[tuple[str, float]] = []
+        self._clock = clock
+
+    def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
+        answer = super().get(path, params, timeout_s=timeout_s)  # as of the moment at which it arrived
+        self._pass("get", timeout_s)
+        return answer
+
+    def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
+        self._pass("update", timeout_s)
+        return super().replace(path, body, timeout_s=timeout_s)
+
+    def _pass(self, verb: str, timeout_s: float) -> None:
+        self.sent.append((verb, timeout_s))
+        self._clock.at += min(self.takes_s, timeout_s)
+        if self.takes_s > timeout_s:
+            raise kube.UnreachableError("timed out")
+
+
+def test_a_leader_renews_by_one_request() -> None:
+    api, clock = FakeKube(), ManualClock()
+    elector = make_elector(api, "a", clock)
+    elector.attempt()
+    api.calls.clear()
+    assert elector.attempt()
+    assert [call.verb for call in api.calls] == ["update"]
+
+
+def test_a_slow_server_costs_nobody_the_lead() -> None:
+    """Every request takes four seconds, as on an overloaded machine."""
+    clock = ManualClock()
+    api = Slow(clock)
+    elector = make_elector(api, "a", clock)
+    elector.attempt()
+    api.takes_s = 4.0
+    for _ in range(10):
+        clock.at += 2
+        assert elector.attempt()
+
+
+def test_a_request_that_is_lost_is_repeated_before_the_lead_ends() -> None:
+    clock = ManualClock()
+    api = Slow(clock)
+    elector = make_elector(api, "a", clock)
+    elector.attempt()
+    clock.at = 2.0
+    api.sent.clear()
+    api.takes_s = 100.0
+    assert elector.attempt()
+    assert not elector.attempt()
+    assert (api.sent, clock.at) == ([("update", 5.0), ("update", 3.0)], 10.0)
+
+
+def test_a_renewal_whose_answer_was_lost_is_found_by_the_next_attempt() -> None:
+    api, clock = FakeKube(), ManualClock()
+    elector = make_elector(api, "a", clock)
+    elector.attempt()
+    api.fail_next(lambda call: call.verb == "update", "lost-reply")
+    clock.at = 2
+    elector.attempt()
+    clock.at = 4
+    assert elector.attempt()
+    assert elector.leading_until == 14
+
+
+def test_a_candidate_counts_from_the_answer_that_showed_a_renewal() -> None:
+    """Its question may be older than the renewal; counted from there, it would lead while the leader still may."""
+    clock = ManualClock()
+    api = Slow(clock)
+    leader, other = make_elector(api, "a", clock), make_elector(api, "b", clock)
+    leader.attempt()
+    api.takes_s = 4.0
+    assert not other.attempt()  # asked at 0, answered at 4
+    api.takes_s = 0.0
+    clock.at = 18.9
+    assert not other.attempt()
+    clock.at = 19
+    assert other.attempt()
+
+
+def test_a_lease_is_not_believed_after_a_suspend() -> None:
+    api, clock = FakeKube(), ManualClock()
+    elector = make_elector(api, "a", clock)
+    elector.attempt()
+    clock.at += 3600  # the machine slept, and its clock did not
+    assert not elector.leading()
+
+
+@pytest.mark.parametrize("lease", [{}, {"metadata": {}, "spec": []}, {"metadata": None}])
+def test_what_is_no_lease_is_logged_and_not_taken_for_a_lead(
+    lease: JsonObject, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Proxy(FakeKube):
+        def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
+            return lease
+
+    assert not make_elector(Proxy(), "a", ManualClock()).attempt()
+    assert "lease" in caplog.messages

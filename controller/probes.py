@@ -1,0 +1,121 @@
+"""What the kubelet asks, on a port of its own, so that it never waits behind kube-scheduler's requests."""
+
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, Final
+
+from gpushare.errors import SettingsError
+from gpushare.runtime import logs
+
+_LOG: Final = logging.getLogger(__name__)
+_AT_ONCE: Final = 64  # connections
+_TIMEOUT_S: Final = 5.0
+TEXT: Final = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer."""
+
+    status: int
+    body: bytes
+    content_type: str = TEXT
+
+
+def verdict(problem: str) -> Page:
+    """The answer of a probe: what is wrong, or nothing."""
+    return Page(503 if problem else 200, f"{problem or 'ok'}\n".encode())
+
+
+class Probes:
+    """Answers GET for a few paths."""
+
+    def __init__(self, address: str, port: int) -> None:
+        """Open the socket.
+
+        Raises:
+            SettingsError: the address cannot be used.
+        """
+        self.pages: Mapping[str, Callable[[], Page]] = {}
+        """To be set before `start`."""
+        probes = self
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = _TIMEOUT_S
+
+            def do_GET(self) -> None:
+                answer = probes.answer(self.path)
+                self.send_response(answer.status)
+                self.send_header("Content-Type", answer.content_type)
+                self.send_header("Content-Length", str(len(answer.body)))
+                self.end_headers()
+                self.wfile.write(answer.body)
+
+            def log_message(self, *_: object) -> None:
+                """Probes are not logged."""
+
+        try:
+            self._server = _Server(address, port, Handler)
+        except OSError as error:
+            raise SettingsError(f"--bind-address {address} --probe-port {port}: {error.strerror or error}") from error
+
+    def start(self) -> None:
+        """Answer in the background, in this process."""
+        threading.Thread(target=self._server.serve_forever, name="probes", daemon=True).start()
+
+    def stop(self) -> None:
+        """Close the socket."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, path: str) -> Page:
+        """One page."""
+        page = self.pages.get(path)
+        if page is None:
+            return Page(404, b"not found\n")
+        try:
+            return page()
+        except Exception:  # noqa: BLE001 - the edge of a request
+            logs.event(_LOG, "request failed", level=logging.ERROR, exc_info=True, path=path)
+            return Page(500, b"internal error\n")
+
+
+class _Server(ThreadingMixIn, TCPServer):
+    """Keeps the newest connections, so that neither many idle clients nor slow ones keep a probe out."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._open: dict[socket.socket, None] = {}  # in the order of arrival
+        self._lock = threading.Lock()
+        super().__init__((address, port), handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._open[request] = None
+            oldest = next(iter(self._open)) if len(self._open) > _AT_ONCE else None
+        if oldest is not None:
+            self._forget(oldest)
+            with contextlib.suppress(OSError):  # it has just ended
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end and returns
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._forget(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away is no event."""
+
+    def _forget(self, request: socket.socket) -> None:
+        with self._lock:
+            self._open.pop(request, None)

@@ -1,0 +1,60 @@
+import contextlib
+import http.client
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from controller.probes import Page, Probes, verdict
+from gpushare.errors import SettingsError
+
+
+def boom() -> Page:
+    raise RuntimeError("boom")
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        number = int(free.getsockname()[1])
+    pages: dict[str, Callable[[], Page]] = {
+        "/livez": lambda: verdict(""),
+        "/readyz": lambda: verdict("not now"),
+        "/metrics": lambda: Page(200, b"one 1\n", "text/x"),
+        "/broken": boom,
+    }
+    probes = Probes("127.0.0.1", number)
+    probes.pages = pages
+    probes.start()
+    yield number
+    probes.stop()
+
+
+def ask(port: int, path: str) -> tuple[int, str, bytes]:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.headers["Content-Type"], answer.read()
+
+
+def test_probes_and_metrics_are_answered(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    text = "text/plain; charset=utf-8"
+    assert ask(port, "/livez") == (200, text, b"ok\n")
+    assert ask(port, "/readyz") == (503, text, b"not now\n")
+    assert ask(port, "/metrics") == (200, "text/x", b"one 1\n")
+    assert ask(port, "/bind") == (404, text, b"not found\n")
+    assert caplog.messages == []
+    assert ask(port, "/broken") == (500, text, b"internal error\n")
+    assert caplog.messages == ["request failed"]
+
+
+def test_clients_that_connect_and_say_nothing_keep_no_probe_out(port: int) -> None:
+    with contextlib.ExitStack() as idle:
+        for _ in range(300):
+            idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+        assert ask(port, "/livez")[0] == 200
+
+
+def test_a_port_that_is_taken_is_a_message(port: int) -> None:
+    with pytest.raises(SettingsError, match=rf"^--bind-address 127.0.0.1 --probe-port {port}: Address already in use$"):
+        Probes("127.0.0.1", port)

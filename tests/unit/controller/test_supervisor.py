@@ -1,0 +1,250 @@
+"""The supervisor on a clock of the test's own, with a worker that is a few flags."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import count, pairwise
+from random import Random
+from threading import Event
+
+import pytest
+
+from controller.fence import Fence
+from controller.supervisor import Supervisor
+from gpushare.kube import api as kube
+from gpushare.kube.lease import Elector
+from gpushare.runtime.backoff import Backoff
+from testing.fakes.kube import FakeKube
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lead"
+LEASE_S, RENEW_S, RETRY_S, STOP_S, TICK_S = 15.0, 10.0, 2.0, 18.0, 0.1
+
+
+@dataclass
+class Clock:
+    """Time that passes in `wait`, where planned things happen."""
+
+    at: float = 0.0
+    plans: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
+    always: Callable[[], object] = lambda: None
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.at)
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def wait(self, stop: Event, seconds: float) -> bool:
+        self.at = round(self.at + seconds, 6)
+        due = [plan for plan in self.plans if plan[0] <= self.at]
+        self.plans = [plan for plan in self.plans if plan[0] > self.at]
+        for _, act in due:
+            act()
+        self.always()
+        return stop.is_set()
+
+
+@dataclass
+class FakeWorker:
+    """A process that does nothing but beat."""
+
+    clock: Clock
+    born: float
+    code: int | None = None
+    asked_at: float = float("nan")
+    dead_at: float = float("inf")
+    ends_when_asked: bool = True
+    stopped: bool = False
+    """By SIGSTOP."""
+
+    def exit_code(self) -> int | None:
+        return self.code
+
+    def terminate(self) -> None:
+        self.asked_at = self.clock.at
+        if self.ends_when_asked:
+            self.end(0)
+
+    def kill(self) -> None:
+        if self.code is None:
+            self.end(-9)
+
+    def end(self, code: int) -> None:
+        self.code, self.dead_at = code, self.clock.at
+
+
+class Stage:
+    """One supervisor and all workers that it had."""
+
+    def __init__(self) -> None:
+        self.clock, self.api, self.workers = Clock(), FakeKube(), list[FakeWorker]()
+        self.fence = Fence(self.clock)
+        self.is_over = False
+        self.births: Callable[[FakeWorker], object] = lambda _: None
+        self.led: list[float] = []
+        """When the worker was allowed to write, at every tick."""
+        self._numbers = count(1)
+        self.clock.always = self._tick
+
+    def run(self, *, until: float) -> "Stage":
+        self.clock.plans.append((until, lambda: setattr(self, "is_over", True)))
+        Supervisor(
+            clock=self.clock,
+            fence=self.fence,
+            spawn=self._spawn,
+            elector=self.elector,
+            told_to_stop=lambda: self.is_over,
+            retry_s=RETRY_S,
+            stop_s=STOP_S,
+            backoff=Backoff(rng=Random(1)),
+        ).run()
+        return self
+
+    def at(self, moment: float, act: Callable[[], object]) -> None:
+        self.clock.plans.append((moment, act))
+
+    def elector(self) -> Elector:
+        identity = f"pod_{next(self._numbers)}"
+        return Elector(api=self.api, clock=self.clock, namespace="ns", name="lead", identity=identity)
+
+    def holder(self) -> str:
+        return str(self.api.read(LEASE)["spec"]["holderIdentity"])
+
+    def _spawn(self) -> FakeWorker:
+        assert all(worker.code is not None for worker in self.workers), "the former worker lives"
+        self.workers.append(FakeWorker(self.clock, self.clock.at))
+        self.births(self.workers[-1])
+        return self.workers[-1]
+
+    def _tick(self) -> None:
+        if self.workers and self.workers[-1].code is None and not self.workers[-1].stopped:
+            self.fence.beat()
+        if self.fence.leading():
+            self.led.append(self.clock.at)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_the_worker_may_write_while_the_lease_is_renewed(stage: Stage) -> None:
+    stage.run(until=100)
+    assert len(stage.workers) == 1
+    assert len(stage.led) == pytest.approx(1000, abs=2)
+
+
+def test_an_orderly_end_lets_the_worker_finish_and_releases_the_lease(stage: Stage) -> None:
+    def slow_to_end(worker: FakeWorker) -> None:
+        worker.ends_when_asked = False
+        stage.at(42, lambda: worker.end(0))
+
+    stage.births = slow_to_end
+    stage.run(until=30)
+    assert (stage.workers[0].asked_at, stage.holder()) == (30, "")
+    assert max(stage.led) == pytest.approx(42, abs=2 * TICK_S)  # 12 s later the lease is renewed still
+    assert stage.clock.at == pytest.approx(42, abs=2 * TICK_S)
+
+
+def test_a_worker_that_does_not_end_is_killed_and_the_lease_is_kept_until_its_last_request_is_done(
+    stage: Stage,
+) -> None:
+    stage.births = lambda worker: setattr(worker, "ends_when_asked", False)
+    stage.run(until=30)
+    assert stage.workers[0].code == -9
+    assert stage.workers[0].dead_at == pytest.approx(30 + STOP_S, abs=2 * TICK_S)
+    assert stage.clock.at >= stage.workers[0].dead_at + LEASE_S - RENEW_S
+    assert stage.holder() == ""
+
+
+def test_a_follower_that_is_told_to_stop_neither_competes_nor_waits(stage: Stage) -> None:
+    Elector(api=stage.api, clock=stage.clock, namespace="ns", name="lead", identity="other").attempt()
+    stage.run(until=5)
+    assert stage.clock.at == pytest.approx(5, abs=2 * TICK_S)
+    assert (stage.led, stage.holder()) == ([], "other")
+
+
+def test_without_the_api_server_the_worker_dies_with_the_lead_and_the_same_supervisor_leads_later(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What ended the container, whose restarts the kubelet delays by up to five minutes."""
+    cut = kube.UnreachableError("overloaded")
+    stage.at(20, lambda: stage.api.fail_next(lambda _: True, cut, times=10**6))
+    stage.at(80, stage.api.calm)
+    stage.run(until=200)
+    first = stage.workers[0]
+    assert first.code == -9
+    last_renewal = 20 - RETRY_S
+    assert last_renewal < first.dead_at <= 20 + RENEW_S + 2 * TICK_S
+    silence = [(a, b) for a, b in pairwise(stage.led) if b - a > 1]
+    [(lost, regained)] = silence
+    assert lost <= first.dead_at
+    # Its own former lease has to run out by its own clock, as anybody's.
+    assert 80 + LEASE_S <= regained <= 80 + LEASE_S + 2 * RETRY_S
+    assert "lead lost" in caplog.messages
+
+
+def test_a_lease_that_another_took_ends_the_worker_at_once(stage: Stage) -> None:
+    stage.at(20, lambda: stage.api.edit(LEASE, lambda it: it["spec"].update(holderIdentity="thief", renewTime="x")))
+    stage.run(until=25)
+    assert stage.workers[0].dead_at <= 20 + RETRY_S + 2 * TICK_S
+    assert max(stage.led) <= 20 + RETRY_S
+    assert stage.holder() == "thief"
+
+
+def test_a_worker_that_ends_by_itself_is_followed_by_another_and_by_another_candidate(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.at(20, lambda: stage.workers[0].end(3))
+    held: list[str] = []
+    stage.at(20 + LEASE_S - RENEW_S - 1, lambda: held.append(stage.holder()))
+    stage.run(until=60)
+    assert held == ["pod_1"]  # what the worker sent last may be on its way, so nobody leads yet
+    assert stage.workers[1].born >= 20 + LEASE_S - RENEW_S
+    assert "worker ended" in caplog.messages
+    first_again = min(at for at in stage.led if at > 21)
+    assert first_again < 20 + LEASE_S  # released: nobody has to wait for the lease's end
+
+
+def test_a_worker_that_is_stopped_is_replaced(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.at(20, lambda: setattr(stage.workers[0], "stopped", True))
+    stage.run(until=60)
+    assert stage.workers[0].dead_at == pytest.approx(20 + LEASE_S, abs=3 * TICK_S)
+    assert len(stage.workers) == 2
+    assert "worker silent" in caplog.messages
+
+
+def test_workers_that_die_at_once_are_started_ever_less_often_until_one_lasts(stage: Stage) -> None:
+    def fails_before_200(worker: FakeWorker) -> None:
+        if stage.clock.at < 200:
+            worker.end(1)
+
+    stage.births = fails_before_200
+    stage.at(400, lambda: stage.workers[-1].end(1))
+    stage.run(until=500)
+    births = [worker.born for worker in stage.workers]
+    early = [b - a for a, b in pairwise(at for at in births if at < 200)]
+    assert early[0] < 1
+    assert all(5 <= gap <= 10.2 for gap in early[-5:])
+    assert births[-1] - 400 - (LEASE_S - RENEW_S) < 1  # the one before had lasted
+
+
+def test_after_a_suspend_nothing_is_written_although_the_supervisor_has_not_run_yet(stage: Stage) -> None:
+    seen: list[bool] = []
+
+    def sleep() -> None:
+        assert stage.fence.leading()
+        stage.clock.at += 3600
+        seen.append(stage.fence.leading())
+
+    stage.at(20, sleep)
+    stage.run(until=3700)
+    assert seen == [False]
+    assert stage.workers[0].code == -9
+
+
+def test_the_worker_can_see_that_its_supervisor_stands_still(stage: Stage) -> None:
+    stage.run(until=30)
+    assert stage.fence.supervisor_silent_s() <= TICK_S
+    stage.clock.at += 100
+    assert stage.fence.supervisor_silent_s() == pytest.approx(100, abs=2 * TICK_S)
