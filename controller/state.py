@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.reservations import Doubt, Reservation
-from controller.watched import Changes, Watched
+from controller.watched import Watched
 from gpushare.cluster import views
 from gpushare.cluster.records import Bound
+from gpushare.cluster.verdicts import Changes
 from gpushare.cluster.views import View
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodUid

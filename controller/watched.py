@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from controller import mirror
 from controller.members import Counts
@@ -10,23 +9,12 @@ from controller.mirror import Mirror
 from gpushare.cluster import books, node_records
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound, Pending, PodRecord, Problem
+from gpushare.cluster.verdicts import Changes
 from gpushare.cluster.views import View
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.ledger import NodeLedger
 from gpushare.units import MemoryUnit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """What changed since somebody asked last."""
-
-    views: dict[NodeName, View | None]
-    """None for nodes that are gone."""
-    complete: bool
-    """These are all nodes that there are: some that went are forgotten, and others may not be known any more."""
-    sequence: int
-    """To ask with next."""
 
 
 class Watched:

@@ -5,13 +5,13 @@ best score wins, and among equal ones the first name.
 """
 
 import heapq
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from gpushare.cluster import groups, views
+from gpushare.cluster.verdicts import Answers, Changes, VerdictCache
 from gpushare.cluster.views import View
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import Allocation, Grant
@@ -21,8 +21,6 @@ from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
 from gpushare_cli import answers, schedulable
 from gpushare_cli.answers import Answer
 from gpushare_cli.world import World
-
-_SHAPES: Final = 64  # kinds of pods whose verdicts are kept
 
 
 class Outcome(Enum):
@@ -97,15 +95,6 @@ def make(world: World, pods: Iterable[Pod], policy: Policy) -> Plan:
     return Plan(rows=rows, views=books.views)
 
 
-@dataclass(slots=True)
-class _Board:
-    """What every node answers to one kind of pod."""
-
-    verdicts: dict[NodeName, Verdict]
-    seen: int
-    """How many changes of books it knows of."""
-
-
 class _Books:
     """The books of all nodes while pods are being placed."""
 
@@ -118,7 +107,7 @@ class _Books:
         for namespace, labels in world.holders:
             self._labels.setdefault(namespace, []).append(labels)
         self._changes: list[NodeName] = []
-        self._boards: OrderedDict[RequestShape, _Board] = OrderedDict()
+        self._cache = VerdictCache(self._nothing_yet)
         self._failed: tuple[object, tuple[Answer, ...]] = (None, ())
 
     def add(self, pod: Pod) -> Row:
@@ -174,22 +163,16 @@ class _Books:
             for resource, amount in schedulable.requests(pod.value).items():
                 self._requested[name][resource] = self._requested[name].get(resource, 0) + amount
 
+    def _nothing_yet(self, shape: RequestShape) -> Answers[Verdict]:
+        return Answers(lambda view: views.verdict(shape, view, self._policy))
+
     def _verdicts(self, shape: RequestShape) -> Mapping[NodeName, Verdict]:
         """Of every node; only those are asked again whose books have changed."""
-        board = self._boards.get(shape)
-        if board is None:
-            board = self._boards[shape] = _Board(verdicts={}, seen=0)
-            changed: Iterable[NodeName] = self.views
-        else:
-            changed = set(self._changes[board.seen :])
-        self._boards.move_to_end(shape)
-        if len(self._boards) > _SHAPES:
-            self._boards.popitem(last=False)
-        for name in changed:
-            view = self.views[name]
-            board.verdicts[name] = views.verdict(shape, view, self._policy)
-        board.seen = len(self._changes)
-        return board.verdicts
+        found = self._cache.of(shape)
+        changed = self._changes[found.sequence - 1 :] if found.sequence else self.views
+        found.note(Changes(views={name: self.views[name] for name in changed}, sequence=len(self._changes) + 1))
+        found.refresh()
+        return found.by_node
 
 
 def _unknown(name: NodeName) -> Refused:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller import boards
+from gpushare.cluster import verdicts
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy, RequestShape
@@ -61,7 +61,7 @@ def test_the_answer_follows_the_books(world: World) -> None:
 def test_kinds_that_were_not_asked_for_long_are_forgotten(world: World, judged: list[str]) -> None:
     first = make_shape(1)
     world.boards.answers(first)
-    for gib in range(2, boards.MAX_SHAPES + 2):
+    for gib in range(2, verdicts.MAX_SHAPES + 2):
         world.boards.answers(make_shape(gib))
     judged.clear()
     world.boards.answers(first)
@@ -71,7 +71,7 @@ def test_kinds_that_were_not_asked_for_long_are_forgotten(world: World, judged: 
 def test_many_nodes_leave_room_for_fewer_kinds(
     world: World, judged: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boards, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(verdicts, "MAX_ENTRIES", 3)
     for gib in (1, 2, 3):
         world.boards.answers(make_shape(gib))
     judged.clear()
