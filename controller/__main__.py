@@ -154,15 +154,18 @@ def _readings(leadership: Leadership) -> dict[str, tuple[str, Reading]]:
     return {
         "gpushare_leading": ("1 while this replica leads", lambda: float(leadership.leading())),
         "gpushare_ready": ("1 while kube-scheduler may ask this replica", lambda: float(not leadership.unready())),
-        "gpushare_watch_nodes_age_seconds": ("Seconds since the watch of nodes said anything", leadership.nodes.age_s),
-        "gpushare_watch_pods_age_seconds": ("Seconds since the watch of pods said anything", leadership.pods.age_s),
+        "gpushare_watch_nodes_age_seconds": (
+            "Seconds since the watch of nodes said anything",
+            leadership.nodes.stale_for,
+        ),
+        "gpushare_watch_pods_age_seconds": ("Seconds since the watch of pods said anything", leadership.pods.stale_for),
         "gpushare_watch_disruption_budgets_age_seconds": (
             "Seconds since the watch of PodDisruptionBudgets said anything; NaN if they must not be read",
-            leadership.disruptions.freshness.age_s,
+            leadership.disruptions.watch.stale_for,
         ),
         "gpushare_watch_unhealthy_gpus_age_seconds": (
             "Seconds since the watch of ConfigMaps unhealthy-gpu-NODE said anything; NaN if they must not be read",
-            leadership.unhealthy.freshness.age_s,
+            leadership.unhealthy.watch.stale_for,
         ),
         "gpushare_books_differences": (
             "Nodes on which the books differ from what is computed from the pods alone",

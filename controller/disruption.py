@@ -9,7 +9,6 @@ from typing import Final
 from controller import budgets
 from controller.budgets import Budget
 from controller.optional import OptionalWatch
-from controller.watches import Freshness
 from gpushare.errors import WireError
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.kube.watch import Reflector
@@ -42,44 +41,54 @@ class Budgets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetRecord:
+    """What was read of a PodDisruptionBudget."""
+
+    namespace: str
+    name: str
+    budget: Budget | None
+    """None if it means nothing, and so protects no pod."""
+
+    @property
+    def key(self) -> _Key:
+        """Which one it is."""
+        return self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSink:
     """Sink of the watch."""
 
     budgets: Budgets
-    freshness: Freshness
     empty_is_all: bool
     """What a selector without conditions means in the version that is watched."""
 
-    def keep(self, obj: JsonObject) -> JsonObject:
-        """Reduce a budget to what matters as soon as it was read. One that means nothing protects nobody."""
-        metadata = obj["metadata"]
-        key = (metadata.get("namespace"), metadata.get("name"))
+    def read(self, obj: JsonObject) -> BudgetRecord:
+        """See Sink."""
+        metadata, budget = obj["metadata"], None
+        namespace, name = str(metadata.get("namespace")), str(metadata.get("name"))
         try:
-            return {"key": key, "budget": budgets.parse(obj, empty_is_all=self.empty_is_all)}
+            budget = budgets.parse(obj, empty_is_all=self.empty_is_all)
         except WireError as error:
-            name = "/".join(map(str, key))
-            logs.event(_LOG, "budget left out", level=logging.ERROR, budget=name, error=str(error))
-            return {"key": key, "budget": None}
+            logs.event(_LOG, "budget left out", level=logging.ERROR, budget=f"{namespace}/{name}", error=str(error))
+        return BudgetRecord(namespace=namespace, name=name, budget=budget)
 
-    def replace(self, objects: list[JsonObject]) -> None:
+    def replace(self, found: list[BudgetRecord]) -> None:
         """See Sink."""
-        self.budgets.set({obj["key"]: obj["budget"] for obj in objects if obj["budget"] is not None})
-        self.freshness.touch()
+        self.budgets.set({one.key: one.budget for one in found if one.budget is not None})
 
-    def upsert(self, obj: JsonObject) -> None:
+    def upsert(self, found: BudgetRecord) -> None:
         """See Sink."""
-        if obj["budget"] is None:
-            self.remove(obj)
+        if found.budget is None:
+            self.remove(found)
             return
-        self.budgets.set({**self.budgets.known(), obj["key"]: obj["budget"]})
-        self.freshness.touch()
+        self.budgets.set({**self.budgets.known(), found.key: found.budget})
 
-    def remove(self, obj: JsonObject) -> None:
+    def remove(self, found: BudgetRecord) -> None:
         """See Sink."""
         known = self.budgets.known()
-        known.pop(obj["key"], None)
+        known.pop(found.key, None)
         self.budgets.set(known)
-        self.freshness.touch()
 
 
 class DisruptionWatch:
@@ -87,7 +96,6 @@ class DisruptionWatch:
 
     def __init__(self, *, api: KubeApi, clock: Clock) -> None:
         self.budgets = Budgets()
-        self.freshness = Freshness(clock)
         self._api = api
         self._clock = clock
         self.watch = OptionalWatch(
@@ -99,8 +107,6 @@ class DisruptionWatch:
             right="list and watch of poddisruptionbudgets in the API group policy",
         )
 
-    def _reflector(self, path: str, synced: threading.Event) -> Reflector:
-        sink = BudgetSink(budgets=self.budgets, freshness=self.freshness, empty_is_all=path == V1)
-        return Reflector(
-            api=self._api, path=path, sink=sink, clock=self._clock, optional=True, keep=sink.keep, synced=synced
-        )
+    def _reflector(self, path: str, synced: threading.Event) -> Reflector[BudgetRecord]:
+        sink = BudgetSink(budgets=self.budgets, empty_is_all=path == V1)
+        return Reflector(api=self._api, path=path, sink=sink, clock=self._clock, optional=True, synced=synced)

@@ -16,7 +16,7 @@ from controller.fence import Fence
 from controller.reconcile.loop import Reconciler
 from controller.state import ClusterState
 from controller.unhealthy import UnhealthyWatch
-from controller.watches import Freshness, NodeSink, PodSink
+from controller.watches import NodeSink, PodSink
 from gpushare.kube.api import KubeApi
 from gpushare.kube.watch import Reflector
 from gpushare.runtime import logs
@@ -51,12 +51,12 @@ class Leadership:
         self._dead_s = dead_s
         self._stop_working = threading.Event()
         self._chores: threading.Thread | None = None
-        self.nodes = Freshness(clock)
-        self.pods = Freshness(clock)
+        self.nodes = Reflector(api=api, path="/api/v1/nodes", sink=NodeSink(state), clock=clock)
+        self.pods = Reflector(api=api, path="/api/v1/pods", sink=PodSink(state), clock=clock)
         self.disruptions = DisruptionWatch(api=api, clock=clock)
         self.unhealthy = UnhealthyWatch(api=api, state=state, clock=clock)
         self._optional = (self.disruptions.watch, self.unhealthy.watch)
-        self._reflectors = self._make_reflectors()
+        self._reflectors = (self.nodes, self.pods)
         # A cache of its own: a thousand kinds of waiting pods must not drive the scheduler's questions out of theirs.
         self.reconciler = Reconciler(
             api=api,
@@ -130,13 +130,6 @@ class Leadership:
             pass
         logs.event(_LOG, "ready")
         self.reconciler.run(self._stop_working)
-
-    def _make_reflectors(self) -> tuple[Reflector, Reflector]:
-        nodes, pods = NodeSink(self._state, self.nodes), PodSink(self._state, self.pods)
-        return (
-            Reflector(api=self._api, path="/api/v1/nodes", sink=nodes, clock=self._clock, keep=nodes.keep),
-            Reflector(api=self._api, path="/api/v1/pods", sink=pods, clock=self._clock, keep=pods.keep),
-        )
 
     def _spawn(self, name: str, part: Callable[[], None], on_lost: Callable[[], None]) -> threading.Thread:
         def guarded() -> None:

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
@@ -29,7 +29,7 @@ class OptionalWatch:
     clock: Clock
     paths: Sequence[str]
     """Of the collection in the versions that servers may have, the best first."""
-    reflector: Callable[[str, threading.Event], Reflector]
+    reflector: Callable[[str, threading.Event], Reflector[Any]]
     """Makes the reflector of a path, `optional`; it sets the event after its first list."""
     effect: str
     """What is different without, for the log."""
@@ -37,12 +37,18 @@ class OptionalWatch:
     """What is to be granted, for the log."""
     _synced: threading.Event = field(init=False, default_factory=threading.Event)
     _refused: threading.Event = field(init=False, default_factory=threading.Event)
+    _running: Reflector[Any] | None = field(init=False, default=None)
     _began: float | None = field(init=False, default=None)
 
     @property
     def path(self) -> str:
         """What it is about, for people."""
         return self.paths[0]
+
+    def stale_for(self) -> float:
+        """See Reflector; not a number while the collection is not read."""
+        running = self._running
+        return running.stale_for() if running else float("nan")
 
     def settled(self) -> bool:
         """Whether the collection was read, or cannot be read soon."""
@@ -64,7 +70,9 @@ class OptionalWatch:
                 continue
             if path:
                 started = self.clock.monotonic()
-                self.reflector(path, self._synced).run(stop)
+                self._running = self.reflector(path, self._synced)
+                self._running.run(stop)
+                self._running = None
                 # The server has another version now, or the right was taken away.
                 if self.clock.monotonic() - started >= ASK_AGAIN_S:
                     backoff.reset()

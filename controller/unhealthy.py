@@ -10,7 +10,6 @@ from typing import Final
 
 from controller.optional import OptionalWatch
 from controller.state import ClusterState
-from controller.watches import Freshness
 from gpushare import names
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
@@ -30,40 +29,34 @@ class UnhealthySink:
     """Sink of the watch of ConfigMaps; all but the few that are meant leave no trace."""
 
     state: ClusterState
-    freshness: Freshness
     _known: set[NodeName] = field(default_factory=set)
     """Nodes that a ConfigMap was seen for."""
     _told: dict[NodeName, str] = field(default_factory=dict)
     """The last complaint about each."""
 
-    def keep(self, obj: JsonObject) -> JsonObject:
-        """Reduce a ConfigMap to what matters as soon as it was read."""
+    def read(self, obj: JsonObject) -> Marked | None:
+        """See Sink."""
         try:
-            return {"marked": unhealthy.parse(obj)}
+            return unhealthy.parse(obj)
         except WireError as error:
             logs.event(_LOG, "object left out", level=logging.ERROR, kind="ConfigMap", error=str(error))
-            return {"marked": None}
+            return None
 
-    def replace(self, objects: list[JsonObject]) -> None:
+    def replace(self, found: list[Marked]) -> None:
         """See Sink."""
-        fresh = {marked.node: marked for obj in objects if (marked := _marked(obj)) is not None}
+        fresh = {marked.node: marked for marked in found}
         for node in self._known - fresh.keys():
             self._forget(node)
         for marked in fresh.values():
             self._take(marked)
-        self.freshness.touch()
 
-    def upsert(self, obj: JsonObject) -> None:
+    def upsert(self, found: Marked) -> None:
         """See Sink."""
-        if (marked := _marked(obj)) is not None:
-            self._take(marked)
-        self.freshness.touch()
+        self._take(found)
 
-    def remove(self, obj: JsonObject) -> None:
+    def remove(self, found: Marked) -> None:
         """See Sink."""
-        if (marked := _marked(obj)) is not None:
-            self._forget(marked.node)
-        self.freshness.touch()
+        self._forget(found.node)
 
     def _take(self, marked: Marked) -> None:
         self._known.add(marked.node)
@@ -86,10 +79,9 @@ class UnhealthyWatch:
     """Keeps what these ConfigMaps say up to date."""
 
     def __init__(self, *, api: KubeApi, state: ClusterState, clock: Clock) -> None:
-        self.freshness = Freshness(clock)
         self._api = api
         # The same for every list, as it knows which nodes to clear of their marks.
-        self._sink = UnhealthySink(state=state, freshness=self.freshness)
+        self._sink = UnhealthySink(state=state)
         self._clock = clock
         self.watch = OptionalWatch(
             api=api,
@@ -100,13 +92,5 @@ class UnhealthyWatch:
             right=f"list and watch of configmaps in namespace {names.UNHEALTHY_NAMESPACE}",
         )
 
-    def _reflector(self, path: str, synced: threading.Event) -> Reflector:
-        sink = self._sink
-        return Reflector(
-            api=self._api, path=path, sink=sink, clock=self._clock, optional=True, keep=sink.keep, synced=synced
-        )
-
-
-def _marked(obj: JsonObject) -> Marked | None:
-    marked: Marked | None = obj["marked"]
-    return marked
+    def _reflector(self, path: str, synced: threading.Event) -> Reflector[Marked]:
+        return Reflector(api=self._api, path=path, sink=self._sink, clock=self._clock, optional=True, synced=synced)

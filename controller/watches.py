@@ -1,7 +1,7 @@
 """What the watches of nodes and pods feed into the state."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from controller.state import ClusterState
@@ -9,29 +9,10 @@ from gpushare.cluster import node_records, records
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import PodRecord
 from gpushare.errors import WireError
-from gpushare.identity import PodUid
 from gpushare.kube.api import JsonObject
 from gpushare.runtime import logs
-from gpushare.runtime.clock import Clock
-from gpushare.wire import pods as pods_wire
 
 _LOG: Final = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Freshness:
-    """When a watch last said anything."""
-
-    clock: Clock
-    at: float = field(default=float("nan"))
-
-    def touch(self) -> None:
-        """It just did."""
-        self.at = self.clock.monotonic()
-
-    def age_s(self) -> float:
-        """Seconds since; not a number before the first word."""
-        return self.clock.monotonic() - self.at
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,34 +20,27 @@ class NodeSink:
     """Sink of the node watch. Most updates of a node are heartbeats, which change nothing here."""
 
     state: ClusterState
-    freshness: Freshness
 
-    def keep(self, node: JsonObject) -> JsonObject:
-        """Reduce a Node to what matters as soon as it was read. What is no node is left out."""
+    def read(self, node: JsonObject) -> NodeRecord | None:
+        """See Sink."""
         try:
             name = node_records.name_of(node)
-            return {"record": node_records.read(node, self.state.node(name), self.state.unhealthy_on(name))}
+            return node_records.read(node, self.state.node(name), self.state.unhealthy_on(name))
         except WireError as error:
             _complain("node", error)
-            return {"record": None}
+            return None
 
-    def replace(self, objects: list[JsonObject]) -> None:
+    def replace(self, found: list[NodeRecord]) -> None:
         """See Sink."""
-        found = (_record(obj) for obj in objects)
-        self.state.replace_nodes(record for record in found if record is not None)
-        self.freshness.touch()
+        self.state.replace_nodes(found)
 
-    def upsert(self, obj: JsonObject) -> None:
+    def upsert(self, found: NodeRecord) -> None:
         """See Sink."""
-        if (record := _record(obj)) is not None:
-            self.state.upsert_node(record)
-        self.freshness.touch()
+        self.state.upsert_node(found)
 
-    def remove(self, obj: JsonObject) -> None:
+    def remove(self, found: NodeRecord) -> None:
         """See Sink."""
-        if (record := _record(obj)) is not None:
-            self.state.remove_node(record.name)
-        self.freshness.touch()
+        self.state.remove_node(found.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,44 +48,27 @@ class PodSink:
     """Sink of the watch of all pods; those that ask for no GPU leave no trace."""
 
     state: ClusterState
-    freshness: Freshness
 
-    def keep(self, pod: JsonObject) -> JsonObject:
-        """Reduce a Pod to what matters as soon as it was read. What is no pod is left out."""
+    def read(self, pod: JsonObject) -> PodRecord | None:
+        """See Sink. What a pod asks for never changes, so one that is left out was never known."""
         try:
-            return {"uid": pods_wire.ref(pod).uid, "record": records.pod_record(pod, self.state.dialect)}
+            return records.pod_record(pod, self.state.dialect)
         except WireError as error:
             _complain("pod", error)
-            return {"uid": PodUid(""), "record": None}
+            return None
 
-    def replace(self, objects: list[JsonObject]) -> None:
+    def replace(self, found: list[PodRecord]) -> None:
         """See Sink."""
-        found = (_pod(obj) for obj in objects)
-        self.state.replace_pods(record for record in found if record is not None)
-        self.freshness.touch()
+        self.state.replace_pods(found)
 
-    def upsert(self, obj: JsonObject) -> None:
+    def upsert(self, found: PodRecord) -> None:
         """See Sink."""
-        record = _pod(obj)
-        if record is not None:
-            self.state.upsert_pod(record)
-        self.freshness.touch()
+        self.state.upsert_pod(found)
 
-    def remove(self, obj: JsonObject) -> None:
+    def remove(self, found: PodRecord) -> None:
         """See Sink."""
-        self.state.remove_pod(PodUid(obj["uid"]))
-        self.freshness.touch()
+        self.state.remove_pod(found.ref.uid)
 
 
 def _complain(kind: str, error: WireError) -> None:
     logs.event(_LOG, "object left out", level=logging.ERROR, kind=kind, error=str(error))
-
-
-def _record(obj: JsonObject) -> NodeRecord | None:
-    record: NodeRecord | None = obj["record"]
-    return record
-
-
-def _pod(obj: JsonObject) -> PodRecord | None:
-    record: PodRecord | None = obj["record"]
-    return record

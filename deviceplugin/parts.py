@@ -11,7 +11,7 @@ from deviceplugin.health import HealthLoop
 from deviceplugin.kubelet import KubeletLink
 from deviceplugin.late import LateStarts
 from deviceplugin.podresources import PodResources
-from deviceplugin.pods import PATH, PodCache, reduce, selector
+from deviceplugin.pods import PATH, PodCache, selector
 from deviceplugin.prestart import Gate
 from deviceplugin.publish import Publisher
 from deviceplugin.refusals import Refusals
@@ -49,7 +49,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         poll_s=settings.poll_interval,
     )
     publisher = Publisher(api=api, board=board, clock=clock, node=node, recheck_s=settings.publish_interval)
-    mirror = Reflector(api=api, path=PATH, sink=cache, clock=clock, params=selector(node), keep=reduce)
+    mirror = Reflector(api=api, path=PATH, sink=cache, clock=clock, params=selector(node))
     gate = _gate(settings, api, clock, board, cache)
     registered = StateFile(path=settings.state_file, clock=clock, parts=[resource.name for resource in offered])
     parts = {"health": readings.run, "publish": publisher.run, "pods": abandoned(mirror.run)}

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from gpushare import names
+from gpushare.dialect import Dialect
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
+from gpushare.model.request import MAX_ASKING, MAX_CONTAINERS
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
+from gpushare.wire import legacy, shape
 from gpushare.wire import pods as wire
-from gpushare.wire import shape
 from gpushare.wire.pods import Pod
 
 _LOG: Final = logging.getLogger(__name__)
 PATH: Final = "/api/v1/pods"
+_ANY: Final = Dialect(whole_gpus=True)
 _LIMITS: Final = (*names.SHARED_RESOURCES, names.GPU_CORE, names.GPU)
 T = TypeVar("T")
 
@@ -28,17 +31,22 @@ def selector(node: NodeName) -> dict[str, str]:
 
 
 def reduce(pod: JsonObject) -> JsonObject:
-    """A pod without what no decision looks at, which is most of it. What is no pod becomes an empty one."""
-    try:
-        return _reduced(pod)
-    except WireError as error:
-        logs.event(_LOG, "object left out", level=logging.ERROR, error=str(error))
-        return {"metadata": {"namespace": "", "name": "", "uid": ""}}
+    """A pod without what no decision looks at, which is most of it.
 
+    What a tenant can multiply is bounded, as some hundred pods of a node must fit: of containers those that ask for
+    GPUs, unless there are more than any pod is granted, and of variables the one that counts.
 
-def _reduced(pod: JsonObject) -> JsonObject:
+    Raises:
+        WireError: it is not a pod.
+    """
     ref, annotations = wire.ref(pod), wire.annotations(pod)
     spec, status = shape.mapping(pod, "spec", "pod"), shape.mapping(pod, "status", "pod")
+    running = any("running" in shape.mapping(report, "state", path) for path, report in wire.reports(pod))
+    # Another system's annotations may count containers by their place.
+    keep_all = legacy.is_bound(annotations)
+    containers = {field: _containers(spec, field, keep_all=keep_all) for field in ("initContainers", "containers")}
+    if sum(map(len, containers.values())) > (MAX_CONTAINERS if keep_all else MAX_ASKING):
+        containers = {}
     return {
         "metadata": {
             "namespace": ref.namespace,
@@ -46,18 +54,20 @@ def _reduced(pod: JsonObject) -> JsonObject:
             "uid": ref.uid,
             "annotations": {key: value for key, value in annotations.items() if names.is_reserved(key)},
         },
-        "spec": {
-            "nodeName": spec.get("nodeName"),
-            "schedulerName": spec.get("schedulerName"),
-            "initContainers": [_container(container) for container in shape.objects(spec, "initContainers", "spec")],
-            "containers": [_container(container) for container in shape.objects(spec, "containers", "spec")],
-        },
+        "spec": {"nodeName": spec.get("nodeName"), "schedulerName": spec.get("schedulerName"), **containers},
         "status": {
             "phase": status.get("phase"),
-            "initContainerStatuses": [_state(r) for r in shape.objects(status, "initContainerStatuses", "status")],
-            "containerStatuses": [_state(r) for r in shape.objects(status, "containerStatuses", "status")],
+            "containerStatuses": [{"state": {"running": None}}] if running else [],
         },
     }
+
+
+def _containers(spec: Mapping[str, Any], field: str, *, keep_all: bool) -> list[JsonObject]:
+    return [
+        _container(container)
+        for container in shape.objects(spec, field, "spec")
+        if keep_all or wire.asks(container, _ANY)
+    ]
 
 
 def _container(container: Mapping[str, Any]) -> JsonObject:
@@ -65,19 +75,21 @@ def _container(container: Mapping[str, Any]) -> JsonObject:
     return {
         "name": shape.needed(container, "name", "container"),
         "restartPolicy": container.get("restartPolicy"),
-        "env": [
-            entry
-            for entry in shape.objects(container, "env", "container")
-            if entry.get("name") == names.ENV_VISIBLE_DEVICES
-        ],
+        "env": [_variable(entry) for entry in shape.objects(container, "env", "container") if _is_devices(entry)][-1:],
         # Only whether there is any: what it brings can change while the pod lives.
         "envFrom": bool(container.get("envFrom")),
         "resources": {"limits": {key: limits[key] for key in _LIMITS if key in limits}},
     }
 
 
-def _state(report: Mapping[str, Any]) -> JsonObject:
-    return {"state": dict.fromkeys(shape.mapping(report, "state", "status"))}
+def _is_devices(entry: Mapping[str, Any]) -> bool:
+    return entry.get("name") == names.ENV_VISIBLE_DEVICES
+
+
+def _variable(entry: Mapping[str, Any]) -> JsonObject:
+    """Without its value, which may be long."""
+    source = shape.mapping(shape.mapping(entry, "valueFrom", "env"), "fieldRef", "env.valueFrom")
+    return {"name": names.ENV_VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": source.get("fieldPath")}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,27 +111,36 @@ class PodCache:
         self._pods: dict[PodUid, Pod] = {}
         self._shown: dict[PodUid, _Shown] = {}
 
-    def replace(self, objects: list[JsonObject]) -> None:
+    def read(self, pod: JsonObject) -> Pod | None:
+        """See Sink. Pods that ask for no GPU are left out: they never have devices, and hold nothing."""
+        try:
+            reduced = reduce(pod) if wire.needs_gpu(pod, _ANY) else None
+        except WireError as error:
+            logs.event(_LOG, "object left out", level=logging.ERROR, error=str(error))
+            return None
+        return reduced
+
+    def replace(self, found: list[Pod]) -> None:
         """See Sink."""
         with self._changed:
-            self._pods = {wire.ref(pod).uid: pod for pod in objects}
+            self._pods = {wire.ref(pod).uid: pod for pod in found}
             known, self._shown = self._shown, {}
             for uid, pod in self._pods.items():
                 self._show(uid, pod, known.get(uid))
             self._tell()
 
-    def upsert(self, obj: JsonObject) -> None:
+    def upsert(self, found: Pod) -> None:
         """See Sink."""
         with self._changed:
-            uid = wire.ref(obj).uid
-            self._pods[uid] = obj
-            self._show(uid, obj, self._shown.pop(uid, None))
+            uid = wire.ref(found).uid
+            self._pods[uid] = found
+            self._show(uid, found, self._shown.pop(uid, None))
             self._tell()
 
-    def remove(self, obj: JsonObject) -> None:
+    def remove(self, found: Pod) -> None:
         """See Sink."""
         with self._changed:
-            uid = wire.ref(obj).uid
+            uid = wire.ref(found).uid
             self._pods.pop(uid, None)
             self._shown.pop(uid, None)
             self._tell()

@@ -97,16 +97,15 @@ def listed(
 
 
 def _pages(api: KubeApi, path: str, params: dict[str, str], keep: Callable[[JsonObject], bool]) -> list[JsonObject]:
-    """All pages of a list; what is of no interest is dropped page by page, so that it never lies in memory together."""
+    """All pages of a list; what is of no interest is dropped at once, so that it never lies in memory together."""
     found: list[JsonObject] = []
     query = {**params, "limit": _PAGE}
     while True:
-        page = api.get(path, query, timeout_s=_TIMEOUT_S)
-        found.extend(filter(keep, page.get("items") or []))
-        more = (page.get("metadata") or {}).get("continue")
-        if not more:
+        page = api.list_page(path, query, keep=lambda obj: obj if keep(obj) else None, timeout_s=_TIMEOUT_S)
+        found.extend(obj for obj in page.items if obj is not None)
+        if not page.more:
             return found
-        query["continue"] = more
+        query["continue"] = page.more
 
 
 def _concerns_gpus(one: JsonObject) -> bool:

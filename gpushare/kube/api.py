@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from gpushare.errors import GpuShareError
 
 JsonObject = dict[str, Any]
 Params = Mapping[str, str]
 Precondition = Callable[[], bool]
+T = TypeVar("T")
 _BRIEF: Final = 200
 
 
@@ -45,6 +46,17 @@ class Reply:
         return " ".join(self.text[:_BRIEF].split()) or f"HTTP {self.status}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[T]):
+    """A list, or a part of it."""
+
+    items: list[T]
+    version: str
+    """The resourceVersion of the collection at which the list was made."""
+    more: str = ""
+    """Token for the parameter `continue`; empty on the last page."""
+
+
 class KubeApi(Protocol):
     """REST verbs on paths such as `/api/v1/nodes`. Every call has a deadline in seconds and raises a KubeError.
 
@@ -53,7 +65,20 @@ class KubeApi(Protocol):
     """
 
     def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
-        """Read one object, or one page of a list."""
+        """Read one object."""
+        ...
+
+    def list_page(
+        self, path: str, params: Params | None = None, *, keep: Callable[[JsonObject], T], timeout_s: float = 300.0
+    ) -> Page[T]:
+        """Read a list, or as much of it as the parameter `limit` says, of which never more than one object is parsed.
+
+        Args:
+            path: of the collection.
+            params: selectors, `limit`, `continue`, `resourceVersion`.
+            keep: reduces each object as soon as it was read; may raise.
+            timeout_s: for the whole answer.
+        """
         ...
 
     def create(
@@ -161,9 +186,11 @@ class ConflictError(KubeError):
 
 
 class GoneError(KubeError):
-    """The resourceVersion is too old; list anew (410)."""
+    """The resourceVersion is too old; list again (410)."""
 
     status = 410
+    more = ""
+    """Token with which a list may go on at the newest version, if its own has expired."""
 
 
 class TooManyRequestsError(KubeError):

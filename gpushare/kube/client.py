@@ -4,14 +4,15 @@ The official client is not used for requests: importing it costs the device plug
 memory, and models drop fields that they do not know. It reads kubeconfig files (`gpushare.kube.config`).
 """
 
+import contextlib
 import logging
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import orjson
@@ -19,7 +20,8 @@ import urllib3
 
 from gpushare.errors import SettingsError
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, Params, PatchKind, Reply
+from gpushare.kube import stream
+from gpushare.kube.api import JsonObject, Page, Params, PatchKind, Reply
 from gpushare.kube.credentials import Credentials, InClusterCredentials
 from gpushare.kube.deadline import Answer
 from gpushare.runtime import logs
@@ -34,6 +36,10 @@ _GRACE_S: Final = 15.0  # a watch may end this much later than asked
 # A watch that says nothing for so long is cut and resumed. Bookmarks come about once a minute; without them a quiet
 # collection costs one request in this time, and a peer that accepts bytes but never answers is noticed.
 _QUIET_S: Final = 100.0
+_LIST_QUIET_S: Final = 30.0  # a server that makes a long list says nothing at first
+_CHUNK: Final = 65536
+_LARGEST_ERROR: Final = 65536
+T = TypeVar("T")
 _NOT_REACHED: Final = "error trying to reach service"  # of older API servers' proxies, in plain text
 # Closing discards what was not delivered, also when the process is killed. Otherwise the kernel goes on sending for
 # minutes, and a Binding on which its sender has given up would arrive under the next leader.
@@ -93,6 +99,15 @@ class RestClient:
         """See KubeApi."""
         return self._call("GET", path, None, params, timeout_s)
 
+    def list_page(
+        self, path: str, params: Params | None = None, *, keep: Callable[[JsonObject], T], timeout_s: float = 300.0
+    ) -> Page[T]:
+        """See KubeApi."""
+        until = self._clock.monotonic() + timeout_s
+        response = self._opened(path, params, min(timeout_s, _LIST_QUIET_S))
+        with _reading(f"GET {path}", response):
+            return stream.page(f"GET {path}", self._chunks(response, until), keep)
+
     def create(
         self,
         path: str,
@@ -137,15 +152,7 @@ class RestClient:
         """See KubeApi."""
         query = {**params, "watch": "true", "timeoutSeconds": str(int(timeout_s))}
         quiet_s = min(timeout_s + _GRACE_S, _QUIET_S)
-        response = self._send("GET", path, None, query, quiet_s)
-        if response.status == 200:
-            return _events(path, response)
-        try:
-            raise _error(response.status, response.read())
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise kube.UnreachableError(f"watch {path}: {error}") from error
-        finally:
-            response.close()
+        return _events(path, self._opened(path, query, quiet_s))
 
     def ask(self, path: str, *, timeout_s: float = 5.0) -> Reply:
         """See KubeApi."""
@@ -163,6 +170,20 @@ class RestClient:
         """Close idle connections."""
         self._calls.clear()
         self._streams.clear()
+
+    def _opened(self, path: str, params: Params | None, quiet_s: float) -> urllib3.BaseHTTPResponse:
+        """An answer to be read piece by piece, each of which may take so long."""
+        response = self._send("GET", path, None, params, quiet_s, stream=True)
+        if response.status == 200:
+            return response
+        with _reading(f"GET {path}", response):
+            raise _error(response.status, response.read(_LARGEST_ERROR))
+
+    def _chunks(self, response: urllib3.BaseHTTPResponse, until: float) -> Iterator[bytes]:
+        for chunk in response.stream(_CHUNK, decode_content=True):
+            if self._clock.monotonic() > until:
+                raise TimeoutError("the answer took longer than its deadline")
+            yield chunk
 
     def _call(
         self,
@@ -188,7 +209,7 @@ class RestClient:
             raise kube.ServerFaultError(f"{method} {path}: answer is not an object")
         return value
 
-    def _send(
+    def _send(  # noqa: PLR0913 - all that differs between requests
         self,
         method: str,
         path: str,
@@ -198,6 +219,7 @@ class RestClient:
         *,
         content_type: str = "application/json",
         precondition: kube.Precondition | None = None,
+        stream: bool = False,
     ) -> urllib3.BaseHTTPResponse:
         until = self._clock.monotonic() + timeout_s
         url = self._credentials.server.rstrip("/") + path + (f"?{urlencode(params)}" if params else "")
@@ -209,7 +231,6 @@ class RestClient:
         data = None if body is None else orjson.dumps(body)
         if data is not None:
             headers |= {"Content-Type": content_type, "Content-Length": str(len(data))}
-        stream = params is not None and "watch" in params
         left_s = max(until - self._clock.monotonic(), 0.001)  # reading the token may have taken long
         try:
             return (self._streams if stream else self._calls).request(
@@ -261,11 +282,13 @@ def _pools_with_deadline(clock: Clock) -> dict[str, Any]:
     return {"http": PlainPool, "https": TlsPool}
 
 
-def _events(path: str, response: urllib3.BaseHTTPResponse) -> Iterator[JsonObject]:
+@contextlib.contextmanager
+def _reading(what: str, response: urllib3.BaseHTTPResponse) -> Iterator[None]:
+    """What goes wrong with the connection is an UnreachableError. It is used again if the answer was read whole."""
     try:
-        yield from _lines(response)
+        yield
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise kube.UnreachableError(f"watch {path}: {error}") from error
+        raise kube.UnreachableError(f"{what}: {error}") from error
     finally:
         response.close()
 
@@ -280,32 +303,33 @@ def _guarded(body: bytes, precondition: kube.Precondition) -> Iterator[bytes]:
     yield body
 
 
-def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[JsonObject]:
-    """One decoded object for each line of a stream."""
-    rest = b""
-    for chunk in response.stream(65536, decode_content=True):
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line:
-                yield _event(line)
+def _events(path: str, response: urllib3.BaseHTTPResponse) -> Iterator[JsonObject]:
+    with _reading(f"watch {path}", response):
+        try:
+            yield from map(_event, stream.lines(response.stream(_CHUNK, decode_content=True)))
+        except ValueError as error:
+            # Not a cut: resumed at the same version, it would come again.
+            raise kube.ServerFaultError(f"watch {path}: {error}") from error
 
 
 def _event(line: bytes) -> JsonObject:
     try:
         value = json.parse(line)
     except ValueError as error:
-        # Not a cut: resumed at the same version, it would come again.
-        raise kube.ServerFaultError(f"watch: broken line ({error})") from error
+        raise ValueError(f"broken line ({error})") from error
     if not isinstance(value, dict) or not isinstance(value.get("object"), dict):
-        # Not a cut: resumed at the same version, it would come again.
-        raise kube.ServerFaultError("watch: a line is no event; is there a proxy in between?")
+        raise ValueError("a line is not an event; is there a proxy in between?")  # noqa: TRY004 - as for broken JSON
     return value
 
 
 def _error(status: int, body: bytes) -> kube.KubeError:
     """The error for an answer; only the message of a `kind: Status` is kept, so that no data reaches a log."""
     found = _status(body)
-    return kube.error_of(status, f"HTTP {status}" if found is None else str(found.get("message", ""))[:1024])
+    error = kube.error_of(status, f"HTTP {status}" if found is None else str(found.get("message", ""))[:1024])
+    metadata = found.get("metadata") if found else None
+    if isinstance(error, kube.GoneError) and isinstance(metadata, dict):
+        error.more = str(metadata.get("continue") or "")
+    return error
 
 
 def _status(body: bytes) -> JsonObject | None:

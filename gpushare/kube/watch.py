@@ -1,70 +1,74 @@
-"""List, then watch, for ever: a mirror of one collection that survives broken streams and expired versions."""
+"""List, then watch, for ever: a copy of one collection that survives broken streams and expired versions."""
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, KubeApi
-from gpushare.runtime import logs
+from gpushare.kube.api import JsonObject, KubeApi, Page
+from gpushare.runtime import heap, logs
 from gpushare.runtime.backoff import Backoff
 from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
-_PAGE: Final = "500"
+_PAGE: Final = 500  # objects
 _HEALTHY_S: Final = 5.0  # a stream that lived longer was no failure
+T = TypeVar("T")
 
 
-class Sink(Protocol):
+class Sink(Protocol[T]):
     """Who is told about the collection. All calls come from one thread, in the server's order."""
 
-    def replace(self, objects: list[JsonObject]) -> None:
+    def read(self, obj: JsonObject) -> T | None:
+        """Reduce an object, at once after it was read, so that a large collection never lies in memory whole.
+
+        None leaves it out: nothing else is called for it, also not when it is removed.
+        """
+        ...
+
+    def replace(self, found: list[T]) -> None:
         """The whole collection, after every list."""
         ...
 
-    def upsert(self, obj: JsonObject) -> None:
+    def upsert(self, found: T) -> None:
         """One object was added or changed."""
         ...
 
-    def remove(self, obj: JsonObject) -> None:
+    def remove(self, found: T) -> None:
         """One object is gone; its last state."""
         ...
 
 
 @dataclass(kw_only=True)
-class Reflector:
+class Reflector(Generic[T]):
     """Keeps a sink equal to a collection."""
 
     api: KubeApi
     path: str
-    sink: Sink
+    sink: Sink[T]
     clock: Clock
     params: dict[str, str] = field(default_factory=dict)
     """Field and label selectors."""
     optional: bool = False
     """Whether to end when the collection is gone or must not be read, instead of trying for ever."""
-    keep: Callable[[JsonObject], JsonObject] | None = None
-    """Reduces every object of a page at once, so that a list of a large cluster never lies in memory whole."""
     watch_timeout_s: float = 300.0
-    list_timeout_s: float = 30.0
     synced: threading.Event = field(default_factory=threading.Event)
     """Set after the first list."""
     _version: str = field(init=False, default="")
     """The last resourceVersion seen; a cut stream resumes there."""
+    _limit: int = field(init=False, default=_PAGE)
+    """Objects of a page; fewer after a page that the server or the network did not manage."""
     _listed_at: float = field(init=False, default=float("-inf"))
     """When the last list was begun."""
-    _contact_at: float = field(init=False)
+    _contact_at: float = field(init=False, default=float("nan"))
     """When the server last answered about the collection: a list, an accepted watch, an event."""
     _backoff: Backoff = field(init=False, default_factory=Backoff)
     """One for lists and streams, so that a list that succeeds does not hide a watch that never does."""
 
-    def __post_init__(self) -> None:
-        self._touch()
-
     def stale_for(self) -> float:
-        """Seconds since the server last answered about the collection; before the first answer, since the start.
+        """Seconds since the server last answered about the collection; not a number before `run`.
 
         While all is well it stays below some 100 s: bookmarks come about once a minute, and a watch that says nothing
         for longer is opened again.
@@ -72,12 +76,14 @@ class Reflector:
         return self.clock.monotonic() - self._contact_at
 
     def run(self, stop: threading.Event) -> None:
-        """Mirror until `stop` is set, or as `optional` says. Never raises for what the server or the network does."""
+        """Follow it until `stop` is set, or as `optional` says. Never raises for what server and network do."""
         self._touch()
         while not stop.is_set():
             try:
-                self._list()
-                self._watch(stop)
+                if self._list():
+                    self._watch(stop)
+                else:
+                    self.clock.wait(stop, self._backoff.next_s())
             except kube.GoneError as error:
                 # Versions expire as a matter of course; a server whose fresh versions have expired already is ill.
                 usual = self.clock.monotonic() - self._listed_at > _HEALTHY_S
@@ -99,23 +105,60 @@ class Reflector:
         if delay:
             self.clock.wait(stop, delay)
 
-    def _list(self) -> None:
-        """Read all pages. A page that has expired (GoneError) costs all of them: they are of one version."""
+    # The list.
+
+    def _list(self) -> bool:
+        """Read the whole collection. Whether it is of one version, from which a watch can go on."""
         self._listed_at = self.clock.monotonic()
-        objects: list[JsonObject] = []
-        params = {**self.params, "limit": _PAGE}
-        while True:
-            page = self.api.get(self.path, params, timeout_s=self.list_timeout_s)
-            objects.extend(self._kept(item) for item in self._items(page))
-            self._touch()
-            more = self._metadata(page).get("continue")
-            if not more:
-                break
-            params["continue"] = str(more)
-        version = self._version_of(page)
-        self.sink.replace(objects)
-        self._version = version
+        with heap.loading():
+            found = self._all()
+            self.sink.replace([one for one in found.items if one is not None])
+        self._version = found.version
         self.synced.set()
+        return bool(found.version)
+
+    def _all(self) -> Page[T | None]:
+        """The whole collection, at a version that is not older than this call: see docs/architecture.md.
+
+        A small one is one page, which comes from the store itself. A large one is then asked for in one piece from the
+        API server's cache, as soon as that has reached the version of the first page: this costs the store nothing and
+        nothing in it can expire. A cache that does not get there leaves the pages.
+        """
+        first = self._page({"limit": str(self._limit)})
+        if not first.more:
+            return first
+        try:
+            return self._page({"resourceVersion": first.version, "resourceVersionMatch": "NotOlderThan"})
+        except kube.KubeError as error:
+            logs.event(_LOG, "list not from the cache", level=logging.WARNING, path=self.path, error=str(error))
+        return self._paged(first)
+
+    def _paged(self, first: Page[T | None]) -> Page[T | None]:
+        """The pages after the first. Without a version if it expired on the way: the rest is then newer."""
+        items, more, version = list(first.items), first.more, first.version
+        while more:
+            try:
+                page = self._page({"limit": str(self._limit), "continue": more})
+            except kube.GoneError as error:
+                if not error.more or not version:
+                    raise
+                more, version = error.more, ""
+                continue
+            items += page.items
+            more = page.more
+        return Page(items=items, version=version)
+
+    def _page(self, params: dict[str, str]) -> Page[T | None]:
+        try:
+            page = self.api.list_page(self.path, {**self.params, **params}, keep=self._read)
+        except (kube.ServerFaultError, kube.UnreachableError):
+            self._limit = max(1, self._limit // 4)
+            raise
+        self._limit = min(_PAGE, self._limit * 2)
+        self._touch()
+        return page
+
+    # The watch.
 
     def _watch(self, stop: threading.Event) -> None:
         """Watch, resuming at the last version seen, until an error or `stop`."""
@@ -123,8 +166,11 @@ class Reflector:
             started = self.clock.monotonic()
             events = 0
             try:
-                for _ in self._stream(stop):
+                for version in self._stream():
+                    self._version = version
                     events += 1
+                    if stop.is_set():
+                        break
             except (kube.UnreachableError, kube.TooManyRequestsError) as error:
                 # A cut stream loses nothing: the next one resumes at the last version.
                 logs.event(_LOG, "watch cut", level=logging.DEBUG, path=self.path, error=str(error))
@@ -135,56 +181,39 @@ class Reflector:
             if not lived and not stop.is_set():
                 self.clock.wait(stop, self._backoff.next_s())
 
-    def _stream(self, stop: threading.Event) -> Iterator[None]:
-        """One stream, told to the sink; gives something for every event of it."""
+    def _stream(self) -> Iterable[str]:
+        """One stream, told to the sink; the version after every event of it."""
         params = {**self.params, "resourceVersion": self._version, "allowWatchBookmarks": "true"}
         events = self.api.watch(self.path, params, timeout_s=self.watch_timeout_s)
         self._touch()
-        for event in events:
-            self._touch()
-            obj, kind = event.get("object"), event.get("type")
-            if not isinstance(obj, dict):
-                raise self._malformed("an event has no object")
-            if kind == "ERROR":
-                code = obj.get("code")
-                raise kube.error_of(code if isinstance(code, int) else 500, str(obj.get("message", "watch error")))
-            version = self._version_of(obj)
-            if kind in {"ADDED", "MODIFIED"}:
-                self.sink.upsert(self._kept(obj))
-            elif kind == "DELETED":
-                self.sink.remove(self._kept(obj))
-            elif kind != "BOOKMARK":
-                raise self._malformed(f"{kind!r} is no type of event")
-            self._version = version
-            yield
-            if stop.is_set():
-                break
+        # By map, which does not hold an object, perhaps a large one, while it waits for the next one.
+        return map(self._apply, events)
 
-    def _items(self, page: JsonObject) -> list[JsonObject]:
-        self._version_of(page)  # what has none is no list at all, such as a proxy's {}
-        items = page.get("items")
-        if items is None:
-            return []
-        if not isinstance(items, list):
-            raise self._malformed("items is no list")
-        return items
-
-    def _kept(self, obj: object) -> JsonObject:
+    def _apply(self, event: JsonObject) -> str:
+        """Tell the sink about one event; the version that it brings."""
+        self._touch()
+        obj, kind = event.get("object"), event.get("type")
         if not isinstance(obj, dict):
-            raise self._malformed("an item is no object")
-        self._metadata(obj)
-        if self.keep is None:
-            return obj
-        try:
-            return self.keep(obj)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise self._malformed(f"an object cannot be read ({type(error).__name__}: {error})") from error
-
-    def _version_of(self, obj: JsonObject) -> str:
+            raise self._malformed("an event has no object")
+        if kind == "ERROR":
+            code = obj.get("code")
+            raise kube.error_of(code if isinstance(code, int) else 500, str(obj.get("message", "watch error")))
         version = self._metadata(obj).get("resourceVersion")
         if not isinstance(version, str) or not version:
             raise self._malformed("metadata.resourceVersion is missing")
+        if kind not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
+            raise self._malformed(f"{kind!r} is no type of event")
+        found = None if kind == "BOOKMARK" else self._read(obj)
+        if found is not None:
+            (self.sink.remove if kind == "DELETED" else self.sink.upsert)(found)
         return version
+
+    def _read(self, obj: JsonObject) -> T | None:
+        self._metadata(obj)
+        try:
+            return self.sink.read(obj)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise self._malformed(f"an object cannot be read ({type(error).__name__}: {error})") from error
 
     def _metadata(self, obj: JsonObject) -> JsonObject:
         metadata = obj.get("metadata")

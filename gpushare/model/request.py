@@ -3,10 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from gpushare.identity import ContainerName, PodRef
 from gpushare.model.gpu import Gpu
 from gpushare.model.selector import ANY_GPU, Affinity, GpuSelector
+
+MAX_CONTAINERS: Final = 512
+"""Of each kind in a pod; more than any node runs."""
+MAX_ASKING: Final = 64
+"""Containers of a pod that ask for GPUs. Placement looks at each of them on every node while kube-scheduler waits."""
 
 
 class ContainerKind(Enum):

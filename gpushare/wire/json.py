@@ -42,7 +42,9 @@ def load(text: str, what: str) -> JsonObject:
     return value
 
 
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(")?|[\[\]{}]', re.DOTALL)
+"""A bracket or a string, whose closing quote is group 1. Possessive: else a string costs a hundred times its size."""
+QUOTE: Final = ord('"')
 _MANAGED_FIELDS: Final = b'"managedFields"'
 
 
@@ -68,7 +70,7 @@ def without_managed_fields(data: bytes) -> bytes:
     kept: list[bytes] = []
     start = depth = 0
     skipping = False
-    for token in _TOKEN.finditer(data):
+    for token in TOKEN.finditer(data):
         text = token[0]
         if skipping:
             depth += (text in b"[{") - (text in b"]}")

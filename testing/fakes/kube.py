@@ -6,10 +6,10 @@ the side doors for tests (`seed`, `edit`, `vanish`, `objects`, `read`) are not.
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, Params, PatchKind, Reply
+from gpushare.kube.api import JsonObject, Page, Params, PatchKind, Reply
 from testing.fakes import merging
 from testing.fakes.faults import Call, Delayed, Fault, Faults, LandsLater, Predicate
 from testing.fakes.merging import clone
@@ -18,6 +18,7 @@ from testing.fakes.store import Store
 
 __all__ = ["Call", "Delayed", "FakeKube", "Fault", "LandsLater"]
 
+T = TypeVar("T")
 KEEPS_STATUS: Final = frozenset({"pods", "nodes"})  # a write to the object leaves its status alone
 
 
@@ -41,6 +42,14 @@ class FakeKube:
         if target.name:
             return self._serve(Call("get", path, None, query), lambda: clone(self._store.read(target)))
         return self._serve(Call("list", path, None, query), lambda: self._store.page(target, query))
+
+    def list_page(
+        self, path: str, params: Params | None = None, *, keep: Callable[[JsonObject], T], timeout_s: float = 300.0
+    ) -> Page[T]:
+        found = self.get(path, params, timeout_s=timeout_s)
+        metadata = found["metadata"]
+        items = [keep(item) for item in found["items"]]
+        return Page(items=items, version=metadata["resourceVersion"], more=metadata.get("continue", ""))
 
     def create(
         self,
@@ -154,6 +163,11 @@ class FakeKube:
     def compact(self) -> None:
         """Forget all history: watches from older versions and page tokens answer 410."""
         self._store.compact()
+
+    def freeze_cache(self, path: str) -> None:
+        """Lists of a collection that need not come from the store (`resourceVersion`) show it as it is now."""
+        with self._store.lock:
+            self._store.freeze_cache(Target.parse(path))
 
     def cut(self) -> None:
         """Break every open watch with UnreachableError."""

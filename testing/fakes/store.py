@@ -34,6 +34,10 @@ class Store:
         self._objects: dict[str, dict[tuple[str, str], JsonObject]] = {}
         self._log: dict[str, list[_Change]] = {}
         self._pages: dict[str, tuple[list[JsonObject], str]] = {}
+        self._last: dict[str, tuple[str, str]] = {}
+        """Of each token: the last object before it."""
+        self._cache: dict[str, tuple[int, dict[tuple[str, str], JsonObject]]] = {}
+        """Collections whose cache lags: its version and objects."""
         self._compacted = 0
         self._cuts = 0
         self._bookmarks = 0
@@ -54,20 +58,48 @@ class Store:
         return [obj for _, obj in sorted(self._objects.get(target.collection, {}).items()) if wanted(obj)]
 
     def page(self, target: Target, params: Params) -> JsonObject:
-        """One page of a list; all pages of a list are of one version."""
+        """One page of a list. All pages of a list are of one version, unless that has expired on the way.
+
+        Without a `resourceVersion` it comes from the store, with one from the cache, which may lag (`freeze_cache`).
+        """
         limit = int(params.get("limit") or 0)
         if token := params.get("continue"):
             if token not in self._pages:
-                raise kube.GoneError("The provided continue parameter is too old")
+                raise self._expired(token, target, params)
             items, version = self._pages.pop(token)
+        elif oldest := params.get("resourceVersion"):
+            items, version = self._cached(target, params, int(oldest))
+            limit = 0 if oldest == "0" else limit
         else:
             items, version = self.matching(target, params), str(self._version)
         metadata: JsonObject = {"resourceVersion": version}
         if limit and len(items) > limit:
             metadata["continue"] = str(uuid.uuid4())
             self._pages[metadata["continue"]] = (items[limit:], version)
+            self._last[metadata["continue"]] = key_of(items[limit - 1])
             items = items[:limit]
         return {"kind": "List", "metadata": metadata, "items": clone(items)}
+
+    def _cached(self, target: Target, params: Params, oldest: int) -> tuple[list[JsonObject], str]:
+        version, objects = self._cache.get(target.collection, (self._version, None))
+        if oldest > version:
+            raise kube.ServerFaultError(f"Too large resource version: {oldest}, current: {version}")
+        if objects is None:
+            return self.matching(target, params), str(version)
+        wanted = selectors.of(params, target.namespace)
+        return [obj for _, obj in sorted(objects.items()) if wanted(obj)], str(version)
+
+    def _expired(self, token: str, target: Target, params: Params) -> kube.GoneError:
+        error = kube.GoneError("The provided continue parameter is too old")
+        if token in self._last:  # the rest can be had, at the newest version
+            error.more = str(uuid.uuid4())
+            rest = [obj for obj in self.matching(target, params) if key_of(obj) > self._last[token]]
+            self._pages[error.more] = (rest, str(self._version))
+        return error
+
+    def freeze_cache(self, target: Target) -> None:
+        """Lists from the cache answer from now on what the collection is at this moment."""
+        self._cache[target.collection] = (self._version, dict(self._objects.get(target.collection, {})))
 
     def write(self, target: Target, obj: JsonObject) -> JsonObject:
         """Store an object under a new version. A copy of it."""
@@ -165,6 +197,11 @@ class Store:
     def _record(self, target: Target, change: _Change) -> None:
         self._log.setdefault(target.collection, []).append(change)
         self._changed.notify_all()
+
+
+def key_of(obj: JsonObject) -> tuple[str, str]:
+    """Namespace and name, by which lists are sorted."""
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
 
 
 def _seen(change: _Change, wanted: selectors.Wanted) -> JsonObject | None:

@@ -7,9 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controller.state import ClusterState
-from controller.watches import Freshness, NodeSink, PodSink
+from controller.watches import NodeSink, PodSink
 from deviceplugin import pods as plugin_pods
 from gpushare import names
+from gpushare.cluster import node_records
 from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.runtime.clock import SystemClock
@@ -144,11 +145,10 @@ def test_no_pod_crashes_its_readers(pod: Json) -> None:
 @given(st.lists(odd_pods, max_size=3), st.booleans())
 @example([make_pod(node="node-a", annotations={names.ALIYUN_IDX: "9" * 5000})], False)
 def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> None:
-    clock = SystemClock()
     state = ClusterState(dialect=DIALECT)
-    nodes, sink = NodeSink(state, Freshness(clock)), PodSink(state, Freshness(clock))
-    nodes.upsert(nodes.keep(make_node(make_inventory(15))))
-    kept = [sink.keep(pod) for pod in found]
+    state.upsert_node(node_records.read(make_node(make_inventory(15))))
+    sink = PodSink(state)
+    kept = [record for pod in found if (record := sink.read(pod)) is not None]
     if listed:
         sink.replace(kept)
     for pod in kept:
@@ -162,24 +162,25 @@ def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> N
 
 @given(st.lists(odd_nodes, max_size=3), st.booleans())
 def test_the_controller_survives_every_node(found: list[Json], listed: bool) -> None:
-    sink = NodeSink(ClusterState(dialect=DIALECT), Freshness(SystemClock()))
+    sink = NodeSink(ClusterState(dialect=DIALECT))
     for node in found:
         with readable:
             inventory.of_node(node)
-    kept = [sink.keep(node) for node in found]
+    kept = [record for node in found if (record := sink.read(node)) is not None]
     if listed:
         sink.replace(kept)
-    for node in kept:
-        sink.upsert(node)
-    for node in kept:
-        sink.remove(node)
+    for record in kept:
+        sink.upsert(record)
+    for record in kept:
+        sink.remove(record)
     assert sink.state.all_views() == {}
 
 
 @given(odd_pods)
 def test_the_plugin_survives_every_pod(pod: Json) -> None:
     cache = plugin_pods.PodCache(SystemClock())
-    kept = plugin_pods.reduce(pod)
+    if (kept := cache.read(pod)) is None:
+        return
     cache.replace([kept])
     cache.upsert(kept)
     for one in cache.all():

@@ -3,8 +3,9 @@
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from controller.extender.bind import Binder
 from controller.fence import Fence
@@ -13,11 +14,12 @@ from controller.state import ClusterState
 from controller.supervisor import Supervisor
 from gpushare.dialect import Dialect
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, Params, PatchKind, Reply
+from gpushare.kube.api import JsonObject, Page, Params, PatchKind, Reply
 from gpushare.kube.lease import Elector
 from gpushare.runtime.clock import SystemClock
 from testing.fakes.kube import FakeKube
 
+T = TypeVar("T")
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lead"
 
 
@@ -35,6 +37,12 @@ class Line:
     def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
         self._check()
         return self.api.get(path, params, timeout_s=timeout_s)
+
+    def list_page(
+        self, path: str, params: Params | None = None, *, keep: Callable[[JsonObject], T], timeout_s: float = 300.0
+    ) -> Page[T]:
+        self._check()
+        return self.api.list_page(path, params, keep=keep, timeout_s=timeout_s)
 
     def create(
         self,

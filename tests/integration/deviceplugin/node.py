@@ -77,9 +77,7 @@ class Node:
 
 @contextmanager
 def watching(api: FakeKube, cache: PodCache) -> Iterator[None]:
-    reflector = Reflector(
-        api=api, path=pods.PATH, sink=cache, clock=SystemClock(), params=pods.selector(NODE), keep=pods.reduce
-    )
+    reflector = Reflector(api=api, path=pods.PATH, sink=cache, clock=SystemClock(), params=pods.selector(NODE))
     stop = threading.Event()
     thread = threading.Thread(target=reflector.run, args=(stop,))
     thread.start()

@@ -148,7 +148,7 @@ def test_a_watch_gives_events_until_the_stream_ends(server: Server, rest: RestCl
 def test_a_broken_line_is_the_servers_fault(server: Server, rest: RestClient) -> None:
     """Resumed at the same version as after a cut, the same line would come again."""
     server.reply = lambda: (200, b"{broken\n")
-    with pytest.raises(api.ServerFaultError, match="watch: broken line"):
+    with pytest.raises(api.ServerFaultError, match="watch /w: broken line"):
         list(rest.watch("/w", {}, timeout_s=1))
 
 
@@ -166,7 +166,7 @@ def test_managed_fields_that_nest_too_deep_hide_nothing(server: Server, rest: Re
 @pytest.mark.parametrize("line", [b"[]\n", b'{"type":"ADDED"}\n'])
 def test_a_line_that_is_no_event_is_the_servers_fault(server: Server, rest: RestClient, line: bytes) -> None:
     server.reply = lambda: (200, line)
-    with pytest.raises(api.ServerFaultError, match="watch: a line is no event; is there a proxy in between"):
+    with pytest.raises(api.ServerFaultError, match="watch /w: a line is not an event; is there a proxy in between"):
         list(rest.watch("/w", {}, timeout_s=1))
 
 

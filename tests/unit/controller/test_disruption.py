@@ -9,7 +9,6 @@ import pytest
 
 from controller import optional
 from controller.disruption import V1, V1BETA1, Budgets, BudgetSink, DisruptionWatch
-from controller.watches import Freshness
 from gpushare.cluster.records import Bound
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
@@ -33,26 +32,25 @@ def allowed(budgets: Budgets) -> dict[str, int]:
 
 
 def sink(empty_is_all: bool = True) -> BudgetSink:
-    return BudgetSink(budgets=Budgets(), freshness=Freshness(ManualClock()), empty_is_all=empty_is_all)
+    return BudgetSink(budgets=Budgets(), empty_is_all=empty_is_all)
 
 
 def test_the_sink_follows_the_collection() -> None:
     followed = sink()
-    followed.replace([followed.keep(pdb("a")), followed.keep(pdb("b", 2))])
+    followed.replace([followed.read(pdb("a")), followed.read(pdb("b", 2))])
     assert allowed(followed.budgets) == {"a": 1, "b": 2}
-    followed.upsert(followed.keep(pdb("a", 0)))
-    followed.upsert(followed.keep(pdb("c", 3)))
-    followed.remove(followed.keep(pdb("b")))
-    followed.remove(followed.keep(pdb("unknown")))
+    followed.upsert(followed.read(pdb("a", 0)))
+    followed.upsert(followed.read(pdb("c", 3)))
+    followed.remove(followed.read(pdb("b")))
+    followed.remove(followed.read(pdb("unknown")))
     assert allowed(followed.budgets) == {"a": 0, "c": 3}
-    assert followed.freshness.age_s() == 0
 
 
 def test_a_budget_that_means_nothing_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
     followed = sink()
-    followed.replace([followed.keep(pdb("a")), followed.keep(pdb("b", "many"))])
-    followed.upsert(followed.keep(pdb("a", "many")))
-    followed.upsert(followed.keep({"metadata": {}}))
+    followed.replace([followed.read(pdb("a")), followed.read(pdb("b", "many"))])
+    followed.upsert(followed.read(pdb("a", "many")))
+    followed.upsert(followed.read({"metadata": {}}))
     assert allowed(followed.budgets) == {}
     fields = [record.gpushare_fields for record in caplog.records]  # type: ignore[attr-defined]  # set by `logs.event`
     assert [(line["budget"], line["error"]) for line in fields] == [

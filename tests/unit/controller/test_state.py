@@ -252,13 +252,6 @@ def test_the_check_of_the_books_finds_what_differs(world: World) -> None:
     assert books.differences(left, right) == ["node node-a: disagree about default/p"]
 
 
-def test_a_watch_tells_how_fresh_it_is(world: World) -> None:
-    world.add_pod(0)
-    world.see()
-    world.clock.at += 7
-    assert world.pod_sink.freshness.age_s() == 7
-
-
 def test_a_pod_is_bound_somewhere_as_soon_as_its_binding_is_confirmed(world: World) -> None:
     pod = world.add_pod(3)
     request = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))

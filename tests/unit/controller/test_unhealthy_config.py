@@ -39,9 +39,7 @@ OK, ILL, CORDONED = GpuHealth.HEALTHY, GpuHealth.UNHEALTHY, GpuHealth.CORDONED
 def test_what_is_no_config_map_is_left_out(
     world: World, obj: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert world.unhealthy_sink.keep(obj) == {"marked": None}
-    world.unhealthy_sink.upsert({"marked": None})
-    world.unhealthy_sink.remove({"marked": None})
+    assert world.unhealthy_sink.read(obj) is None
     assert caplog.messages == ["object left out"]
 
 
@@ -201,7 +199,7 @@ def test_the_watch_feeds_the_books(world: World) -> None:
                 break
             stop.wait(0.01)
         assert health(world) == [OK, ILL]
-        assert watch.freshness.age_s() == 0
+        assert watch.watch.stale_for() == 0
     finally:
         stop.set()
         world.api.close()

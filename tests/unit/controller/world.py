@@ -21,12 +21,13 @@ from controller.reconcile.loop import Reconciler
 from controller.state import ClusterState
 from controller.unhealthy import PATH as CONFIG_MAPS
 from controller.unhealthy import UnhealthySink
-from controller.watches import Freshness, NodeSink, PodSink
+from controller.watches import NodeSink, PodSink
 from gpushare.cluster import books, node_records, records
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
+from gpushare.kube.watch import Sink
 from gpushare.model.allocation import Allocation
 from gpushare.model.ledger import NodeLedger
 from gpushare.units import GIB
@@ -83,9 +84,9 @@ class World:
             clock=self.clock,
             leading=lambda: self.leads,
         )
-        self.node_sink = NodeSink(self.state, Freshness(self.clock))
-        self.pod_sink = PodSink(self.state, Freshness(self.clock))
-        self.unhealthy_sink = UnhealthySink(state=self.state, freshness=Freshness(self.clock))
+        self.node_sink = NodeSink(self.state)
+        self.pod_sink = PodSink(self.state)
+        self.unhealthy_sink = UnhealthySink(state=self.state)
         self._version = ""
         self._client: FlaskClient | None = None
 
@@ -131,18 +132,19 @@ class World:
     def list_all(self) -> None:
         """The first lists."""
         for path, sink in self._sinks():
-            sink.replace([sink.keep(obj) for obj in self.api.objects(path)])
+            found = (sink.read(obj) for obj in self.api.objects(path))
+            sink.replace([one for one in found if one is not None])
         self._version = self.api.get(PODS)["metadata"]["resourceVersion"]
 
     def see(self) -> None:
         """All events since the last look."""
         for path, sink in self._sinks():
             for event in self.api.watch(path, {"resourceVersion": self._version}, timeout_s=0):
-                kept = sink.keep(event["object"])
-                (sink.remove if event["type"] == "DELETED" else sink.upsert)(kept)
+                if (found := sink.read(event["object"])) is not None:
+                    (sink.remove if event["type"] == "DELETED" else sink.upsert)(found)
         self._version = self.api.get(PODS)["metadata"]["resourceVersion"]
 
-    def _sinks(self) -> tuple[tuple[str, NodeSink | PodSink | UnhealthySink], ...]:
+    def _sinks(self) -> tuple[tuple[str, Sink[Any]], ...]:
         return (NODES, self.node_sink), (PODS, self.pod_sink), (CONFIG_MAPS, self.unhealthy_sink)
 
     # The scheduler.

@@ -1,16 +1,21 @@
 """The mirror of the node's pods."""
 
+import sys
 import threading
+from collections.abc import Iterable
+
+import pytest
 
 from deviceplugin import pods
 from deviceplugin.pods import PodCache
 from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodUid
+from gpushare.model.request import ContainerKind
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
 from gpushare.wire import holdings
 from gpushare.wire import pods as wire
-from testing.builders import make_container, make_grant, make_pod
+from testing.builders import Json, make_container, make_grant, make_pod
 from tests.unit.deviceplugin.build import ManualClock, bound_pod
 
 EVERYTHING = Dialect(whole_gpus=True)
@@ -30,7 +35,7 @@ def test_a_reduced_pod_says_all_that_a_decision_needs() -> None:
     assert wire.ref(reduced) == wire.ref(pod)
     assert holdings.allocation(reduced, GIB) == holdings.allocation(pod, GIB)
     assert wire.holds_gpus(reduced) == wire.holds_gpus(pod)
-    assert [kind for _, kind, _ in wire.containers(reduced)] == [kind for _, kind, _ in wire.containers(pod)]
+    assert [kind for _, kind, _ in wire.containers(reduced)] == [ContainerKind.APP]  # the one that asks
     assert wire.asks(reduced["spec"]["containers"][0], EVERYTHING)
     assert reduced["spec"]["containers"][0]["env"] == pod["spec"]["containers"][0]["env"]
     assert "other" not in reduced["metadata"]["annotations"]
@@ -40,6 +45,7 @@ def test_a_reduced_pod_says_all_that_a_decision_needs() -> None:
 
 def test_a_pod_without_anything_is_reduced_too() -> None:
     reduced = pods.reduce({"metadata": {"name": "p"}})
+    assert PodCache(ManualClock()).read({"metadata": {"name": "p"}}) is None
     assert wire.ref(reduced).name == "p"
     assert not wire.needs_gpu(reduced, EVERYTHING)
     assert wire.holds_gpus(reduced)
@@ -238,3 +244,60 @@ def test_of_a_pod_that_is_gone_nothing_is_remembered() -> None:
     cache.upsert(bound_pod())
     cache.replace([])
     assert cache.shown_since(UID) is None
+
+
+def size(value: object) -> int:
+    """Bytes of memory that a decoded object takes, about."""
+    inner: Iterable[object] = ()
+    if isinstance(value, dict):
+        inner = (*value.keys(), *value.values())
+    elif isinstance(value, list):
+        inner = value
+    return sys.getsizeof(value) + sum(map(size, inner))
+
+
+def asking(name: str = "main") -> Json:
+    return make_container(name, 1)
+
+
+DEVICES = {"name": "NVIDIA_VISIBLE_DEVICES"}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"containers": [asking()], "affinity": {"terms": [{"weight": 1}] * 30_000}},
+        {"containers": [asking() | {"env": [DEVICES | {"value": "x"}] * 50_000}]},
+        {"containers": [asking() | {"env": [DEVICES | {"value": "x" * 1_500_000}]}]},
+        {"containers": [asking(), *({"name": f"c{i}"} for i in range(20_000))]},
+        {"containers": [asking(f"c{i}") for i in range(10_000)]},
+        {"initContainers": [asking(f"c{i}") for i in range(10_000)]},
+    ],
+    ids=["affinity", "variables", "value", "containers", "asking", "init"],
+)
+def test_what_is_kept_of_a_pod_is_small_however_large_it_is(spec: Json) -> None:
+    pod = make_pod(node="node-a", labels={f"k{i}": "v" for i in range(30_000)}) | {"spec": spec}
+    pod["status"]["containerStatuses"] = [{"name": f"c{i}", "state": {"running": {}}} for i in range(10_000)]
+    kept = PodCache(ManualClock()).read(pod)
+    assert size(kept) < 100_000
+    assert wire.holds_gpus(kept or {})
+
+
+def test_pods_that_ask_for_nothing_are_not_kept_and_those_that_cannot_be_read_neither() -> None:
+    cache = PodCache(ManualClock())
+    assert cache.read(make_pod({"name": "c", "resources": {"limits": {"cpu": "1"}}})) is None
+    assert cache.read(make_pod(asking()) | {"metadata": 3}) is None
+    assert cache.read(make_pod({"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}})) is not None
+
+
+def test_the_last_variable_counts() -> None:
+    own = {"valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['devices.gpushare.dev/main']"}}}
+    for env, takes in (([DEVICES | {"value": "all"}, DEVICES | own], True), ([DEVICES | own, DEVICES], False)):
+        [container] = pods.reduce(make_pod(asking() | {"env": env}))["spec"]["containers"]
+        assert wire.takes_its_grant(container, "main") is takes
+
+
+def test_places_of_containers_stay_where_another_system_counts_them() -> None:
+    pod = make_pod({"name": "side"}, asking(), annotations={"scheduler.framework.gpushare.allocation": '{"1":{"0":1}}'})
+    pod["spec"]["nodeName"] = "node-a"
+    assert holdings.allocation(pods.reduce(pod), GIB) == holdings.allocation(pod, GIB) is not None

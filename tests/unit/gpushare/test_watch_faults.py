@@ -2,13 +2,15 @@
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 import pytest
 
 from gpushare.kube import api as kube
+from gpushare.kube import stream
 from gpushare.kube.watch import Reflector
 from testing.builders import Json
 
@@ -21,14 +23,17 @@ class Sink:
     def __init__(self) -> None:
         self.names: list[str] = []
 
-    def replace(self, objects: list[Json]) -> None:
-        self.names = [obj["metadata"]["name"] for obj in objects]
+    def read(self, obj: Json) -> str:
+        return str(obj["metadata"]["name"])
 
-    def upsert(self, obj: Json) -> None:
-        self.names.append(obj["metadata"]["name"])
+    def replace(self, found: list[str]) -> None:
+        self.names = found
 
-    def remove(self, obj: Json) -> None:
-        self.names.remove(obj["metadata"]["name"])
+    def upsert(self, found: str) -> None:
+        self.names.append(found)
+
+    def remove(self, found: str) -> None:
+        self.names.remove(found)
 
 
 class Server:
@@ -49,16 +54,18 @@ class Server:
         self.reflector(**options).run(self.stop)
         return self
 
-    def reflector(self, **options: Any) -> Reflector:
+    def reflector(self, **options: Any) -> Reflector[str]:
         return Reflector(api=self, path=PATH, sink=self.sink, clock=self, **options)  # type: ignore[arg-type]
 
-    def get(self, path: str, params: dict[str, str], *, timeout_s: float) -> Json:
+    def list_page(
+        self, path: str, params: dict[str, str], *, keep: Callable[[Json], Any], timeout_s: float = 300.0
+    ) -> kube.Page[Any]:
         self._count()
         self.listed.append((self.at, dict(params)))
         answer = self._next(self._lists)
         if isinstance(answer, Exception):
             raise answer
-        return answer  # type: ignore[no-any-return]
+        return stream.page(f"GET {path}", [orjson.dumps(answer)], keep)
 
     def watch(self, path: str, params: dict[str, str], *, timeout_s: float) -> Iterator[Json]:
         self._count()
@@ -151,7 +158,7 @@ def test_a_stream_that_delivered_events_counts_as_a_success() -> None:
 )
 def test_a_list_that_is_none_is_asked_for_again(answer: Json, caplog: pytest.LogCaptureFixture) -> None:
     server = Server([answer, {**LIST, "items": [POD]}], [[9.0]], requests=3)
-    server.run(keep=lambda obj: {"metadata": {"name": obj["metadata"]["name"]}})
+    server.run()
     assert server.sink.names == ["p"]
     assert caplog.messages == ["watch failed"]
 
@@ -182,9 +189,10 @@ def test_an_event_that_is_none_leads_to_a_new_list(event: Json) -> None:
 
 def test_a_page_that_expired_restarts_the_list() -> None:
     first = {"metadata": {"resourceVersion": "7", "continue": "token"}, "items": [POD]}
-    server = Server([first, kube.GoneError("continue is too old"), {**LIST, "items": [POD]}], [[9.0]], requests=4)
+    gone = kube.GoneError("too old")
+    server = Server([first, gone, gone, {**LIST, "items": [POD]}], [[9.0]], requests=5)
     server.run()
-    assert [params.get("continue") for _, params in server.listed] == [None, "token", None]
+    assert [params.get("continue") for _, params in server.listed] == [None, None, "token", None]
     assert server.sink.names == ["p"]
     assert server.at < 9.3
 

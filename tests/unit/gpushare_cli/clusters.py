@@ -1,7 +1,7 @@
 """Nodes and pods as API objects, and an API that serves them in pages."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from gpushare import names
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
@@ -13,6 +13,7 @@ from gpushare.wire import allocation as allocation_wire
 from gpushare.wire import inventory as inventory_wire
 
 Object = dict[str, Any]
+T = TypeVar("T")
 
 CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps"
 
@@ -138,6 +139,13 @@ class PagedApi:
             if known["metadata"]["name"] == name:
                 return known
         raise kube.NotFoundError(f'nodes "{name}" not found')
+
+    def list_page(
+        self, path: str, params: kube.Params | None = None, *, keep: Callable[[Object], T], timeout_s: float = 300.0
+    ) -> kube.Page[T]:
+        found = self.get(path, params, timeout_s=timeout_s)
+        items = [keep(item) for item in found["items"]]
+        return kube.Page(items=items, version="1", more=found["metadata"].get("continue", ""))
 
     def _list(self, items: list[Object], query: dict[str, str]) -> Object:
         start = int(query.get("continue", "0"))
