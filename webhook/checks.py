@@ -5,7 +5,7 @@ from typing import Final
 
 from gpushare import names, units
 from gpushare.errors import FieldError, InvalidRequestError
-from gpushare.model.request import ContainerRequest
+from gpushare.model.request import MAX_CONTAINERS, ContainerRequest
 from gpushare.units import MemoryUnit
 from gpushare.wire import pods, spelling
 from webhook import containers, objects
@@ -13,11 +13,6 @@ from webhook.objects import JsonObject
 from webhook.rules import Rules
 
 _LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
-_MOST_CONTAINERS: Final = 512
-"""More than any node runs in a pod. Deciding on many thousands would take longer than the API server waits."""
-
-_MOST_ASKING: Final = 64
-"""Placement looks at every one of them on every node while kube-scheduler waits."""
 
 
 def size(value: object) -> None:
@@ -31,9 +26,9 @@ def size(value: object) -> None:
         return
     for field in _LISTS:
         listed = spec.get(field)
-        if isinstance(listed, list) and len(listed) > _MOST_CONTAINERS:
+        if isinstance(listed, list) and len(listed) > MAX_CONTAINERS:
             problem = f"{len(listed)} containers are more than any node runs"
-            raise InvalidRequestError((FieldError(f"spec.{field}", problem, f"write at most {_MOST_CONTAINERS}"),))
+            raise InvalidRequestError((FieldError(f"spec.{field}", problem, f"write at most {MAX_CONTAINERS}"),))
 
 
 def preset_node_of_other_plugin(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
@@ -73,13 +68,6 @@ def impossible_amounts(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
                         f"write a number up to {units.MAX_UNITS}",
                     )
                     return
-
-
-def too_many_asking(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
-    """Init containers count as well."""
-    asking = sum(pods.asks(container, rules.dialect) for _, _, container in pods.containers(pod))
-    if asking > _MOST_ASKING:
-        yield FieldError("spec", f"{asking} containers ask for GPUs", f"let at most {_MOST_ASKING} of a pod ask")
 
 
 def bad_totals(pod: JsonObject) -> Iterator[FieldError]:

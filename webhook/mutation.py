@@ -119,7 +119,6 @@ def _wishes(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest, ...]:
         errors = error.errors
     errors = (
         *errors,
-        *checks.too_many_asking(pod, rules),
         *checks.preset_node_of_other_plugin(pod, rules),
         *checks.impossible_amounts(pod, rules),
         *checks.bad_totals(pod),

@@ -5,18 +5,20 @@ Everything else of an object is dropped as soon as it was read, so that a cluste
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from gpushare import names
 from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import Allocation
-from gpushare.model.request import PodRequest
+from gpushare.model.request import MAX_CONTAINERS, PodRequest
 from gpushare.units import MemoryUnit
 from gpushare.wire import holdings, legacy, requests, shape, spelling
 from gpushare.wire import pods as pods_wire
 from gpushare.wire.json import JsonObject
+
+_LONGEST: Final = 2000  # characters of a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +108,8 @@ def pod_record(pod: Mapping[str, Any], dialect: Dialect) -> PodRecord | None:
         return _pending(pod, ref, dialect) if node is None else _bound(pod, ref, node, dialect)
     except WireError as error:
         if node is None:
-            return Pending(ref=ref, request=None, problem=str(error))
-        return replace(_known(pod, ref, node), problem=str(error))
+            return Pending(ref=ref, request=None, problem=_said(error))
+        return replace(_known(pod, ref, node), problem=_said(error))
 
 
 def held(bound: Bound, unit: MemoryUnit) -> Allocation | None:
@@ -175,7 +177,12 @@ def _request(pod: Mapping[str, Any], dialect: Dialect) -> tuple[PodRequest | Non
     try:
         return requests.of_pod(pod, dialect), ""
     except InvalidRequestError as error:
-        return None, str(error)
+        return None, _said(error)
+
+
+def _said(error: Exception) -> str:
+    """What is kept of a message, which may quote what a tenant wrote."""
+    return str(error)[:_LONGEST]
 
 
 def _known(pod: Mapping[str, Any], ref: PodRef, node: NodeName) -> Bound:
@@ -246,14 +253,20 @@ def _reduced(pod: Mapping[str, Any]) -> JsonObject:
     containers = shape.objects(pod["spec"], "containers", "spec")
     return {
         "metadata": {
-            **{key: metadata[key] for key in ("name", "namespace", "uid", "labels") if key in metadata},
+            **{key: metadata[key] for key in ("name", "namespace", "uid") if key in metadata},
+            "labels": pods_wire.labels(pod),
             "annotations": {key: value for key, value in metadata["annotations"].items() if legacy.is_annotation(key)},
         },
         "spec": {
             "nodeName": pod["spec"]["nodeName"],
             "containers": [
-                {"name": container.get("name"), "resources": {"limits": spelling.amounts(container, "limits")}}
-                for container in containers
+                {"name": container.get("name"), "resources": {"limits": _gpu_amounts(container)}}
+                for container in containers[:MAX_CONTAINERS]
             ],
         },
     }
+
+
+def _gpu_amounts(container: Mapping[str, Any]) -> JsonObject:
+    limits = spelling.amounts(container, "limits")
+    return {resource: limits[resource] for resource in names.SHARED_RESOURCES if resource in limits}

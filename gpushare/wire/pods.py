@@ -4,7 +4,7 @@ Whatever an object looks like, nothing but WireError comes out of here.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from gpushare import names
 from gpushare.dialect import Dialect
@@ -13,6 +13,7 @@ from gpushare.model.request import ContainerKind
 from gpushare.wire import shape, spelling
 
 Pod = Mapping[str, Any]
+MAX_LABELS: Final = 256
 
 
 def ref(pod: Pod) -> PodRef:
@@ -28,8 +29,9 @@ def annotations(pod: Pod) -> Mapping[str, str]:
 
 
 def labels(pod: Pod) -> Mapping[str, str]:
-    """The pod's labels; empty if it has none."""
-    return shape.mapping(shape.mapping(pod, "metadata", "pod"), "labels", "metadata")
+    """The pod's labels; of more than MAX_LABELS, which nothing else bounds, only the first by name."""
+    found = shape.mapping(shape.mapping(pod, "metadata", "pod"), "labels", "metadata")
+    return found if len(found) <= MAX_LABELS else {key: found[key] for key in sorted(found)[:MAX_LABELS]}
 
 
 def node_of(pod: Pod) -> NodeName | None:

@@ -7,9 +7,18 @@ from gpushare import names, units
 from gpushare.dialect import Dialect
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.gpu import MAX_GPUS
-from gpushare.model.request import ContainerKind, ContainerRequest, PodRequest, RequestShape
+from gpushare.model.request import (
+    MAX_ASKING,
+    MAX_CONTAINERS,
+    ContainerKind,
+    ContainerRequest,
+    PodRequest,
+    RequestShape,
+)
 from gpushare.wire import pods, shape, spelling, wishes
 from gpushare.wire.spelling import Spread
+
+_AT_MOST = f"write at most {MAX_CONTAINERS}"
 
 
 def of_pod(pod: pods.Pod, dialect: Dialect) -> PodRequest | None:
@@ -19,6 +28,8 @@ def of_pod(pod: pods.Pod, dialect: Dialect) -> PodRequest | None:
         InvalidRequestError: it asks in a way that cannot be granted; all errors at once.
         WireError: it is no pod.
     """
+    if too_large := _too_large(pod, dialect):
+        raise InvalidRequestError((too_large,))
     errors: list[FieldError] = []
     found: list[ContainerRequest] = []
     spread = _spread_over(pod, errors)
@@ -46,6 +57,18 @@ def of_pod(pod: pods.Pod, dialect: Dialect) -> PodRequest | None:
             if kind is ContainerKind.APP
         ),
     )
+
+
+def _too_large(pod: pods.Pod, dialect: Dialect) -> FieldError | None:
+    """What would take too much time or memory to look at."""
+    spec = shape.mapping(pod, "spec", "pod")
+    for field in ("initContainers", "containers"):
+        if (count := len(shape.objects(spec, field, "spec"))) > MAX_CONTAINERS:
+            return FieldError(f"spec.{field}", f"{count} containers are more than any node runs", _AT_MOST)
+    asking = sum(pods.asks(container, dialect) for _, _, container in pods.containers(pod))
+    if asking > MAX_ASKING:
+        return FieldError("spec", f"{asking} containers ask for GPUs", f"let at most {MAX_ASKING} of a pod ask")
+    return None
 
 
 def _spread_over(pod: pods.Pod, errors: list[FieldError]) -> Spread:

@@ -219,3 +219,52 @@ def test_an_inventory_that_cannot_be_read_is_remembered_with_the_reason(annotati
     record = node_records.read(node)
     assert record.inventory is None
     assert record.problem == f"annotation gpushare.dev/inventory of node node-a: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("field", "count", "problem"),
+    [
+        ("containers", 65, "spec: 65 containers ask for GPUs; let at most 64 of a pod ask"),
+        ("containers", 513, "spec.containers: 513 containers are more than any node runs; write at most 512"),
+        ("initContainers", 513, "spec.initContainers: 513 containers are more than any node runs; write at most 512"),
+    ],
+)
+def test_a_pod_with_too_many_containers_is_kept_without_them(field: str, count: int, problem: str) -> None:
+    pod = make_pod()
+    pod["spec"] = {"containers": [make_container()], field: [make_container(f"c{i}", 1) for i in range(count)]}
+    record = records.pod_record(pod, Dialect())
+    assert isinstance(record, Pending)
+    assert (record.request, record.problem) == (None, problem)
+    bound = records.pod_record({**pod, "spec": {**pod["spec"], "nodeName": "node-a"}}, Dialect())
+    assert isinstance(bound, Bound)
+    assert bound.late is not None
+    assert (bound.late.request, bound.late.problem) == (None, problem)
+
+
+def test_of_very_many_labels_the_first_are_kept() -> None:
+    labels = {f"k{i:05}": "v" for i in range(30_000)}
+    for spec in ({}, {"nodeName": "node-a"}):
+        pod = make_pod(labels=labels)
+        pod["spec"] |= spec
+        record = records.pod_record(pod, Dialect())
+        kept = record.request.labels if isinstance(record, Pending) and record.request else record.labels  # type: ignore[union-attr] # a Bound
+        assert list(kept) == [f"k{i:05}" for i in range(256)]
+
+
+def test_what_is_kept_of_another_systems_pod_is_small() -> None:
+    pod = make_pod(make_container("main", 1), annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}, labels={"a": "b"})
+    pod["spec"] |= {"nodeName": "node-a", "containers": [*pod["spec"]["containers"], *[{"name": "x"}] * 20_000]}
+    pod["spec"]["containers"][0]["resources"]["limits"] |= {f"example.com/{i}": "1" for i in range(20_000)}
+    record = records.pod_record(pod, Dialect())
+    assert isinstance(record, Bound)
+    assert record.legacy is not None
+    assert len(record.legacy["spec"]["containers"]) == 512
+    assert record.legacy["spec"]["containers"][0]["resources"]["limits"] == {"aliyun.com/gpu-mem": 1}
+    assert record.legacy["metadata"]["labels"] == {"a": "b"}
+
+
+def test_a_message_that_quotes_a_tenant_is_cut() -> None:
+    pod = make_pod(annotations={"gpushare.dev/same-gpu-as": "(" * 200_000})
+    record = records.pod_record(pod, Dialect())
+    assert isinstance(record, Pending)
+    assert 0 < len(record.problem) <= 2000
