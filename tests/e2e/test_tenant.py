@@ -1,0 +1,413 @@
+"""A tenant with the role `edit`, who wants GPUs that were not granted to him: P7 and P8 under attack.
+
+All pods are created at once, before the first test, so that the suite takes as long as its slowest pod.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import pytest
+
+from gpushare import names
+from gpushare.kube import api as kube
+from gpushare.kube import client, config
+from gpushare.kube.client import RestClient
+from localcluster.provision import Version
+from tests.e2e import attempts, changes
+from tests.e2e.attempts import ALL, Attempt, Ends, container, first, pod
+from tests.e2e.changes import BINDINGS, PODS, UNBOUND, Change, Reach
+from tests.e2e.system import Json, System, allocated, why_not
+
+pytestmark = pytest.mark.e2e
+
+NODE: Final = "node-1"
+TENANT: Final = "tenant"
+INSIDER: Final = "insider"
+"""A tenant who may also bind pods and write their status, as operators of other systems may."""
+GUARDED: Final = "tenant-a"
+SKIPPED: Final = "tenant-b"
+"""Where the isolation webhook is not called, as if it had not answered."""
+POLICIES_SINCE: Final = Version(1, 30)
+RUNS: Final = {"e2e": "runs"}
+ATTEMPTS: Final = tuple(attempts.all_attempts(NODE))
+WITHOUT_WEBHOOK: Final = tuple(each for each in ATTEMPTS if each.without_webhook)
+INSIDERS: Final = [
+    {"apiGroups": [""], "resources": ["pods/binding", "bindings"], "verbs": ["create"]},
+    {
+        "apiGroups": [""],
+        "resources": ["pods/status", "pods/ephemeralcontainers", "pods/resize"],
+        "verbs": ["patch", "update"],
+    },
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of everything that was tried before the first test."""
+
+    system: System
+    tenant: RestClient
+    insider: RestClient
+    answers: dict[tuple[str, str], kube.KubeError | None] = field(default_factory=dict)
+    """Namespace and attempt -> why it was refused; None if it was not."""
+    pods: dict[str, Json] = field(default_factory=dict)
+    environments: dict[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def has_policies(self) -> bool:
+        return self.system.cluster.version >= POLICIES_SINCE
+
+    def ends(self, attempt: Attempt) -> Ends:
+        return attempt.ends if self.has_policies else attempt.old_ends or attempt.ends
+
+
+def attempted(call: Callable[[], object]) -> kube.KubeError | None:
+    """Why the API server refused it; an answer that did not come is no refusal."""
+    try:
+        call()
+    except (kube.UnreachableError, kube.ServerFaultError):
+        raise
+    except kube.KubeError as error:
+        return error
+    return None
+
+
+def user(system: System, name: str) -> RestClient:
+    control = system.cluster.control
+    return client.connect(str(control.kubeconfig_for(name, control.authority.issue(name, name))))
+
+
+def grant(system: System, namespace: str) -> None:
+    kubectl = system.cluster.kubectl
+    kubectl("create", "namespace", namespace)
+    kubectl(
+        "create", "rolebinding", "edit", "--clusterrole=edit", f"--user={TENANT}", f"--user={INSIDER}", "-n", namespace
+    )
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": INSIDER},
+        "rules": INSIDERS,
+    }
+    literal = f"--from-literal={names.ENV_VISIBLE_DEVICES}=all"
+    system.create(namespace, role)
+    kubectl("create", "rolebinding", INSIDER, f"--role={INSIDER}", f"--user={INSIDER}", "-n", namespace)
+    kubectl("create", "configmap", attempts.CONFIG, literal, "-n", namespace)
+    kubectl("create", "secret", "generic", attempts.CONFIG, literal, "-n", namespace)
+    system.eventually(
+        "service account",
+        lambda: kubectl("get", "serviceaccount", "default", "-n", namespace, check=False).returncode == 0,
+    )
+
+
+def skip_isolation(system: System) -> Callable[[], None]:
+    """Have the isolation webhook not called for one namespace; returns what undoes it."""
+    path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{names.MUTATING_WEBHOOK}"
+    hooks = system.api.get(path)["webhooks"]
+    isolating = {"isolation.gpushare.dev", "gpu.gpushare.dev"} & {hook["name"] for hook in hooks}
+    name = "isolation.gpushare.dev" if "isolation.gpushare.dev" in isolating else "gpu.gpushare.dev"
+    number = [hook["name"] for hook in hooks].index(name)
+    where = f"/webhooks/{number}/namespaceSelector/matchExpressions"
+    before = hooks[number]["namespaceSelector"]["matchExpressions"]
+    skipped = {"key": "e2e", "operator": "NotIn", "values": [SKIPPED]}
+    system.cluster.kubectl("label", "namespace", SKIPPED, f"e2e={SKIPPED}")
+
+    def write(expressions: list[Json]) -> None:
+        body = [{"op": "replace", "path": where, "value": expressions}]
+        system.api.patch(path, body, kind=kube.PatchKind.JSON)
+
+    write([*before, skipped])
+    return lambda: write(before)
+
+
+@pytest.fixture(scope="module")
+def tried(system: System) -> Iterator[Tried]:
+    tenant, insider = user(system, TENANT), user(system, INSIDER)
+    result = Tried(system, tenant, insider)
+    for namespace in (GUARDED, SKIPPED):
+        grant(system, namespace)
+    undo = skip_isolation(system)
+    try:
+        create(result)
+        settle(result)
+        yield result
+    finally:
+        undo()
+        tenant.close()
+        insider.close()
+        for namespace in (GUARDED, SKIPPED):
+            system.delete_all(namespace)
+            system.cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+def create(tried: Tried) -> None:
+    """Everything at once, as the tenant."""
+    path = f"/api/v1/namespaces/{GUARDED}/pods"
+    ready = partial(tried.tenant.create, path, named(pod(), "probe", {}), {"dryRun": "All"}, timeout_s=30)
+    tried.system.eventually("the tenant has his rights", lambda: attempted(ready) is None)
+    own = {PODS[True]: pod(container(limits={names.GPU_MEM: 1})), PODS[False]: pod()}
+    unbound = pod(container(limits={names.GPU_MEM: 1}), schedulerName="nobody")
+    for name, body in own.items():
+        tried.tenant.create(path, named(body, name, RUNS), timeout_s=30)
+    tried.tenant.create(path, named(unbound, UNBOUND, {}), timeout_s=30)
+    for attempt in ATTEMPTS:
+        labels = RUNS if tried.ends(attempt) in {Ends.NOTHING, Ends.GRANTED} else {}
+        body = named(attempt.pod, attempt.name, labels)
+        tried.answers[GUARDED, attempt.name] = attempted(partial(tried.tenant.create, path, body, timeout_s=30))
+    # The API server learns of the changed webhook within a second or two.
+    probe = named(pod(), "probe", {})
+    other = f"/api/v1/namespaces/{SKIPPED}/pods"
+
+    def is_skipped() -> bool:
+        made = tried.tenant.create(
+            other, {**probe, "metadata": {"generateName": "probe-"}}, {"dryRun": "All"}, timeout_s=30
+        )
+        return "env" not in made["spec"]["containers"][0]
+
+    tried.system.eventually("the isolation webhook is skipped", is_skipped, timeout_s=60)
+    for attempt in WITHOUT_WEBHOOK:
+        body = named(attempt.pod, attempt.name, {})
+        tried.answers[SKIPPED, attempt.name] = attempted(partial(tried.tenant.create, other, body, timeout_s=30))
+
+
+def named(body: Json, name: str, labels: Mapping[str, str]) -> Json:
+    metadata = body["metadata"]
+    return {**body, "metadata": {**metadata, "name": name, "labels": {**metadata["labels"], **labels}}}
+
+
+def settle(tried: Tried, timeout_s: float = 240.0) -> None:
+    """Wait for the containers that should run, and read what they see."""
+    selector = ",".join(f"{key}={value}" for key, value in RUNS.items())
+
+    def waiting() -> list[Json]:
+        listed = tried.system.pods(GUARDED, selector)
+        return [each for each in listed if len(started(each)) < len(each["spec"]["containers"])]
+
+    end = time.monotonic() + timeout_s
+    while (left := waiting()) and time.monotonic() < end:
+        time.sleep(1)
+    assert not left, (why_not(left), tried.system.events(GUARDED)[-20:])
+    tried.environments.update(printed(tried.system, selector))
+    tried.pods.update({each["metadata"]["name"]: each for each in tried.system.pods(GUARDED)})
+
+
+def printed(system: System, selector: str) -> Mapping[tuple[str, str], Mapping[str, str]]:
+    """What every container of some pods sees, init containers included: (pod, container) -> variables."""
+
+    def all_printed() -> dict[tuple[str, str], Mapping[str, str]]:
+        result: dict[tuple[str, str], Mapping[str, str]] = {}
+        for each in system.pods(GUARDED, selector):
+            for listed in (*each["spec"].get("initContainers", ()), *each["spec"]["containers"]):
+                variables = system.environment(each, listed["name"])
+                if variables is None:
+                    return {}
+                result[each["metadata"]["name"], listed["name"]] = variables
+        return result
+
+    return system.eventually("logs of all containers", all_printed)
+
+
+def started(pod: Json) -> list[str]:
+    """Names of the application containers that run or have run."""
+    statuses = pod.get("status", {}).get("containerStatuses", [])
+    return [each["name"] for each in statuses if {"running", "terminated"} & (each["state"] | each["lastState"]).keys()]
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda each: each.name)
+def test_a_pod_gets_no_gpu_that_was_not_granted(tried: Tried, attempt: Attempt) -> None:
+    answer, ends = tried.answers[GUARDED, attempt.name], tried.ends(attempt)
+    if ends is Ends.REFUSED:
+        assert answer is not None
+        assert attempt.says in str(answer)
+        return
+    assert answer is None, answer
+    found = tried.pods[attempt.name]
+    marks = found["metadata"].get("annotations", {})
+    written = {key: value for key, value in attempt.pod["metadata"]["annotations"].items() if _is_guarded(key)}
+    assert not marks.items() & written.items()
+    if ends is Ends.WAITS:
+        assert started(found) == []
+        return
+    granted = allocated(found) if names.ANNOTATION_ALLOCATION in marks else {}
+    assert (ends is Ends.GRANTED) == bool(granted)
+    for each in (*found["spec"].get("initContainers", ()), *found["spec"]["containers"]):
+        seen = tried.environments[attempt.name, each["name"]].get(names.ENV_VISIBLE_DEVICES)
+        assert seen == ",".join(granted.get(each["name"], (names.VISIBLE_DEVICES_NONE,)))
+
+
+def _is_guarded(annotation: str) -> bool:
+    return names.is_reserved(annotation) or names.is_cdi(annotation)
+
+
+@pytest.mark.parametrize("attempt", WITHOUT_WEBHOOK, ids=lambda each: each.name)
+def test_nor_while_the_isolation_webhook_is_skipped(tried: Tried, attempt: Attempt) -> None:
+    """Before 1.30 such a pod comes as its author wrote it: docs/install.md says what to do."""
+    answer = tried.answers[SKIPPED, attempt.name]
+    assert (answer is not None) == tried.has_policies, answer
+    assert answer is None or attempt.without_webhook in str(answer)
+
+
+def guarded(pod: Json) -> tuple[Any, ...]:
+    """Of a pod: what no tenant may change."""
+    metadata = pod["metadata"]
+    fixed = {*names.REQUEST_ANNOTATIONS, *names.WEBHOOK_ANNOTATIONS}
+    marks = {key: value for key, value in metadata.get("annotations", {}).items() if _is_guarded(key) or key in fixed}
+    labels = {key: metadata.get("labels", {}).get(key) for key in (names.LABEL_MANAGED, names.LABEL_GPU_COUNT)}
+    return marks, labels, *seeing(pod)
+
+
+def seeing(pod: Json) -> tuple[Any, ...]:
+    """Of a pod: what its containers see."""
+    spec = pod["spec"]
+    return tuple((each["name"], each["env"], each.get("resources")) for each in spec["containers"])
+
+
+@pytest.mark.parametrize("change", list(changes.changes()), ids=lambda each: each.name)
+def test_what_a_running_pod_was_granted_stays(tried: Tried, change: Change) -> None:
+    name = PODS[change.holds]
+    path = kube.pod_path(GUARDED, name, change.subresource)
+    as_user = tried.insider if change.subresource else tried.tenant
+    before = tried.system.pod(GUARDED, name)
+    answer = attempted(lambda: as_user.patch(path, change.body, kind=change.kind, timeout_s=30))
+    after = tried.system.pod(GUARDED, name)
+    assert seeing(after) == seeing(before)
+    if tried.has_policies or not change.since_130:
+        assert guarded(after) == guarded(before)
+        assert not change.is_refused or answer is not None
+
+
+def test_an_ephemeral_container_sees_nothing(tried: Tried) -> None:
+    """It is added by somebody who may; the role `edit` may not in every release."""
+    name = PODS[True]
+    debug = {"spec": {"ephemeralContainers": [container("debug", env=[ALL])]}}
+    path = kube.pod_path(GUARDED, name, "ephemeralcontainers")
+    answer = attempted(lambda: tried.insider.patch(path, debug, kind=kube.PatchKind.STRATEGIC, timeout_s=30))
+    if tried.system.cluster.version < Version(1, 25):
+        assert answer is not None  # not stable, and off
+        return
+    assert answer is None, answer
+
+    def seen() -> str | None:
+        found = tried.system.environment(tried.system.pod(GUARDED, name), "debug")
+        return (found or {}).get(names.ENV_VISIBLE_DEVICES)
+
+    tried.system.eventually("the debugging container prints", seen)
+    assert seen() == names.VISIBLE_DEVICES_NONE
+
+
+@pytest.mark.parametrize("reach", list(changes.reaches(GUARDED, NODE)), ids=lambda each: each.name)
+def test_nothing_beside_his_own_pods_is_his(tried: Tried, reach: Reach) -> None:
+    body = () if reach.body is None else (reach.body,)
+    answer = attempted(lambda: getattr(tried.tenant, reach.verb)(reach.path, *body, timeout_s=30))
+    assert isinstance(answer, kube.ForbiddenError | kube.NotFoundError), answer
+
+
+@pytest.mark.parametrize("name", sorted(BINDINGS))
+def test_a_binding_brings_no_devices(tried: Tried, name: str) -> None:
+    """By somebody who may bind pods, but is not the controller."""
+    metadata = {"name": UNBOUND, "annotations": dict(BINDINGS[name])}
+    binding = {"metadata": metadata, "target": {"kind": "Node", "name": "no-such-node"}}
+    for path in (f"/api/v1/namespaces/{GUARDED}/pods/{UNBOUND}/binding", f"/api/v1/namespaces/{GUARDED}/bindings"):
+        answer = attempted(partial(tried.insider.create, path, binding, {"dryRun": "All"}, timeout_s=30))
+        assert (answer is not None) == tried.has_policies  # before 1.30 it is not checked: docs/install.md
+    found = tried.system.pod(GUARDED, UNBOUND)
+    assert "nodeName" not in found["spec"]
+    assert not any(map(_is_guarded, found["metadata"].get("annotations", {})))
+
+
+WORKLOADS: Final[Mapping[str, tuple[str, str, Json]]] = {
+    "Deployment": ("apps/v1", "deployments", {"replicas": 1}),
+    "StatefulSet": ("apps/v1", "statefulsets", {"replicas": 1, "serviceName": "x"}),
+    "ReplicaSet": ("apps/v1", "replicasets", {"replicas": 1}),
+    "DaemonSet": ("apps/v1", "daemonsets", {}),
+    "Job": ("batch/v1", "jobs", {}),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(WORKLOADS))
+def test_a_workload_gets_no_more_than_a_pod(tried: Tried, kind: str) -> None:
+    version, plural, spec = WORKLOADS[kind]
+    label = {"e2e": kind.lower()}
+    marks = {"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=all", "devices.gpushare.dev/c0": "all"}
+    policy = {"restartPolicy": "Never"} if kind == "Job" else {}
+    template = pod(
+        container(env=[ALL]), marks=marks, labels=label, initContainers=[first(env=[ALL])], **policy, **attempts.NVIDIA
+    )
+    selector = {} if kind == "Job" else {"selector": {"matchLabels": label}}
+    body = {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": kind.lower()},
+        "spec": {**spec, **selector, "template": {key: template[key] for key in ("metadata", "spec")}},
+    }
+    path = f"/apis/{version}/namespaces/{GUARDED}/{plural}"
+    tried.tenant.create(path, body, timeout_s=30)
+    chosen = f"e2e={kind.lower()}"
+    try:
+        tried.system.eventually(
+            f"a pod of the {kind} runs", lambda: [each for each in tried.system.pods(GUARDED, chosen) if started(each)]
+        )
+        environments = printed(tried.system, chosen)
+        assert {each[names.ENV_VISIBLE_DEVICES] for each in environments.values()} == {names.VISIBLE_DEVICES_NONE}
+        for each in tried.system.pods(GUARDED, chosen):
+            assert not any(map(_is_guarded, each["metadata"].get("annotations", {})))
+    finally:
+        options = {"propagationPolicy": "Background"}
+        tried.tenant.delete(f"{path}/{kind.lower()}", options, timeout_s=30)
+
+
+@pytest.fixture(scope="module")
+def plugin(system: System) -> Iterator[RestClient]:
+    """With a token of the device plugin on the first node."""
+    label = f"app.kubernetes.io/name={names.PLUGIN}"
+    [own] = [each for each in system.pods(names.NAMESPACE, label) if each["spec"]["nodeName"] == NODE]
+    reference = {"kind": "Pod", "apiVersion": "v1", "name": own["metadata"]["name"], "uid": own["metadata"]["uid"]}
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"audiences": [], "boundObjectRef": reference},
+    }
+    path = f"/api/v1/namespaces/{names.NAMESPACE}/serviceaccounts/{names.PLUGIN}/token"
+    token = str(system.api.create(path, request)["status"]["token"])
+    admin = config.load(str(system.cluster.kubeconfig))
+    mine = RestClient(replace(admin, cert_file=None, key_file=None, token_source=lambda: token))
+    yield mine
+    mine.close()
+
+
+NODES: Final[Mapping[str, tuple[str, str, Json]]] = {
+    "inventory-of-another": ("node-2", "", {"metadata": {"annotations": {names.ANNOTATION_INVENTORY: "x"}}}),
+    "amounts-of-another": ("node-2", "status", {"status": {"capacity": {names.GPU_COUNT: "99"}}}),
+    "cordon": (NODE, "", {"metadata": {"annotations": {names.ANNOTATION_CORDON: "0"}}}),
+    "label": (NODE, "", {"metadata": {"labels": {"x": "y"}}}),
+    "label-by-status": (NODE, "status", {"metadata": {"labels": {"x": "y"}}}),
+    "taint": (NODE, "", {"spec": {"unschedulable": True}}),
+    "cpu": (NODE, "status", {"status": {"capacity": {"cpu": "999"}}}),
+    "other-gpus": (NODE, "status", {"status": {"allocatable": {attempts.MIG: "9"}}}),
+    "condition": (NODE, "status", {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(NODES))
+def test_a_plugin_that_was_taken_over_changes_no_other_node(system: System, plugin: RestClient, name: str) -> None:
+    node, subresource, body = NODES[name]
+    path, kind = kube.node_path(node, subresource), kube.PatchKind.STRATEGIC
+    params = {"dryRun": "All"}
+    answer = attempted(lambda: plugin.patch(path, body, kind=kind, params=params, timeout_s=30))
+    assert (answer is not None) == (system.cluster.version >= POLICIES_SINCE)
+
+
+def test_it_publishes_its_own(system: System, plugin: RestClient) -> None:
+    node = system.api.get(kube.node_path(NODE))
+    notes = {names.ANNOTATION_INVENTORY: node["metadata"]["annotations"][names.ANNOTATION_INVENTORY]}
+    amounts = {names.GPU_COUNT: "4", names.GPU_CORE: "400"}
+    bodies: dict[str, Json] = {
+        "": {"metadata": {"annotations": notes}},
+        "status": {"status": {"capacity": amounts, "allocatable": amounts}},
+    }
+    for subresource, body in bodies.items():
+        path = kube.node_path(NODE, subresource)
+        plugin.patch(path, body, kind=kube.PatchKind.STRATEGIC, params={"dryRun": "All"}, timeout_s=30)
