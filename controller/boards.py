@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from controller.state import ClusterState
-from gpushare.cluster.verdicts import Answers, VerdictCache
+from gpushare.cluster.verdicts import Answers, ShapeCache
 from gpushare.cluster.views import View
 from gpushare.identity import NodeName
 from gpushare.model.request import RequestShape
@@ -43,7 +43,7 @@ class Boards:
         self._state = state
         self._clock = clock
         self._lock = threading.Lock()
-        self._cache = VerdictCache(lambda shape: _Board(state, shape), part=part)
+        self._cache = ShapeCache(lambda shape: _Board(state, shape), part=part)
 
     def answers(self, shape: RequestShape, first: Iterable[NodeName] = ()) -> dict[NodeName, Score | Refused]:
         """Score or refusal of every known node.

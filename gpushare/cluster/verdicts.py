@@ -74,7 +74,7 @@ class Answers(Generic[V]):
 A = TypeVar("A", bound=Answers)  # type: ignore[type-arg] # of whatever
 
 
-class VerdictCache(Generic[A]):
+class ShapeCache(Generic[A]):
     """Answers to the kinds of pods that were asked about last."""
 
     def __init__(self, make: Callable[[RequestShape], A], *, part: int = 1) -> None:

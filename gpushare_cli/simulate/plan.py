@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from gpushare.cluster import groups, views
-from gpushare.cluster.verdicts import Answers, Changes, VerdictCache
+from gpushare.cluster.verdicts import Answers, Changes, ShapeCache
 from gpushare.cluster.views import View
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import Allocation, Grant
@@ -107,7 +107,7 @@ class _Books:
         for namespace, labels in world.holders:
             self._labels.setdefault(namespace, []).append(labels)
         self._changes: list[NodeName] = []
-        self._cache = VerdictCache(self._nothing_yet)
+        self._cache = ShapeCache(self._nothing_yet)
         self._failed: tuple[object, tuple[Answer, ...]] = (None, ())
 
     def add(self, pod: Pod) -> Row:
