@@ -5,6 +5,7 @@ The sockets are opened once, before any worker is forked, so that requests betwe
 
 import logging
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -14,8 +15,10 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
 from gunicorn.workers.gthread import ThreadWorker
 
+from controller.extender.app import RECEIVED
 from controller.settings import Settings
 from gpushare import names
+from gpushare.runtime.clock import Clock, SystemClock
 
 GRACE_S: Final = 8  # every request has an answer by then: a bind's deadline is below the scheduler's 5 s
 
@@ -56,7 +59,6 @@ class Server:
             beat: called at least once a second while the main loop goes round.
         """
         running = build()
-        self._application.callable = running.app
         cfg = self._application.cfg
 
         def ready(_worker: object) -> None:
@@ -64,15 +66,41 @@ class Server:
             running.start()
 
         cfg.set("post_worker_init", ready)
-        worker = _Worker(0, self._supervisor_pid, self._sockets, self._application, cfg.timeout, cfg, self._log)
+        worker = ArrivalWorker(0, self._supervisor_pid, self._sockets, self._application, cfg.timeout, cfg, self._log)
         worker.notify = beat
+        self._application.callable = worker.stamped(running.app)
         worker.init_process()
         running.shut_down()
         return 0
 
 
-class _Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
+class ArrivalWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
+    """Tells the application when a request arrived, which is before a thread takes it up."""
+
     notify: Callable[[], None]
+    clock: Clock = SystemClock()
+    _arrival = threading.local()
+
+    def stamped(self, application: Callable[..., Any]) -> Callable[..., Any]:
+        """An application that finds the time under `RECEIVED`, if it is known."""
+
+        def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+            if self._arrival.at is not None:
+                environ[RECEIVED] = self._arrival.at
+            return application(environ, start_response)
+
+        return call
+
+    def enqueue_req(self, conn: Any) -> None:
+        """See ThreadWorker."""
+        conn.received = self.clock.monotonic()
+        super().enqueue_req(conn)
+
+    def handle(self, conn: Any) -> Any:
+        """See ThreadWorker. A new connection may bring its first request much later."""
+        known = conn.initialized or conn.wait_for_data(0)
+        self._arrival.at = conn.received if known else None
+        return super().handle(conn)
 
 
 class _Application(BaseApplication):  # type: ignore[misc]  # gunicorn has no types

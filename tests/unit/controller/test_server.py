@@ -1,0 +1,70 @@
+"""The server tells the extender when a request has arrived, however long it waited for a thread."""
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from gunicorn.workers.gthread import TConn, ThreadWorker
+
+from controller.extender.app import RECEIVED
+from controller.server import ArrivalWorker
+from tests.unit.controller.world import ManualClock
+
+
+class Config:
+    keepalive = 75
+
+
+class Base:
+    """What of gunicorn is below: a queue, and a thread that answers one request when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = ManualClock()
+        self.seen: list[Any] = []
+        self.worker = object.__new__(ArrivalWorker)
+        self.worker.clock = self.clock
+        self.worker.wsgi = self.worker.stamped(self._application)
+        monkeypatch.setattr(ThreadWorker, "enqueue_req", lambda _worker, _conn: None)
+        monkeypatch.setattr(ThreadWorker, "handle", lambda worker, _conn: worker.wsgi({}, None))
+
+    def _application(self, environ: dict[str, Any], _start: Callable[..., Any]) -> list[bytes]:
+        self.seen.append(environ.get(RECEIVED))
+        return []
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+def test_a_request_that_waits_for_a_thread_has_arrived_before(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, (ours, theirs) = Base(monkeypatch), pair
+    connection = TConn(Config(), ours, "", "")
+    theirs.sendall(b"POST")
+    base.worker.enqueue_req(connection)
+    base.clock.at += 3
+    base.worker.handle(connection)
+    assert base.seen == [1000]
+    connection.initialized = True  # kept alive, its next request waits again
+    base.worker.enqueue_req(connection)
+    base.clock.at += 3
+    base.worker.handle(connection)
+    assert base.seen == [1000, 1003]
+
+
+def test_a_connection_without_a_request_tells_nothing(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kube-scheduler opens connections ahead of its requests."""
+    base, (ours, _) = Base(monkeypatch), pair
+    connection = TConn(Config(), ours, "", "")
+    base.worker.enqueue_req(connection)
+    base.clock.at += 3
+    base.worker.handle(connection)
+    assert base.seen == [None]
