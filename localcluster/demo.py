@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -27,7 +28,9 @@ def main() -> int:
     if sys.platform != "linux" or os.geteuid() != 0:
         print("make demo needs root on Linux: it starts real kubelets and containers", file=sys.stderr)
         return 1
-    signal.signal(signal.SIGTERM, _interrupt)
+    stop = Stop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
     began = time.monotonic()
 
     def say(line: str) -> None:
@@ -94,14 +97,50 @@ def _kubectl(cluster: Cluster, *arguments: str) -> str:
 
 
 def _keep_running(cluster: Cluster) -> None:
-    scripts = Path(sys.executable).parent
-    print(f"export KUBECONFIG={cluster.kubeconfig} PATH={cluster.program('kubectl').parent}:{scripts}:$PATH")
-    print("The cluster runs until Ctrl-C.", flush=True)
+    programs = (cluster.program("kubectl").parent, Path(sys.executable).parent)
+    print(instructions(cluster.kubeconfig, programs), flush=True)
     signal.pause()
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def instructions(kubeconfig: Path, programs: Sequence[Path]) -> str:
+    """What to try while the cluster runs.
+
+    Args:
+        kubeconfig: of the cluster.
+        programs: directories of kubectl and of this project's commands.
+    """
+    images = "\n".join(f"  {image}" for image in installation.SAMPLE_IMAGES)
+    return f"""
+The cluster runs until Ctrl-C. In another terminal:
+
+  export KUBECONFIG={kubeconfig} PATH={":".join(map(str, programs))}:$PATH
+
+Try next:
+
+  kubectl inspect gpushare -d
+  gpushare explain gpu-share-pod1
+  gpushare doctor
+  kubectl logs gpu-share-pod1
+  kubectl delete pod gpu-share-pod1
+
+The nodes reach no registry. Pods can use these images, which hold busybox and print their environment:
+
+{images}
+"""
+
+
+class Stop:
+    """Ends the demonstration at the first SIGINT or SIGTERM; later ones do not interrupt the removal of the cluster."""
+
+    def __init__(self) -> None:
+        self._stopped = False
+
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        print(f"\n{signal.Signals(number).name} received: removing the cluster", flush=True)
+        raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -318,7 +318,7 @@ def test_the_files_for_new_servers_on_an_old_one_are_noticed() -> None:
 def test_the_policies_that_are_expected_are_those_that_are_shipped(directory: str) -> None:
     found = {
         each["name"]: each["failurePolicy"]
-        for item in tree.objects(f"servers/{directory}")
+        for item in tree.listed(f"servers/{directory}")
         if item["kind"].endswith("WebhookConfiguration")
         for each in item["webhooks"]
     }
