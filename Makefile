@@ -15,7 +15,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 USABLE  := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 CODE    := gpushare webhook controller deviceplugin certs gpushare_cli
-PURE    := gpushare.names gpushare.identity gpushare.units gpushare.errors gpushare.dialect gpushare.model gpushare.wire gpushare.placement gpushare.cluster
+PURE    := gpushare.names gpushare.identity gpushare.units gpushare.errors gpushare.resource_config gpushare.model gpushare.wire gpushare.placement gpushare.cluster
 E2E     := $(BIN)/pytest -v -m e2e --numprocesses=$(CLUSTERS) --dist=loadfile --no-loadscope-reorder --durations=15 tests/e2e tests/localcluster
 CHECKED := $(CODE) localcluster testing tests $(wildcard bench)
 
@@ -93,7 +93,7 @@ demo: setup ## a real cluster with simulated GPUs, until Ctrl-C (root on Linux);
 bench: setup ## the measurements of docs/performance.md
 	@exec $(BIN)/python -m bench
 
-docs: setup ## write the reference pages anew from the code
+docs: setup ## regenerate the reference pages from the code
 	$(BIN)/python -m tests.docs.generate
 
 clean: ## remove the virtual environment, caches and build outputs

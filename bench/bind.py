@@ -15,10 +15,10 @@ from controller.extender.bind import Binder
 from controller.extender.messages import BindArgs
 from controller.state import ClusterState
 from gpushare.cluster import node_records, records
-from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
 from gpushare.kube import client
 from gpushare.kube.client import RestClient
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire import pods as pods_wire
 from localcluster.cluster import Cluster
@@ -44,12 +44,12 @@ def create(api: RestClient, count: int, prefix: str) -> list[BindArgs]:
 
 
 def measure(api: RestClient, count: int, streams: int) -> None:
-    state = ClusterState(dialect=Dialect())
+    state = ClusterState(resource_config=ResourceConfig())
     state.replace_nodes([node_records.read(make_node(inventory(f"bench-{i}"))) for i in range(NODES)])
     binder = Binder(api=api, state=state, clock=SystemClock(), leading=lambda: True)
     args = create(api, count, f"p{streams}")
     for pod in api.get(PODS, {"limit": str(2 * count)}, timeout_s=60)["items"]:
-        if (record := records.pod_record(pod, state.dialect)) is not None:
+        if (record := records.pod_record(pod, state.resource_config)) is not None:
             state.upsert_pod(record)
 
     print(f"{timed(binder, args, streams)} ({NODES} nodes of {GPUS} GPUs)", flush=True)

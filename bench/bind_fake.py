@@ -11,8 +11,8 @@ from controller.extender.bind import Binder
 from controller.extender.messages import BindArgs
 from controller.state import ClusterState
 from gpushare.cluster import node_records, records
-from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodUid
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_node, make_pod
 from testing.fakes.kube import FakeKube
@@ -21,14 +21,14 @@ NODES = 100
 
 
 def measure(count: int, streams: int) -> None:
-    api, state = FakeKube(), ClusterState(dialect=Dialect())
+    api, state = FakeKube(), ClusterState(resource_config=ResourceConfig())
     state.replace_nodes([node_records.read(make_node(inventory(f"node-{i}"))) for i in range(NODES)])
     binder = Binder(api=api, state=state, clock=SystemClock(), leading=lambda: True)
     args = []
     for i in range(count):
         pod = make_pod(name=f"pod-{i}")
         api.seed("/api/v1/namespaces/default/pods", pod)
-        record = records.pod_record(pod, state.dialect)
+        record = records.pod_record(pod, state.resource_config)
         if record is not None:
             state.upsert_pod(record)
         name = f"pod-{i}"

@@ -1,4 +1,4 @@
-"""Books of a large cluster, about half full."""
+"""Ledgers of a large cluster, about half full."""
 
 import itertools
 import random
@@ -8,10 +8,10 @@ from controller.state import ClusterState
 from gpushare.cluster import node_records
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound
-from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB
 from testing.builders import make_node
 
@@ -27,9 +27,9 @@ def inventory(name: str) -> NodeInventory:
 
 
 def filled(count: int) -> tuple[ClusterState, Callable[[], None]]:
-    """The books, and a function that makes a pod finish or start somewhere."""
+    """The ledger, and a function that makes a pod finish or start somewhere."""
     rng = random.Random(0)
-    state = ClusterState(dialect=Dialect())
+    state = ClusterState(resource_config=ResourceConfig())
     nodes: list[NodeRecord] = [node_records.read(make_node(inventory(f"node-{i}"))) for i in range(count)]
     state.replace_nodes(nodes)
     state.replace_pods(

@@ -21,12 +21,12 @@ import flask
 import orjson
 
 from bench.cluster import filled
-from controller.boards import Boards
 from controller.disruption import Budgets
 from controller.extender.app import Services, create_app
 from controller.extender.bind import Binder
 from controller.extender.preempt import Preemption
 from controller.metrics import Metrics
+from controller.node_verdicts import NodeVerdicts
 from controller.server import Server
 from controller.settings import Settings
 from controller.state import ClusterState
@@ -38,17 +38,17 @@ SAMPLED = 500  # what kube-scheduler asks for at most in large clusters
 
 
 class Prepared:
-    """An extender over books that were filled by hand."""
+    """An extender over a ledger that was filled by hand."""
 
     def __init__(self, state: ClusterState) -> None:
         clock = SystemClock()
-        self.boards = Boards(state, clock)
+        self.node_verdicts = NodeVerdicts(state, clock)
         binder = Binder(api=FakeKube(), state=state, clock=clock, leading=lambda: True)
         metrics = Metrics()
         self.app: flask.Flask = create_app(
             Services(
                 state=state,
-                boards=self.boards,
+                node_verdicts=self.node_verdicts,
                 binder=binder,
                 preemption=Preemption(state=state, budgets=Budgets(), clock=clock, metrics=metrics),
                 metrics=metrics,
@@ -103,7 +103,7 @@ def measure(count: int) -> None:
     state, churn = filled(count)
     took = time.perf_counter() - started
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"{count} nodes, {count * 4} pods: books filled in {took:.2f} s, {(rss - before) / 1024:.0f} MiB")
+    print(f"{count} nodes, {count * 4} pods: ledger filled in {took:.2f} s, {(rss - before) / 1024:.0f} MiB")
     names = [f"node-{i}" for i in range(count)]
     sample = random.Random(1).sample(names, min(SAMPLED, count))
     prepared = Prepared(state)
@@ -111,15 +111,15 @@ def measure(count: int) -> None:
     shapes = iter(range(1, 80))
     row(
         "decide, first of its kind, all nodes",
-        times_ms(lambda: prepared.boards.answers(make_shape(next(shapes))), 20),
+        times_ms(lambda: prepared.node_verdicts.answers(make_shape(next(shapes))), 20),
         0,
     )
     kept = make_shape(10)
-    prepared.boards.answers(kept)
+    prepared.node_verdicts.answers(kept)
 
     def changed() -> None:
         churn()
-        prepared.boards.answers(kept)
+        prepared.node_verdicts.answers(kept)
 
     row("decide, after one node changed", times_ms(changed, 200), 0)
 

@@ -1,9 +1,9 @@
-"""`python -m certs`: make or mend the webhook's certificates once, and say how they are. Shows no secret."""
+"""`python -m certs`: make or fix the webhook's certificates once, and say how they are. Shows no secret."""
 
 import sys
 from dataclasses import dataclass
 
-from certs.keeper import CertificateKeeper, Status
+from certs.manager import CertificateManager, Status
 from certs.settings import CertSettings
 from gpushare.errors import GpuShareError
 from gpushare.kube import client
@@ -14,7 +14,7 @@ from gpushare.runtime.options import option
 
 @dataclass(frozen=True, kw_only=True)
 class _Settings(CertSettings):
-    """Make or mend the webhook's certificates once."""
+    """Make or fix the webhook's certificates once."""
 
     kubeconfig: str = option("", "path of a kubeconfig; by default the pod's service account")
 
@@ -32,12 +32,12 @@ def main() -> int:
     logs.configure()
     try:
         settings = options.load(_Settings, sys.argv[1:], prog="certs")
-        keeper = CertificateKeeper(api=client.connect(settings.kubeconfig), clock=SystemClock(), settings=settings)
-        status = keeper.ensure_once()
+        manager = CertificateManager(api=client.connect(settings.kubeconfig), clock=SystemClock(), settings=settings)
+        status = manager.ensure_once()
     except (GpuShareError, OSError) as error:
         print(f"certs: {error}", file=sys.stderr)
         return 1
-    print(describe(status, keeper.days_left()))
+    print(describe(status, manager.days_left()))
     return 0 if status.carried and status.leaf_expires else 1
 
 

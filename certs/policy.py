@@ -33,7 +33,7 @@ class Renew:
 
     @property
     def urgent(self) -> bool:
-        """Whether nobody can use it as it is."""
+        """Whether no one can use it as it is."""
         return self.reason is not Reason.NEAR_EXPIRY
 
 
@@ -142,7 +142,7 @@ LEAF: Final[tuple[Check, ...]] = (
     _key_mismatch,  # half of a pair was replaced
     _wrong_names,  # the namespace or the Service was renamed
     _unknown_issuer,  # API servers would not verify it
-    _expired,  # nobody ran for long
+    _expired,  # no one ran for long
     _near_expiry,  # the ordinary case
 )
 

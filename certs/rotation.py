@@ -6,7 +6,8 @@ An API server verifies with the bundle that it saw last. So a leaf of a new CA i
 both configurations for the propagation time, and the old CA leaves only after every replica had time to drop its old
 leaf.
 
-Every step is one write of the Secret; whoever is late finds another resourceVersion and decides anew. No I/O, no clock.
+Every step is one write of the Secret; anyone who is late finds another resourceVersion and decides again. No I/O, no
+clock.
 """
 
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Unconfirm:
-    """The bundle vanished from a configuration: the waiting time starts anew."""
+    """The bundle vanished from a configuration: the waiting time starts again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ def _retiring(found: Material, plan: Plan, now: datetime) -> Step | None:
 
 
 def _dead(ca: Renewal, leaf: Renewal) -> bool:
-    """Whether what is served now verifies nowhere and the CA in use cannot mend it."""
+    """Whether what is served now verifies nowhere and the CA in use cannot fix it."""
     return ca_expired(ca) or (_unusable(leaf) and _unusable(ca))
 
 

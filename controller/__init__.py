@@ -1,1 +1,1 @@
-"""The scheduler extender: filter, prioritize and bind over the cluster's books in memory."""
+"""The scheduler extender: filter, prioritize and bind over the cluster's ledger in memory."""

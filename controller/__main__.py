@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Final
 
 import gpushare
-from controller.boards import Boards
 from controller.extender.app import Services, create_app
 from controller.extender.bind import Binder
 from controller.extender.preempt import Preemption
 from controller.fence import Fence
 from controller.leadership import Leadership
 from controller.metrics import CONTENT_TYPE, Metrics, Reading
+from controller.node_verdicts import NodeVerdicts
 from controller.probes import Page, Probes, verdict
 from controller.process import Forked, fork
 from controller.server import Server
@@ -22,11 +22,11 @@ from controller.settings import Settings
 from controller.state import ClusterState
 from controller.supervisor import Supervisor
 from gpushare import names
-from gpushare.dialect import Dialect
 from gpushare.errors import SettingsError
 from gpushare.kube import client
 from gpushare.kube.api import KubeApi
 from gpushare.kube.lease import Elector
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import group, logs, options
 from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.signals import Signals
@@ -44,11 +44,11 @@ class Controller:
         self._fence = fence
         self._probes = probes
         state = ClusterState(
-            dialect=Dialect(unit=settings.memory_unit, whole_gpus=settings.whole_gpus),
+            resource_config=ResourceConfig(unit=settings.memory_unit, whole_gpus=settings.whole_gpus),
             policy=settings.gpu_policy,
             in_doubt_s=settings.in_doubt_seconds,
         )
-        boards = Boards(state, clock)
+        node_verdicts = NodeVerdicts(state, clock)
         self._leadership = Leadership(api=api, clock=clock, fence=fence, state=state, bind_s=settings.bind_seconds)
         metrics = Metrics()
         metrics.watch(state, _readings(self._leadership))
@@ -63,7 +63,7 @@ class Controller:
         self.app = create_app(
             Services(
                 state=state,
-                boards=boards,
+                node_verdicts=node_verdicts,
                 binder=binder,
                 preemption=Preemption(state=state, budgets=budgets, clock=clock, metrics=metrics),
                 metrics=metrics,
@@ -167,21 +167,21 @@ def _readings(leadership: Leadership) -> dict[str, tuple[str, Reading]]:
             "Seconds since the watch of ConfigMaps unhealthy-gpu-NODE said anything; NaN if they must not be read",
             leadership.unhealthy.watch.stale_for,
         ),
-        "gpushare_books_differences": (
-            "Nodes on which the books differ from what is computed from the pods alone",
+        "gpushare_ledger_differences": (
+            "Nodes on which the ledger differs from what is computed from the pods alone",
             lambda: float(leadership.reconciler.audit_differences),
         ),
         "gpushare_pods_bound_late_total": (
             "Pods that came to their nodes without GPUs and were given them there",
-            lambda: float(leadership.reconciler.strays.bound_late),
+            lambda: float(leadership.reconciler.bypassed.bound_late),
         ),
-        "gpushare_pods_renewed_total": (
-            "Pods deleted because the webhook had not changed them, so that their controllers make them anew",
-            lambda: float(leadership.reconciler.strays.renewed),
+        "gpushare_pods_recreated_total": (
+            "Pods deleted because the webhook had not changed them, so that their controllers recreate them",
+            lambda: float(leadership.reconciler.bypassed.recreated),
         ),
-        "gpushare_pods_cleared_total": (
+        "gpushare_rejected_pods_deleted_total": (
             "Failed pods deleted because their node had rejected them for GPUs that were not reported yet",
-            lambda: float(leadership.reconciler.strays.cleared),
+            lambda: float(leadership.reconciler.bypassed.rejected_deleted),
         ),
     }
 

@@ -8,7 +8,7 @@ from gpushare.cluster.records import Bound
 from gpushare.errors import WireError
 from gpushare.identity import PodUid
 from gpushare.model.selector import LabelSelector, Operator, Requirement
-from gpushare.wire import shape
+from gpushare.wire import fields
 
 _OPERATORS: Final = {
     "In": Operator.IN,
@@ -26,7 +26,7 @@ class Budget:
     namespace: str
     name: str
     selector: LabelSelector | None
-    """None protects nobody."""
+    """None protects no one."""
     allowed: int
     """Disruptions that the disruption controller allows at this moment."""
     disrupted: frozenset[str] = frozenset()
@@ -66,29 +66,29 @@ def parse(obj: Mapping[str, Any], *, empty_is_all: bool) -> Budget:
     Raises:
         WireError: it is none, or has a selector that means nothing.
     """
-    metadata = shape.mapping(obj, "metadata", "object")
-    spec, status = shape.mapping(obj, "spec", "object"), shape.mapping(obj, "status", "object")
+    metadata = fields.mapping(obj, "metadata", "object")
+    spec, status = fields.mapping(obj, "spec", "object"), fields.mapping(obj, "status", "object")
     allowed = status.get("disruptionsAllowed", 0)
     if isinstance(allowed, bool) or not isinstance(allowed, int):
         raise WireError(f"status.disruptionsAllowed: expected a whole number, found {allowed!r:.100}")
     return Budget(
-        namespace=shape.needed(metadata, "namespace", "metadata"),
-        name=shape.needed(metadata, "name", "metadata"),
+        namespace=fields.needed(metadata, "namespace", "metadata"),
+        name=fields.needed(metadata, "name", "metadata"),
         selector=_selector(spec, empty_is_all=empty_is_all),
         allowed=allowed,
-        disrupted=frozenset(shape.mapping(status, "disruptedPods", "status")),
+        disrupted=frozenset(fields.mapping(status, "disruptedPods", "status")),
     )
 
 
 def _selector(spec: Mapping[str, Any], *, empty_is_all: bool) -> LabelSelector | None:
     if spec.get("selector") is None:
         return None
-    selector = shape.mapping(spec, "selector", "spec")
-    labels = shape.mapping(selector, "matchLabels", _SELECTOR)
+    selector = fields.mapping(spec, "selector", "spec")
+    labels = fields.mapping(selector, "matchLabels", _SELECTOR)
     conditions = [
-        Requirement(key, Operator.IN, (shape.text(labels, key, f"{_SELECTOR}.matchLabels"),)) for key in sorted(labels)
+        Requirement(key, Operator.IN, (fields.text(labels, key, f"{_SELECTOR}.matchLabels"),)) for key in sorted(labels)
     ]
-    for i, each in enumerate(shape.objects(selector, "matchExpressions", _SELECTOR)):
+    for i, each in enumerate(fields.objects(selector, "matchExpressions", _SELECTOR)):
         conditions.append(_requirement(each, f"{_SELECTOR}.matchExpressions[{i}]"))
     if not conditions and not empty_is_all:
         return None
@@ -96,13 +96,13 @@ def _selector(spec: Mapping[str, Any], *, empty_is_all: bool) -> LabelSelector |
 
 
 def _requirement(each: Mapping[str, Any], path: str) -> Requirement:
-    key, word = shape.needed(each, "key", path), shape.text(each, "operator", path)
+    key, word = fields.needed(each, "key", path), fields.text(each, "operator", path)
     operator = _OPERATORS.get(word)
     if operator is None:
         raise WireError(f"{path}.operator: expected {', '.join(_OPERATORS)}, found {word!r:.100}")
     values = each.get("values") or ()
     if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
-        raise WireError(f"{path}.values: expected a list of texts, found {values!r:.100}")
+        raise WireError(f"{path}.values: expected a list of strings, found {values!r:.100}")
     if (operator in {Operator.IN, Operator.NOT_IN}) != bool(values):
         raise WireError(f"{path}.values: {word} needs {'no values' if values else 'at least one'}")
     return Requirement(key, operator, tuple(values))

@@ -1,4 +1,4 @@
-"""Which nodes have changed since somebody asked last. Not thread-safe: `controller.watched` holds the lock."""
+"""Which nodes have changed since somebody asked last. Not thread-safe: `controller.cluster_cache` holds the lock."""
 
 from typing import Final
 

@@ -13,7 +13,7 @@ from gpushare.errors import WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.allocation import Allocation
-from gpushare.wire import holdings
+from gpushare.wire import held_gpus
 from gpushare.wire import pods as pods_wire
 
 
@@ -65,7 +65,7 @@ def deliver(
             case Undelivered(in_doubt=False):
                 state.undo(pod, node)
             case _:  # an error that was not expected may have come at any moment
-                state.doubt(pod, node)
+                state.mark_in_doubt(pod, node)
     return ended
 
 
@@ -86,7 +86,7 @@ def shown(api: KubeApi, state: ClusterState, chosen: Allocation, *, timeout_s: f
         return Absent.UNBOUND
     if node != chosen.node:
         return AlreadyBound(node=node, granted=True)
-    return holdings.allocation(pod, state.unit) or AlreadyBound(node=node, granted=False)
+    return held_gpus.allocation(pod, state.unit) or AlreadyBound(node=node, granted=False)
 
 
 def _sent(chosen: Allocation, send: Callable[[], object], read: Callable[[], Shown]) -> Allocation | Undelivered:

@@ -1,4 +1,4 @@
-"""The cluster's PodDisruptionBudgets, for whom to evict last. Knowing none of them stops nobody from working."""
+"""The cluster's PodDisruptionBudgets, for whom to evict last. Knowing none of them stops no one from working."""
 
 import logging
 import threading

@@ -26,7 +26,7 @@ class Fence:
         self.close()
 
     def close(self) -> None:
-        """Nobody may write. A worker that begins now has not been silent yet."""
+        """No one may write. A worker that begins now has not been silent yet."""
         self._slots[_UNTIL] = _NEVER
         self.beat()
         self.supervise()

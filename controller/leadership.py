@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from controller.boards import Boards
 from controller.disruption import DisruptionWatch
 from controller.fence import Fence
+from controller.node_verdicts import NodeVerdicts
 from controller.reconcile.loop import Reconciler
 from controller.state import ClusterState
 from controller.unhealthy import UnhealthyWatch
@@ -61,7 +61,7 @@ class Leadership:
         self.reconciler = Reconciler(
             api=api,
             state=state,
-            boards=Boards(state, clock, part=4),
+            node_verdicts=NodeVerdicts(state, clock, part=4),
             clock=clock,
             leading=lambda: self.leading() and not self._stop_working.is_set(),
             bind_s=bind_s,

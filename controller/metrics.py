@@ -1,4 +1,4 @@
-"""Prometheus metrics of the controller. Gauges of nodes are computed when they are asked for, from the books."""
+"""Prometheus metrics of the controller. Gauges of nodes are computed when they are asked for, from the ledger."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
@@ -72,10 +72,10 @@ class Metrics:
         """Add the gauges that are computed at every scrape.
 
         Args:
-            state: the books.
+            state: the ledger.
             readings: further gauges, and counters if they end in `_total`: name -> help and function.
         """
-        self.registry.register(_Books(state))
+        self.registry.register(_LedgerGauges(state))
         self.registry.register(_Readings(readings))
 
     def page(self) -> bytes:
@@ -93,7 +93,7 @@ class _Readings(Collector):
             yield family(name, text, value=reading())
 
 
-class _Books(Collector):
+class _LedgerGauges(Collector):
     def __init__(self, state: ClusterState) -> None:
         self._state = state
 
@@ -114,14 +114,14 @@ class _Books(Collector):
             labels=["node", "gpu"],
         )
         pods = GaugeMetricFamily("gpushare_node_pods", "Pods that hold GPU memory on a node", labels=["node"])
-        for name, view in self._state.all_views().items():
-            if isinstance(view, NodeLedger):
-                total.add_metric([name], sum(gpu.memory_mib for gpu in view.inventory.gpus) * _MIB)
-                used.add_metric([name], sum(view.used_mib.values()) * _MIB)
-                pods.add_metric([name], len(view.allocations))
-                for gpu, mib in view.over_committed().items():
+        for name, ledger in self._state.all_ledgers().items():
+            if isinstance(ledger, NodeLedger):
+                total.add_metric([name], sum(gpu.memory_mib for gpu in ledger.inventory.gpus) * _MIB)
+                used.add_metric([name], sum(ledger.used_mib.values()) * _MIB)
+                pods.add_metric([name], len(ledger.allocations))
+                for gpu, mib in ledger.over_committed().items():
                     over.add_metric([name, gpu], mib * _MIB)
-                for gpu, percent in view.over_computed().items():
+                for gpu, percent in ledger.over_computed().items():
                     compute.add_metric([name, gpu], percent)
         yield from (total, used, over, compute, pods)
         yield GaugeMetricFamily(

@@ -11,8 +11,8 @@ from typing import Final
 
 from controller import budgets
 from controller.budgets import Budget
+from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bound
-from gpushare.cluster.views import View
 from gpushare.identity import PodUid
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy
@@ -40,7 +40,7 @@ class Ruling(Enum):
     """The pod needs no GPU there, or has room: they make room for something else."""
     CHOSEN = "chosen"
     DROPPED = "dropped"
-    """Nobody whom the pod may evict there helps it."""
+    """No one whom the pod may evict there helps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Decision:
 
     ruling: Ruling
     victims: Victims
-    """Nobody if the node is dropped."""
+    """No one if the node is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,36 +63,36 @@ class Preemptor:
 
 
 def decide(
-    preemptor: Preemptor, given: Victims, view: View, bound: Collection[Bound], known: Sequence[Budget]
+    preemptor: Preemptor, given: Victims, ledger: LedgerOrRefused, bound: Collection[Bound], known: Sequence[Budget]
 ) -> Decision:
     """Of the pods that hold GPUs only those are chosen without which the pod fits and with any of which it does not.
 
     The scheduler has spared whom it could. So if its own victims are enough, each is needed for something, perhaps for
-    processors, and all stay; it does not check again. Else nobody here knows which of them it only named for the sum
+    processors, and all stay; it does not check again. Else no one here knows which of them it only named for the sum
     of GPU memory: of its victims those without GPUs stay, and if the others were needed too, it asks once more.
 
     Args:
         preemptor: the pod, which asks for GPUs.
         given: whom the scheduler would evict.
-        view: the node's books.
+        ledger: the node's ledger.
         bound: the pods on it that ask for GPUs.
         known: all budgets of the cluster.
     """
-    if isinstance(view, Refused):
+    if isinstance(ledger, Refused):
         return _DROPPED
-    if preemptor.request.pod.uid in view.allocations:  # chosen before, and perhaps bound already
+    if preemptor.request.pod.uid in ledger.allocations:  # chosen before, and perhaps bound already
         return as_given(given)
-    books = _Books(preemptor, view)
-    weaker = [pod for pod in bound if pod.priority < preemptor.priority and _holds(view, pod.ref.uid)]
+    trial = _Trial(preemptor, ledger)
+    weaker = [pod for pod in bound if pod.priority < preemptor.priority and _holds(ledger, pod.ref.uid)]
     try:
-        if books.fits(()):
+        if trial.fits(()):
             return as_given(given)
-        chosen = _choose(books, weaker, given, known)
+        chosen = _choose(trial, weaker, given, known)
     except _GivenUpError:
         return _DROPPED
     if chosen is None:
         return _DROPPED
-    others = [uid for uid in given.pods if not _holds(view, uid)]
+    others = [uid for uid in given.pods if not _holds(ledger, uid)]
     victims = _by_importance([*others, *(pod.ref.uid for pod in chosen)], given, {pod.ref.uid: pod for pod in bound})
     violations = _violations(chosen, given, weaker, known, others=len(others))
     return Decision(ruling=Ruling.CHOSEN, victims=Victims(pods=victims, violations=violations))
@@ -107,11 +107,11 @@ _DROPPED: Final = Decision(ruling=Ruling.DROPPED, victims=Victims(pods=()))
 
 
 class _GivenUpError(Exception):
-    """Too many searches were too long; nobody is evicted on a guess."""
+    """Too many searches were too long; no one is evicted on a guess."""
 
 
-class _Books:
-    """The node's books without some of its pods."""
+class _Trial:
+    """The node's ledger without some of its pods."""
 
     def __init__(self, preemptor: Preemptor, ledger: NodeLedger) -> None:
         self._preemptor = preemptor
@@ -136,10 +136,10 @@ class _Books:
         return isinstance(verdict, Placed)
 
 
-def _choose(books: _Books, weaker: Sequence[Bound], given: Victims, known: Sequence[Budget]) -> Sequence[Bound] | None:
+def _choose(trial: _Trial, weaker: Sequence[Bound], given: Victims, known: Sequence[Budget]) -> Sequence[Bound] | None:
     """Evict all, then take back whom the pod does not need gone; None if it does not fit even so.
 
-    The scheduler's own choice, as far as it holds GPUs, if it is enough and nobody else is better.
+    The scheduler's own choice, as far as it holds GPUs, if it is enough and no one else is better.
     """
     protected = budgets.violating(_likeliest_first(weaker, given), known)
     # Who is going anyway costs nothing; the scheduler's own choice is best for what it counts and this does not.
@@ -147,32 +147,32 @@ def _choose(books: _Books, weaker: Sequence[Bound], given: Victims, known: Seque
         weaker,
         key=lambda pod: (pod.deleting, pod.ref.uid in given.pods, pod.ref.uid not in protected, _rank(pod)),
     )
-    gone = _start(books, order)
+    gone = _start(trial, order)
     if gone is None:
         return None
     changed = True
     while changed:  # a second time only if the pod wants some of them beside it: else each is judged for good
         changed = False
         for pod in order:
-            if pod.ref.uid in gone and books.fits(rest := gone - {pod.ref.uid}):
+            if pod.ref.uid in gone and trial.fits(rest := gone - {pod.ref.uid}):
                 gone, changed = rest, True
     asked = {pod.ref.uid for pod in order if pod.ref.uid in given.pods}
-    if gone <= asked and books.fits(asked):
+    if gone <= asked and trial.fits(asked):
         gone = frozenset(asked)
     return [pod for pod in order if pod.ref.uid in gone]
 
 
-def _start(books: _Books, order: Sequence[Bound]) -> frozenset[PodUid] | None:
+def _start(trial: _Trial, order: Sequence[Bound]) -> frozenset[PodUid] | None:
     """Whom to remove so that the preemptor fits, as many as possible; None if nothing helps.
 
     It may want some of the very pods that could be evicted beside it. Then those stay, or at least one of them.
     """
     everybody = frozenset(pod.ref.uid for pod in order)
-    beside = [pod.ref.uid for pod in order if _wanted(books.affinity, pod)]
+    beside = [pod.ref.uid for pod in order if _wanted(trial.affinity, pod)]
     tries = [everybody]
     if beside:
         tries += [everybody.difference(beside), *(everybody - {uid} for uid in beside)]
-    return next((gone for gone in tries if books.fits(gone)), None)
+    return next((gone for gone in tries if trial.fits(gone)), None)
 
 
 def _wanted(affinity: Affinity | None, pod: Bound) -> bool:

@@ -1,6 +1,6 @@
 """A forked process with one task.
 
-Forked, because everything is imported already: a worker is there in milliseconds, and shares that memory. Whoever
+Forked, because everything is imported already: a worker is there in milliseconds, and shares that memory. Anyone who
 forks has one thread only, so no lock is copied in the middle of its use.
 """
 

@@ -10,12 +10,12 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from controller.members import Members
+from controller.label_index import LabelIndex
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
 
 GONE_GRACE_S: Final = 10.0  # a Binding that is on its way when its pod is deleted has arrived or failed by then
-LOOK_AGAIN_S: Final = 10.0
+READ_AGAIN_S: Final = 10.0
 
 K = TypeVar("K")
 L = TypeVar("L")
@@ -30,40 +30,40 @@ class Reservation:
     """Monotonic time of the last try to bind."""
     senders: int = 0
     """Requests that are sending this choice right now."""
-    doubtful: bool = False
-    """A Binding was sent and nobody knows whether it took effect."""
+    in_doubt: bool = False
+    """A Binding was sent and no one knows whether it took effect."""
     confirmed: bool = False
     """The API server has said that the pod is bound so."""
-    late: bool = False
+    bypassed: bool = False
     """The pod was on its node before: the choice is written by a patch and not by a Binding."""
-    looked: float = float("-inf")
+    read_at: float = float("-inf")
     """Monotonic time of the last look at the pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doubt:
+class InDoubt:
     """A reservation that only a look at its pod can end."""
 
     pod: PodRef
     node: NodeName
     since: float
-    """Of the reservation as it was seen; a later try to bind makes this doubt obsolete."""
+    """Of the reservation as it was seen; a later try to bind makes this entry obsolete."""
     expired: bool
     """Old enough to end if the pod turns out to be unbound."""
-    late: bool = False
-    """As `Reservation.late`: the pod is on its node in any case, and only an allocation on it tells."""
+    bypassed: bool = False
+    """As `Reservation.bypassed`: the pod is on its node in any case, and only an allocation on it tells."""
 
 
 class Reservations:
     """All reservations, by pod and by node."""
 
-    def __init__(self, members: Members) -> None:
+    def __init__(self, label_index: LabelIndex) -> None:
         """None.
 
         Args:
-            members: whose labels are counted; a choice counts from the moment in which it was made.
+            label_index: whose labels are counted; a choice counts from the moment in which it was made.
         """
-        self._members = members
+        self._label_index = label_index
         self._by_pod: dict[PodUid, dict[NodeName, Reservation]] = {}
         self._by_node: dict[NodeName, dict[PodUid, Reservation]] = {}
         """With those of pods that were seen on a node since, for as long as their requests may arrive."""
@@ -92,12 +92,12 @@ class Reservations:
         self.drop(pod.uid, node)
         self._by_pod.setdefault(pod.uid, {})[node] = reservation
         self._by_node.setdefault(node, {})[pod.uid] = reservation
-        self._members.add(pod.namespace, reservation.allocation.labels)
+        self._label_index.add(pod.namespace, reservation.allocation.labels)
 
     def correct(self, reservation: Reservation, allocation: Allocation) -> None:
         """The API server has another choice for the same pod and node."""
-        self._members.remove(reservation.allocation.pod.namespace, reservation.allocation.labels)
-        self._members.add(allocation.pod.namespace, allocation.labels)
+        self._label_index.remove(reservation.allocation.pod.namespace, reservation.allocation.labels)
+        self._label_index.add(allocation.pod.namespace, allocation.labels)
         reservation.allocation = allocation
 
     def drop(self, pod: PodUid, node: NodeName) -> None:
@@ -106,20 +106,20 @@ class Reservations:
             return
         _pop(self._by_pod, pod, node)
         _pop(self._by_node, node, pod)
-        self._members.remove(known.allocation.pod.namespace, known.allocation.labels)
+        self._label_index.remove(known.allocation.pod.namespace, known.allocation.labels)
 
-    def drop_pod(self, pod: PodUid, *, but_late_on: NodeName | None = None) -> list[NodeName]:
+    def drop_pod(self, pod: PodUid, *, but_bypassed_on: NodeName | None = None) -> list[NodeName]:
         """A pod was seen on a node: its reservations end, or all but a late one. The nodes that they are on.
 
         A Binding that may still arrive does nothing to this pod any more, but servers that do not compare uids (1.20)
         bind another pod of the same name by it. So its memory is counted until it has arrived or failed.
         """
-        ended = [known for node, known in self.of_pod(pod).items() if not (known.late and node == but_late_on)]
+        ended = [known for node, known in self.of_pod(pod).items() if not (known.bypassed and node == but_bypassed_on)]
         for known in ended:
             node = known.allocation.node
             self.drop(pod, node)
-            if (known.senders > 0 or known.doubtful) and not known.late:
-                known.allocation = replace(known.allocation, labels={})  # of nobody's group
+            if (known.senders > 0 or known.in_doubt) and not known.bypassed:
+                known.allocation = replace(known.allocation, labels={})  # of no one's group
                 self._by_node.setdefault(node, {})[pod] = known
                 self._outlived.append(known)
         return [known.allocation.node for known in ended]
@@ -141,8 +141,8 @@ class Reservations:
                 _pop(self._by_node, node, pod)
         return {known.allocation.node for known in over}
 
-    def doubts(self, now: float, *, after_s: float, known: Container[PodUid], most: int) -> list[Doubt]:
-        """Reservations whose pods are to be looked at now: old ones, and those whose pod nobody knows.
+    def in_doubt(self, now: float, *, after_s: float, known: Container[PodUid], most: int) -> list[InDoubt]:
+        """Reservations whose pods are to be looked at now: old ones, and those whose pod no one knows.
 
         Those come first that were not looked at for the longest time.
 
@@ -156,14 +156,14 @@ class Reservations:
         def due(one: Reservation) -> bool:
             age = now - one.since
             gone = age >= GONE_GRACE_S and one.allocation.pod.uid not in known
-            return one.senders == 0 and (age >= after_s or gone) and now - one.looked >= LOOK_AGAIN_S
+            return one.senders == 0 and (age >= after_s or gone) and now - one.read_at >= READ_AGAIN_S
 
         found = []
-        for one in heapq.nsmallest(most, filter(due, self.all()), key=lambda one: one.looked):
-            one.looked = now
+        for one in heapq.nsmallest(most, filter(due, self.all()), key=lambda one: one.read_at):
+            one.read_at = now
             pod, node = one.allocation.pod, one.allocation.node
             expired = now - one.since >= after_s
-            found.append(Doubt(pod=pod, node=node, since=one.since, expired=expired, late=one.late))
+            found.append(InDoubt(pod=pod, node=node, since=one.since, expired=expired, bypassed=one.bypassed))
         return found
 
     def all(self) -> Iterator[Reservation]:

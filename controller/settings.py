@@ -72,7 +72,7 @@ class Settings:
     )
     in_doubt_seconds: float = options.option(
         120.0,
-        "seconds for which memory stays reserved when nobody knows whether a Binding arrived",
+        "seconds for which memory stays reserved when no one knows whether a Binding arrived",
         parse=options.positive,
     )
     worker_tmp_dir: str = options.option(
@@ -90,7 +90,7 @@ class Settings:
                 f" < --lease-seconds {self.lease_seconds:g} must hold"
             )
         # A leader may send a Binding until the last moment of its lead. It takes one deadline to connect and one more
-        # to be answered; whoever leads next must not choose before that.
+        # to be answered; anyone who leads next must not choose before that.
         margin = self.lease_seconds - self.renew_seconds
         if 2 * self.bind_seconds >= margin:
             raise SettingsError(

@@ -1,30 +1,30 @@
-"""The cluster's books in memory: what nodes have, what pods hold, and what was chosen but is not yet seen on a pod.
+"""The cluster's ledger in memory: what nodes have, what pods hold, and what was chosen but is not yet seen on a pod.
 
 One lock guards all of it; under the lock there is arithmetic only, never a request to anybody. Pods and nodes come from
-the watches alone; a Binding changes nothing but its own reservation, so the books cannot drift from the pods.
+the watches alone; a Binding changes nothing but its own reservation, so the ledger cannot drift from the pods.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from controller.reservations import Doubt, Reservation
-from controller.watched import Watched
-from gpushare.cluster import views
+from controller.cluster_cache import ClusterCache
+from controller.reservations import InDoubt, Reservation
+from gpushare.cluster import node_ledger
+from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bound
 from gpushare.cluster.verdicts import Changes
-from gpushare.cluster.views import View
-from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodUid
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy, RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
+from gpushare.resource_config import ResourceConfig
 
-__all__ = ["AlreadyBound", "Changes", "ClusterState", "Doubt", "Reserved", "View"]
+__all__ = ["AlreadyBound", "Changes", "ClusterState", "InDoubt", "Reserved", "LedgerOrRefused"]
 
-TRIES: Final = 5  # to choose GPUs while a node's books stay as they were
+TRIES: Final = 5  # to choose GPUs while a node's ledger stays as it was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +51,17 @@ class _Claim:
     node: NodeName
     now: float
     """Monotonic time."""
-    late: bool
+    bypassed: bool
     """It is on the node already, without GPUs."""
 
 
-class ClusterState(Watched):
+class ClusterState(ClusterCache):
     """See the module. Safe for use by many threads."""
 
-    def __init__(self, *, dialect: Dialect, policy: Policy = Policy.BINPACK, in_doubt_s: float = 120.0) -> None:
-        super().__init__(dialect=dialect)
+    def __init__(
+        self, *, resource_config: ResourceConfig, policy: Policy = Policy.BINPACK, in_doubt_s: float = 120.0
+    ) -> None:
+        super().__init__(resource_config=resource_config)
         self.policy = policy
         self._in_doubt_s = in_doubt_s
 
@@ -68,9 +70,9 @@ class ClusterState(Watched):
         with self._lock:
             return self._bound_to(uid)
 
-    def verdict(self, shape: RequestShape, view: View) -> Verdict:
+    def verdict(self, shape: RequestShape, ledger: LedgerOrRefused) -> Verdict:
         """Whether a pod fits. Pure."""
-        return views.verdict(shape, view, self.policy)
+        return node_ledger.verdict(shape, ledger, self.policy)
 
     def resolve(self, shape: RequestShape, labels: Mapping[str, str], uid: PodUid | None = None) -> RequestShape:
         """What a pod asks for, with what depends on all pods of its namespace: whether it may start its own group.
@@ -83,93 +85,93 @@ class ClusterState(Watched):
         if shape.affinity is None or shape.affinity.same is None:
             return shape
         with self._lock:
-            return self._mirror.resolved(shape, labels, uid)
+            return self._index.resolved(shape, labels, uid)
 
     def reserve(self, request: PodRequest, node: NodeName, *, now: float) -> Reserved | AlreadyBound | Refused:
-        """Choose GPUs and set their memory aside. Every `Reserved` must be ended by confirm, doubt or undo.
+        """Choose GPUs and set their memory aside. Every `Reserved` must be ended by confirm, mark_in_doubt or undo.
 
         Args:
             request: the pod and what it asks for.
             node: where the scheduler wants it.
             now: monotonic time.
         """
-        return self._reserve(_Claim(request=request, node=node, now=now, late=False))
+        return self._reserve(_Claim(request=request, node=node, now=now, bypassed=False))
 
-    def reserve_late(self, request: PodRequest, node: NodeName, *, now: float) -> Reserved | AlreadyBound | Refused:
+    def reserve_bypassed(self, request: PodRequest, node: NodeName, *, now: float) -> Reserved | AlreadyBound | Refused:
         """As `reserve`, for a pod that is on the node already without GPUs. It is not `AlreadyBound` for that."""
-        return self._reserve(_Claim(request=request, node=node, now=now, late=True))
+        return self._reserve(_Claim(request=request, node=node, now=now, bypassed=True))
 
     def confirm(self, allocation: Allocation) -> None:
         """The API server says that the pod is bound like this."""
         with self._lock:
-            known = self._mirror.reservations.get(allocation.pod.uid, allocation.node)
+            known = self._index.reservations.get(allocation.pod.uid, allocation.node)
             if known is None:
-                return  # the watch was faster, and the pod itself is in the books
+                return  # the watch was faster, and the pod itself is in the ledger
             known.senders -= 1
             known.confirmed = True
             if known.allocation != allocation:
-                self._mirror.reservations.correct(known, allocation)
-                self._mirror.rebuild({allocation.node}, frees=True)
+                self._index.reservations.correct(known, allocation)
+                self._index.rebuild({allocation.node}, frees=True)
 
-    def doubt(self, pod: PodUid, node: NodeName) -> None:
-        """Nobody knows whether what was sent took effect: keep the memory."""
+    def mark_in_doubt(self, pod: PodUid, node: NodeName) -> None:
+        """No one knows whether what was sent took effect: keep the memory."""
         with self._lock:
-            if (known := self._mirror.reservations.get(pod, node)) is not None:
+            if (known := self._index.reservations.get(pod, node)) is not None:
                 known.senders -= 1
-                known.doubtful = True
+                known.in_doubt = True
 
     def undo(self, pod: PodUid, node: NodeName) -> None:
         """What was sent did not take effect: give the memory back, unless an earlier request may still arrive."""
         with self._lock:
-            known = self._mirror.reservations.get(pod, node)
+            known = self._index.reservations.get(pod, node)
             if known is None:
                 return
             known.senders -= 1
-            if known.senders <= 0 and not known.doubtful and not known.confirmed:
-                self._mirror.reservations.drop(pod, node)
-                self._mirror.rebuild({node}, frees=True)
+            if known.senders <= 0 and not known.in_doubt and not known.confirmed:
+                self._index.reservations.drop(pod, node)
+                self._index.rebuild({node}, frees=True)
 
-    def doubts(self, now: float, *, most: int) -> list[Doubt]:
+    def in_doubt(self, now: float, *, most: int) -> list[InDoubt]:
         """Reservations whose pods are to be looked at now, so many at most."""
         with self._lock:
-            self._mirror.rebuild(self._mirror.reservations.expire(now), frees=True)
-            known = self._mirror.pods
-            return self._mirror.reservations.doubts(now, after_s=self._in_doubt_s, known=known, most=most)
+            self._index.rebuild(self._index.reservations.expire(now), frees=True)
+            known = self._index.pods
+            return self._index.reservations.in_doubt(now, after_s=self._in_doubt_s, known=known, most=most)
 
-    def end(self, doubt: Doubt) -> None:
+    def end(self, in_doubt: InDoubt) -> None:
         """A look at the pod has shown that what was sent did not and will not take effect."""
         with self._lock:
-            known = self._mirror.reservations.get(doubt.pod.uid, doubt.node)
-            if known is not None and known.senders == 0 and known.since == doubt.since:
-                self._mirror.reservations.drop(doubt.pod.uid, doubt.node)
-                self._mirror.rebuild({doubt.node}, frees=True)
+            known = self._index.reservations.get(in_doubt.pod.uid, in_doubt.node)
+            if known is not None and known.senders == 0 and known.since == in_doubt.since:
+                self._index.reservations.drop(in_doubt.pod.uid, in_doubt.node)
+                self._index.rebuild({in_doubt.node}, frees=True)
 
     def _reserve(self, claim: _Claim) -> Reserved | AlreadyBound | Refused:
         for _ in range(TRIES):
             with self._lock:
-                view = self._mirror.view(claim.node)
-                standing = self._standing(claim, view)
+                ledger = self._index.ledger(claim.node)
+                standing = self._standing(claim, ledger)
                 shape = self._resolved(claim, claim.request.shape)
             if not isinstance(standing, NodeLedger):
                 return standing
-            # A search for many containers takes long; the books are immutable, so nobody has to wait for it.
+            # A search for many containers takes long; the ledger is immutable, so no one has to wait for it.
             verdict = self.verdict(shape, standing)
             if isinstance(verdict, Refused):
                 return verdict
             with self._lock:
-                if self._mirror.view(claim.node) is view and shape == self._resolved(claim, shape):
+                if self._index.ledger(claim.node) is ledger and shape == self._resolved(claim, shape):
                     return self._set_aside(claim, standing, verdict)
         return self._reserve_at_once(claim)
 
     def _reserve_at_once(self, claim: _Claim) -> Reserved | AlreadyBound | Refused:
-        """As `_reserve`, while the books change all the time: one container is placed by sorting a few numbers."""
+        """As `_reserve`, while the ledger changes all the time: one container is placed by sorting a few numbers."""
         if len(claim.request.shape.containers) > 1:
             message = (
                 f"{claim.node} changed {TRIES} times while GPUs were chosen for {claim.request.pod}; it is tried again"
             )
             return Refused(RefusalReason.SEARCH_TOO_LONG, message)
         with self._lock:
-            standing = self._standing(claim, self._mirror.view(claim.node))
+            standing = self._standing(claim, self._index.ledger(claim.node))
             if not isinstance(standing, NodeLedger):
                 return standing
             verdict = self.verdict(self._resolved(claim, claim.request.shape), standing)
@@ -180,50 +182,50 @@ class ClusterState(Watched):
     # Inside the lock.
 
     def _resolved(self, claim: _Claim, shape: RequestShape) -> RequestShape:
-        return self._mirror.resolved(shape, claim.request.labels, claim.request.pod.uid)
+        return self._index.resolved(shape, claim.request.labels, claim.request.pod.uid)
 
-    def _standing(self, claim: _Claim, view: View) -> NodeLedger | Reserved | AlreadyBound | Refused:
-        """What holds before any choice; else the books to choose from."""
+    def _standing(self, claim: _Claim, ledger: LedgerOrRefused) -> NodeLedger | Reserved | AlreadyBound | Refused:
+        """What holds before any choice; else the ledger to choose from."""
         if (bound := self._in_the_way(claim)) is not None:
             return bound
-        if isinstance(view, Refused):
-            return view
-        known = self._mirror.reservations.get(claim.request.pod.uid, claim.node)
+        if isinstance(ledger, Refused):
+            return ledger
+        known = self._index.reservations.get(claim.request.pod.uid, claim.node)
         if known is None:
-            return view
-        if (refusal := views.lost_gpus(known.allocation, view.inventory)) is not None:
+            return ledger
+        if (refusal := node_ledger.lost_gpus(known.allocation, ledger.inventory)) is not None:
             return refusal
-        return _sending(known, view, now=claim.now)
+        return _sending(known, ledger, now=claim.now)
 
     def _set_aside(self, claim: _Claim, ledger: NodeLedger, verdict: Placed) -> Reserved | AlreadyBound:
-        """Keep a choice that was made from the node's books as they are."""
+        """Keep a choice that was made from the node's ledger as it is."""
         if (bound := self._in_the_way(claim)) is not None:
             return bound  # meanwhile, to another node
         request = claim.request
         allocation = Allocation(pod=request.pod, node=claim.node, grants=verdict.grants, labels=request.labels)
-        known = Reservation(allocation=allocation, since=claim.now, late=claim.late)
-        self._mirror.reservations.add(known)
-        self._mirror.rebuild({claim.node}, frees=False)
+        known = Reservation(allocation=allocation, since=claim.now, bypassed=claim.bypassed)
+        self._index.reservations.add(known)
+        self._index.rebuild({claim.node}, frees=False)
         return _sending(known, ledger, now=claim.now)
 
     def _in_the_way(self, claim: _Claim) -> AlreadyBound | None:
         """Why no choice may be made for a pod any more."""
-        if claim.late:
-            record = self._mirror.pods.get(claim.request.pod.uid)
-            known = self._mirror.reservations.get(claim.request.pod.uid, claim.node)
-            waits = isinstance(record, Bound) and record.node == claim.node and record.late is not None
+        if claim.bypassed:
+            record = self._index.pods.get(claim.request.pod.uid)
+            known = self._index.reservations.get(claim.request.pod.uid, claim.node)
+            waits = isinstance(record, Bound) and record.node == claim.node and record.bypassed is not None
             if waits and (known is None or not known.confirmed):
                 return None
         return self._bound_to(claim.request.pod.uid)
 
     def _bound_to(self, uid: PodUid) -> AlreadyBound | None:
         # A confirmed choice tells more than a pod that was seen on its node before it was made.
-        for node, known in self._mirror.reservations.of_pod(uid).items():
+        for node, known in self._index.reservations.of_pod(uid).items():
             if known.confirmed:
                 return AlreadyBound(node=node, granted=True)
-        record = self._mirror.pods.get(uid)
+        record = self._index.pods.get(uid)
         if isinstance(record, Bound):
-            granted = record.allocation is not None or record.legacy is not None
+            granted = record.allocation is not None or record.interop_pod is not None
             return AlreadyBound(node=record.node, granted=granted)
         return None
 

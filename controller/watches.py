@@ -52,7 +52,7 @@ class PodSink:
     def read(self, pod: JsonObject) -> PodRecord | None:
         """See Sink. What a pod asks for never changes, so one that is left out was never known."""
         try:
-            return records.pod_record(pod, self.state.dialect)
+            return records.pod_record(pod, self.state.resource_config)
         except WireError as error:
             _complain("pod", error)
             return None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from deviceplugin import books, checks
+from deviceplugin import checks, over_commitment
 from deviceplugin.decision import AGAIN, Accept, Decision, Reason, Refuse, Start
 from deviceplugin.resources import Resource
 from gpushare import names
@@ -12,7 +12,7 @@ from gpushare.errors import WireError
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import NodeInventory
-from gpushare.wire import holdings, legacy, pods
+from gpushare.wire import held_gpus, interop_read, pods
 
 _WEBHOOK: Final = names.WEBHOOK_SERVICE
 _CONTROLLER: Final = names.CONTROLLER_SERVICE
@@ -55,8 +55,8 @@ def _decided(start: Start, who: str) -> Decision:
         if isinstance(found, Refuse):
             return found
         grants.append(found)
-    shortage = books.shortage(
-        start.pod, allocation, inventory=start.inventory, others=start.others, dialect=start.dialect
+    shortage = over_commitment.shortage(
+        start.pod, allocation, inventory=start.inventory, others=start.others, resource_config=start.resource_config
     )
     if shortage:
         return Refuse(Reason.OVER_COMMITTED, f"{who}: {shortage}; {AGAIN}, so that it is placed where there is room")
@@ -74,7 +74,7 @@ def _allocation(start: Start) -> Allocation | None:
     former = not any(map(start.resource.made, start.ids))
     if not _is_own(start) and not former:
         return None
-    found = holdings.allocation(start.pod, start.inventory.unit)
+    found = held_gpus.allocation(start.pod, start.inventory.unit)
     return found if found is None or _is_own(start) else replace(found, grants=_known(found.grants, start.inventory))
 
 
@@ -112,14 +112,14 @@ def _container(start: Start, allocation: Allocation, name: ContainerName) -> Gra
 
 
 def _not_bound(who: str, start: Start) -> str:
-    if legacy.is_bound(pods.annotations(start.pod)):
+    if interop_read.is_bound(pods.annotations(start.pod)):
         return (
             f"{who} was given its GPUs by another system, but its devices by this plugin, with which it would see none;"
             f" {AGAIN} while {_WEBHOOK} is running"
         )
-    scheduler = start.pod["spec"].get("schedulerName") or "nobody"
+    scheduler = start.pod["spec"].get("schedulerName") or "none"
     text = f"{who} was never given a GPU by {_CONTROLLER}: it was scheduled by {scheduler}"
-    if pods.is_mutated(start.pod, start.dialect):
+    if pods.is_mutated(start.pod, start.resource_config):
         return (
             f"{text}; {_CONTROLLER} gives it GPUs of node {start.node} if they have room for it, and it starts then;"
             " if they have not, an Event on the pod says why"

@@ -6,10 +6,10 @@ from enum import Enum
 from typing import Final
 
 from deviceplugin.resources import Resource
-from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName, NodeName
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import NodeInventory
+from gpushare.resource_config import ResourceConfig
 from gpushare.wire.pods import Pod
 
 AGAIN: Final = "delete the pod and create it again"
@@ -66,7 +66,7 @@ class Start:
     """The devices."""
     node: NodeName
     inventory: NodeInventory
-    dialect: Dialect
+    resource_config: ResourceConfig
     others: Sequence[Pod] = ()
     """All pods of the node that are known; the pod itself may be among them."""
     up_to_date: bool = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deviceplugin import advertise, inventory
-from deviceplugin.board import Board
+from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.resources import Resource
 from deviceplugin.source import GpuSource, GpuSourceError, RawGpu
 from gpushare import names
@@ -28,7 +28,7 @@ class HealthLoop:
     """The only user of the source."""
 
     source: GpuSource
-    board: Board
+    feed: InventoryFeed
     clock: Clock
     node: NodeName
     unit: MemoryUnit
@@ -91,7 +91,7 @@ class HealthLoop:
             self._complain("gpus cannot be advertised", error)
             return self._current is not None
         self._current, self._complaint = found, ""
-        self.board.post(found, advertised)
+        self.feed.post(found, advertised)
         memory = advertised[names.GPU_MEM]
         logs.event(
             _LOG,

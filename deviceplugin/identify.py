@@ -137,7 +137,7 @@ def _ids(value: Any) -> frozenset[str]:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
+        raise TypeError(f"{value!r} is not a string")
     return value
 
 

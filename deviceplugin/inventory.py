@@ -18,7 +18,7 @@ def build(
     """The inventory after one reading.
 
     A GPU of the previous inventory that the reading lacks stays listed as unhealthy: it fell off the bus while pods
-    hold it, and the node's books must not move under them. It is forgotten once another GPU has taken its number.
+    hold it, and the node's ledger must not move under them. It is forgotten once another GPU has taken its number.
 
     Raises:
         GpuSourceError: the reading contradicts itself.

@@ -23,7 +23,7 @@ _Key = tuple[PodUid, tuple[ContainerName, ...]]
 
 @dataclass(kw_only=True)
 class LateStarts:
-    """Which containers the kubelet has begun anew since. Safe for use by many threads; forgotten with the process."""
+    """Which containers the kubelet has begun again since. Safe for use by many threads; forgotten with the process."""
 
     cache: PodCache
     clock: Clock

@@ -152,7 +152,7 @@ class NvmlSource:
         except nvml.NVMLError_Timeout:
             return False
         except nvml.NVMLError as error:
-            # The next reading opens the library anew, with the GPUs that answer then.
+            # The next reading opens the library again, with the GPUs that answer then.
             self._say("fault events failed", error=str(error))
             self.close()
             return False

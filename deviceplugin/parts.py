@@ -6,23 +6,23 @@ from functools import partial
 from pathlib import Path
 
 from deviceplugin import prestart, resources
-from deviceplugin.board import Board
 from deviceplugin.health import HealthLoop
-from deviceplugin.kubelet import KubeletLink
+from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.late import LateStarts
 from deviceplugin.podresources import PodResources
 from deviceplugin.pods import PATH, PodCache, selector
-from deviceplugin.prestart import Gate
+from deviceplugin.prestart import StartCheck
 from deviceplugin.publish import Publisher
 from deviceplugin.refusals import Refusals
+from deviceplugin.registrar import Registrar
 from deviceplugin.settings import NVML, Settings
 from deviceplugin.source import GpuSource
 from deviceplugin.state import StateFile
 from gpushare import names
-from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
 from gpushare.kube.api import KubeApi
 from gpushare.kube.watch import Reflector
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.group import Part
 
@@ -37,44 +37,44 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         publish_until: moment of the clock's `monotonic` up to which the first registration waits for the inventory to
             be on the Node.
     """
-    node, board, cache = NodeName(settings.node_name), Board(), PodCache(clock)
+    node, feed, cache = NodeName(settings.node_name), InventoryFeed(), PodCache(clock)
     offered = resources.offered(percent=settings.gpu_percent, whole_gpus=settings.whole_gpus)
     readings = HealthLoop(
         source=source(settings, node, clock),
-        board=board,
+        feed=feed,
         clock=clock,
         node=node,
         unit=settings.memory_unit,
         offered=offered,
         poll_s=settings.poll_interval,
     )
-    publisher = Publisher(api=api, board=board, clock=clock, node=node, recheck_s=settings.publish_interval)
-    mirror = Reflector(api=api, path=PATH, sink=cache, clock=clock, params=selector(node))
-    gate = _gate(settings, api, clock, board, cache)
+    publisher = Publisher(api=api, feed=feed, clock=clock, node=node, recheck_s=settings.publish_interval)
+    reflector = Reflector(api=api, path=PATH, sink=cache, clock=clock, params=selector(node))
+    start_check = _start_check(settings, api, clock, feed, cache)
     registered = StateFile(path=settings.state_file, clock=clock, parts=[resource.name for resource in offered])
-    parts = {"health": readings.run, "publish": publisher.run, "pods": abandoned(mirror.run)}
+    parts = {"health": readings.run, "publish": publisher.run, "pods": abandoned(reflector.run)}
     for resource in offered:
-        link = KubeletLink(
+        registrar = Registrar(
             resource=resource,
             directory=settings.device_plugins_dir,
-            board=board,
-            gate=gate,
+            feed=feed,
+            start_check=start_check,
             clock=clock,
             ready=publisher.published.is_set,
             ready_by=publish_until,
             on_beat=partial(registered.beat, resource.name),
         )
         if resource is resources.MEMORY:  # one look at the Node for all of them
-            link.on_registered = publisher.recheck
-        parts[f"kubelet {resource.name}"] = link.run
+            registrar.on_registered = publisher.recheck
+        parts[f"kubelet {resource.name}"] = registrar.run
     return parts
 
 
-def _gate(settings: Settings, api: KubeApi, clock: Clock, board: Board, cache: PodCache) -> Gate:
-    return Gate(
+def _start_check(settings: Settings, api: KubeApi, clock: Clock, feed: InventoryFeed, cache: PodCache) -> StartCheck:
+    return StartCheck(
         node=NodeName(settings.node_name),
-        dialect=Dialect(unit=settings.memory_unit, whole_gpus=settings.whole_gpus),
-        board=board,
+        resource_config=ResourceConfig(unit=settings.memory_unit, whole_gpus=settings.whole_gpus),
+        feed=feed,
         cache=cache,
         api=api,
         lister=PodResources(socket=settings.pod_resources_socket, clock=clock),

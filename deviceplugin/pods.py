@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from gpushare import names
-from gpushare.dialect import Dialect
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
 from gpushare.model.request import MAX_ASKING, MAX_CONTAINERS
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.wire import legacy, shape
+from gpushare.wire import fields, interop_read
 from gpushare.wire import pods as wire
 from gpushare.wire.pods import Pod
 
 _LOG: Final = logging.getLogger(__name__)
 PATH: Final = "/api/v1/pods"
-_ANY: Final = Dialect(whole_gpus=True)
+_ANY: Final = ResourceConfig(whole_gpus=True)
 _LIMITS: Final = (*names.SHARED_RESOURCES, names.GPU_CORE, names.GPU)
 T = TypeVar("T")
 
@@ -40,10 +40,10 @@ def reduce(pod: JsonObject) -> JsonObject:
         WireError: it is not a pod.
     """
     ref, annotations = wire.ref(pod), wire.annotations(pod)
-    spec, status = shape.mapping(pod, "spec", "pod"), shape.mapping(pod, "status", "pod")
-    running = any("running" in shape.mapping(report, "state", path) for path, report in wire.reports(pod))
+    spec, status = fields.mapping(pod, "spec", "pod"), fields.mapping(pod, "status", "pod")
+    running = any("running" in fields.mapping(report, "state", path) for path, report in wire.reports(pod))
     # Another system's annotations may count containers by their place.
-    keep_all = legacy.is_bound(annotations)
+    keep_all = interop_read.is_bound(annotations)
     containers = {field: _containers(spec, field, keep_all=keep_all) for field in ("initContainers", "containers")}
     if sum(map(len, containers.values())) > (MAX_CONTAINERS if keep_all else MAX_ASKING):
         containers = {}
@@ -65,17 +65,17 @@ def reduce(pod: JsonObject) -> JsonObject:
 def _containers(spec: Mapping[str, Any], field: str, *, keep_all: bool) -> list[JsonObject]:
     return [
         _container(container)
-        for container in shape.objects(spec, field, "spec")
+        for container in fields.objects(spec, field, "spec")
         if keep_all or wire.asks(container, _ANY)
     ]
 
 
 def _container(container: Mapping[str, Any]) -> JsonObject:
-    limits = shape.mapping(shape.mapping(container, "resources", "container"), "limits", "container.resources")
+    limits = fields.mapping(fields.mapping(container, "resources", "container"), "limits", "container.resources")
     return {
-        "name": shape.needed(container, "name", "container"),
+        "name": fields.needed(container, "name", "container"),
         "restartPolicy": container.get("restartPolicy"),
-        "env": [_variable(entry) for entry in shape.objects(container, "env", "container") if _is_devices(entry)][-1:],
+        "env": [_variable(entry) for entry in fields.objects(container, "env", "container") if _is_devices(entry)][-1:],
         # Only whether there is any: what it brings can change while the pod lives.
         "envFrom": bool(container.get("envFrom")),
         "resources": {"limits": {key: limits[key] for key in _LIMITS if key in limits}},
@@ -88,7 +88,7 @@ def _is_devices(entry: Mapping[str, Any]) -> bool:
 
 def _variable(entry: Mapping[str, Any]) -> JsonObject:
     """Without its value, which may be long."""
-    source = shape.mapping(shape.mapping(entry, "valueFrom", "env"), "fieldRef", "env.valueFrom")
+    source = fields.mapping(fields.mapping(entry, "valueFrom", "env"), "fieldRef", "env.valueFrom")
     return {"name": names.ENV_VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": source.get("fieldPath")}}}
 
 

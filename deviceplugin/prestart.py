@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any, Final, assert_never
 
 from deviceplugin import identify, pods
-from deviceplugin.board import Board
 from deviceplugin.decide import decide, unknown_pod
 from deviceplugin.decision import Accept, Decision, Reason, Refuse, Start
 from deviceplugin.identify import Lister, ListerError, Owner, Recorded, Unknown
+from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.late import LateStarts
 from deviceplugin.refusals import Refusals
 from deviceplugin.resources import Resource
-from gpushare.dialect import Dialect
 from gpushare.errors import WireError
 from gpushare.identity import ContainerName, NodeName, PodRef
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import logs
 from gpushare.wire import pods as wire
 from gpushare.wire.pods import Pod
@@ -45,12 +45,12 @@ class _Asked:
 
 
 @dataclass(kw_only=True)
-class Gate:
+class StartCheck:
     """Decides about starts. Safe for use by many threads; keeps no state of its own."""
 
     node: NodeName
-    dialect: Dialect
-    board: Board
+    resource_config: ResourceConfig
+    feed: InventoryFeed
     cache: pods.PodCache
     api: KubeApi
     lister: Lister
@@ -100,7 +100,7 @@ class Gate:
 
     def _pod(self, owner: Owner, asked: _Asked) -> Pod | Refuse:
         # A name alone does not tell the pod of a StatefulSet from its predecessor, which the watch may still show, so
-        # only a UID is looked up in the mirror. And without a name there is nothing to ask the API server for.
+        # only a UID is looked up in the cache. And without a name there is nothing to ask the API server for.
         known: Pod | None = None
         if (uid := owner.uid) is not None:
             known = (
@@ -138,7 +138,7 @@ class Gate:
         return decisions[-1]
 
     def _once(self, pod: Pod, containers: tuple[ContainerName, ...], asked: _Asked, *, up_to_date: bool) -> Decision:
-        latest = self.board.latest
+        latest = self.feed.latest
         if latest is None:
             return Refuse(
                 Reason.GPU_GONE, f"the GPUs of node {self.node} are not known yet; the kubelet will try again"
@@ -151,7 +151,7 @@ class Gate:
                 ids=asked.ids,
                 node=self.node,
                 inventory=latest.inventory,
-                dialect=self.dialect,
+                resource_config=self.resource_config,
                 others=self.cache.all(),
                 up_to_date=up_to_date,
             )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from deviceplugin.board import Board, Snapshot
+from deviceplugin.inventory_feed import InventoryFeed, Snapshot
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
@@ -26,7 +26,7 @@ class Publisher:
     """Keeps annotation and status of this node's Node object equal to the board."""
 
     api: KubeApi
-    board: Board
+    feed: InventoryFeed
     clock: Clock
     node: NodeName
     recheck_s: float
@@ -40,9 +40,9 @@ class Publisher:
         backoff = Backoff()
         done, checked = 0, self.clock.monotonic()
         while not stop.is_set():
-            snapshot = self.board.newer(done, over=lambda: stop.is_set() or self._again, seconds=1.0)
+            snapshot = self.feed.newer(done, over=lambda: stop.is_set() or self._again, seconds=1.0)
             if self._again or self.clock.monotonic() - checked >= self.recheck_s:
-                snapshot = self.board.latest
+                snapshot = self.feed.latest
             if stop.is_set() or snapshot is None:
                 continue
             self._again, checked = False, self.clock.monotonic()
@@ -59,9 +59,9 @@ class Publisher:
                 backoff.reset()
 
     def recheck(self) -> None:
-        """Look at the Node soon: a kubelet that starts may have made it anew."""
+        """Look at the Node soon: a kubelet that starts may have recreated it."""
         self._again = True
-        self.board.wake()
+        self.feed.wake()
 
     def _publish(self, snapshot: Snapshot, *, known: bool) -> None:
         """Args: known: whether it was published before, so that only what differs is written."""

@@ -12,8 +12,8 @@ import grpc
 from deviceplugin import grant
 from deviceplugin.advertise import Advertisement
 from deviceplugin.api import deviceplugin_pb2 as api
-from deviceplugin.board import Board
 from deviceplugin.decision import Decision, Reason, Refuse
+from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.resources import Resource
 from gpushare.errors import GpuShareError
 from gpushare.model.gpu import GpuHealth
@@ -21,7 +21,7 @@ from gpushare.model.gpu import GpuHealth
 _MESSAGE_LIMIT: Final = 2048  # an error travels in a header, which may hold 8 KiB
 _THREADS: Final = 8
 """Beside those in which containers start: starts may wait for seconds and must leave some for Allocate. A server makes
-its threads as it needs them, so a resource that nobody uses costs few."""
+its threads as it needs them, so a resource that no one uses costs few."""
 _OPTIONS: Final = (("grpc.max_receive_message_length", 16 * 1024 * 1024),)
 
 
@@ -29,11 +29,11 @@ class ServeError(GpuShareError):
     """The plugin cannot serve on its socket."""
 
 
-class Gate(Protocol):
+class StartCheck(Protocol):
     """Decides whether a container may start."""
 
     def check(self, resource: Resource, device_ids: list[str]) -> Decision:
-        """See `deviceplugin.prestart.Gate`."""
+        """See `deviceplugin.prestart.StartCheck`."""
         ...
 
 
@@ -55,8 +55,8 @@ class Servicer:
     """The five calls of the kubelet. One servicer for each server, because its streams end with it."""
 
     resource: Resource
-    board: Board
-    gate: Gate
+    feed: InventoryFeed
+    start_check: StartCheck
     _stopping: threading.Event = field(init=False, default_factory=threading.Event)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _streams: int = field(init=False, default=0)
@@ -73,7 +73,7 @@ class Servicer:
     def stop(self) -> None:
         """End all streams."""
         self._stopping.set()
-        self.board.wake()
+        self.feed.wake()
 
     def get_options(self, _request: Any, _context: Any) -> Any:
         """GetDevicePluginOptions."""
@@ -81,13 +81,11 @@ class Servicer:
 
     def list_and_watch(self, _request: Any, context: Any) -> Iterator[Any]:
         """ListAndWatch: all devices now and after every change, until the server stops or the kubelet goes away."""
-        context.add_callback(self.board.wake)
+        context.add_callback(self.feed.wake)
         self._count(1)
         try:
             version = 0
-            while snapshot := self.board.newer(
-                version, over=lambda: self._stopping.is_set() or not context.is_active()
-            ):
+            while snapshot := self.feed.newer(version, over=lambda: self._stopping.is_set() or not context.is_active()):
                 version = snapshot.version
                 yield device_list(snapshot.advertised[self.resource.name])
         finally:
@@ -103,7 +101,7 @@ class Servicer:
         if not self._starts.acquire(blocking=False):
             context.abort(grpc.StatusCode.UNAVAILABLE, "too many containers start at once; the kubelet will try again")
         try:
-            decision = self.gate.check(self.resource, list(request.devices_ids))
+            decision = self.start_check.check(self.resource, list(request.devices_ids))
         finally:
             self._starts.release()
         if isinstance(decision, Refuse):

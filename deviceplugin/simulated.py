@@ -61,7 +61,7 @@ class SimulatedSource:
             self._stamp = stamp
             loaded = profile.parse(_yaml(self.path), self.node)
         except OSError as error:
-            return self._fall_back(f"cannot be read ({error.strerror}); mount it or mend --gpu-source", error)
+            return self._fall_back(f"cannot be read ({error.strerror}); mount it or fix --gpu-source", error)
         except WireError as error:
             return self._fall_back(str(error), error)
         self._profile, self._loaded_at, self._polls = loaded, self.clock.monotonic(), 0

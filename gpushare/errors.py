@@ -21,7 +21,7 @@ class FieldError:
 
 
 class InvalidRequestError(GpuShareError):
-    """A pod asks for GPUs in a way that cannot be understood or granted: its author's to mend."""
+    """A pod asks for GPUs in a way that cannot be understood or granted: its author's to fix."""
 
     def __init__(self, errors: tuple[FieldError, ...]) -> None:
         super().__init__("; ".join(str(error) for error in errors))

@@ -15,7 +15,7 @@ GPU_PERCENT: Final = "nano-gpu/gpu-percent"  # a part of one GPU: so much of its
 GPU_CORE: Final = (
     "aliyun.com/gpu-core.percentage"  # beside gpu-mem: a part of one GPU's compute; on the node's status only
 )
-GPU: Final = "nvidia.com/gpu"  # whole GPUs, if this project owns the resource (`gpushare.dialect`)
+GPU: Final = "nvidia.com/gpu"  # whole GPUs, if this project owns the resource (`gpushare.resource_config`)
 SHARED_RESOURCES: Final = (GPU_MEM, GPU_PERCENT)
 GPU_DOMAINS: Final = ("nvidia.com/", "aliyun.com/", "nano-gpu/")  # of resources that stand for GPUs, or may do so
 # Of other plugins that choose the devices of a container themselves; a trailing * stands for any ending.

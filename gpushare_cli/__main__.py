@@ -25,7 +25,7 @@ from gpushare_cli.doctor import arguments as doctor_arguments
 from gpushare_cli.doctor import command as doctor
 from gpushare_cli.explain import arguments as explain_arguments
 from gpushare_cli.explain import command as explain
-from gpushare_cli.schedconfig import Kind, ServerVersion, Wish
+from gpushare_cli.schedconfig import Kind, Options, ServerVersion
 from gpushare_cli.simulate import arguments as simulate_arguments
 from gpushare_cli.simulate import command as simulate
 
@@ -146,16 +146,16 @@ def _inspect(arguments: argparse.Namespace, streams: Streams) -> int:
 
 
 def _explain(arguments: argparse.Namespace, streams: Streams) -> int:
-    wish = explain_arguments.wish(arguments)
-    return explain.run(partial(_connect, arguments.kubeconfig, arguments.context), streams, wish)
+    options = explain_arguments.options(arguments)
+    return explain.run(partial(_connect, arguments.kubeconfig, arguments.context), streams, options)
 
 
 def _simulate(arguments: argparse.Namespace, streams: Streams) -> int:
-    return simulate.run(simulate_arguments.wish(arguments), streams, sys.stdin)
+    return simulate.run(simulate_arguments.options(arguments), streams, sys.stdin)
 
 
 def _scheduler_config(arguments: argparse.Namespace, streams: Streams) -> int:
-    wish = Wish(
+    options = Options(
         server=ServerVersion.parse(arguments.server_version),
         url=arguments.extender_url,
         scheduler_name=arguments.scheduler_name,
@@ -165,12 +165,12 @@ def _scheduler_config(arguments: argparse.Namespace, streams: Streams) -> int:
         ca_pem=commands.read_ca(arguments.extender_ca),
         whole_gpus=arguments.whole_gpus,
     )
-    return commands.scheduler_config(streams, wish=wish, kind=Kind(arguments.kind))
+    return commands.scheduler_config(streams, options=options, kind=Kind(arguments.kind))
 
 
 def _doctor(arguments: argparse.Namespace, streams: Streams) -> int:
     connect = partial(_connect, arguments.kubeconfig, arguments.context)
-    return doctor.run(connect, streams, doctor_arguments.wish(arguments), SystemClock())
+    return doctor.run(connect, streams, doctor_arguments.options(arguments), SystemClock())
 
 
 def _connect(kubeconfig: str, context: str) -> KubeApi:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.reasons import NODES_NAMED, largest_free, together
-from gpushare.cluster.views import View
 from gpushare.identity import NodeName
 from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
 from gpushare_cli import schedulable
@@ -58,9 +58,9 @@ def of_node(pod: Mapping[str, Any], node: NodeFacts, requested: Mapping[str, int
     return Answer(node=node.name, verdict=verdict, blockers=(*schedulable.misplaced(pod, node), *short))
 
 
-def closest_first(answers: Iterable[Answer], views: Mapping[NodeName, View]) -> list[Answer]:
+def closest_first(answers: Iterable[Answer], ledgers: Mapping[NodeName, LedgerOrRefused]) -> list[Answer]:
     """Nodes that take the pod as the scheduler ranks them, then those that lack the least."""
-    return sorted(answers, key=lambda answer: (*_distance(answer, views.get(answer.node)), answer.node))
+    return sorted(answers, key=lambda answer: (*_distance(answer, ledgers.get(answer.node)), answer.node))
 
 
 def summary(answers: Sequence[Answer]) -> str:
@@ -90,10 +90,10 @@ def _joined(blockers: Sequence[str]) -> str:
     return ", ".join(blockers)
 
 
-def _distance(answer: Answer, view: View | None) -> tuple[int, int]:
+def _distance(answer: Answer, ledger: LedgerOrRefused | None) -> tuple[int, int]:
     match answer.verdict:
         case Placed(score=score):
             return (0, -score) if answer.fits else (1, 0)
         case Refused(permanent=permanent):
             kind = 4 if not answer.has_gpus else 3 if permanent else 2
-            return kind, -largest_free(view)
+            return kind, -largest_free(ledger)

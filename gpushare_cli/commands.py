@@ -11,7 +11,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth
 from gpushare_cli import gather, render, report, schedconfig
-from gpushare_cli.schedconfig import Kind, Wish
+from gpushare_cli.schedconfig import Kind, Options
 
 OK: Final = 0
 FAILED: Final = 1  # the cluster cannot be read, or it has nothing to show
@@ -55,7 +55,7 @@ def inspect(connect: Connect, streams: Streams, *, node: str | None, details: bo
     return FAILED
 
 
-def scheduler_config(streams: Streams, *, wish: Wish, kind: Kind) -> int:
+def scheduler_config(streams: Streams, *, options: Options, kind: Kind) -> int:
     """Print a configuration for kube-scheduler. The exit code.
 
     Raises:
@@ -63,10 +63,10 @@ def scheduler_config(streams: Streams, *, wish: Wish, kind: Kind) -> int:
     """
     match kind:
         case Kind.CONFIGURATION:
-            streams.out.write(schedconfig.configuration(wish))
+            streams.out.write(schedconfig.configuration(options))
         case Kind.POLICY:
-            streams.out.write(schedconfig.policy(wish))
-            flags = " ".join(schedconfig.policy_flags(wish))
+            streams.out.write(schedconfig.policy(options))
+            flags = " ".join(schedconfig.policy_flags(options))
             streams.err.write(f"note: start kube-scheduler with {flags}\n")
         case _:
             assert_never(kind)

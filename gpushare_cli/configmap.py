@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.runtime import options
-from gpushare.wire import shape
+from gpushare.wire import fields
 
 T = TypeVar("T")
 
@@ -24,9 +24,9 @@ def setting(config: Mapping[str, Any], field: str, default: T, parse: Callable[[
         SettingsError: it cannot be understood.
         WireError: this is no ConfigMap.
     """
-    data = shape.mapping(config, "data", names.CONFIG)
-    _, variable = options.spelling(field)
-    text = shape.text(data, variable, f"{names.CONFIG}.data")
+    data = fields.mapping(config, "data", names.CONFIG)
+    _, variable = options.flag_names(field)
+    text = fields.text(data, variable, f"{names.CONFIG}.data")
     if variable not in data:
         return default
     try:

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpushare import names
-from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
-from gpushare.wire import legacy, pods, unhealthy
+from gpushare.resource_config import ResourceConfig
+from gpushare.wire import interop_read, pods, unhealthy
 
 _PAGE: Final = "500"
 _TIMEOUT_S: Final = 30.0
 _TRIES: Final = 3  # a list of many pages expires when the server compacts its history meanwhile
-_ANY: Final = Dialect(whole_gpus=True)  # whoever the resource belongs to; what is read decides later
+_ANY: Final = ResourceConfig(whole_gpus=True)  # no matter whose resource it is; what is read decides later
 _CONFIG_MAPS: Final = f"/api/v1/namespaces/{names.UNHEALTHY_NAMESPACE}/configmaps"
 
 
@@ -110,7 +110,7 @@ def _pages(api: KubeApi, path: str, params: dict[str, str], keep: Callable[[Json
 
 def _concerns_gpus(one: JsonObject) -> bool:
     notes = pods.annotations(one)
-    return pods.needs_gpu(one, _ANY) or names.ANNOTATION_ALLOCATION in notes or legacy.is_bound(notes)
+    return pods.needs_gpu(one, _ANY) or names.ANNOTATION_ALLOCATION in notes or interop_read.is_bound(notes)
 
 
 def _is_unhealthy_list(one: JsonObject) -> bool:

@@ -8,7 +8,7 @@ from gpushare.cluster import node_records
 from gpushare.identity import NodeName, by_index
 from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
 from gpushare.units import GIB, MemoryUnit
-from gpushare.wire import shape
+from gpushare.wire import fields
 from gpushare_cli import quantities
 
 _MIB: Final = MemoryUnit(1)
@@ -38,7 +38,7 @@ def equal_gpus(
         unit: of the cluster, if it is known.
     """
     name = node_records.name_of(node)
-    allocatable = shape.mapping(shape.mapping(node, "status", "node"), "allocatable", "status")
+    allocatable = fields.mapping(fields.mapping(node, "status", "node"), "allocatable", "status")
     total = quantities.whole(allocatable.get(names.GPU_MEM))
     if total == 0:
         return None

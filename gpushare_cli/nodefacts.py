@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from gpushare import names
 from gpushare.identity import NodeName
-from gpushare.wire import shape
+from gpushare.wire import fields
 from gpushare_cli import quantities
 
 Object = Mapping[str, Any]
 HOSTNAME: Final = "kubernetes.io/hostname"
 RESOURCES: Final = (names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE, names.GPU)
-"""Extended resources whose sum kube-scheduler checks for every node, beside the GPUs' own books."""
+"""Extended resources whose sum kube-scheduler checks for every node, beside the GPUs' own ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +45,14 @@ def node_facts(node: Object) -> NodeFacts:
     Raises:
         WireError: it is no node.
     """
-    metadata = shape.mapping(node, "metadata", "node")
-    spec, status = shape.mapping(node, "spec", "node"), shape.mapping(node, "status", "node")
-    name = NodeName(shape.needed(metadata, "name", "metadata"))
-    allocatable = shape.mapping(status, "allocatable", "status")
+    metadata = fields.mapping(node, "metadata", "node")
+    spec, status = fields.mapping(node, "spec", "node"), fields.mapping(node, "status", "node")
+    name = NodeName(fields.needed(metadata, "name", "metadata"))
+    allocatable = fields.mapping(status, "allocatable", "status")
     return NodeFacts(
         name=name,
-        labels={HOSTNAME: name, **shape.mapping(metadata, "labels", "metadata")},
-        taints=tuple(_taint(taint, i) for i, taint in enumerate(shape.objects(spec, "taints", "spec"))),
+        labels={HOSTNAME: name, **fields.mapping(metadata, "labels", "metadata")},
+        taints=tuple(_taint(taint, i) for i, taint in enumerate(fields.objects(spec, "taints", "spec"))),
         cordoned=spec.get("unschedulable") is True,
         allocatable={key: quantities.whole(allocatable.get(key)) for key in RESOURCES} if allocatable else None,
     )
@@ -61,7 +61,7 @@ def node_facts(node: Object) -> NodeFacts:
 def _taint(taint: Object, i: int) -> Taint:
     path = f"spec.taints[{i}]"
     return Taint(
-        key=shape.needed(taint, "key", path),
-        value=shape.text(taint, "value", path),
-        effect=shape.text(taint, "effect", path),
+        key=fields.needed(taint, "key", path),
+        value=fields.text(taint, "value", path),
+        effect=fields.text(taint, "effect", path),
     )

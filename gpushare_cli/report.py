@@ -8,21 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest
+from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
-from gpushare.wire import holdings, requests
+from gpushare.wire import held_gpus, requests
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import dialects, inventories
+from gpushare_cli import inventories, resource_configs
 
 _MIB: Final = MemoryUnit(1)
 _NOWHERE: Final = GpuUuid("pending")
-_NOBODY: Final[Mapping[NodeName, frozenset[int]]] = {}
+_NO_POD: Final[Mapping[NodeName, frozenset[int]]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class PodRow:
     whole: frozenset[int] = frozenset()
     """Indices of the GPUs that it has for itself."""
     pending_mib: int = 0
-    """Asked for by a bound pod on a GPU that nobody has named, or held on one that the node no longer lists."""
+    """Asked for by a bound pod on a GPU that no one has named, or held on one that the node no longer lists."""
 
     @property
     def order(self) -> tuple[int, str, str]:
@@ -111,7 +111,7 @@ class Report:
 def build(
     nodes: Iterable[Mapping[str, Any]],
     pods: Iterable[Mapping[str, Any]],
-    unhealthy: Mapping[NodeName, frozenset[int]] = _NOBODY,
+    unhealthy: Mapping[NodeName, frozenset[int]] = _NO_POD,
 ) -> Report:
     """Make the report. Nodes without GPUs to share do not appear; bad annotations become notes.
 
@@ -166,9 +166,9 @@ def _node_row(
 
 def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str]) -> PodRow | None:
     who = pods_wire.ref(pod)
-    dialect = dialects.of_pod(pod, Dialect(unit=inventory.unit))
+    resource_config = resource_configs.of_pod(pod, ResourceConfig(unit=inventory.unit))
     try:
-        holding = holdings.of_pod(pod, dialect, inventory.unit)
+        holding = held_gpus.of_pod(pod, resource_config, inventory.unit)
         allocation = holding.allocation
         if holding.problem:
             notes.append(f"pod {who}: {holding.problem}; counted by the other annotations of its binding")
@@ -176,8 +176,8 @@ def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str])
         notes.append(f"pod {who}: {error}; counted as pending")
         allocation = None
     if allocation is None:
-        allocation = _asked(pod, dialect, inventory, notes)
-    # The books of this pod alone: they know what a whole GPU is, and what a part of one.
+        allocation = _asked(pod, resource_config, inventory, notes)
+    # The ledger of this pod alone: it knows what a whole GPU is, and what a part of one.
     held = NodeLedger.of(inventory, [allocation] if allocation else [])
     if not held.used_mib:
         return None
@@ -198,25 +198,35 @@ def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str])
     )
 
 
-def _asked(pod: Mapping[str, Any], dialect: Dialect, inventory: NodeInventory, notes: list[str]) -> Allocation | None:
+def _asked(
+    pod: Mapping[str, Any], resource_config: ResourceConfig, inventory: NodeInventory, notes: list[str]
+) -> Allocation | None:
     """What a pod without a readable allocation asks for, as if all of it were on one GPU that is not of the node."""
     try:
-        request = requests.of_pod(pod, dialect)
+        request = requests.of_pod(pod, resource_config)
     except InvalidRequestError as error:
         notes.append(f"pod {pods_wire.ref(pod)}: {error}; not counted")
         return None
     if request is None:
         return None
     grants = tuple(
-        Grant(container=wish.container, kind=wish.kind, gpus=(_NOWHERE,), memory_mib=_most(wish, inventory))
-        for wish in request.shape.containers
+        Grant(
+            container=container_request.container,
+            kind=container_request.kind,
+            gpus=(_NOWHERE,),
+            memory_mib=_most(container_request, inventory),
+        )
+        for container_request in request.shape.containers
     )
     return Allocation(pod=request.pod, node=inventory.node, grants=grants)
 
 
-def _most(wish: ContainerRequest, inventory: NodeInventory) -> int:
-    """MiB that a wish may come to on this node, over all its GPUs."""
-    return max((wish.need(gpu).memory_mib for gpu in inventory.gpus), default=wish.memory_mib) * wish.gpu_count
+def _most(container_request: ContainerRequest, inventory: NodeInventory) -> int:
+    """MiB that a request may come to on this node, over all its GPUs."""
+    return (
+        max((container_request.need(gpu).memory_mib for gpu in inventory.gpus), default=container_request.memory_mib)
+        * container_request.gpu_count
+    )
 
 
 def _address(node: Mapping[str, Any]) -> str:

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import orjson
 
 from gpushare import names
-from gpushare.dialect import Dialect
 from gpushare.errors import SettingsError
+from gpushare.resource_config import ResourceConfig
 from gpushare_cli import yamls
 
 CONTROLLER_PORT: Final = 12345
@@ -62,7 +62,7 @@ class ServerVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Options:
     """What the configuration is for."""
 
     server: ServerVersion
@@ -82,13 +82,13 @@ class Wish:
     ask for it would find no node: the extender knows of no GPUs there."""
 
 
-def configuration(wish: Wish) -> str:
+def configuration(options: Options) -> str:
     """A KubeSchedulerConfiguration as YAML.
 
     Raises:
-        SettingsError: this version reads none, or the wish contradicts itself.
+        SettingsError: this version reads none, or the options contradict each other.
     """
-    api_version = _api_version(wish.server)
+    api_version = _api_version(options.server)
     value: dict[str, Any] = {
         "apiVersion": f"kubescheduler.config.k8s.io/{api_version}",
         "kind": "KubeSchedulerConfiguration",
@@ -96,35 +96,35 @@ def configuration(wish: Wish) -> str:
         # refuse just these.
         "percentageOfNodesToScore": 100,
     }
-    if wish.scheduler_name and api_version == "v1beta1":
-        # Plain-text ports of old versions: for nobody.
+    if options.scheduler_name and api_version == "v1beta1":
+        # Plain-text ports of old versions: for no one.
         value |= {"healthzBindAddress": "127.0.0.1:10251", "metricsBindAddress": "127.0.0.1:10251"}
-    if wish.kubeconfig:
-        value["clientConnection"] = {"kubeconfig": wish.kubeconfig}
+    if options.kubeconfig:
+        value["clientConnection"] = {"kubeconfig": options.kubeconfig}
     value["leaderElection"] = {"leaderElect": True}
-    if wish.scheduler_name:
+    if options.scheduler_name:
         value["leaderElection"] |= {
             "resourceLock": "leases",  # the default of 1.19 is an older kind
-            "resourceName": _dns_name("lease name", wish.lease_name),
-            "resourceNamespace": _dns_name("lease namespace", wish.lease_namespace),
+            "resourceName": _dns_name("lease name", options.lease_name),
+            "resourceNamespace": _dns_name("lease namespace", options.lease_namespace),
         }
-    value["profiles"] = [{"schedulerName": _scheduler_name(wish)}]
-    value["extenders"] = [_extender(wish) | {"httpTimeout": f"{names.EXTENDER_TIMEOUT_S}s"}]
+    value["profiles"] = [{"schedulerName": _scheduler_name(options)}]
+    value["extenders"] = [_extender(options) | {"httpTimeout": f"{names.EXTENDER_TIMEOUT_S}s"}]
     return yamls.dump(value)
 
 
-def policy(wish: Wish) -> str:
+def policy(options: Options) -> str:
     """A Policy file as JSON. It names neither scheduler nor lease: see `policy_flags`.
 
     Raises:
-        SettingsError: this version reads none, or the wish contradicts itself.
+        SettingsError: this version reads none, or the options contradict each other.
     """
-    if wish.server > ServerVersion(1, 22):
+    if options.server > ServerVersion(1, 22):
         raise SettingsError(
-            f"server version {wish.server}: policy files were removed in 1.23; leave out --kind policy to get a"
+            f"server version {options.server}: policy files were removed in 1.23; leave out --kind policy to get a"
             " KubeSchedulerConfiguration"
         )
-    extender = _extender(wish)
+    extender = _extender(options)
     extender["enableHttps"] = extender.pop("enableHTTPS")
     # A Go time.Duration without a text form: nanoseconds.
     extender["httpTimeout"] = names.EXTENDER_TIMEOUT_S * 10**9
@@ -132,17 +132,17 @@ def policy(wish: Wish) -> str:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
-def policy_flags(wish: Wish, path: str = "/etc/kubernetes/scheduler-policy.json") -> Sequence[str]:
+def policy_flags(options: Options, path: str = "/etc/kubernetes/scheduler-policy.json") -> Sequence[str]:
     """Flags of kube-scheduler that say what a Policy file cannot."""
     flags = [f"--policy-config-file={path}"]
-    if wish.kubeconfig:
-        flags.append(f"--kubeconfig={wish.kubeconfig}")
-    if wish.scheduler_name:
+    if options.kubeconfig:
+        flags.append(f"--kubeconfig={options.kubeconfig}")
+    if options.scheduler_name:
         flags += [
-            f"--scheduler-name={_scheduler_name(wish)}",
+            f"--scheduler-name={_scheduler_name(options)}",
             "--leader-elect-resource-lock=leases",
-            f"--leader-elect-resource-name={_dns_name('lease name', wish.lease_name)}",
-            f"--leader-elect-resource-namespace={_dns_name('lease namespace', wish.lease_namespace)}",
+            f"--leader-elect-resource-name={_dns_name('lease name', options.lease_name)}",
+            f"--leader-elect-resource-namespace={_dns_name('lease namespace', options.lease_namespace)}",
         ]
     return flags
 
@@ -156,36 +156,36 @@ def _api_version(server: ServerVersion) -> str:
     )
 
 
-def _extender(wish: Wish) -> dict[str, Any]:
-    dialect = Dialect(whole_gpus=wish.whole_gpus)
+def _extender(options: Options) -> dict[str, Any]:
+    resource_config = ResourceConfig(whole_gpus=options.whole_gpus)
     return {
-        "urlPrefix": _url(wish.url),
+        "urlPrefix": _url(options.url),
         "filterVerb": "filter",
         "prioritizeVerb": "prioritize",
         "preemptVerb": "preempt",
         "weight": 1,
         "bindVerb": "bind",
-        **_tls(wish),
+        **_tls(options),
         "nodeCacheCapable": True,
         # Not ignored: the sums that the scheduler counts by itself keep out most nodes, and make it preempt.
-        "managedResources": [{"name": name, "ignoredByScheduler": False} for name in dialect.resources],
+        "managedResources": [{"name": name, "ignoredByScheduler": False} for name in resource_config.resources],
         "ignorable": False,
     }
 
 
-def _tls(wish: Wish) -> dict[str, Any]:
-    if not wish.url.startswith("https:"):
-        if wish.ca_pem:
-            raise SettingsError(f"extender URL {wish.url!r}: a CA is given, but the URL is not https")
+def _tls(options: Options) -> dict[str, Any]:
+    if not options.url.startswith("https:"):
+        if options.ca_pem:
+            raise SettingsError(f"extender URL {options.url!r}: a CA is given, but the URL is not https")
         return {"enableHTTPS": False}
-    if not wish.ca_pem:
+    if not options.ca_pem:
         # kube-scheduler would switch verification off without a word.
         raise SettingsError(
-            f"extender URL {wish.url!r}: https needs the CA of its certificate; give --extender-ca FILE"
+            f"extender URL {options.url!r}: https needs the CA of its certificate; give --extender-ca FILE"
         )
-    if b"-----BEGIN CERTIFICATE-----" not in wish.ca_pem:
+    if b"-----BEGIN CERTIFICATE-----" not in options.ca_pem:
         raise SettingsError("extender CA: no PEM certificate in it")
-    return {"enableHTTPS": True, "tlsConfig": {"caData": base64.b64encode(wish.ca_pem).decode()}}
+    return {"enableHTTPS": True, "tlsConfig": {"caData": base64.b64encode(options.ca_pem).decode()}}
 
 
 def _url(text: str) -> str:
@@ -211,8 +211,8 @@ def _url_problem(text: str) -> str:
     return ""
 
 
-def _scheduler_name(wish: Wish) -> str:
-    return _dns_name("scheduler name", wish.scheduler_name) if wish.scheduler_name else DEFAULT_SCHEDULER
+def _scheduler_name(options: Options) -> str:
+    return _dns_name("scheduler name", options.scheduler_name) if options.scheduler_name else DEFAULT_SCHEDULER
 
 
 def _dns_name(what: str, text: str) -> str:

@@ -1,7 +1,7 @@
 """What Kubernetes itself demands of a node for a pod, as far as its objects tell. Pure.
 
 It covers what decides about GPU pods most often, and `overlooked` names the rest: no answer of the command line claims
-more than was looked at.
+more than was evaluated.
 """
 
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from typing import Any
 
 from gpushare import names
 from gpushare.model.allocation import peak
+from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
-from gpushare.wire import shape
 from gpushare_cli import quantities, selection
 from gpushare_cli.nodefacts import RESOURCES, NodeFacts
 
@@ -24,7 +24,7 @@ def misplaced(pod: Object, node: NodeFacts) -> list[str]:
         WireError: the pod cannot be read.
     """
     preset = pods_wire.node_of(pod)
-    if preset is not None:  # nobody asks the scheduler
+    if preset is not None:  # no one asks the scheduler
         return [] if preset == node.name else [f"spec.nodeName is {preset}"]
     return [
         *selection.cordoned(pod, node),
@@ -36,7 +36,7 @@ def misplaced(pod: Object, node: NodeFacts) -> list[str]:
 def short(pod: Object, node: NodeFacts, requested: Mapping[str, int]) -> list[str]:
     """GPU resources of which the node as a whole has too little left, by kube-scheduler's count.
 
-    That is less than the GPUs have where pods hold a part of one that does not count any more, because it is ill.
+    That is less than the GPUs have where pods hold a part of one that does not count any more, because it is unhealthy.
 
     Args:
         pod: the pod.
@@ -59,8 +59,10 @@ def short(pod: Object, node: NodeFacts, requested: Mapping[str, int]) -> list[st
 
 def gates(pod: Object) -> list[str]:
     """Names of the gates behind which a pod waits before any scheduler looks at it."""
-    spec = shape.mapping(pod, "spec", "pod")
-    return [shape.text(gate, "name", "spec.schedulingGates") for gate in shape.objects(spec, "schedulingGates", "spec")]
+    spec = fields.mapping(pod, "spec", "pod")
+    return [
+        fields.text(gate, "name", "spec.schedulingGates") for gate in fields.objects(spec, "schedulingGates", "spec")
+    ]
 
 
 def requests(pod: Object) -> dict[str, int]:
@@ -68,7 +70,7 @@ def requests(pod: Object) -> dict[str, int]:
     resources, times = sorted(RESOURCES), {names.GPU_MEM: _multiplier(pod)}
     steps = []
     for _, kind, container in pods_wire.containers(pod):
-        limits = shape.mapping(shape.mapping(container, "resources", "container"), "limits", "container.resources")
+        limits = fields.mapping(fields.mapping(container, "resources", "container"), "limits", "container.resources")
         amounts = (quantities.whole(limits.get(resource)) * times.get(resource, 1) for resource in resources)
         steps.append((kind, tuple(amounts)))
     return {resource: amount for resource, amount in zip(resources, peak(steps), strict=False) if amount}
@@ -76,26 +78,26 @@ def requests(pod: Object) -> dict[str, int]:
 
 def counts(pod: Object) -> bool:
     """Whether kube-scheduler counts a bound pod: until it has ended, also while it is being deleted."""
-    phase = shape.text(shape.mapping(pod, "status", "pod"), "phase", "status")
+    phase = fields.text(fields.mapping(pod, "status", "pod"), "phase", "status")
     return phase not in {"Succeeded", "Failed"}
 
 
 def overlooked(pod: Object) -> list[str]:
-    """What may keep a pod away from a node, too, and was not looked at."""
-    spec = shape.mapping(pod, "spec", "pod")
-    affinity = shape.mapping(spec, "affinity", "spec")
+    """What may keep a pod away from a node, too, and was not evaluated."""
+    spec = fields.mapping(pod, "spec", "pod")
+    affinity = fields.mapping(spec, "affinity", "spec")
     found = {
         "CPU, memory and other resources": _others(pod),
         "pod affinity": bool(affinity.get("podAffinity") or affinity.get("podAntiAffinity")),
         "topology spread constraints": bool(spec.get("topologySpreadConstraints")),
         "volumes": any(
             "persistentVolumeClaim" in volume or "ephemeral" in volume
-            for volume in shape.objects(spec, "volumes", "spec")
+            for volume in fields.objects(spec, "volumes", "spec")
         ),
         "host ports": any(
             port.get("hostPort")
             for path, _, container in pods_wire.containers(pod)
-            for port in shape.objects(container, "ports", path)
+            for port in fields.objects(container, "ports", path)
         ),
         "resource claims": bool(spec.get("resourceClaims")),
     }
@@ -105,9 +107,9 @@ def overlooked(pod: Object) -> list[str]:
 def _others(pod: Object) -> bool:
     """Whether the pod asks for anything but the GPU resources, such as CPU and memory."""
     for _, _, container in pods_wire.containers(pod):
-        resources = shape.mapping(container, "resources", "container")
+        resources = fields.mapping(container, "resources", "container")
         for field in ("limits", "requests"):
-            if shape.mapping(resources, field, "container.resources").keys() - set(RESOURCES):
+            if fields.mapping(resources, field, "container.resources").keys() - set(RESOURCES):
                 return True
     return False
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare.errors import WireError
-from gpushare.wire import shape
+from gpushare.wire import fields
 from gpushare_cli.nodefacts import NodeFacts, Taint
 
 Object = Mapping[str, Any]
@@ -26,13 +26,13 @@ def untolerated(pod: Object, node: NodeFacts) -> Iterator[str]:
 
 
 def _tolerates(pod: Object, taint: Taint) -> bool:
-    tolerations = shape.objects(shape.mapping(pod, "spec", "pod"), "tolerations", "spec")
+    tolerations = fields.objects(fields.mapping(pod, "spec", "pod"), "tolerations", "spec")
     return any(_matches_taint(toleration, taint) for toleration in tolerations)
 
 
 def _matches_taint(toleration: Object, taint: Taint) -> bool:
     key, effect, operator, value = (
-        shape.text(toleration, field, "spec.tolerations") for field in ("key", "effect", "operator", "value")
+        fields.text(toleration, field, "spec.tolerations") for field in ("key", "effect", "operator", "value")
     )
     if effect not in {"", taint.effect}:
         return False
@@ -43,31 +43,31 @@ def _matches_taint(toleration: Object, taint: Taint) -> bool:
 
 def unselected(pod: Object, node: NodeFacts) -> Iterator[str]:
     """Of the node selector and the required node affinity."""
-    spec = shape.mapping(pod, "spec", "pod")
-    for key, value in sorted(shape.mapping(spec, "nodeSelector", "spec").items()):
+    spec = fields.mapping(pod, "spec", "pod")
+    for key, value in sorted(fields.mapping(spec, "nodeSelector", "spec").items()):
         if node.labels.get(key) != value:
             has = f"the node has {node.labels[key]}" if key in node.labels else "the node has no such label"
             yield f"spec.nodeSelector wants {key}={value}, {has}"
-    affinity = shape.mapping(shape.mapping(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
+    affinity = fields.mapping(fields.mapping(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
     field = "requiredDuringSchedulingIgnoredDuringExecution"
     path = f"spec.affinity.nodeAffinity.{field}"
     if affinity.get(field) is None:
         return
-    required = shape.mapping(affinity, field, "spec.affinity.nodeAffinity")
-    terms = shape.objects(required, "nodeSelectorTerms", path)
+    required = fields.mapping(affinity, field, "spec.affinity.nodeAffinity")
+    terms = fields.objects(required, "nodeSelectorTerms", path)
     if not any(_term(term, node, f"{path}.nodeSelectorTerms[{i}]") for i, term in enumerate(terms)):
         yield "no term of the required node affinity matches"
 
 
 def _term(term: Object, node: NodeFacts, path: str) -> bool:
     """As Kubernetes: a term without conditions matches nothing."""
-    by_label = shape.objects(term, "matchExpressions", path)
-    by_field = shape.objects(term, "matchFields", path)
+    by_label = fields.objects(term, "matchExpressions", path)
+    by_field = fields.objects(term, "matchFields", path)
     if not by_label and not by_field:
         return False
-    fields = {"metadata.name": str(node.name)}
+    values = {"metadata.name": str(node.name)}
     return all(_holds(one, node.labels, f"{path}.matchExpressions[{i}]") for i, one in enumerate(by_label)) and all(
-        _holds(one, fields, f"{path}.matchFields[{i}]") for i, one in enumerate(by_field)
+        _holds(one, values, f"{path}.matchFields[{i}]") for i, one in enumerate(by_field)
     )
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpushare.cluster import groups, views
+from gpushare.cluster import groups, node_ledger
+from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound, PodRecord, Problem
-from gpushare.cluster.views import View
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.request import PodRequest, Policy
@@ -30,8 +30,8 @@ class Node:
 
     record: NodeRecord
     facts: NodeFacts
-    view: View
-    """Its books with all pods that hold GPUs, or why nothing can be placed there."""
+    ledger: LedgerOrRefused
+    """Its ledger with all pods that hold GPUs, or why nothing can be placed there."""
     requested: Mapping[str, int] = field(default_factory=dict)
     """GPU resources that the pods on it ask for, by kube-scheduler's count."""
 
@@ -74,7 +74,7 @@ def build(
     holders: list[Holder] = []
     for value, record in pods:
         if isinstance(record, Bound):
-            if record.allocation or record.legacy or record.problem:
+            if record.allocation or record.interop_pod or record.problem:
                 holders.append((record.ref.namespace, record.labels))
             if record.node in known:
                 on_node[record.node].append(record)
@@ -87,9 +87,9 @@ def build(
     problems: dict[PodRef, Problem] = {}
     for name in sorted(known):
         record_of_node, facts = known[name]
-        view, found = views.of_node(record_of_node, on_node[name], (), unit)
+        ledger, found = node_ledger.of_node(record_of_node, on_node[name], (), unit)
         problems |= found
-        nodes[name] = Node(record=record_of_node, facts=facts, view=view, requested=requested[name])
+        nodes[name] = Node(record=record_of_node, facts=facts, ledger=ledger, requested=requested[name])
     return World(nodes=nodes, holders=tuple(holders), problems=problems, elsewhere=dict(sorted(elsewhere.items())))
 
 
@@ -102,9 +102,9 @@ def ask(world: World, pod: Object, request: PodRequest, policy: Policy) -> list[
     shape = groups.resolved(request.shape, request.labels, world.labels_in)
     found = []
     for node in world.nodes.values():
-        verdict = views.verdict(shape, node.view, policy)
+        verdict = node_ledger.verdict(shape, node.ledger, policy)
         found.append(answers.of_node(pod, node.facts, node.requested, verdict))
-    return answers.closest_first(found, {name: node.view for name, node in world.nodes.items()})
+    return answers.closest_first(found, {name: node.ledger for name, node in world.nodes.items()})
 
 
 def unit_of(known: Iterable[NodeRecord]) -> MemoryUnit:

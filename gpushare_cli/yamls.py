@@ -114,5 +114,5 @@ def _enter(value: object, what: str, sizes: dict[int, int], path: list[tuple[obj
         return
     odd = next((key for key in value if not isinstance(key, str)), "")
     if not isinstance(odd, str):
-        raise WireError(f"{what}: the name of a field must be a text, found {odd!r:.100}; put it in quotes")
+        raise WireError(f"{what}: the name of a field must be a string, found {odd!r:.100}; put it in quotes")
     path.append((value, iter(value.values())))

@@ -84,7 +84,7 @@ class _Build:
         (self._work / "bin").mkdir(parents=True)
         self._log.unlink(missing_ok=True)
         version = self._fetch()
-        self._mend_reflect2()
+        self._fix_reflect2()
         self._shorten_waits()
         self._generate_openapi()
         for name in KUBERNETES:
@@ -122,7 +122,7 @@ class _Build:
         # 1.20.5+really1.20.2-1.1 is Debian's way to go back to 1.20.2.
         return Version.parse(re.sub(r".*\+really", "", described.name))
 
-    def _mend_reflect2(self) -> None:
+    def _fix_reflect2(self) -> None:
         """Replace a vendored package that, with Go 1.18 or newer, crashes the API server on a mutating webhook."""
         vendored = self._tree / "vendor/github.com/modern-go/reflect2"
         for pattern in ("*.go", "*.s"):

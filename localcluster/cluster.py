@@ -82,7 +82,7 @@ class Cluster:
         try:
             self._start()
         except BaseException as error:
-            # Whoever pressed Ctrl-C does not look for the reason in the logs.
+            # Anyone who pressed Ctrl-C does not look for the reason in the logs.
             self._keep = self._keep or isinstance(error, Exception)
             self.stop()
             raise
@@ -182,7 +182,7 @@ class Cluster:
             list(pool.map(lambda node: node.import_image(archive), self.nodes))
 
     def restart_scheduler(self, configuration: Mapping[str, object] | None = None, flags: Sequence[str] = ()) -> None:
-        """Start the scheduler anew with parts of a KubeSchedulerConfiguration, such as extenders."""
+        """Start the scheduler again with parts of a KubeSchedulerConfiguration, such as extenders."""
         self.control.restart_scheduler(configuration or {}, flags)
 
     def wait_nodes_ready(self, timeout_s: float = limits.NODES_READY_S) -> None:

@@ -88,7 +88,7 @@ class ControlPlane:
             child.start()
 
     def restart_scheduler(self, configuration: Mapping[str, object], flags: Sequence[str] = ()) -> None:
-        """Start the scheduler anew with parts of a KubeSchedulerConfiguration (profiles, extenders, ...).
+        """Start the scheduler again with parts of a KubeSchedulerConfiguration (profiles, extenders, ...).
 
         Connection, leader election and kind are filled in; the version is too unless given.
         """

@@ -128,7 +128,7 @@ class Network:
             process.run([*inside, "address", "add", f"{address}/24", "dev", f"{name}c"])
         process.run([*inside, "link", "set", f"{name}c", "up"])
         # Cluster IPs need some route, or the kernel refuses before kube-proxy's rules can rewrite them. Everything
-        # else has none: a kubelet asks for the metadata of several clouds, and waits 11 s if nobody refuses.
+        # else has none: a kubelet asks for the metadata of several clouds, and waits 11 s if no one refuses.
         process.run([*inside, "route", "add", plan.service_cidr, "via", plan.host_ip])
         process.run([*self.enter, self._busybox, "sysctl", "-w", "net.ipv4.ip_forward=1"])
         self._check_iptables()

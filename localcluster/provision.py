@@ -1,4 +1,4 @@
-"""Find the programs that a cluster is made of, and make those that nobody ships.
+"""Find the programs that a cluster is made of, and make those that no one ships.
 
 Order: the directory in ``KUBEBUILDER_ASSETS`` (it may hold only some of them), then ``PATH``, then our cache, which is
 filled once from the distribution's source package (see ``build``). Distribution packages for the rest (etcd,

@@ -33,7 +33,7 @@ DISTRIBUTIONS = "/app/site-packages"
 SOURCES = "/app"
 NONROOT = "65532:65532"
 LIBRARY_PREFIXES = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
-STRAY_LIBRARIES = "/usr/local/lib"
+UNUSED_LIBRARIES = "/usr/local/lib"
 """Where libraries go that the dynamic linker would not find, such as those of a Python in a home directory."""
 
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -102,7 +102,7 @@ def _complete(settings: images.Settings) -> images.Settings:
         "PYTHONPATH": f"{SOURCES}:{DISTRIBUTIONS}",
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "LD_LIBRARY_PATH": STRAY_LIBRARIES,
+        "LD_LIBRARY_PATH": UNUSED_LIBRARIES,
         "SSL_CERT_FILE": str(CERTIFICATES),
         **settings.env,
     }
@@ -145,7 +145,7 @@ def _base_layer(requirements: Sequence[str], say: provision.Say) -> Path:
         if path.exists():
             return path
         for old in directory.glob("python-*.tar"):
-            # Several virtual environments may alternate; what nobody used for a day goes.
+            # Several virtual environments may alternate; what no one used for a day goes.
             if old.stat().st_atime < time.time() - 86400:
                 old.unlink()
         started = time.monotonic()
@@ -227,7 +227,7 @@ def _libraries(entries: Mapping[str, Entry]) -> dict[str, Entry]:
             continue
         path = Path(matched.group(1))
         standard = str(path).startswith(LIBRARY_PREFIXES)
-        inside = str(path) if standard else f"{STRAY_LIBRARIES}/{path.name}"
+        inside = str(path) if standard else f"{UNUSED_LIBRARIES}/{path.name}"
         found[inside] = Entry(source=path.resolve(), mode=0o755)
     return found
 
@@ -257,7 +257,7 @@ def _compile(modules: list[tuple[str, str]]) -> list[tuple[str, bytes]]:
         try:
             code = compile(data, name, "exec", dont_inherit=True)
         except (SyntaxError, ValueError):
-            # Templates and samples for other versions of Python; nobody imports them.
+            # Templates and samples for other versions of Python; no one imports them.
             continue
         # The head of a cache file: the magic number, "hash, unchecked", the hash of the source.
         head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + importlib.util.source_hash(data)

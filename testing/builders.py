@@ -51,9 +51,9 @@ def make_ledger(sizes: Sequence[int], held: Mapping[int, int] | None = None) -> 
     return NodeLedger.of(make_inventory(*sizes), allocations)
 
 
-def make_shape(*wishes: tuple[int, int] | int, policy: Policy | None = None) -> RequestShape:
+def make_shape(*container_requests: tuple[int, int] | int, policy: Policy | None = None) -> RequestShape:
     """App containers c0, c1, ...: GiB, or (GiB on each, number of GPUs)."""
-    pairs = [(wish, 1) if isinstance(wish, int) else wish for wish in wishes]
+    pairs = [(request, 1) if isinstance(request, int) else request for request in container_requests]
     containers = tuple(
         ContainerRequest(container=ContainerName(f"c{i}"), memory_mib=gib * 1024, gpu_count=count)
         for i, (gib, count) in enumerate(pairs)
@@ -92,7 +92,7 @@ def make_pod(
 
 
 def make_node(inventory: NodeInventory | None = None, *, name: str = "node-a", ip: str = "192.168.0.71") -> Json:
-    """A Node with the books that its plugin and kubelet write."""
+    """A Node with the ledger that its plugin and kubelet write."""
     metadata: Json = {"name": name if inventory is None else str(inventory.node), "resourceVersion": "1"}
     resources: dict[str, str] = {}
     if inventory is not None:

@@ -3,17 +3,21 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpushare.cluster import books, node_records, records
-from gpushare.cluster.books import Books
-from gpushare.dialect import Dialect
+from gpushare.cluster import cluster_ledger, node_records, records
+from gpushare.cluster.cluster_ledger import Ledgers
+from gpushare.resource_config import ResourceConfig
 
 
-def of_objects(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], dialect: Dialect) -> Books:
+def of_objects(
+    nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], resource_config: ResourceConfig
+) -> Ledgers:
     """The ledger of each node.
 
     Args:
         nodes: all nodes, as the API server returns them.
         pods: all pods of all namespaces.
-        dialect: of the cluster.
+        resource_config: of the cluster.
     """
-    return books.of_records(map(node_records.read, nodes), (records.pod_record(pod, dialect) for pod in pods))
+    return cluster_ledger.from_records(
+        map(node_records.read, nodes), (records.pod_record(pod, resource_config) for pod in pods)
+    )

@@ -55,7 +55,7 @@ allocations = st.builds(
 
 
 @st.composite
-def wishes(draw: st.DrawFn, name: str, kind: ContainerKind, max_gib: int = 8) -> ContainerRequest:
+def container_requests(draw: st.DrawFn, name: str, kind: ContainerKind, max_gib: int = 8) -> ContainerRequest:
     """A container that asks in any of the ways."""
     spelling = draw(st.sampled_from(["memory", "memory", "compute", "compute", "compute", "part", "part", "whole"]))
     count = draw(st.sampled_from([1, 1, 1, 2, 3]))
@@ -97,7 +97,7 @@ def shapes(draw: st.DrawFn, max_containers: int = 4, max_gib: int = 8) -> Reques
     # One container is the usual pod, and is placed without a search.
     kinds = [*early, *[ContainerKind.APP] * apps] if draw(st.booleans()) else [ContainerKind.APP]
     return RequestShape(
-        containers=tuple(draw(wishes(f"c{i}", kind, max_gib)) for i, kind in enumerate(kinds)),
+        containers=tuple(draw(container_requests(f"c{i}", kind, max_gib)) for i, kind in enumerate(kinds)),
         policy=draw(st.none() | st.sampled_from(Policy)),
         gpus=draw(selectors),
         affinity=draw(affinities),

@@ -9,7 +9,7 @@ from typing import Final
 
 import flask
 
-from certs.keeper import CertificateKeeper
+from certs.manager import CertificateManager
 from gpushare import names
 from gpushare.errors import GpuShareError, SettingsError
 from gpushare.kube import client
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Until the server takes them over; the first process of a container has no default handlers.
         signals = Signals()
         signals.install()
-        if not _has_certificate(_keeper(settings), contexts, signals):
+        if not _has_certificate(_manager(settings), contexts, signals):
             return 0
     except SettingsError as error:
         sys.stderr.write(f"{names.WEBHOOK}: {error}\n")
@@ -47,37 +47,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _build(settings: Settings, contexts: Contexts, stop: threading.Event) -> flask.Flask:
     """The application, and the thread that keeps its certificates."""
-    keeper = _keeper(settings)
+    manager = _manager(settings)
     clock = SystemClock()
     services = app.Services(
         clock=clock,
-        metrics=Metrics(keeper.days_left),
+        metrics=Metrics(manager.days_left),
         runtime_class=RuntimeClass(
-            api=keeper.api, clock=clock, name=settings.runtime_class, mode=settings.runtime_class_mode
+            api=manager.api, clock=clock, name=settings.runtime_class, mode=settings.runtime_class_mode
         ),
-        not_ready=lambda: _not_ready(contexts, keeper),
+        not_ready=lambda: _not_ready(contexts, manager),
     )
-    threading.Thread(target=keeper.run, args=(stop,), name="certificates", daemon=True).start()
+    threading.Thread(target=manager.run, args=(stop,), name="certificates", daemon=True).start()
     return app.create_app(settings, services)
 
 
-def _not_ready(contexts: Contexts, keeper: CertificateKeeper) -> str:
+def _not_ready(contexts: Contexts, manager: CertificateManager) -> str:
     if problem := contexts.problem():
         return problem
-    days = keeper.days_left()
+    days = manager.days_left()
     return "the certificate has expired" if days is not None and days <= 0 else ""
 
 
-def _keeper(settings: Settings) -> CertificateKeeper:
-    return CertificateKeeper(api=client.connect(settings.kubeconfig), clock=SystemClock(), settings=settings)
+def _manager(settings: Settings) -> CertificateManager:
+    return CertificateManager(api=client.connect(settings.kubeconfig), clock=SystemClock(), settings=settings)
 
 
-def _has_certificate(keeper: CertificateKeeper, contexts: Contexts, signals: Signals) -> bool:
+def _has_certificate(manager: CertificateManager, contexts: Contexts, signals: Signals) -> bool:
     """Wait until there is a certificate to serve with; false if the process was told to end meanwhile."""
     backoff = Backoff()
     while not signals.number:
         try:
-            keeper.ensure_once()
+            manager.ensure_once()
             problem = contexts.problem()
         except (GpuShareError, OSError) as error:
             problem = str(error)
@@ -85,12 +85,12 @@ def _has_certificate(keeper: CertificateKeeper, contexts: Contexts, signals: Sig
             break
         delay = backoff.next_s()
         logs.event(_LOG, "no certificate yet", level=logging.WARNING, problem=problem, retry_s=delay)
-        _wait(keeper.clock, signals, delay)
+        _wait(manager.clock, signals, delay)
     return not signals.number
 
 
 def _wait(clock: Clock, signals: Signals, seconds: float) -> None:
-    """In slices, because a signal wakes nobody."""
+    """In slices, because a signal wakes no one."""
     until = clock.monotonic() + seconds
     never = threading.Event()
     while not signals.number and (left := until - clock.monotonic()) > 0:

@@ -1,7 +1,7 @@
 """Which rule answers which request. Pure: a review and what holds right now -> decision."""
 
-from gpushare.dialect import Dialect
 from gpushare.errors import FieldError, InvalidRequestError
+from gpushare.resource_config import ResourceConfig
 from webhook import mutation, validation
 from webhook.mutation import Decision, Denied, Untouched
 from webhook.review import Review
@@ -22,25 +22,25 @@ def mutate(review: Review, rules: Rules) -> Decision:
             return Untouched()
 
 
-def validate(review: Review, controller: str, dialect: Dialect) -> Decision:
+def validate(review: Review, controller: str, resource_config: ResourceConfig) -> Decision:
     """For the validating webhook; never changes anything.
 
     Args:
         review: the request.
         controller: the user that may write bindings.
-        dialect: of the cluster.
+        resource_config: of the cluster.
     """
     try:
-        errors = _errors(review, dialect, by_controller=review.user == controller)
+        errors = _errors(review, resource_config, by_controller=review.user == controller)
     except InvalidRequestError as error:
         errors = error.errors
     return Denied(errors) if errors else Untouched()
 
 
-def _errors(review: Review, dialect: Dialect, *, by_controller: bool) -> tuple[FieldError, ...]:
+def _errors(review: Review, resource_config: ResourceConfig, *, by_controller: bool) -> tuple[FieldError, ...]:
     match review.operation, review.resource:
         case "UPDATE", resource if resource in _GUARDED:
-            return validation.updated(review.obj, review.old, dialect, by_controller=by_controller)
+            return validation.updated(review.obj, review.old, resource_config, by_controller=by_controller)
         case "CREATE", "pods" if not by_controller:
             return validation.created(review.obj)
         # The older form, without the pod's name in the path, has the same effect.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.wire import pods, spelling
+from gpushare.wire import parse_resources, pods
 from webhook import containers, mounts, objects, unread
 from webhook.objects import JsonObject
 from webhook.rules import DEFAULT_SCHEDULER, Rules
@@ -29,7 +29,7 @@ def of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[
         after: as it is admitted.
         rules: by which it was changed.
     """
-    ours = rules.dialect.resources
+    ours = rules.resource_config.resources
     yield from _removed(before, after)
     yield from unread.marks(before)
     yield from overridden(before["spec"], after["spec"], _FIELDS, ours=ours)
@@ -108,7 +108,7 @@ def _removed(before: JsonObject, after: JsonObject) -> Iterator[str]:
 
 
 def _asked(container: Mapping[str, Any], ours: Sequence[str]) -> str | None:
-    return next((resource for resource in ours if resource in spelling.amounts(container, "limits")), None)
+    return next((resource for resource in ours if resource in parse_resources.amounts(container, "limits")), None)
 
 
 def _set_by(container: JsonObject, ours: Sequence[str]) -> str:

@@ -49,7 +49,7 @@ def create_app(settings: Settings, services: Services) -> flask.Flask:
         return admission.mutate(request, _rules(settings, services))
 
     def validate(request: Review) -> Decision:
-        return admission.validate(request, settings.controller, settings.dialect)
+        return admission.validate(request, settings.controller, settings.resource_config)
 
     for path, decide, refuse in (
         ("mutate", mutate, _invalid),
@@ -120,7 +120,7 @@ def _rules(settings: Settings, services: Services) -> Rules:
     except UnknownRuntimeClassError as error:
         unknown = str(error)
     return Rules(
-        dialect=settings.dialect,
+        resource_config=settings.resource_config,
         scheduler=settings.scheduler_name,
         other_schedulers=settings.extender_schedulers,
         runtime_class=runtime_class,

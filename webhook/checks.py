@@ -7,7 +7,7 @@ from gpushare import names, units
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.request import MAX_CONTAINERS, ContainerRequest
 from gpushare.units import MemoryUnit
-from gpushare.wire import pods, spelling
+from gpushare.wire import parse_resources, pods
 from webhook import containers, objects
 from webhook.objects import JsonObject
 from webhook.rules import Rules
@@ -40,7 +40,7 @@ def preset_node_of_other_plugin(pod: JsonObject, rules: Rules) -> Iterator[Field
         return
     for path, _, container in pods.containers(pod):
         resource = containers.foreign(container, rules)
-        if resource and not pods.asks(container, rules.dialect):
+        if resource and not pods.asks(container, rules.resource_config):
             yield FieldError(
                 "spec.nodeName",
                 f"a preset node by-passes the scheduler, but {path} asks for {resource};"
@@ -56,10 +56,10 @@ def impossible_amounts(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
     kube-scheduler adds amounts in 64 bits, and a sum that leaves them fits every node. The kubelet ignores resources
     that its node does not have, and then nothing limits the container.
     """
-    read = (*rules.dialect.resources, names.GPU_COUNT, names.GPU_CORE)
+    read = (*rules.resource_config.resources, names.GPU_COUNT, names.GPU_CORE)
     for path, _, container in pods.containers(pod):
         for field in ("limits", "requests"):
-            for resource, amount in spelling.amounts(container, field).items():
+            for resource, amount in parse_resources.amounts(container, field).items():
                 is_gpu = resource.startswith(names.GPU_DOMAINS) or rules.is_foreign(resource)
                 if is_gpu and resource not in read and (units.quantity(amount) or 0) > units.MAX_UNITS:
                     yield FieldError(
@@ -79,14 +79,15 @@ def bad_totals(pod: JsonObject) -> Iterator[FieldError]:
         yield FieldError(path, f"{value!r} is no value of it", fix)
 
 
-def excess(wishes: tuple[ContainerRequest, ...], unit: MemoryUnit) -> Iterator[FieldError]:
+def excess(container_requests: tuple[ContainerRequest, ...], unit: MemoryUnit) -> Iterator[FieldError]:
     """Products that the next reader would refuse as an amount."""
-    for wish in wishes:
-        _, total = spelling.counted(wish, unit)
+    for request in container_requests:
+        _, total = parse_resources.counted(request, unit)
         if total > units.MAX_UNITS:
             yield FieldError(
                 f"metadata.annotations[{names.ANNOTATION_GPUS}]",
-                f"container {wish.container}: {wish.gpu_count} GPUs with {total // wish.gpu_count} units each exceed"
+                f"container {request.container}: {request.gpu_count} GPUs with {total // request.gpu_count} units each"
+                " exceed"
                 " any node",
                 "write fewer GPUs or a smaller amount",
             )

@@ -6,7 +6,7 @@ from typing import Any, Final
 from gpushare import names, units
 from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit
-from gpushare.wire import spelling
+from gpushare.wire import parse_resources
 from webhook import env
 from webhook.objects import JsonObject
 from webhook.rules import Rules
@@ -14,20 +14,20 @@ from webhook.rules import Rules
 _VOID: Final = env.fixed(names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE)
 
 
-def grant(container: JsonObject, wish: ContainerRequest, *, pod_units: int, unit: MemoryUnit) -> JsonObject:
+def grant(container: JsonObject, request: ContainerRequest, *, pod_units: int, unit: MemoryUnit) -> JsonObject:
     """A container that asks for GPUs.
 
     Args:
         container: as its author wrote it, or as an earlier call of the webhook left it.
-        wish: what it asks for.
+        request: what it asks for.
         pod_units: units of gpu-mem of all containers of the pod together.
         unit: what one unit of gpu-mem stands for.
     """
-    ours = list(_grants(container["name"], wish, pod_units=pod_units, unit=unit))
+    ours = list(_grants(container["name"], request, pod_units=pod_units, unit=unit))
     before = container.get("env") or []
     if not env.of_name(before, names.ENV_DRIVER_CAPABILITIES):
         ours.append(env.fixed(names.ENV_DRIVER_CAPABILITIES, names.DRIVER_CAPABILITIES_DEFAULT))
-    return {**container, "env": env.write(before, ours), "resources": _resources(container["resources"], wish, unit)}
+    return {**container, "env": env.write(before, ours), "resources": _resources(container["resources"], request, unit)}
 
 
 def isolate(container: JsonObject) -> JsonObject:
@@ -60,7 +60,10 @@ def without_zero(container: JsonObject) -> JsonObject:
 
 def foreign(container: Mapping[str, Any], rules: Rules) -> str | None:
     """A resource of another GPU plugin that it asks for; that plugin then sets the container's devices itself."""
-    amounts = [*spelling.amounts(container, "limits").items(), *spelling.amounts(container, "requests").items()]
+    amounts = [
+        *parse_resources.amounts(container, "limits").items(),
+        *parse_resources.amounts(container, "requests").items(),
+    ]
     return next((name for name, amount in amounts if rules.is_foreign(name) and _is_positive(amount)), None)
 
 
@@ -88,37 +91,37 @@ def is_privileged(container: Mapping[str, Any]) -> bool:
     return (container.get("securityContext") or {}).get("privileged") is True
 
 
-def memory_units(wishes: Iterable[ContainerRequest], unit: MemoryUnit) -> int:
+def memory_units(container_requests: Iterable[ContainerRequest], unit: MemoryUnit) -> int:
     """Units of gpu-mem that these containers take from the node, over all their GPUs."""
-    counted = (spelling.counted(wish, unit) for wish in wishes)
+    counted = (parse_resources.counted(request, unit) for request in container_requests)
     return sum(amount for resource, amount in counted if resource == names.GPU_MEM)
 
 
-def _grants(name: str, wish: ContainerRequest, *, pod_units: int, unit: MemoryUnit) -> Iterator[env.Entry]:
+def _grants(name: str, request: ContainerRequest, *, pod_units: int, unit: MemoryUnit) -> Iterator[env.Entry]:
     """A container with whole GPUs has no limits. How much a part of a GPU is, is known when the GPU is."""
     yield env.from_annotation(names.ENV_VISIBLE_DEVICES, names.PREFIX_DEVICES + name)
-    if wish.whole:
+    if request.whole:
         return
-    if wish.memory_percent:
+    if request.memory_percent:
         yield env.from_annotation(names.ENV_MEMORY_MIB, names.PREFIX_MEMORY + name)
         # The kubelet puts in what an entry before this one says.
         limit = f"$({names.ENV_MEMORY_MIB})"
     else:
         yield env.from_annotation(names.ALIYUN_IDX, names.PREFIX_INDEX + name)
         yield env.from_annotation(names.ALIYUN_DEV, names.PREFIX_CAPACITY + name)
-        yield env.fixed(names.ALIYUN_CONTAINER, str(memory_units([wish], unit)))
+        yield env.fixed(names.ALIYUN_CONTAINER, str(memory_units([request], unit)))
         yield env.fixed(names.ALIYUN_POD, str(pod_units))
-        limit = str(wish.memory_mib)
+        limit = str(request.memory_mib)
     # One for each visible GPU: CUDA drops all limits if one of them names a GPU that it does not see.
-    limits = ",".join(f"{ordinal}={limit}M" for ordinal in range(wish.gpu_count))
+    limits = ",".join(f"{ordinal}={limit}M" for ordinal in range(request.gpu_count))
     yield env.fixed(names.ENV_MPS_MEMORY_LIMIT, limits)
-    if wish.compute_percent:
-        yield env.fixed(names.ENV_MPS_THREAD_PERCENTAGE, str(wish.compute_percent))
+    if request.compute_percent:
+        yield env.fixed(names.ENV_MPS_THREAD_PERCENTAGE, str(request.compute_percent))
 
 
-def _resources(resources: JsonObject, wish: ContainerRequest, unit: MemoryUnit) -> JsonObject:
+def _resources(resources: JsonObject, request: ContainerRequest, unit: MemoryUnit) -> JsonObject:
     """With what the kubelet counts as the limit, and requests that are equal, as they must be."""
-    resource, amount = spelling.counted(wish, unit)
+    resource, amount = parse_resources.counted(request, unit)
     limits, requests = dict(resources["limits"]), dict(resources.get("requests") or {})
     if units.parse_amount(limits[resource]) != amount:
         limits[resource] = requests[resource] = str(amount)

@@ -11,16 +11,16 @@ from webhook.objects import JsonObject
 _LISTS: Final = ("initContainers", "containers")
 
 
-def of_gpu_pod(pod: JsonObject, spec: JsonObject, wishes: Iterable[ContainerRequest]) -> JsonObject:
+def of_gpu_pod(pod: JsonObject, spec: JsonObject, container_requests: Iterable[ContainerRequest]) -> JsonObject:
     """The pod with the metadata of one that asks for GPUs; its spec is not touched.
 
     Args:
         pod: as it came.
         spec: as it is admitted.
-        wishes: what its containers ask for.
+        container_requests: what its containers ask for.
     """
     labels = {**_labels(pod), names.LABEL_MANAGED: "true"}
-    if any(wish.memory_percent for wish in wishes):
+    if any(request.memory_percent for request in container_requests):
         labels[names.NANO_ASSUME] = "true"  # nano-gpu's tools list pods by it, and a Binding cannot set labels
     annotations = _annotations(pod)
     if names.ANNOTATION_GPUS in annotations:

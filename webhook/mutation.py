@@ -10,7 +10,7 @@ from typing import Final
 from gpushare import names
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.request import ContainerRequest
-from gpushare.wire import pods, requests, spelling
+from gpushare.wire import parse_resources, pods, requests
 from webhook import advice, checks, containers, metadata, objects
 from webhook.objects import JsonObject
 from webhook.rules import DEFAULT_SCHEDULER, Rules
@@ -86,35 +86,35 @@ def mutate_ephemeral(value: object, old: object) -> Decision:
 
 def _without_zeros(pod: JsonObject, rules: Rules) -> JsonObject:
     """Without `nvidia.com/gpu: 0`, as many charts write it: kube-scheduler would send such pods to us for binding."""
-    if not rules.dialect.whole_gpus:
+    if not rules.resource_config.whole_gpus:
         return pod
     return {**pod, "spec": _each(pod["spec"], _FIELDS, containers.without_zero)}
 
 
 def _wants_gpu(pod: JsonObject, rules: Rules) -> bool:
-    wanted = {*rules.dialect.resources, *_MEANT_FOR_US}
+    wanted = {*rules.resource_config.resources, *_MEANT_FOR_US}
     return any(
-        wanted & spelling.amounts(container, field).keys()
+        wanted & parse_resources.amounts(container, field).keys()
         for _, _, container in pods.containers(pod)
         for field in ("limits", "requests")
     )
 
 
 def _gpu_pod(pod: JsonObject, rules: Rules) -> Decision:
-    wishes = _wishes(pod, rules)
+    container_requests = _container_requests(pod, rules)
     if rules.runtime_class_unknown and pod["spec"].get("runtimeClassName") is None:
         return Undecided(rules.runtime_class_unknown)
-    spec = _gpu_spec(pod["spec"], wishes, rules)
-    result = {**metadata.of_gpu_pod(pod, spec, wishes), "spec": spec}
+    spec = _gpu_spec(pod["spec"], container_requests, rules)
+    result = {**metadata.of_gpu_pod(pod, spec, container_requests), "spec": spec}
     return _decision(pod, result, advice.of_gpu_pod(pod, result, rules))
 
 
-def _wishes(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest, ...]:
+def _container_requests(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest, ...]:
     errors: tuple[FieldError, ...] = ()
-    wishes: tuple[ContainerRequest, ...] = ()
+    container_requests: tuple[ContainerRequest, ...] = ()
     try:
-        found = requests.of_pod({**pod, "metadata": pod.get("metadata") or {}}, rules.dialect)
-        wishes = found.shape.containers if found else ()
+        found = requests.of_pod({**pod, "metadata": pod.get("metadata") or {}}, rules.resource_config)
+        container_requests = found.shape.containers if found else ()
     except InvalidRequestError as error:
         errors = error.errors
     errors = (
@@ -122,20 +122,20 @@ def _wishes(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest, ...]:
         *checks.preset_node_of_other_plugin(pod, rules),
         *checks.impossible_amounts(pod, rules),
         *checks.bad_totals(pod),
-        *checks.excess(wishes, rules.dialect.unit),
+        *checks.excess(container_requests, rules.resource_config.unit),
     )
     if errors:
         raise InvalidRequestError(errors)
-    return wishes
+    return container_requests
 
 
-def _gpu_spec(spec: JsonObject, wishes: tuple[ContainerRequest, ...], rules: Rules) -> JsonObject:
-    asking = iter(wishes)
-    pod_units = containers.memory_units(wishes, rules.dialect.unit)
+def _gpu_spec(spec: JsonObject, container_requests: tuple[ContainerRequest, ...], rules: Rules) -> JsonObject:
+    asking = iter(container_requests)
+    pod_units = containers.memory_units(container_requests, rules.resource_config.unit)
 
     def edit(container: JsonObject) -> JsonObject:
-        if pods.asks(container, rules.dialect):
-            return containers.grant(container, next(asking), pod_units=pod_units, unit=rules.dialect.unit)
+        if pods.asks(container, rules.resource_config):
+            return containers.grant(container, next(asking), pod_units=pod_units, unit=rules.resource_config.unit)
         return _isolate(container, rules)
 
     result = _each(spec, _FIELDS, edit)

@@ -88,7 +88,7 @@ def _metadata(metadata: object) -> Iterator[FieldError]:
         if isinstance(values, dict):
             for key, value in values.items():
                 if not isinstance(value, str):
-                    yield _unexpected(f"metadata.{field}[{key}]", value, "a text in quotes")
+                    yield _unexpected(f"metadata.{field}[{key}]", value, "a string in quotes")
 
 
 def _spec(spec: JsonObject) -> Iterator[FieldError]:
@@ -110,7 +110,7 @@ def _container(path: str, container: object) -> Iterator[FieldError]:
         return
     name = container.get("name") or None  # the API server writes a missing one as ""
     if not isinstance(name, str):
-        yield _unexpected(f"{path}.name", name, "a text")
+        yield _unexpected(f"{path}.name", name, "a string")
     yield from _optional_object(f"{path}.securityContext", container.get("securityContext"))
     resources = container.get("resources")
     yield from _optional_object(f"{path}.resources", resources)
@@ -146,7 +146,7 @@ def _optional_object(path: str, value: object) -> Iterator[FieldError]:
 
 def _optional_text(path: str, value: object) -> Iterator[FieldError]:
     if value is not None and not isinstance(value, str):
-        yield _unexpected(path, value, "a text")
+        yield _unexpected(path, value, "a string")
 
 
 def _unexpected(path: str, value: object, expected: str) -> FieldError:

@@ -115,7 +115,7 @@ def patched(review: Review, intended: JsonObject, warnings: Sequence[str]) -> Ad
 
 
 def invalid(review: Review, errors: Sequence[FieldError]) -> AdmissionReview:
-    """Refuse a request that its author can mend.
+    """Refuse a request that its author can fix.
 
     Not with 422 Invalid: kubectl shows nothing of its message but "The request is invalid".
     """
@@ -150,7 +150,7 @@ def _answer(response: Response) -> AdmissionReview:
 def _request(request: JsonObject) -> Review:
     uid = _text(request, "uid", "request.uid")
     if not uid:
-        raise MalformedReviewError("request.uid: expected a text, found nothing")
+        raise MalformedReviewError("request.uid: expected a string, found nothing")
     obj = request.get("object")
     user = _object(request, "userInfo", "request.userInfo", is_optional=True)
     return Review(
@@ -168,7 +168,7 @@ def _request(request: JsonObject) -> Review:
 
 
 def _without_managed_fields(obj: object) -> object:
-    """Nobody decides by them, and they nest as deep as an author likes; a patch that does not name them keeps them."""
+    """No one decides by them, and they nest as deep as an author likes; a patch that does not name them keeps them."""
     if not isinstance(obj, dict) or not isinstance(obj.get("metadata"), dict):
         return obj
     kept = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
@@ -198,5 +198,5 @@ def _text(value: JsonObject, field: str, path: str) -> str:
     if found is None:
         return ""
     if not isinstance(found, str):
-        raise MalformedReviewError(f"{path}: expected a text, found {json.kind(found)}")
+        raise MalformedReviewError(f"{path}: expected a string, found {json.kind(found)}")
     return found

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare import names
-from gpushare.dialect import Dialect
+from gpushare.resource_config import ResourceConfig
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 
@@ -13,7 +13,7 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"
 class Rules:
     """What the administrator decided, and what holds in the cluster right now."""
 
-    dialect: Dialect
+    resource_config: ResourceConfig
     """Which resources are ours, and what one unit of them is."""
     scheduler: str = names.SCHEDULER
     """For GPU pods that name none; empty to leave the cluster's default."""
@@ -33,7 +33,7 @@ class Rules:
 
     def is_foreign(self, resource: str) -> bool:
         """Whether another GPU plugin serves it and chooses devices by itself."""
-        return resource not in self.dialect.resources and any(
+        return resource not in self.resource_config.resources and any(
             resource.startswith(each[:-1]) if each.endswith("*") else resource == each
             for each in self.foreign_resources
         )

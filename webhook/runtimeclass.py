@@ -32,7 +32,7 @@ class Mode(Enum):
 
 
 class UnknownRuntimeClassError(GpuShareError):
-    """Nobody has said yet whether the RuntimeClass exists."""
+    """No one has said yet whether the RuntimeClass exists."""
 
 
 @dataclass(kw_only=True)

@@ -1,4 +1,4 @@
-"""The process that serves: gunicorn with one worker, because the certificate keeper and the metrics live in it.
+"""The process that serves: gunicorn with one worker, because the certificate manager and the metrics live in it.
 
 The only module of the webhook that uses gunicorn.
 """

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from certs.settings import CertSettings
 from gpushare import names, units
-from gpushare.dialect import Dialect
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import options
 from gpushare.runtime.options import option
 from gpushare.units import MemoryUnit
@@ -87,9 +87,9 @@ class Settings(CertSettings):
     )
 
     @property
-    def dialect(self) -> Dialect:
+    def resource_config(self) -> ResourceConfig:
         """How the words of a request are read."""
-        return Dialect(unit=self.memory_unit, whole_gpus=self.whole_gpus)
+        return ResourceConfig(unit=self.memory_unit, whole_gpus=self.whole_gpus)
 
     @property
     def controller(self) -> str:

@@ -20,7 +20,7 @@ _Stamp = tuple[int, int, int]
 
 @dataclass(kw_only=True)
 class Contexts:
-    """The TLS context for the next connection, made anew when the files have changed. Safe for many threads."""
+    """The TLS context for the next connection, recreated when the files have changed. Safe for many threads."""
 
     directory: Path
     """Has tls.crt and tls.key, possibly through `certs.store`'s link."""

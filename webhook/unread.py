@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpushare import names
-from gpushare.wire import misspelt, pods, spelling
+from gpushare.wire import misspelt, parse_resources, pods
 from webhook import objects
 from webhook.objects import JsonObject
 from webhook.rules import Rules
@@ -27,11 +27,11 @@ def resources(pod: JsonObject, rules: Rules) -> Iterator[str]:
     asked = (
         (container["name"], resource)
         for _, _, container in pods.containers(pod)
-        for resource in spelling.amounts(container, "limits")
+        for resource in parse_resources.amounts(container, "limits")
         if "/" in resource and not rules.is_foreign(resource)
     )
     compared = (
-        (name, resource, misspelt.meant(resource, rules.dialect))
+        (name, resource, misspelt.meant(resource, rules.resource_config))
         for name, resource in itertools.islice(asked, _COMPARED)
     )
     for name, resource, meant in itertools.islice(filter(lambda each: each[2], compared), _TOLD):

@@ -1,15 +1,15 @@
 """Who may change what of a pod after it was created. Pure.
 
 A binding is what the controller wrote in it; a request is what admission understood. Neither may change afterwards
-behind the back of the ledger. CDI annotations would choose devices past every binding, so nobody may write them.
+behind the back of the ledger. CDI annotations would choose devices past every binding, so no one may write them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from gpushare import names
-from gpushare.dialect import Dialect
 from gpushare.errors import FieldError
+from gpushare.resource_config import ResourceConfig
 from gpushare.wire import pods
 from webhook import objects
 from webhook.objects import JsonObject
@@ -38,10 +38,12 @@ def bound(binding: object) -> tuple[FieldError, ...]:
     return tuple(_forged(binding, f"only {_CONTROLLER} may write it in a Binding", is_reserved))
 
 
-def updated(pod: object, old: object, dialect: Dialect, *, by_controller: bool) -> tuple[FieldError, ...]:
+def updated(
+    pod: object, old: object, resource_config: ResourceConfig, *, by_controller: bool
+) -> tuple[FieldError, ...]:
     """Errors of a change of a pod or of one of its subresources."""
     after, before = objects.with_metadata(pod), objects.with_metadata(old)
-    return tuple(_updated(after, before, dialect, by_controller=by_controller))
+    return tuple(_updated(after, before, resource_config, by_controller=by_controller))
 
 
 def _forged(value: object, problem: str, is_reserved: Callable[[str], bool]) -> Iterator[FieldError]:
@@ -53,7 +55,9 @@ def _forged(value: object, problem: str, is_reserved: Callable[[str], bool]) -> 
             yield FieldError(_annotation(key), problem, "remove it")
 
 
-def _updated(pod: JsonObject, old: JsonObject, dialect: Dialect, *, by_controller: bool) -> Iterator[FieldError]:
+def _updated(
+    pod: JsonObject, old: JsonObject, resource_config: ResourceConfig, *, by_controller: bool
+) -> Iterator[FieldError]:
     annotations = _changes(objects.annotations(old), objects.annotations(pod))
     labels = _changes(objects.labels(old), objects.labels(pod))
     for key in annotations:
@@ -65,7 +69,7 @@ def _updated(pod: JsonObject, old: JsonObject, dialect: Dialect, *, by_controlle
         if names.LABEL_MANAGED in labels and names.LABEL_MANAGED in objects.labels(old):
             path = f"metadata.labels[{names.LABEL_MANAGED}]"
             yield FieldError(path, f"only {_CONTROLLER} may change it", "leave it as it is")
-    if not _asks(pod, dialect):
+    if not _asks(pod, resource_config):
         return
     if names.ANNOTATION_OVERRIDDEN in annotations:
         problem = f"only {names.WEBHOOK_SERVICE} may write it, when the pod is created"
@@ -76,9 +80,9 @@ def _updated(pod: JsonObject, old: JsonObject, dialect: Dialect, *, by_controlle
         yield FieldError(path, "part of the GPU request, which is fixed when the pod is created", "create a new pod")
 
 
-def _asks(pod: JsonObject, dialect: Dialect) -> bool:
+def _asks(pod: JsonObject, resource_config: ResourceConfig) -> bool:
     """Whether the object is a pod that asks for GPUs; some subresources carry other kinds."""
-    return objects.is_pod(pod) and pods.needs_gpu(pod, dialect)
+    return objects.is_pod(pod) and pods.needs_gpu(pod, resource_config)
 
 
 def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:

@@ -10,12 +10,12 @@ import flask
 import orjson
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
-from controller.boards import Boards
 from controller.extender import filter as filtering
 from controller.extender import inspect, messages, prioritize
 from controller.extender.bind import Binder
 from controller.extender.preempt import Preemption
 from controller.metrics import CONTENT_TYPE, Metrics
+from controller.node_verdicts import NodeVerdicts
 from controller.state import ClusterState
 from gpushare import names
 from gpushare.errors import GpuShareError
@@ -43,7 +43,7 @@ class Services:
     """What the routes work with."""
 
     state: ClusterState
-    boards: Boards
+    node_verdicts: NodeVerdicts
     binder: Binder
     preemption: Preemption
     metrics: Metrics
@@ -94,14 +94,14 @@ class _Verbs:
         return self._answer("prioritize", self._prioritize, lambda _: messages.priorities(()))
 
     def preempt(self) -> flask.Response:
-        return self._answer("preempt", self._preempt, _nobody)
+        return self._answer("preempt", self._preempt, _no_victims)
 
     def bind(self) -> flask.Response:
         return self._answer("bind", self._bind, messages.bind_result)
 
     def inspect(self, node: str | None) -> flask.Response:
-        views = self._services.state.all_views()
-        ledgers = {name: view for name, view in views.items() if isinstance(view, NodeLedger)}
+        known = self._services.state.all_ledgers()
+        ledgers = {name: ledger for name, ledger in known.items() if isinstance(ledger, NodeLedger)}
         found = inspect.report(ledgers, None if node is None else NodeName(node))
         if reason := self._services.unready():
             found["error"] = reason
@@ -141,7 +141,7 @@ class _Verbs:
         request = self._request(args.pod)
         if request is None:
             return messages.filter_result(messages.FilterResult(fits=args.names), args), "no-gpu"
-        answers = self._services.boards.answers(request.shape, args.names)
+        answers = self._services.node_verdicts.answers(request.shape, args.names)
         result = filtering.decide(args.names, answers, self._services.state.reserved_on(request.pod.uid))
         self._services.metrics.filtered(
             fits=len(result.fits), failed=len(result.failed), unresolvable=len(result.unresolvable)
@@ -153,7 +153,7 @@ class _Verbs:
         request = self._request(args.pod)
         if request is None:
             return messages.priorities((name, 0) for name in args.names), "no-gpu"
-        answers = self._services.boards.answers(request.shape, args.names)
+        answers = self._services.node_verdicts.answers(request.shape, args.names)
         reserved = self._services.state.reserved_on(request.pod.uid)
         return messages.priorities(prioritize.decide(args.names, answers, reserved)), "scored"
 
@@ -178,9 +178,9 @@ class _Verbs:
     def _request(self, pod: JsonObject) -> PodRequest | None:
         """What a pod asks for. A pod that asks for nothing never depends on this replica's state."""
         state = self._services.state
-        if not pods_wire.needs_gpu(pod, state.dialect):
+        if not pods_wire.needs_gpu(pod, state.resource_config):
             return None
-        request = requests.of_pod(pod, state.dialect)
+        request = requests.of_pod(pod, state.resource_config)
         self._check_ready()
         return request and replace(request, shape=state.resolve(request.shape, request.labels, request.pod.uid))
 
@@ -189,7 +189,7 @@ class _Verbs:
             raise NotReadyError(reason)
 
 
-def _nobody(error: str) -> bytes:
-    """An answer that evicts nobody. It has no place for a reason."""
+def _no_victims(error: str) -> bytes:
+    """An answer that evicts no one. It has no place for a reason."""
     logs.event(_LOG, "preempt failed", level=logging.WARNING, error=error)
     return messages.preempt_result({})

@@ -126,7 +126,7 @@ class Binder:
             pod = self.api.get(kube.pod_path(args.namespace, args.name), timeout_s=self._at_most(_READ_S, until))
             if pods_wire.ref(pod).uid != args.uid:
                 return _gone(args)
-            return requests.of_pod(pod, self.state.dialect) or Answer(Outcome.INVALID, _no_gpu(ref))
+            return requests.of_pod(pod, self.state.resource_config) or Answer(Outcome.INVALID, _no_gpu(ref))
         except kube.NotFoundError:
             return _gone(args)
         except kube.KubeError as error:
@@ -197,7 +197,7 @@ def _bound_before(args: BindArgs, found: AlreadyBound) -> Answer:
         return Answer(
             Outcome.BOUND_ELSEWHERE,
             f"pod {args.namespace}/{args.name} was bound to node {found.node} without GPUs, not by gpushare;"
-            " delete it so that it is made anew",
+            " delete it so that it is recreated",
         )
     return Answer(Outcome.BOUND_BEFORE)
 

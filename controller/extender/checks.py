@@ -57,18 +57,18 @@ def a_list(value: object, path: str) -> list[Any]:
 
 
 def a_text(value: object, path: str) -> str:
-    """A text that is not empty."""
+    """A string that is not empty."""
     if not isinstance(value, str) or not value:
-        raise WireError(f"{path}: expected a text, found {json.kind(value)}")
+        raise WireError(f"{path}: expected a string, found {json.kind(value)}")
     return value
 
 
 def texts(value: object, path: str) -> list[str]:
-    """A list of texts. It has a few thousand names and is checked on every call, so not one by one."""
+    """A list of strings. It has a few thousand names and is checked on every call, so not one by one."""
     found = a_list(value, path)
     if set(map(type, found)) - {str}:
         i = next(i for i, name in enumerate(found) if not isinstance(name, str))
-        raise WireError(f"{path}[{i}]: expected a text, found {json.kind(found[i])}")
+        raise WireError(f"{path}[{i}]: expected a string, found {json.kind(found[i])}")
     return found
 
 
@@ -90,7 +90,7 @@ def pod(value: object) -> JsonObject:
         entries = optional(metadata, key, "Pod.metadata")
         for name, text in entries.items():
             if not isinstance(text, str):
-                raise WireError(f"Pod.metadata.{key}[{name}]: expected a text, found {json.kind(text)}")
+                raise WireError(f"Pod.metadata.{key}[{name}]: expected a string, found {json.kind(text)}")
     spec = an_object(found.get("spec"), "Pod.spec")
     for key in ("initContainers", "containers"):
         for i, item in enumerate(a_list(spec.get(key), f"Pod.spec.{key}")):

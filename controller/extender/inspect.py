@@ -1,4 +1,4 @@
-"""The books as JSON, in the layout of Aliyun gpushare's `inspect`, in whole units. Pure.
+"""The ledger as JSON, in the layout of Aliyun gpushare's `inspect`, in whole units. Pure.
 
 `uuid` is an addition of this project; Aliyun's tools ignore it.
 """
@@ -28,9 +28,9 @@ def report(ledgers: Mapping[NodeName, NodeLedger], only: NodeName | None = None)
 def _node(ledger: NodeLedger) -> JsonObject:
     pods: dict[GpuUuid, list[JsonObject]] = {}
     for held in ledger.allocations.values():
-        for gpu, hold in ledger.held(held).items():
-            if hold.memory_mib:
-                used = ledger.inventory.unit.ceil(hold.memory_mib)
+        for gpu, share in ledger.held(held).items():
+            if share.memory_mib:
+                used = ledger.inventory.unit.ceil(share.memory_mib)
                 entry = {"name": held.pod.name, "namespace": held.pod.namespace, "usedGPU": used}
                 pods.setdefault(gpu, []).append(entry)
     devices = [_device(ledger, gpu, pods.get(gpu.uuid, [])) for gpu in ledger.inventory.gpus]

@@ -149,7 +149,7 @@ def priorities(scores: Iterable[tuple[NodeName, int]]) -> bytes:
 
 
 def preempt_result(victims: Mapping[NodeName, Victims]) -> bytes:
-    """Encode ExtenderPreemptionResult. It has no place for an error: without nodes, nobody is evicted."""
+    """Encode ExtenderPreemptionResult. It has no place for an error: without nodes, no one is evicted."""
     return orjson.dumps(
         {
             "NodeNameToMetaVictims": {
@@ -188,5 +188,5 @@ def _uid(pod: JsonObject, path: str) -> str:
 
 
 def _uid_of_whole(pod: JsonObject, path: str) -> str:
-    """Of a whole pod. Nothing else of it is looked at: what it holds is in the books."""
+    """Of a whole pod. Nothing else of it is looked at: what it holds is in the ledger."""
     return checks.a_text(checks.an_object(pod.get("metadata"), f"{path}.metadata").get("uid"), f"{path}.metadata.uid")

@@ -19,14 +19,14 @@ from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
-BUDGET_S: Final = 1.5  # kube-scheduler schedules nobody meanwhile; it needs one node, not the best of all
+BUDGET_S: Final = 1.5  # kube-scheduler schedules no one meanwhile; it needs one node, not the best of all
 
 MAX_NAMED: Final = 5  # nodes in the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """Answers what to evict. It evicts nobody itself. Safe for use by many threads."""
+    """Answers what to evict. It evicts no one itself. Safe for use by many threads."""
 
     state: ClusterState
     budgets: Budgets
@@ -56,8 +56,8 @@ class Preemption:
         for node, given in args.victims.items():
             if self.clock.monotonic() >= deadline:
                 break
-            view, bound = self.state.occupants(node)
-            decisions[node] = preemption.decide(preemptor, given, view, bound, known)
+            ledger, bound = self.state.occupants(node)
+            decisions[node] = preemption.decide(preemptor, given, ledger, bound, known)
         return decisions
 
     def _tell(self, args: PreemptArgs, decisions: Mapping[NodeName, Decision]) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare import names
-from gpushare.cluster.records import Bound, Late
+from gpushare.cluster.records import Bound, Bypassed
 from gpushare.identity import PodRef
 
 REASON_WAITING: Final = "GpuShareWaiting"
@@ -29,7 +29,7 @@ class Tell:
 def invalid(pod: Bound, problem: str) -> Tell:
     """What it asks for cannot be understood."""
     message = f"it is on {pod.node} without GPUs, because what it asks for cannot be understood: {problem}"
-    return Tell(pod.ref, REASON_INVALID, f"{message}; mend that in its manifest, then {_again(pod.late)}")
+    return Tell(pod.ref, REASON_INVALID, f"{message}; fix that in its manifest, then {_again(pod.bypassed)}")
 
 
 def waiting(pod: Bound, refusal: str) -> Tell:
@@ -38,12 +38,12 @@ def waiting(pod: Bound, refusal: str) -> Tell:
         pod.ref,
         REASON_WAITING,
         f"it came to {pod.node} without GPUs and waits there for room: {refusal}; to have it placed where there is"
-        f" room, {_again(pod.late)} without spec.nodeName and with the scheduler {names.SCHEDULER}",
+        f" room, {_again(pod.bypassed)} without spec.nodeName and with the scheduler {names.SCHEDULER}",
     )
 
 
 def not_mutated(pod: Bound, who: str = "") -> Tell:
-    """Its environment can never become right, and nobody makes it anew without being asked.
+    """Its environment can never become right, and no one recreates it without being asked.
 
     Args:
         pod: the pod.
@@ -57,13 +57,13 @@ def not_mutated(pod: Bound, who: str = "") -> Tell:
     )
 
 
-def renewed(pod: Bound) -> Tell:
+def recreated(pod: Bound) -> Tell:
     """It is about to be deleted."""
     return Tell(
         pod.ref,
         REASON_NOT_MUTATED,
         f"{names.WEBHOOK_SERVICE} did not change this pod when it was created, so its containers would not see the"
-        " GPUs that they are given; it is deleted now, so that its controller makes it anew",
+        " GPUs that they are given; it is deleted now, so that its controller recreates it",
     )
 
 
@@ -73,15 +73,15 @@ def without_gpu(pod: Bound) -> Tell:
         pod.ref,
         REASON_WITHOUT_GPU,
         f"its containers have started on {pod.node} without GPUs from {names.CONTROLLER_SERVICE}, and cannot be given"
-        f" any more; {_again(pod.late)} without spec.nodeName and with the scheduler {names.SCHEDULER}",
+        f" any more; {_again(pod.bypassed)} without spec.nodeName and with the scheduler {names.SCHEDULER}",
     )
 
 
 def rejected(pod: Bound) -> Tell:
-    """Its node did not take it, and nobody makes it anew."""
-    message = f"{pod.node} rejected it, as happens when a node starts anew before its GPUs are reported: {pod.failed}"
+    """Its node did not take it, and no one recreates it."""
+    message = f"{pod.node} rejected it, as happens when a node starts again before its GPUs are reported: {pod.failed}"
     return Tell(pod.ref, REASON_REJECTED, f"{message}; {_AGAIN}")
 
 
-def _again(late: Late | None) -> str:
-    return "delete it, so that its controller makes it again" if late is not None and late.owner else _AGAIN
+def _again(bypassed: Bypassed | None) -> str:
+    return "delete it, so that its controller makes it again" if bypassed is not None and bypassed.owner else _AGAIN

@@ -1,6 +1,6 @@
 """Write what was decided, for as long as this process leads.
 
-Nothing here is worth failing for: errors are logged, and whoever decided decides again.
+Nothing here is worth failing for: errors are logged, and anyone who decided decides again.
 """
 
 import logging
@@ -73,7 +73,7 @@ class Writer:
         return True
 
     def _nudge(self, pod: PodRef, value: str) -> None:
-        # The uid guards a pod that was made anew under the same name.
+        # The uid guards a pod that was recreated under the same name.
         body = {"metadata": {"uid": pod.uid, "labels": {names.LABEL_RETRY: value}}}
         try:
             path = kube.pod_path(pod.namespace, pod.name)

@@ -48,7 +48,7 @@ class LateBinder:
 
     def bind(self, request: PodRequest, node: NodeName) -> Result:
         """Choose GPUs for a pod on its node and write them on it. Doing it again changes nothing."""
-        reserved = self.state.reserve_late(request, node, now=self.clock.monotonic())
+        reserved = self.state.reserve_bypassed(request, node, now=self.clock.monotonic())
         match reserved:
             case Refused():
                 return reserved
@@ -76,7 +76,7 @@ class LateBinder:
     def _patch(self, request: PodRequest, reserved: Reserved) -> JsonObject:
         assumed_ns = int(self.clock.now().timestamp() * 1_000_000) * 1000
         written = allocation_wire.binding_annotations(reserved.allocation, reserved.inventory, assumed_ns, request)
-        # The uid guards a pod that was made anew under the same name.
+        # The uid guards a pod that was recreated under the same name.
         return {"metadata": {"uid": request.pod.uid, "annotations": {**written, names.ANNOTATION_LATE: "true"}}}
 
 

@@ -1,4 +1,4 @@
-"""The leader's chores: settle doubts, look after pods that wait or strayed, report what is odd, check the books."""
+"""The leader's chores: resolve what is in doubt, care for waiting and bypassed pods, report, audit the ledger."""
 
 import logging
 import threading
@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from controller.boards import Boards
-from controller.reconcile import apply, doubts
+from controller.node_verdicts import NodeVerdicts
+from controller.reconcile import apply, in_doubt_bindings
 from controller.reconcile.apply import Writer
+from controller.reconcile.bypassed_pods import BypassedPods
 from controller.reconcile.deliver import LateBinder
 from controller.reconcile.overridden import OverriddenPods
-from controller.reconcile.strays import StrayPods
 from controller.reconcile.waiting import WaitingPods
 from controller.state import ClusterState
 from gpushare.identity import NodeName, PodRef
@@ -31,7 +31,7 @@ class Reconciler:
 
     api: KubeApi
     state: ClusterState
-    boards: Boards
+    node_verdicts: NodeVerdicts
     """Not the scheduler's."""
     clock: Clock
     leading: Callable[[], bool]
@@ -39,23 +39,23 @@ class Reconciler:
     bind_s: float = 2.0
     """Deadline of a patch that binds a pod late, as for a Binding."""
     audit_differences: int = 0
-    """Found by the last check of the books."""
-    strays: StrayPods = field(init=False)
+    """Found by the last check of the ledger."""
+    bypassed: BypassedPods = field(init=False)
     _writer: Writer = field(init=False)
     _waiting: WaitingPods = field(init=False)
     _overridden: OverriddenPods = field(init=False)
     _reported: set[PodRef] = field(default_factory=set)
     _unknown: dict[NodeName, str] = field(default_factory=dict)
-    """GPUs that nobody has and that were complained about."""
+    """GPUs that no one has and that were complained about."""
     _audited: float = float("-inf")
 
     def __post_init__(self) -> None:
         api, state, clock = self.api, self.state, self.clock
         self._writer = Writer(api=api, clock=clock, leading=self.leading)
-        self._waiting = WaitingPods(writer=self._writer, state=state, boards=self.boards, clock=clock)
+        self._waiting = WaitingPods(writer=self._writer, state=state, node_verdicts=self.node_verdicts, clock=clock)
         self._overridden = OverriddenPods(writer=self._writer, state=state, clock=clock)
         binder = LateBinder(api=api, state=state, clock=clock, leading=self.leading, deadline_s=self.bind_s)
-        self.strays = StrayPods(writer=self._writer, binder=binder, state=state, clock=clock)
+        self.bypassed = BypassedPods(writer=self._writer, binder=binder, state=state, clock=clock)
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set."""
@@ -67,8 +67,8 @@ class Reconciler:
 
     def tick(self) -> None:
         """All chores once."""
-        doubts.settle(api=self.api, state=self.state, clock=self.clock, leading=self.leading)
-        self.strays.tick()
+        in_doubt_bindings.resolve(api=self.api, state=self.state, clock=self.clock, leading=self.leading)
+        self.bypassed.tick()
         self._waiting.tick()
         self._overridden.tick()
         self._unreadable()
@@ -112,4 +112,4 @@ class Reconciler:
         found = self.state.audit()
         self.audit_differences = len(found)
         for line in found[:10]:
-            logs.event(_LOG, "books differ", level=logging.ERROR, difference=line)
+            logs.event(_LOG, "ledger differs", level=logging.ERROR, difference=line)

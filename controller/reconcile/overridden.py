@@ -29,7 +29,7 @@ class OverriddenPods:
         """Warn those that have not been warned."""
         found = {record.ref.uid: record for record in self.state.overridden()}
         self._told &= found.keys()
-        # An earlier leader has told those that are older; after a change of leader nobody needs all of it again.
+        # An earlier leader has told those that are older; after a change of leader no one needs all of it again.
         since = (self.clock.now() - RECENT).strftime("%Y-%m-%dT%H:%M:%SZ")
         fresh = [record for uid, record in found.items() if uid not in self._told and _is_recent(record, since)]
         for record in fresh[:MAX_EVENTS]:

@@ -1,6 +1,7 @@
 """What to do about pods that the scheduler has given up on for now. Pure.
 
-The scheduler's own books often refuse a pod before the extender is asked ("Insufficient aliyun.com/gpu-mem"), without a
+The scheduler's own ledger often refuses a pod before the extender is asked ("Insufficient aliyun.com/gpu-mem"), without
+a
 word about GPUs: so the controller says on the pod, with numbers, what each node lacks. And when room appears that
 the scheduler does not notice, a changed label on the pod makes it look again.
 """
@@ -10,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller.reconcile.speech import NOTHING, Spoken
+from controller.reconcile.event_throttle import NO_EVENT, EventThrottle
+from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.reasons import NODES_NAMED, largest_free, together
 from gpushare.cluster.records import Pending
-from gpushare.cluster.views import View
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.verdict import RefusalReason, Refused
 
@@ -45,7 +46,7 @@ Action = Explain | Nudge
 class Note:
     """What was done about a pod so far. Times are monotonic seconds."""
 
-    explained: Spoken = NOTHING
+    explained: EventThrottle = NO_EVENT
     fits_since: float | None = None
     nudge_s: float = NUDGE_FIRST_S
     """How long a pod must have fitted, unnoticed, before the next nudge."""
@@ -71,7 +72,7 @@ def decide(
         if note.explained.too_early(now):
             return None, note
         message = why()
-        if (explained := note.explained.saying(message, now)) is None:
+        if (explained := note.explained.after(message, now)) is None:
             return None, note
         return Explain(pod.ref, message), replace(note, explained=explained)
     since = now if note.fits_since is None else note.fits_since
@@ -87,12 +88,12 @@ def fits_somewhere(answers: Mapping[NodeName, int | Refused]) -> bool:
     return any(not isinstance(answer, Refused) for answer in answers.values())
 
 
-def explain(answers: Mapping[NodeName, int | Refused], views: Mapping[NodeName, View]) -> str:
+def explain(answers: Mapping[NodeName, int | Refused], ledgers: Mapping[NodeName, LedgerOrRefused]) -> str:
     """What the nodes that come closest lack, with numbers.
 
     Args:
         answers: the refusal of every node.
-        views: the nodes' books, for ranking.
+        ledgers: the nodes' ledgers, for ranking.
     """
     refused = {
         name: answer
@@ -102,7 +103,7 @@ def explain(answers: Mapping[NodeName, int | Refused], views: Mapping[NodeName, 
     if not refused:
         return _no_gpus(len(answers))
     closest = heapq.nsmallest(
-        NODES_NAMED, refused, key=lambda name: (refused[name].permanent, -largest_free(views.get(name)), name)
+        NODES_NAMED, refused, key=lambda name: (refused[name].permanent, -largest_free(ledgers.get(name)), name)
     )
     return together([refused[name].message for name in closest], len(refused), " with GPUs")
 

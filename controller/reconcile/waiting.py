@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from controller.boards import Boards
+from controller.node_verdicts import NodeVerdicts
 from controller.reconcile import unschedulable
 from controller.reconcile.apply import Writer
 from controller.reconcile.unschedulable import Note
@@ -31,7 +31,7 @@ class WaitingPods:
 
     writer: Writer
     state: ClusterState
-    boards: Boards
+    node_verdicts: NodeVerdicts
     """Not the scheduler's."""
     clock: Clock
     _notes: dict[PodUid, Note] = field(default_factory=dict)
@@ -81,20 +81,20 @@ class WaitingPods:
         self._tick += 1
         self._turns = {kinship: self._turns.get(kinship, 0) for kinship in requests}
         first = heapq.nsmallest(MAX_KINDS, self._turns, key=self._turns.__getitem__)
-        return {kinship: _Kind(requests[kinship], self.boards, self.state) for kinship in first}
+        return {kinship: _Kind(requests[kinship], self.node_verdicts, self.state) for kinship in first}
 
 
 class _Kind:
-    """How one kind of pod stands; what is dear is computed once, and only if asked."""
+    """How one kind of pod stands; what is expensive is computed once, and only if asked."""
 
-    def __init__(self, request: PodRequest, boards: Boards, state: ClusterState) -> None:
+    def __init__(self, request: PodRequest, node_verdicts: NodeVerdicts, state: ClusterState) -> None:
         self._request = request
-        self._boards = boards
+        self._node_verdicts = node_verdicts
         self._state = state
 
     @functools.cached_property
     def _answers(self) -> dict[NodeName, int | Refused]:
-        return self._boards.snapshot(self._state.resolve(self._request.shape, self._request.labels))
+        return self._node_verdicts.snapshot(self._state.resolve(self._request.shape, self._request.labels))
 
     @functools.cached_property
     def fits(self) -> bool:
@@ -102,12 +102,12 @@ class _Kind:
 
     @functools.cached_property
     def _message(self) -> str:
-        return unschedulable.explain(self._answers, self._state.all_views())
+        return unschedulable.explain(self._answers, self._state.all_ledgers())
 
     def why(self) -> str:
         return self._message
 
 
 def _kinship(request: PodRequest) -> _Kinship:
-    wish = request.shape.affinity
-    return request.shape, wish is not None and wish.same is not None and wish.same.matches(request.labels)
+    affinity = request.shape.affinity
+    return request.shape, affinity is not None and affinity.same is not None and affinity.same.matches(request.labels)

@@ -1,1 +1,1 @@
-"""Objects of a whole cluster -> the books of its nodes. Pure; shared by the controller and the command line."""
+"""Objects of a whole cluster -> the ledgers of its nodes. Pure; shared by the controller and the command line."""

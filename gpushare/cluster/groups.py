@@ -16,8 +16,8 @@ def resolved(shape: RequestShape, labels: Labels, labels_in: Callable[[str], Ite
         labels: of the pod.
         labels_in: labels of the other pods of a namespace that hold GPUs or are about to, on whatever node.
     """
-    wish = shape.affinity
-    if wish is None or wish.same is None:
+    affinity = shape.affinity
+    if affinity is None or affinity.same is None:
         return shape
-    first = wish.same.matches(labels) and not any(map(wish.same.matches, labels_in(wish.namespace)))
-    return shape if wish.first is first else replace(shape, affinity=replace(wish, first=first))
+    first = affinity.same.matches(labels) and not any(map(affinity.same.matches, labels_in(affinity.namespace)))
+    return shape if affinity.first is first else replace(shape, affinity=replace(affinity, first=first))

@@ -8,8 +8,8 @@ from gpushare import names
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.wire import fields
 from gpushare.wire import inventory as inventory_wire
-from gpushare.wire import shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +43,10 @@ def read(
         WireError: it is no node.
     """
     name = name_of(node)
-    annotations = shape.mapping(shape.mapping(node, "metadata", "node"), "annotations", "metadata")
+    annotations = fields.mapping(fields.mapping(node, "metadata", "node"), "annotations", "metadata")
     published, cordon = annotations.get(names.ANNOTATION_INVENTORY), annotations.get(names.ANNOTATION_CORDON) or ""
     if not isinstance(cordon, str) or not isinstance(published, str | None):
-        raise WireError("metadata.annotations: expected texts")
+        raise WireError("metadata.annotations: expected strings")
     if known is not None and (known.published, known.cordon, known.unhealthy) == (published, cordon, unhealthy):
         return known
     record = NodeRecord(name=name, published=published, cordon=cordon, unhealthy=unhealthy)
@@ -100,7 +100,7 @@ def name_of(node: Mapping[str, Any]) -> NodeName:
     Raises:
         WireError: it is no node.
     """
-    return NodeName(shape.needed(shape.mapping(node, "metadata", "node"), "name", "metadata"))
+    return NodeName(fields.needed(fields.mapping(node, "metadata", "node"), "name", "metadata"))
 
 
 def unknown(name: NodeName) -> str:

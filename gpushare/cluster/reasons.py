@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from gpushare.cluster.views import View
+from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.model.ledger import NodeLedger
 
 NODES_NAMED: Final = 3
@@ -25,8 +25,8 @@ def together(messages: Sequence[str], nodes: int, which: str = "") -> str:
     return f"{text}; and {more} more node{'s' if more > 1 else ''}{which}" if more else text
 
 
-def largest_free(view: View | None) -> int:
+def largest_free(ledger: LedgerOrRefused | None) -> int:
     """MiB on the node's freest GPU: what says how close it comes."""
-    if not isinstance(view, NodeLedger):
+    if not isinstance(ledger, NodeLedger):
         return 0
-    return max((view.free_mib(gpu) for gpu in view.inventory.gpus), default=0)
+    return max((ledger.free_mib(gpu) for gpu in ledger.inventory.gpus), default=0)

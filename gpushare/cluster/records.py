@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import Allocation
 from gpushare.model.request import MAX_CONTAINERS, PodRequest
+from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
-from gpushare.wire import holdings, legacy, requests, shape, spelling
+from gpushare.wire import fields, held_gpus, interop_read, parse_resources, requests
 from gpushare.wire import pods as pods_wire
 from gpushare.wire.json import JsonObject
 
@@ -45,29 +45,29 @@ class Bound:
     ref: PodRef
     node: NodeName
     allocation: Allocation | None = None
-    """What it holds; None if it was given nothing, has given everything back, or only `legacy` or `problem` tells."""
-    legacy: JsonObject | None = None
+    """What it holds; None if it was given nothing, has given it back, or only `interop_read` or `problem` tells."""
+    interop_pod: JsonObject | None = None
     """The pod, reduced, if another system bound it: its amounts count in the node's unit, which comes separately."""
     problem: str = ""
-    """Why its annotation cannot be read. Without `allocation` nobody can tell what it holds."""
+    """Why its annotation cannot be read. Without `allocation` no one can tell what it holds."""
     labels: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
     created: str = ""
     """When, as the API server writes it: texts sort as times do."""
     deleting: bool = False
     """Its deletion was asked for; it holds what it holds until its containers have ended."""
-    late: "Late | None" = None
+    bypassed: "Bypassed | None" = None
     """Set while it lives on its node without an allocation of anybody."""
     failed: str = ""
     """Why the node rejected it, `reason: message`, before any container ran; empty unless that happened."""
     owned: bool = False
-    """A controller, such as a ReplicaSet, makes it anew when it is deleted."""
+    """A controller, such as a ReplicaSet, recreates it when it is deleted."""
     overridden: str = ""
     """Names, comma-separated, of containers whose author chose devices himself, which the webhook has undone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Late:
+class Bypassed:
     """A pod that came to its node past this system: by another scheduler, or with a node preset."""
 
     request: PodRequest | None
@@ -79,21 +79,21 @@ class Late:
     started: bool
     """One of its containers that ask has run already."""
     owner: str = ""
-    """UID of the controller that makes it anew; empty if there is none."""
+    """UID of the controller that recreates it; empty if there is none."""
 
 
 PodRecord = Pending | Bound
 
 
-def is_guest(pod: Bound) -> bool:
-    """Whether it runs on whole GPUs that nobody here has given to it: another plugin had that resource before."""
-    late = pod.late
-    if late is None or late.mutated or not late.started or late.request is None:
+def has_foreign_gpus(pod: Bound) -> bool:
+    """Whether it runs on whole GPUs that no one here has given to it: another plugin had that resource before."""
+    bypassed = pod.bypassed
+    if bypassed is None or bypassed.mutated or not bypassed.started or bypassed.request is None:
         return False
-    return any(wish.whole for wish in late.request.shape.containers)
+    return any(request.whole for request in bypassed.request.shape.containers)
 
 
-def pod_record(pod: Mapping[str, Any], dialect: Dialect) -> PodRecord | None:
+def pod_record(pod: Mapping[str, Any], resource_config: ResourceConfig) -> PodRecord | None:
     """What matters of a pod; None if it asks for no GPU.
 
     Raises:
@@ -103,9 +103,9 @@ def pod_record(pod: Mapping[str, Any], dialect: Dialect) -> PodRecord | None:
     if not ref.uid:
         raise WireError("metadata.uid: missing")
     try:
-        if not pods_wire.needs_gpu(pod, dialect):
+        if not pods_wire.needs_gpu(pod, resource_config):
             return None
-        return _pending(pod, ref, dialect) if node is None else _bound(pod, ref, node, dialect)
+        return _pending(pod, ref, resource_config) if node is None else _bound(pod, ref, node, resource_config)
     except WireError as error:
         if node is None:
             return Pending(ref=ref, request=None, problem=_said(error))
@@ -120,12 +120,12 @@ def held(bound: Bound, unit: MemoryUnit) -> Allocation | None:
         unit: of its node.
 
     Raises:
-        WireError: nobody can tell.
+        WireError: no one can tell.
     """
     if bound.problem and bound.allocation is None:
         raise WireError(bound.problem)
-    if bound.legacy is not None:
-        return holdings.allocation(bound.legacy, unit)
+    if bound.interop_pod is not None:
+        return held_gpus.allocation(bound.interop_pod, unit)
     return bound.allocation
 
 
@@ -155,10 +155,10 @@ def all_held(bound: Iterable[Bound], unit: MemoryUnit) -> tuple[list[Allocation]
     return found, problems
 
 
-def _pending(pod: Mapping[str, Any], ref: PodRef, dialect: Dialect) -> Pending:
-    retry = shape.text(pods_wire.labels(pod), names.LABEL_RETRY, "metadata.labels")
-    scheduled = shape.condition(pod, "PodScheduled", "pod")
-    request, problem = _request(pod, dialect)
+def _pending(pod: Mapping[str, Any], ref: PodRef, resource_config: ResourceConfig) -> Pending:
+    retry = fields.text(pods_wire.labels(pod), names.LABEL_RETRY, "metadata.labels")
+    scheduled = fields.condition(pod, "PodScheduled", "pod")
+    request, problem = _request(pod, resource_config)
     return Pending(
         ref=ref,
         request=request,
@@ -170,12 +170,12 @@ def _pending(pod: Mapping[str, Any], ref: PodRef, dialect: Dialect) -> Pending:
 
 
 def _overridden(pod: Mapping[str, Any]) -> str:
-    return shape.text(pods_wire.annotations(pod), names.ANNOTATION_OVERRIDDEN, "metadata.annotations")
+    return fields.text(pods_wire.annotations(pod), names.ANNOTATION_OVERRIDDEN, "metadata.annotations")
 
 
-def _request(pod: Mapping[str, Any], dialect: Dialect) -> tuple[PodRequest | None, str]:
+def _request(pod: Mapping[str, Any], resource_config: ResourceConfig) -> tuple[PodRequest | None, str]:
     try:
-        return requests.of_pod(pod, dialect), ""
+        return requests.of_pod(pod, resource_config), ""
     except InvalidRequestError as error:
         return None, _said(error)
 
@@ -195,67 +195,69 @@ def _known(pod: Mapping[str, Any], ref: PodRef, node: NodeName) -> Bound:
 
 def _bare(pod: Mapping[str, Any], ref: PodRef, node: NodeName) -> Bound:
     """All of a bound pod but what it holds."""
-    spec, meta = shape.mapping(pod, "spec", "pod"), shape.mapping(pod, "metadata", "pod")
+    spec, meta = fields.mapping(pod, "spec", "pod"), fields.mapping(pod, "metadata", "pod")
     priority = spec.get("priority")
     return Bound(
         ref=ref,
         node=node,
         labels=pods_wire.labels(pod),
         priority=priority if isinstance(priority, int) else 0,
-        created=shape.text(meta, "creationTimestamp", "metadata"),
+        created=fields.text(meta, "creationTimestamp", "metadata"),
         deleting=meta.get("deletionTimestamp") is not None,
         owned=bool(_owner(pod)),
         overridden=_overridden(pod),
     )
 
 
-def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, dialect: Dialect) -> Bound:
+def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, resource_config: ResourceConfig) -> Bound:
     record = _bare(pod, ref, node)
     if not pods_wire.holds_gpus(pod):
         return replace(record, failed=_rejection(pod))
     annotations = pods_wire.annotations(pod)
     if names.ANNOTATION_ALLOCATION in annotations:
-        found = holdings.of_pod(pod, dialect, dialect.unit)
+        found = held_gpus.of_pod(pod, resource_config, resource_config.unit)
         return replace(record, allocation=found.allocation, problem=found.problem)
-    if legacy.is_bound(annotations):
-        return replace(record, legacy=_reduced(pod))
-    request, problem = _request(pod, dialect)
-    late = Late(
+    if interop_read.is_bound(annotations):
+        return replace(record, interop_pod=_reduced(pod))
+    request, problem = _request(pod, resource_config)
+    bypassed = Bypassed(
         request=request,
         problem=problem,
-        mutated=pods_wire.is_mutated(pod, dialect),
-        started=pods_wire.has_started(pod, pods_wire.asking(pod, dialect)),
+        mutated=pods_wire.is_mutated(pod, resource_config),
+        started=pods_wire.has_started(pod, pods_wire.asking(pod, resource_config)),
         owner=_owner(pod),
     )
-    return replace(record, late=late)
+    return replace(record, bypassed=bypassed)
 
 
 def _owner(pod: Mapping[str, Any]) -> str:
     """UID of the controller that owns a pod."""
-    for reference in shape.objects(shape.mapping(pod, "metadata", "pod"), "ownerReferences", "metadata"):
+    for reference in fields.objects(fields.mapping(pod, "metadata", "pod"), "ownerReferences", "metadata"):
         if reference.get("controller") is True:
-            return shape.text(reference, "uid", "metadata.ownerReferences")
+            return fields.text(reference, "uid", "metadata.ownerReferences")
     return ""
 
 
 def _rejection(pod: Mapping[str, Any]) -> str:
     """Why the kubelet rejected a pod before it started anything of it."""
-    status = shape.mapping(pod, "status", "pod")
-    if shape.text(status, "phase", "status") != "Failed" or pods_wire.has_started(pod):
+    status = fields.mapping(pod, "status", "pod")
+    if fields.text(status, "phase", "status") != "Failed" or pods_wire.has_started(pod):
         return ""
-    reason = shape.text(status, "reason", "status")
-    return f"{reason}: {shape.text(status, 'message', 'status')}" if reason else ""
+    reason = fields.text(status, "reason", "status")
+    return f"{reason}: {fields.text(status, 'message', 'status')}" if reason else ""
 
 
 def _reduced(pod: Mapping[str, Any]) -> JsonObject:
-    """The parts of a pod that `gpushare.wire.legacy` reads."""
+    """The parts of a pod that `gpushare.wire.interop_read` reads."""
     metadata = pod["metadata"]
-    containers = shape.objects(pod["spec"], "containers", "spec")
+    containers = fields.objects(pod["spec"], "containers", "spec")
     return {
         "metadata": {
             **{key: metadata[key] for key in ("name", "namespace", "uid") if key in metadata},
             "labels": pods_wire.labels(pod),
-            "annotations": {key: value for key, value in metadata["annotations"].items() if legacy.is_annotation(key)},
+            "annotations": {
+                key: value for key, value in metadata["annotations"].items() if interop_read.is_annotation(key)
+            },
         },
         "spec": {
             "nodeName": pod["spec"]["nodeName"],
@@ -268,5 +270,5 @@ def _reduced(pod: Mapping[str, Any]) -> JsonObject:
 
 
 def _gpu_amounts(container: Mapping[str, Any]) -> JsonObject:
-    limits = spelling.amounts(container, "limits")
+    limits = parse_resources.amounts(container, "limits")
     return {resource: limits[resource] for resource in names.SHARED_RESOURCES if resource in limits}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from gpushare.cluster.views import View
+from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.request import RequestShape
 
@@ -21,7 +21,7 @@ MAX_ENTRIES: Final = 160_000  # verdicts in all, some 40 MiB
 class Changes:
     """What changed since somebody asked last."""
 
-    views: dict[NodeName, View | None]
+    ledgers: dict[NodeName, LedgerOrRefused | None]
     """None for nodes that are gone."""
     complete: bool = False
     """These are all nodes that there are: some that went are forgotten, and others may not be known any more."""
@@ -35,27 +35,27 @@ V = TypeVar("V")
 class Answers(Generic[V]):
     """What every node answers to one kind of pod."""
 
-    def __init__(self, judge: Callable[[View], V]) -> None:
+    def __init__(self, judge: Callable[[LedgerOrRefused], V]) -> None:
         self.by_node: dict[NodeName, V] = {}
         self.sequence = 0
         """Of the last change that was noted; 0 before the first."""
         self._judge = judge
-        self._stale: dict[NodeName, View] = {}
+        self._stale: dict[NodeName, LedgerOrRefused] = {}
         """Nodes that have changed and are not judged yet."""
 
     def note(self, changes: Changes) -> None:
         """Remember which nodes have to be judged again."""
         self.sequence = changes.sequence
         if changes.complete:
-            for name in self.by_node.keys() - changes.views.keys():
+            for name in self.by_node.keys() - changes.ledgers.keys():
                 del self.by_node[name]
             self._stale.clear()
-        for name, view in changes.views.items():
-            if view is None:
+        for name, ledger in changes.ledgers.items():
+            if ledger is None:
                 self.by_node.pop(name, None)
                 self._stale.pop(name, None)
             else:
-                self._stale[name] = view
+                self._stale[name] = ledger
 
     def refresh(self, first: Iterable[NodeName] = (), *, in_time: Callable[[], bool] = lambda: True) -> list[NodeName]:
         """Judge the nodes that have changed. Those for which there was no time.

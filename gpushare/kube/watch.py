@@ -85,7 +85,8 @@ class Reflector(Generic[T]):
                 else:
                     self.clock.wait(stop, self._backoff.next_s())
             except kube.GoneError as error:
-                # Versions expire as a matter of course; a server whose fresh versions have expired already is ill.
+                # Versions expire as a matter of course; a server whose fresh versions have expired already is
+                # unhealthy.
                 usual = self.clock.monotonic() - self._listed_at > _HEALTHY_S
                 self._pause(stop, "watch expired", error, delay=0.0 if usual else self._backoff.next_s())
             except (kube.NotFoundError, kube.ForbiddenError) as error:

@@ -20,9 +20,9 @@ class Grant:
     compute_percent: int = 0
     """Per cent of each GPU's compute; 0 if none was set aside."""
     whole: bool = False
-    """Nobody else may be on these GPUs."""
+    """No one else may be on these GPUs."""
     memory_percent: int = 0
-    """Per cent of each GPU's memory beside `memory_mib`, if nobody wrote down how much that is: nano-gpu does not."""
+    """Per cent of each GPU's memory beside `memory_mib`, if no one wrote down how much that is: nano-gpu does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Held:
     """What a pod needs of one GPU at its worst moment."""
 
     memory_mib: int
@@ -69,7 +69,7 @@ def peak(steps: Iterable[tuple[ContainerKind, tuple[int, ...]]]) -> tuple[int, .
     return most
 
 
-def footprint(grants: Iterable[Grant]) -> Mapping[GpuUuid, Hold]:
+def footprint(grants: Iterable[Grant]) -> Mapping[GpuUuid, Held]:
     """What a pod needs of each GPU at its worst moment (`peak`).
 
     Args:
@@ -82,8 +82,8 @@ def footprint(grants: Iterable[Grant]) -> Mapping[GpuUuid, Hold]:
     return {gpu: _hold(there) for gpu, there in by_gpu.items()}
 
 
-def _hold(grants: Sequence[Grant]) -> Hold:
+def _hold(grants: Sequence[Grant]) -> Held:
     memory, compute, part = peak(
         (grant.kind, (grant.memory_mib, grant.compute_percent, grant.memory_percent)) for grant in grants
     )
-    return Hold(memory, compute, any(grant.whole for grant in grants), part)
+    return Held(memory, compute, any(grant.whole for grant in grants), part)

@@ -7,13 +7,13 @@ from types import MappingProxyType
 from gpushare import units
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.model import allocation as allocations
-from gpushare.model.allocation import Allocation, Grant, Hold
+from gpushare.model.allocation import Allocation, Grant, Held
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLedger:
-    """The books of one node. Immutable: `with_allocation` gives the next state."""
+    """The ledger of one node. Immutable: `with_allocation` gives the next state."""
 
     inventory: NodeInventory
     allocations: Mapping[PodUid, Allocation] = field(default_factory=lambda: MappingProxyType({}))
@@ -32,16 +32,16 @@ class NodeLedger:
         percent: dict[GpuUuid, int] = {}
         whole: set[GpuUuid] = set()
         for allocation in self.allocations.values():
-            if (plain := _plain(allocation)) is not None:  # nearly every pod: books are made anew with every change
+            if (plain := _plain(allocation)) is not None:  # nearly every pod: ledgers are recreated with every change
                 for gpu in plain.gpus:
                     uuid = self.inventory.resolve(gpu)
                     memory[uuid] = memory.get(uuid, 0) + plain.memory_mib
                     percent[uuid] = percent.get(uuid, 0) + plain.compute_percent
                 continue
-            for uuid, hold in self.held(allocation).items():
-                memory[uuid] = memory.get(uuid, 0) + hold.memory_mib
-                percent[uuid] = percent.get(uuid, 0) + hold.compute_percent
-                if hold.whole:
+            for uuid, held in self.held(allocation).items():
+                memory[uuid] = memory.get(uuid, 0) + held.memory_mib
+                percent[uuid] = percent.get(uuid, 0) + held.compute_percent
+                if held.whole:
                     whole.add(uuid)
         object.__setattr__(self, "used_mib", MappingProxyType(memory))
         object.__setattr__(self, "used_percent", MappingProxyType(percent))
@@ -49,23 +49,23 @@ class NodeLedger:
 
     @classmethod
     def of(cls, inventory: NodeInventory, held: Iterable[Allocation] = ()) -> "NodeLedger":
-        """The books from what was read: the same whatever the order of the pods."""
+        """The ledger from what was read: the same whatever the order of the pods."""
         return cls(inventory=inventory, allocations=MappingProxyType({a.pod.uid: a for a in held}))
 
-    def held(self, allocation: Allocation) -> Mapping[GpuUuid, Hold]:
+    def held(self, allocation: Allocation) -> Mapping[GpuUuid, Held]:
         """What an allocation holds on this node's GPUs, with stand-ins, parts and whole GPUs turned into amounts."""
-        result: dict[GpuUuid, Hold] = {}
-        for gpu, hold in allocations.footprint(allocation.grants).items():
+        result: dict[GpuUuid, Held] = {}
+        for gpu, held in allocations.footprint(allocation.grants).items():
             uuid = self.inventory.resolve(gpu)
-            mib = mib_on(hold, self.inventory.by_uuid.get(uuid))
-            before = result.get(uuid, Hold(0))
-            result[uuid] = Hold(
-                before.memory_mib + mib, before.compute_percent + hold.compute_percent, before.whole or hold.whole
+            mib = mib_on(held, self.inventory.by_uuid.get(uuid))
+            before = result.get(uuid, Held(0))
+            result[uuid] = Held(
+                before.memory_mib + mib, before.compute_percent + held.compute_percent, before.whole or held.whole
             )
         return result
 
     def with_allocation(self, allocation: Allocation) -> "NodeLedger":
-        """The books with one more pod. A pod that is there already is replaced, so adding twice changes nothing."""
+        """The ledger with one more pod. A pod that is there already is replaced, so adding twice changes nothing."""
         changed = {**self.allocations, allocation.pod.uid: allocation}
         return NodeLedger(inventory=self.inventory, allocations=MappingProxyType(changed))
 
@@ -82,7 +82,7 @@ class NodeLedger:
         return units.minus_or_zero(100, self.used_percent.get(gpu.uuid, 0))
 
     def untouched(self, gpu: Gpu) -> bool:
-        """Whether a GPU works and nobody holds anything on it."""
+        """Whether a GPU works and no one holds anything on it."""
         return gpu.health is GpuHealth.HEALTHY and gpu.uuid not in self.used_mib
 
     def over_committed(self) -> Mapping[GpuUuid, int]:
@@ -98,7 +98,7 @@ class NodeLedger:
         return {gpu: percent - 100 for gpu, percent in self.used_percent.items() if percent > 100}
 
 
-def mib_on(held: Grant | Hold, gpu: Gpu | None) -> int:
+def mib_on(held: Grant | Held, gpu: Gpu | None) -> int:
     """MiB that are held on one GPU, parts of it and whole GPUs included.
 
     Args:

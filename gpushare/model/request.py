@@ -42,7 +42,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRequest:
-    """One container's wish: `gpu_count` different GPUs of one node, with the same on each.
+    """One container's request: `gpu_count` different GPUs of one node, with the same on each.
 
     How much memory is said in one of three ways: in MiB, as a part of whatever the GPU has, or as whole GPUs.
     """
@@ -56,7 +56,7 @@ class ContainerRequest:
     compute_percent: int = 0
     """Per cent of each GPU's compute, up to 100; 0 leaves it to be shared freely."""
     whole: bool = False
-    """GPUs that nobody else uses, with all they have."""
+    """GPUs that no one else uses, with all they have."""
     gpu_count: int = 1
 
     def __post_init__(self) -> None:

@@ -137,7 +137,7 @@ class Affinity:
     other: LabelSelector | None = None
     """Only GPUs that no such pod holds."""
     first: bool = False
-    """Nobody in the cluster is meant by `same` yet but this pod itself, so it may start the group anywhere."""
+    """No one in the cluster is meant by `same` yet but this pod itself, so it may start the group anywhere."""
 
 
 def _cut(text: str) -> str:

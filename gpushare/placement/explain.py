@@ -42,7 +42,7 @@ def insufficient(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, nev
 
     Args:
         shape: what the pod asks for.
-        ledger: the node's books.
+        ledger: the node's ledger.
         barred: GPUs that the pod may not use, and why.
         never: the node could not hold the pod even if it were empty.
     """
@@ -51,7 +51,7 @@ def insufficient(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, nev
     gpus = [(_health(gpu) or barred.get(gpu.uuid) or "", gpu) for gpu in ledger.inventory.gpus]
     free = ", ".join(why or left.on(gpu) for why, gpu in gpus)
     counted = "" if all(why for why, _ in gpus) else left.unit
-    text = f"needs {_wishes(shape, ledger)}; free per GPU on {ledger.inventory.node}: {free}{counted}"
+    text = f"needs {_container_requests(shape, ledger)}; free per GPU on {ledger.inventory.node}: {free}{counted}"
     if never:
         largest = max(unit.floor(gpu.memory_mib) for gpu in ledger.inventory.gpus)
         text += f" (its largest GPU has {largest} {unit.name} in all)"
@@ -63,8 +63,8 @@ class _Left:
 
     def __init__(self, shape: RequestShape, ledger: NodeLedger) -> None:
         self._ledger = ledger
-        self._whole = any(wish.whole for wish in shape.containers)
-        self._compute = any(wish.compute_percent for wish in shape.containers)
+        self._whole = any(request.whole for request in shape.containers)
+        self._compute = any(request.compute_percent for request in shape.containers)
         self.unit = "" if self._compute else f" {ledger.inventory.unit.name}"
 
     def on(self, gpu: Gpu) -> str:
@@ -78,21 +78,21 @@ class _Left:
 def search_too_long(shape: RequestShape, ledger: NodeLedger) -> str:
     """The pod has so many different containers that the search was given up."""
     return (
-        f"needs {_wishes(shape, ledger)}; no fit on {ledger.inventory.node} was found in {MAX_STEPS} steps;"
+        f"needs {_container_requests(shape, ledger)}; no fit on {ledger.inventory.node} was found in {MAX_STEPS} steps;"
         " ask for equal amounts, or use fewer GPU containers"
     )
 
 
-def _wishes(shape: RequestShape, ledger: NodeLedger) -> str:
+def _container_requests(shape: RequestShape, ledger: NodeLedger) -> str:
     if len(shape.containers) == 1:
-        return _wish(shape.containers[0], ledger)
+        return _container_request(shape.containers[0], ledger)
     named = shape.containers[:MAX_NAMED]
-    text = " + ".join(f"{_wish(container, ledger)} ({container.container})" for container in named)
+    text = " + ".join(f"{_container_request(container, ledger)} ({container.container})" for container in named)
     more = len(shape.containers) - len(named)
     return f"{text} + {more} more container{'s' if more > 1 else ''}" if more else text
 
 
-def _wish(container: ContainerRequest, ledger: NodeLedger) -> str:
+def _container_request(container: ContainerRequest, ledger: NodeLedger) -> str:
     if container.whole:
         return f"{container.gpu_count} whole GPU{'s' if container.gpu_count > 1 else ''}"
     unit = ledger.inventory.unit

@@ -17,7 +17,7 @@ def place(shape: RequestShape, ledger: NodeLedger, default: Policy = Policy.BINP
 
     Args:
         shape: what the pod asks for.
-        ledger: the node's books.
+        ledger: the node's ledger.
         default: policy of pods that name none.
     """
     healthy = candidates.healthy(ledger)
@@ -42,8 +42,8 @@ def place(shape: RequestShape, ledger: NodeLedger, default: Policy = Policy.BINP
         never = not all(_could_ever_hold(container, of_kind) for container in shape.containers)
         message = explain.insufficient(shape, ledger, barred, never=never)
         return Refused(_reason(shape, usable, ledger), message, permanent=never)
-    grants = tuple(_grant(wish, gpus, ledger) for wish, gpus in zip(shape.containers, chosen, strict=True))
-    added = sum(hold.memory_mib for hold in footprint(grants).values())
+    grants = tuple(_grant(request, gpus, ledger) for request, gpus in zip(shape.containers, chosen, strict=True))
+    added = sum(held.memory_mib for held in footprint(grants).values())
     return Placed(grants, score(ledger, added, policy))
 
 
@@ -57,64 +57,64 @@ def _choose(
                 uuid=gpu.uuid,
                 index=gpu.index,
                 free=Need(ledger.free_mib(gpu), ledger.free_percent(gpu)),
-                needs=tuple(_need(wish, gpu, ledger) for wish in containers),
+                needs=tuple(_need(request, gpu, ledger) for request in containers),
             )
             for gpu in usable
         ]
         return search.find(containers, bins, ranking)
     # One container is the usual pod, and its best GPUs are simply the first in rank.
-    wish = containers[0]
+    request = containers[0]
     fitting = []
     for gpu in usable:
         free = ledger.free_mib(gpu)
-        if _fits_alone(wish, gpu, free, ledger):
+        if _fits_alone(request, gpu, free, ledger):
             fitting.append((ranking.gpu(free, gpu.index), gpu.uuid))
-    if len(fitting) < wish.gpu_count:
+    if len(fitting) < request.gpu_count:
         return None
     fitting.sort()
-    return [tuple(uuid for _, uuid in fitting[: wish.gpu_count])]
+    return [tuple(uuid for _, uuid in fitting[: request.gpu_count])]
 
 
-def _need(wish: ContainerRequest, gpu: Gpu, ledger: NodeLedger) -> Need | None:
+def _need(request: ContainerRequest, gpu: Gpu, ledger: NodeLedger) -> Need | None:
     """What a container would take from a GPU, or None if it cannot be there."""
-    return None if wish.whole and not ledger.untouched(gpu) else wish.need(gpu)
+    return None if request.whole and not ledger.untouched(gpu) else request.need(gpu)
 
 
-def _fits_alone(wish: ContainerRequest, gpu: Gpu, free_mib: int, ledger: NodeLedger) -> bool:
-    if wish.memory_mib:  # nearly every pod
-        return free_mib >= wish.memory_mib and (
-            wish.compute_percent == 0 or ledger.free_percent(gpu) >= wish.compute_percent
+def _fits_alone(request: ContainerRequest, gpu: Gpu, free_mib: int, ledger: NodeLedger) -> bool:
+    if request.memory_mib:  # nearly every pod
+        return free_mib >= request.memory_mib and (
+            request.compute_percent == 0 or ledger.free_percent(gpu) >= request.compute_percent
         )
-    need = _need(wish, gpu, ledger)
+    need = _need(request, gpu, ledger)
     return need is not None and free_mib >= need.memory_mib and ledger.free_percent(gpu) >= need.compute_percent
 
 
-def _could_ever_hold(wish: ContainerRequest, gpus: Sequence[Gpu]) -> bool:
-    return sum(gpu.memory_mib >= wish.need(gpu).memory_mib for gpu in gpus) >= wish.gpu_count
+def _could_ever_hold(request: ContainerRequest, gpus: Sequence[Gpu]) -> bool:
+    return sum(gpu.memory_mib >= request.need(gpu).memory_mib for gpu in gpus) >= request.gpu_count
 
 
 def _reason(shape: RequestShape, usable: Sequence[Gpu], ledger: NodeLedger) -> RefusalReason:
     """What is lacking first, for programs."""
-    for wish in shape.containers:
-        if len(usable) < wish.gpu_count:
+    for request in shape.containers:
+        if len(usable) < request.gpu_count:
             return RefusalReason.NO_MATCHING_GPU
-        if sum(_fits_alone(wish, gpu, ledger.free_mib(gpu), ledger) for gpu in usable) >= wish.gpu_count:
+        if sum(_fits_alone(request, gpu, ledger.free_mib(gpu), ledger) for gpu in usable) >= request.gpu_count:
             continue
-        if wish.whole:
+        if request.whole:
             return RefusalReason.NO_UNTOUCHED_GPU
-        roomy = sum(ledger.free_mib(gpu) >= wish.need(gpu).memory_mib for gpu in usable)
-        if roomy >= wish.gpu_count:
+        roomy = sum(ledger.free_mib(gpu) >= request.need(gpu).memory_mib for gpu in usable)
+        if roomy >= request.gpu_count:
             return RefusalReason.INSUFFICIENT_GPU_COMPUTE
     return RefusalReason.INSUFFICIENT_GPU_MEMORY
 
 
-def _grant(wish: ContainerRequest, gpus: tuple[GpuUuid, ...], ledger: NodeLedger) -> Grant:
-    needs = [wish.need(ledger.inventory.by_uuid[uuid]) for uuid in gpus]
+def _grant(request: ContainerRequest, gpus: tuple[GpuUuid, ...], ledger: NodeLedger) -> Grant:
+    needs = [request.need(ledger.inventory.by_uuid[uuid]) for uuid in gpus]
     return Grant(
-        container=wish.container,
-        kind=wish.kind,
+        container=request.container,
+        kind=request.kind,
         gpus=gpus,
         memory_mib=min(need.memory_mib for need in needs),
         compute_percent=needs[0].compute_percent,
-        whole=wish.whole,
+        whole=request.whole,
     )

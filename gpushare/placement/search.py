@@ -61,12 +61,12 @@ def find(
 def _may_fit(containers: Sequence[ContainerRequest], bins: Sequence[Bin]) -> bool:
     """What must hold for any fit, by arithmetic alone: it answers for most full nodes."""
     together = 0
-    for position, wish in enumerate(containers):
+    for position, request in enumerate(containers):
         needs = [need for one in bins if (need := one.needs[position]) is not None and _within(need, one.free)]
-        if len(needs) < wish.gpu_count:
+        if len(needs) < request.gpu_count:
             return False
-        if wish.kind is not ContainerKind.INIT:
-            together += min(need.memory_mib for need in needs) * wish.gpu_count
+        if request.kind is not ContainerKind.INIT:
+            together += min(need.memory_mib for need in needs) * request.gpu_count
     return together <= sum(one.free.memory_mib for one in bins)
 
 
@@ -175,10 +175,10 @@ class _Search:
         demand, smallest = 0, 0
         found = [(demand, smallest)]
         for position in reversed(self._order):
-            wish = self._containers[position]
-            if wish.kind is not ContainerKind.INIT:
+            request = self._containers[position]
+            if request.kind is not ContainerKind.INIT:
                 least = self._least[position]
-                demand += least * wish.gpu_count
+                demand += least * request.gpu_count
                 smallest = min(smallest or least, least)
             found.append((demand, smallest))
         return found[::-1]

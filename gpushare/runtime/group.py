@@ -63,7 +63,7 @@ def run(parts: Mapping[str, Part], *, stop: threading.Event | None = None, grace
 def exit_now(code: int) -> None:
     """End the process without waiting for anything: the only safe way out for a leader that lost its lease.
 
-    What was logged is given a second to be written; standard error may be a pipe that nobody reads any more.
+    What was logged is given a second to be written; standard error may be a pipe that no one reads any more.
     """
     flush = threading.Thread(target=logging.shutdown, name="flush", daemon=True)
     try:

@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO
 import orjson
 
 _FIELDS: Final = "gpushare_fields"
-_LONGEST: Final = 2000  # characters of a field: some texts were written by strangers
+_LONGEST: Final = 2000  # characters of a field: some texts were written by others
 
 
 class _JsonFormatter(logging.Formatter):

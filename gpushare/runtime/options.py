@@ -80,12 +80,12 @@ def load(cls: type[T], argv: Sequence[str], *, prog: str, environ: Mapping[str, 
     parser = argparse.ArgumentParser(prog=prog, description=cls.__doc__, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"{prog} {gpushare.__version__}")
     for field in fields:
-        flag, variable = spelling(field.name)
+        flag, variable = flag_names(field.name)
         parser.add_argument(flag, metavar="VALUE", help=f"{field.metadata['help']} [{variable}; {field.default!r}]")
     given = vars(parser.parse_args(list(argv)))
     values: dict[str, Any] = {}
     for field in fields:
-        flag, variable = spelling(field.name)
+        flag, variable = flag_names(field.name)
         text, source = given[field.name], flag
         if text is None:
             text, source = variables.get(variable), variable
@@ -94,7 +94,7 @@ def load(cls: type[T], argv: Sequence[str], *, prog: str, environ: Mapping[str, 
     return cls(**values)
 
 
-def spelling(name: str) -> tuple[str, str]:
+def flag_names(name: str) -> tuple[str, str]:
     """Flag and environment variable of a field."""
     return "--" + name.replace("_", "-"), "GPUSHARE_" + name.upper()
 

@@ -10,7 +10,7 @@ from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import ContainerKind, PodRequest
-from gpushare.wire import json, peers, shape
+from gpushare.wire import fields, interop_write, json
 
 _WHAT: Final = f"annotation {names.ANNOTATION_ALLOCATION}"
 _MIB: Final = re.compile(r"[0-9]{1,15}")
@@ -73,10 +73,10 @@ def of_containers(
 
 def _container_grant(annotations: Mapping[str, str], container: ContainerName) -> Grant:
     devices, memory = names.PREFIX_DEVICES + container, names.PREFIX_MEMORY + container
-    gpus = shape.text(annotations, devices, "metadata.annotations").split(",")
+    gpus = fields.text(annotations, devices, "metadata.annotations").split(",")
     if not all(gpus) or len(set(gpus)) != len(gpus):
         raise WireError(f"annotation {devices}: expected UUIDs of different GPUs, found {annotations.get(devices)!r}")
-    mib = shape.text(annotations, memory, "metadata.annotations")
+    mib = fields.text(annotations, memory, "metadata.annotations")
     if _MIB.fullmatch(mib) is None:
         raise WireError(f"annotation {memory}: expected a number of MiB, found {annotations.get(memory)!r:.100}")
     return Grant(container=container, gpus=tuple(GpuUuid(gpu) for gpu in gpus), memory_mib=int(mib))
@@ -122,4 +122,4 @@ def binding_annotations(
         result[names.PREFIX_MEMORY + grant.container] = str(grant.memory_mib)
         result[names.PREFIX_INDEX + grant.container] = ",".join(str(gpu.index) for gpu in gpus)
         result[names.PREFIX_CAPACITY + grant.container] = str(unit.floor(min(gpu.memory_mib for gpu in gpus)))
-    return result | peers.annotations(allocation, inventory, assumed_ns, request)
+    return result | interop_write.annotations(allocation, inventory, assumed_ns, request)

@@ -8,7 +8,7 @@ from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.units import MemoryUnit
-from gpushare.wire import json, shape
+from gpushare.wire import fields, json
 
 
 def encode(inventory: NodeInventory) -> str:
@@ -56,12 +56,12 @@ def of_node(node: Mapping[str, Any]) -> NodeInventory | None:
     Raises:
         WireError: there is one, but it cannot be read.
     """
-    metadata = shape.mapping(node, "metadata", "node")
-    annotations = shape.mapping(metadata, "annotations", "metadata")
+    metadata = fields.mapping(node, "metadata", "node")
+    annotations = fields.mapping(metadata, "annotations", "metadata")
     if names.ANNOTATION_INVENTORY not in annotations:
         return None
-    text = shape.text(annotations, names.ANNOTATION_INVENTORY, "metadata.annotations")
-    return decode(text, NodeName(shape.needed(metadata, "name", "metadata")))
+    text = fields.text(annotations, names.ANNOTATION_INVENTORY, "metadata.annotations")
+    return decode(text, NodeName(fields.needed(metadata, "name", "metadata")))
 
 
 def _index(gpu: Gpu) -> int:

@@ -95,7 +95,7 @@ def text(value: Mapping[str, Any], key: str, what: str) -> str:
     """A string field that is not empty."""
     found = value.get(key)
     if not isinstance(found, str) or not found:
-        raise WireError(f"{what}: field {key!r} must be a text, found {found!r}")
+        raise WireError(f"{what}: field {key!r} must be a string, found {found!r}")
     return found
 
 
@@ -123,7 +123,7 @@ def kind(value: object) -> str:
         case bool():
             return "true or false"
         case str():
-            return "a text" if value else "an empty text"
+            return "a string" if value else "an empty string"
         case int() | float():
             return "a number"
         case list():

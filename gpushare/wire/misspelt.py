@@ -4,7 +4,7 @@ import difflib
 from typing import Final
 
 from gpushare import names
-from gpushare.dialect import Dialect
+from gpushare.resource_config import ResourceConfig
 
 _DOMAINS: Final = ("aliyun.com", "nano-gpu", names.DOMAIN)
 _LONGEST: Final = 63 + 1 + 63  # a name after the slash, and a domain that is worth comparing
@@ -13,14 +13,14 @@ _NEAR_DOMAIN: Final = 0.8  # `alyun.com`, `nanogpu`
 _BEGINS: Final = 0.9  # one name is the beginning of the other
 
 
-def meant(resource: str, dialect: Dialect) -> str | None:
+def meant(resource: str, resource_config: ResourceConfig) -> str | None:
     """The resource of ours that an author probably meant; None if it is one of ours, or nothing like it.
 
     Args:
         resource: as it was written.
-        dialect: of the cluster.
+        resource_config: of the cluster.
     """
-    ours = (*dialect.resources, names.GPU_CORE)
+    ours = (*resource_config.resources, names.GPU_CORE)
     domain, slash, name = resource.lower().partition("/")
     if not slash or len(resource) > _LONGEST or resource in {*ours, names.GPU_COUNT}:
         return None

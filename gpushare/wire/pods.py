@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.request import ContainerKind
-from gpushare.wire import shape, spelling
+from gpushare.resource_config import ResourceConfig
+from gpushare.wire import fields, parse_resources
 
 Pod = Mapping[str, Any]
 MAX_LABELS: Final = 256
@@ -18,52 +18,56 @@ MAX_LABELS: Final = 256
 
 def ref(pod: Pod) -> PodRef:
     """The pod's identity."""
-    meta = shape.mapping(pod, "metadata", "pod")
-    namespace, name, uid = (shape.text(meta, key, "metadata") for key in ("namespace", "name", "uid"))
+    meta = fields.mapping(pod, "metadata", "pod")
+    namespace, name, uid = (fields.text(meta, key, "metadata") for key in ("namespace", "name", "uid"))
     return PodRef(namespace=namespace, name=name, uid=PodUid(uid))
 
 
 def annotations(pod: Pod) -> Mapping[str, str]:
     """The pod's annotations; empty if it has none."""
-    return shape.mapping(shape.mapping(pod, "metadata", "pod"), "annotations", "metadata")
+    return fields.mapping(fields.mapping(pod, "metadata", "pod"), "annotations", "metadata")
 
 
 def labels(pod: Pod) -> Mapping[str, str]:
     """The pod's labels; of more than MAX_LABELS, which nothing else bounds, only the first by name."""
-    found = shape.mapping(shape.mapping(pod, "metadata", "pod"), "labels", "metadata")
+    found = fields.mapping(fields.mapping(pod, "metadata", "pod"), "labels", "metadata")
     return found if len(found) <= MAX_LABELS else {key: found[key] for key in sorted(found)[:MAX_LABELS]}
 
 
 def node_of(pod: Pod) -> NodeName | None:
     """The node that the pod is bound to."""
-    name = shape.text(shape.mapping(pod, "spec", "pod"), "nodeName", "spec")
+    name = fields.text(fields.mapping(pod, "spec", "pod"), "nodeName", "spec")
     return NodeName(name) if name else None
 
 
 def containers(pod: Pod) -> Iterator[tuple[str, ContainerKind, Mapping[str, Any]]]:
     """Field path, kind and object of every container but ephemeral ones, in the order in which they start."""
-    spec = shape.mapping(pod, "spec", "pod")
-    for i, container in enumerate(shape.objects(spec, "initContainers", "spec")):
+    spec = fields.mapping(pod, "spec", "pod")
+    for i, container in enumerate(fields.objects(spec, "initContainers", "spec")):
         kind = ContainerKind.SIDECAR if container.get("restartPolicy") == "Always" else ContainerKind.INIT
         yield f"spec.initContainers[{i}]", kind, container
-    for i, container in enumerate(shape.objects(spec, "containers", "spec")):
+    for i, container in enumerate(fields.objects(spec, "containers", "spec")):
         yield f"spec.containers[{i}]", ContainerKind.APP, container
 
 
-def asks(container: Mapping[str, Any], dialect: Dialect) -> bool:
+def asks(container: Mapping[str, Any], resource_config: ResourceConfig) -> bool:
     """Whether a container names one of the resources that make a pod ours, with whatever amount."""
-    named = spelling.amounts(container, "limits").keys() | spelling.amounts(container, "requests").keys()
-    return any(resource in named for resource in dialect.resources)
+    named = parse_resources.amounts(container, "limits").keys() | parse_resources.amounts(container, "requests").keys()
+    return any(resource in named for resource in resource_config.resources)
 
 
-def asking(pod: Pod, dialect: Dialect) -> list[str]:
+def asking(pod: Pod, resource_config: ResourceConfig) -> list[str]:
     """Names of the containers that do, in the order in which they start."""
-    return [shape.text(container, "name", path) for path, _, container in containers(pod) if asks(container, dialect)]
+    return [
+        fields.text(container, "name", path)
+        for path, _, container in containers(pod)
+        if asks(container, resource_config)
+    ]
 
 
-def needs_gpu(pod: Pod, dialect: Dialect) -> bool:
+def needs_gpu(pod: Pod, resource_config: ResourceConfig) -> bool:
     """Whether any container of the pod does."""
-    return any(asks(container, dialect) for _, _, container in containers(pod))
+    return any(asks(container, resource_config) for _, _, container in containers(pod))
 
 
 def holds_gpus(pod: Pod) -> bool:
@@ -72,10 +76,10 @@ def holds_gpus(pod: Pod) -> bool:
     Deletion being asked for changes nothing: processes run until they have ended. A phase of Failed is believed only
     when no container is reported as running, because an eviction writes the phase first.
     """
-    status = shape.mapping(pod, "status", "pod")
-    if shape.text(status, "phase", "status") not in {"Succeeded", "Failed"}:
+    status = fields.mapping(pod, "status", "pod")
+    if fields.text(status, "phase", "status") not in {"Succeeded", "Failed"}:
         return True
-    return any("running" in shape.mapping(report, "state", path) for path, report in reports(pod))
+    return any("running" in fields.mapping(report, "state", path) for path, report in reports(pod))
 
 
 def has_started(pod: Pod, among: Collection[str] | None = None) -> bool:
@@ -86,7 +90,7 @@ def has_started(pod: Pod, among: Collection[str] | None = None) -> bool:
         among: names of the containers to look at; all by default.
     """
     return any(
-        shape.mapping(report, field, path).keys() & {"running", "terminated"}
+        fields.mapping(report, field, path).keys() & {"running", "terminated"}
         for path, report in reports(pod)
         if among is None or report.get("name") in among
         for field in ("state", "lastState")
@@ -95,28 +99,28 @@ def has_started(pod: Pod, among: Collection[str] | None = None) -> bool:
 
 def reports(pod: Pod) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """What the kubelet says of each container but ephemeral ones, and where it says so."""
-    status = shape.mapping(pod, "status", "pod")
+    status = fields.mapping(pod, "status", "pod")
     for kind in ("initContainerStatuses", "containerStatuses"):
-        for report in shape.objects(status, kind, "status"):
+        for report in fields.objects(status, kind, "status"):
             yield f"status.{kind}", report
 
 
-def is_mutated(pod: Pod, dialect: Dialect) -> bool:
+def is_mutated(pod: Pod, resource_config: ResourceConfig) -> bool:
     """Whether every container that asks takes its devices from the annotation that its binding writes."""
     return all(
-        takes_its_grant(container, shape.text(container, "name", path))
+        takes_its_grant(container, fields.text(container, "name", path))
         for path, _, container in containers(pod)
-        if asks(container, dialect)
+        if asks(container, resource_config)
     )
 
 
 def takes_its_grant(container: Mapping[str, Any], name: str) -> bool:
     """Whether a container takes its devices from its annotation. Of variables with the same name the last counts."""
-    entries = shape.objects(container, "env", "container")
+    entries = fields.objects(container, "env", "container")
     values = [entry for entry in entries if entry.get("name") == names.ENV_VISIBLE_DEVICES]
     if not values:
         return False
-    source = shape.mapping(shape.mapping(values[-1], "valueFrom", "env"), "fieldRef", "env.valueFrom")
+    source = fields.mapping(fields.mapping(values[-1], "valueFrom", "env"), "fieldRef", "env.valueFrom")
     return source.get("fieldPath") == f"metadata.annotations['{names.PREFIX_DEVICES}{name}']"
 
 

@@ -4,7 +4,6 @@ Whatever an object looks like, nothing but WireError and InvalidRequestError com
 """
 
 from gpushare import names, units
-from gpushare.dialect import Dialect
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.gpu import MAX_GPUS
 from gpushare.model.request import (
@@ -15,34 +14,35 @@ from gpushare.model.request import (
     PodRequest,
     RequestShape,
 )
-from gpushare.wire import pods, shape, spelling, wishes
-from gpushare.wire.spelling import Spread
+from gpushare.resource_config import ResourceConfig
+from gpushare.wire import fields, parse_resources, pods, selectors
+from gpushare.wire.parse_resources import Spread
 
 _AT_MOST = f"write at most {MAX_CONTAINERS}"
 
 
-def of_pod(pod: pods.Pod, dialect: Dialect) -> PodRequest | None:
+def of_pod(pod: pods.Pod, resource_config: ResourceConfig) -> PodRequest | None:
     """What a pod asks for, from any spelling; None if it asks for no GPU.
 
     Raises:
         InvalidRequestError: it asks in a way that cannot be granted; all errors at once.
         WireError: it is no pod.
     """
-    if too_large := _too_large(pod, dialect):
+    if too_large := _too_large(pod, resource_config):
         raise InvalidRequestError((too_large,))
     errors: list[FieldError] = []
     found: list[ContainerRequest] = []
     spread = _spread_over(pod, errors)
     for path, kind, container in pods.containers(pod):
-        wish = spelling.container(path, kind, container, spread=spread, dialect=dialect)
-        if isinstance(wish, ContainerRequest):
-            found.append(wish)
-        elif wish is not None:
-            errors.extend(wish)
-    notes, meta = pods.annotations(pod), shape.mapping(pod, "metadata", "pod")
-    policy = wishes.policy(notes, errors)
-    gpus = wishes.selector(notes, dialect.unit, errors)
-    affinity = wishes.affinity(notes, shape.text(meta, "namespace", "metadata"), errors)
+        request = parse_resources.of_container(path, kind, container, spread=spread, resource_config=resource_config)
+        if isinstance(request, ContainerRequest):
+            found.append(request)
+        elif request is not None:
+            errors.extend(request)
+    notes, meta = pods.annotations(pod), fields.mapping(pod, "metadata", "pod")
+    policy = selectors.policy(notes, errors)
+    gpus = selectors.selector(notes, resource_config.unit, errors)
+    affinity = selectors.affinity(notes, fields.text(meta, "namespace", "metadata"), errors)
     if errors:
         raise InvalidRequestError(tuple(dict.fromkeys(errors)))
     if not found:
@@ -52,20 +52,20 @@ def of_pod(pod: pods.Pod, dialect: Dialect) -> PodRequest | None:
         shape=RequestShape(containers=tuple(found), policy=policy, gpus=gpus, affinity=affinity),
         labels=pods.labels(pod),
         app_containers=tuple(
-            shape.text(container, "name", path)
+            fields.text(container, "name", path)
             for path, kind, container in pods.containers(pod)
             if kind is ContainerKind.APP
         ),
     )
 
 
-def _too_large(pod: pods.Pod, dialect: Dialect) -> FieldError | None:
+def _too_large(pod: pods.Pod, resource_config: ResourceConfig) -> FieldError | None:
     """What would take too much time or memory to look at."""
-    spec = shape.mapping(pod, "spec", "pod")
+    spec = fields.mapping(pod, "spec", "pod")
     for field in ("initContainers", "containers"):
-        if (count := len(shape.objects(spec, field, "spec"))) > MAX_CONTAINERS:
+        if (count := len(fields.objects(spec, field, "spec"))) > MAX_CONTAINERS:
             return FieldError(f"spec.{field}", f"{count} containers are more than any node runs", _AT_MOST)
-    asking = sum(pods.asks(container, dialect) for _, _, container in pods.containers(pod))
+    asking = sum(pods.asks(container, resource_config) for _, _, container in pods.containers(pod))
     if asking > MAX_ASKING:
         return FieldError("spec", f"{asking} containers ask for GPUs", f"let at most {MAX_ASKING} of a pod ask")
     return None

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gpushare import names
 from gpushare.identity import NodeName
-from gpushare.wire import shape
+from gpushare.wire import fields
 
 _NUMBER: Final = re.compile(r"[0-9]{1,4}")
 
@@ -29,12 +29,12 @@ def parse(config_map: Mapping[str, Any]) -> Marked | None:
     Raises:
         WireError: it is no ConfigMap.
     """
-    name = shape.text(shape.mapping(config_map, "metadata", "ConfigMap"), "name", "metadata")
+    name = fields.text(fields.mapping(config_map, "metadata", "ConfigMap"), "name", "metadata")
     node = _node_of(name)
     if not node:
         return None
     what = f"ConfigMap {name}"
-    text = shape.text(shape.mapping(config_map, "data", what), names.UNHEALTHY_KEY, f"{what}.data")
+    text = fields.text(fields.mapping(config_map, "data", what), names.UNHEALTHY_KEY, f"{what}.data")
     entries = [entry for part in text.split(",") if (entry := part.strip())]
     odd = [entry for entry in entries if _NUMBER.fullmatch(entry) is None]
     gpus = frozenset(int(entry) for entry in entries if entry not in odd)
@@ -55,7 +55,7 @@ def of_all(config_maps: Iterable[Mapping[str, Any]]) -> dict[NodeName, frozenset
     """
     found: dict[NodeName, frozenset[int]] = {}
     for one in config_maps:
-        namespace = shape.text(shape.mapping(one, "metadata", "ConfigMap"), "namespace", "metadata")
+        namespace = fields.text(fields.mapping(one, "metadata", "ConfigMap"), "namespace", "metadata")
         if namespace == names.UNHEALTHY_NAMESPACE and (marked := parse(one)) is not None:
             found[marked.node] = marked.gpus
     return found

@@ -60,7 +60,7 @@ CHECKS: Final = (
     Check("controller-running", "controller", checks_controller.running),
     Check("controller-leads", "controller", checks_controller.leads),
     Check("controller-answers", "controller", checks_controller.answers),
-    Check("controller-books", "controller", checks_controller.books),
+    Check("controller-ledger", "controller", checks_controller.ledger),
     Check("scheduler-running", "scheduler", checks_scheduler.running),
     Check("scheduler-leads", "scheduler", checks_scheduler.leads),
     Check("scheduler-config", "scheduler", checks_scheduler.configuration),
@@ -101,7 +101,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """It was done and found nothing that should be mended."""
+        """It was done and found nothing that should be fixed."""
         return not self.skipped and self.severity is Severity.OK
 
 
@@ -152,7 +152,7 @@ def _run(check: Check, cluster: Cluster, unread: dict[Unread, list[str]]) -> Res
     except SettingsError as error:  # the check of the settings reports it
         skipped = f"the settings cannot be read: {error}"
     except WireError as error:
-        odd = f"an object has a shape that nobody expects: {error}"
+        odd = f"an object has a shape that no one expects: {error}"
         findings.append(finding.error("cluster", odd, "look at it, and repair it"))
     return Result(check=check, findings=tuple(findings), skipped=skipped)
 

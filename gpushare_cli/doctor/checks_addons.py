@@ -5,7 +5,7 @@ from typing import Any
 
 from gpushare import names
 from gpushare.model.selector import Operator, Requirement
-from gpushare.wire import shape
+from gpushare.wire import fields
 from gpushare_cli.doctor import checks_webhook, finding
 from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
@@ -15,7 +15,7 @@ from gpushare_cli.doctor.snapshot import known
 def addons(cluster: Cluster) -> Iterator[Finding]:
     """DaemonSets that need every GPU of their nodes get them."""
     labels = {
-        str(each["metadata"]["name"]): shape.mapping(each["metadata"], "labels", "metadata")
+        str(each["metadata"]["name"]): fields.mapping(each["metadata"], "labels", "metadata")
         for each in known(cluster.snapshot.namespaces)
     }
     for workload in known(cluster.snapshot.daemonsets):
@@ -24,7 +24,7 @@ def addons(cluster: Cluster) -> Iterator[Finding]:
             yield finding.warning(
                 f"daemonset/{namespace}/{name}",
                 f"it needs every GPU of its nodes, but {names.WEBHOOK} gives its containers none",
-                f"if nobody but administrators may create pods there: kubectl label namespace {namespace}"
+                f"if no one but administrators may create pods there: kubectl label namespace {namespace}"
                 f" {names.LABEL_ISOLATION}=disabled; then: kubectl -n {namespace} rollout restart daemonset {name}",
             )
 
@@ -32,13 +32,13 @@ def addons(cluster: Cluster) -> Iterator[Finding]:
 def _is_isolated(cluster: Cluster, labels: Mapping[str, str]) -> bool:
     """Whether a webhook is called for every new pod of a namespace with these labels."""
     config = known(cluster.snapshot.mutating) or {}
-    found = {str(each.get("name")): each for each in shape.objects(config, "webhooks", "configuration")}
+    found = {str(each.get("name")): each for each in fields.objects(config, "webhooks", "configuration")}
     webhook = found.get(checks_webhook.ISOLATION) or found.get(checks_webhook.GPU)
     if webhook is None:
         return False
-    selector = shape.mapping(webhook, "namespaceSelector", "webhook")
-    equal = shape.mapping(selector, "matchLabels", "namespaceSelector").items() <= labels.items()
-    expressions = shape.objects(selector, "matchExpressions", "namespaceSelector")
+    selector = fields.mapping(webhook, "namespaceSelector", "webhook")
+    equal = fields.mapping(selector, "matchLabels", "namespaceSelector").items() <= labels.items()
+    expressions = fields.objects(selector, "matchExpressions", "namespaceSelector")
     return equal and all(_requirement(each).holds(labels) for each in expressions)
 
 

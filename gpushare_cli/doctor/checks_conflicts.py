@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpushare import names
-from gpushare.wire import shape
+from gpushare.wire import fields
 from gpushare_cli import quantities
 from gpushare_cli.doctor import checks_scheduler, finding, foreign, own
 from gpushare_cli.doctor.cluster import Cluster, GpuNode
 from gpushare_cli.doctor.finding import Finding
-from gpushare_cli.doctor.foreign import Role, Stranger
+from gpushare_cli.doctor.foreign import ForeignPod, Role
 
 _MIG: Final = "nvidia.com/mig-"
 
@@ -26,7 +26,7 @@ def nvidia_plugin(cluster: Cluster) -> Iterator[Finding]:
                 f"{found} hands out the same GPUs{what}",
                 _fix(found),
             )
-        elif offered and not cluster.settings.dialect.whole_gpus:
+        elif offered and not cluster.settings.resource_config.whole_gpus:
             yield finding.error(
                 f"node/{node.name}",
                 f"somebody else offers {offered} there, which are the GPUs that are shared",
@@ -48,7 +48,7 @@ def sharing_plugins(cluster: Cluster) -> Iterator[Finding]:
 
 def schedulers(cluster: Cluster) -> Iterator[Finding]:
     """No other system's scheduler or extender chooses GPUs."""
-    for found in {each.workload: each for each in cluster.strangers if each.role is Role.SCHEDULER}.values():
+    for found in {each.workload: each for each in cluster.foreign_pods if each.role is Role.SCHEDULER}.values():
         yield finding.warning(
             f"deployment/{found.namespace}/{found.workload}",
             f"the scheduler of {found.system.name} still runs; where kube-scheduler asks it as well, both choose GPUs",
@@ -56,7 +56,7 @@ def schedulers(cluster: Cluster) -> Iterator[Finding]:
             f" kubectl -n {found.namespace} delete deployment {found.workload}",
         )
     for extender in checks_scheduler.extenders(checks_scheduler.parsed_settings(cluster)):
-        managed = {str(entry.get("name")) for entry in shape.objects(extender, "managedResources", "extender")}
+        managed = {str(entry.get("name")) for entry in fields.objects(extender, "managedResources", "extender")}
         shared = sorted(managed & {names.GPU_MEM, names.GPU_PERCENT, names.GPU})
         if shared and not checks_scheduler.is_ours(extender):
             yield finding.error(
@@ -70,10 +70,10 @@ def _sharing(cluster: Cluster) -> Iterator[GpuNode]:
     return (node for node in cluster.nodes if node.is_wanted or node.plugin is not None)
 
 
-def _plugins_on(cluster: Cluster, node: GpuNode) -> Iterator[Stranger]:
+def _plugins_on(cluster: Cluster, node: GpuNode) -> Iterator[ForeignPod]:
     """One pod of each system."""
     seen: set[str] = set()
-    for found in cluster.strangers:
+    for found in cluster.foreign_pods:
         if found.role is Role.PLUGIN and found.node == node.name and found.system.name not in seen:
             seen.add(found.system.name)
             yield found
@@ -88,5 +88,5 @@ def _whole_gpus(node: GpuNode) -> str:
     )
 
 
-def _fix(found: Stranger) -> str:
+def _fix(found: ForeignPod) -> str:
     return found.system.fix.format(namespace=found.namespace, workload=found.workload, node=found.node)

@@ -1,4 +1,4 @@
-"""Whether one controller leads, is reached, and has its books right. Pure."""
+"""Whether one controller leads, is reached, and has its ledger right. Pure."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -6,15 +6,15 @@ from typing import Final
 
 from gpushare import names
 from gpushare.kube.api import JsonObject
-from gpushare.wire import shape
+from gpushare.wire import fields
 from gpushare_cli import schedconfig
 from gpushare_cli.doctor import finding, objects, own
 from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
 
-DIFFERENCES: Final = "gpushare_books_differences"
-_SKEW: Final = timedelta(seconds=30)  # between the clocks of the holder and of whoever tells us the time
+DIFFERENCES: Final = "gpushare_ledger_differences"
+_SKEW: Final = timedelta(seconds=30)  # between the clocks of the holder and of anyone who tells us the time
 _LEASE_S: Final = 15
 
 
@@ -40,7 +40,7 @@ def running(cluster: Cluster) -> Iterator[Finding]:
             f"ask again; if it stays: {look}; {logs}",
         )
     elif (alive := _alive(cluster)) < wanted:
-        yield finding.warning(where, f"{alive} of {wanted} replicas run, so nobody may be there to take over", look)
+        yield finding.warning(where, f"{alive} of {wanted} replicas run, so no one may be there to take over", look)
 
 
 def leads(cluster: Cluster) -> Iterator[Finding]:
@@ -66,12 +66,12 @@ def answers(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def books(cluster: Cluster) -> Iterator[Finding]:
-    """The leader's books are what the pods alone tell."""
+def ledger(cluster: Cluster) -> Iterator[Finding]:
+    """The leader's ledger is what the pods alone tell."""
     _needs_endpoint(cluster)
     where, page = f"service/{cluster.namespace}/{names.CONTROLLER}", cluster.snapshot.controller_metrics
     if isinstance(page, Unread):
-        yield _not_checked(cluster, where, "its books", page)
+        yield _not_checked(cluster, where, "its ledger", page)
         return
     differences = objects.metric(page.text, DIFFERENCES)
     if differences is None:
@@ -82,13 +82,13 @@ def books(cluster: Cluster) -> Iterator[Finding]:
         restart = cluster.kubectl(f"rollout restart deployment/{names.CONTROLLER}")
         yield finding.error(
             where,
-            f"its books of {differences:g} nodes differ from what the pods tell",
+            f"its ledgers of {differences:g} nodes differ from what the pods tell",
             f"keep its log for a report, then: {restart}",
         )
 
 
 def lease_problem(lease: JsonObject | None, now: datetime) -> str:
-    """Why nobody can be leading by this Lease; empty if somebody is.
+    """Why no one can be leading by this Lease; empty if somebody is.
 
     Args:
         lease: as it was read.
@@ -96,10 +96,10 @@ def lease_problem(lease: JsonObject | None, now: datetime) -> str:
     """
     if lease is None:
         return "there is no such Lease"
-    spec = shape.mapping(lease, "spec", "lease")
-    holder, renewed = shape.text(spec, "holderIdentity", "spec"), objects.moment(spec.get("renewTime"))
+    spec = fields.mapping(lease, "spec", "lease")
+    holder, renewed = fields.text(spec, "holderIdentity", "spec"), objects.moment(spec.get("renewTime"))
     if not holder or renewed is None:
-        return "nobody holds it"
+        return "no one holds it"
     length = spec.get("leaseDurationSeconds") or _LEASE_S
     age = now - renewed
     if age > timedelta(seconds=length) + _SKEW:

@@ -55,7 +55,7 @@ def inventory(cluster: Cluster) -> Iterator[Finding]:
             yield finding.error(
                 f"node/{node.name}",
                 f"its inventory cannot be read: {node.record.problem}",
-                "run the same version of all components; the plugin writes it anew when it starts",
+                "run the same version of all components; the plugin writes it again when it starts",
             )
         elif node.runs_plugin and node.published is None:
             yield finding.error(f"node/{node.name}", "its device plugin is ready, but has published no inventory", look)
@@ -67,7 +67,7 @@ def amounts(cluster: Cluster) -> Iterator[Finding]:
     """The kubelet counts what the healthy GPUs are."""
     settings = cluster.settings
     for node in cluster.nodes:
-        if not node.runs_plugin or node.published is None or node.published.unit != settings.dialect.unit:
+        if not node.runs_plugin or node.published is None or node.published.unit != settings.resource_config.unit:
             continue  # another check says so
         for resource, expected in _expected(node.published, settings).items():
             found = quantities.whole(node.allocatable.get(resource, "0"))
@@ -81,7 +81,7 @@ def amounts(cluster: Cluster) -> Iterator[Finding]:
 
 def memory_unit(cluster: Cluster) -> Iterator[Finding]:
     """All nodes count memory in the unit of the settings."""
-    wanted = cluster.settings.dialect.unit
+    wanted = cluster.settings.resource_config.unit
     for node in cluster.nodes:
         if node.published is not None and node.published.unit != wanted:
             restart = cluster.kubectl("rollout restart deployment,daemonset")
@@ -105,7 +105,7 @@ def stale(cluster: Cluster) -> Iterator[Finding]:
 
 
 def gpu_health(cluster: Cluster) -> Iterator[Finding]:
-    """No GPU is kept out of use because it is ill."""
+    """No GPU is kept out of use because it is unhealthy."""
     lists = cluster.snapshot.unhealthy
     if isinstance(lists, Unread):
         yield finding.warning(
@@ -156,7 +156,7 @@ def _expected(published: NodeInventory, settings: Settings) -> Mapping[str, int]
     offered = {names.GPU_MEM: sum(published.unit.floor(gpu.memory_mib) for gpu in healthy)}
     if settings.gpu_percent:
         offered[names.GPU_PERCENT] = 100 * len(healthy)
-    if settings.dialect.whole_gpus:
+    if settings.resource_config.whole_gpus:
         offered[names.GPU] = len(healthy)
     return offered
 

@@ -36,10 +36,10 @@ def unallocated(cluster: Cluster) -> Iterator[Finding]:
     """Pods on a node were given GPUs by their binding."""
     ours = {node.name for node in cluster.nodes if node.record.inventory is not None}
     for pod, record in cluster.pods:
-        if not isinstance(record, Bound) or record.late is None or record.deleting or not _is_old(cluster, pod):
+        if not isinstance(record, Bound) or record.bypassed is None or record.deleting or not _is_old(cluster, pod):
             continue
         # Where nothing says that these GPUs are shared, another plugin may well have started it, as with whole GPUs.
-        if record.late.mutated or record.node in ours:
+        if record.bypassed.mutated or record.node in ours:
             yield finding.error(
                 f"pod/{record.ref}",
                 f"it is on node {record.node} without GPUs for {_age(cluster, pod)}: another scheduler or a preset node"
@@ -86,7 +86,7 @@ def rejected(cluster: Cluster) -> Iterator[Finding]:
 
 def over_committed(cluster: Cluster) -> Iterator[Finding]:
     """No GPU is held beyond what it has."""
-    for name, ledger in sorted(cluster.books.items()):
+    for name, ledger in sorted(cluster.ledgers.items()):
         for uuid, mib in ledger.over_committed().items():
             gpu = ledger.inventory.by_uuid.get(uuid)
             which = f"GPU {gpu.index} ({uuid})" if gpu else f"GPU {uuid}, which it does not have any more,"

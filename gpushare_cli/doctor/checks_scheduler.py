@@ -5,13 +5,13 @@ from typing import Any, Final
 
 from gpushare import names
 from gpushare.errors import SettingsError, WireError
-from gpushare.wire import shape
+from gpushare.wire import fields
 from gpushare_cli import schedconfig, yamls
 from gpushare_cli.doctor import checks_controller, finding, foreign, objects, own
 from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
-from gpushare_cli.schedconfig import DEFAULT_SCHEDULER, ServerVersion, Wish
+from gpushare_cli.schedconfig import DEFAULT_SCHEDULER, Options, ServerVersion
 
 _VERBS: Final = ("filterVerb", "prioritizeVerb", "preemptVerb", "bindVerb")
 
@@ -31,13 +31,13 @@ def running(cluster: Cluster) -> Iterator[Finding]:
     deployment = known(cluster.snapshot.scheduler_deployment)
     waiting = f"; {count} GPU pods wait for it" if (count := _waiting(cluster, wanted)) else ""
     if deployment is None:
-        yield finding.error(where, f"it is missing, so nobody schedules GPU pods{waiting}", own.APPLY)
+        yield finding.error(where, f"it is missing, so no one schedules GPU pods{waiting}", own.APPLY)
         return
     ready, replicas = objects.replicas(deployment)
     look = cluster.kubectl(f"get pods -l {own.LABEL_APP}={names.SCHEDULER}")
     logs = cluster.kubectl(f"logs deploy/{names.SCHEDULER}")
     if not ready:
-        problem = f"0 of {replicas} replicas are ready, so nobody schedules GPU pods{waiting}"
+        problem = f"0 of {replicas} replicas are ready, so no one schedules GPU pods{waiting}"
         yield finding.error(where, problem, f"{look}; {logs}")
     elif ready < replicas:
         yield finding.warning(where, f"{ready} of {replicas} replicas are ready", f"{look}; {logs}")
@@ -50,7 +50,7 @@ def leads(cluster: Cluster) -> Iterator[Finding]:
     if problem:
         logs = cluster.kubectl(f"logs -l {own.LABEL_APP}={names.SCHEDULER} --prefix")
         yield finding.error(
-            f"lease/{cluster.namespace}/{names.SCHEDULER}", f"{problem}, so nobody schedules GPU pods", logs
+            f"lease/{cluster.namespace}/{names.SCHEDULER}", f"{problem}, so no one schedules GPU pods", logs
         )
 
 
@@ -62,7 +62,7 @@ def configuration(cluster: Cluster) -> Iterator[Finding]:
     if config is None:
         yield finding.error(where, "it is missing, and the scheduler does not start without it", own.APPLY)
         return
-    whole = " --whole-gpus" if cluster.settings.dialect.whole_gpus else ""
+    whole = " --whole-gpus" if cluster.settings.resource_config.whole_gpus else ""
     restart = cluster.kubectl(f"rollout restart deployment/{names.SCHEDULER}")
     fix = (
         f"write what this prints into its key {own.SCHEDULER_KEY}: gpushare scheduler-config --server-version"
@@ -90,8 +90,8 @@ def version(cluster: Cluster) -> Iterator[Finding]:
     _needs_second(cluster)
     deployment = known(cluster.snapshot.scheduler_deployment)
     server = cluster.snapshot.server
-    for container in shape.objects(objects.pod_spec(deployment or {}), "containers", "spec"):
-        tag = shape.text(container, "image", "container").partition("@")[0].rpartition(":")[2]
+    for container in fields.objects(objects.pod_spec(deployment or {}), "containers", "spec"):
+        tag = fields.text(container, "image", "container").partition("@")[0].rpartition(":")[2]
         try:
             found = ServerVersion.parse(tag)
         except SettingsError:
@@ -110,7 +110,7 @@ def extenders(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     Raises:
         WireError: it is none.
     """
-    yield from shape.objects(config, "extenders", own.SCHEDULER_KEY)
+    yield from fields.objects(config, "extenders", own.SCHEDULER_KEY)
 
 
 def is_ours(extender: Mapping[str, Any]) -> bool:
@@ -129,20 +129,20 @@ def parsed_settings(cluster: Cluster) -> Mapping[str, Any]:
 
 
 def _problems(cluster: Cluster, found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
-    profiles = [profile.get("schedulerName") for profile in shape.objects(found, "profiles", own.SCHEDULER_KEY)]
+    profiles = [profile.get("schedulerName") for profile in fields.objects(found, "profiles", own.SCHEDULER_KEY)]
     if cluster.settings.scheduler not in profiles:
         others = f"; there is {', '.join(map(str, profiles))}" if profiles else ""
         yield f"no profile has the schedulerName {cluster.settings.scheduler} that GPU pods have{others}"
     ours = next((extender for extender in extenders(found) if is_ours(extender)), None)
     if ours is None:
-        yield f"no extender has the urlPrefix {expected['urlPrefix']}, so nobody asks the controller"
+        yield f"no extender has the urlPrefix {expected['urlPrefix']}, so no one asks the controller"
         return
     for verb in _VERBS:
         if verb in expected and ours.get(verb) != expected[verb]:
             yield f"{verb} of the extender is {ours.get(verb) or 'missing'}, not {expected[verb]}"
     if ours.get("nodeCacheCapable") is not True:
         yield "nodeCacheCapable of the extender is not true, so that whole nodes would be sent for every pod"
-    named = {entry.get("name") for entry in shape.objects(ours, "managedResources", "extender")}
+    named = {entry.get("name") for entry in fields.objects(ours, "managedResources", "extender")}
     missing = [entry["name"] for entry in expected["managedResources"] if entry["name"] not in named]
     if named and missing:
         yield f"managedResources of the extender lacks {', '.join(missing)}: pods that ask for it get no GPU"
@@ -151,20 +151,20 @@ def _problems(cluster: Cluster, found: Mapping[str, Any], expected: Mapping[str,
 
 
 def _parsed(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    text = shape.text(shape.mapping(config, "data", "configmap"), own.SCHEDULER_KEY, "data")
+    text = fields.text(fields.mapping(config, "data", "configmap"), own.SCHEDULER_KEY, "data")
     if not text:
         raise WireError(f"it has no key {own.SCHEDULER_KEY}")
     documents = [document for document in yamls.load_all(text, own.SCHEDULER_KEY) if document is not None]
     if len(documents) != 1:
         raise WireError(f"{own.SCHEDULER_KEY}: {len(documents)} documents, where kube-scheduler reads one")
-    return shape.an_object(documents[0], own.SCHEDULER_KEY)
+    return fields.an_object(documents[0], own.SCHEDULER_KEY)
 
 
 def _shipped(cluster: Cluster) -> Mapping[str, Any]:
     """The extender as `gpushare scheduler-config` writes it for this server."""
-    wish = Wish(server=cluster.snapshot.server, whole_gpus=cluster.settings.dialect.whole_gpus)
-    [written] = yamls.load_all(schedconfig.configuration(wish), own.SCHEDULER_KEY)
-    [extender] = extenders(shape.an_object(written, own.SCHEDULER_KEY))
+    options = Options(server=cluster.snapshot.server, whole_gpus=cluster.settings.resource_config.whole_gpus)
+    [written] = yamls.load_all(schedconfig.configuration(options), own.SCHEDULER_KEY)
+    [extender] = extenders(fields.an_object(written, own.SCHEDULER_KEY))
     return extender
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from gpushare.wire import shape
+from gpushare.wire import fields
 from gpushare_cli.doctor import finding, objects, own, trial
 from gpushare_cli.doctor.checks_install import FIRST_WITH_CONDITIONS
 from gpushare_cli.doctor.cluster import Cluster
@@ -44,8 +44,8 @@ def configured(cluster: Cluster) -> Iterator[Finding]:
         if config is None:
             yield finding.error(where, "it is missing, so no pod comes past the webhook", _APPLY)
             continue
-        for webhook in shape.objects(config, "webhooks", kind):
-            service = shape.mapping(shape.mapping(webhook, "clientConfig", "webhook"), "service", "clientConfig")
+        for webhook in fields.objects(config, "webhooks", kind):
+            service = fields.mapping(fields.mapping(webhook, "clientConfig", "webhook"), "service", "clientConfig")
             called = f"{service.get('namespace')}/{service.get('name')}"
             if called != f"{cluster.namespace}/{names.WEBHOOK}":
                 yield finding.error(
@@ -57,8 +57,8 @@ def authority(cluster: Cluster) -> Iterator[Finding]:
     """The API server was told which certificates to trust."""
     restart = cluster.kubectl(f"rollout restart deployment/{names.WEBHOOK}")
     for kind, config in _configurations(cluster):
-        for webhook in shape.objects(config or {}, "webhooks", kind):
-            bundle = shape.text(shape.mapping(webhook, "clientConfig", "webhook"), "caBundle", "clientConfig")
+        for webhook in fields.objects(config or {}, "webhooks", kind):
+            bundle = fields.text(fields.mapping(webhook, "clientConfig", "webhook"), "caBundle", "clientConfig")
             problem = _bundle_problem(bundle)
             if problem:
                 yield finding.error(
@@ -74,7 +74,7 @@ def policies(cluster: Cluster) -> Iterator[Finding]:
     found = {
         str(webhook.get("name")): (kind, webhook)
         for kind, config in _configurations(cluster)
-        for webhook in shape.objects(config or {}, "webhooks", kind)
+        for webhook in fields.objects(config or {}, "webhooks", kind)
     }
     if not found:
         raise NothingToCheckError("there are no webhooks")
@@ -95,7 +95,7 @@ def running(cluster: Cluster) -> Iterator[Finding]:
     where = f"deployment/{cluster.namespace}/{names.WEBHOOK}"
     deployment = known(cluster.snapshot.webhook_deployment)
     if deployment is None:
-        yield finding.error(where, "it is missing, so GPU pods are refused or come into being incomplete", _APPLY)
+        yield finding.error(where, "it is missing, so GPU pods are refused or are created incomplete", _APPLY)
         return
     ready, wanted = objects.replicas(deployment)
     reached = objects.endpoints(known(cluster.snapshot.webhook_endpoints))
@@ -104,7 +104,7 @@ def running(cluster: Cluster) -> Iterator[Finding]:
     if not ready or not reached:
         yield finding.error(
             where,
-            f"{ready} of {wanted} replicas are ready and its Service has {reached} endpoints, so nobody answers the"
+            f"{ready} of {wanted} replicas are ready and its Service has {reached} endpoints, so no one answers the"
             " API server",
             f"{look}; {logs}",
         )
@@ -209,8 +209,8 @@ def _bundle_problem(bundle: str) -> str:
 
 def _policy(cluster: Cluster, where: str, name: str, webhook: Mapping[str, Any], shipped: str) -> Iterator[Finding]:
     policy = webhook.get("failurePolicy", "Fail")
-    conditions = shape.objects(webhook, "matchConditions", "webhook")
-    is_narrow = bool(conditions) or bool(shape.mapping(webhook, "objectSelector", "webhook"))
+    conditions = fields.objects(webhook, "matchConditions", "webhook")
+    is_narrow = bool(conditions) or bool(fields.mapping(webhook, "objectSelector", "webhook"))
     if policy == "Fail" and not is_narrow:
         yield finding.error(
             where,
@@ -228,7 +228,7 @@ def _policy(cluster: Cluster, where: str, name: str, webhook: Mapping[str, Any],
 
 def _conditions(cluster: Cluster, found: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     """What conditions lack: of the webhooks that GPU pods need together, and of the one for all others."""
-    wanted = cluster.settings.dialect.resources
+    wanted = cluster.settings.resource_config.resources
     # Whole GPUs have a webhook of their own. The one for all other pods passes for them as well, which harms nothing.
     for group, resources in (((WHOLE, GPU), wanted), ((ISOLATION,), [each for each in wanted if each != names.GPU])):
         present = [name for name in group if name in found]
@@ -246,8 +246,8 @@ def _conditions(cluster: Cluster, found: Mapping[str, Mapping[str, Any]]) -> Ite
 
 
 def _expressions(webhook: Mapping[str, Any]) -> str:
-    conditions = shape.objects(webhook, "matchConditions", "webhook")
-    return " ".join(shape.text(each, "expression", "matchConditions") for each in conditions)
+    conditions = fields.objects(webhook, "matchConditions", "webhook")
+    return " ".join(fields.text(each, "expression", "matchConditions") for each in conditions)
 
 
 def _needs_endpoint(cluster: Cluster) -> None:

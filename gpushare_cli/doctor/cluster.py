@@ -6,22 +6,22 @@ from functools import cached_property, partial
 from typing import Any
 
 from gpushare import names, units
-from gpushare.cluster import books, node_records, records
-from gpushare.cluster.books import Books
+from gpushare.cluster import cluster_ledger, node_records, records
+from gpushare.cluster.cluster_ledger import Ledgers
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import PodRecord
-from gpushare.dialect import Dialect
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import NodeInventory
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import options
 from gpushare.units import MemoryUnit
+from gpushare.wire import fields, unhealthy
 from gpushare.wire import inventory as inventory_wire
-from gpushare.wire import shape, unhealthy
 from gpushare_cli import configmap
 from gpushare_cli.doctor import objects, own
-from gpushare_cli.doctor.foreign import Stranger, stranger
+from gpushare_cli.doctor.foreign import ForeignPod, foreign_pod
 from gpushare_cli.doctor.snapshot import Snapshot, Unread, known
 
 
@@ -29,7 +29,7 @@ from gpushare_cli.doctor.snapshot import Snapshot, Unread, known
 class Settings:
     """What the components were told, as far as checks depend on it."""
 
-    dialect: Dialect
+    resource_config: ResourceConfig
     gpu_percent: bool
     scheduler: str
     """Empty if GPU pods go to the cluster's own."""
@@ -82,7 +82,7 @@ class Cluster:
         value = partial(configmap.setting, config)
         unit = value("memory_unit", units.GIB, MemoryUnit.parse)
         return Settings(
-            dialect=Dialect(unit=unit, whole_gpus=value("whole_gpus", False, options.boolean)),
+            resource_config=ResourceConfig(unit=unit, whole_gpus=value("whole_gpus", False, options.boolean)),
             gpu_percent=value("gpu_percent", True, options.boolean),
             scheduler=value("scheduler_name", names.SCHEDULER, str),
             runtime_class=value("runtime_class", names.RUNTIME_CLASS, str),
@@ -92,11 +92,11 @@ class Cluster:
     @cached_property
     def is_simulated(self) -> bool:
         """Whether the GPUs exist in a profile only."""
-        plugin, (_, variable) = known(self.snapshot.plugin), options.spelling("gpu_source")
+        plugin, (_, variable) = known(self.snapshot.plugin), options.flag_names("gpu_source")
         return plugin is not None and any(
             str(entry.get("value")).startswith(names.SIMULATED)
-            for container in shape.objects(objects.pod_spec(plugin), "containers", "spec")
-            for entry in shape.objects(container, "env", "container")
+            for container in fields.objects(objects.pod_spec(plugin), "containers", "spec")
+            for entry in fields.objects(container, "env", "container")
             if entry.get("name") == variable
         )
 
@@ -104,7 +104,7 @@ class Cluster:
     def wanted_labels(self) -> Mapping[str, str]:
         """Labels of the nodes on which the device plugin should run."""
         plugin = known(self.snapshot.plugin)
-        chosen = shape.mapping(objects.pod_spec(plugin), "nodeSelector", "spec") if plugin else {}
+        chosen = fields.mapping(objects.pod_spec(plugin), "nodeSelector", "spec") if plugin else {}
         return chosen or {names.LABEL_SHARES: "true"}
 
     @cached_property
@@ -120,31 +120,31 @@ class Cluster:
 
     @cached_property
     def pods(self) -> tuple[tuple[JsonObject, PodRecord], ...]:
-        """Those that ask for GPUs, as the API server and as the books have them."""
-        dialect = self.settings.dialect
-        found = ((pod, records.pod_record(pod, dialect)) for pod in known(self.snapshot.pods))
+        """Those that ask for GPUs, as the API server and as the ledger has them."""
+        resource_config = self.settings.resource_config
+        found = ((pod, records.pod_record(pod, resource_config)) for pod in known(self.snapshot.pods))
         return tuple((pod, record) for pod, record in found if record is not None)
 
     @cached_property
-    def strangers(self) -> tuple[Stranger, ...]:
+    def foreign_pods(self) -> tuple[ForeignPod, ...]:
         """Pods of other systems that hand out GPUs."""
-        return tuple(found for pod in known(self.snapshot.pods) if (found := stranger(pod)) is not None)
+        return tuple(found for pod in known(self.snapshot.pods) if (found := foreign_pod(pod)) is not None)
 
     @cached_property
-    def books(self) -> Books:
+    def ledgers(self) -> Ledgers:
         """Who holds what."""
-        return books.of_records((node.record for node in self.nodes), (record for _, record in self.pods))
+        return cluster_ledger.from_records((node.record for node in self.nodes), (record for _, record in self.pods))
 
     @cached_property
     def _plugins(self) -> Mapping[str, JsonObject]:
         """Node -> the device plugin's pod there."""
         found: dict[str, JsonObject] = {}
         for pod in known(self.snapshot.pods):
-            meta = shape.mapping(pod, "metadata", "pod")
+            meta = fields.mapping(pod, "metadata", "pod")
             is_own = meta.get("namespace") == self.namespace and objects.label(pod, own.LABEL_APP) == names.PLUGIN
             if not is_own or meta.get("deletionTimestamp"):
                 continue
-            node = shape.text(shape.mapping(pod, "spec", "pod"), "nodeName", "spec")
+            node = fields.text(fields.mapping(pod, "spec", "pod"), "nodeName", "spec")
             if node not in found or objects.is_true(pod, "Ready"):
                 found[node] = pod
         return found
@@ -162,7 +162,7 @@ class Cluster:
             name=name,
             record=node_records.read(node, None, self._unhealthy.get(name, frozenset())),
             published=published,
-            allocatable=shape.mapping(shape.mapping(node, "status", "node"), "allocatable", "status"),
+            allocatable=fields.mapping(fields.mapping(node, "status", "node"), "allocatable", "status"),
             is_wanted=self._is_wanted(node),
             is_ready=objects.is_true(node, "Ready"),
             plugin=plugin,

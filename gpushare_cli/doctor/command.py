@@ -18,7 +18,7 @@ FOUND: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Options:
     """The arguments."""
 
     namespace: str
@@ -26,7 +26,7 @@ class Wish:
     as_json: bool = False
 
 
-def run(connect: Callable[[], KubeApi], streams: Streams, wish: Wish, clock: Clock) -> int:
+def run(connect: Callable[[], KubeApi], streams: Streams, options: Options, clock: Clock) -> int:
     """Look at a cluster's installation and print what is wrong with it. The exit code."""
     try:
         api = connect()
@@ -42,6 +42,6 @@ def run(connect: Callable[[], KubeApi], streams: Streams, wish: Wish, clock: Clo
         streams.err.write(f"note: {text}\n")
         streams.err.flush()
 
-    diagnosis = checks.diagnose(gather.gather(api, server, wish.namespace, say))
-    streams.out.write(render.as_json(diagnosis) if wish.as_json else render.table(diagnosis))
+    diagnosis = checks.diagnose(gather.gather(api, server, options.namespace, say))
+    streams.out.write(render.as_json(diagnosis) if options.as_json else render.table(diagnosis))
     return FOUND if any(each.severity is Severity.ERROR for _, each in diagnosis.findings) else OK

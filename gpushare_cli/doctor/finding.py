@@ -39,7 +39,7 @@ def error(object_: str, problem: str, fix: str) -> Finding:
 
 
 def warning(object_: str, problem: str, fix: str) -> Finding:
-    """Something that should be mended, or that could not be seen."""
+    """Something that should be fixed, or that could not be seen."""
     return Finding(severity=Severity.WARNING, object=object_, problem=problem, fix=fix)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gpushare import names
 from gpushare.kube.api import JsonObject
-from gpushare.wire import shape, spelling
+from gpushare.wire import fields, parse_resources
 from gpushare_cli.doctor import objects, own
 
 
@@ -83,7 +83,7 @@ _HASH: Final = re.compile(r"-[0-9a-z]{1,10}$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stranger:
+class ForeignPod:
     """A pod of such a system."""
 
     system: System
@@ -98,29 +98,29 @@ class Stranger:
         return f"the {self.role.value} of {self.system.name} (pod {self.namespace}/{self.pod})"
 
 
-def stranger(pod: Mapping[str, Any]) -> Stranger | None:
+def foreign_pod(pod: Mapping[str, Any]) -> ForeignPod | None:
     """Whose pod it is, if it belongs to one of these systems and has not ended.
 
     Raises:
         WireError: it is no pod.
     """
-    metadata, spec = shape.mapping(pod, "metadata", "pod"), shape.mapping(pod, "spec", "pod")
-    if shape.text(shape.mapping(pod, "status", "pod"), "phase", "status") in {"Succeeded", "Failed"}:
+    metadata, spec = fields.mapping(pod, "metadata", "pod"), fields.mapping(pod, "spec", "pod")
+    if fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") in {"Succeeded", "Failed"}:
         return None
     owner, workload = _workload(metadata)
     images = {
-        image(shape.text(container, "image", "container")) for container in shape.objects(spec, "containers", "spec")
+        image(fields.text(container, "image", "container")) for container in fields.objects(spec, "containers", "spec")
     }
     for system in (NVIDIA, *SHARING):
         role = _role(system, owner, workload, images)
         if role is not None:
-            return Stranger(
+            return ForeignPod(
                 system=system,
                 role=role,
-                namespace=shape.text(metadata, "namespace", "metadata"),
-                pod=shape.text(metadata, "name", "metadata"),
+                namespace=fields.text(metadata, "namespace", "metadata"),
+                pod=fields.text(metadata, "name", "metadata"),
                 workload=workload,
-                node=shape.text(spec, "nodeName", "spec"),
+                node=fields.text(spec, "nodeName", "spec"),
             )
     return None
 
@@ -128,18 +128,18 @@ def stranger(pod: Mapping[str, Any]) -> Stranger | None:
 def needs_every_gpu(workload: JsonObject) -> bool:
     """Whether a DaemonSet is made to see the GPUs of its nodes without asking for any."""
     spec = objects.pod_spec(workload)
-    under_nvidia = shape.text(spec, "runtimeClassName", "spec") in own.RUNTIME_CLASSES
+    under_nvidia = fields.text(spec, "runtimeClassName", "spec") in own.RUNTIME_CLASSES
     return any(
-        not any(resource.startswith(names.GPU_DOMAINS) for resource in spelling.amounts(container, "limits"))
-        and (under_nvidia or image(shape.text(container, "image", "container")) in _SEES_ALL or _says_all(container))
-        for container in shape.objects(spec, "containers", "spec")
+        not any(resource.startswith(names.GPU_DOMAINS) for resource in parse_resources.amounts(container, "limits"))
+        and (under_nvidia or image(fields.text(container, "image", "container")) in _SEES_ALL or _says_all(container))
+        for container in fields.objects(spec, "containers", "spec")
     )
 
 
 def _says_all(container: Mapping[str, Any]) -> bool:
     return any(
         (entry.get("name"), entry.get("value")) == (names.ENV_VISIBLE_DEVICES, "all")
-        for entry in shape.objects(container, "env", "container")
+        for entry in fields.objects(container, "env", "container")
     )
 
 
@@ -153,13 +153,13 @@ def _role(system: System, owner: str, workload: str, images: set[str]) -> Role |
 
 def _workload(metadata: Mapping[str, Any]) -> tuple[str, str]:
     """Kind and name of what the pod belongs to."""
-    for owner in shape.objects(metadata, "ownerReferences", "metadata"):
-        kind, name = shape.text(owner, "kind", "owner"), shape.text(owner, "name", "owner")
+    for owner in fields.objects(metadata, "ownerReferences", "metadata"):
+        kind, name = fields.text(owner, "kind", "owner"), fields.text(owner, "name", "owner")
         if kind == "ReplicaSet":
             return "Deployment", _HASH.sub("", name)
         if kind:
             return kind, name
-    return "", shape.text(metadata, "name", "metadata")
+    return "", fields.text(metadata, "name", "metadata")
 
 
 def image(name: str) -> str:

@@ -10,12 +10,12 @@ from typing import Any, Final
 import orjson
 
 from gpushare import names
-from gpushare.dialect import Dialect
 from gpushare.errors import WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import Clock
-from gpushare.wire import legacy, shape, unhealthy
+from gpushare.wire import fields, interop_read, unhealthy
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import gather as lists
 from gpushare_cli import schedconfig
@@ -29,7 +29,7 @@ _TRIAL_S: Final = 20.0  # the API server waits up to 10 s for a webhook
 _AT_ONCE: Final = 32
 _QUIET_S: Final = 4.0  # after this long without an end, a word about what is still being read
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
-_ALL: Final = Dialect(whole_gpus=True)
+_ALL: Final = ResourceConfig(whole_gpus=True)
 
 Say = Callable[[str], None]
 
@@ -51,7 +51,7 @@ def server(api: KubeApi, clock: Clock) -> Server:
 
     Raises:
         KubeError: it does not answer, or not to us.
-        SettingsError: it is of a version that nobody knows.
+        SettingsError: it is of a version that no one knows.
     """
     answer = api.ask("/version", timeout_s=_ONE_S)
     if not answer.is_good:
@@ -190,11 +190,11 @@ class _Reader:
             try:
                 notes = pods_wire.annotations(pod)
                 return (
-                    shape.text(shape.mapping(pod, "metadata", "pod"), "namespace", "metadata") == self.namespace
+                    fields.text(fields.mapping(pod, "metadata", "pod"), "namespace", "metadata") == self.namespace
                     or pods_wire.needs_gpu(pod, _ALL)
                     or names.ANNOTATION_ALLOCATION in notes
-                    or legacy.is_bound(notes)
-                    or foreign.stranger(pod) is not None
+                    or interop_read.is_bound(notes)
+                    or foreign.foreign_pod(pod) is not None
                 )
             except WireError:
                 return True  # a check says what is odd about it

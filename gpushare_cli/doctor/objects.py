@@ -5,41 +5,41 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpushare.kube.api import JsonObject
-from gpushare.wire import shape
+from gpushare.wire import fields
 
 
 def annotations(item: JsonObject) -> Mapping[str, Any]:
     """Of an object."""
-    return shape.mapping(shape.mapping(item, "metadata", "object"), "annotations", "metadata")
+    return fields.mapping(fields.mapping(item, "metadata", "object"), "annotations", "metadata")
 
 
 def label(item: JsonObject, key: str) -> str:
     """Empty if it is not there."""
-    return shape.text(shape.mapping(shape.mapping(item, "metadata", "object"), "labels", "metadata"), key, "labels")
+    return fields.text(fields.mapping(fields.mapping(item, "metadata", "object"), "labels", "metadata"), key, "labels")
 
 
 def is_true(item: JsonObject, condition: str) -> bool:
     """Whether a condition of its status holds."""
-    return shape.condition(item, condition, "object").get("status") == "True"
+    return fields.condition(item, condition, "object").get("status") == "True"
 
 
 def pod_spec(workload: JsonObject) -> Mapping[str, Any]:
     """Of a Deployment's or DaemonSet's pods."""
-    template = shape.mapping(shape.mapping(workload, "spec", "workload"), "template", "spec")
-    return shape.mapping(template, "spec", "template")
+    template = fields.mapping(fields.mapping(workload, "spec", "workload"), "template", "spec")
+    return fields.mapping(template, "spec", "template")
 
 
 def replicas(deployment: JsonObject) -> tuple[int, int]:
     """Ready ones, and how many there should be."""
-    wanted = shape.mapping(deployment, "spec", "deployment").get("replicas", 1)
-    ready = shape.mapping(deployment, "status", "deployment").get("readyReplicas") or 0
+    wanted = fields.mapping(deployment, "spec", "deployment").get("replicas", 1)
+    ready = fields.mapping(deployment, "status", "deployment").get("readyReplicas") or 0
     return ready, wanted
 
 
 def endpoints(item: JsonObject | None) -> int:
     """Addresses that a Service sends to."""
-    subsets = shape.objects(item or {}, "subsets", "endpoints")
-    return sum(len(shape.objects(subset, "addresses", "subsets")) for subset in subsets)
+    subsets = fields.objects(item or {}, "subsets", "endpoints")
+    return sum(len(fields.objects(subset, "addresses", "subsets")) for subset in subsets)
 
 
 def moment(text: object) -> datetime | None:
@@ -52,8 +52,8 @@ def moment(text: object) -> datetime | None:
 
 
 def created(item: JsonObject) -> datetime | None:
-    """When an object came into being."""
-    return moment(shape.mapping(item, "metadata", "object").get("creationTimestamp"))
+    """When an object was created."""
+    return moment(fields.mapping(item, "metadata", "object").get("creationTimestamp"))
 
 
 def metric(text: str, name: str) -> float | None:

@@ -6,7 +6,7 @@ from typing import Final
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare_cli import arguments as common
-from gpushare_cli.explain.command import Wish
+from gpushare_cli.explain.command import Options
 
 EXIT_CODES: Final = (
     "Exit codes: 0 the pod has its GPUs, needs none (any more), or fits somewhere; 1 it or the cluster cannot be read;"
@@ -31,7 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     common.add_cluster(parser)
 
 
-def wish(arguments: argparse.Namespace) -> Wish:
+def options(arguments: argparse.Namespace) -> Options:
     """What the arguments ask for.
 
     Raises:
@@ -42,7 +42,7 @@ def wish(arguments: argparse.Namespace) -> Wish:
         raise SettingsError(f"pod {arguments.pod!r}: write its name, or NAMESPACE/NAME")
     if namespace and arguments.namespace not in {"", namespace}:
         raise SettingsError(f"pod {arguments.pod!r}: --namespace {arguments.namespace} says another namespace")
-    return Wish(
+    return Options(
         namespace=namespace or arguments.namespace or _DEFAULT_NAMESPACE,
         name=name,
         installation=arguments.installation,

@@ -19,7 +19,7 @@ from gpushare_cli.gather import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Options:
     """The arguments."""
 
     namespace: str
@@ -30,7 +30,7 @@ class Wish:
     as_json: bool = False
 
 
-def run(connect: Connect, streams: Streams, wish: Wish) -> int:
+def run(connect: Connect, streams: Streams, options: Options) -> int:
     """Print all about a pod. The exit code.
 
     Raises:
@@ -42,11 +42,11 @@ def run(connect: Connect, streams: Streams, wish: Wish) -> int:
         streams.err.write(f"error: {error}\n")
         return FAILED
     try:
-        pod = gather.pod(api, wish.namespace, wish.name)
+        pod = gather.pod(api, options.namespace, options.name)
         cluster = gather.everything(api)
-        settings = gather.config_map(api, wish.installation, names.CONFIG)
+        settings = gather.config_map(api, options.installation, names.CONFIG)
     except kube.NotFoundError:
-        streams.err.write(f"error: there is no pod {wish.name} in namespace {wish.namespace}\n")
+        streams.err.write(f"error: there is no pod {options.name} in namespace {options.namespace}\n")
         return FAILED
     except kube.KubeError as error:
         streams.err.write(f"error: {commands.told(error)}\n")
@@ -54,7 +54,7 @@ def run(connect: Connect, streams: Streams, wish: Wish) -> int:
     except WireError as error:
         streams.err.write(f"error: {error}\n")
         return FAILED
-    return _print(pod, cluster, settings, streams, wish)
+    return _print(pod, cluster, settings, streams, options)
 
 
 def rules(settings: Mapping[str, Any] | None, unit: MemoryUnit | None) -> Rules:
@@ -78,13 +78,13 @@ def rules(settings: Mapping[str, Any] | None, unit: MemoryUnit | None) -> Rules:
         raise WireError(f"ConfigMap {names.CONFIG}: {error}") from error
 
 
-def _print(pod: JsonObject, cluster: Cluster, settings: JsonObject | None, streams: Streams, wish: Wish) -> int:
+def _print(pod: JsonObject, cluster: Cluster, settings: JsonObject | None, streams: Streams, options: Options) -> int:
     try:
-        found = decide.explain(pod, cluster, rules(settings, wish.unit))
+        found = decide.explain(pod, cluster, rules(settings, options.unit))
     except WireError as error:
         streams.err.write(f"error: {error}\n")
         return FAILED
     for note in found.notes:
         streams.err.write(f"note: {note}\n")
-    streams.out.write(render.as_json(found) if wish.as_json else render.text(found))
+    streams.out.write(render.as_json(found) if options.as_json else render.text(found))
     return OK if found.good else NO_ROOM

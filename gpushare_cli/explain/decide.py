@@ -7,18 +7,18 @@ from typing import Any
 from gpushare import names
 from gpushare.cluster import node_records, records
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, Late, Pending, PodRecord
-from gpushare.dialect import Dialect
+from gpushare.cluster.records import Bound, Bypassed, Pending, PodRecord
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy
+from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
+from gpushare.wire import fields, requests
 from gpushare.wire import pods as pods_wire
-from gpushare.wire import requests, shape
-from gpushare_cli import dialects, inventories, nodefacts, schedulable, world
-from gpushare_cli.explain import holding, waiting, wishes
+from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, world
+from gpushare_cli.explain import held, requested, waiting
 from gpushare_cli.explain.model import Explanation, State
 from gpushare_cli.gather import Cluster
 from gpushare_cli.nodefacts import NodeFacts
@@ -51,29 +51,29 @@ def explain(pod: Object, cluster: Cluster, rules: Rules) -> Explanation:
     """
     known = {record.name: (record, facts) for record, facts in (_node(node, cluster) for node in cluster.nodes)}
     unit = rules.unit or world.unit_of(record for record, _ in known.values())
-    dialect = Dialect(unit=unit, whole_gpus=rules.whole_gpus)
-    state = world.build(known, ((one, _record(one, dialect)) for one in cluster.pods), unit)
+    resource_config = ResourceConfig(unit=unit, whole_gpus=rules.whole_gpus)
+    state = world.build(known, ((one, _record(one, resource_config)) for one in cluster.pods), unit)
     blank = _blank(pod, cluster, unit)
-    record = _record(pod, dialect)
+    record = _record(pod, resource_config)
     match record:
         case Pending() if schedulable.counts(pod):
-            own = dialects.of_pod(pod, dialect)
-            return waiting.pending(blank, pod, record, state, dialect=own, policy=rules.policy)
+            own = resource_configs.of_pod(pod, resource_config)
+            return waiting.pending(blank, pod, record, state, resource_config=own, policy=rules.policy)
         case Pending():
             headline = f"{blank.phase}; it has ended"
             return replace(blank, state=State.ENDED, headline=headline, summary="it was on no node")
-        case Bound(late=Late() as way):
-            own = dialects.of_pod(pod, dialect)
-            return waiting.late(blank, pod, record, way, state, dialect=own, policy=rules.policy)
+        case Bound(bypassed=Bypassed() as way):
+            own = resource_configs.of_pod(pod, resource_config)
+            return waiting.bypassed(blank, pod, record, way, state, resource_config=own, policy=rules.policy)
         case Bound():
-            return _bound(_with_wish(blank, pod, dialect, rules.policy), pod, record, state, cluster)
+            return _bound(_with_request(blank, pod, resource_config, rules.policy), pod, record, state, cluster)
         case None:
             return _not_ours(blank, pod)
 
 
 def _blank(pod: Object, cluster: Cluster, unit: MemoryUnit) -> Explanation:
     """What holds for a pod that asks for nothing."""
-    phase = shape.text(shape.mapping(pod, "status", "pod"), "phase", "status") or "Pending"
+    phase = fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") or "Pending"
     return Explanation(
         pod=pods_wire.ref(pod),
         phase=phase,
@@ -88,7 +88,7 @@ def _blank(pod: Object, cluster: Cluster, unit: MemoryUnit) -> Explanation:
 
 def _not_ours(blank: Explanation, pod: Object) -> Explanation:
     blank = replace(blank, node=pods_wire.node_of(pod))
-    if not pods_wire.needs_gpu(pod, Dialect(whole_gpus=True)):
+    if not pods_wire.needs_gpu(pod, ResourceConfig(whole_gpus=True)):
         return blank
     summary = f"it asks for {names.GPU}, which is another plugin's in this cluster"
     return replace(blank, headline=f"{blank.phase}; none of gpushare's", summary=summary)
@@ -99,29 +99,29 @@ def _bound(blank: Explanation, pod: Object, record: Bound, state: World, cluster
     node = state.nodes.get(record.node)
     inventory = node.record.inventory if node else None
     if not pods_wire.holds_gpus(pod):
-        return holding.ended(blank, pod, record, inventory)
+        return held.ended(blank, pod, record, inventory)
     shown = inventory or _equal_gpus(record.node, cluster)
     unit = shown.unit if shown else blank.unit
     try:
         allocation = records.held(record, unit)
     except WireError as error:
-        return holding.unreadable(blank, record, str(error))
+        return held.unreadable(blank, record, str(error))
     if allocation is None:
-        return holding.unreadable(blank, record, "nothing says what it holds")
+        return held.unreadable(blank, record, "nothing says what it holds")
     notes = list(blank.notes)
     if record.problem:
         notes.append(f"its allocation cannot be read: {record.problem}; told by the other annotations of its binding")
-    books = node.view if node and isinstance(node.view, NodeLedger) else None
-    return holding.holds(replace(blank, notes=tuple(notes)), pod, allocation, shown, books)
+    ledger = node.ledger if node and isinstance(node.ledger, NodeLedger) else None
+    return held.holds(replace(blank, notes=tuple(notes)), pod, allocation, shown, ledger)
 
 
-def _with_wish(blank: Explanation, pod: Object, dialect: Dialect, policy: Policy) -> Explanation:
+def _with_request(blank: Explanation, pod: Object, resource_config: ResourceConfig, policy: Policy) -> Explanation:
     """What a pod asked for, if that can still be understood; it does not matter any more."""
     try:
-        request = requests.of_pod(pod, dialects.of_pod(pod, dialect))
+        request = requests.of_pod(pod, resource_configs.of_pod(pod, resource_config))
     except InvalidRequestError:
         return blank
-    return replace(blank, request=request, policy=wishes.policy(request.shape, policy)) if request else blank
+    return replace(blank, request=request, policy=requested.policy(request.shape, policy)) if request else blank
 
 
 def _node(node: Object, cluster: Cluster) -> tuple[NodeRecord, NodeFacts]:
@@ -129,8 +129,8 @@ def _node(node: Object, cluster: Cluster) -> tuple[NodeRecord, NodeFacts]:
     return node_records.read(node, None, marked), nodefacts.node_facts(node)
 
 
-def _record(pod: Object, dialect: Dialect) -> PodRecord | None:
-    return records.pod_record(pod, dialects.of_pod(pod, dialect))
+def _record(pod: Object, resource_config: ResourceConfig) -> PodRecord | None:
+    return records.pod_record(pod, resource_configs.of_pod(pod, resource_config))
 
 
 def _equal_gpus(name: NodeName, cluster: Cluster) -> NodeInventory | None:

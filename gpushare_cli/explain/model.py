@@ -20,7 +20,7 @@ class State(Enum):
     """On a node, and gpushare has given it no GPUs."""
     HOLDS = "HoldsGpus"
     UNREADABLE = "Unreadable"
-    """On a node, and nobody can tell what it holds."""
+    """On a node, and no one can tell what it holds."""
     ENDED = "Ended"
     """Its containers have ended and what it held was given back."""
 

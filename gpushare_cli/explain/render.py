@@ -8,7 +8,7 @@ import orjson
 from gpushare.model.verdict import Placed
 from gpushare_cli import answers, quantities, tabwriter
 from gpushare_cli.answers import Answer
-from gpushare_cli.explain import wishes
+from gpushare_cli.explain import requested
 from gpushare_cli.explain.model import Explanation, Fill, Neighbour, Share
 
 
@@ -35,7 +35,7 @@ def as_json(found: Explanation) -> str:
         "good": found.good,
         "headline": found.headline,
         "summary": found.summary,
-        "asks": wishes.lines(found.request.shape) if found.request else [],
+        "asks": requested.lines(found.request.shape) if found.request else [],
         "policy": found.policy or None,
         "node": found.node,
         "scheduler": found.scheduler or None,
@@ -55,7 +55,7 @@ def _head(found: Explanation) -> Iterator[str]:
     yield f"STATE:\t{found.headline}"
     yield f"WHY:\t{found.summary}"
     if found.request is not None:
-        for i, line in enumerate(wishes.lines(found.request.shape)):
+        for i, line in enumerate(requested.lines(found.request.shape)):
             yield f"{'' if i else 'ASKS FOR:'}\t{line}"
     if found.policy:
         yield f"POLICY:\t{found.policy}"
@@ -82,7 +82,7 @@ def _fill(fill: Fill) -> str:
     used += f" ({quantities.percent(fill.used_mib, fill.gpu.memory_mib)}%)"
     if fill.compute_percent:
         used += f", {fill.compute_percent}% of compute"
-    return f"{fill.gpu.index}\t{used}\t{', '.join(map(_neighbour, fill.neighbours)) or 'nobody'}"
+    return f"{fill.gpu.index}\t{used}\t{', '.join(map(_neighbour, fill.neighbours)) or 'none'}"
 
 
 def _neighbour(other: Neighbour) -> str:

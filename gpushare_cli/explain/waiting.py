@@ -8,16 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare import names
-from gpushare.cluster import latecomers
-from gpushare.cluster.latecomers import Owner
+from gpushare.cluster import bypass
+from gpushare.cluster.bypass import Owner
 from gpushare.cluster.reasons import NODES_NAMED
-from gpushare.cluster.records import Bound, Late, Pending
-from gpushare.dialect import Dialect
+from gpushare.cluster.records import Bound, Bypassed, Pending
 from gpushare.model.request import PodRequest, Policy
+from gpushare.resource_config import ResourceConfig
+from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
-from gpushare.wire import shape
 from gpushare_cli import answers, schedulable, world
-from gpushare_cli.explain import wishes
+from gpushare_cli.explain import requested
 from gpushare_cli.explain.model import Explanation, State
 from gpushare_cli.world import World
 
@@ -26,7 +26,7 @@ _DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def pending(
-    blank: Explanation, pod: Object, record: Pending, state: World, *, dialect: Dialect, policy: Policy
+    blank: Explanation, pod: Object, record: Pending, state: World, *, resource_config: ResourceConfig, policy: Policy
 ) -> Explanation:
     """A pod that is on no node.
 
@@ -35,27 +35,27 @@ def pending(
         pod: the pod.
         record: what the controller keeps of it.
         state: the cluster.
-        dialect: in which the pod is read.
+        resource_config: in which the pod is read.
         policy: the cluster's.
 
     Raises:
         WireError: what the pod demands of its node cannot be read.
     """
-    scheduler = shape.text(shape.mapping(pod, "spec", "pod"), "schedulerName", "spec") or _DEFAULT_SCHEDULER
+    scheduler = fields.text(fields.mapping(pod, "spec", "pod"), "schedulerName", "spec") or _DEFAULT_SCHEDULER
     blank = replace(blank, state=State.WAITS, scheduler=scheduler, said=_said(pod), good=False)
     if record.request is None:
         return replace(
             blank,
             headline="waits; what it asks for cannot be understood",
-            summary=f"{record.problem}; mend that, delete the pod and create it again",
+            summary=f"{record.problem}; fix that, delete the pod and create it again",
         )
     found = world.ask(state, pod, record.request, policy)
     blank = replace(
         blank,
         request=record.request,
-        policy=wishes.policy(record.request.shape, policy),
+        policy=requested.policy(record.request.shape, policy),
         answers=tuple(found),
-        notes=(*blank.notes, *_notes(pod, scheduler, dialect)),
+        notes=(*blank.notes, *_notes(pod, scheduler, resource_config)),
     )
     if gates := schedulable.gates(pod):
         summary = f"no scheduler looks at it before somebody removes its scheduling gates: {', '.join(gates)}"
@@ -66,8 +66,15 @@ def pending(
     return replace(blank, headline=f"waits; it fits on {_nodes(fitting)}", summary=_soon(pod, fitting), good=True)
 
 
-def late(
-    blank: Explanation, pod: Object, record: Bound, way: Late, state: World, *, dialect: Dialect, policy: Policy
+def bypassed(
+    blank: Explanation,
+    pod: Object,
+    record: Bound,
+    way: Bypassed,
+    state: World,
+    *,
+    resource_config: ResourceConfig,
+    policy: Policy,
 ) -> Explanation:
     """A pod that is on a node and was given no GPUs: what the controller does about it.
 
@@ -77,7 +84,7 @@ def late(
         record: what the controller keeps of it.
         way: how it came there.
         state: the cluster.
-        dialect: in which the pod is read.
+        resource_config: in which the pod is read.
         policy: the cluster's.
 
     Raises:
@@ -85,17 +92,18 @@ def late(
     """
     headline = f"on {record.node} without GPUs"
     blank = replace(blank, state=State.WITHOUT_GPU, node=record.node, headline=headline, good=False)
-    node, started = state.nodes.get(record.node), latecomers.gpu_started(pod, dialect)
-    if node is not None and not way.mutated and latecomers.is_foreign(node.view):
+    node, started = state.nodes.get(record.node), bypass.gpu_started(pod, resource_config)
+    if node is not None and not way.mutated and bypass.is_foreign_node(node.ledger):
         summary = (
-            "the webhook did not change it, and nothing says that gpushare hands out GPUs there: whoever else does so"
+            "the webhook did not change it, and nothing says that gpushare hands out GPUs there: anyone else who does"
+            " so"
             f" {'has started it' if started else 'may start it'}, and gpushare leaves it alone"
         )
         return replace(blank, headline=f"{headline} from gpushare", summary=summary, good=started)
     again = "delete it, so that its controller makes it again" if way.owner else "delete it and create it again"
     if way.request is None:
-        return replace(blank, summary=f"what it asks for cannot be understood: {way.problem}; mend that and {again}")
-    blank = replace(blank, request=way.request, policy=wishes.policy(way.request.shape, policy))
+        return replace(blank, summary=f"what it asks for cannot be understood: {way.problem}; fix that and {again}")
+    blank = replace(blank, request=way.request, policy=requested.policy(way.request.shape, policy))
     if node is None:
         return replace(blank, summary=f"its node {record.node} is gone")
     if started and (way.mutated or way.owner):
@@ -105,7 +113,7 @@ def late(
         )
         return replace(blank, summary=summary)
     if not way.mutated:
-        then = _renewal(latecomers.owner(pod)) if way.owner else again
+        then = _renewal(bypass.owner(pod)) if way.owner else again
         return replace(
             blank,
             summary=f"the webhook did not change it, so its containers would not see GPUs that they are given; {then}",
@@ -116,7 +124,7 @@ def late(
 def _renewal(owner: Owner) -> str:
     if owner.keeps_pods:
         return f"{owner.advice} while {names.WEBHOOK} is running"
-    return "the controller deletes it, so that its owner makes it anew"
+    return "the controller deletes it, so that its owner recreates it"
 
 
 def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: str, policy: Policy) -> Explanation:
@@ -130,27 +138,27 @@ def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: s
 
 
 def _said(pod: Object) -> str:
-    scheduled = shape.condition(pod, "PodScheduled", "pod")
+    scheduled = fields.condition(pod, "PodScheduled", "pod")
     if scheduled.get("status") != "False":
         return ""
-    return shape.text(scheduled, "message", "condition") or shape.text(scheduled, "reason", "condition")
+    return fields.text(scheduled, "message", "condition") or fields.text(scheduled, "reason", "condition")
 
 
-def _notes(pod: Object, scheduler: str, dialect: Dialect) -> Sequence[str]:
+def _notes(pod: Object, scheduler: str, resource_config: ResourceConfig) -> Sequence[str]:
     found = []
     if scheduler != names.SCHEDULER:
         found.append(
             f"its scheduler is {scheduler}: only one that asks gpushare's extender gives it GPUs at once"
             f" ({names.SCHEDULER} does; gpushare doctor tells of others)"
         )
-    if not pods_wire.is_mutated(pod, dialect):
-        found.append("the webhook did not change it, so its containers would not see their GPUs; create it anew")
+    if not pods_wire.is_mutated(pod, resource_config):
+        found.append("the webhook did not change it, so its containers would not see their GPUs; recreate it")
     if missing := schedulable.overlooked(pod):
-        found.append(f"nobody looked at {', '.join(missing)}")
-    nominated = shape.text(shape.mapping(pod, "status", "pod"), "nominatedNodeName", "status")
+        found.append(f"not evaluated: {', '.join(missing)}")
+    nominated = fields.text(fields.mapping(pod, "status", "pod"), "nominatedNodeName", "status")
     if nominated:
         found.append(f"pods on {nominated} are being evicted to make room for it")
-    if shape.mapping(pod, "metadata", "pod").get("deletionTimestamp"):
+    if fields.mapping(pod, "metadata", "pod").get("deletionTimestamp"):
         found.append("it is being deleted")
     return found
 
@@ -159,10 +167,10 @@ def _soon(pod: Object, fitting: Sequence[str]) -> str:
     where = _nodes(fitting)
     if _said(pod):
         return (
-            f"there is room on {where} as far as was looked at; the controller makes the scheduler try again within"
+            f"there is room on {where} as far as was evaluated; the controller makes the scheduler try again within"
             " seconds, unless something else keeps it away"
         )
-    return f"there is room on {where} as far as was looked at; the scheduler has not come to it yet"
+    return f"there is room on {where} as far as was evaluated; the scheduler has not come to it yet"
 
 
 def _nodes(fitting: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 from gpushare import names
 from gpushare.model.request import Policy
 from gpushare_cli import arguments as common
-from gpushare_cli.simulate.command import Wish
+from gpushare_cli.simulate.command import Options
 
 EXIT_CODES: Final = (
     "Exit codes: 0 every pod is placed; 1 the input cannot be read; 2 wrong arguments; 3 some pod is not placed."
@@ -40,9 +40,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     common.add_output(parser)
 
 
-def wish(arguments: argparse.Namespace) -> Wish:
+def options(arguments: argparse.Namespace) -> Options:
     """What the arguments ask for."""
-    return Wish(
+    return Options(
         files=tuple(arguments.filename),
         profile=arguments.profile,
         nodes=arguments.nodes,

@@ -1,21 +1,21 @@
-"""Objects and a profile -> the nodes with their books, and the pods that are to be placed. Pure."""
+"""Objects and a profile -> the nodes with their ledgers, and the pods that are to be placed. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gpushare import names
-from gpushare.cluster import latecomers, node_records, records
+from gpushare.cluster import bypass, node_records, records
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, Late, Pending, PodRecord
-from gpushare.dialect import Dialect
+from gpushare.cluster.records import Bound, Bypassed, Pending, PodRecord
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
+from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
+from gpushare.wire import fields, requests, unhealthy
 from gpushare.wire import pods as pods_wire
-from gpushare.wire import requests, shape, unhealthy
-from gpushare_cli import dialects, inventories, nodefacts, schedulable, world
+from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, world
 from gpushare_cli.nodefacts import NodeFacts
 from gpushare_cli.simulate import workloads
 from gpushare_cli.simulate.objects import Found, Input
@@ -60,14 +60,14 @@ def prepare(found: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpu
         known[inventory.node] = record, NodeFacts(name=inventory.node, labels=labels)
     if not known:
         raise WireError("no node in the input; add what kubectl get nodes,pods -A -o yaml prints, or give --profile")
-    dialect = Dialect(unit=unit, whole_gpus=whole_gpus)
-    existing = [(one, _record(one, dialect)) for one in found.known]
+    resource_config = ResourceConfig(unit=unit, whole_gpus=whole_gpus)
+    existing = [(one, _record(one, resource_config)) for one in found.known]
     state = world.build(known, ((one.value, record) for one, record in existing), unit)
     expanded = workloads.expand(found.wanted, found.known, [facts for _, facts in known.values()])
-    new = [_new(pod, dialect) for pod in expanded.pods]
+    new = [_new(pod, resource_config) for pod in expanded.pods]
     meant = [pod for pod in new if pod is not None]
     notes += [*_oddities(state), *expanded.notes, *_omissions(found, len(new) - len(meant))]
-    waiting = _waiting(existing, state, dialect)
+    waiting = _waiting(existing, state, resource_config)
     return Question(world=state, pods=(*waiting, *meant), unit=unit, notes=tuple(notes))
 
 
@@ -89,9 +89,9 @@ def _nodes(found: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[Node
     return known
 
 
-def _record(one: Found, dialect: Dialect) -> PodRecord | None:
+def _record(one: Found, resource_config: ResourceConfig) -> PodRecord | None:
     try:
-        return records.pod_record(one.value, dialects.of_pod(one.value, dialect))
+        return records.pod_record(one.value, resource_configs.of_pod(one.value, resource_config))
     except WireError as error:
         raise one.fail(error) from error
 
@@ -106,14 +106,18 @@ def _oddities(state: World) -> Iterator[str]:
         yield f"{count} {what} not counted, on nodes that are not in the input: {where}"
 
 
-def _waiting(existing: Iterable[tuple[Found, PodRecord | None]], state: World, dialect: Dialect) -> Iterator[Pod]:
+def _waiting(
+    existing: Iterable[tuple[Found, PodRecord | None]], state: World, resource_config: ResourceConfig
+) -> Iterator[Pod]:
     """Pods of the cluster that have no GPU yet: those on a node first, then by priority and age."""
     alive = [(one, record) for one, record in existing if _is_alive(one)]
-    late = [(one, record, record.late) for one, record in alive if isinstance(record, Bound) and record.late]
+    bypassed = [
+        (one, record, record.bypassed) for one, record in alive if isinstance(record, Bound) and record.bypassed
+    ]
     pending = [(one, record) for one, record in alive if isinstance(record, Pending)]
-    for one, record, way in sorted(late, key=lambda found: _age(found[0])):
+    for one, record, way in sorted(bypassed, key=lambda found: _age(found[0])):
         if way.mutated or not _is_foreign(state, record.node):
-            yield _late(one, record, way, dialects.of_pod(one.value, dialect))
+            yield _bypassed(one, record, way, resource_configs.of_pod(one.value, resource_config))
     for one, waiting in sorted(pending, key=lambda pair: (-_priority(pair[0]), *_age(pair[0]))):
         gates = schedulable.gates(one.value)
         problem = waiting.problem or (f"waits behind scheduling gates: {', '.join(gates)}" if gates else "")
@@ -122,33 +126,33 @@ def _waiting(existing: Iterable[tuple[Found, PodRecord | None]], state: World, d
 
 
 def _is_foreign(state: World, node: NodeName) -> bool:
-    """Whether pods there that the webhook has not changed are left to whoever else hands out GPUs."""
-    return node not in state.nodes or latecomers.is_foreign(state.nodes[node].view)
+    """Whether pods there that the webhook has not changed are left to anyone else who hands out GPUs."""
+    return node not in state.nodes or bypass.is_foreign_node(state.nodes[node].ledger)
 
 
-def _late(one: Found, record: Bound, late: Late, dialect: Dialect) -> Pod:
-    problem = late.problem
-    if not problem and not late.mutated:
-        problem = "was created past the webhook, so its containers would not see the GPU; delete it and create it anew"
-    if not problem and latecomers.gpu_started(one.value, dialect):
-        problem = "its containers have started without GPUs, and cannot be given any more; delete it and create it anew"
+def _bypassed(one: Found, record: Bound, bypassed: Bypassed, resource_config: ResourceConfig) -> Pod:
+    problem = bypassed.problem
+    if not problem and not bypassed.mutated:
+        problem = "was created past the webhook, so its containers would not see the GPU; delete it and recreate it"
+    if not problem and bypass.gpu_started(one.value, resource_config):
+        problem = "its containers have started without GPUs, and cannot be given any more; delete it and recreate it"
     return Pod(
         ref=record.ref,
         value=one.value,
-        request=None if problem else late.request,
+        request=None if problem else bypassed.request,
         problem=problem,
         only=record.node,
         bound=True,
     )
 
 
-def _new(new: NewPod, dialect: Dialect) -> Pod | None:
+def _new(new: NewPod, resource_config: ResourceConfig) -> Pod | None:
     """A pod that would be created; None if it asks for no GPU."""
     ref, of = pods_wire.ref(new.value), "" if new.of.kind == "Pod" else str(new.of)
     only = new.only or pods_wire.node_of(new.value)
     gates = schedulable.gates(new.value)
     try:
-        request = requests.of_pod(new.value, dialect)
+        request = requests.of_pod(new.value, resource_config)
     except InvalidRequestError as error:
         return Pod(ref=ref, value=new.value, request=None, outcome=Outcome.REFUSED, problem=str(error), of=of)
     except WireError as error:
@@ -164,7 +168,7 @@ def _omissions(found: Input, without_gpus: int) -> Iterator[str]:
         yield f"left out: {without_gpus} new pod{'s that ask' if without_gpus > 1 else ' that asks'} for no GPU"
     if found.ignored:
         kinds = ", ".join(f"{count} {kind}" for kind, count in found.ignored.items())
-        yield f"not looked at: {kinds}"
+        yield f"not evaluated: {kinds}"
     spaces = {one.namespace for one in found.known}
     if found.nodes and len(spaces) == 1:
         yield (
@@ -174,16 +178,16 @@ def _omissions(found: Input, without_gpus: int) -> Iterator[str]:
 
 
 def _age(one: Found) -> tuple[str, str, str]:
-    metadata = shape.mapping(one.value, "metadata", "pod")
-    return shape.text(metadata, "creationTimestamp", "metadata"), one.namespace, one.name
+    metadata = fields.mapping(one.value, "metadata", "pod")
+    return fields.text(metadata, "creationTimestamp", "metadata"), one.namespace, one.name
 
 
 def _is_alive(one: Found) -> bool:
     """Whether anybody still looks for a GPU for a pod."""
-    deleted = shape.mapping(one.value, "metadata", "pod").get("deletionTimestamp") is not None
+    deleted = fields.mapping(one.value, "metadata", "pod").get("deletionTimestamp") is not None
     return schedulable.counts(one.value) and not deleted
 
 
 def _priority(one: Found) -> int:
-    value: Any = shape.mapping(one.value, "spec", "pod").get("priority")
+    value: Any = fields.mapping(one.value, "spec", "pod").get("priority")
     return value if isinstance(value, int) else 0

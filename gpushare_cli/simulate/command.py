@@ -18,7 +18,7 @@ _STDIN: Final = "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Options:
     """The arguments."""
 
     files: tuple[str, ...]
@@ -30,54 +30,54 @@ class Wish:
     as_json: bool = False
 
 
-def run(wish: Wish, streams: Streams, stdin: TextIO) -> int:
+def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     """Print what would go where. The exit code.
 
     Raises:
         SettingsError: the arguments do not go together.
     """
-    _check(wish)
+    _check(options)
     try:
-        question, made = _plan(wish, stdin)
+        question, made = _plan(options, stdin)
     except WireError as error:
         streams.err.write(f"error: {error}\n")
         return FAILED
     missing = render.overlooked(made)
-    notes = [*question.notes, *([f"nobody looked at {', '.join(missing)}"] if missing else [])]
+    notes = [*question.notes, *([f"not evaluated: {', '.join(missing)}"] if missing else [])]
     for note in notes:
         streams.err.write(f"note: {note}\n")
-    if wish.as_json:
-        streams.out.write(render.as_json(made, question.unit, wish.policy, notes))
+    if options.as_json:
+        streams.out.write(render.as_json(made, question.unit, options.policy, notes))
     else:
         streams.out.write(render.table(made, question.unit))
     return OK if all(row.outcome is Outcome.PLACED for row in made.rows) else NO_ROOM
 
 
-def _check(wish: Wish) -> None:
-    if not wish.files and not wish.profile:
+def _check(options: Options) -> None:
+    if not options.files and not options.profile:
         raise SettingsError("nothing to simulate: give files with -f, or a cluster with --profile")
-    if wish.files.count(_STDIN) + (wish.profile == _STDIN) > 1:
+    if options.files.count(_STDIN) + (options.profile == _STDIN) > 1:
         raise SettingsError("- stands for the standard input, which can be read only once")
-    if wish.nodes is not None and not wish.profile:
-        raise SettingsError(f"--nodes {wish.nodes}: needs --profile, which says what GPUs they have")
-    if wish.nodes is not None and wish.nodes < 1:
-        raise SettingsError(f"--nodes {wish.nodes}: write at least 1")
+    if options.nodes is not None and not options.profile:
+        raise SettingsError(f"--nodes {options.nodes}: needs --profile, which says what GPUs they have")
+    if options.nodes is not None and options.nodes < 1:
+        raise SettingsError(f"--nodes {options.nodes}: write at least 1")
 
 
-def _plan(wish: Wish, stdin: TextIO) -> tuple[cluster.Question, plan.Plan]:
-    found = objects.collect((_name(file), _load(file, stdin)) for file in wish.files)
-    profile = madeup.document(_load(wish.profile, stdin), _name(wish.profile)) if wish.profile else None
+def _plan(options: Options, stdin: TextIO) -> tuple[cluster.Question, plan.Plan]:
+    found = objects.collect((_name(file), _load(file, stdin)) for file in options.files)
+    profile = madeup.document(_load(options.profile, stdin), _name(options.profile)) if options.profile else None
 
     def make_up(unit: MemoryUnit, taken: Sequence[str]) -> Sequence[NodeInventory]:
-        if not wish.profile:
+        if not options.profile:
             return ()
         try:
-            return madeup.inventories(profile, wish.nodes, unit, taken)
+            return madeup.inventories(profile, options.nodes, unit, taken)
         except WireError as error:
-            raise WireError(f"{_name(wish.profile)}: {error}") from error
+            raise WireError(f"{_name(options.profile)}: {error}") from error
 
-    question = cluster.prepare(found, make_up, wish.unit, whole_gpus=wish.whole_gpus)
-    return question, plan.make(question.world, question.pods, wish.policy)
+    question = cluster.prepare(found, make_up, options.unit, whole_gpus=options.whole_gpus)
+    return question, plan.make(question.world, question.pods, options.policy)
 
 
 def _load(path: str, stdin: TextIO) -> list[object]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpushare import names
 from gpushare.errors import WireError
-from gpushare.wire import legacy, shape, unhealthy
+from gpushare.wire import fields, interop_read, unhealthy
 from gpushare_cli.simulate import naming
 
 JsonObject = dict[str, Any]
@@ -144,7 +144,7 @@ def _kind(item: JsonObject, where: str, default: str) -> str:
         raise WireError(f"{where}: this looks like a profile of GPUs; give it with --profile")
     if kind is None:
         raise WireError(f"{where}: kind: missing; expected an object of Kubernetes")
-    raise WireError(f"{where}: kind: expected a text, found {what(kind)}")
+    raise WireError(f"{where}: kind: expected a string, found {what(kind)}")
 
 
 def _found(item: JsonObject, kind: str, where: str) -> Found:
@@ -152,12 +152,12 @@ def _found(item: JsonObject, kind: str, where: str) -> Found:
     if not relevant:
         return Found(where=where, kind=kind, namespace="", name="", value=item)
     try:
-        metadata = shape.mapping(item, "metadata", kind)
-        name = shape.text(metadata, "name", "metadata")
-        if not name and (start := shape.text(metadata, "generateName", "metadata")):
+        metadata = fields.mapping(item, "metadata", kind)
+        name = fields.text(metadata, "name", "metadata")
+        if not name and (start := fields.text(metadata, "generateName", "metadata")):
             name = naming.random_like(start, where)
-        name = name or shape.needed(metadata, "name", "metadata")
-        namespace = "" if kind == "Node" else shape.text(metadata, "namespace", "metadata") or DEFAULT_NAMESPACE
+        name = name or fields.needed(metadata, "name", "metadata")
+        namespace = "" if kind == "Node" else fields.text(metadata, "namespace", "metadata") or DEFAULT_NAMESPACE
         check_texts(metadata, "metadata")
     except WireError as error:
         raise WireError(f"{where}: {kind}: {error}") from error
@@ -167,12 +167,12 @@ def _found(item: JsonObject, kind: str, where: str) -> Found:
 def _is_known(pod: Found) -> bool:
     """Whether an API server knows a pod: it has a uid, or was exported without it after it was given GPUs."""
     try:
-        metadata, spec = shape.mapping(pod.value, "metadata", "pod"), shape.mapping(pod.value, "spec", "pod")
-        notes = shape.mapping(metadata, "annotations", "metadata")
-        if shape.text(metadata, "uid", "metadata"):
+        metadata, spec = fields.mapping(pod.value, "metadata", "pod"), fields.mapping(pod.value, "spec", "pod")
+        notes = fields.mapping(metadata, "annotations", "metadata")
+        if fields.text(metadata, "uid", "metadata"):
             return True
-        was_given = names.ANNOTATION_ALLOCATION in notes or legacy.is_bound(notes)
-        return was_given and bool(shape.text(spec, "nodeName", "spec"))
+        was_given = names.ANNOTATION_ALLOCATION in notes or interop_read.is_bound(notes)
+        return was_given and bool(fields.text(spec, "nodeName", "spec"))
     except WireError as error:
         raise pod.fail(error) from error
 
@@ -185,7 +185,7 @@ def _with_identity(pod: Found) -> Found:
 
 
 def _check_uids(pods: Iterable[Found]) -> None:
-    """Books are kept by uid."""
+    """Ledgers are kept by uid."""
     seen: dict[str, Found] = {}
     for pod in pods:
         other = seen.setdefault(pod.value["metadata"]["uid"], pod)
@@ -200,9 +200,9 @@ def check_texts(metadata: Mapping[str, Any], path: str) -> None:
         WireError: a label or annotation is none.
     """
     for field_name in ("labels", "annotations"):
-        for key, value in shape.mapping(metadata, field_name, path).items():
+        for key, value in fields.mapping(metadata, field_name, path).items():
             if not isinstance(value, str):
-                raise WireError(f"{path}.{field_name}[{key}]: expected a text, found {what(value)}; put it in quotes")
+                raise WireError(f"{path}.{field_name}[{key}]: expected a string, found {what(value)}; put it in quotes")
 
 
 def _an_object(value: object, where: str) -> JsonObject:
@@ -217,7 +217,7 @@ def what(value: object) -> str:
         case None:
             return "nothing"
         case str():
-            return "a text" if value else "an empty text"
+            return "a string" if value else "an empty string"
         case list():
             return "a list"
         case dict():

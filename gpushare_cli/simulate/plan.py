@@ -1,6 +1,6 @@
 """Places pods one after the other, as webhook, kube-scheduler and controller would do. Pure.
 
-The decision about a node is the controller's own (`cluster.views.verdict`); of the nodes with room the
+The decision about a node is the controller's own (`cluster.node_ledger.verdict`); of the nodes with room the
 best score wins, and among equal ones the first name.
 """
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from gpushare.cluster import groups, views
+from gpushare.cluster import groups, node_ledger
+from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.verdicts import Answers, Changes, ShapeCache
-from gpushare.cluster.views import View
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.ledger import NodeLedger
@@ -73,10 +73,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What would go where, and the books afterwards."""
+    """What would go where, and the ledger afterwards."""
 
     rows: tuple[Row, ...]
-    views: Mapping[NodeName, View]
+    ledgers: Mapping[NodeName, LedgerOrRefused]
 
 
 def make(world: World, pods: Iterable[Pod], policy: Policy) -> Plan:
@@ -90,16 +90,16 @@ def make(world: World, pods: Iterable[Pod], policy: Policy) -> Plan:
     Raises:
         WireError: what a pod demands of its node cannot be read.
     """
-    books = _Books(world, policy)
-    rows = tuple(books.add(pod) for pod in pods)
-    return Plan(rows=rows, views=books.views)
+    ledgers = _Ledgers(world, policy)
+    rows = tuple(ledgers.add(pod) for pod in pods)
+    return Plan(rows=rows, ledgers=ledgers.ledgers)
 
 
-class _Books:
-    """The books of all nodes while pods are being placed."""
+class _Ledgers:
+    """The ledgers of all nodes while pods are being placed."""
 
     def __init__(self, world: World, policy: Policy) -> None:
-        self.views: dict[NodeName, View] = {name: node.view for name, node in world.nodes.items()}
+        self.ledgers: dict[NodeName, LedgerOrRefused] = {name: node.ledger for name, node in world.nodes.items()}
         self._facts = {name: node.facts for name, node in world.nodes.items()}
         self._requested = {name: dict(node.requested) for name, node in world.nodes.items()}
         self._policy = policy
@@ -149,14 +149,14 @@ class _Books:
 
     def _answers(self, pod: Pod, meant: Iterable[NodeName], verdicts: Mapping[NodeName, Verdict]) -> tuple[Answer, ...]:
         found = [self._answer(pod, name, verdicts.get(name) or _unknown(name)) for name in meant]
-        return tuple(answers.closest_first(found, self.views))
+        return tuple(answers.closest_first(found, self.ledgers))
 
     def _hold(self, pod: Pod, name: NodeName, placed: Placed) -> None:
-        view = self.views[name]
-        if not isinstance(view, NodeLedger) or pod.request is None:  # a node without books places nothing
+        ledger = self.ledgers[name]
+        if not isinstance(ledger, NodeLedger) or pod.request is None:  # a node without a ledger places nothing
             return
         held = Allocation(pod=pod.ref, node=name, grants=placed.grants, labels=pod.request.labels)
-        self.views[name] = view.with_allocation(held)
+        self.ledgers[name] = ledger.with_allocation(held)
         self._changes.append(name)
         self._labels.setdefault(pod.ref.namespace, []).append(pod.request.labels)
         if not pod.bound:
@@ -164,13 +164,13 @@ class _Books:
                 self._requested[name][resource] = self._requested[name].get(resource, 0) + amount
 
     def _nothing_yet(self, shape: RequestShape) -> Answers[Verdict]:
-        return Answers(lambda view: views.verdict(shape, view, self._policy))
+        return Answers(lambda ledger: node_ledger.verdict(shape, ledger, self._policy))
 
     def _verdicts(self, shape: RequestShape) -> Mapping[NodeName, Verdict]:
-        """Of every node; only those are asked again whose books have changed."""
+        """Of every node; only those are asked again whose ledger has changed."""
         found = self._cache.of(shape)
-        changed = self._changes[found.sequence - 1 :] if found.sequence else self.views
-        found.note(Changes(views={name: self.views[name] for name in changed}, sequence=len(self._changes) + 1))
+        changed = self._changes[found.sequence - 1 :] if found.sequence else self.ledgers
+        found.note(Changes(ledgers={name: self.ledgers[name] for name in changed}, sequence=len(self._changes) + 1))
         found.refresh()
         return found.by_node
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from gpushare.cluster.views import View
+from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
@@ -19,7 +19,7 @@ from gpushare_cli.simulate.plan import Outcome, Plan, Row
 
 def table(plan: Plan, unit: MemoryUnit) -> str:
     """A line for each container of each pod, one for each node, and the sums."""
-    ledgers = _ledgers(plan.views)
+    ledgers = _ledgers(plan.ledgers)
     blocks: list[list[str]] = []
     if plan.rows:
         blocks.append(["POD\tNODE\tCONTAINER\tGPU\tAMOUNT", *(line for row in plan.rows for line in _lines(row, plan))])
@@ -28,7 +28,7 @@ def table(plan: Plan, unit: MemoryUnit) -> str:
 
 
 def overlooked(plan: Plan) -> list[str]:
-    """What pods demand of a node and nobody looked at, with how many of them do."""
+    """What pods demand of a node that is not evaluated, with how many of them do."""
     found: dict[str, int] = {}
     for row in plan.rows:
         for what in schedulable.overlooked(row.pod.value):
@@ -38,13 +38,13 @@ def overlooked(plan: Plan) -> list[str]:
 
 def as_json(plan: Plan, unit: MemoryUnit, policy: Policy, notes: Sequence[str]) -> str:
     """The plan for programs. All memory is in MiB."""
-    ledgers = _ledgers(plan.views)
+    ledgers = _ledgers(plan.ledgers)
     used, total = _used_mib(ledgers.values()), _total_mib(ledgers.values())
     value = {
         "unit": unit.name,
         "policy": policy.value,
         "pods": [_json_row(row, plan) for row in plan.rows],
-        "nodes": [_json_node(name, view) for name, view in plan.views.items()],
+        "nodes": [_json_node(name, ledger) for name, ledger in plan.ledgers.items()],
         "summary": {
             "pods": len(plan.rows),
             "placed": _placed(plan),
@@ -70,7 +70,7 @@ def _lines(row: Row, plan: Plan) -> list[str]:
     who = f"{row.pod.ref.namespace}/{row.pod.ref.name}"
     if row.outcome is not Outcome.PLACED or row.node is None:
         return [f"{who}\t-\t-\t-\t{row.outcome.value.lower()}: {row.why}"]
-    inventory = _inventory(plan.views[row.node])
+    inventory = _inventory(plan.ledgers[row.node])
     lines = []
     for i, grant in enumerate(row.grants):
         pod, node = (who, row.node) if i == 0 else ("", "")
@@ -114,12 +114,12 @@ def _placed(plan: Plan) -> int:
     return sum(row.outcome is Outcome.PLACED for row in plan.rows)
 
 
-def _ledgers(views: Mapping[NodeName, View]) -> dict[NodeName, NodeLedger]:
-    return {name: view for name, view in views.items() if isinstance(view, NodeLedger)}
+def _ledgers(ledgers: Mapping[NodeName, LedgerOrRefused]) -> dict[NodeName, NodeLedger]:
+    return {name: ledger for name, ledger in ledgers.items() if isinstance(ledger, NodeLedger)}
 
 
-def _inventory(view: View) -> NodeInventory | None:
-    return view.inventory if isinstance(view, NodeLedger) else None
+def _inventory(ledger: LedgerOrRefused) -> NodeInventory | None:
+    return ledger.inventory if isinstance(ledger, NodeLedger) else None
 
 
 def _gpus(grant: Grant, inventory: NodeInventory | None) -> list[Gpu]:
@@ -142,7 +142,7 @@ def _total_units(ledgers: Iterable[NodeLedger], unit: MemoryUnit) -> int:
 
 
 def _json_row(row: Row, plan: Plan) -> dict[str, Any]:
-    inventory = _inventory(plan.views[row.node]) if row.node else None
+    inventory = _inventory(plan.ledgers[row.node]) if row.node else None
     return {
         "namespace": row.pod.ref.namespace,
         "name": row.pod.ref.name,
@@ -167,10 +167,10 @@ def _json_grant(grant: Grant, inventory: NodeInventory | None) -> dict[str, Any]
     }
 
 
-def _json_node(name: NodeName, view: View) -> dict[str, Any]:
-    if isinstance(view, Refused):
-        return {"name": name, "gpus": [], "totalMiB": 0, "usedMiB": 0, "problem": view.message}
-    used, total = _used_mib([view]), _total_mib([view])
+def _json_node(name: NodeName, ledger: LedgerOrRefused) -> dict[str, Any]:
+    if isinstance(ledger, Refused):
+        return {"name": name, "gpus": [], "totalMiB": 0, "usedMiB": 0, "problem": ledger.message}
+    used, total = _used_mib([ledger]), _total_mib([ledger])
     return {
         "name": name,
         "gpus": [
@@ -180,12 +180,12 @@ def _json_node(name: NodeName, view: View) -> dict[str, Any]:
                 "model": gpu.model,
                 "health": gpu.health.value,
                 "totalMiB": gpu.memory_mib,
-                "usedMiB": view.used_mib.get(gpu.uuid, 0),
-                "usedPercent": quantities.percent(view.used_mib.get(gpu.uuid, 0), gpu.memory_mib),
-                "computePercent": view.used_percent.get(gpu.uuid, 0),
-                "whole": gpu.uuid in view.whole,
+                "usedMiB": ledger.used_mib.get(gpu.uuid, 0),
+                "usedPercent": quantities.percent(ledger.used_mib.get(gpu.uuid, 0), gpu.memory_mib),
+                "computePercent": ledger.used_percent.get(gpu.uuid, 0),
+                "whole": gpu.uuid in ledger.whole,
             }
-            for gpu in view.inventory.gpus
+            for gpu in ledger.inventory.gpus
         ],
         "totalMiB": total,
         "usedMiB": used,

@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
-from gpushare.wire import shape
+from gpushare.wire import fields
 from gpushare_cli import schedulable
 from gpushare_cli.nodefacts import NodeFacts
 from gpushare_cli.simulate import naming, objects
 from gpushare_cli.simulate.objects import Found, JsonObject
 
 MAX_PODS: Final = 10_000
-"""More would take minutes to place, and a table of them helps nobody."""
+"""More would take minutes to place, and a table of them helps no one."""
 _TOLERATED: Final = tuple(
     {"key": f"node.kubernetes.io/{what}", "operator": "Exists"}
     for what in ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
@@ -91,7 +91,7 @@ def _owned(found: Found, known: Iterable[Found]) -> int:
         _owns(owner, found, through)
         for pod in known
         if pod.namespace == found.namespace
-        for owner in shape.objects(shape.mapping(pod.value, "metadata", "pod"), "ownerReferences", "metadata")
+        for owner in fields.objects(fields.mapping(pod.value, "metadata", "pod"), "ownerReferences", "metadata")
     )
 
 
@@ -103,7 +103,7 @@ def _owns(owner: Mapping[str, Any], found: Found, through: str) -> bool:
 
 
 def _batch(found: Found, nodes: Sequence[NodeFacts]) -> _Batch:
-    spec = shape.mapping(found.value, "spec", found.kind)
+    spec = fields.mapping(found.value, "spec", found.kind)
     match found.kind:
         case "Pod":
             pod = _pod(found, found.value, "", found.name, {})
@@ -115,8 +115,8 @@ def _batch(found: Found, nodes: Sequence[NodeFacts]) -> _Batch:
         case "Job":
             return _job(found, spec, "spec", found.name)
         case "CronJob":
-            template = shape.mapping(spec, "jobTemplate", "spec")
-            job = shape.mapping(template, "spec", "spec.jobTemplate")
+            template = fields.mapping(spec, "jobTemplate", "spec")
+            job = fields.mapping(template, "spec", "spec.jobTemplate")
             return _job(found, job, "spec.jobTemplate.spec", f"{found.name}-1")
         case _:
             return _replicas(found, spec)
@@ -136,7 +136,7 @@ def _replicas(found: Found, spec: Mapping[str, Any]) -> _Batch:
 
 
 def _stateful_set(found: Found, spec: Mapping[str, Any]) -> _Batch:
-    start = _number(shape.mapping(spec, "ordinals", "spec"), "start", "spec.ordinals", 0)
+    start = _number(fields.mapping(spec, "ordinals", "spec"), "start", "spec.ordinals", 0)
 
     def make(i: int) -> NewPod:
         name = f"{found.name}-{start + i}"
@@ -149,7 +149,7 @@ def _stateful_set(found: Found, spec: Mapping[str, Any]) -> _Batch:
 def _daemon_set(found: Found, spec: Mapping[str, Any], nodes: Sequence[NodeFacts]) -> _Batch:
     def pod(name: str, only: NodeName | None) -> NewPod:
         made = _new(found, spec, "spec", name, {})
-        tolerations = [*shape.objects(made.value["spec"], "tolerations", "spec.template.spec"), *_TOLERATED]
+        tolerations = [*fields.objects(made.value["spec"], "tolerations", "spec.template.spec"), *_TOLERATED]
         return replace(
             made, value={**made.value, "spec": {**made.value["spec"], "tolerations": tolerations}}, only=only
         )
@@ -184,16 +184,16 @@ def _job(found: Found, spec: Mapping[str, Any], path: str, name: str) -> _Batch:
 
 
 def _new(found: Found, spec: Mapping[str, Any], path: str, name: str, labels: Mapping[str, str]) -> NewPod:
-    template = shape.mapping(spec, "template", path)
+    template = fields.mapping(spec, "template", path)
     return NewPod(of=found, value=_pod(found, template, f"{path}.template.", name, labels))
 
 
 def _pod(found: Found, template: Mapping[str, Any], path: str, name: str, labels: Mapping[str, str]) -> JsonObject:
     """A pod as the API server would create it, with a uid of its own."""
-    metadata = shape.mapping(template, "metadata", path.removesuffix("."))
+    metadata = fields.mapping(template, "metadata", path.removesuffix("."))
     objects.check_texts(metadata, f"{path}metadata")
-    spec = shape.mapping(template, "spec", path.removesuffix(".") or "pod")
-    if not shape.objects(spec, "containers", f"{path}spec"):
+    spec = fields.mapping(template, "spec", path.removesuffix(".") or "pod")
+    if not fields.objects(spec, "containers", f"{path}spec"):
         raise WireError(f"{path}spec.containers: missing")
     return {
         "apiVersion": "v1",
@@ -202,8 +202,8 @@ def _pod(found: Found, template: Mapping[str, Any], path: str, name: str, labels
             "namespace": found.namespace,
             "name": name,
             "uid": f"new:{found.namespace}/{name}",
-            "labels": {**shape.mapping(metadata, "labels", f"{path}metadata"), **labels},
-            "annotations": dict(shape.mapping(metadata, "annotations", f"{path}metadata")),
+            "labels": {**fields.mapping(metadata, "labels", f"{path}metadata"), **labels},
+            "annotations": dict(fields.mapping(metadata, "annotations", f"{path}metadata")),
         },
         "spec": dict(spec),
         "status": {"phase": "Pending"},

@@ -53,7 +53,7 @@ class Faults:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._planned: list[_Planned] = []
-        self._late: list[Callable[[], object]] = []
+        self._bypassed: list[Callable[[], object]] = []
 
     def plan(self, predicate: Predicate, fault: Fault, times: int) -> None:
         with self._lock:
@@ -65,12 +65,12 @@ class Faults:
 
     def land(self) -> int:
         with self._lock:
-            late, self._late = self._late, []
-        return sum(_lands(act) for act in late)
+            bypassed, self._bypassed = self._bypassed, []
+        return sum(_lands(act) for act in bypassed)
 
     def lose(self) -> None:
         with self._lock:
-            self._late.clear()
+            self._bypassed.clear()
 
     def serve(self, call: Call, act: Callable[[], JsonObject]) -> JsonObject:
         """Do a request, or what was planned for it."""
@@ -85,7 +85,7 @@ class Faults:
                 return act()
             case LandsLater():
                 with self._lock:
-                    self._late.append(act)
+                    self._bypassed.append(act)
                 raise kube.UnreachableError(f"{call}: timed out")
             case "lost-request":
                 raise kube.UnreachableError(f"{call}: connection refused")

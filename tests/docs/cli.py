@@ -11,7 +11,7 @@ from gpushare_cli import __main__ as cli
 from gpushare_cli.commands import Streams
 from gpushare_cli.explain import command as explain
 from gpushare_cli.simulate import command as simulate
-from gpushare_cli.simulate.command import Wish
+from gpushare_cli.simulate.command import Options
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.fakes.kube import FakeKube
 from tests.unit.gpushare_cli.podding import bound, mutated
@@ -50,10 +50,10 @@ spec:
 """
 
 EXPLAIN = """### Which nodes count
-The answers of the nodes come from the code by which the controller decides, on the books that it would have.
+The answers of the nodes come from the code by which the controller decides, on the ledger that it would have.
 Looked at beside the GPUs: cordoned nodes, taints, node selectors, required node affinity.
 So is the sum of each GPU resource that kube-scheduler keeps for a node.
-What else a pod demands, such as CPU, pod affinity or volumes, is named in a note and not looked at.
+What else a pod demands, such as CPU, pod affinity or volumes, is named in a note and not evaluated.
 
 ### Rights
 It reads the pod, all nodes and all pods.
@@ -64,7 +64,7 @@ Without the last two it goes on.
 
 SIMULATE = """### What it reads
 `-f` takes what `kubectl get nodes,pods -A -o yaml` prints, JSON, manifests of several documents, and `-`.
-Without `-A` the pods of other namespaces are missing from the books; a note says so if it looks like it.
+Without `-A` the pods of other namespaces are missing from the ledger; a note says so if it looks like it.
 
 | object | what becomes of it |
 |---|---|
@@ -87,7 +87,7 @@ A pod is refused as by the webhook if its request is wrong.
 Else the node with the best score takes it, and among equal ones the first by name.
 kube-scheduler weighs other things as well, so a cluster may choose another of the nodes that have room.
 Preset and cordoned nodes, taints, node selectors, required node affinity and the nodes' sums of GPU resources count.
-A note names what else pods demand and nobody looked at. Nothing is preempted.
+A note names what else pods demand, which is not evaluated. Nothing is preempted.
 
 `--profile` makes up nodes from a profile, the file that [simulated GPUs](../install.md) have.
 `--nodes` says how many; those that the profile names are among them, and with `-f` they join the nodes of the list.
@@ -114,14 +114,14 @@ def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield f"{parser.description}\n\n| argument | meaning |\n|---|---|\n"
     for action in parser._actions:
         if not isinstance(action, argparse._HelpAction):
-            yield f"| {_spelling(action)} | {_meaning(action)} |\n"
+            yield f"| {_usage(action)} | {_meaning(action)} |\n"
     yield f"\n{parser.epilog}\n"
 
 
-def _spelling(action: argparse.Action) -> str:
+def _usage(action: argparse.Action) -> str:
     value = "" if action.nargs == 0 else f" {action.metavar or '|'.join(map(str, action.choices or ()))}"
-    spellings = [f"`{option}{value}`" for option in action.option_strings] or [f"`{action.metavar}`"]
-    return ", ".join(spellings).replace("|", "\\|")
+    usages = [f"`{option}{value}`" for option in action.option_strings] or [f"`{action.metavar}`"]
+    return ", ".join(usages).replace("|", "\\|")
 
 
 def _meaning(action: argparse.Action) -> str:
@@ -153,8 +153,8 @@ def _explained(title: str, gpu_mem: int | None) -> list[str]:
         where = "nodes" if one["kind"] == "Node" else "namespaces/default/pods"
         kube.seed(f"/api/v1/{where}", one)
     out = io.StringIO()
-    wish = explain.Wish(namespace="default", name="train", installation="gpushare-system")
-    code = explain.run(lambda: kube, Streams(out=out, err=out), wish)
+    options = explain.Options(namespace="default", name="train", installation="gpushare-system")
+    code = explain.run(lambda: kube, Streams(out=out, err=out), options)
     return [f"\n### {title}\n", *_console("gpushare explain train", out.getvalue(), code)]
 
 
@@ -180,8 +180,8 @@ def _simulated() -> list[str]:
         paths = {name: Path(folder) / name for name in texts}
         for name, path in paths.items():
             path.write_text(texts[name], encoding="utf-8")
-        wish = Wish(files=(str(paths["workload.yaml"]),), profile=str(paths["gpus.yaml"]), nodes=2)
-        code = simulate.run(wish, Streams(out=out, err=out), io.StringIO())
+        options = Options(files=(str(paths["workload.yaml"]),), profile=str(paths["gpus.yaml"]), nodes=2)
+        code = simulate.run(options, Streams(out=out, err=out), io.StringIO())
     files = [f"\n`{name}`:\n\n```yaml\n{text}```\n" for name, text in texts.items()]
     command = "gpushare simulate -f workload.yaml --profile gpus.yaml --nodes 2"
     return ["\n### Example\n", *files, *_console(command, out.getvalue(), code)]

@@ -49,7 +49,7 @@ A part that cannot be read is one finding under `cluster-read`, with the checks 
 """
 _RIGHTS = """
 ## Rights
-Whoever may administer the cluster has them. Without the last three it goes on, with a warning for what was not checked.
+Administrators of the cluster have them. Without the last three it goes on, with a warning for what was not checked.
 
 | resource | verbs | in |
 |---|---|---|

@@ -36,7 +36,7 @@ REQUESTS_HEAD = """# Ways to ask for GPUs
 
 Each row is a pod with one container; one unit is 1 GiB here.
 The end-to-end tests run every row on a real cluster: the container's environment, the pod's annotations, the node's
-books and the tables must agree.
+ledger and the tables must agree.
 This page is written by `make docs` from the code; do not edit it.
 
 | name | on the pod | in the container's limits | understood as | remark |
@@ -83,7 +83,7 @@ def _rows(settings: type[Any]) -> Iterator[str]:
     for field in dataclasses.fields(settings):
         if "help" not in field.metadata:
             continue
-        flag, variable = options.spelling(field.name)
+        flag, variable = options.flag_names(field.name)
         meaning = field.metadata["help"].replace("|", "\\|")
         yield f"| `{flag}` | `{variable}` | {_default(field.default)} | {meaning} |"
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.dialect import Dialect
 from gpushare.model.request import ContainerRequest, PodRequest, RequestShape
+from gpushare.resource_config import ResourceConfig
 from gpushare.wire import requests
 
 Json = dict[str, Any]
-DIALECT: Final = Dialect(whole_gpus=True)
+RESOURCE_CONFIG: Final = ResourceConfig(whole_gpus=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Example:
 
     def request(self) -> PodRequest:
         """What it means."""
-        found = requests.of_pod(self.pod(), DIALECT)
+        found = requests.of_pod(self.pod(), RESOURCE_CONFIG)
         assert found is not None, self.name
         return found
 
@@ -121,11 +121,11 @@ def meaning(shape: RequestShape) -> str:
     return text
 
 
-def _container(wish: ContainerRequest) -> str:
-    where = "one GPU" if wish.gpu_count == 1 else f"each of {wish.gpu_count} GPUs"
-    if wish.whole:
-        return f"{wish.gpu_count} whole GPUs that nobody else is on"
-    if wish.memory_percent:
-        return f"{wish.memory_percent} % of the memory and {wish.compute_percent} % of the compute of {where}"
-    compute = f" and {wish.compute_percent} % of the compute" if wish.compute_percent else ""
-    return f"{wish.memory_mib} MiB{compute} on {where}"
+def _container(request: ContainerRequest) -> str:
+    where = "one GPU" if request.gpu_count == 1 else f"each of {request.gpu_count} GPUs"
+    if request.whole:
+        return f"{request.gpu_count} whole GPUs that no one else is on"
+    if request.memory_percent:
+        return f"{request.memory_percent} % of the memory and {request.compute_percent} % of the compute of {where}"
+    compute = f" and {request.compute_percent} % of the compute" if request.compute_percent else ""
+    return f"{request.memory_mib} MiB{compute} on {where}"

@@ -10,7 +10,7 @@ import yaml
 from controller.settings import Settings
 from gpushare import names
 from gpushare_cli import schedconfig
-from gpushare_cli.schedconfig import ServerVersion, Wish
+from gpushare_cli.schedconfig import Options, ServerVersion
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 FILES = sorted(MANIFESTS.glob("servers/*/scheduler.yaml"))
@@ -31,7 +31,7 @@ def test_there_is_a_configuration_for_old_and_new_servers() -> None:
 def test_the_installed_configuration_is_the_printed_one(path: Path) -> None:
     server = ServerVersion.parse(path.parent.name)
 
-    assert installed(path) == yaml.safe_load(schedconfig.configuration(Wish(server=server)))
+    assert installed(path) == yaml.safe_load(schedconfig.configuration(Options(server=server)))
 
 
 def test_the_scheduler_calls_the_controller_where_it_listens() -> None:

@@ -344,7 +344,7 @@ def _other_plugins(node: str) -> Iterator[Attempt]:
     )
     yield Attempt(
         name="another-scheduler",
-        pod=pod(container(limits={names.GPU_MEM: 1}), schedulerName="nobody"),
+        pod=pod(container(limits={names.GPU_MEM: 1}), schedulerName="none"),
         ends=Ends.WAITS,
     )
 

@@ -12,7 +12,7 @@ from tests.e2e.attempts import ALL, CDI_KEYS, FORGED, container
 PODS: Final = {True: "victim", False: "idle"}
 """Whether it holds a share of a GPU -> a pod of the tenant's that runs."""
 UNBOUND: Final = "unbound"
-"""A pod that asks for a share and that nobody schedules."""
+"""A pod that asks for a share and that no one schedules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

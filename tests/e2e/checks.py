@@ -29,10 +29,10 @@ def no_gpu_is_over_its_memory(system: System) -> None:
     assert not over, over
 
 
-def the_controllers_books_equal_the_pods(system: System) -> None:
+def the_controllers_ledger_equals_the_pods(system: System) -> None:
     """The ledger of the leader is what can be computed from the pods."""
     expected = books_of(system.ledgers())
-    system.eventually("the controller's books equal the pods", lambda: books_of_the_controller(system) == expected)
+    system.eventually("the controller's ledger equals the pods", lambda: books_of_the_controller(system) == expected)
 
 
 def books_of(ledgers: Mapping[NodeName, NodeLedger]) -> dict[tuple[str, int], int]:

@@ -108,7 +108,7 @@ def namespace(system: System, request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def shared_namespace(system: System, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace for the tests of a module whose pods are small and in nobody's way; they stay until its end."""
+    """A namespace for the tests of a module whose pods are small and in no one's way; they stay until its end."""
     yield from fresh_namespace(system, request.node.nodeid)
 
 

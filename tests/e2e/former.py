@@ -93,7 +93,7 @@ class Former:
     def pod(self, name: str, node: str) -> Json:
         """A pod that asks for the amount, with what the former scheduler writes before it binds.
 
-        A pod that its owner makes anew from this brings that along, as if its author had forged it.
+        A pod that its owner makes again from this brings that along, as if its author had forged it.
         """
         share = Share(name=name, gib=(None,), annotations=self.annotations, labels=self.pod_labels)
         document = share.document()

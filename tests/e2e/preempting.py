@@ -12,13 +12,13 @@ from gpushare import names
 from gpushare.kube import api as kube
 from tests.e2e.system import Json, System, is_ready
 
-PLAYED = "nobody"
+PLAYED = "none"
 """Scheduler of pods that the test schedules itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """Whoever evicts: kube-scheduler, or the test in its place."""
+    """Anyone who evicts: kube-scheduler, or the test in its place."""
 
     system: System
 

@@ -13,7 +13,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.client import RestClient
 from gpushare.model.ledger import NodeLedger
-from gpushare.wire import holdings
+from gpushare.wire import held_gpus
 from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pod_wire
 from localcluster.cluster import BUSYBOX_IMAGE, Cluster
@@ -149,7 +149,7 @@ class System:
         return [f"{event.get('reason')}: {event.get('message')}" for event in chosen]
 
     def ledgers(self) -> Mapping[NodeName, NodeLedger]:
-        """The books, computed here from what the API server says, with nothing from the controller."""
+        """The ledger, computed here from what the API server says, with nothing from the controller."""
         nodes = self.api.get("/api/v1/nodes", timeout_s=30)["items"]
         inventories = [found for node in nodes if (found := inventory_wire.of_node(node)) is not None]
         pods = self.api.get("/api/v1/pods", timeout_s=30)["items"]
@@ -158,7 +158,7 @@ class System:
             for inventory in inventories
             for pod in pods
             if pod_wire.node_of(pod) == inventory.node and pod_wire.holds_gpus(pod)
-            if (allocation := holdings.allocation(pod, inventory.unit)) is not None
+            if (allocation := held_gpus.allocation(pod, inventory.unit)) is not None
         ]
         return {
             inventory.node: NodeLedger.of(inventory, [one for one in held if one.node == inventory.node])
@@ -166,7 +166,7 @@ class System:
         }
 
     def inspect(self) -> Json:
-        """The controller's own books, over its Service."""
+        """The controller's own ledger, over its Service."""
         service = self.api.get(f"/api/v1/namespaces/{names.NAMESPACE}/services/{names.CONTROLLER_SERVICE}")
         address, port = service["spec"]["clusterIP"], service["spec"]["ports"][0]["port"]
         return fetch_json(f"http://{address}:{port}{names.EXTENDER_PREFIX}/inspect")

@@ -41,7 +41,7 @@ def test_eight_gpus_of_141_gib_are_shared_like_any_other(system: System, namespa
         pods = system.all_running(namespace, 3)
         checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
         checks.no_gpu_is_over_its_memory(system)
-        checks.the_controllers_books_equal_the_pods(system)
+        checks.the_controllers_ledger_equals_the_pods(system)
         system.delete_all(namespace)
 
 

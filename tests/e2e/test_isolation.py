@@ -1,4 +1,4 @@
-"""P7 and P8: nobody sees a GPU that was not granted, and nobody forges a grant."""
+"""P7 and P8: no one sees a GPU that was not granted, and no one forges a grant."""
 
 import json
 
@@ -106,7 +106,7 @@ def test_a_tenant_may_still_annotate_and_label_its_pods(system: System, namespac
 BAD: list[tuple[str, Json, str]] = [
     ("zero", {"limits": {names.GPU_MEM: "0"}}, "0 asks for nothing; remove the entry or write at least 1"),
     ("suffix", {"limits": {names.GPU_MEM: "10G"}}, "10G has a suffix, but the resource is counted in units"),
-    ("count", {"limits": {names.GPU_COUNT: "1"}}, "this resource is for the node's books and cannot be requested"),
+    ("count", {"limits": {names.GPU_COUNT: "1"}}, "this resource is for the node's ledger and cannot be requested"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Pods that came to their node past the extender: bound late where they fit, or told why not; nobody starts unbound."""
+"""Pods that came to their node past the extender: bound late where they fit, or told why not; no one starts unbound."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_a_pod_with_a_preset_node_gets_its_gpu_before_it_starts(system: System, 
     (pod,) = system.all_running(namespace, 1)
     assert pod["metadata"]["annotations"][names.ANNOTATION_LATE] == "true"
     checks.every_container_sees_exactly_its_gpus(system, namespace, [pod])
-    checks.the_controllers_books_equal_the_pods(system)
+    checks.the_controllers_ledger_equals_the_pods(system)
 
 
 def test_a_pod_of_another_scheduler_gets_its_gpu_too(system: System, namespace: str) -> None:
@@ -38,7 +38,9 @@ def test_a_pod_of_another_scheduler_gets_its_gpu_too(system: System, namespace: 
     checks.every_container_sees_exactly_its_gpus(system, namespace, [pod])
 
 
-def test_a_late_pod_without_room_waits_with_the_numbers_and_never_over_commits(system: System, namespace: str) -> None:
+def test_a_bypassed_pod_without_room_waits_with_the_numbers_and_never_over_commits(
+    system: System, namespace: str
+) -> None:
     """Every GPU has 6 GiB left: the node's sum is enough for 10, no GPU is."""
     fillers = [Share(name=f"full-{i}", gib=(GPU_GIB - 6,)).document() for i in range(GPUS_PER_NODE)]
     for filler in fillers:

@@ -31,6 +31,6 @@ def test_the_other_replica_serves_within_the_lease_time(system: System, namespac
     took = time.monotonic() - killed
     # The lease's length, one retry of the follower, reading the cluster, the readiness probe, and this test's polls.
     assert took < LEASE_S + 20, f"a new leader after {took:.1f} s"
-    checks.the_controllers_books_equal_the_pods(system)
+    checks.the_controllers_ledger_equals_the_pods(system)
     system.create(namespace, Share(name="after").document())
     checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 9))

@@ -44,7 +44,7 @@ def mib_on(system: System, node: str) -> dict[int, int]:
 def the_old_pod_is_counted(system: System, namespace: str, node: str, mib: int) -> None:
     """Its GPU has that much less for others: pods that need nearly a whole GPU fit on all of the others, no more."""
     assert mib_on(system, node) == {i: mib if i == GPU else 0 for i in range(GPUS_PER_NODE)}
-    checks.the_controllers_books_equal_the_pods(system)
+    checks.the_controllers_ledger_equals_the_pods(system)
     big = [Share(name=f"big-{i}", gib=(GPU_GIB - 2,)).document() for i in range(GPUS_PER_NODE)]
     for pod in big:
         pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
@@ -82,13 +82,13 @@ def its_container_can_start_again(system: System, namespace: str, pod: str) -> N
 
 
 def the_moved_pod_is_of_this_system(system: System, namespace: str) -> Json:
-    """Made anew by its owner, completed by the webhook, placed by the controller; nothing of the old pod is left."""
+    """Recreated by its owner, completed by the webhook, placed by the controller; nothing of the old pod is left."""
     found = system.eventually(
-        "made anew",
+        "recreated",
         lambda: [pod for pod in system.pods(namespace, f"app=moves,{names.LABEL_MANAGED}=true") if is_ready(pod)],
     )
     checks.every_container_sees_exactly_its_gpus(system, namespace, found)
-    checks.the_controllers_books_equal_the_pods(system)
+    checks.the_controllers_ledger_equals_the_pods(system)
     return found[0]
 
 
@@ -130,7 +130,7 @@ def test_from_aliyun_gpushare_and_back(system: System, namespace: str, tmp_path:
 
         administrator.follows("switch a node and drain it", second)
         moved = the_moved_pod_is_of_this_system(system, namespace)
-        left = administrator.follows("make the old pods anew")
+        left = administrator.follows("recreate the old pods")
         assert [line.split()[1:] for line in left.splitlines() if " stays " in line] == [
             ["stays", first, str(GPU), "<none>"]
         ]

@@ -47,7 +47,7 @@ def test_without_the_webhook_other_pods_are_created_and_run_as_always(system: Sy
 
 
 def the_runtime_class_opens_nothing(system: System, namespace: str) -> None:
-    """Without the webhook nobody writes void, so the API server itself refuses what could see a GPU, where it can."""
+    """Without the webhook no one writes void, so the API server itself refuses what could see a GPU, where it can."""
     pod = Share(name="sly", gib=(None,), env={names.ENV_VISIBLE_DEVICES: "all"}).document()
     pod["spec"]["runtimeClassName"] = names.RUNTIME_CLASS
     if (system.cluster.version.major, system.cluster.version.minor) >= (1, 30):

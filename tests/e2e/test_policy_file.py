@@ -14,7 +14,7 @@ import pytest
 
 from gpushare import names
 from gpushare_cli import schedconfig
-from gpushare_cli.schedconfig import ServerVersion, Wish
+from gpushare_cli.schedconfig import Options, ServerVersion
 from localcluster import installation, process
 from localcluster.controlplane import MASTERS
 from tests.e2e import checks
@@ -47,7 +47,7 @@ def with_policy_file(kubeconfig: Path, host: str, directory: Path) -> Sequence[s
 
 
 def with_configuration(system: System, kubeconfig: Path, host: str, directory: Path) -> Sequence[str]:
-    wish = Wish(
+    options = Options(
         server=ServerVersion.parse(str(system.cluster.version)),
         url=f"http://{host}{names.EXTENDER_PREFIX}",
         scheduler_name=NAME,
@@ -55,7 +55,7 @@ def with_configuration(system: System, kubeconfig: Path, host: str, directory: P
         kubeconfig=str(kubeconfig),
     )
     path = directory / "scheduler.yaml"
-    path.write_text(schedconfig.configuration(wish))
+    path.write_text(schedconfig.configuration(options))
     return [f"--config={path}"]
 
 
@@ -101,7 +101,7 @@ def test_the_administrators_configuration_drives_the_extender(system: System, na
     running = [system.pod(namespace, f"p{i}") for i in range(3)]
     assert {pod["spec"]["schedulerName"] for pod in running} == {NAME}, "the webhook leaves other schedulers' names"
     checks.every_container_sees_exactly_its_gpus(system, namespace, running)
-    checks.the_controllers_books_equal_the_pods(system)
+    checks.the_controllers_ledger_equals_the_pods(system)
     first, second, third = (pod["metadata"]["annotations"][names.ALIYUN_IDX] for pod in running)
     assert first == second, "the fullest GPU that fits"
     assert third != first

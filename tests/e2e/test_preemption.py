@@ -52,10 +52,10 @@ def test_only_pods_of_one_gpu_are_pushed_out_and_no_more_than_needed(
         system.pod(namespace, "high")["metadata"]["annotations"]["devices.gpushare.dev/c0"]
     }
     checks.no_gpu_is_over_its_memory(system)
-    checks.the_controllers_books_equal_the_pods(system)
+    checks.the_controllers_ledger_equals_the_pods(system)
 
 
-def test_a_node_where_no_gpu_can_be_freed_loses_nobody(system: System, namespace: str, classes: None) -> None:
+def test_a_node_where_no_gpu_can_be_freed_loses_no_one(system: System, namespace: str, classes: None) -> None:
     """Pods of the same priority hold one half of every GPU: pushing out all others would not make a whole one."""
     mates = [pod(f"mate-{i}", HALF, "high") for i in range(GPUS_PER_NODE)]
     for mate in mates:

@@ -1,4 +1,4 @@
-"""Every row of docs/reference/requests.md: environment, annotations, the node's books and the tables agree."""
+"""Every row of docs/reference/requests.md: environment, annotations, the node's ledger and the tables agree."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -9,9 +9,9 @@ import pytest
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
-from gpushare.wire import spelling
+from gpushare.wire import parse_resources
 from localcluster.cluster import BUSYBOX_IMAGE
-from tests.docs.requests import DIALECT, EXAMPLES, Example
+from tests.docs.requests import EXAMPLES, RESOURCE_CONFIG, Example
 from tests.e2e import checks, gpus
 from tests.e2e.conftest import PROFILE
 from tests.e2e.system import Json, System, shown_by_inspect
@@ -88,16 +88,16 @@ def granted(system: System) -> Iterator[Granted]:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_all_that_tells_of_a_grant_tells_the_same(granted: Granted, example: Example) -> None:
-    (wish,) = example.request().shape.containers
+    (request,) = example.request().shape.containers
     pod, ledger = granted.pods[example.name], granted.ledger(example.name)
     notes, allocation = pod["metadata"]["annotations"], ledger.allocations[pod["metadata"]["uid"]]
     (grant,) = allocation.grants
     known = [ledger.inventory.by_uuid[uuid] for uuid in grant.gpus]
 
     # The decision is what was asked for.
-    assert len(set(grant.gpus)) == wish.gpu_count
-    assert grant.memory_mib == min(wish.need(gpu).memory_mib for gpu in known)
-    assert (grant.compute_percent, grant.whole) == (wish.compute_percent, wish.whole)
+    assert len(set(grant.gpus)) == request.gpu_count
+    assert grant.memory_mib == min(request.need(gpu).memory_mib for gpu in known)
+    assert (grant.compute_percent, grant.whole) == (request.compute_percent, request.whole)
     assert not any(example.request().shape.gpus.why_not(gpu) for gpu in known)
 
     # The annotations say it.
@@ -108,31 +108,31 @@ def test_all_that_tells_of_a_grant_tells_the_same(granted: Granted, example: Exa
     # The container sees it.
     environment = granted.environment(example.name)
     assert environment[names.ENV_VISIBLE_DEVICES] == ",".join(grant.gpus)
-    limits = ",".join(f"{i}={grant.memory_mib}M" for i in range(wish.gpu_count))
-    assert environment.get(names.ENV_MPS_MEMORY_LIMIT) == (None if wish.whole else limits)
-    percent = str(wish.compute_percent) if wish.compute_percent and not wish.whole else None
+    limits = ",".join(f"{i}={grant.memory_mib}M" for i in range(request.gpu_count))
+    assert environment.get(names.ENV_MPS_MEMORY_LIMIT) == (None if request.whole else limits)
+    percent = str(request.compute_percent) if request.compute_percent and not request.whole else None
     assert environment.get(names.ENV_MPS_THREAD_PERCENTAGE) == percent
 
     # The kubelet counts it.
-    resource, amount = spelling.counted(wish, DIALECT.unit)
+    resource, amount = parse_resources.counted(request, RESOURCE_CONFIG.unit)
     assert pod["spec"]["containers"][0]["resources"]["limits"][resource] == str(amount)
 
-    # The controller's books and the table have it.
-    held = {ledger.inventory.by_uuid[uuid].index: hold.memory_mib for uuid, hold in ledger.held(allocation).items()}
+    # The controller's ledger and the table have it.
+    held = {ledger.inventory.by_uuid[uuid].index: held.memory_mib for uuid, held in ledger.held(allocation).items()}
     (node,) = [node for node in granted.inspected["nodes"] if node["name"] == allocation.node]
-    books = {
+    reported = {
         device["id"]: entry["usedGPU"]
         for device in node["devs"]
         for entry in device["pods"]
         if (entry["namespace"], entry["name"]) == (pod["metadata"]["namespace"], example.name)
     }
-    assert books == {index: ledger.inventory.unit.ceil(mib) for index, mib in held.items()}
+    assert reported == {index: ledger.inventory.unit.ceil(mib) for index, mib in held.items()}
     assert granted.table[example.name] == held
 
 
-def test_no_gpu_is_over_committed_and_the_controllers_books_are_right(system: System, granted: Granted) -> None:
+def test_no_gpu_is_over_committed_and_the_controllers_ledger_is_right(system: System, granted: Granted) -> None:
     checks.no_gpu_is_over_its_memory(system)
-    checks.the_controllers_books_equal_the_pods(system)
+    checks.the_controllers_ledger_equals_the_pods(system)
 
 
 def test_pods_that_want_each_others_gpu_share_it_and_those_that_do_not_are_apart(granted: Granted) -> None:

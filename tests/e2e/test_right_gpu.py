@@ -1,6 +1,6 @@
 """P1 and P2: many pods at once, in every disturbance that a cluster knows.
 
-80 pods keep a node's kubelet and the controller as busy as 200 do; the numbers that nobody needs twice are `make soak`.
+80 pods keep a node's kubelet and the controller as busy as 200 do; the numbers that no one needs twice are `make soak`.
 """
 
 import threading
@@ -32,7 +32,7 @@ def run_disturbed(
     rejected = system.delete_failed(namespace)
     checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
     checks.no_gpu_is_over_its_memory(system)
-    checks.the_controllers_books_equal_the_pods(system)
+    checks.the_controllers_ledger_equals_the_pods(system)
     return rejected
 
 

@@ -72,7 +72,7 @@ def inspect(system: System, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_pod_that_is_deleted_and_made_anew_gets_a_new_allocation(system: System, namespace: str) -> None:
+def test_a_pod_that_is_deleted_and_recreated_gets_a_new_allocation(system: System, namespace: str) -> None:
     """StatefulSets reuse names: identity is the uid."""
     system.cluster.kubectl("apply", "-n", namespace, "-f", str(SAMPLES / "binpack-1.yaml"))
     system.all_running(namespace, 3)
@@ -80,10 +80,10 @@ def test_a_pod_that_is_deleted_and_made_anew_gets_a_new_allocation(system: Syste
     for _ in range(3):
         system.cluster.kubectl("delete", "pod", "-n", namespace, "binpack-1-0", "--grace-period=1")
 
-    def made_anew() -> bool:
+    def recreated() -> bool:
         found = [pod for pod in system.pods(namespace) if pod["metadata"]["name"] == "binpack-1-0"]
         return any(pod["metadata"]["uid"] != before and is_ready(pod) for pod in found)
 
-    system.eventually("made anew", made_anew)
+    system.eventually("recreated", recreated)
     checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 3))
-    checks.the_controllers_books_equal_the_pods(system)
+    checks.the_controllers_ledger_equals_the_pods(system)

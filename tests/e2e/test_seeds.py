@@ -55,7 +55,7 @@ def test_three_replicas_with_3_gib_each(system: System, namespace: str) -> None:
         variables = environment(system, namespace, name)
         assert (variables[names.ALIYUN_CONTAINER], variables[names.ALIYUN_DEV]) == ("3", str(GPU_GIB))
         assert mib(system, namespace, name) == 3072
-    checks.the_controllers_books_equal_the_pods(system)
+    checks.the_controllers_ledger_equals_the_pods(system)
 
 
 @pytest.mark.parametrize(("seed", "gib"), [("gpu-share-pod1", 3), ("gpu-share-pod2", 5)])
@@ -95,7 +95,7 @@ def test_a_fifth_of_one_gpu(system: System, namespace: str) -> None:
 
 @pytest.mark.parametrize("seed", ["gpu-pod-vectoradd", "gpu-pod-whole"])
 def test_a_whole_gpu_beside_shared_ones(system: System, namespace: str, seed: str) -> None:
-    """Seeds 001 and 003, as they ask NVIDIA's plugin: a GPU that nobody else is on, while others are shared."""
+    """Seeds 001 and 003, as they ask NVIDIA's plugin: a GPU that no one else is on, while others are shared."""
     for shared in ("gpu-share-pod1", "gpu-share-pod2"):
         apply(system, namespace, shared)
     system.all_running(namespace, 2)
@@ -107,4 +107,4 @@ def test_a_whole_gpu_beside_shared_ones(system: System, namespace: str, seed: st
     assert not set(gpus) & {gpu for share in shares for listed in allocated(share).values() for gpu in listed}
     assert mib(system, namespace, "gpu-pod") == GPU_GIB * 1024
     checks.no_gpu_is_over_its_memory(system)
-    checks.the_controllers_books_equal_the_pods(system)
+    checks.the_controllers_ledger_equals_the_pods(system)

@@ -45,7 +45,7 @@ def test_no_container_sees_a_wrong_gpu_and_no_gpu_is_over_its_memory_whatever_br
     say(f"compared: {dict(witness.counts)}")
     assert not witness.wrong, f"SOAK_SEED={SEED}: {witness.wrong}"
     checks.no_gpu_is_over_its_memory(system)
-    checks.the_controllers_books_equal_the_pods(system)
+    checks.the_controllers_ledger_equals_the_pods(system)
     assert witness.counts["environments of containers"] > 0
     assert set(faults.done) == set(KINDS) or SECONDS < 300, "every kind of fault has happened"
 

@@ -149,7 +149,7 @@ def create(tried: Tried) -> None:
     ready = partial(tried.tenant.create, path, named(pod(), "probe", {}), {"dryRun": "All"}, timeout_s=30)
     tried.system.eventually("the tenant has his rights", lambda: attempted(ready) is None)
     own = {PODS[True]: pod(container(limits={names.GPU_MEM: 1})), PODS[False]: pod()}
-    unbound = pod(container(limits={names.GPU_MEM: 1}), schedulerName="nobody")
+    unbound = pod(container(limits={names.GPU_MEM: 1}), schedulerName="none")
     for name, body in own.items():
         tried.tenant.create(path, named(body, name, RUNS), timeout_s=30)
     tried.tenant.create(path, named(unbound, UNBOUND, {}), timeout_s=30)

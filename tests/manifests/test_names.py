@@ -14,7 +14,7 @@ from gpushare.identity import NodeName
 from gpushare.runtime import options
 from gpushare.wire.profile import parse
 from gpushare_cli import schedconfig
-from gpushare_cli.schedconfig import ServerVersion, Wish
+from gpushare_cli.schedconfig import Options, ServerVersion
 from tests.manifests import tree
 from tests.manifests.tree import ROOT, SERVERS, Json
 from webhook.settings import Settings as WebhookSettings
@@ -89,7 +89,7 @@ def test_every_setting_in_the_manifests_exists_and_is_accepted() -> None:
     for workload, cls in SETTINGS.items():
         own = {**tree.settings_of(container(workload)), **(profile if "plugin" in workload else {})}
         own = {key: value or "node-a" for key, value in own.items()}
-        known = {options.spelling(field.name)[1] for field in dataclasses.fields(cls)}
+        known = {options.flag_names(field.name)[1] for field in dataclasses.fields(cls)}
         assert {*shared, *own} <= known
         options.load(cls, [], prog=workload, environ={**shared, **own})
         assert container(workload)["envFrom"] == [{"configMapRef": {"name": names.CONFIG}}]
@@ -127,7 +127,7 @@ def test_service_accounts_are_those_that_the_webhook_trusts() -> None:
 def test_the_second_scheduler_is_configured_as_the_command_line_prints_it(server: str) -> None:
     found = tree.one(tree.objects(f"servers/{server}"), "ConfigMap", names.SCHEDULER)["data"]
     configuration = yaml.safe_load(found["scheduler.yaml"])
-    printed = yaml.safe_load(schedconfig.configuration(Wish(server=ServerVersion.parse(server))))
+    printed = yaml.safe_load(schedconfig.configuration(Options(server=ServerVersion.parse(server))))
     old = {"healthzBindAddress": "127.0.0.1:10251", "metricsBindAddress": "127.0.0.1:10251"} if server == "1.20" else {}
     assert configuration == {**printed, **old, "percentageOfNodesToScore": 100}
     assert configuration["extenders"][0]["urlPrefix"].endswith(f":{ControllerSettings().port}{names.EXTENDER_PREFIX}")

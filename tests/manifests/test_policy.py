@@ -1,4 +1,4 @@
-"""What the API server refuses by itself, without the webhook: pods that could see GPUs which nobody granted."""
+"""What the API server refuses by itself, without the webhook: pods that could see GPUs which no one granted."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from certs.keeper import CertificateKeeper
+from certs.manager import CertificateManager
 from certs.settings import CertSettings
 from controller.disruption import DisruptionWatch
 from controller.state import ClusterState
 from controller.unhealthy import UnhealthyWatch
 from gpushare import names
-from gpushare.dialect import Dialect
 from gpushare.kube.lease import Elector
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from testing.fakes.kube import Call, FakeKube
 from tests.manifests import tree
@@ -44,7 +44,7 @@ USED: dict[str, set[Right]] = {
         ("", "/pods", "watch", ""),
         ("", "/pods", "get", ""),  # a Binding whose reply was lost
         ("", "/pods", "patch", ""),  # the label that makes the scheduler look again; GPUs that are chosen late
-        ("", "/pods", "delete", ""),  # pods that only their owners can mend
+        ("", "/pods", "delete", ""),  # pods that only their owners can fix
         ("", "/pods/binding", "create", ""),
         ("", "/events", "create", ""),
         ("", "policy/poddisruptionbudgets", "list", ""),  # whom to evict last
@@ -131,7 +131,7 @@ def refused(account: str, api: FakeKube) -> set[str]:
     return {str(call) for call in api.calls if not allowed(account, call)}
 
 
-def test_the_keeper_of_certificates_needs_no_more(tmp_path: Path) -> None:
+def test_the_manager_of_certificates_needs_no_more(tmp_path: Path) -> None:
     api = FakeKube()
     group = "/apis/admissionregistration.k8s.io/v1"
     for kind in ("mutating", "validating"):
@@ -139,10 +139,10 @@ def test_the_keeper_of_certificates_needs_no_more(tmp_path: Path) -> None:
             f"{group}/{kind}webhookconfigurations",
             {"metadata": {"name": names.MUTATING_WEBHOOK}, "webhooks": [{"name": "x.y.z", "clientConfig": {}}]},
         )
-    keeper = CertificateKeeper(api=api, clock=SystemClock(), settings=CertSettings(cert_dir=str(tmp_path)))
-    keeper.ensure_once()
+    manager = CertificateManager(api=api, clock=SystemClock(), settings=CertSettings(cert_dir=str(tmp_path)))
+    manager.ensure_once()
     api.edit(f"/api/v1/namespaces/{OWN}/secrets/{names.WEBHOOK_SECRET}", lambda secret: secret["data"].pop("ca.key"))
-    keeper.ensure_once()
+    manager.ensure_once()
     assert {call.verb for call in api.calls} == {"get", "create", "update"}
     assert refused("gpushare-webhook", api) == set()
 
@@ -174,7 +174,7 @@ def test_the_watches_that_the_controller_can_do_without_need_no_more() -> None:
 
     for watch in (
         DisruptionWatch(api=api, clock=Once()).watch,
-        UnhealthyWatch(api=api, clock=Once(), state=ClusterState(dialect=Dialect())).watch,
+        UnhealthyWatch(api=api, clock=Once(), state=ClusterState(resource_config=ResourceConfig())).watch,
     ):
         stop.clear()
         watch.run(stop)

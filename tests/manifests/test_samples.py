@@ -2,17 +2,17 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.dialect import Dialect
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
+from gpushare.resource_config import ResourceConfig
 from gpushare.wire import requests
 from testing.builders import make_inventory
 from tests.manifests import tree
 from tests.manifests.tree import MANIFESTS, Json
 
-DIALECT = Dialect(whole_gpus=True)
+RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
 SAMPLES = {path.stem: tree.documents(path) for path in sorted((MANIFESTS / "samples").glob("*.yaml"))}
 WHOLE = {path.stem: tree.documents(path) for path in sorted((MANIFESTS / "samples" / "whole-gpus").glob("*.yaml"))}
 QUOTA = [found for path in (MANIFESTS / "samples" / "quota").glob("*.yaml") for found in tree.documents(path)]
@@ -31,7 +31,7 @@ def pod_of(sample: str) -> Json:
 
 
 def shape_of(sample: str) -> RequestShape:
-    request = requests.of_pod(pod_of(sample), DIALECT)
+    request = requests.of_pod(pod_of(sample), RESOURCE_CONFIG)
     assert request is not None
     return request.shape
 
@@ -90,7 +90,7 @@ def test_every_sample_fits_one_simulated_node() -> None:
 
 
 def test_samples_that_are_no_pods_are_kept_apart() -> None:
-    """Whoever applies all samples gets pods, and no rules for a namespace."""
+    """Anyone who applies all samples gets pods, and no rules for a namespace."""
     assert {found["kind"] for listed in SAMPLES.values() for found in listed} == {"Pod", "StatefulSet"}
     assert {found["kind"] for found in QUOTA} == {"ResourceQuota", "LimitRange", "PriorityClass"}
 

@@ -11,7 +11,7 @@ import yaml
 from gpushare import names
 from gpushare.runtime import options
 from gpushare_cli import schedconfig
-from gpushare_cli.schedconfig import ServerVersion, Wish
+from gpushare_cli.schedconfig import Options, ServerVersion
 from tests.manifests import tree
 from tests.manifests.test_webhooks import CONTROLLER, MANAGED, NEW, asking, called, pod
 from tests.manifests.tree import MANIFESTS, OVERLAYS, SERVERS, Json
@@ -67,8 +67,8 @@ def test_a_bound_pod_with_whole_gpus_depends_on_no_webhook() -> None:
 def test_the_second_scheduler_asks_the_extender_about_whole_gpus(server: str) -> None:
     [found] = tree.documents(DIRECTORY / server / "scheduler.yaml")
     configuration = yaml.safe_load(found["data"]["scheduler.yaml"])
-    wish = Wish(server=ServerVersion.parse(server), whole_gpus=True)
-    assert configuration == yaml.safe_load(schedconfig.configuration(wish))
+    options = Options(server=ServerVersion.parse(server), whole_gpus=True)
+    assert configuration == yaml.safe_load(schedconfig.configuration(options))
     managed = [each["name"] for each in configuration["extenders"][0]["managedResources"]]
     assert managed == [*names.SHARED_RESOURCES, names.GPU]
 
@@ -99,7 +99,7 @@ def test_every_kubectl_builds_the_same_with_two_lines_of_an_overlay_changed(over
         configs = [("ConfigMap", "gpushare-config"), ("ConfigMap", "gpushare-scheduler")]
         assert sorted(changed) == [*configs, *hooks]
         config = tree.one(after, "ConfigMap", "gpushare-config")["data"]
-        assert options.load(Settings, [], prog="x", environ=config).dialect.whole_gpus
+        assert options.load(Settings, [], prog="x", environ=config).resource_config.whole_gpus
         if hooks:
             listed = tree.one(after, *hooks[0])["webhooks"]
             assert [each["name"] for each in listed] == [

@@ -10,15 +10,15 @@ from gpushare.model.request import ContainerRequest, RequestShape
 
 def fits(grants: tuple[Grant, ...], ledger: NodeLedger) -> bool:
     """By adding up what each GPU would hold, with nothing from the code under test but the formula for containers."""
-    for uuid, hold in footprint(grants).items():
+    for uuid, needed in footprint(grants).items():
         gpu = ledger.inventory.by_uuid[uuid]
         others = [footprint(held.grants).get(uuid) for held in ledger.allocations.values()]
         held = [other for other in others if other is not None]
-        memory = sum(other.memory_mib for other in held) + hold.memory_mib
+        memory = sum(other.memory_mib for other in held) + needed.memory_mib
         compute = sum(other.compute_percent for other in held)
-        if memory > gpu.memory_mib or (hold.compute_percent and compute + hold.compute_percent > 100):
+        if memory > gpu.memory_mib or (needed.compute_percent and compute + needed.compute_percent > 100):
             return False
-        if (hold.whole and held) or any(other.whole for other in held):
+        if (needed.whole and held) or any(other.whole for other in held):
             return False
     return True
 
@@ -39,16 +39,16 @@ def may_use(gpu: Gpu, shape: RequestShape, ledger: NodeLedger) -> bool:
     return wanted.other is None or not any(neighbours)
 
 
-def grant(wish: ContainerRequest, gpus: tuple[Gpu, ...]) -> tuple[Grant, ...]:
+def grant(request: ContainerRequest, gpus: tuple[Gpu, ...]) -> tuple[Grant, ...]:
     """One for each GPU, because parts of different GPUs are of different sizes."""
     return tuple(
         Grant(
-            container=wish.container,
-            kind=wish.kind,
+            container=request.container,
+            kind=request.kind,
             gpus=(gpu.uuid,),
-            memory_mib=wish.need(gpu).memory_mib,
-            compute_percent=wish.compute_percent,
-            whole=wish.whole,
+            memory_mib=request.need(gpu).memory_mib,
+            compute_percent=request.compute_percent,
+            whole=request.whole,
         )
         for gpu in gpus
     )
@@ -56,11 +56,13 @@ def grant(wish: ContainerRequest, gpus: tuple[Gpu, ...]) -> tuple[Grant, ...]:
 
 def brute_force(shape: RequestShape, ledger: NodeLedger) -> bool:
     gpus = [gpu for gpu in ledger.inventory.gpus if may_use(gpu, shape, ledger)]
-    choices = [itertools.combinations(gpus, wish.gpu_count) for wish in shape.containers]
+    choices = [itertools.combinations(gpus, request.gpu_count) for request in shape.containers]
     return any(
         fits(
             tuple(
-                one for wish, chosen in zip(shape.containers, combination, strict=True) for one in grant(wish, chosen)
+                one
+                for request, chosen in zip(shape.containers, combination, strict=True)
+                for one in grant(request, chosen)
             ),
             ledger,
         )

@@ -20,7 +20,7 @@ AFFINITIES: tuple[dict[str, str], ...] = (
 
 @st.composite
 def nodes(draw: st.DrawFn) -> list[Json]:
-    """One to three nodes, some of whose GPUs are ill or cordoned, without a status of their own."""
+    """One to three nodes, some of whose GPUs are unhealthy or cordoned, without a status of their own."""
     found = []
     for i in range(draw(st.integers(1, 3))):
         node = make_node(draw(ledgers(f"node-{i}")).inventory)

@@ -1,19 +1,19 @@
-"""Whole clusters and their workloads: the controller's answers against a search by brute force on the same books."""
+"""Whole clusters and their workloads: the controller's answers against a search by brute force on the same ledger."""
 
 import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.boards import Boards
 from controller.extender import filter as filtering
+from controller.node_verdicts import NodeVerdicts
 from controller.state import AlreadyBound, ClusterState, Reserved
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.model.verdict import Refused
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_ref
 from tests.property.brute_force import brute_force
@@ -36,16 +36,16 @@ def clusters(draw: st.DrawFn) -> list[NodeRecord]:
 def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
     nodes: list[NodeRecord], workload: Workload, rng: random.Random
 ) -> None:
-    state = ClusterState(dialect=Dialect(whole_gpus=True))
+    state = ClusterState(resource_config=ResourceConfig(whole_gpus=True))
     state.replace_nodes(nodes)
-    boards = Boards(state, SystemClock())
+    node_verdicts = NodeVerdicts(state, SystemClock())
     names = [node.name for node in nodes]
     for i, (shape, labels) in enumerate(workload):
         request = PodRequest(pod=make_ref(f"p{i}"), shape=shape, labels=labels)
         resolved = state.resolve(shape, labels)
-        found = filtering.decide(names, boards.answers(resolved, names), state.reserved_on(request.pod.uid))
-        books = {name: ledger(state, name) for name in names}
-        assert found.fits == [name for name in names if brute_force(resolved, books[name])]
+        found = filtering.decide(names, node_verdicts.answers(resolved, names), state.reserved_on(request.pod.uid))
+        ledgers = {name: ledger(state, name) for name in names}
+        assert found.fits == [name for name in names if brute_force(resolved, ledgers[name])]
         assert {*found.fits, *found.failed, *found.unresolvable} == set(names)
 
         # The scheduler may choose any node, also one that did not fit: then bind refuses, and nothing changes.
@@ -59,7 +59,7 @@ def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
             case Reserved():
                 state.undo(request.pod.uid, chosen)
             case Refused():
-                assert ledger(state, chosen) == books[chosen]
+                assert ledger(state, chosen) == ledgers[chosen]
         for name in names:
             assert ledger(state, name).over_committed() == {}
             assert ledger(state, name).over_computed() == {}
@@ -67,6 +67,6 @@ def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
 
 
 def ledger(state: ClusterState, name: NodeName) -> NodeLedger:
-    view = state.all_views()[name]
-    assert isinstance(view, NodeLedger)
-    return view
+    ledger = state.all_ledgers()[name]
+    assert isinstance(ledger, NodeLedger)
+    return ledger

@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import given, settings
 
-from controller.boards import Boards
 from controller.extender import filter as filtering
 from controller.extender import prioritize
+from controller.node_verdicts import NodeVerdicts
 from controller.state import ClusterState, Reserved
 from gpushare.cluster import groups, node_records, records
 from gpushare.cluster.records import Bound
-from gpushare.dialect import Dialect
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
 from gpushare.wire import allocation as allocation_wire
@@ -31,7 +31,7 @@ from tests.property.brute_force import brute_force
 from tests.property.objects import nodes, workloads
 from tests.unit.gpushare_cli.simulating import manifest
 
-DIALECT = Dialect(whole_gpus=True)
+RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
 
 
 def simulated(found: Sequence[Json], pods: Sequence[Json]) -> Plan:
@@ -41,7 +41,7 @@ def simulated(found: Sequence[Json], pods: Sequence[Json]) -> Plan:
 
 
 def request_of(pod: Json) -> PodRequest:
-    request = requests.of_pod(pod, DIALECT)
+    request = requests.of_pod(pod, RESOURCE_CONFIG)
     assert request is not None
     return request
 
@@ -50,7 +50,7 @@ def request_of(pod: Json) -> PodRequest:
 @given(nodes(), workloads())
 def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: list[Json], pods: list[Json]) -> None:
     made = simulated(found, pods)
-    expected = ledgers.of_objects(found, [], DIALECT)
+    expected = ledgers.of_objects(found, [], RESOURCE_CONFIG)
     labels: list[Mapping[str, str]] = []
     assert [row.pod.ref.name for row in made.rows] == [pod["metadata"]["name"] for pod in pods]
     for row, pod in zip(made.rows, pods, strict=True):
@@ -67,25 +67,25 @@ def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: lis
         expected[row.node] = expected[row.node].with_allocation(held)
         assert expected[row.node].over_committed() == expected[row.node].over_computed() == {}
     for name, ledger in expected.items():
-        view = made.views[name]
-        assert isinstance(view, NodeLedger)
-        assert dict(view.used_mib) == dict(ledger.used_mib)
+        planned = made.ledgers[name]
+        assert isinstance(planned, NodeLedger)
+        assert dict(planned.used_mib) == dict(ledger.used_mib)
 
 
 @settings(max_examples=1000)
 @given(nodes(), workloads())
 def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pods: list[Json]) -> None:
     made = simulated(found, pods)
-    state = ClusterState(dialect=DIALECT)
+    state = ClusterState(resource_config=RESOURCE_CONFIG)
     state.replace_nodes([node_records.read(node) for node in found])
-    boards = Boards(state, SystemClock())
+    node_verdicts = NodeVerdicts(state, SystemClock())
     names = sorted(node_records.name_of(node) for node in found)
     present: list[Json] = []
     for row, pod in zip(made.rows, pods, strict=True):
         said = decide.explain(pod, Cluster(nodes=tuple(found), pods=(*present, pod)), Rules(unit=GIB, whole_gpus=True))
         request = request_of(pod)
         shape = state.resolve(request.shape, request.labels)
-        answers = boards.answers(shape, names)
+        answers = node_verdicts.answers(shape, names)
         fits = filtering.decide(names, answers, frozenset()).fits
         scores = dict(prioritize.decide(names, answers, frozenset()))
         assert said.state is State.WAITS
@@ -118,6 +118,6 @@ def on_node(pod: Json, allocation: Allocation) -> Json:
 
 
 def bound_record(pod: Json) -> Bound:
-    record = records.pod_record(pod, DIALECT)
+    record = records.pod_record(pod, RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     return record

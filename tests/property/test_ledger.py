@@ -11,12 +11,12 @@ from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
 from gpushare.units import GIB
 from gpushare.wire import allocation as allocation_wire
-from gpushare.wire import holdings, pods
+from gpushare.wire import held_gpus, pods
 from testing.builders import Json, make_inventory, make_pod, make_ref
 from tests.strategies import shapes
 
 
-class Books(RuleBasedStateMachine):
+class Ledgers(RuleBasedStateMachine):
     """One node. `cluster` is what the API server knows; `ledger` is what the controller keeps beside it."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Books(RuleBasedStateMachine):
 
     def recomputed(self) -> NodeLedger:
         holding = [pod for pod in self.cluster.values() if pods.holds_gpus(pod)]
-        found = [holdings.allocation(pod, GIB) for pod in holding]
+        found = [held_gpus.allocation(pod, GIB) for pod in holding]
         return NodeLedger.of(self.inventory, [held for held in found if held is not None])
 
     @invariant()
@@ -74,4 +74,4 @@ class Books(RuleBasedStateMachine):
         assert self.ledger == self.recomputed()
 
 
-TestBooks = Books.TestCase
+TestLedger = Ledgers.TestCase

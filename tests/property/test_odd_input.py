@@ -85,10 +85,10 @@ def old_node() -> Json:
 def cluster_objects() -> list[Json]:
     """Objects that an API server may send."""
     alone = bound("alone", make_grant(0, gib=3))
-    legacy = make_pod(name="legacy", node="old", phase="Running", annotations={names.ALIYUN_IDX: "0"})
-    late = mutated(make_pod(name="late", node="node-a"))
+    interop_pod = make_pod(name="legacy", node="old", phase="Running", annotations={names.ALIYUN_IDX: "0"})
+    bypassed = mutated(make_pod(name="late", node="node-a"))
     marked = config_map("unhealthy-gpu-node-a", "kube-system", {"gpus": "0"})
-    return [rich_node(), old_node(), alone, legacy, late, rich_pod("waits"), marked]
+    return [rich_node(), old_node(), alone, interop_pod, bypassed, rich_pod("waits"), marked]
 
 
 def workload_objects() -> list[Json]:

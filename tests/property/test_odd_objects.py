@@ -11,11 +11,11 @@ from controller.watches import NodeSink, PodSink
 from deviceplugin import pods as plugin_pods
 from gpushare import names
 from gpushare.cluster import node_records
-from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError, WireError
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
-from gpushare.wire import holdings, inventory, legacy, pods, requests
+from gpushare.wire import held_gpus, interop_read, inventory, pods, requests
 from testing.builders import Json, make_inventory, make_node, make_pod, make_ref
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
@@ -111,7 +111,7 @@ odd_nodes = an_object(
         ),
     )
 ).filter(lambda node: isinstance(node, dict))
-DIALECT = Dialect(whole_gpus=True)
+RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
 readable = contextlib.suppress(WireError, InvalidRequestError)
 
 
@@ -123,11 +123,11 @@ def weigh(pod: pods.Pod) -> None:
     """Ask for everything that is counted."""
     for read in (pods.needs_gpu, requests.of_pod, pods.is_mutated):
         with readable:
-            read(pod, DIALECT)
+            read(pod, RESOURCE_CONFIG)
     with readable:
-        holdings.allocation(pod, GIB)
+        held_gpus.allocation(pod, GIB)
     with readable:
-        holdings.of_pod(pod, DIALECT, GIB)
+        held_gpus.of_pod(pod, RESOURCE_CONFIG, GIB)
 
 
 @given(odd_pods)
@@ -139,13 +139,13 @@ def test_no_pod_crashes_its_readers(pod: Json) -> None:
             read(pod)
     weigh(pod)
     with readable:
-        legacy.allocation(pod, make_ref(), make_inventory().node, GIB)
+        interop_read.allocation(pod, make_ref(), make_inventory().node, GIB)
 
 
 @given(st.lists(odd_pods, max_size=3), st.booleans())
 @example([make_pod(node="node-a", annotations={names.ALIYUN_IDX: "9" * 5000})], False)
 def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> None:
-    state = ClusterState(dialect=DIALECT)
+    state = ClusterState(resource_config=RESOURCE_CONFIG)
     state.upsert_node(node_records.read(make_node(make_inventory(15))))
     sink = PodSink(state)
     kept = [record for pod in found if (record := sink.read(pod)) is not None]
@@ -162,7 +162,7 @@ def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> N
 
 @given(st.lists(odd_nodes, max_size=3), st.booleans())
 def test_the_controller_survives_every_node(found: list[Json], listed: bool) -> None:
-    sink = NodeSink(ClusterState(dialect=DIALECT))
+    sink = NodeSink(ClusterState(resource_config=RESOURCE_CONFIG))
     for node in found:
         with readable:
             inventory.of_node(node)
@@ -173,7 +173,7 @@ def test_the_controller_survives_every_node(found: list[Json], listed: bool) -> 
         sink.upsert(record)
     for record in kept:
         sink.remove(record)
-    assert sink.state.all_views() == {}
+    assert sink.state.all_ledgers() == {}
 
 
 @given(odd_pods)

@@ -29,13 +29,17 @@ def test_what_is_placed_fits_and_is_what_was_asked(shape: RequestShape, ledger: 
     by_uuid = ledger.inventory.by_uuid
     chosen = [tuple(by_uuid[uuid] for uuid in found.gpus) for found in verdict.grants]
     assert all(may_use(gpu, shape, ledger) for gpus in chosen for gpu in gpus)
-    parts = [grant(wish, gpus) for wish, gpus in zip(shape.containers, chosen, strict=True)]
+    parts = [grant(request, gpus) for request, gpus in zip(shape.containers, chosen, strict=True)]
     assert fits(tuple(one for part in parts for one in part), ledger)
     assert 0 <= verdict.score <= 10
-    for wish, found, part in zip(shape.containers, verdict.grants, parts, strict=True):
-        assert (found.container, found.kind, len(set(found.gpus))) == (wish.container, wish.kind, wish.gpu_count)
+    for request, found, part in zip(shape.containers, verdict.grants, parts, strict=True):
+        assert (found.container, found.kind, len(set(found.gpus))) == (
+            request.container,
+            request.kind,
+            request.gpu_count,
+        )
         assert found.memory_mib == min(one.memory_mib for one in part)
-        assert (found.compute_percent, found.whole) == (wish.compute_percent, wish.whole)
+        assert (found.compute_percent, found.whole) == (request.compute_percent, request.whole)
 
 
 @given(shapes(), ledgers())

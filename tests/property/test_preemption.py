@@ -120,7 +120,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 @settings(max_examples=1000)
 @given(cases())
-def test_nobody_is_evicted_who_does_not_help_and_nobody_who_is_as_important(case: Case) -> None:
+def test_no_one_is_evicted_who_does_not_help_and_no_one_who_is_as_important(case: Case) -> None:
     found = case.decide()
     event(found.ruling.value)
     if found.ruling is not Ruling.CHOSEN:

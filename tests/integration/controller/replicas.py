@@ -12,10 +12,10 @@ from controller.fence import Fence
 from controller.leadership import Leadership
 from controller.state import ClusterState
 from controller.supervisor import Supervisor
-from gpushare.dialect import Dialect
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Page, Params, PatchKind, Reply
 from gpushare.kube.lease import Elector
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from testing.fakes.kube import FakeKube
 
@@ -91,7 +91,7 @@ class Line:
             yield event
 
     def ask(self, path: str, *, timeout_s: float = 5.0) -> Reply:
-        raise AssertionError("the controller asks nobody for text")
+        raise AssertionError("the controller asks no one for text")
 
 
 class Term:
@@ -100,7 +100,7 @@ class Term:
     def __init__(self, api: FakeKube, fence: Fence, *, quiet_s: float, dead_s: float) -> None:
         self._fence = fence
         self.line, clock = Line(api), SystemClock()
-        self.state = ClusterState(dialect=Dialect())
+        self.state = ClusterState(resource_config=ResourceConfig())
         self.leadership = Leadership(
             api=self.line, clock=clock, fence=fence, state=self.state, quiet_s=quiet_s, dead_s=dead_s
         )

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from controller import disruption, unhealthy
-from gpushare.cluster import books
-from gpushare.dialect import Dialect
+from gpushare.cluster import cluster_ledger
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
+from gpushare.resource_config import ResourceConfig
 from testing import ledgers
 from testing.builders import make_container, make_inventory, make_node, make_pod
 from testing.fakes.kube import Call, Delayed, FakeKube, LandsLater
 from tests.integration.controller.replicas import LEASE, Replica, stopping
-from tests.unit.controller.strange import changed
+from tests.unit.controller.bypassing import changed
 from tests.unit.controller.world import NODES, PODS, bind_args, path_of
 
 
@@ -50,12 +50,12 @@ def ready(replica: Replica) -> bool:
     return not replica.line.is_cut.is_set() and replica.leadership.unready() == ""
 
 
-def truth(api: FakeKube) -> books.Books:
-    return ledgers.of_objects(api.objects(NODES), api.objects(PODS), Dialect())
+def truth(api: FakeKube) -> cluster_ledger.Ledgers:
+    return ledgers.of_objects(api.objects(NODES), api.objects(PODS), ResourceConfig())
 
 
-def kept(replica: Replica) -> books.Books:
-    return {name: view for name, view in replica.state.all_views().items() if isinstance(view, NodeLedger)}
+def kept(replica: Replica) -> cluster_ledger.Ledgers:
+    return {name: ledger for name, ledger in replica.state.all_ledgers().items() if isinstance(ledger, NodeLedger)}
 
 
 def test_one_leads_and_the_other_waits_for_the_lease(api: FakeKube) -> None:
@@ -116,7 +116,7 @@ def test_a_leader_whose_lease_was_taken_follows_again_without_what_it_knew(api: 
         assert first.lost.wait(5)
         assert term.exit_code() in {3, -9}
         assert not first.leadership.leading()
-        assert first.state.all_views() == {}
+        assert first.state.all_ledgers() == {}
         eventually("first is ready again, after the thief's lease", lambda: ready(first))
         assert api.read(LEASE)["spec"]["holderIdentity"] == "first_2"
 
@@ -177,7 +177,7 @@ def test_a_new_leader_is_not_ready_before_it_has_read_the_cluster(api: FakeKube)
     api.fail_next(lambda call: call.path == PODS, Delayed(gate))
     first = Replica(api, "first", lease_s=60).start()
     with stopping([first]):
-        eventually("nodes are read", first.state.all_views)
+        eventually("nodes are read", first.state.all_ledgers)
         assert first.leadership.unready() == (
             "the gpushare controller has just taken the lead and is still reading /api/v1/pods"
         )
@@ -220,7 +220,7 @@ def test_a_leader_knows_the_budgets(api: FakeKube) -> None:
         eventually("seen", lambda: first.leadership.disruptions.budgets.all()[0].allowed == 0)
 
 
-def test_a_binding_that_lands_while_the_lead_changes_is_in_the_new_leaders_books(api: FakeKube) -> None:
+def test_a_binding_that_lands_while_the_lead_changes_is_in_the_new_leaders_ledger(api: FakeKube) -> None:
     first, second = Replica(api, "first").start(), Replica(api, "second")
     with stopping([first, second]):
         eventually("first is ready", lambda: ready(first))
@@ -231,7 +231,7 @@ def test_a_binding_that_lands_while_the_lead_changes_is_in_the_new_leaders_books
         first.die()
         api.land()
         eventually("second is ready", lambda: ready(second))
-        assert second.state.all_views()[NodeName("node-a")] == truth(api)[NodeName("node-a")]
+        assert second.state.all_ledgers()[NodeName("node-a")] == truth(api)[NodeName("node-a")]
         assert truth(api)[NodeName("node-a")].used_mib == {"GPU-0": 3072}
 
 
@@ -246,7 +246,7 @@ def test_watches_survive_cuts_and_expired_versions(api: FakeKube) -> None:
 
 
 def test_pods_are_bound_while_the_lead_changes_again_and_again(api: FakeKube) -> None:
-    """Eight workers schedule on whoever is ready; leaders die in the middle of it; nothing is given twice."""
+    """Eight workers schedule on anyone who is ready; leaders die in the middle of it; nothing is given twice."""
     replicas = [Replica(api, "r0").start(), Replica(api, "r1").start()]
     pods = [add_pod(api, f"p{i}") for i in range(60)]
     fresh = itertools.count(2)
@@ -277,7 +277,7 @@ def test_pods_are_bound_while_the_lead_changes_again_and_again(api: FakeKube) ->
             future.result(10)
         eventually("a leader is ready", lambda: any(map(ready, replicas)))
         leader = next(replica for replica in replicas if ready(replica))
-        eventually("the books are equal", lambda: books.differences(truth(api), kept(leader)) == [])
+        eventually("the ledger is equal", lambda: cluster_ledger.differences(truth(api), kept(leader)) == [])
     assert all(ledger.over_committed() == {} for ledger in truth(api).values())
     assert len([call for call in api.calls if is_binding(call)]) < 12 + 3 + 8 * 4
 

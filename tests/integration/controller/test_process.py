@@ -152,11 +152,11 @@ def test_connections_are_kept(api: FakeKube, start: Callable[..., Program]) -> N
         first = connection.sock
         for _ in range(5):
             connection.request("POST", f"{names.EXTENDER_PREFIX}/bind", b"{}")
-            assert connection.getresponse().read() == b'{"Error":"PodNamespace: expected a text, found nothing"}'
+            assert connection.getresponse().read() == b'{"Error":"PodNamespace: expected a string, found nothing"}'
         assert connection.sock is first
 
 
-def test_the_other_replica_takes_over_from_a_killed_leader_with_the_same_books(
+def test_the_other_replica_takes_over_from_a_killed_leader_with_the_same_ledger(
     api: FakeKube, start: Callable[..., Program]
 ) -> None:
     first = start()
@@ -168,8 +168,8 @@ def test_the_other_replica_takes_over_from_a_killed_leader_with_the_same_books(
     assert second.probe("/livez") == (200, b"ok\n")
     first.kill()
     eventually("second is ready", second.is_ready)
-    books = orjson.loads(second.ask("GET", f"{names.EXTENDER_PREFIX}/inspect")[1])
-    assert books["nodes"][0]["devs"][0]["pods"] == [{"name": "p", "namespace": "team", "usedGPU": 3}]
+    reported = orjson.loads(second.ask("GET", f"{names.EXTENDER_PREFIX}/inspect")[1])
+    assert reported["nodes"][0]["devs"][0]["pods"] == [{"name": "p", "namespace": "team", "usedGPU": 3}]
     assert schedule(second, add_pod(api, "q")) == ""
 
 

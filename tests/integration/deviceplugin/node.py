@@ -12,17 +12,17 @@ from deviceplugin import pods
 from deviceplugin.late import LateStarts
 from deviceplugin.podresources import PodResources
 from deviceplugin.pods import PodCache
-from deviceplugin.prestart import Gate
+from deviceplugin.prestart import StartCheck
 from deviceplugin.refusals import Refusals
 from deviceplugin.resources import MEMORY, Resource
-from gpushare.dialect import Dialect
 from gpushare.kube.watch import Reflector
 from gpushare.model.gpu import NodeInventory
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import Clock, SystemClock
 from testing.builders import Json, make_inventory
 from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import FakeKubelet, FakePodResources, Plugin, wait_until
-from tests.integration.deviceplugin.running import board_with, running_all
+from tests.integration.deviceplugin.running import feed_with, running_all
 from tests.unit.deviceplugin.build import NODE
 
 
@@ -87,13 +87,13 @@ def watching(api: FakeKube, cache: PodCache) -> Iterator[None]:
     thread.join(10.0)
 
 
-def gate_of(
+def start_check_of(
     api: FakeKube, cache: PodCache, socket: Path, directory: Path, clock: Clock, inventory: NodeInventory
-) -> Gate:
-    return Gate(
+) -> StartCheck:
+    return StartCheck(
         node=NODE,
-        dialect=Dialect(whole_gpus=True),
-        board=board_with(inventory),
+        resource_config=ResourceConfig(whole_gpus=True),
+        feed=feed_with(inventory),
         cache=cache,
         api=api,
         lister=PodResources(socket=socket, clock=clock),
@@ -108,12 +108,12 @@ def serving(kubelet: FakeKubelet, pod_resources: FakePodResources, *offered: Res
     """A node with two GPUs of 15 GiB and a plugin that has registered these resources."""
     clock = SystemClock()
     api, cache = FakeKube(), PodCache(clock)
-    gate = gate_of(api, cache, pod_resources.socket, kubelet.directory, clock, make_inventory(15, 15))
+    start_check = start_check_of(api, cache, pod_resources.socket, kubelet.directory, clock, make_inventory(15, 15))
     with (
         watching(api, cache),
-        running_all(*offered, directory=kubelet.directory, board=gate.board, gate=gate),
+        running_all(*offered, directory=kubelet.directory, feed=start_check.feed, start_check=start_check),
     ):
         plugins = {resource.name: kubelet.wait_for_devices(1, resource.name) for resource in offered}
-        made = Node(plugins=plugins, api=api, cache=cache, resources=pod_resources, checkpoint=gate.checkpoint)
+        made = Node(plugins=plugins, api=api, cache=cache, resources=pod_resources, checkpoint=start_check.checkpoint)
         made.record()
         yield made

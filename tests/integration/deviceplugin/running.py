@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from deviceplugin import advertise, resources
-from deviceplugin.board import Board
 from deviceplugin.decision import Accept, Decision
-from deviceplugin.kubelet import KubeletLink
+from deviceplugin.inventory_feed import InventoryFeed
+from deviceplugin.registrar import Registrar
 from deviceplugin.resources import Resource
 from gpushare.model.gpu import NodeInventory
 from gpushare.runtime.clock import SystemClock
@@ -17,41 +17,44 @@ from testing.builders import make_inventory
 EVERYTHING = resources.offered(percent=True, whole_gpus=True)
 
 
-class OpenGate:
+class OpenStartCheck:
     """Lets everything start."""
 
     def check(self, resource: Resource, device_ids: list[str]) -> Decision:
         return Accept(())
 
 
-def board_with(inventory: NodeInventory | None = None) -> Board:
-    board = Board()
-    show(board, inventory or make_inventory(4, 4))
-    return board
+def feed_with(inventory: NodeInventory | None = None) -> InventoryFeed:
+    feed = InventoryFeed()
+    show(feed, inventory or make_inventory(4, 4))
+    return feed
 
 
-def show(board: Board, inventory: NodeInventory) -> None:
-    board.post(inventory, advertise.devices(inventory, EVERYTHING))
-
-
-@contextmanager
-def running(**fields: Any) -> Iterator[KubeletLink]:
-    """Args: fields: of the KubeletLink, beside sensible defaults."""
-    with running_all(fields.pop("resource", resources.MEMORY), **fields) as (link,):
-        yield link
+def show(feed: InventoryFeed, inventory: NodeInventory) -> None:
+    feed.post(inventory, advertise.devices(inventory, EVERYTHING))
 
 
 @contextmanager
-def running_all(*offered: Resource, **fields: Any) -> Iterator[list[KubeletLink]]:
+def running(**fields: Any) -> Iterator[Registrar]:
+    """Args: fields: of the Registrar, beside sensible defaults."""
+    with running_all(fields.pop("resource", resources.MEMORY), **fields) as (registrar,):
+        yield registrar
+
+
+@contextmanager
+def running_all(*offered: Resource, **fields: Any) -> Iterator[list[Registrar]]:
     """A link for each resource. Args: fields: of all of them, beside sensible defaults."""
-    given: dict[str, Any] = {"board": board_with(), "gate": OpenGate(), "clock": SystemClock()} | fields
-    links = [KubeletLink(resource=resource, **given) for resource in offered]
+    given: dict[str, Any] = {"feed": feed_with(), "start_check": OpenStartCheck(), "clock": SystemClock()} | fields
+    registrars = [Registrar(resource=resource, **given) for resource in offered]
     stop = threading.Event()
-    threads = [threading.Thread(target=link.run, args=(stop,), name=f"link {link.resource.name}") for link in links]
+    threads = [
+        threading.Thread(target=registrar.run, args=(stop,), name=f"link {registrar.resource.name}")
+        for registrar in registrars
+    ]
     for thread in threads:
         thread.start()
     try:
-        yield links
+        yield registrars
     finally:
         stop.set()
         for thread in threads:

@@ -92,7 +92,7 @@ def test_a_watch_that_ends_by_itself_ends_the_process() -> None:
         part(threading.Event())
 
 
-def test_a_watch_that_waits_for_the_network_holds_nobody_up() -> None:
+def test_a_watch_that_waits_for_the_network_holds_no_one_up() -> None:
     stop, release = threading.Event(), threading.Event()
 
     def watch(_stop: threading.Event) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import resources, server
-from deviceplugin.board import Board
-from deviceplugin.kubelet import KubeletLink
+from deviceplugin.inventory_feed import InventoryFeed
+from deviceplugin.registrar import Registrar
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_inventory
 from testing.fakes.kubelet import FakeKubelet, wait_until
-from tests.integration.deviceplugin.running import OpenGate, board_with, running, show
+from tests.integration.deviceplugin.running import OpenStartCheck, feed_with, running, show
 
 
 def test_it_serves_before_it_registers_and_offers_one_device_for_each_unit(kubelet: FakeKubelet) -> None:
@@ -33,10 +33,10 @@ def test_it_serves_before_it_registers_and_offers_one_device_for_each_unit(kubel
 
 
 def test_a_change_of_health_reaches_the_kubelet_at_once(kubelet: FakeKubelet) -> None:
-    board = board_with(make_inventory(2, 3))
-    with running(directory=kubelet.directory, board=board):
+    feed = feed_with(make_inventory(2, 3))
+    with running(directory=kubelet.directory, feed=feed):
         plugin = kubelet.wait_for_devices()
-        show(board, make_inventory(2, 3, 1))
+        show(feed, make_inventory(2, 3, 1))
         wait_until(lambda: len(plugin.lists) == 2)
         assert [len(devices) for devices in plugin.lists] == [5, 6]
         assert len(kubelet.registrations) == 1
@@ -75,7 +75,7 @@ def test_a_kubelet_that_comes_late_is_waited_for(directory: Path, caplog: pytest
     assert caplog.messages.count("no kubelet") == 1
 
 
-def test_a_removed_plugin_socket_is_served_and_registered_anew(kubelet: FakeKubelet, directory: Path) -> None:
+def test_a_removed_plugin_socket_is_served_and_registered_again(kubelet: FakeKubelet, directory: Path) -> None:
     with running(directory=directory):
         first = kubelet.wait_for_devices()
         (directory / "gpushare.sock").unlink()
@@ -84,7 +84,7 @@ def test_a_removed_plugin_socket_is_served_and_registered_anew(kubelet: FakeKube
         assert (directory / "gpushare.sock").exists()
 
 
-def test_a_registration_that_nobody_follows_up_is_repeated(kubelet: FakeKubelet) -> None:
+def test_a_registration_that_no_one_follows_up_is_repeated(kubelet: FakeKubelet) -> None:
     kubelet.dials_back = False
     with running(directory=kubelet.directory, lonely_s=0.3):
         wait_until(lambda: len(kubelet.registrations) >= 2)
@@ -156,11 +156,11 @@ def test_stopping_ends_the_stream_and_removes_the_socket(kubelet: FakeKubelet, d
 
 
 def test_nothing_is_registered_before_the_gpus_are_known(kubelet: FakeKubelet) -> None:
-    board, beats = Board(), list[bool]()
-    with running(directory=kubelet.directory, board=board, on_beat=beats.append):
+    feed, beats = InventoryFeed(), list[bool]()
+    with running(directory=kubelet.directory, feed=feed, on_beat=beats.append):
         wait_until(lambda: beats)
         assert kubelet.registrations == []
-        show(board, make_inventory(4))
+        show(feed, make_inventory(4))
         kubelet.wait_for_devices()
 
 
@@ -185,8 +185,12 @@ def test_it_registers_though_the_inventory_cannot_be_published(kubelet: FakeKube
 def test_a_link_that_is_stopped_before_it_began_does_nothing(directory: Path) -> None:
     stop = threading.Event()
     stop.set()
-    KubeletLink(
-        resource=resources.MEMORY, directory=directory, board=Board(), gate=OpenGate(), clock=SystemClock()
+    Registrar(
+        resource=resources.MEMORY,
+        directory=directory,
+        feed=InventoryFeed(),
+        start_check=OpenStartCheck(),
+        clock=SystemClock(),
     ).run(stop)
     assert list(directory.iterdir()) == []
 
@@ -220,7 +224,8 @@ def test_allocate_answers_also_what_makes_no_sense(
 
 def test_a_server_leaves_a_socket_alone_that_another_process_made_in_its_place(directory: Path) -> None:
     own = server.PluginServer(
-        server.Servicer(resource=resources.MEMORY, board=board_with(), gate=OpenGate()), directory / "gpushare.sock"
+        server.Servicer(resource=resources.MEMORY, feed=feed_with(), start_check=OpenStartCheck()),
+        directory / "gpushare.sock",
     )
     own.start()
     assert own.intact()
@@ -231,10 +236,10 @@ def test_a_server_leaves_a_socket_alone_that_another_process_made_in_its_place(d
     assert (directory / "gpushare.sock").is_dir()
 
 
-def test_a_socket_that_is_removed_every_now_and_then_is_served_anew_at_once(
+def test_a_socket_that_is_removed_every_now_and_then_is_served_again_at_once(
     kubelet: FakeKubelet, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deviceplugin.kubelet._STEADY_S", 0.0)
+    monkeypatch.setattr("deviceplugin.registrar._STEADY_S", 0.0)
     with running(directory=directory):
         for times in range(1, 5):
             kubelet.wait_for_devices(times)

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.board import Board
 from deviceplugin.health import HealthLoop
+from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.simulated import SimulatedSource
 from deviceplugin.state import StateFile
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
 from testing.builders import make_inventory
 from testing.fakes.kubelet import FakeKubelet, Plugin, wait_until
-from tests.integration.deviceplugin.running import EVERYTHING, board_with, running_all, show
+from tests.integration.deviceplugin.running import EVERYTHING, feed_with, running_all, show
 from tests.unit.deviceplugin.build import NODE
 
 MEMORY, PERCENT, WHOLE = NAMES = ("aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu")
@@ -51,10 +51,10 @@ def test_allocate_answers_the_same_for_every_resource(kubelet: FakeKubelet) -> N
 
 
 def test_a_change_of_health_reaches_the_kubelet_for_all_resources(kubelet: FakeKubelet) -> None:
-    board = board_with(make_inventory(2, 3))
-    with running_all(*EVERYTHING, directory=kubelet.directory, board=board):
+    feed = feed_with(make_inventory(2, 3))
+    with running_all(*EVERYTHING, directory=kubelet.directory, feed=feed):
         plugins = connected(kubelet)
-        show(board, make_inventory(2, 3, 1))
+        show(feed, make_inventory(2, 3, 1))
         wait_until(lambda: all(len(plugin.lists) == 2 for plugin in plugins.values()))
         assert {name: len(plugin.lists[-1]) for name, plugin in plugins.items()} == {MEMORY: 6, PERCENT: 300, WHOLE: 3}
         assert len(kubelet.registrations) == 3
@@ -103,9 +103,9 @@ def test_the_plugin_is_registered_when_all_its_resources_are(kubelet: FakeKubele
     state = StateFile(path=tmp_path / "registered", clock=clock, parts=NAMES)
     kubelet.refused = {PERCENT: "not yet"}
 
-    with running_all(*EVERYTHING, directory=kubelet.directory) as links:
-        for link in links:
-            link.on_beat = partial(state.beat, link.resource.name)
+    with running_all(*EVERYTHING, directory=kubelet.directory) as registrars:
+        for registrar in registrars:
+            registrar.on_beat = partial(state.beat, registrar.resource.name)
         kubelet.wait_for_devices(1, MEMORY)
         kubelet.wait_for_devices(1, WHOLE)
         assert not state.path.exists()
@@ -121,11 +121,11 @@ FAULT = "faults:\n  - {gpu: 1, kind: KIND, recoversAfterPolls: 10}\n"
 
 
 @contextmanager
-def reading(profile: Path, board: Board) -> Iterator[None]:
+def reading(profile: Path, feed: InventoryFeed) -> Iterator[None]:
     """The GPUs of a profile, read again and again."""
     clock, stop = SystemClock(), threading.Event()
     source = SimulatedSource(path=profile, node=NODE, clock=clock)
-    loop = HealthLoop(source=source, board=board, clock=clock, node=NODE, unit=GIB, offered=EVERYTHING, poll_s=0.2)
+    loop = HealthLoop(source=source, feed=feed, clock=clock, node=NODE, unit=GIB, offered=EVERYTHING, poll_s=0.2)
     thread = threading.Thread(target=loop.run, args=(stop,))
     thread.start()
     try:
@@ -139,9 +139,9 @@ def reading(profile: Path, board: Board) -> Iterator[None]:
 def test_a_gpu_that_dies_and_comes_back_does_so_for_all_resources(
     kubelet: FakeKubelet, tmp_path: Path, kind: str
 ) -> None:
-    board, profile = Board(), tmp_path / "profile.yaml"
+    feed, profile = InventoryFeed(), tmp_path / "profile.yaml"
     profile.write_text(GPUS)
-    with reading(profile, board), running_all(*EVERYTHING, directory=kubelet.directory, board=board):
+    with reading(profile, feed), running_all(*EVERYTHING, directory=kubelet.directory, feed=feed):
         plugins = connected(kubelet)
         first = {name: plugin.lists[-1] for name, plugin in plugins.items()}
         profile.write_text(GPUS + FAULT.replace("KIND", kind))

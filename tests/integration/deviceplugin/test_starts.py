@@ -16,7 +16,7 @@ from gpushare.runtime.clock import SystemClock
 from testing.builders import make_container, make_grant, make_inventory
 from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import FakeKubelet, FakePodResources, wait_until
-from tests.integration.deviceplugin.node import Node, gate_of, serving
+from tests.integration.deviceplugin.node import Node, serving, start_check_of
 from tests.integration.deviceplugin.running import running
 from tests.unit.deviceplugin.build import bound_pod
 
@@ -82,9 +82,9 @@ def test_a_pod_that_the_watch_has_not_told_yet_is_read_once(
 ) -> None:
     api, clock = FakeKube(), SystemClock()
     api.seed("/api/v1/namespaces/default/pods/a", bound_pod(make_grant(0), name="a"))
-    gate = gate_of(api, PodCache(clock), pod_resources.socket, directory, clock, make_inventory(15))
+    start_check = start_check_of(api, PodCache(clock), pod_resources.socket, directory, clock, make_inventory(15))
     pod_resources.hold("a", *THREE)
-    with running(directory=directory, board=gate.board, gate=gate):
+    with running(directory=directory, feed=start_check.feed, start_check=start_check):
         assert kubelet.wait_for_devices().start(*THREE) == ""
     assert [call.verb for call in api.calls] == ["get"]
 
@@ -134,7 +134,7 @@ def test_a_burst_of_starts_shares_few_lists_and_survives_the_kubelets_rate_limit
     assert node.resources.calls < 10
 
 
-def test_a_kubelet_that_is_slow_to_answer_holds_nobody_longer_than_he_wants(pod_resources: FakePodResources) -> None:
+def test_a_kubelet_that_is_slow_to_answer_holds_no_one_longer_than_he_wants(pod_resources: FakePodResources) -> None:
     pod_resources.delay_s = 0.5
     pod_resources.hold("a", *THREE)
     lister = PodResources(socket=pod_resources.socket, clock=SystemClock())

@@ -73,7 +73,7 @@ def command(directory: Path, port: int, *more: str) -> list[str]:
         "--cert-dir": str(directory / "certs"),
         "--kubeconfig": str(kubeconfig),
         "--worker-tmp-dir": str(directory),
-        "--runtime-class-mode": "always",  # there is nobody to ask
+        "--runtime-class-mode": "always",  # there is no one to ask
     }
     return [sys.executable, "-m", "webhook", *(part for pair in options.items() for part in pair), *more]
 

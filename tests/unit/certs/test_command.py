@@ -15,9 +15,9 @@ from tests.unit.certs.world import SECRET, World
 
 def test_the_state_is_told_in_four_lines_without_a_secret(world: World) -> None:
     world.clock.at = datetime(2026, 3, 1, 12, tzinfo=UTC)
-    keeper = world.replica()
-    status = keeper.ensure_once()
-    assert describe(status, keeper.days_left()) == (
+    manager = world.replica()
+    status = manager.ensure_once()
+    assert describe(status, manager.days_left()) == (
         "leaf: expires in 90.0 days (2026-05-30T12:00:00Z)\n"
         "CA: expires at 2028-02-29T12:00:00Z\n"
         "phase: steady\n"

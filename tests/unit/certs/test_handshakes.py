@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from certs.keeper import CertificateKeeper
+from certs.manager import CertificateManager
 from certs.rotation import Phase
 from tests.unit.certs.world import SECRET, World, verifies
 
@@ -16,7 +16,7 @@ PROPAGATION_S, TICK_S = 60, 5
 class Watchers:
     """API servers that see each configuration up to the propagation time late, and replicas that look now and then."""
 
-    def __init__(self, world: World, replicas: list[CertificateKeeper]) -> None:
+    def __init__(self, world: World, replicas: list[CertificateManager]) -> None:
         self.world, self.replicas = world, replicas
         self.rng = random.Random(7)
         self.history: list[frozenset[bytes]] = []
@@ -98,14 +98,14 @@ def test_restarts_at_any_moment_of_a_rotation_lose_nothing(world: World) -> None
 
 
 def test_a_value_is_rotated_for_once_and_the_next_value_again(world: World) -> None:
-    keeper = world.replica()
-    keeper.ensure_once()
+    manager = world.replica()
+    manager.ensure_once()
     cas = [world.secret().ca.certificate]
     for value in ("1", "1", "2"):
         world.ask_rotation(value)
         for _ in range(80):
             world.pass_s(TICK_S)
-            keeper.ensure_once()
+            manager.ensure_once()
         cas.append(world.secret().ca.certificate)
     assert cas[0] != cas[1] == cas[2] != cas[3]
 
@@ -114,8 +114,8 @@ def test_the_switch_waits_until_both_configurations_were_read_back(world: World)
     from gpushare.kube import api as kube
     from tests.unit.certs.world import VALIDATING
 
-    keeper = world.replica()
-    keeper.ensure_once()
+    manager = world.replica()
+    manager.ensure_once()
     before = world.secret()
     world.ask_rotation("1")
     world.api.fail_next(
@@ -123,31 +123,31 @@ def test_the_switch_waits_until_both_configurations_were_read_back(world: World)
     )
     for _ in range(40):
         world.pass_s(TICK_S)
-        keeper.ensure_once()
+        manager.ensure_once()
     assert world.secret().leaf.key == before.leaf.key
     for _ in range(12):
-        keeper.ensure_once()
+        manager.ensure_once()
         assert world.secret().leaf.key == before.leaf.key
         world.pass_s(TICK_S)
-    keeper.ensure_once()
+    manager.ensure_once()
     assert world.secret().leaf.key != before.leaf.key
 
 
 def test_a_bundle_that_vanishes_restarts_the_waiting_time(world: World) -> None:
-    keeper = world.replica()
-    keeper.ensure_once()
+    manager = world.replica()
+    manager.ensure_once()
     before = world.secret()
     world.ask_rotation("1")
-    keeper.ensure_once()
+    manager.ensure_once()
     world.pass_s(55)
     world.api.edit(
         "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpushare-webhook",
         lambda body: body["webhooks"][1]["clientConfig"].pop("caBundle"),
     )
-    keeper.ensure_once()
+    manager.ensure_once()
     world.pass_s(10)
-    keeper.ensure_once()
+    manager.ensure_once()
     assert world.secret().leaf.key == before.leaf.key
     world.pass_s(50)
-    keeper.ensure_once()
+    manager.ensure_once()
     assert world.secret().leaf.key != before.leaf.key

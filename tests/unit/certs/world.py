@@ -1,4 +1,4 @@
-"""A cluster in memory with a clock that tests turn, keepers as replicas, and TLS handshakes without a socket."""
+"""A cluster in memory with a clock that tests turn, managers as replicas, and TLS handshakes without a socket."""
 
 import base64
 import ssl
@@ -11,7 +11,7 @@ from typing import Any
 
 from certs import contents, inject, store
 from certs.contents import Contents
-from certs.keeper import CertificateKeeper
+from certs.manager import CertificateManager
 from certs.settings import CertSettings
 from gpushare import names
 from gpushare.kube.api import JsonObject
@@ -65,9 +65,9 @@ class World:
         name = path.rpartition("/")[2]
         self.api.seed(path.rpartition("/")[0], {"metadata": {"name": name}, "webhooks": hooks})
 
-    def replica(self, name: str = "a", **settings: object) -> CertificateKeeper:
+    def replica(self, name: str = "a", **settings: object) -> CertificateManager:
         chosen = CertSettings(**{"cert_dir": str(self.root / name), **SHORT, **settings})
-        return CertificateKeeper(api=self.api, clock=self.clock, settings=chosen)
+        return CertificateManager(api=self.api, clock=self.clock, settings=chosen)
 
     def pass_s(self, seconds: float) -> None:
         self.clock.at += timedelta(seconds=seconds)

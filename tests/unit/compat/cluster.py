@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from gpushare.dialect import Dialect
 from gpushare.kube.api import JsonObject
+from gpushare.resource_config import ResourceConfig
 from tests.unit.controller.world import World, path_of
 from webhook import mutation
 from webhook.mutation import Denied, Mutated
@@ -21,8 +21,8 @@ from webhook.rules import Rules
 
 Json = dict[str, Any]
 SEEDS = Path(__file__).parents[2] / "seeds"
-DIALECT = Dialect(whole_gpus=True)
-RULES = Rules(dialect=DIALECT)
+RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
+RULES = Rules(resource_config=RESOURCE_CONFIG)
 _FIELD = re.compile(r"metadata\.annotations\['([^']+)'\]")
 _REFERENCE = re.compile(r"\$\(([A-Z_]+)\)")
 _NUMBERS = itertools.count()
@@ -57,7 +57,7 @@ def make_pod(
 def cluster(*nodes: tuple[int, ...]) -> World:
     """Nodes node-a, node-b, ... whose GPUs have so many GiB, and a controller that has read them."""
     world = World()
-    world.start_controller(DIALECT)
+    world.start_controller(RESOURCE_CONFIG)
     for name, gib in zip("abcdefgh", nodes, strict=False):
         world.add_node(f"node-{name}", *gib)
     world.list_all()

@@ -19,7 +19,7 @@ from gpushare.wire import unhealthy
 from gpushare_cli import render, report
 from testing.builders import make_gpu, make_node
 from testing.fakes.kube import FakeKube
-from tests.integration.deviceplugin.running import board_with
+from tests.integration.deviceplugin.running import feed_with
 from tests.unit.compat.cluster import SEEDS, cluster, create, environment, make_pod, run
 from tests.unit.controller.world import World
 from tests.unit.gpushare_cli import clusters
@@ -73,15 +73,15 @@ def published(inventory: NodeInventory) -> dict[str, str]:
     """The amounts on the Node."""
     api = FakeKube()
     api.seed("/api/v1/nodes", make_node(name="node-a"))
-    board, stop = board_with(inventory), threading.Event()
-    publisher = Publisher(api=api, board=board, clock=SystemClock(), node=NodeName("node-a"), recheck_s=300)
+    feed, stop = feed_with(inventory), threading.Event()
+    publisher = Publisher(api=api, feed=feed, clock=SystemClock(), node=NodeName("node-a"), recheck_s=300)
     thread = threading.Thread(target=publisher.run, args=(stop,))
     thread.start()
     try:
         assert publisher.published.wait(10)
     finally:
         stop.set()
-        board.wake()
+        feed.wake()
         thread.join(10)
     status = api.read("/api/v1/nodes/node-a")["status"]
     assert status["capacity"] == status["allocatable"]
@@ -136,7 +136,7 @@ def test_point_5_gpus_that_the_config_map_calls_unhealthy_are_not_used(value: st
 
 
 def test_point_6_inspect_prints_the_same_bytes() -> None:
-    """On one GPU, on several, and for a pod of which nobody knows where it is."""
+    """On one GPU, on several, and for a pod of which no one knows where it is."""
     single = [aliyun_pod("binpack-1-0", gpu=0, mem=6), aliyun_pod("jupyter-1", gpu=1, mem=3, namespace="team-a")]
     several, waiting = ack_pod("multi-1", '{"0":{"0":4,"1":4}}', mem=8), clusters.pod("waiting", mem=5)
     nodes = [aliyun_node()]

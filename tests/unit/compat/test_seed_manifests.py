@@ -41,7 +41,7 @@ def test_point_10_a_fifth_of_one_gpu() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpu-pod-vectoradd", "gpu-pod-whole"])
-def test_point_10_a_whole_gpu_is_one_that_nobody_else_is_on(name: str) -> None:
+def test_point_10_a_whole_gpu_is_one_that_no_one_else_is_on(name: str) -> None:
     world = cluster((10, 10))
     run(world, pod_of(seed("gpu-share-pod1.yaml")))
     bound = run(world, pod_of(seed(f"{name}.yaml")))

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 def running(limits: Json, annotations: Mapping[str, str], **fields: object) -> Json:
-    """A pod of the former system: nobody has changed its variables."""
+    """A pod of the former system: no one has changed its variables."""
     pod = make_pod(limits, annotations=annotations)
     pod["metadata"] |= {"name": "old", **fields}
     pod["spec"]["nodeName"] = "node-a"

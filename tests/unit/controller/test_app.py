@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from werkzeug.exceptions import ClientDisconnected
 
 from gpushare.cluster.records import Bound
-from gpushare.dialect import Dialect
 from gpushare.kube.api import JsonObject
+from gpushare.resource_config import ResourceConfig
 from testing.builders import make_allocation, make_container, make_grant, make_pod
 from testing.fakes.kube import LandsLater
 from tests.unit.controller.world import World, uid_of
@@ -41,10 +41,10 @@ def test_a_node_that_can_never_hold_the_pod_is_unresolvable(world: World) -> Non
 
 def test_filter_and_prioritize_change_nothing(world: World) -> None:
     pod = world.add_pod(6)
-    before = world.state.all_views()
+    before = world.state.all_ledgers()
     for verb in ("filter", "prioritize"):
         world.post(verb, {"Pod": pod, "NodeNames": NODES})
-    assert world.state.all_views() == before
+    assert world.state.all_ledgers() == before
     assert world.api.calls == []
 
 
@@ -96,7 +96,7 @@ def test_bind_over_http(world: World) -> None:
         ("filter", b"\xff\xfe", "the body: not JSON (line 1, column 1)"),
         ("filter", b'{"NodeNames":[]}', "Pod: missing; expected ExtenderArgs {Pod, Nodes, NodeNames}"),
         ("bind", b"[]", "the body: expected an object, found a list"),
-        ("bind", b'{"PodNamespace":"n","PodName":"p"}', "PodUID: expected a text, found nothing"),
+        ("bind", b'{"PodNamespace":"n","PodName":"p"}', "PodUID: expected a string, found nothing"),
     ],
 )
 def test_garbage_is_answered_with_200_and_an_error(world: World, verb: str, body: bytes, error: str) -> None:
@@ -143,7 +143,7 @@ def test_a_bug_is_an_answer_without_a_stack_trace(world: World, monkeypatch: pyt
     def boom(*_: object) -> None:
         raise RuntimeError("secret")
 
-    monkeypatch.setattr(world.boards, "answers", boom)
+    monkeypatch.setattr(world.node_verdicts, "answers", boom)
     answer = world.post("filter", {"Pod": world.add_pod(3), "NodeNames": NODES})
     assert answer["Error"] == "gpushare controller: internal error: RuntimeError"
 
@@ -212,7 +212,7 @@ def test_a_member_of_a_group_fits_only_beside_the_others(world: World) -> None:
 def test_whole_gpus_are_none_of_the_extenders_business_unless_they_are_this_projects(world: World) -> None:
     pod = make_pod({"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}})
     assert world.post("filter", {"Pod": pod, "NodeNames": ["x"]})["NodeNames"] == ["x"]
-    world.start_controller(Dialect(whole_gpus=True))
+    world.start_controller(ResourceConfig(whole_gpus=True))
     world.list_all()
     world.bind(world.add_pod(1))
     world.bind(world.add_pod(10))
@@ -220,7 +220,7 @@ def test_whole_gpus_are_none_of_the_extenders_business_unless_they_are_this_proj
     assert answer["NodeNames"] == ["node-b"]
 
 
-def test_inspect_shows_the_books(world: World) -> None:
+def test_inspect_shows_the_ledger(world: World) -> None:
     world.bind(world.add_pod(3))
     client = world.client()
     everything = orjson.loads(client.get("/gpushare-scheduler/inspect").data)

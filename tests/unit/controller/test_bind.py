@@ -137,13 +137,13 @@ def test_a_pod_that_is_none_is_refused(world: World) -> None:
     assert (answer.outcome, answer.error) == (Outcome.INVALID, "spec.containers: expected a list, found 7")
 
 
-def test_a_pod_that_nobody_has_shown_is_read_once(world: World) -> None:
+def test_a_pod_that_no_one_has_shown_is_read_once(world: World) -> None:
     pod = world.add_pod(3)
     assert world.bind(pod).error == ""
     assert world.api.count("get", "/pods/") == 1
 
 
-def test_a_pod_made_anew_under_the_same_name_is_not_bound_for_its_predecessor(world: World) -> None:
+def test_a_pod_recreated_under_the_same_name_is_not_bound_for_its_predecessor(world: World) -> None:
     old = world.add_pod(3, name="same")
     world.api.vanish(path_of(old))
     new = world.add_pod(3, name="same")
@@ -231,7 +231,7 @@ def test_a_pod_that_cannot_be_read_is_tried_again(world: World) -> None:
 def test_a_pod_bound_by_somebody_else_without_gpus_is_an_error(world: World) -> None:
     pod = world.add_pod(3, name="p")
     world.edit_pod(pod, lambda found: found["spec"].update(nodeName="node-a"))
-    expected = "pod team/p was bound to node node-a without GPUs, not by gpushare; delete it so that it is made anew"
+    expected = "pod team/p was bound to node node-a without GPUs, not by gpushare; delete it so that it is recreated"
     assert world.bind(pod).error == expected
     world.see()
     assert world.bind(pod).error == expected

@@ -171,7 +171,7 @@ def test_a_conflict_with_another_writer_follows_the_pod(world: World, pod: JsonO
     assert world.state.audit() == []
 
 
-def test_an_old_server_may_bind_the_successor_and_the_books_follow_the_pod() -> None:
+def test_an_old_server_may_bind_the_successor_and_the_ledger_follows_the_pod() -> None:
     """Kubernetes 1.20 does not compare uids."""
     world = World()
     world.api.binding_checks_uid = False
@@ -219,7 +219,9 @@ def test_an_old_server_may_bind_the_successor_of_a_pod_that_was_seen_on_another_
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_a_doubt_ends_when_the_pod_is_seen_bound_or_long_after(world: World, pod: JsonObject, landed: bool) -> None:
+def test_an_in_doubt_reservation_ends_when_the_pod_is_seen_bound_or_long_after(
+    world: World, pod: JsonObject, landed: bool
+) -> None:
     world.api.fail_next(is_binding, LandsLater())
     world.bind(pod)
     world.clock.at += 119
@@ -239,7 +241,9 @@ def test_a_doubt_ends_when_the_pod_is_seen_bound_or_long_after(world: World, pod
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_a_doubt_about_a_pod_that_the_watch_has_not_shown_yet_is_kept(world: World, landed: bool) -> None:
+def test_an_in_doubt_reservation_about_a_pod_that_the_watch_has_not_shown_yet_is_kept(
+    world: World, landed: bool
+) -> None:
     """Such a pod is read soon, as one that may be gone; that it is unbound tells nothing for as long."""
     pod = world.add_pod(6)
     world.api.fail_next(is_binding, LandsLater())
@@ -254,7 +258,7 @@ def test_a_doubt_about_a_pod_that_the_watch_has_not_shown_yet_is_kept(world: Wor
     assert world.used() == ({"GPU-0": 6} if landed else {})
 
 
-def test_a_doubt_is_kept_while_the_pod_cannot_be_read(world: World, pod: JsonObject) -> None:
+def test_an_in_doubt_reservation_is_kept_while_the_pod_cannot_be_read(world: World, pod: JsonObject) -> None:
     world.api.fail_next(is_binding, "lost-request")
     world.bind(pod)
     world.clock.at += 121
@@ -267,7 +271,9 @@ def test_a_doubt_is_kept_while_the_pod_cannot_be_read(world: World, pod: JsonObj
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_doubt_about_a_pod_that_is_gone_ends_soon_but_not_at_once(world: World, pod: JsonObject, again: bool) -> None:
+def test_an_in_doubt_reservation_about_a_pod_that_is_gone_ends_soon_but_not_at_once(
+    world: World, pod: JsonObject, again: bool
+) -> None:
     world.api.fail_next(is_binding, "lost-request")
     world.bind(pod)
     world.api.vanish(path_of(pod))
@@ -282,14 +288,14 @@ def test_a_doubt_about_a_pod_that_is_gone_ends_soon_but_not_at_once(world: World
     assert world.used() == {}
 
 
-def test_a_retry_makes_an_old_doubt_new(world: World, pod: JsonObject) -> None:
+def test_a_retry_makes_an_old_in_doubt_reservation_new(world: World, pod: JsonObject) -> None:
     world.api.fail_next(is_binding, "lost-request", times=2)
     world.bind(pod)
     world.clock.at += 120
-    (doubt,) = world.state.doubts(world.clock.at, most=9)
+    (in_doubt,) = world.state.in_doubt(world.clock.at, most=9)
     world.clock.at += 1
     world.bind(pod)
-    world.state.end(doubt)
+    world.state.end(in_doubt)
     assert world.used() == {"GPU-0": 6}
 
 
@@ -304,7 +310,9 @@ def test_a_choice_in_doubt_is_not_sent_to_a_gpu_that_is_gone(world: World, pod: 
     )
 
 
-def test_a_definite_refusal_of_a_retry_does_not_end_the_doubt_about_the_first(world: World, pod: JsonObject) -> None:
+def test_a_definite_refusal_of_a_retry_does_not_end_the_uncertainty_about_the_first(
+    world: World, pod: JsonObject
+) -> None:
     world.api.fail_next(is_binding, LandsLater())
     world.bind(pod)
     world.api.fail_next(is_binding, kube.TooManyRequestsError("slow down"))
@@ -327,7 +335,7 @@ def test_a_lost_reply_about_a_pod_that_is_gone_keeps_the_memory_for_a_while(worl
 
 
 def test_the_watch_may_be_faster_than_the_answer(world: World, pod: JsonObject) -> None:
-    """However the request ends, the pod itself is in the books already."""
+    """However the request ends, the pod itself is in the ledger already."""
     create = world.api.create
 
     def slow(path: str, *args: Any, **kwargs: Any) -> JsonObject:

@@ -54,7 +54,7 @@ def test_a_selector_means_what_it_means_in_policy_v1(selector: object, labels: M
 
 
 @pytest.mark.parametrize("selector", [{}, {"matchLabels": {}}, {"matchExpressions": []}, None])
-def test_an_empty_selector_means_nobody_in_v1beta1(selector: object) -> None:
+def test_an_empty_selector_means_no_one_in_v1beta1(selector: object) -> None:
     assert not budgets.parse(pdb(selector), empty_is_all=False).counts(pod(labels={"app": "web"}))
 
 
@@ -68,7 +68,7 @@ def test_an_empty_selector_means_nobody_in_v1beta1(selector: object) -> None:
         ({"spec": {"selector": []}}, "spec.selector: expected an object, found []"),
         (
             {"spec": {"selector": {"matchLabels": {"app": 1}}}},
-            "spec.selector.matchLabels.app: expected a text, found 1",
+            "spec.selector.matchLabels.app: expected a string, found 1",
         ),
         (
             {"spec": {"selector": {"matchLabels": ["app"]}}},
@@ -96,7 +96,7 @@ def test_an_empty_selector_means_nobody_in_v1beta1(selector: object) -> None:
         ),
         (
             {"spec": {"selector": {"matchExpressions": [{"key": "a", "operator": "In", "values": [1]}]}}},
-            "spec.selector.matchExpressions[0].values: expected a list of texts, found [1]",
+            "spec.selector.matchExpressions[0].values: expected a list of strings, found [1]",
         ),
         ({"status": {"disruptionsAllowed": "1"}}, "status.disruptionsAllowed: expected a whole number, found '1'"),
         ({"status": {"disruptionsAllowed": True}}, "status.disruptionsAllowed: expected a whole number, found True"),

@@ -1,9 +1,9 @@
-"""A long search stops nobody, and what changes meanwhile is not overlooked; names of nodes do not pile up."""
+"""A long search stops no one, and what changes meanwhile is not overlooked; names of nodes do not pile up."""
 
 import pytest
 
 from controller import changelog, state
-from controller.boards import Boards
+from controller.node_verdicts import NodeVerdicts
 from controller.state import AlreadyBound, Reserved
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
@@ -22,11 +22,11 @@ def request(name: str, *gib: int) -> PodRequest:
 
 
 class Meanwhile:
-    """During a search another pod is bound. If the books were locked, this would wait for ever."""
+    """During a search another pod is bound. If the ledger was locked, this would wait for ever."""
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, pods: list[PodRequest]) -> None:
         self.world, self.pods, self.searches = world, pods, 0
-        monkeypatch.setattr("gpushare.cluster.views.place", self.place)
+        monkeypatch.setattr("gpushare.cluster.node_ledger.place", self.place)
 
     def place(self, shape: RequestShape, ledger: NodeLedger, policy: Policy) -> Verdict:
         self.searches += 1
@@ -36,7 +36,7 @@ class Meanwhile:
         return verdict
 
 
-def test_a_choice_from_books_that_changed_meanwhile_is_made_again(
+def test_a_choice_from_a_ledger_that_changed_meanwhile_is_made_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meanwhile = Meanwhile(world, monkeypatch, [request("other", 8)])
@@ -53,17 +53,17 @@ def test_a_pod_that_was_bound_elsewhere_meanwhile_is_not_given_more(
     pod = world.add_pod(3)
 
     def elsewhere(shape: RequestShape, ledger: NodeLedger, policy: Policy) -> Verdict:
-        monkeypatch.setattr("gpushare.cluster.views.place", place)
+        monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
         assert world.bind(pod, "node-b").error == ""
         return place(shape, ledger, policy)
 
-    monkeypatch.setattr("gpushare.cluster.views.place", elsewhere)
+    monkeypatch.setattr("gpushare.cluster.node_ledger.place", elsewhere)
     wanted = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))
     assert world.state.reserve(wanted, A, now=0) == AlreadyBound(node=NodeName("node-b"), granted=True)
     assert world.used() == {}
 
 
-def test_many_containers_on_books_that_never_rest_are_tried_again_later(
+def test_many_containers_on_ledgers_that_never_rest_are_tried_again_later(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Meanwhile(world, monkeypatch, [request(f"other-{i}", 1) for i in range(12)])
@@ -74,14 +74,14 @@ def test_many_containers_on_books_that_never_rest_are_tried_again_later(
 
 
 @pytest.mark.parametrize("last", [1, 20])
-def test_one_container_is_placed_although_the_books_never_rest(
+def test_one_container_is_placed_although_the_ledger_never_rests(
     world: World, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
     real, left = world.state.verdict, state.TRIES
 
-    def restless(shape: RequestShape, view: NodeLedger) -> Verdict:
+    def restless(shape: RequestShape, ledger: NodeLedger) -> Verdict:
         nonlocal left
-        verdict = real(shape, view)
+        verdict = real(shape, ledger)
         if shape == make_shape(2) and left:
             left -= 1
             world.state.reserve(request(f"other-{left}", 1 if left else min(last, 10)), A, now=0)
@@ -95,18 +95,18 @@ def test_one_container_is_placed_although_the_books_never_rest(
 def test_names_of_nodes_that_are_gone_are_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changelog, "MAX_GONE", 3)
     shape = make_shape(3)
-    kept = world.boards.answers(shape)
+    kept = world.node_verdicts.answers(shape)
     for i in range(10):
         world.add_node(f"new-{i}", 10)
         world.see()
         if i == 2:
-            assert "new-2" in world.boards.answers(shape)
+            assert "new-2" in world.node_verdicts.answers(shape)
         world.api.vanish(f"/api/v1/nodes/new-{i}")
         world.see()
-    assert len(world.state._mirror.log) == 2 + 3
-    assert set(world.boards.answers(shape)) == {"node-a", "node-b"}
-    assert kept is world.boards.answers(shape)
-    assert set(Boards(world.state, world.clock).answers(shape)) == {"node-a", "node-b"}
+    assert len(world.state._index.log) == 2 + 3
+    assert set(world.node_verdicts.answers(shape)) == {"node-a", "node-b"}
+    assert kept is world.node_verdicts.answers(shape)
+    assert set(NodeVerdicts(world.state, world.clock).answers(shape)) == {"node-a", "node-b"}
     world.add_node("node-c", 10)
     world.see()
-    assert set(world.boards.answers(shape)) == {"node-a", "node-b", "node-c"}
+    assert set(world.node_verdicts.answers(shape)) == {"node-a", "node-b", "node-c"}

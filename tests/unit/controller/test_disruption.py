@@ -100,7 +100,7 @@ def test_budgets_are_read_before_the_controller_is_ready() -> None:
 
 
 @pytest.mark.parametrize(("path", "protects"), [(V1, True), (V1BETA1, False)])
-def test_an_old_server_has_an_older_version_in_which_an_empty_selector_means_nobody(path: str, protects: bool) -> None:
+def test_an_old_server_has_an_older_version_in_which_an_empty_selector_means_no_one(path: str, protects: bool) -> None:
     api = FakeKube()
     if path == V1BETA1:
         api.fail_next(at(V1), kube.NotFoundError("the server could not find the requested resource"))

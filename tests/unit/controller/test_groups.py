@@ -14,8 +14,8 @@ from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
 from gpushare.wire import requests
 from testing.fakes.kube import Fault, LandsLater
-from tests.unit.controller.strange import add_stray, tick
-from tests.unit.controller.world import DIALECT, World, path_of
+from tests.unit.controller.bypassing import add_bypassed, tick
+from tests.unit.controller.world import RESOURCE_CONFIG, World, path_of
 
 A, B = NodeName("node-a"), NodeName("node-b")
 GROUP = {names.ANNOTATION_SAME_GPU: "app=web"}
@@ -27,14 +27,14 @@ def member(world: World, gib: int = 3, namespace: str = "team") -> JsonObject:
 
 
 def request(pod: JsonObject) -> PodRequest:
-    found = requests.of_pod(pod, DIALECT)
+    found = requests.of_pod(pod, RESOURCE_CONFIG)
     assert found is not None
     return found
 
 
 def is_first(world: World, pod: JsonObject) -> bool:
-    wish = request(pod)
-    affinity = world.state.resolve(wish.shape, wish.labels, wish.pod.uid).affinity
+    asked = request(pod)
+    affinity = world.state.resolve(asked.shape, asked.labels, asked.pod.uid).affinity
     assert affinity is not None
     return affinity.first
 
@@ -45,10 +45,10 @@ def gpu_of(world: World, pod: JsonObject) -> str:
     return f"{held.node}/{held.grants[0].gpus[0]}"
 
 
-def test_a_pod_without_such_a_wish_stays_as_it_is(world: World) -> None:
+def test_a_pod_without_such_a_request_stays_as_it_is(world: World) -> None:
     for pod in (world.add_pod(3), world.add_pod(3, annotations={names.ANNOTATION_OTHER_GPU: "app=web"})):
-        wish = request(pod)
-        assert world.state.resolve(wish.shape, wish.labels) is wish.shape
+        asked = request(pod)
+        assert world.state.resolve(asked.shape, asked.labels) is asked.shape
 
 
 def test_the_first_of_a_group_is_first_until_there_is_another(world: World) -> None:
@@ -68,13 +68,13 @@ def test_the_first_of_a_group_is_first_until_there_is_another(world: World) -> N
     assert is_first(world, member(world))
 
 
-def test_a_resolved_wish_is_resolved_again(world: World) -> None:
+def test_a_resolved_request_is_resolved_again(world: World) -> None:
     one, two = member(world), member(world)
-    wish = request(two)
-    resolved = world.state.resolve(wish.shape, wish.labels)
-    assert world.state.resolve(resolved, wish.labels) is resolved
+    asked = request(two)
+    resolved = world.state.resolve(asked.shape, asked.labels)
+    assert world.state.resolve(resolved, asked.labels) is resolved
     world.bind(one)
-    assert world.state.resolve(resolved, wish.labels) == wish.shape
+    assert world.state.resolve(resolved, asked.labels) == asked.shape
 
 
 def test_a_pod_that_does_not_belong_to_the_group_is_never_its_first(world: World) -> None:
@@ -106,7 +106,7 @@ def test_labels_count_as_they_are_now(world: World) -> None:
 
 
 def test_what_another_system_bound_may_be_of_the_group(world: World) -> None:
-    add_stray(world, 3, labels=WEB, annotations={names.ALIYUN_IDX: "1"})
+    add_bypassed(world, 3, labels=WEB, annotations={names.ALIYUN_IDX: "1"})
     world.see()
     two = member(world)
     assert not is_first(world, two)
@@ -115,7 +115,7 @@ def test_what_another_system_bound_may_be_of_the_group(world: World) -> None:
 
 
 def test_a_pod_that_waits_for_gpus_on_its_node_is_not_counted_yet(world: World) -> None:
-    add_stray(world, 11, labels=WEB)
+    add_bypassed(world, 11, labels=WEB)
     tick(world)
     assert is_first(world, member(world))
 
@@ -125,11 +125,11 @@ def test_two_that_both_seem_to_be_first_end_on_one_gpu(world: World, monkeypatch
     one, two = member(world), member(world)
 
     def meanwhile(shape: RequestShape, ledger: object, policy: Policy) -> Verdict:
-        monkeypatch.setattr("gpushare.cluster.views.place", place)
+        monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
         assert world.bind(one, B).error == ""
         return place(shape, ledger, policy)  # type: ignore[arg-type] # passed on as it came
 
-    monkeypatch.setattr("gpushare.cluster.views.place", meanwhile)
+    monkeypatch.setattr("gpushare.cluster.node_ledger.place", meanwhile)
     found = world.state.reserve(request(two), A, now=0)
     assert isinstance(found, Refused)
     assert found.reason is RefusalReason.NO_MATCHING_GPU
@@ -150,14 +150,14 @@ def test_the_first_of_a_group_whose_binding_failed_may_start_it_on_another_node(
     assert world.state.audit() == []
 
 
-def test_while_the_first_is_in_doubt_nobody_else_is_first(world: World) -> None:
+def test_while_the_first_is_in_doubt_no_one_else_is_first(world: World) -> None:
     one, two = member(world), member(world)
     world.see()
     world.api.fail_next(lambda call: call.path.endswith("/binding"), "lost-request")
     world.bind(one, A)
     assert not is_first(world, two)
     assert world.bind(two, B).outcome is Outcome.REFUSED
-    # Whoever joined it there is a member, so it has to follow.
+    # Anyone who joined it there is a member, so it has to follow.
     assert world.bind(two, A).error == ""
     assert world.bind(one, B).outcome is Outcome.REFUSED
     assert world.bind(one, A).error == ""
@@ -178,10 +178,10 @@ def test_many_at_once_have_one_first(world: World) -> None:
 
 
 def test_pods_that_come_late_join_their_group(world: World) -> None:
-    one, two = (add_stray(world, 3, labels=WEB, annotations=GROUP) for _ in range(2))
+    one, two = (add_bypassed(world, 3, labels=WEB, annotations=GROUP) for _ in range(2))
     tick(world)
     assert gpu_of(world, one) == gpu_of(world, two) == "node-a/GPU-0"
-    elsewhere = add_stray(world, 3, node="node-b", labels=WEB, annotations=GROUP)
+    elsewhere = add_bypassed(world, 3, node="node-b", labels=WEB, annotations=GROUP)
     tick(world)
     assert world.held_by(elsewhere) is None
 

@@ -72,7 +72,7 @@ def test_use_is_rounded_up_and_size_down_in_a_coarse_unit() -> None:
     assert (device["totalGPU"], device["usedGPU"]) == (3, 2)
 
 
-def test_a_part_of_a_gpu_that_nobody_wrote_down_in_mib_is_counted() -> None:
+def test_a_part_of_a_gpu_that_no_one_wrote_down_in_mib_is_counted() -> None:
     part = Grant(container=ContainerName("c"), gpus=(GpuUuid("GPU-1"),), memory_mib=0, memory_percent=50)
     ledger = NodeLedger.of(make_inventory(15, 8), [make_allocation("nano", part)])
     devices = inspect.report({NodeName("node-a"): ledger})["nodes"][0]["devs"]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from controller.reconcile import advice, strays
+from controller.reconcile import advice, bypassed_pods
 from gpushare import names
 from gpushare.kube import api as kube
-from tests.unit.controller.strange import REPLICA_SET, add_stray, annotations, requests, run_containers, said, tick
+from tests.unit.controller.bypassing import REPLICA_SET, add_bypassed, annotations, requests, run_containers, said, tick
 from tests.unit.controller.world import World, path_of, uid_of
 
 ROOM = "to have it placed where there is room, "
@@ -13,7 +13,7 @@ AGAIN = "delete it and create it again without spec.nodeName and with the schedu
 
 
 def test_a_pod_on_a_node_is_given_gpus_there_by_one_patch(world: World) -> None:
-    pod = add_stray(world, 3, name="late")
+    pod = add_bypassed(world, 3, name="late")
     tick(world)
     held = world.held_by(pod)
     assert held is not None
@@ -32,15 +32,15 @@ def test_a_pod_on_a_node_is_given_gpus_there_by_one_patch(world: World) -> None:
         )
     ]
     assert world.state.audit() == []
-    strays = world.reconciler.strays
-    assert (strays.bound_late, strays.renewed, strays.cleared) == (1, 0, 0)
+    bypassed = world.reconciler.bypassed
+    assert (bypassed.bound_late, bypassed.recreated, bypassed.rejected_deleted) == (1, 0, 0)
     world.api.calls.clear()
     tick(world, 60)
     assert requests(world) == []
 
 
 def test_its_memory_counts_from_the_choice_until_the_watch_shows_it(world: World) -> None:
-    add_stray(world, 9)
+    add_bypassed(world, 9)
     world.see()
     world.reconciler.tick()
     assert world.used() == {"GPU-0": 9}
@@ -54,7 +54,7 @@ def test_its_memory_counts_from_the_choice_until_the_watch_shows_it(world: World
 
 
 def test_other_news_of_the_pod_do_not_end_what_is_set_aside_for_it(world: World) -> None:
-    pod = add_stray(world, 9)
+    pod = add_bypassed(world, 9)
     world.see()
     world.api.fail_next(lambda call: call.verb == "patch", "lost-request")
     world.reconciler.tick()
@@ -65,7 +65,7 @@ def test_other_news_of_the_pod_do_not_end_what_is_set_aside_for_it(world: World)
 
 
 def test_every_container_is_given_its_own(world: World) -> None:
-    pod = add_stray(world, 8, 0, 8)
+    pod = add_bypassed(world, 8, 0, 8)
     tick(world)
     given = {key: value for key, value in annotations(world, pod).items() if key.startswith(names.PREFIX_DEVICES)}
     assert sorted(given) == ["devices.gpushare.dev/c0", "devices.gpushare.dev/c2"]
@@ -76,7 +76,7 @@ def test_a_pod_that_does_not_fit_is_told_why_and_given_gpus_when_there_is_room(w
     first = world.add_pod(9)
     assert world.bind(first).error == ""
     assert world.bind(world.add_pod(8)).error == ""
-    pod = add_stray(world, 3)
+    pod = add_bypassed(world, 3)
     for _ in range(3):
         tick(world, 1)
     assert said(world) == [
@@ -86,7 +86,7 @@ def test_a_pod_that_does_not_fit_is_told_why_and_given_gpus_when_there_is_room(w
             f" needs 3 GiB on one GPU; free per GPU on node-a: 1, 2 GiB; {ROOM}{AGAIN}",
         )
     ]
-    assert world.api.count("get", "pods/stray") == 0
+    assert world.api.count("get", "pods/bypassed") == 0
     world.finish(first)
     tick(world, 1)
     held = world.held_by(pod)
@@ -95,7 +95,7 @@ def test_a_pod_that_does_not_fit_is_told_why_and_given_gpus_when_there_is_room(w
 
 
 def test_a_waiting_pod_is_told_ever_less_often(world: World) -> None:
-    add_stray(world, 11)
+    add_bypassed(world, 11)
     told = []
     for second in range(0, 6000, 30):
         before = len(said(world))
@@ -106,7 +106,7 @@ def test_a_waiting_pod_is_told_ever_less_often(world: World) -> None:
 
 
 def test_a_controllers_pod_is_told_what_to_do_with_it(world: World) -> None:
-    add_stray(world, 11, owner=REPLICA_SET)
+    add_bypassed(world, 11, owner=REPLICA_SET)
     tick(world)
     ((_, message),) = said(world)
     assert message.endswith(
@@ -116,7 +116,7 @@ def test_a_controllers_pod_is_told_what_to_do_with_it(world: World) -> None:
 
 
 def test_a_node_that_has_no_gpus_is_the_reason(world: World) -> None:
-    add_stray(world, 3, node="node-x")
+    add_bypassed(world, 3, node="node-x")
     tick(world)
     ((reason, message),) = said(world)
     assert reason == advice.REASON_WAITING
@@ -124,7 +124,7 @@ def test_a_node_that_has_no_gpus_is_the_reason(world: World) -> None:
 
 
 def test_a_pod_whose_containers_have_started_is_only_told(world: World) -> None:
-    pod = add_stray(world, 3)
+    pod = add_bypassed(world, 3)
     run_containers(world, pod, "c0")
     for _ in range(5):
         tick(world, 30)
@@ -136,26 +136,26 @@ def test_a_pod_whose_containers_have_started_is_only_told(world: World) -> None:
         )
     ]
     assert world.api.count("patch") == 0
-    assert world.api.count("get", "pods/stray") <= 3
+    assert world.api.count("get", "pods/bypassed") <= 3
     assert world.used() == {}
 
 
 def test_a_container_that_asks_for_nothing_may_have_started(world: World) -> None:
-    pod = add_stray(world, 3, 0)
+    pod = add_bypassed(world, 3, 0)
     run_containers(world, pod, "c1")
     tick(world)
     assert world.held_by(pod) is not None
 
 
 def test_a_request_that_cannot_be_understood_is_told(world: World) -> None:
-    pod = add_stray(world, 3, annotations={names.ANNOTATION_POLICY: "fast"})
+    pod = add_bypassed(world, 3, annotations={names.ANNOTATION_POLICY: "fast"})
     tick(world)
     assert said(world) == [
         (
             "GpuShareInvalidRequest",
             "it is on node-a without GPUs, because what it asks for cannot be understood:"
             " metadata.annotations[gpushare.dev/gpu-policy]: 'fast' is no policy; write binpack or spread;"
-            " mend that in its manifest, then delete it and create it again",
+            " fix that in its manifest, then delete it and create it again",
         )
     ]
     assert world.held_by(pod) is None
@@ -163,14 +163,14 @@ def test_a_request_that_cannot_be_understood_is_told(world: World) -> None:
 
 @pytest.mark.parametrize("status", [{"phase": "Succeeded"}, {"phase": "Failed"}])
 def test_a_pod_that_has_ended_needs_nothing(world: World, status: dict[str, str]) -> None:
-    pod = add_stray(world, 3)
+    pod = add_bypassed(world, 3)
     world.edit_pod(pod, lambda found: found["status"].update(status))
     tick(world)
     assert requests(world) == []
 
 
 def test_a_pod_that_is_being_deleted_is_given_nothing(world: World) -> None:
-    pod = add_stray(world, 3)
+    pod = add_bypassed(world, 3)
     world.api.delete(path_of(pod))
     world.api.calls.clear()
     tick(world)
@@ -178,15 +178,15 @@ def test_a_pod_that_is_being_deleted_is_given_nothing(world: World) -> None:
 
 
 def test_what_another_system_bound_is_left_alone(world: World) -> None:
-    add_stray(world, 3, annotations={names.ALIYUN_IDX: "1"})
+    add_bypassed(world, 3, annotations={names.ALIYUN_IDX: "1"})
     tick(world)
     assert requests(world) == []
     assert world.used() == {"GPU-1": 3}
 
 
 def test_the_older_pod_is_first(world: World) -> None:
-    young = add_stray(world, 6, node="node-c", creationTimestamp="2026-01-01T00:00:09Z")
-    old = add_stray(world, 6, node="node-c", creationTimestamp="2026-01-01T00:00:01Z")
+    young = add_bypassed(world, 6, node="node-c", creationTimestamp="2026-01-01T00:00:09Z")
+    old = add_bypassed(world, 6, node="node-c", creationTimestamp="2026-01-01T00:00:01Z")
     world.add_node("node-c", 10)
     tick(world)
     assert world.held_by(old) is not None
@@ -194,18 +194,18 @@ def test_the_older_pod_is_first(world: World) -> None:
 
 
 def test_only_so_many_are_cared_for_in_one_tick(world: World) -> None:
-    for _ in range(strays.MAX_STEPS + 3):
-        add_stray(world, 1)
+    for _ in range(bypassed_pods.MAX_STEPS + 3):
+        add_bypassed(world, 1)
     tick(world)
-    assert world.api.count("patch") == strays.MAX_STEPS
+    assert world.api.count("patch") == bypassed_pods.MAX_STEPS
     tick(world)
-    assert world.api.count("patch") == strays.MAX_STEPS + 3
+    assert world.api.count("patch") == bypassed_pods.MAX_STEPS + 3
 
 
 def test_a_follower_writes_nothing(world: World) -> None:
-    add_stray(world, 3)
-    add_stray(world, 99)
-    add_stray(world, 3, mutated=False, owner=REPLICA_SET)
+    add_bypassed(world, 3)
+    add_bypassed(world, 99)
+    add_bypassed(world, 3, mutated=False, owner=REPLICA_SET)
     world.leads = False
     tick(world)
     assert requests(world) == []
@@ -214,7 +214,7 @@ def test_a_follower_writes_nothing(world: World) -> None:
 
 def test_the_pod_itself_decides_and_not_what_the_watch_says(world: World) -> None:
     """The watch may be seconds behind."""
-    bound, changed_since, gone = (add_stray(world, 3) for _ in range(3))
+    bound, changed_since, gone = (add_bypassed(world, 3) for _ in range(3))
     world.see()
     world.edit_pod(bound, lambda found: found["metadata"].update(annotations={names.ALIYUN_IDX: "1"}))
     world.edit_pod(changed_since, lambda found: found["spec"]["containers"][0].pop("env"))
@@ -226,17 +226,17 @@ def test_the_pod_itself_decides_and_not_what_the_watch_says(world: World) -> Non
     assert world.api.count("get") == 4
 
 
-def test_a_pod_made_anew_under_the_same_name_is_not_given_its_predecessors_gpus(world: World) -> None:
-    pod = add_stray(world, 3)
+def test_a_pod_recreated_under_the_same_name_is_not_given_its_predecessors_gpus(world: World) -> None:
+    pod = add_bypassed(world, 3)
     world.see()
     world.api.vanish(path_of(pod))
-    add_stray(world, 9, name=pod["metadata"]["name"], mutated=False)
+    add_bypassed(world, 9, name=pod["metadata"]["name"], mutated=False)
     world.reconciler.tick()
     assert world.api.count("patch") == 0
 
 
 def test_an_api_server_that_says_no_is_asked_again_ever_later(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    pod = add_stray(world, 3)
+    pod = add_bypassed(world, 3)
     world.see()
     world.api.fail_next(lambda call: call.verb == "patch", kube.ForbiddenError("no"), times=99)
     tries = []

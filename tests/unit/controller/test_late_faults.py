@@ -8,7 +8,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.wire import allocation as allocation_wire
 from testing.builders import make_allocation, make_grant
 from testing.fakes.kube import Call, Fault, LandsLater
-from tests.unit.controller.strange import add_stray, annotations, run_containers, tick
+from tests.unit.controller.bypassing import add_bypassed, annotations, run_containers, tick
 from tests.unit.controller.world import World, path_of
 
 
@@ -22,7 +22,7 @@ def is_read(call: Call) -> bool:
 
 def disturbed(world: World, gib: int, fault: Fault, *, unread: bool = False) -> JsonObject:
     """A pod whose first patch goes wrong, and of which the watch has shown nothing since."""
-    pod = add_stray(world, gib)
+    pod = add_bypassed(world, gib)
     world.see()
     world.api.fail_next(is_patch, fault)
     if unread:  # the first look finds the pod, the one after the patch does not
@@ -38,7 +38,7 @@ def test_a_lost_reply_is_resolved_by_reading_the_pod(world: World) -> None:
     world.see()
     assert world.held_by(pod) is not None
     assert world.used() == {"GPU-0": 3}
-    assert world.reconciler.strays.bound_late == 1
+    assert world.reconciler.bypassed.bound_late == 1
 
 
 def test_a_lost_reply_and_a_pod_that_cannot_be_read_keep_the_memory(world: World) -> None:
@@ -81,9 +81,9 @@ def test_a_patch_that_lands_late_meets_memory_that_was_kept_for_it(world: World)
     assert held.grants[0].gpus == ("GPU-0",)
 
 
-def test_a_doubt_ends_when_the_pod_shows_nothing_long_after(world: World) -> None:
+def test_an_in_doubt_reservation_ends_when_the_pod_shows_nothing_long_after(world: World) -> None:
     pod = disturbed(world, 9, "lost-request")
-    run_containers(world, pod, "c0")  # so that nobody tries again
+    run_containers(world, pod, "c0")  # so that no one tries again
     tick(world, 60)
     assert world.used() == {"GPU-0": 9}
     tick(world, 61)
@@ -91,7 +91,7 @@ def test_a_doubt_ends_when_the_pod_shows_nothing_long_after(world: World) -> Non
     assert world.state.unconfirmed() == 0
 
 
-def test_a_doubt_is_left_to_the_watch_when_the_pod_shows_its_gpus(world: World) -> None:
+def test_an_in_doubt_reservation_is_left_to_the_watch_when_the_pod_shows_its_gpus(world: World) -> None:
     disturbed(world, 9, "lost-reply", unread=True)
     world.clock.at += 130
     world.reconciler.tick()
@@ -100,7 +100,7 @@ def test_a_doubt_is_left_to_the_watch_when_the_pod_shows_its_gpus(world: World) 
     assert world.used() == {"GPU-0": 9}
 
 
-def test_a_doubt_ends_with_its_pod(world: World) -> None:
+def test_an_in_doubt_reservation_ends_with_its_pod(world: World) -> None:
     pod = disturbed(world, 9, "lost-request")
     world.api.vanish(path_of(pod))
     tick(world, 1)
@@ -131,7 +131,7 @@ def test_what_is_refused_is_given_back(world: World, error: kube.KubeError) -> N
 
 
 def test_a_refusal_because_somebody_else_was_first_shows_what_he_gave(world: World) -> None:
-    pod = add_stray(world, 9)
+    pod = add_bypassed(world, 9)
     world.see()
     theirs = make_allocation("x", make_grant(1, gib=9, container="c0"))
     written = {names.ANNOTATION_ALLOCATION: allocation_wire.encode(theirs)}
@@ -159,7 +159,7 @@ def test_a_pod_that_vanishes_meanwhile_leaves_nothing(world: World) -> None:
 
 def test_one_silence_is_enough_for_a_tick(world: World) -> None:
     for _ in range(5):
-        add_stray(world, 1)
+        add_bypassed(world, 1)
     world.see()
     world.api.fail_next(is_patch, "lost-request", times=9)
     world.reconciler.tick()
@@ -171,13 +171,13 @@ def test_one_silence_is_enough_for_a_tick(world: World) -> None:
     assert world.api.count("get") == 1
 
 
-def test_gpus_that_fell_ill_while_nobody_knows_are_not_sent_again(world: World) -> None:
+def test_gpus_that_fell_ill_while_no_one_knows_are_not_sent_again(world: World) -> None:
     pod = disturbed(world, 9, "lost-request")
     world.state.set_unhealthy(world.ledger().inventory.node, frozenset({0}))
     tick(world, 5)
     assert world.api.count("patch") == 1
     assert world.used() == {"GPU-0": 9}
-    # Long after, the doubt ends and the pod gets others.
+    # Long after, the uncertainty ends and the pod gets others.
     for _ in range(5):
         tick(world, 65)
     held = world.held_by(pod)
@@ -187,15 +187,15 @@ def test_gpus_that_fell_ill_while_nobody_knows_are_not_sent_again(world: World) 
 
 
 def test_a_leader_that_falls_sends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_stray(world, 9)
+    add_bypassed(world, 9)
     world.see()
-    reserve = world.state.reserve_late
+    reserve = world.state.reserve_bypassed
 
     def losing(*args: object, **options: object) -> object:
         world.leads = False
         return reserve(*args, **options)  # type: ignore[arg-type] # passed on as it came
 
-    monkeypatch.setattr(world.state, "reserve_late", losing)
+    monkeypatch.setattr(world.state, "reserve_bypassed", losing)
     world.reconciler.tick()
     assert world.api.count("patch") == 0
     assert world.used() == {}

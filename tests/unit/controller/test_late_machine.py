@@ -11,7 +11,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from testing.fakes.kube import Call, Fault, LandsLater
-from tests.unit.controller.strange import add_stray, run_containers
+from tests.unit.controller.bypassing import add_bypassed, run_containers
 from tests.unit.controller.world import PODS, World, path_of
 
 faults = st.sampled_from([None, "lost-reply", "lost-request", LandsLater(), LandsLater(), kube.ConflictError("no")])
@@ -36,7 +36,7 @@ class LateCluster(RuleBasedStateMachine):
 
     @rule(target=pods, gib=st.sampled_from([2, 4]))
     def arrive(self, gib: int) -> JsonObject:
-        return add_stray(self.world, gib)
+        return add_bypassed(self.world, gib)
 
     @rule(fault=faults, unread=st.booleans(), see=st.booleans(), seconds=st.sampled_from([0, 6, 50]))
     def care(self, fault: Fault | None, unread: bool, see: bool, seconds: int) -> None:
@@ -134,10 +134,10 @@ class LateCluster(RuleBasedStateMachine):
             assert [ledger.over_committed() for ledger in self.world.truth().values()] == [{}]
 
     @invariant()
-    def the_books_hold_no_less_than_the_pods_that_were_seen(self) -> None:
+    def the_ledger_holds_no_less_than_the_pods_that_were_seen(self) -> None:
         if hasattr(self, "world"):
             assert self.world.state.audit() == []
-            assert all(isinstance(view, NodeLedger) for view in self.world.state.all_views().values())
+            assert all(isinstance(ledger, NodeLedger) for ledger in self.world.state.all_ledgers().values())
 
     def exists(self, pod: JsonObject) -> bool:
         return any(found["metadata"]["uid"] == pod["metadata"]["uid"] for found in self.world.api.objects(PODS))

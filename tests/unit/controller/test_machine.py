@@ -8,13 +8,13 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from controller.unhealthy import PATH as CONFIG_MAPS
 from gpushare import names
-from gpushare.cluster import books
+from gpushare.cluster import cluster_ledger
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from testing.fakes.kube import Call, Fault, LandsLater
-from tests.unit.controller.strange import REPLICA_SET, add_stray
+from tests.unit.controller.bypassing import REPLICA_SET, add_bypassed
 from tests.unit.controller.world import NODES, PODS, World, path_of
 
 NODE_NAMES = ["node-a", "node-b"]
@@ -97,10 +97,10 @@ class Cluster(RuleBasedStateMachine):
     @rule(target=pods, gib=st.sampled_from([[4], [3], [2, 2]]), node=st.sampled_from(NODE_NAMES), mutated=st.booleans())
     def arrive(self, gib: list[int], node: str, mutated: bool) -> JsonObject:
         """A pod gets to a node past the scheduler."""
-        return add_stray(self.world, *gib, node=node, mutated=mutated, owner=REPLICA_SET)
+        return add_bypassed(self.world, *gib, node=node, mutated=mutated, owner=REPLICA_SET)
 
     @rule(fault=faults, unread=st.booleans(), see=st.booleans())
-    def care_for_strays(self, fault: Fault | None, unread: bool, see: bool) -> None:
+    def care_for_bypassed_pods(self, fault: Fault | None, unread: bool, see: bool) -> None:
         """Pods on nodes are given GPUs there, or deleted."""
         if see:
             self.world.see()
@@ -137,7 +137,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(target=pods, pod=pods, again=st.booleans())
     def vanish(self, pod: JsonObject, again: bool) -> Any:
-        """A pod is gone; it may be made anew under the same name, with another request."""
+        """A pod is gone; it may be recreated under the same name, with another request."""
         if not any(found["metadata"]["uid"] == pod["metadata"]["uid"] for found in self.world.api.objects(PODS)):
             return multiple()
         self.world.api.vanish(path_of(pod))
@@ -176,13 +176,13 @@ class Cluster(RuleBasedStateMachine):
         self.world.list_all()
 
     @rule()
-    def books_equal_the_pods(self) -> None:
+    def the_ledger_equals_the_pods(self) -> None:
         """Once the watches have caught up, nothing but open reservations differs."""
         self.world.see()
         assert self.world.state.audit() == []
         if self.world.state.unconfirmed() == 0:
-            kept = self.world.state.all_views()
-            ledgers = {name: view for name, view in kept.items() if isinstance(view, NodeLedger)}
+            kept = self.world.state.all_ledgers()
+            ledgers = {name: ledger for name, ledger in kept.items() if isinstance(ledger, NodeLedger)}
             expected = self.world.truth()
             reserved = {
                 name: [held for uid, held in ledger.allocations.items() if uid not in expected[name].allocations]
@@ -192,9 +192,9 @@ class Cluster(RuleBasedStateMachine):
             for name, allocations in reserved.items():
                 for held in allocations:
                     assert self.world.state.pending(held.pod.uid) is None
-                    assert held.pod.uid not in {stray.ref.uid for stray in self.world.state.strays()}
+                    assert held.pod.uid not in {bypassed_pod.ref.uid for bypassed_pod in self.world.state.bypassed()}
                     expected[name] = expected[name].with_allocation(held)
-            assert books.differences(expected, ledgers) == []
+            assert cluster_ledger.differences(expected, ledgers) == []
 
     @invariant()
     def no_gpu_is_over_its_memory(self) -> None:
@@ -206,7 +206,7 @@ class Cluster(RuleBasedStateMachine):
     def every_bound_pod_has_its_gpus(self) -> None:
         if hasattr(self, "world"):
             for pod in self.world.api.objects(PODS):
-                if pod["spec"].get("nodeName") and not pod["metadata"]["name"].startswith("stray"):
+                if pod["spec"].get("nodeName") and not pod["metadata"]["name"].startswith("bypassed"):
                     assert names.ANNOTATION_ALLOCATION in pod["metadata"]["annotations"]
 
     @invariant()

@@ -23,11 +23,11 @@ def args(text: str) -> bytes:
         ("\x00", "the body: not JSON (line 1, column 1)"),
         ("null", "the body: expected an object, found nothing"),
         ("[]", "the body: expected an object, found a list"),
-        ('"pod"', "the body: expected an object, found a text"),
+        ('"pod"', "the body: expected an object, found a string"),
         ("7", "the body: expected an object, found a number"),
         ("{}", "Pod: missing; expected ExtenderArgs {Pod, Nodes, NodeNames}"),
         ('{"Pod":null}', "Pod: missing; expected ExtenderArgs {Pod, Nodes, NodeNames}"),
-        ('{"Pod":"p"}', "Pod: expected an object, found a text"),
+        ('{"Pod":"p"}', "Pod: expected an object, found a string"),
         ('{"Pod":{}}', "Pod.metadata: expected an object, found nothing"),
         ('{"Pod":{"metadata":[]}}', "Pod.metadata: expected an object, found a list"),
         ('{"Pod":{"metadata":{}}}', "Pod.spec: expected an object, found nothing"),
@@ -35,7 +35,7 @@ def args(text: str) -> bytes:
         ('{"Pod":{"metadata":{"labels":1},"spec":{}}}', "Pod.metadata.labels: expected an object, found a number"),
         (
             '{"Pod":{"metadata":{"labels":{"a":1}},"spec":{}}}',
-            "Pod.metadata.labels[a]: expected a text, found a number",
+            "Pod.metadata.labels[a]: expected a string, found a number",
         ),
         (
             '{"Pod":{"metadata":{"annotations":["a"]},"spec":{}}}',
@@ -43,7 +43,7 @@ def args(text: str) -> bytes:
         ),
         (
             '{"Pod":{"metadata":{"annotations":{"a":null}},"spec":{}}}',
-            "Pod.metadata.annotations[a]: expected a text, found nothing",
+            "Pod.metadata.annotations[a]: expected a string, found nothing",
         ),
         (
             '{"Pod":{"metadata":{},"spec":{"containers":{}}}}',
@@ -55,11 +55,11 @@ def args(text: str) -> bytes:
         ),
         (
             '{"Pod":{"metadata":{},"spec":{"containers":[{}]}}}',
-            "Pod.spec.containers[0].name: expected a text, found nothing",
+            "Pod.spec.containers[0].name: expected a string, found nothing",
         ),
         (
             '{"Pod":{"metadata":{},"spec":{"initContainers":[{"name":""}]}}}',
-            "Pod.spec.initContainers[0].name: expected a text, found an empty text",
+            "Pod.spec.initContainers[0].name: expected a string, found an empty string",
         ),
         (
             '{"Pod":{"metadata":{},"spec":{"containers":[{"name":"c","resources":[]}]}}}',
@@ -67,21 +67,21 @@ def args(text: str) -> bytes:
         ),
         (
             '{"Pod":{"metadata":{},"spec":{"containers":[{"name":"c","resources":{"limits":"all"}}]}}}',
-            "Pod.spec.containers[0].resources.limits: expected an object, found a text",
+            "Pod.spec.containers[0].resources.limits: expected an object, found a string",
         ),
         (
             '{"Pod":{"metadata":{},"spec":{"containers":[{"name":"c","resources":{"requests":3}}]}}}',
             "Pod.spec.containers[0].resources.requests: expected an object, found a number",
         ),
-        ('{"Pod":POD,"NodeNames":"n"}', "NodeNames: expected a list, found a text"),
-        ('{"Pod":POD,"NodeNames":["n",2]}', "NodeNames[1]: expected a text, found a number"),
+        ('{"Pod":POD,"NodeNames":"n"}', "NodeNames: expected a list, found a string"),
+        ('{"Pod":POD,"NodeNames":["n",2]}', "NodeNames[1]: expected a string, found a number"),
         ('{"Pod":POD,"Nodes":[]}', "Nodes: expected an object, found a list"),
         ('{"Pod":POD,"Nodes":{"items":{}}}', "Nodes.items: expected a list, found an object"),
-        ('{"Pod":POD,"Nodes":{"items":["n"]}}', "Nodes.items[0]: expected an object, found a text"),
+        ('{"Pod":POD,"Nodes":{"items":["n"]}}', "Nodes.items[0]: expected an object, found a string"),
         ('{"Pod":POD,"Nodes":{"items":[{}]}}', "Nodes.items[0].metadata: expected an object, found nothing"),
         (
             '{"Pod":POD,"Nodes":{"items":[{"metadata":{"name":7}}]}}',
-            "Nodes.items[0].metadata.name: expected a text, found a number",
+            "Nodes.items[0].metadata.name: expected a string, found a number",
         ),
     ],
 )
@@ -96,14 +96,14 @@ def test_a_bad_filter_body_is_refused_with_what_is_wrong_where(body: str, messag
     [
         ("x", "the body: not JSON (line 1, column 1)"),
         ("[1]", "the body: expected an object, found a list"),
-        ("{}", "PodNamespace: expected a text, found nothing"),
-        ('{"PodNamespace":"n"}', "PodName: expected a text, found nothing"),
-        ('{"PodNamespace":"n","PodName":["p"]}', "PodName: expected a text, found a list"),
-        ('{"PodNamespace":"n","PodName":"p"}', "PodUID: expected a text, found nothing"),
-        ('{"PodNamespace":"n","PodName":"p","PodUID":1}', "PodUID: expected a text, found a number"),
-        ('{"PodNamespace":"n","PodName":"p","PodUID":"u"}', "Node: expected a text, found nothing"),
-        ('{"PodNamespace":"n","PodName":"p","PodUID":"u","Node":""}', "Node: expected a text, found an empty text"),
-        ('{"PodNamespace":"n","PodName":"p","PodUID":"u","Node":{}}', "Node: expected a text, found an object"),
+        ("{}", "PodNamespace: expected a string, found nothing"),
+        ('{"PodNamespace":"n"}', "PodName: expected a string, found nothing"),
+        ('{"PodNamespace":"n","PodName":["p"]}', "PodName: expected a string, found a list"),
+        ('{"PodNamespace":"n","PodName":"p"}', "PodUID: expected a string, found nothing"),
+        ('{"PodNamespace":"n","PodName":"p","PodUID":1}', "PodUID: expected a string, found a number"),
+        ('{"PodNamespace":"n","PodName":"p","PodUID":"u"}', "Node: expected a string, found nothing"),
+        ('{"PodNamespace":"n","PodName":"p","PodUID":"u","Node":""}', "Node: expected a string, found an empty string"),
+        ('{"PodNamespace":"n","PodName":"p","PodUID":"u","Node":{}}', "Node: expected a string, found an object"),
     ],
 )
 def test_a_bad_bind_body_is_refused_with_what_is_wrong_where(body: str, message: str) -> None:

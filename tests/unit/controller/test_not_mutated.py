@@ -1,15 +1,15 @@
-"""Pods that the webhook did not change are made anew by their controllers, and an absent webhook makes no storm."""
+"""Pods that the webhook did not change are recreated by their controllers, and an absent webhook makes no storm."""
 
 import itertools
 
 import pytest
 
-from controller.reconcile import strays
-from controller.reconcile.owners import CAP_S, FORGET_S, Owners
+from controller.reconcile import bypassed_pods
+from controller.reconcile.recreate_backoff import CAP_S, FORGET_S, RecreateBackoff
 from gpushare.identity import PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from tests.unit.controller.strange import REPLICA_SET, add_stray, is_there, requests, run_containers, said, tick
+from tests.unit.controller.bypassing import REPLICA_SET, add_bypassed, is_there, requests, run_containers, said, tick
 from tests.unit.controller.world import World, path_of, uid_of
 
 BLIND = (
@@ -18,8 +18,8 @@ BLIND = (
 )
 
 
-def stray(world: World, owner: JsonObject | None = None) -> JsonObject:
-    return add_stray(world, 3, mutated=False, owner=REPLICA_SET if owner is None else owner)
+def bypassed_pod(world: World, owner: JsonObject | None = None) -> JsonObject:
+    return add_bypassed(world, 3, mutated=False, owner=REPLICA_SET if owner is None else owner)
 
 
 def deletions(world: World) -> list[str]:
@@ -34,11 +34,11 @@ def gone(world: World) -> None:
 
 
 def test_a_controllers_pod_is_deleted_after_it_was_told(world: World) -> None:
-    pod = stray(world)
+    pod = bypassed_pod(world)
     version = world.api.read(path_of(pod))["metadata"]["resourceVersion"]
     tick(world)
     assert said(world) == [
-        ("GpuShareNotMutated", f"{BLIND}it is deleted now, so that its controller makes it anew"),
+        ("GpuShareNotMutated", f"{BLIND}it is deleted now, so that its controller recreates it"),
     ]
     assert [call.verb for call in requests(world)] == ["get", "create", "delete"]
     assert requests(world)[-1].body == {
@@ -46,12 +46,12 @@ def test_a_controllers_pod_is_deleted_after_it_was_told(world: World) -> None:
         "kind": "DeleteOptions",
         "preconditions": {"uid": uid_of(pod), "resourceVersion": version},
     }
-    assert world.reconciler.strays.renewed == 1
+    assert world.reconciler.bypassed.recreated == 1
     assert world.used() == {}
 
 
 def test_a_pod_without_controller_is_only_told(world: World) -> None:
-    pod = add_stray(world, 3, mutated=False)
+    pod = add_bypassed(world, 3, mutated=False)
     for _ in range(3):
         tick(world, 30)
     assert said(world) == [
@@ -68,7 +68,7 @@ def test_a_pod_without_controller_is_only_told(world: World) -> None:
     ],
 )
 def test_pods_that_only_people_may_delete_are_told_so(world: World, kind: str, advice: str) -> None:
-    pod = stray(world, {**REPLICA_SET, "kind": kind})
+    pod = bypassed_pod(world, {**REPLICA_SET, "kind": kind})
     for _ in range(6):
         tick(world, 10)
     assert said(world) == [("GpuShareNotMutated", f"{BLIND}{advice} while gpushare-webhook is running")]
@@ -79,7 +79,7 @@ def test_pods_that_only_people_may_delete_are_told_so(world: World, kind: str, a
 @pytest.mark.parametrize("owner", [None, REPLICA_SET])
 def test_a_pod_on_a_node_that_another_system_serves_is_left_alone(world: World, owner: JsonObject | None) -> None:
     """Its plugin may start the pod without what this webhook writes."""
-    add_stray(world, 3, node="node-x", mutated=False, owner=owner)
+    add_bypassed(world, 3, node="node-x", mutated=False, owner=owner)
     world.api.seed("/api/v1/nodes", {"metadata": {"name": "node-x"}})
     for _ in range(3):
         tick(world, 60)
@@ -87,9 +87,9 @@ def test_a_pod_on_a_node_that_another_system_serves_is_left_alone(world: World, 
 
 
 def test_a_pod_whose_gpu_container_has_run_is_never_deleted(world: World) -> None:
-    running = stray(world)
+    running = bypassed_pod(world)
     run_containers(world, running, "c0")
-    crashed = stray(world, {**REPLICA_SET, "uid": "another"})
+    crashed = bypassed_pod(world, {**REPLICA_SET, "uid": "another"})
     states = [{"name": "c0", "state": {"waiting": {}}, "lastState": {"terminated": {}}}]
     world.edit_pod(crashed, lambda found: found["status"].update(containerStatuses=states))
     for _ in range(4):
@@ -99,8 +99,8 @@ def test_a_pod_whose_gpu_container_has_run_is_never_deleted(world: World) -> Non
     assert is_there(world, running)
 
 
-def test_what_cannot_be_mended_is_looked_at_once_and_told_ever_less_often(world: World) -> None:
-    pods = [stray(world, {**REPLICA_SET, "uid": name}) for name in "abc"]
+def test_what_cannot_be_fixed_is_looked_at_once_and_told_ever_less_often(world: World) -> None:
+    pods = [bypassed_pod(world, {**REPLICA_SET, "uid": name}) for name in "abc"]
     for pod in pods:
         run_containers(world, pod, "c0")
     told = []
@@ -115,7 +115,7 @@ def test_what_cannot_be_mended_is_looked_at_once_and_told_ever_less_often(world:
 
 
 def test_a_pod_that_changes_is_looked_at_again(world: World) -> None:
-    pod = stray(world)
+    pod = bypassed_pod(world)
     run_containers(world, pod, "c0")
     tick(world)
     world.edit_pod(pod, lambda found: found["metadata"].update(labels={"app": "web"}))
@@ -126,7 +126,7 @@ def test_a_pod_that_changes_is_looked_at_again(world: World) -> None:
 
 
 def test_a_pod_that_the_watch_shows_wrongly_is_looked_at_first(world: World) -> None:
-    pod = stray(world)
+    pod = bypassed_pod(world)
     world.see()
     run_containers(world, pod, "c0")
     world.reconciler.tick()
@@ -135,7 +135,7 @@ def test_a_pod_that_the_watch_shows_wrongly_is_looked_at_first(world: World) -> 
 
 def test_one_pod_is_tried_first_and_the_others_follow_if_that_worked(world: World) -> None:
     for _ in range(4):
-        stray(world)
+        bypassed_pod(world)
     for _ in range(60):
         tick(world, 1)
     assert len(deletions(world)) == 1
@@ -147,7 +147,7 @@ def test_one_pod_is_tried_first_and_the_others_follow_if_that_worked(world: Worl
 def test_an_absent_webhook_makes_no_storm(world: World) -> None:
     """The owner replaces what is deleted by pods that are as bad."""
     for _ in range(3):
-        stray(world)
+        bypassed_pod(world)
     told = []
     for second in range(4000):
         before = len(deletions(world))
@@ -155,26 +155,26 @@ def test_an_absent_webhook_makes_no_storm(world: World) -> None:
         if len(deletions(world)) > before:
             told.append(second)
             gone(world)
-            stray(world)
+            bypassed_pod(world)
     assert [after - before for before, after in itertools.pairwise(told)] == [60, 120, 240, 480, 960, 960, 960]
 
 
 def test_owners_do_not_wait_for_each_other(world: World) -> None:
     for name in "abc":
-        stray(world, {**REPLICA_SET, "uid": name})
+        bypassed_pod(world, {**REPLICA_SET, "uid": name})
     tick(world)
     assert len(deletions(world)) == 3
 
 
 def test_deletions_are_limited_too(world: World) -> None:
-    for i in range(strays.MAX_STEPS + 2):
-        stray(world, {**REPLICA_SET, "uid": str(i)})
+    for i in range(bypassed_pods.MAX_STEPS + 2):
+        bypassed_pod(world, {**REPLICA_SET, "uid": str(i)})
     tick(world)
-    assert len(deletions(world)) == strays.MAX_STEPS
+    assert len(deletions(world)) == bypassed_pods.MAX_STEPS
 
 
 def test_a_deletion_that_fails_is_tried_again_and_told_once(world: World) -> None:
-    pod = stray(world)
+    pod = bypassed_pod(world)
     world.api.fail_next(lambda call: call.verb == "delete", kube.ConflictError("it has changed"))
     tick(world)
     assert is_there(world, pod)
@@ -186,7 +186,7 @@ def test_a_deletion_that_fails_is_tried_again_and_told_once(world: World) -> Non
 
 
 def test_a_missing_right_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    stray(world)
+    bypassed_pod(world)
     world.api.fail_next(lambda call: call.verb == "delete", kube.ForbiddenError("pods is forbidden"), times=9)
     for _ in range(4):
         tick(world, 1)
@@ -195,18 +195,18 @@ def test_a_missing_right_is_logged(world: World, caplog: pytest.LogCaptureFixtur
 
 
 def test_tries_of_an_owner_come_ever_later_until_they_are_forgotten() -> None:
-    owners, now, waits = Owners(), 0.0, []
+    backoff, now, waits = RecreateBackoff(), 0.0, []
     for i in range(8):
         bad = frozenset({PodUid(f"pod-{i}"), PodUid(f"pod-{i + 1}")})
-        assert owners.may_delete("rs", now)
-        owners.deleted("rs", bad, now)
+        assert backoff.may_delete("rs", now)
+        backoff.deleted("rs", bad, now)
         started = now
-        while not owners.may_delete("rs", now):
+        while not backoff.may_delete("rs", now):
             now += 1
         waits.append(now - started)
     assert waits == [60, 120, 240, 480, 960, 960, 960, 960]
-    owners.forget(now)
-    owners.deleted("rs", frozenset({PodUid("x")}), now)
-    assert not owners.may_delete("rs", now + CAP_S - 1)
-    owners.forget(now + FORGET_S)
-    assert owners.may_delete("rs", now + FORGET_S)
+    backoff.forget(now)
+    backoff.deleted("rs", frozenset({PodUid("x")}), now)
+    assert not backoff.may_delete("rs", now + CAP_S - 1)
+    backoff.forget(now + FORGET_S)
+    assert backoff.may_delete("rs", now + FORGET_S)

@@ -2,7 +2,7 @@
 
 from controller.reconcile import overridden
 from gpushare import names
-from tests.unit.controller.strange import said, tick
+from tests.unit.controller.bypassing import said, tick
 from tests.unit.controller.world import World
 
 MARK = {names.ANNOTATION_OVERRIDDEN: "c0"}

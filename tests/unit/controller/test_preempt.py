@@ -73,10 +73,10 @@ def test_whole_pods_are_answered_with_uids(world: World) -> None:
 
 def test_asking_changes_nothing(world: World) -> None:
     victim = running(world, 9, priority=1)
-    asked, before = wanting(world, 10), world.state.all_views()
+    asked, before = wanting(world, 10), world.state.all_ledgers()
     world.api.calls.clear()
     ask(world, asked, meta(node_a=[victim]))
-    assert world.state.all_views() == before
+    assert world.state.all_ledgers() == before
     assert world.api.calls == []
 
 
@@ -114,7 +114,7 @@ def test_a_protected_pod_is_spared_and_counted(world: World) -> None:
     assert ask(world, pod, meta(node_a=[spared]))["node-a"]["NumPDBViolations"] == 1
 
 
-def test_a_group_that_nobody_has_begun_is_begun_where_there_is_room(world: World) -> None:
+def test_a_group_that_no_one_has_begun_is_begun_where_there_is_room(world: World) -> None:
     victim = running(world, 9, priority=1)
     running(world, 9, priority=100)
     pod = wanting(world, 9)
@@ -124,7 +124,7 @@ def test_a_group_that_nobody_has_begun_is_begun_where_there_is_room(world: World
     assert ask(world, pod, meta(node_a=[victim])) == {}
 
 
-def test_a_replica_that_is_not_ready_evicts_nobody(world: World) -> None:
+def test_a_replica_that_is_not_ready_evicts_no_one(world: World) -> None:
     victim = running(world, 9, priority=1)
     world.unready = "this replica does not lead"
     assert ask(world, wanting(world, 10), meta(node_a=[victim])) == {}
@@ -147,7 +147,7 @@ def test_a_replica_that_is_not_ready_evicts_nobody(world: World) -> None:
         ),
     ],
 )
-def test_garbage_evicts_nobody_and_is_logged(
+def test_garbage_evicts_no_one_and_is_logged(
     world: World, caplog: pytest.LogCaptureFixture, body: bytes, error: str
 ) -> None:
     response = world.client().post("/gpushare-scheduler/preempt", data=body)
@@ -156,7 +156,7 @@ def test_garbage_evicts_nobody_and_is_logged(
     assert line.gpushare_fields == {"error": error}  # type: ignore[attr-defined]  # set by `logs.event`
 
 
-def test_a_bug_evicts_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_evicts_no_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     victim = running(world, 9, priority=1)
 
     def boom(*_: object) -> None:

@@ -33,11 +33,11 @@ def args(text: str) -> bytes:
         ('{"Pod":{"metadata":{}}}', "Pod.spec: expected an object, found nothing"),
         (
             '{"Pod":{"metadata":{},"spec":{"priority":"high"}}}',
-            "Pod.spec.priority: expected a whole number from -2147483648 to 2147483647, found a text",
+            "Pod.spec.priority: expected a whole number from -2147483648 to 2147483647, found a string",
         ),
         (
             '{"Pod":{"metadata":{},"spec":{"priority":""}}}',
-            "Pod.spec.priority: expected a whole number from -2147483648 to 2147483647, found an empty text",
+            "Pod.spec.priority: expected a whole number from -2147483648 to 2147483647, found an empty string",
         ),
         (
             '{"Pod":{"metadata":{},"spec":{"priority":true}}}',
@@ -56,7 +56,7 @@ def args(text: str) -> bytes:
             "Pod.spec.priority: expected a whole number from -2147483648 to 2147483647, found an object",
         ),
         ('{"Pod":POD,"NodeNameToMetaVictims":[]}', "NodeNameToMetaVictims: expected an object, found a list"),
-        ('{"Pod":POD,"NodeNameToVictims":"n"}', "NodeNameToVictims: expected an object, found a text"),
+        ('{"Pod":POD,"NodeNameToVictims":"n"}', "NodeNameToVictims: expected an object, found a string"),
         (
             '{"Pod":POD,"NodeNameToMetaVictims":{"n":[]}}',
             "NodeNameToMetaVictims[n]: expected an object, found a list",
@@ -67,7 +67,7 @@ def args(text: str) -> bytes:
         ),
         (
             '{"Pod":POD,"NodeNameToMetaVictims":{"n":{"Pods":["u"]}}}',
-            "NodeNameToMetaVictims[n].Pods[0]: expected an object, found a text",
+            "NodeNameToMetaVictims[n].Pods[0]: expected an object, found a string",
         ),
         (
             '{"Pod":POD,"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":"u"},null]}}}',
@@ -75,15 +75,15 @@ def args(text: str) -> bytes:
         ),
         (
             '{"Pod":POD,"NodeNameToMetaVictims":{"n":{"Pods":[{}]}}}',
-            "NodeNameToMetaVictims[n].Pods[0].UID: expected a text, found nothing",
+            "NodeNameToMetaVictims[n].Pods[0].UID: expected a string, found nothing",
         ),
         (
             '{"Pod":POD,"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":""}]}}}',
-            "NodeNameToMetaVictims[n].Pods[0].UID: expected a text, found an empty text",
+            "NodeNameToMetaVictims[n].Pods[0].UID: expected a string, found an empty string",
         ),
         (
             '{"Pod":POD,"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":5}]}}}',
-            "NodeNameToMetaVictims[n].Pods[0].UID: expected a text, found a number",
+            "NodeNameToMetaVictims[n].Pods[0].UID: expected a string, found a number",
         ),
         (
             '{"Pod":POD,"NodeNameToMetaVictims":{"n":{"NumPDBViolations":-1}}}',
@@ -91,7 +91,7 @@ def args(text: str) -> bytes:
         ),
         (
             '{"Pod":POD,"NodeNameToMetaVictims":{"n":{"NumPDBViolations":"0"}}}',
-            "NodeNameToMetaVictims[n].NumPDBViolations: expected a whole number from 0 to 2147483647, found a text",
+            "NodeNameToMetaVictims[n].NumPDBViolations: expected a whole number from 0 to 2147483647, found a string",
         ),
         (
             '{"Pod":POD,"NodeNameToVictims":{"n":{"Pods":[{"UID":"u"}]}}}',
@@ -99,7 +99,7 @@ def args(text: str) -> bytes:
         ),
         (
             '{"Pod":POD,"NodeNameToVictims":{"n":{"Pods":[{"metadata":{"name":"a"}}]}}}',
-            "NodeNameToVictims[n].Pods[0].metadata.uid: expected a text, found nothing",
+            "NodeNameToVictims[n].Pods[0].metadata.uid: expected a string, found nothing",
         ),
         (
             '{"Pod":POD,"NodeNameToVictims":{"n":{"Pods":[{"metadata":[]}]}}}',

@@ -1,4 +1,4 @@
-"""Whom to evict: on the GPU that helps, the least important, and nobody in vain."""
+"""Whom to evict: on the GPU that helps, the least important, and no one in vain."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,8 +9,8 @@ import pytest
 from controller import preemption
 from controller.budgets import Budget
 from controller.preemption import Decision, Preemptor, Ruling, Victims
+from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bound
-from gpushare.cluster.views import View
 from gpushare.identity import ContainerName, NodeName, PodUid
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
@@ -35,7 +35,7 @@ def on(gpu: int, gib: int) -> Grant:
     return make_grant(gpu, gib=gib)
 
 
-def books(*pods: Bound, sizes: Sequence[int] = (10, 10)) -> NodeLedger:
+def make_node_ledger(*pods: Bound, sizes: Sequence[int] = (10, 10)) -> NodeLedger:
     return NodeLedger.of(make_inventory(*sizes), [each.allocation for each in pods if each.allocation is not None])
 
 
@@ -56,12 +56,12 @@ def decide(
     priority: int = 100,
     violations: int = 0,
     known: Sequence[Budget] = (),
-    view: View | None = None,
+    ledger: LedgerOrRefused | None = None,
     sizes: Sequence[int] = (10, 10),
 ) -> Decision:
     preemptor = Preemptor(request=PodRequest(pod=make_ref("preemptor"), shape=shape), priority=priority)
     victims = Victims(pods=tuple(PodUid(f"uid-{name}") for name in given), violations=violations)
-    return preemption.decide(preemptor, victims, view or books(*pods, sizes=sizes), pods, known)
+    return preemption.decide(preemptor, victims, ledger or make_node_ledger(*pods, sizes=sizes), pods, known)
 
 
 def chosen(*args: Any, **fields: Any) -> list[str]:
@@ -132,13 +132,13 @@ CASES: Mapping[str, tuple[RequestShape, Sequence[Bound], Sequence[str], Sequence
         ["cpu", "small"],
         ["big", "cpu"],
     ),
-    "nobody may be evicted who is as important": (
+    "no one may be evicted who is as important": (
         make_shape(8),
         [pod("a", on(0, 9), priority=100), pod("b", on(1, 9), priority=101)],
         ["a"],
         ["*"],
     ),
-    "nobody is evicted where it does not help": (make_shape(11), [SMALL, BIG], ["small", "big"], ["*"]),
+    "no one is evicted where it does not help": (make_shape(11), [SMALL, BIG], ["small", "big"], ["*"]),
     "a pod that fits already needs the victims for something else": (
         make_shape(2),
         [SMALL, BIG],
@@ -343,7 +343,7 @@ def test_one_of_those_whose_gpu_is_wanted_stays_if_not_all_can() -> None:
     assert chosen(affine(make_shape(5), same="app=web"), pods, "x", sizes=(10,)) == ["x"]
 
 
-def test_who_does_not_count_for_the_wish_may_go() -> None:
+def test_who_does_not_count_for_the_request_may_go() -> None:
     pods = [pod("a", on(0, 9), priority=1, labels={"app": "web"})]
     elsewhere = affine(make_shape(9), same="app=web")
     assert elsewhere.affinity is not None
@@ -351,35 +351,35 @@ def test_who_does_not_count_for_the_wish_may_go() -> None:
     assert chosen(elsewhere, pods, "a", sizes=(10,)) == ["a"]
 
 
-# Nodes where nobody can tell.
+# Nodes where no one can tell.
 
 
 @pytest.mark.parametrize("permanent", [True, False])
-def test_a_node_without_books_is_dropped(permanent: bool) -> None:
-    view = Refused(RefusalReason.NO_INVENTORY, "no GPUs", permanent=permanent)
-    assert chosen(make_shape(3), [], "cpu", view=view) == ["*"]
+def test_a_node_without_a_ledger_is_dropped(permanent: bool) -> None:
+    ledger = Refused(RefusalReason.NO_INVENTORY, "no GPUs", permanent=permanent)
+    assert chosen(make_shape(3), [], "cpu", ledger=ledger) == ["*"]
 
 
 def test_a_node_whose_gpus_take_no_new_pods_is_dropped() -> None:
     inventory = replace(make_inventory(), gpus=(make_gpu(0, 10, health=GpuHealth.UNHEALTHY),))
     a = pod("a", on(0, 9))
     assert a.allocation is not None
-    assert chosen(make_shape(3), [a], "a", view=NodeLedger.of(inventory, [a.allocation])) == ["*"]
+    assert chosen(make_shape(3), [a], "a", ledger=NodeLedger.of(inventory, [a.allocation])) == ["*"]
 
 
 def test_a_pod_that_may_be_bound_there_already_leaves_the_victims_as_they_are() -> None:
-    view = NodeLedger.of(make_inventory(10), [make_allocation("preemptor", on(0, 10))])
-    assert chosen(make_shape(10), [], "cpu", view=view) == ["+", "cpu"]
+    ledger = NodeLedger.of(make_inventory(10), [make_allocation("preemptor", on(0, 10))])
+    assert chosen(make_shape(10), [], "cpu", ledger=ledger) == ["+", "cpu"]
 
 
 def test_a_choice_that_is_not_yet_seen_on_its_pod_cannot_be_evicted() -> None:
-    view = NodeLedger.of(make_inventory(10), [make_allocation("sent", on(0, 9))])
-    assert chosen(make_shape(9), [], "sent", "cpu", view=view) == ["*"]
-    view = view.with_allocation(make_allocation("a", on(0, 1)))
-    assert chosen(make_shape(1), [pod("a", on(0, 1), priority=1)], "sent", "cpu", view=view) == ["a", "cpu"]
+    ledger = NodeLedger.of(make_inventory(10), [make_allocation("sent", on(0, 9))])
+    assert chosen(make_shape(9), [], "sent", "cpu", ledger=ledger) == ["*"]
+    ledger = ledger.with_allocation(make_allocation("a", on(0, 1)))
+    assert chosen(make_shape(1), [pod("a", on(0, 1), priority=1)], "sent", "cpu", ledger=ledger) == ["a", "cpu"]
 
 
-def test_nobody_is_evicted_on_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_one_is_evicted_on_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = 0
 
     def hard(shape: RequestShape, ledger: NodeLedger, default: Policy) -> Verdict:

@@ -55,7 +55,7 @@ def test_a_pod_that_fits_is_nudged_when_the_scheduler_does_not_notice(world: Wor
     assert world.api.read(path_of(pod))["metadata"]["labels"] == {names.LABEL_RETRY: "1"}
 
 
-def test_a_pod_made_anew_is_not_nudged_for_its_predecessor(world: World) -> None:
+def test_a_pod_recreated_is_not_nudged_for_its_predecessor(world: World) -> None:
     pod = waiting(world, 5)
     world.reconciler.tick()
     world.api.vanish(path_of(pod))
@@ -115,7 +115,7 @@ def test_a_pod_that_is_counted_from_its_other_annotations_is_told_so(world: Worl
     ]
 
 
-def test_the_books_are_checked_now_and_then(
+def test_the_ledger_is_checked_now_and_then(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.reconciler.tick()
@@ -126,7 +126,7 @@ def test_the_books_are_checked_now_and_then(
     world.clock.at += 60
     world.reconciler.tick()
     assert world.reconciler.audit_differences == 1
-    assert "books differ" in caplog.messages
+    assert "ledger differs" in caplog.messages
 
 
 def test_a_failing_chore_does_not_end_the_loop(

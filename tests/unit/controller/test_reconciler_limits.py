@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from controller.reconcile import doubts
+from controller.reconcile import in_doubt_bindings
 from controller.reconcile import waiting as chores
 from gpushare import names
 from gpushare.identity import NodeName
@@ -28,22 +28,22 @@ def test_many_kinds_of_waiting_pods_take_turns_and_leave_the_schedulers_cache_al
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    snapshot = world.reconciler.boards.snapshot
+    snapshot = world.reconciler.node_verdicts.snapshot
 
     def counting(shape: RequestShape) -> Answers:
         asked.append(shape.containers[0].memory_mib // 1024)
         return snapshot(shape)
 
-    monkeypatch.setattr(world.reconciler.boards, "snapshot", counting)
+    monkeypatch.setattr(world.reconciler.node_verdicts, "snapshot", counting)
     kinds = range(20, 20 + 3 * chores.MAX_KINDS)
     for gib in kinds:
         waiting(world, gib)
-    kept = world.boards.answers(make_shape(1))
+    kept = world.node_verdicts.answers(make_shape(1))
     for tick in (1, 2, 3):
         world.reconciler.tick()
         assert len(asked) == tick * chores.MAX_KINDS
     assert sorted(asked) == list(kinds)
-    assert world.boards.answers(make_shape(1)) is kept
+    assert world.node_verdicts.answers(make_shape(1)) is kept
     world.reconciler.tick()
     assert len(asked) == 4 * chores.MAX_KINDS
 
@@ -51,19 +51,19 @@ def test_many_kinds_of_waiting_pods_take_turns_and_leave_the_schedulers_cache_al
 def test_judging_stops_when_its_time_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for gib in range(20, 25):
         waiting(world, gib)
-    snapshot = world.reconciler.boards.snapshot
+    snapshot = world.reconciler.node_verdicts.snapshot
 
     def slow(shape: RequestShape) -> Answers:
         world.clock.at += chores.JUDGE_S / 2
         return snapshot(shape)
 
-    monkeypatch.setattr(world.reconciler.boards, "snapshot", slow)
+    monkeypatch.setattr(world.reconciler.node_verdicts, "snapshot", slow)
     for told in (2, 4, 5):
         world.reconciler.tick()
         assert len(world.api.objects(EVENTS)) == told
 
 
-def members(world: World, count: int, **labels: str) -> None:
+def add_pods(world: World, count: int, **labels: str) -> None:
     """Pods that wait for the GPU of a group."""
     for _ in range(count):
         pod = world.add_pod(3, labels=labels, annotations={names.ANNOTATION_SAME_GPU: "app=web"})
@@ -83,8 +83,8 @@ def test_whom_pods_want_beside_them_is_looked_up_once_for_each_kind_that_has_its
         return resolve(shape, labels)
 
     monkeypatch.setattr(world.state, "resolve", counting)
-    members(world, 30, app="web")
-    members(world, 30, app="guest")
+    add_pods(world, 30, app="web")
+    add_pods(world, 30, app="guest")
     world.reconciler.tick()
     assert asked == 2
     for gib in range(20, 20 + 2 * chores.MAX_KINDS):
@@ -94,16 +94,16 @@ def test_whom_pods_want_beside_them_is_looked_up_once_for_each_kind_that_has_its
     assert asked == chores.MAX_KINDS
 
 
-def test_who_may_begin_a_group_is_told_nothing_while_guests_are(world: World) -> None:
-    members(world, 1, app="guest")
-    members(world, 1, app="web")
+def test_who_may_begin_a_group_is_told_nothing_while_others_do_not(world: World) -> None:
+    add_pods(world, 1, app="guest")
+    add_pods(world, 1, app="web")
     world.reconciler.tick()
     [told] = world.api.objects(EVENTS)
     assert told["message"].startswith("needs 3 GiB on one GPU")
 
 
-def in_doubt(world: World, count: int) -> None:
-    """Bindings of which nobody knows what became."""
+def add_in_doubt(world: World, count: int) -> None:
+    """Bindings of which no one knows what became."""
     for i in range(count):
         pod = world.add_pod(1)
         world.see()
@@ -113,17 +113,17 @@ def in_doubt(world: World, count: int) -> None:
     world.api.calls.clear()
 
 
-def test_only_so_many_doubts_are_looked_at_in_one_tick(world: World) -> None:
-    in_doubt(world, doubts.MAX_LOOKS + 5)
+def test_only_so_many_in_doubt_reservations_are_looked_at_in_one_tick(world: World) -> None:
+    add_in_doubt(world, in_doubt_bindings.MAX_READS + 5)
     world.reconciler.tick()
-    assert world.api.count("get") == doubts.MAX_LOOKS
+    assert world.api.count("get") == in_doubt_bindings.MAX_READS
     assert world.state.unconfirmed() == 5
     world.reconciler.tick()
     assert world.state.unconfirmed() == 0
 
 
-def test_doubts_are_left_for_later_when_the_api_server_cannot_be_reached(world: World) -> None:
-    in_doubt(world, 3)
+def test_in_doubt_reservations_are_left_for_later_when_the_api_server_cannot_be_reached(world: World) -> None:
+    add_in_doubt(world, 3)
     world.api.fail_next(lambda call: call.verb == "get", "lost-request")
     world.reconciler.tick()
     assert world.api.count("get") == 1

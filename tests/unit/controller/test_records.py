@@ -5,15 +5,15 @@ import pytest
 from gpushare import names
 from gpushare.cluster import node_records, records
 from gpushare.cluster.records import Bound, Pending, Problem
-from gpushare.dialect import Dialect
 from gpushare.errors import WireError
 from gpushare.model.allocation import footprint
 from gpushare.model.request import ContainerKind
+from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import allocation as allocation_wire
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod, make_ref
 
-DIALECT = Dialect()
+RESOURCE_CONFIG = ResourceConfig()
 ALLOCATION = make_allocation("pod", make_grant(0))
 WRITTEN = {names.ANNOTATION_ALLOCATION: allocation_wire.encode(ALLOCATION)}
 
@@ -24,11 +24,11 @@ def bound_pod(**annotations: str) -> dict[str, Any]:
 
 def test_a_pod_that_asks_for_no_gpu_leaves_no_trace_whatever_it_carries() -> None:
     plain = make_pod(make_container(), node="node-a", annotations=WRITTEN)
-    assert records.pod_record(plain, DIALECT) is None
+    assert records.pod_record(plain, RESOURCE_CONFIG) is None
 
 
 def test_an_unbound_pod_is_kept_with_what_it_asks_for() -> None:
-    record = records.pod_record(make_pod(labels={names.LABEL_RETRY: "4"}), DIALECT)
+    record = records.pod_record(make_pod(labels={names.LABEL_RETRY: "4"}), RESOURCE_CONFIG)
     assert isinstance(record, Pending)
     assert record.request is not None
     assert record.request.shape.containers[0].memory_mib == 3072
@@ -36,7 +36,7 @@ def test_an_unbound_pod_is_kept_with_what_it_asks_for() -> None:
 
 
 def test_an_unbound_pod_that_asks_for_nonsense_is_kept_with_the_reason() -> None:
-    record = records.pod_record(make_pod(make_container(gpu_mem="1.5")), DIALECT)
+    record = records.pod_record(make_pod(make_container(gpu_mem="1.5")), RESOURCE_CONFIG)
     assert record == Pending(
         ref=make_ref(),
         request=None,
@@ -57,36 +57,36 @@ def test_an_unbound_pod_that_asks_for_nonsense_is_kept_with_the_reason() -> None
 def test_the_schedulers_mark_is_read(condition: dict[str, str], expected: bool) -> None:
     pod = make_pod()
     pod["status"]["conditions"] = [condition]
-    record = records.pod_record(pod, DIALECT)
+    record = records.pod_record(pod, RESOURCE_CONFIG)
     assert isinstance(record, Pending)
     assert record.unschedulable is expected
 
 
 def test_a_bound_pod_is_kept_with_what_it_holds() -> None:
-    record = records.pod_record(make_pod(node="node-a", annotations=WRITTEN), DIALECT)
+    record = records.pod_record(make_pod(node="node-a", annotations=WRITTEN), RESOURCE_CONFIG)
     assert record == Bound(ref=make_ref(), node=ALLOCATION.node, allocation=ALLOCATION)
     assert records.held(record, GIB) == ALLOCATION
 
 
 def test_a_finished_pod_holds_nothing() -> None:
-    record = records.pod_record(make_pod(node="node-a", annotations=WRITTEN, phase="Succeeded"), DIALECT)
+    record = records.pod_record(make_pod(node="node-a", annotations=WRITTEN, phase="Succeeded"), RESOURCE_CONFIG)
     assert record == Bound(ref=make_ref(), node=ALLOCATION.node)
 
 
 def test_a_pod_whose_deletion_was_asked_for_still_holds_its_memory() -> None:
     pod = make_pod(node="node-a", annotations=WRITTEN, phase="Running")
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    record = records.pod_record(pod, DIALECT)
+    record = records.pod_record(pod, RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     assert record.allocation == ALLOCATION
 
 
 def test_a_bound_pod_without_allocation_holds_nothing_but_waits_for_gpus() -> None:
-    record = records.pod_record(make_pod(node="node-a"), DIALECT)
+    record = records.pod_record(make_pod(node="node-a"), RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     assert (record.allocation, record.problem, records.held(record, GIB)) == (None, "", None)
-    assert record.late is not None
-    assert (record.late.mutated, record.late.started, record.late.owner) == (False, False, "")
+    assert record.bypassed is not None
+    assert (record.bypassed.mutated, record.bypassed.started, record.bypassed.owner) == (False, False, "")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_bound_pod_without_allocation_holds_nothing_but_waits_for_gpus() -> No
 )
 def test_an_allocation_that_cannot_be_read_is_remembered_with_the_reason(annotation: str, problem: str) -> None:
     pod = make_pod(node="node-a", annotations={names.ANNOTATION_ALLOCATION: annotation})
-    record = records.pod_record(pod, DIALECT)
+    record = records.pod_record(pod, RESOURCE_CONFIG)
     why = f"{problem}; and annotation devices.gpushare.dev/main: expected UUIDs of different GPUs, found None"
     assert record == Bound(ref=make_ref(), node=ALLOCATION.node, problem=why)
     with pytest.raises(WireError, match="annotation "):
@@ -134,10 +134,10 @@ def test_an_allocation_that_cannot_be_read_is_counted_from_the_other_annotations
         node="node-a",
         annotations={**written, names.ANNOTATION_ALLOCATION: annotation},
     )
-    record = records.pod_record(pod, DIALECT)
+    record = records.pod_record(pod, RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     (held,), problems = records.all_held([record], GIB)
-    assert {gpu: hold.memory_mib for gpu, hold in footprint(held.grants).items()} == {"GPU-0": 7168, "GPU-1": 4096}
+    assert {gpu: held.memory_mib for gpu, held in footprint(held.grants).items()} == {"GPU-0": 7168, "GPU-1": 4096}
     assert problems == {make_ref(): Problem(why=record.problem, counted=True)}
     assert record.problem.startswith("annotation gpushare.dev/allocation: ")
 
@@ -159,14 +159,14 @@ def test_an_allocation_that_cannot_be_read_is_counted_from_the_other_annotations
 )
 def test_other_annotations_that_cannot_be_read_either_are_named(change: dict[str, str], problem: str) -> None:
     written = {**allocation_wire.binding_annotations(ALLOCATION, make_inventory(15), 1), **change}
-    record = records.pod_record(bound_pod(**{**written, names.ANNOTATION_ALLOCATION: "[]"}), DIALECT)
+    record = records.pod_record(bound_pod(**{**written, names.ANNOTATION_ALLOCATION: "[]"}), RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     unread = "annotation gpushare.dev/allocation: expected a JSON object, found a list"
     assert (record.allocation, record.problem) == (None, f"{unread}; and annotation {problem}")
 
 
 def test_a_pod_of_another_system_is_counted_in_its_nodes_unit() -> None:
-    record = records.pod_record(bound_pod(**{names.ALIYUN_IDX: "1"}), DIALECT)
+    record = records.pod_record(bound_pod(**{names.ALIYUN_IDX: "1"}), RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     held = records.held(record, MemoryUnit(256))
     assert held is not None
@@ -174,7 +174,7 @@ def test_a_pod_of_another_system_is_counted_in_its_nodes_unit() -> None:
 
 
 def test_a_pod_of_ack_is_counted() -> None:
-    record = records.pod_record(bound_pod(**{names.ACK_ALLOCATION: '{"0":{"1":3}}'}), DIALECT)
+    record = records.pod_record(bound_pod(**{names.ACK_ALLOCATION: '{"0":{"1":3}}'}), RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     held = records.held(record, GIB)
     assert held is not None
@@ -182,7 +182,7 @@ def test_a_pod_of_ack_is_counted() -> None:
 
 
 def test_a_pod_of_another_system_that_cannot_be_read_is_a_problem() -> None:
-    record = records.pod_record(bound_pod(**{names.ALIYUN_IDX: "first"}), DIALECT)
+    record = records.pod_record(bound_pod(**{names.ALIYUN_IDX: "first"}), RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     problem = "annotation ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found 'first'"
     assert records.all_held([record], GIB) == ([], {make_ref(): Problem(why=problem, counted=False)})
@@ -232,13 +232,13 @@ def test_an_inventory_that_cannot_be_read_is_remembered_with_the_reason(annotati
 def test_a_pod_with_too_many_containers_is_kept_without_them(field: str, count: int, problem: str) -> None:
     pod = make_pod()
     pod["spec"] = {"containers": [make_container()], field: [make_container(f"c{i}", 1) for i in range(count)]}
-    record = records.pod_record(pod, Dialect())
+    record = records.pod_record(pod, ResourceConfig())
     assert isinstance(record, Pending)
     assert (record.request, record.problem) == (None, problem)
-    bound = records.pod_record({**pod, "spec": {**pod["spec"], "nodeName": "node-a"}}, Dialect())
+    bound = records.pod_record({**pod, "spec": {**pod["spec"], "nodeName": "node-a"}}, ResourceConfig())
     assert isinstance(bound, Bound)
-    assert bound.late is not None
-    assert (bound.late.request, bound.late.problem) == (None, problem)
+    assert bound.bypassed is not None
+    assert (bound.bypassed.request, bound.bypassed.problem) == (None, problem)
 
 
 def test_of_very_many_labels_the_first_are_kept() -> None:
@@ -246,7 +246,7 @@ def test_of_very_many_labels_the_first_are_kept() -> None:
     for spec in ({}, {"nodeName": "node-a"}):
         pod = make_pod(labels=labels)
         pod["spec"] |= spec
-        record = records.pod_record(pod, Dialect())
+        record = records.pod_record(pod, ResourceConfig())
         kept = record.request.labels if isinstance(record, Pending) and record.request else record.labels  # type: ignore[union-attr] # a Bound
         assert list(kept) == [f"k{i:05}" for i in range(256)]
 
@@ -255,16 +255,16 @@ def test_what_is_kept_of_another_systems_pod_is_small() -> None:
     pod = make_pod(make_container("main", 1), annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}, labels={"a": "b"})
     pod["spec"] |= {"nodeName": "node-a", "containers": [*pod["spec"]["containers"], *[{"name": "x"}] * 20_000]}
     pod["spec"]["containers"][0]["resources"]["limits"] |= {f"example.com/{i}": "1" for i in range(20_000)}
-    record = records.pod_record(pod, Dialect())
+    record = records.pod_record(pod, ResourceConfig())
     assert isinstance(record, Bound)
-    assert record.legacy is not None
-    assert len(record.legacy["spec"]["containers"]) == 512
-    assert record.legacy["spec"]["containers"][0]["resources"]["limits"] == {"aliyun.com/gpu-mem": 1}
-    assert record.legacy["metadata"]["labels"] == {"a": "b"}
+    assert record.interop_pod is not None
+    assert len(record.interop_pod["spec"]["containers"]) == 512
+    assert record.interop_pod["spec"]["containers"][0]["resources"]["limits"] == {"aliyun.com/gpu-mem": 1}
+    assert record.interop_pod["metadata"]["labels"] == {"a": "b"}
 
 
 def test_a_message_that_quotes_a_tenant_is_cut() -> None:
     pod = make_pod(annotations={"gpushare.dev/same-gpu-as": "(" * 200_000})
-    record = records.pod_record(pod, Dialect())
+    record = records.pod_record(pod, ResourceConfig())
     assert isinstance(record, Pending)
     assert 0 < len(record.problem) <= 2000

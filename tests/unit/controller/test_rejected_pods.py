@@ -2,12 +2,12 @@
 
 import pytest
 
-from controller.reconcile import late
+from controller.reconcile import bypass_decision
 from gpushare import names
-from gpushare.dialect import Dialect
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from tests.unit.controller.strange import REPLICA_SET, add_stray, is_there, reject, requests, said, tick
+from gpushare.resource_config import ResourceConfig
+from tests.unit.controller.bypassing import REPLICA_SET, add_bypassed, is_there, reject, requests, said, tick
 from tests.unit.controller.world import World, path_of
 
 RACE = "UnexpectedAdmissionError"
@@ -20,14 +20,14 @@ NO_DEVICES = (
 def rejected(
     world: World, owner: JsonObject | None = None, reason: str = RACE, message: str = NO_DEVICES
 ) -> JsonObject:
-    pod = add_stray(world, 3, owner=owner)
+    pod = add_bypassed(world, 3, owner=owner)
     reject(world, pod, reason, message)
     return pod
 
 
 def settle(world: World, ticks: int = 2) -> None:
     for _ in range(ticks):
-        tick(world, late.SETTLE_S)
+        tick(world, bypass_decision.SETTLE_S)
 
 
 def test_a_rejected_pod_of_a_controller_is_deleted_after_a_while(
@@ -36,22 +36,22 @@ def test_a_rejected_pod_of_a_controller_is_deleted_after_a_while(
     pod = rejected(world, REPLICA_SET)
     caplog.set_level("INFO")
     tick(world)
-    tick(world, late.SETTLE_S - 1)
+    tick(world, bypass_decision.SETTLE_S - 1)
     assert is_there(world, pod)
     tick(world, 1)
     assert not is_there(world, pod)
     assert [call.verb for call in requests(world)] == ["get", "delete"]
     assert caplog.messages.count("rejected pod deleted") == 1
-    assert world.reconciler.strays.cleared == 1
+    assert world.reconciler.bypassed.rejected_deleted == 1
 
 
-def test_a_rejected_pod_of_nobody_is_told_what_to_do_once(world: World) -> None:
+def test_a_rejected_pod_of_no_one_is_told_what_to_do_once(world: World) -> None:
     pod = rejected(world)
     settle(world, 5)
     assert said(world) == [
         (
             "GpuShareRejected",
-            "node-a rejected it, as happens when a node starts anew before its GPUs are reported:"
+            "node-a rejected it, as happens when a node starts again before its GPUs are reported:"
             f" {RACE}: {NO_DEVICES}; delete it and create it again",
         )
     ]
@@ -72,17 +72,17 @@ def test_a_rejected_pod_of_nobody_is_told_what_to_do_once(world: World) -> None:
     ],
 )
 def test_only_what_a_node_rejects_for_our_resources_counts(failed: str, expected: bool) -> None:
-    assert late.is_ours(failed, Dialect().resources) is expected
+    assert bypass_decision.is_ours(failed, ResourceConfig().resources) is expected
 
 
 def test_whole_gpus_count_where_they_are_ours() -> None:
     failed = f"{RACE}: cannot allocate unhealthy devices {names.GPU}"
-    assert late.is_ours(failed, Dialect(whole_gpus=True).resources)
+    assert bypass_decision.is_ours(failed, ResourceConfig(whole_gpus=True).resources)
 
 
 def test_other_failures_are_left_alone(world: World) -> None:
     rejected(world, REPLICA_SET, "Evicted", "The node was low on resource: memory")
-    ran = add_stray(world, 3, owner=REPLICA_SET)
+    ran = add_bypassed(world, 3, owner=REPLICA_SET)
     states = [{"name": "c0", "state": {"terminated": {"exitCode": 1}}}]
     status = {"phase": "Failed", "reason": RACE, "message": NO_DEVICES, "containerStatuses": states}
     world.edit_pod(ran, lambda found: found["status"].update(status))
@@ -111,7 +111,7 @@ def test_a_new_pod_of_the_same_name_is_left_alone(world: World) -> None:
     tick(world)
     world.api.vanish(path_of(pod))
     world.add_pod(3, name=pod["metadata"]["name"])
-    world.clock.at += late.SETTLE_S
+    world.clock.at += bypass_decision.SETTLE_S
     world.reconciler.tick()
     assert [call.verb for call in requests(world)] == ["get"]
 
@@ -119,7 +119,7 @@ def test_a_new_pod_of_the_same_name_is_left_alone(world: World) -> None:
 def test_a_deletion_that_is_refused_is_tried_ever_less_often(world: World) -> None:
     rejected(world, REPLICA_SET)
     tick(world)
-    world.clock.at += late.SETTLE_S
+    world.clock.at += bypass_decision.SETTLE_S
     world.api.fail_next(lambda call: call.verb == "delete", kube.ForbiddenError("no"), times=99)
     for _ in range(20):
         tick(world, 1)

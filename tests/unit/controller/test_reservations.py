@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from controller.members import Members
+from controller.label_index import LabelIndex
 from controller.reservations import Reservation, Reservations
 from gpushare.identity import NodeName, PodUid
 from testing.builders import make_allocation, make_grant
@@ -12,11 +12,11 @@ OLD_S: Final = 120.0
 ALL: Final = ("a", "b", "c")
 
 
-def made(*pods: str, since: float = 0.0, late: bool | None = None, node: str = "node-a") -> Reservations:
-    found = Reservations(Members([]))
+def made(*pods: str, since: float = 0.0, bypassed: bool | None = None, node: str = "node-a") -> Reservations:
+    found = Reservations(LabelIndex([]))
     for pod in pods:
         allocation = replace(make_allocation(pod, make_grant(0), node=node), labels={"app": pod})
-        fields = {} if late is None else {"late": late}
+        fields = {} if bypassed is None else {"late": bypassed}
         found.add(Reservation(allocation=allocation, since=since, **fields))
     return found
 
@@ -26,8 +26,8 @@ def uid(pod: str) -> PodUid:
 
 
 def due(found: Reservations, now: float, *, known: tuple[str, ...] = ALL, most: int = 9) -> list[str]:
-    doubts = found.doubts(now, after_s=OLD_S, known=[uid(pod) for pod in known], most=most)
-    return [doubt.pod.name for doubt in doubts]
+    in_doubt = found.in_doubt(now, after_s=OLD_S, known=[uid(pod) for pod in known], most=most)
+    return [in_doubt.pod.name for in_doubt in in_doubt]
 
 
 def test_those_are_looked_at_first_that_waited_longest() -> None:
@@ -53,8 +53,8 @@ def test_a_choice_is_looked_at_when_it_is_old_and_soon_if_its_pod_is_unknown() -
 
 
 def test_only_an_old_choice_ends_because_its_pod_is_unbound() -> None:
-    (soon,) = made("a").doubts(119.9, after_s=OLD_S, known=[], most=1)
-    (old,) = made("a").doubts(120, after_s=OLD_S, known=[], most=1)
+    (soon,) = made("a").in_doubt(119.9, after_s=OLD_S, known=[], most=1)
+    (old,) = made("a").in_doubt(120, after_s=OLD_S, known=[], most=1)
     assert (soon.expired, old.expired) == (False, True)
 
 
@@ -69,16 +69,16 @@ def test_a_choice_that_is_being_sent_is_not_looked_at() -> None:
 
 
 def test_a_pod_that_is_seen_on_its_node_without_gpus_ends_its_binding_and_not_its_patch() -> None:
-    for late, ended in ((True, []), (False, ["node-a"]), (None, ["node-a"])):
-        assert made("a", late=late).drop_pod(uid("a"), but_late_on=NodeName("node-a")) == ended
-        assert made("a", late=late).drop_pod(uid("a"), but_late_on=NodeName("node-b")) == ["node-a"]
-        assert made("a", late=late).drop_pod(uid("a")) == ["node-a"]
+    for bypassed, ended in ((True, []), (False, ["node-a"]), (None, ["node-a"])):
+        assert made("a", bypassed=bypassed).drop_pod(uid("a"), but_bypassed_on=NodeName("node-a")) == ended
+        assert made("a", bypassed=bypassed).drop_pod(uid("a"), but_bypassed_on=NodeName("node-b")) == ["node-a"]
+        assert made("a", bypassed=bypassed).drop_pod(uid("a")) == ["node-a"]
 
 
 def test_a_second_choice_for_the_same_pod_and_node_replaces_the_first() -> None:
-    members = Members([])
-    found = Reservations(members)
+    label_index = LabelIndex([])
+    found = Reservations(label_index)
     for app in ("first", "second"):
         found.add(Reservation(allocation=replace(make_allocation("a"), labels={"app": app}), since=0))
     assert [known.allocation.labels for known in found.all()] == [{"app": "second"}]
-    assert members.counts() == Members([("default", {"app": "second"})]).counts()
+    assert label_index.counts() == LabelIndex([("default", {"app": "second"})]).counts()

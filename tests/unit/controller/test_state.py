@@ -1,4 +1,4 @@
-"""The books follow nodes and pods, in whatever order the watches tell of them."""
+"""The ledger follows nodes and pods, in whatever order the watches tell of them."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from controller.state import AlreadyBound
 from gpushare import names
-from gpushare.cluster import books
+from gpushare.cluster import cluster_ledger
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import GpuHealth, NodeInventory
@@ -34,9 +34,9 @@ def place_by_hand(world: World, pod: JsonObject, gpu: int = 0, gib: int = 3, nod
 
 
 def refusal(world: World, node: str = "node-a") -> Refused:
-    view = world.state.all_views()[NodeName(node)]
-    assert isinstance(view, Refused)
-    return view
+    ledger = world.state.all_ledgers()[NodeName(node)]
+    assert isinstance(ledger, Refused)
+    return ledger
 
 
 def test_a_bound_pod_holds_its_memory_until_its_containers_have_ended(world: World) -> None:
@@ -72,22 +72,22 @@ def test_a_list_replaces_what_was_known(world: World) -> None:
     world.api.vanish(f"{NODES}/node-b")
     world.list_all()
     assert world.used() == {"GPU-0": 3}
-    assert list(world.state.all_views()) == ["node-a"]
+    assert list(world.state.all_ledgers()) == ["node-a"]
 
 
-def test_an_unchanged_list_leaves_every_view_as_it_is(world: World) -> None:
+def test_an_unchanged_list_leaves_every_ledger_as_it_is(world: World) -> None:
     place_by_hand(world, world.add_pod(3))
     world.see()
-    before = world.state.all_views()
+    before = world.state.all_ledgers()
     world.list_all()
-    assert all(view is before[name] for name, view in world.state.all_views().items())
+    assert all(ledger is before[name] for name, ledger in world.state.all_ledgers().items())
 
 
 def test_pods_are_counted_before_their_node_is_known() -> None:
     world = World()
     place_by_hand(world, world.add_pod(3))
     world.list_all()
-    assert world.state.all_views() == {}
+    assert world.state.all_ledgers() == {}
     world.add_node("node-a", 10)
     world.see()
     assert world.used() == {"GPU-0": 3}
@@ -106,7 +106,7 @@ def test_pods_stay_counted_while_their_node_has_no_inventory(world: World) -> No
     assert world.used() == {"GPU-0": 3}
 
 
-def test_a_node_made_anew_with_other_gpus_has_only_those(world: World) -> None:
+def test_a_node_recreated_with_other_gpus_has_only_those(world: World) -> None:
     world.api.vanish(f"{NODES}/node-a")
     world.add_node("node-a", 40)
     world.see()
@@ -216,40 +216,40 @@ def test_an_unhealthy_gpu_takes_no_new_work(world: World) -> None:
     assert held.grants[0].gpus == ("GPU-1",)
 
 
-def test_the_books_are_equal_to_what_is_computed_from_the_objects(world: World) -> None:
+def test_the_ledger_is_equal_to_what_is_computed_from_the_objects(world: World) -> None:
     for gib in (3, 4, 5):
         assert world.bind(world.add_pod(gib)).error == ""
     world.see()
     kept = {name: world.ledger(name) for name in ("node-a", "node-b")}
-    assert books.differences(world.truth(), {NodeName(name): ledger for name, ledger in kept.items()}) == []
+    assert cluster_ledger.differences(world.truth(), {NodeName(name): ledger for name, ledger in kept.items()}) == []
     assert world.state.audit() == []
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_the_check_of_the_books_allows_for_reservations(world: World, seen: bool) -> None:
+def test_the_check_of_the_ledger_allows_for_reservations(world: World, seen: bool) -> None:
     assert world.bind(world.add_pod(3)).error == ""
     if seen:
         world.see()
     assert world.state.audit() == []
 
 
-def test_the_check_of_the_books_finds_what_differs(world: World) -> None:
+def test_the_check_of_the_ledger_finds_what_differs(world: World) -> None:
     expected, found = world.truth(), world.truth()
     found[A] = found[A].with_allocation(make_allocation("p", make_grant(0)))
     del expected[NodeName("node-b")]
     expected[NodeName("node-c")] = found[A]
-    assert books.differences(expected, found) == [
+    assert cluster_ledger.differences(expected, found) == [
         f"node node-a: disagree about {make_ref('p')}",
         "node node-b: not expected",
         "node node-c: missing",
     ]
     found = world.truth()
     found[A] = replace(found[A], inventory=make_inventory(1))
-    assert books.differences(world.truth(), found) == ["node node-a: other GPUs"]
+    assert cluster_ledger.differences(world.truth(), found) == ["node node-a: other GPUs"]
     left, right = world.truth(), world.truth()
     left[A] = left[A].with_allocation(make_allocation("p", make_grant(0)))
     right[A] = right[A].with_allocation(make_allocation("p", make_grant(1)))
-    assert books.differences(left, right) == ["node node-a: disagree about default/p"]
+    assert cluster_ledger.differences(left, right) == ["node node-a: disagree about default/p"]
 
 
 def test_a_pod_is_bound_somewhere_as_soon_as_its_binding_is_confirmed(world: World) -> None:
@@ -262,11 +262,11 @@ def test_a_pod_is_bound_somewhere_as_soon_as_its_binding_is_confirmed(world: Wor
 
 def test_an_ending_of_what_is_no_longer_reserved_changes_nothing(world: World) -> None:
     uid = uid_of(world.add_pod(3))
-    before = world.state.all_views()
-    world.state.doubt(uid, A)
+    before = world.state.all_ledgers()
+    world.state.mark_in_doubt(uid, A)
     world.state.undo(uid, A)
     world.state.confirm(make_allocation("x", make_grant(0)))
-    assert world.state.all_views() == before
+    assert world.state.all_ledgers() == before
 
 
 def test_two_tries_at_once_share_one_reservation(world: World) -> None:

@@ -199,11 +199,11 @@ def test_a_worker_that_ends_by_itself_is_followed_by_another_and_by_another_cand
     held: list[str] = []
     stage.at(20 + LEASE_S - RENEW_S - 1, lambda: held.append(stage.holder()))
     stage.run(until=60)
-    assert held == ["pod_1"]  # what the worker sent last may be on its way, so nobody leads yet
+    assert held == ["pod_1"]  # what the worker sent last may be on its way, so no one leads yet
     assert stage.workers[1].born >= 20 + LEASE_S - RENEW_S
     assert "worker ended" in caplog.messages
     first_again = min(at for at in stage.led if at > 21)
-    assert first_again < 20 + LEASE_S  # released: nobody has to wait for the lease's end
+    assert first_again < 20 + LEASE_S  # released: no one has to wait for the lease's end
 
 
 def test_a_worker_that_is_stopped_is_replaced(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

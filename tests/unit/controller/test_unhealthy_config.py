@@ -101,7 +101,7 @@ def test_a_node_that_comes_later_has_what_was_said_before() -> None:
     world = World()
     world.list_all()
     call_ill(world, "1", "node-c")
-    assert world.state.all_views() == {}
+    assert world.state.all_ledgers() == {}
     world.add_node("node-c", 10, 10)
     world.see()
     assert health(world, "node-c") == [OK, ILL]
@@ -114,10 +114,10 @@ def test_a_node_that_comes_later_has_what_was_said_before() -> None:
 
 def test_a_heartbeat_of_the_node_changes_nothing(world: World) -> None:
     call_ill(world, "0")
-    before = world.state.all_views()
+    before = world.state.all_ledgers()
     world.api.edit(f"{NODES}/node-a", lambda node: node["status"].update(conditions=[{"type": "Ready"}]))
     world.see()
-    assert all(view is before[name] for name, view in world.state.all_views().items())
+    assert all(ledger is before[name] for name, ledger in world.state.all_ledgers().items())
 
 
 def test_a_cordon_and_an_ill_gpu_add_up(world: World) -> None:
@@ -186,7 +186,7 @@ def test_without_the_right_to_read_them_the_controller_goes_on(world: World, cap
     assert fields["effect"] == "ConfigMaps unhealthy-gpu-NODE keep no GPU from being used"
 
 
-def test_the_watch_feeds_the_books(world: World) -> None:
+def test_the_watch_feeds_the_ledger(world: World) -> None:
     world.api.seed(PATH, {"metadata": {"name": "unhealthy-gpu-node-a"}, "data": {"gpus": "1"}})
     world.api.seed(PATH, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "x"}})
     watch = UnhealthyWatch(api=world.api, state=world.state, clock=world.clock)

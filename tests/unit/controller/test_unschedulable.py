@@ -70,7 +70,7 @@ def test_nudges_come_ever_less_often_and_only_when_memory_was_freed() -> None:
     assert told == [3, 9, 21, 45, 93, 153, 213, 273]
 
 
-def test_a_pod_that_stops_to_fit_starts_anew() -> None:
+def test_a_pod_that_stops_to_fit_starts_again() -> None:
     _, note = step(Note(), fits=True, now=0)
     _, note = step(note, fits=False, now=2)
     assert step(note, fits=True, now=4)[0] is None
@@ -91,8 +91,8 @@ def test_the_message_has_the_numbers_of_the_closest_nodes() -> None:
         for name, free in sizes.items()
     }
     answers[NodeName("cpu")] = Refused(RefusalReason.NO_INVENTORY, "no GPUs", permanent=True)
-    views = {NodeName(name): make_ledger([free]) for name, free in sizes.items()}
-    assert unschedulable.explain(answers, views) == (
+    ledgers = {NodeName(name): make_ledger([free]) for name, free in sizes.items()}
+    assert unschedulable.explain(answers, ledgers) == (
         "needs 10 GiB on one GPU; free per GPU on b: 9 GiB; free per GPU on c: 7 GiB; free per GPU on d: 5 GiB;"
         " and 2 more nodes with GPUs"
     )

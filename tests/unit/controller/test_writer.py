@@ -13,8 +13,8 @@ from gpushare.kube.api import JsonObject
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import requests as requests_wire
 from testing.fakes.kube import FakeKube
-from tests.unit.controller.strange import add_stray, requests
-from tests.unit.controller.world import DIALECT, World
+from tests.unit.controller.bypassing import add_bypassed, requests
+from tests.unit.controller.world import RESOURCE_CONFIG, World
 
 
 @pytest.fixture
@@ -37,9 +37,9 @@ def test_the_lead_that_ends_while_a_request_is_prepared_changes_no_pod(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading the token and connecting may take seconds."""
-    waiting, stray = pods_wire.ref(world.add_pod(3)), add_stray(world, 3)
+    waiting, bypassed_pod = pods_wire.ref(world.add_pod(3)), add_bypassed(world, 3)
     world.see()
-    request = requests_wire.of_pod(stray, DIALECT)
+    request = requests_wire.of_pod(bypassed_pod, RESOURCE_CONFIG)
     assert request is not None
     for verb in ("patch", "delete"):
         monkeypatch.setattr(world.api, verb, lambda *a, verb=verb, **o: leaving(world, verb, *a, **o))
@@ -80,7 +80,7 @@ def test_a_pod_that_has_its_gpus_is_not_given_others(world: World) -> None:
     pod = world.add_pod(3)
     assert world.bind(pod).error == ""
     world.see()
-    request = requests_wire.of_pod(pod, DIALECT)
+    request = requests_wire.of_pod(pod, RESOURCE_CONFIG)
     assert request is not None
     binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: True)
     found = binder.bind(request, NodeName("node-a"))
@@ -90,8 +90,8 @@ def test_a_pod_that_has_its_gpus_is_not_given_others(world: World) -> None:
 
 
 def test_a_pod_that_ended_meanwhile_is_given_nothing(world: World) -> None:
-    pod = add_stray(world, 3)
-    request = requests_wire.of_pod(pod, DIALECT)
+    pod = add_bypassed(world, 3)
+    request = requests_wire.of_pod(pod, RESOURCE_CONFIG)
     assert request is not None
     world.finish(pod)
     world.see()

@@ -10,34 +10,34 @@ from typing import Any
 import orjson
 from flask.testing import FlaskClient
 
-from controller.boards import Boards
 from controller.disruption import Budgets
 from controller.extender.app import Services, create_app
 from controller.extender.bind import Answer, Binder
 from controller.extender.messages import BindArgs
 from controller.extender.preempt import Preemption
 from controller.metrics import Metrics
+from controller.node_verdicts import NodeVerdicts
 from controller.reconcile.loop import Reconciler
 from controller.state import ClusterState
 from controller.unhealthy import PATH as CONFIG_MAPS
 from controller.unhealthy import UnhealthySink
 from controller.watches import NodeSink, PodSink
-from gpushare.cluster import books, node_records, records
-from gpushare.dialect import Dialect
+from gpushare.cluster import cluster_ledger, node_records, records
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.kube.watch import Sink
 from gpushare.model.allocation import Allocation
 from gpushare.model.ledger import NodeLedger
+from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB
-from gpushare.wire import holdings, unhealthy
+from gpushare.wire import held_gpus, unhealthy
 from testing.builders import Json, make_container, make_inventory, make_node
 from testing.fakes.kube import FakeKube
 
 PODS = "/api/v1/pods"
 NODES = "/api/v1/nodes"
-DIALECT = Dialect()
+RESOURCE_CONFIG = ResourceConfig()
 
 
 @dataclass
@@ -70,17 +70,17 @@ class World:
     def __post_init__(self) -> None:
         self.start_controller()
 
-    def start_controller(self, dialect: Dialect = DIALECT) -> None:
-        """A controller with empty books, as after a restart."""
-        self.state = ClusterState(dialect=dialect)
-        self.boards = Boards(self.state, self.clock)
+    def start_controller(self, resource_config: ResourceConfig = RESOURCE_CONFIG) -> None:
+        """A controller with an empty ledger, as after a restart."""
+        self.state = ClusterState(resource_config=resource_config)
+        self.node_verdicts = NodeVerdicts(self.state, self.clock)
         self.metrics = Metrics()
         self.budgets = Budgets()
         self.binder = Binder(api=self.api, state=self.state, clock=self.clock, leading=lambda: self.leads)
         self.reconciler = Reconciler(
             api=self.api,
             state=self.state,
-            boards=Boards(self.state, self.clock, part=4),
+            node_verdicts=NodeVerdicts(self.state, self.clock, part=4),
             clock=self.clock,
             leading=lambda: self.leads,
         )
@@ -99,7 +99,7 @@ class World:
     def _make_client(self) -> FlaskClient:
         services = Services(
             state=self.state,
-            boards=self.boards,
+            node_verdicts=self.node_verdicts,
             binder=self.binder,
             preemption=Preemption(state=self.state, budgets=self.budgets, clock=self.clock, metrics=self.metrics),
             metrics=self.metrics,
@@ -160,28 +160,30 @@ class World:
 
     # The truth.
 
-    def truth(self) -> books.Books:
-        """The books as the API server's objects have them."""
+    def truth(self) -> cluster_ledger.Ledgers:
+        """The ledger as the API server's objects have them."""
         ill = unhealthy.of_all(self.api.objects(CONFIG_MAPS))
         nodes = (
             node_records.read(node, None, ill.get(node_records.name_of(node), frozenset()))
             for node in self.api.objects(NODES)
         )
-        return books.of_records(nodes, (records.pod_record(pod, self.state.dialect) for pod in self.api.objects(PODS)))
+        return cluster_ledger.from_records(
+            nodes, (records.pod_record(pod, self.state.resource_config) for pod in self.api.objects(PODS))
+        )
 
     def ledger(self, node: str = "node-a") -> NodeLedger:
-        """The books of a node as the controller has them."""
-        view = self.state.all_views()[NodeName(node)]
-        assert isinstance(view, NodeLedger)
-        return view
+        """The ledger of a node as the controller has them."""
+        ledger = self.state.all_ledgers()[NodeName(node)]
+        assert isinstance(ledger, NodeLedger)
+        return ledger
 
     def used(self, node: str = "node-a") -> dict[str, int]:
-        """GiB held on each GPU in the controller's books."""
+        """GiB held on each GPU in the controller's ledger."""
         return {gpu: mib // 1024 for gpu, mib in self.ledger(node).used_mib.items()}
 
     def held_by(self, pod: JsonObject) -> Allocation | None:
         """What the API server's copy of a pod says."""
-        return holdings.allocation(self.api.read(path_of(pod)), GIB)
+        return held_gpus.allocation(self.api.read(path_of(pod)), GIB)
 
 
 def path_of(pod: JsonObject) -> str:

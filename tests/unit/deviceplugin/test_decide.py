@@ -7,11 +7,11 @@ import pytest
 
 from deviceplugin import decide, resources
 from deviceplugin.decision import Accept, Decision, Reason, Refuse, Start
-from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import ContainerKind
+from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
 from testing.builders import Json, make_container, make_grant, make_inventory
 from tests.unit.deviceplugin.build import NODE, bound_pod, env_of, ids_of
@@ -26,7 +26,7 @@ def start(pod: Json, *containers: str, devices: int = 3, **fields: Any) -> Start
             "resource": resources.MEMORY,
             "ids": ids_of(devices),
             "node": NODE,
-            "dialect": Dialect(),
+            "resource_config": ResourceConfig(),
             "inventory": make_inventory(15, 15),
             **fields,
         }
@@ -117,7 +117,7 @@ DEVICES = "devices.gpushare.dev/main"
                 )
             ),
             Reason.NOT_BOUND,
-            "pod default/pod was never given a GPU by gpushare-controller: it was scheduled by nobody, and"
+            "pod default/pod was never given a GPU by gpushare-controller: it was scheduled by none, and"
             " gpushare-webhook did not change it; delete the pod and create it again without spec.nodeName while"
             " gpushare-webhook is running, which gives it the scheduler gpushare-scheduler",
         ),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from deviceplugin import resources
-from deviceplugin.board import Board
 from deviceplugin.health import HealthLoop
+from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.source import GpuSourceError, RawGpu
 from gpushare.units import GIB, MemoryUnit
 from tests.unit.deviceplugin.build import NODE, ManualClock, fields_of, raw_gpu
@@ -51,14 +51,20 @@ def make(clock: ManualClock) -> Callable[..., HealthLoop]:
     def loop(*readings: Reading, unit: MemoryUnit = GIB) -> HealthLoop:
         source = ScriptedSource(list(readings))
         return HealthLoop(
-            source=source, board=Board(), clock=clock, node=NODE, unit=unit, offered=[resources.MEMORY], poll_s=5.0
+            source=source,
+            feed=InventoryFeed(),
+            clock=clock,
+            node=NODE,
+            unit=unit,
+            offered=[resources.MEMORY],
+            poll_s=5.0,
         )
 
     return loop
 
 
 def seen(loop: HealthLoop) -> list[str]:
-    latest = loop.board.latest
+    latest = loop.feed.latest
     assert latest is not None
     return [gpu.health.value for gpu in latest.inventory.gpus]
 
@@ -66,7 +72,7 @@ def seen(loop: HealthLoop) -> list[str]:
 def test_the_first_reading_is_posted_with_its_devices(make: Callable[..., HealthLoop]) -> None:
     loop = make([raw_gpu(0, 2), raw_gpu(1, 1)])
     assert loop.poll()
-    latest = loop.board.latest
+    latest = loop.feed.latest
     assert latest is not None
     assert (latest.version, latest.advertised["aliyun.com/gpu-mem"].healthy) == (1, ("g000", "g001", "g002"))
 
@@ -75,10 +81,10 @@ def test_all_resources_are_posted_at_once() -> None:
     source = ScriptedSource([[raw_gpu(0, 2), raw_gpu(1, 1, fault="Xid 79")]])
     offered = resources.offered(percent=True, whole_gpus=True)
     loop = HealthLoop(
-        source=source, board=Board(), clock=ManualClock(), node=NODE, unit=GIB, offered=offered, poll_s=5.0
+        source=source, feed=InventoryFeed(), clock=ManualClock(), node=NODE, unit=GIB, offered=offered, poll_s=5.0
     )
     assert loop.poll()
-    latest = loop.board.latest
+    latest = loop.feed.latest
     assert latest is not None
     assert {name: (len(one.healthy), len(one.unhealthy)) for name, one in latest.advertised.items()} == {
         "aliyun.com/gpu-mem": (2, 1),
@@ -93,7 +99,7 @@ def test_only_changes_are_posted(make: Callable[..., HealthLoop], caplog: pytest
     versions = []
     for _ in range(4):
         loop.poll()
-        versions.append(loop.board.latest and loop.board.latest.version)
+        versions.append(loop.feed.latest and loop.feed.latest.version)
     assert versions == [1, 1, 2, 2]
     assert [line["faults"] for line in fields_of(caplog, "gpus changed")] == [{}, {"GPU-0": "Xid 79"}]
 
@@ -142,7 +148,7 @@ def test_a_unit_that_does_not_fit_the_gpus_ends_the_loop(
 ) -> None:
     loop = make([raw_gpu(0, 80)], unit=MemoryUnit(1))
     loop.run(threading.Event())
-    assert loop.board.latest is None
+    assert loop.feed.latest is None
     assert isinstance(loop.source, ScriptedSource)
     assert loop.source.closed == 1
     (line,) = fields_of(caplog, "gpus cannot be advertised")
@@ -163,7 +169,7 @@ def test_a_source_that_contradicts_itself_is_reported(
 ) -> None:
     loop = make([raw_gpu(0), raw_gpu(1, uuid="GPU-0")])
     assert loop.poll()
-    assert loop.board.latest is None
+    assert loop.feed.latest is None
     assert len(fields_of(caplog, "gpus unreadable")) == 1
 
 

@@ -161,8 +161,8 @@ SHAPE = (
         (b'{"Data": {"PodDeviceEntries": 3}}', f"{SHAPE} (TypeError: 'int' object is not iterable)"),
         (b'{"Data": {"PodDeviceEntries": [{}]}}', f"{SHAPE} (KeyError: 'ResourceName')"),
         (checkpoint_of(entry(None)), f"{SHAPE} (AttributeError: 'NoneType' object has no attribute 'values')"),
-        (checkpoint_of(entry([1])), f"{SHAPE} (TypeError: 1 is not a text)"),
-        (checkpoint_of({**entry(["a"]), "PodUID": 7}), f"{SHAPE} (TypeError: 7 is not a text)"),
+        (checkpoint_of(entry([1])), f"{SHAPE} (TypeError: 1 is not a string)"),
+        (checkpoint_of({**entry(["a"]), "PodUID": 7}), f"{SHAPE} (TypeError: 7 is not a string)"),
     ],
 )
 def test_a_broken_checkpoint_is_an_error_and_no_crash(text: bytes, message: str) -> None:

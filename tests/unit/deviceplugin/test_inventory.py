@@ -33,7 +33,7 @@ def test_a_fault_makes_a_gpu_unhealthy() -> None:
     assert healths(build(raw_gpu(0), raw_gpu(1, fault="Xid 79"))) == {"GPU-0": "Healthy", "GPU-1": "Unhealthy"}
 
 
-def test_a_gpu_that_disappears_stays_in_the_books_as_unhealthy() -> None:
+def test_a_gpu_that_disappears_stays_in_the_ledger_as_unhealthy() -> None:
     before = build(raw_gpu(0), raw_gpu(1))
     after = build(raw_gpu(0), previous=before)
     assert healths(after) == {"GPU-0": "Healthy", "GPU-1": "Unhealthy"}

@@ -7,10 +7,10 @@ import pytest
 from deviceplugin import decide
 from deviceplugin.decision import Accept, Decision, Reason, Refuse, Start
 from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Resource
-from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
+from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
 from testing.builders import Json, make_grant, make_inventory
 from tests.unit.deviceplugin.build import NODE, bound_pod, ids_of, percent_container
@@ -36,7 +36,7 @@ def start(resource: Resource, grant: Grant, devices: int, inventory_unit: int = 
         ids=ids_of(devices, resource),
         node=NODE,
         inventory=make_inventory(15, 15, unit=MemoryUnit(inventory_unit)),
-        dialect=Dialect(whole_gpus=True),
+        resource_config=ResourceConfig(whole_gpus=True),
     )
 
 

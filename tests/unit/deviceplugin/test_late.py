@@ -13,14 +13,14 @@ from deviceplugin.decision import Accept, Reason, Refuse
 from deviceplugin.identify import Listed
 from deviceplugin.late import LateStarts
 from deviceplugin.pods import PodCache
-from deviceplugin.prestart import Gate
+from deviceplugin.prestart import StartCheck
 from deviceplugin.refusals import Refusals
 from deviceplugin.resources import Resource
-from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName, PodUid
+from gpushare.resource_config import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
 from testing.fakes.kube import FakeKube
-from tests.integration.deviceplugin.running import board_with
+from tests.integration.deviceplugin.running import feed_with
 from tests.unit.deviceplugin.build import NODE, ManualClock, bound_pod, ids_of
 
 MESSAGE = (
@@ -31,7 +31,7 @@ TRY_S = 12.0  # a kubelet tries again after 10 to 15 s
 
 
 @dataclass
-class Nobody:
+class NoPods:
     """See Lister."""
 
     def list(self, resource: Resource, timeout_s: float) -> Sequence[Listed]:
@@ -42,7 +42,7 @@ class Nobody:
 class Node:
     """A gate, the pod p on its node, and what the gate looks at."""
 
-    gate: Gate
+    start_check: StartCheck
     api: FakeKube
     cache: PodCache
     clock: ManualClock
@@ -52,13 +52,13 @@ class Node:
 
     def start(self, container: str = "main") -> str:
         """Reason of the refusal, or nothing."""
-        decision = self.gate.check(resources.MEMORY, sorted(devices(container)))
+        decision = self.start_check.check(resources.MEMORY, sorted(devices(container)))
         return "" if isinstance(decision, Accept) else decision.reason.value
 
     def restart(self) -> None:
-        """The plugin starts anew, with the pods as they are."""
-        self.gate.cache = self.cache = PodCache(self.clock)
-        self.gate.late = LateStarts(cache=self.cache, clock=self.clock)
+        """The plugin starts again, with the pods as they are."""
+        self.start_check.cache = self.cache = PodCache(self.clock)
+        self.start_check.late = LateStarts(cache=self.cache, clock=self.clock)
 
     @property
     def events(self) -> list[Json]:
@@ -93,18 +93,18 @@ def node(tmp_path: Path) -> Node:
         for name in ("main", "side")
     ]
     checkpoint.write_bytes(orjson.dumps({"Data": {"PodDeviceEntries": entries}}))
-    gate = Gate(
+    start_check = StartCheck(
         node=NODE,
-        dialect=Dialect(),
-        board=board_with(make_inventory(15)),
+        resource_config=ResourceConfig(),
+        feed=feed_with(make_inventory(15)),
         cache=cache,
         api=api,
-        lister=Nobody(),
+        lister=NoPods(),
         checkpoint=checkpoint,
         refusals=Refusals(api=api, clock=clock),
         late=LateStarts(cache=cache, clock=clock),
     )
-    return Node(gate=gate, api=api, cache=cache, clock=clock)
+    return Node(start_check=start_check, api=api, cache=cache, clock=clock)
 
 
 def test_a_pod_that_waits_is_bound_late_and_starts_at_the_next_try_but_one(node: Node) -> None:
@@ -120,7 +120,7 @@ def test_a_pod_that_waits_is_bound_late_and_starts_at_the_next_try_but_one(node:
 
 def test_the_refusal_says_when_it_starts_and_is_no_event(node: Node) -> None:
     node.show(late_pod())
-    assert node.gate.check(resources.MEMORY, sorted(devices("main"))) == Refuse(Reason.LATE, MESSAGE)
+    assert node.start_check.check(resources.MEMORY, sorted(devices("main"))) == Refuse(Reason.LATE, MESSAGE)
     assert node.events == []
 
 
@@ -142,7 +142,7 @@ def test_a_kubelet_that_began_long_ago_does_not_have_the_allocation_however_long
     assert node.start() == ""
 
 
-def test_every_container_is_begun_anew(node: Node) -> None:
+def test_every_container_is_begun_again(node: Node) -> None:
     node.show(late_pod())
     node.clock.seconds += 10.0
     assert [node.start("main"), node.start("side")] == ["Late", "Late"]
@@ -151,9 +151,9 @@ def test_every_container_is_begun_anew(node: Node) -> None:
 
 def test_a_refusal_for_another_reason_does_not_count(node: Node) -> None:
     node.show(late_pod())
-    node.gate.board = board_with(make_inventory())
+    node.start_check.feed = feed_with(make_inventory())
     assert node.start() == "GpuGone"
-    node.gate.board = board_with(make_inventory(15))
+    node.start_check.feed = feed_with(make_inventory(15))
     assert node.start() == "Late"
     assert node.start() == ""
 
@@ -203,7 +203,7 @@ def test_a_pod_that_only_the_api_server_shows_is_not_started(node: Node) -> None
         def list(self, resource: Resource, timeout_s: float) -> Sequence[Listed]:
             return [listed]
 
-    node.gate.lister = Names()
+    node.start_check.lister = Names()
     node.api.seed("/api/v1/namespaces/default/pods/p", late_pod())
     for _ in range(3):
         assert node.start() == "Late"

@@ -71,7 +71,7 @@ def test_a_missing_driver_is_explained_and_asked_again(source: NvmlSource, drive
     assert len(source.read()) == 2
 
 
-def test_a_driver_that_goes_away_is_opened_anew(source: NvmlSource, driver: FakeNvml) -> None:
+def test_a_driver_that_goes_away_is_opened_again(source: NvmlSource, driver: FakeNvml) -> None:
     source.read()
     driver.broken = "Driver Not Loaded"
     with pytest.raises(GpuSourceError):

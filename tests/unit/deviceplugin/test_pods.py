@@ -1,4 +1,4 @@
-"""The mirror of the node's pods."""
+"""The cache of the node's pods."""
 
 import sys
 import threading
@@ -8,17 +8,17 @@ import pytest
 
 from deviceplugin import pods
 from deviceplugin.pods import PodCache
-from gpushare.dialect import Dialect
 from gpushare.identity import NodeName, PodUid
 from gpushare.model.request import ContainerKind
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
-from gpushare.wire import holdings
+from gpushare.wire import held_gpus
 from gpushare.wire import pods as wire
 from testing.builders import Json, make_container, make_grant, make_pod
 from tests.unit.deviceplugin.build import ManualClock, bound_pod
 
-EVERYTHING = Dialect(whole_gpus=True)
+EVERYTHING = ResourceConfig(whole_gpus=True)
 
 
 def test_the_watch_asks_for_the_nodes_pods_only() -> None:
@@ -33,7 +33,7 @@ def test_a_reduced_pod_says_all_that_a_decision_needs() -> None:
     pod["spec"]["containers"][0] |= {"volumeMounts": [{}], "image": "x"}
     reduced = pods.reduce(pod)
     assert wire.ref(reduced) == wire.ref(pod)
-    assert holdings.allocation(reduced, GIB) == holdings.allocation(pod, GIB)
+    assert held_gpus.allocation(reduced, GIB) == held_gpus.allocation(pod, GIB)
     assert wire.holds_gpus(reduced) == wire.holds_gpus(pod)
     assert [kind for _, kind, _ in wire.containers(reduced)] == [ContainerKind.APP]  # the one that asks
     assert wire.asks(reduced["spec"]["containers"][0], EVERYTHING)
@@ -202,7 +202,7 @@ def test_a_pod_that_nano_gpu_bound_is_read_alike_when_it_is_reduced() -> None:
     container = {**make_container(), "resources": {"limits": {"nano-gpu/gpu-percent": "20"}}}
     annotations = {"nano-gpu/assume": "true", "nano-gpu/container-main": "1"}
     pod = make_pod(container, node="node-a", annotations=annotations)
-    assert holdings.allocation(pods.reduce(pod), GIB) == holdings.allocation(pod, GIB) is not None
+    assert held_gpus.allocation(pods.reduce(pod), GIB) == held_gpus.allocation(pod, GIB) is not None
 
 
 UID = PodUid("uid-pod")
@@ -300,4 +300,4 @@ def test_the_last_variable_counts() -> None:
 def test_places_of_containers_stay_where_another_system_counts_them() -> None:
     pod = make_pod({"name": "side"}, asking(), annotations={"scheduler.framework.gpushare.allocation": '{"1":{"0":1}}'})
     pod["spec"]["nodeName"] = "node-a"
-    assert holdings.allocation(pods.reduce(pod), GIB) == holdings.allocation(pod, GIB) is not None
+    assert held_gpus.allocation(pods.reduce(pod), GIB) == held_gpus.allocation(pod, GIB) is not None

@@ -9,21 +9,21 @@ import orjson
 import pytest
 
 from deviceplugin import prestart, resources
-from deviceplugin.board import Board
 from deviceplugin.decision import Accept, Decision, Reason, Refuse
 from deviceplugin.identify import Listed, ListerError
+from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.late import LateStarts
 from deviceplugin.pods import PodCache
-from deviceplugin.prestart import Gate
+from deviceplugin.prestart import StartCheck
 from deviceplugin.refusals import Refusals
 from deviceplugin.resources import Resource
-from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName
 from gpushare.kube import api as kube
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from testing.builders import Json, make_grant, make_inventory
 from testing.fakes.kube import FakeKube
-from tests.integration.deviceplugin.running import board_with
+from tests.integration.deviceplugin.running import feed_with
 from tests.unit.deviceplugin.build import NODE, bound_pod, fields_of
 
 IDS = ["g00a", "g00b", "g00c"]
@@ -46,7 +46,7 @@ class TableLister:
 class Node:
     """A gate and all it looks at."""
 
-    gate: Gate
+    start_check: StartCheck
     api: FakeKube
     cache: PodCache
     lister: TableLister
@@ -67,10 +67,10 @@ class Node:
             {"PodUID": uid, "ContainerName": name, "ResourceName": "aliyun.com/gpu-mem", "DeviceIDs": IDS}
             for name in containers or ("main",)
         ]
-        self.gate.checkpoint.write_bytes(orjson.dumps({"Data": {"PodDeviceEntries": entries}}))
+        self.start_check.checkpoint.write_bytes(orjson.dumps({"Data": {"PodDeviceEntries": entries}}))
 
     def check(self) -> Decision:
-        return self.gate.check(resources.MEMORY, IDS)
+        return self.start_check.check(resources.MEMORY, IDS)
 
     def refusal(self) -> Refuse:
         decision = self.check()
@@ -82,10 +82,10 @@ class Node:
 def node(tmp_path: Path) -> Node:
     clock = SystemClock()
     api, cache, lister = FakeKube(), PodCache(clock), TableLister()
-    gate = Gate(
+    start_check = StartCheck(
         node=NODE,
-        dialect=Dialect(),
-        board=board_with(make_inventory(15)),
+        resource_config=ResourceConfig(),
+        feed=feed_with(make_inventory(15)),
         cache=cache,
         api=api,
         lister=lister,
@@ -93,7 +93,7 @@ def node(tmp_path: Path) -> Node:
         refusals=Refusals(api=api, clock=clock),
         late=LateStarts(cache=cache, clock=clock),
     )
-    return Node(gate=gate, api=api, cache=cache, lister=lister)
+    return Node(start_check=start_check, api=api, cache=cache, lister=lister)
 
 
 def test_a_known_pod_needs_no_request(node: Node) -> None:
@@ -111,7 +111,7 @@ def test_without_a_checkpoint_the_api_server_tells_the_pod_of_that_name(
     node.lists("p")
     node.api.seed("/api/v1/namespaces/default/pods", bound_pod(name="p"))
     assert isinstance(node.check(), Accept)
-    node.gate.checkpoint.write_text("{")
+    node.start_check.checkpoint.write_text("{")
     assert isinstance(node.check(), Accept)
     assert len(fields_of(caplog, "checkpoint unreadable")) == 2
     assert node.api.count("get") == 2
@@ -150,7 +150,7 @@ def test_pod_resources_out_of_reach(node: Node) -> None:
     assert node.refusal() == Refuse(Reason.KUBELET_SILENT, "the kubelet's PodResources API does not answer")
 
 
-def test_devices_of_nobody(node: Node) -> None:
+def test_devices_of_no_one(node: Node) -> None:
     assert node.refusal() == Refuse(
         Reason.UNIDENTIFIED,
         "neither PodResources nor kubelet_internal_checkpoint knows a container with exactly the devices g00a, g00b,"
@@ -187,7 +187,7 @@ def test_an_api_server_out_of_reach(node: Node) -> None:
 
 
 def test_gpus_that_are_not_known_yet(node: Node) -> None:
-    node.gate.board = Board()
+    node.start_check.feed = InventoryFeed()
     node.cache.upsert(bound_pod(name="p"))
     node.lists("p")
     node.records("uid-p")
@@ -240,7 +240,7 @@ def test_pods_are_read_one_after_the_other(node: Node, monkeypatch: pytest.Monke
     monkeypatch.setattr(prestart, "_CACHE_S", 0.01)
     node.lists("p")
     node.api.seed("/api/v1/namespaces/default/pods", bound_pod(name="p"))
-    with node.gate._reading:
+    with node.start_check._reading:
         assert node.refusal().message == "pod default/p must wait to be read; the kubelet will try again"
     assert node.api.count("get") == 0
     assert isinstance(node.check(), Accept)
@@ -250,4 +250,4 @@ def test_a_pod_that_cannot_be_read_is_refused(node: Node) -> None:
     node.lists("p")
     node.api.seed("/api/v1/namespaces/default/pods", bound_pod(name="p") | {"spec": 3})
     assert node.refusal().reason is Reason.API_SILENT
-    assert not node.gate._reading.locked()
+    assert not node.start_check._reading.locked()

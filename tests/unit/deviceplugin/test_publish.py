@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from deviceplugin.board import Board
+from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.publish import Publisher
 from gpushare.kube import api as kube
 from gpushare.runtime.clock import SystemClock
@@ -14,7 +14,7 @@ from gpushare.wire import inventory as wire
 from testing.builders import Json, make_inventory, make_node
 from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import wait_until
-from tests.integration.deviceplugin.running import board_with, show
+from tests.integration.deviceplugin.running import feed_with, show
 from tests.unit.deviceplugin.build import NODE, fields_of
 
 PATH = "/api/v1/nodes/node-a"
@@ -28,8 +28,8 @@ def api() -> FakeKube:
 
 
 @contextmanager
-def publishing(api: FakeKube, board: Board, recheck_s: float = 300.0) -> Iterator[Publisher]:
-    publisher = Publisher(api=api, board=board, clock=SystemClock(), node=NODE, recheck_s=recheck_s)
+def publishing(api: FakeKube, feed: InventoryFeed, recheck_s: float = 300.0) -> Iterator[Publisher]:
+    publisher = Publisher(api=api, feed=feed, clock=SystemClock(), node=NODE, recheck_s=recheck_s)
     stop = threading.Event()
     thread = threading.Thread(target=publisher.run, args=(stop,))
     thread.start()
@@ -37,7 +37,7 @@ def publishing(api: FakeKube, board: Board, recheck_s: float = 300.0) -> Iterato
         yield publisher
     finally:
         stop.set()
-        board.wake()
+        feed.wake()
         thread.join(10.0)
         assert not thread.is_alive()
 
@@ -48,7 +48,7 @@ def node(api: FakeKube) -> Json:
 
 def test_the_inventory_and_the_number_of_gpus_are_written(api: FakeKube) -> None:
     inventory = make_inventory(15, 15)
-    with publishing(api, board_with(inventory)) as publisher:
+    with publishing(api, feed_with(inventory)) as publisher:
         assert publisher.published.wait(10.0)
     found = node(api)
     assert wire.of_node(found) == inventory
@@ -60,7 +60,7 @@ def test_the_inventory_and_the_number_of_gpus_are_written(api: FakeKube) -> None
 
 def test_other_resources_of_the_node_are_left_alone(api: FakeKube) -> None:
     api.edit(PATH, lambda found: found["status"].update(capacity={"cpu": "4"}))
-    with publishing(api, board_with()) as publisher:
+    with publishing(api, feed_with()) as publisher:
         publisher.published.wait(10.0)
     assert node(api)["status"]["capacity"] == {
         "cpu": "4",
@@ -70,22 +70,22 @@ def test_other_resources_of_the_node_are_left_alone(api: FakeKube) -> None:
 
 
 def test_every_change_is_written(api: FakeKube) -> None:
-    board = board_with(make_inventory(15))
-    with publishing(api, board) as publisher:
+    feed = feed_with(make_inventory(15))
+    with publishing(api, feed) as publisher:
         publisher.published.wait(10.0)
-        show(board, make_inventory(15, 15))
+        show(feed, make_inventory(15, 15))
         wait_until(lambda: wire.of_node(node(api)) == make_inventory(15, 15))
 
 
 def test_an_api_server_that_does_not_answer_is_tried_again(api: FakeKube, caplog: pytest.LogCaptureFixture) -> None:
     api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("connection refused"), times=2)
-    with publishing(api, board_with()) as publisher:
+    with publishing(api, feed_with()) as publisher:
         assert publisher.published.wait(10.0)
     assert [line["error"] for line in fields_of(caplog, "not published")] == ["connection refused"] * 2
 
 
 def test_what_somebody_changed_is_put_right(api: FakeKube, caplog: pytest.LogCaptureFixture) -> None:
-    with publishing(api, board_with(), recheck_s=0.05) as publisher:
+    with publishing(api, feed_with(), recheck_s=0.05) as publisher:
         publisher.published.wait(10.0)
         api.edit(PATH, lambda found: found["metadata"]["annotations"].clear())
         wait_until(lambda: wire.of_node(node(api)) == make_inventory(4, 4), 20.0)
@@ -93,7 +93,7 @@ def test_what_somebody_changed_is_put_right(api: FakeKube, caplog: pytest.LogCap
 
 
 def test_a_kubelet_that_forgot_the_number_of_gpus_is_told_again(api: FakeKube) -> None:
-    with publishing(api, board_with()) as publisher:
+    with publishing(api, feed_with()) as publisher:
         publisher.published.wait(10.0)
         api.edit(PATH, lambda found: found["status"].update(capacity={}, allocatable={}))
         publisher.recheck()
@@ -101,7 +101,7 @@ def test_a_kubelet_that_forgot_the_number_of_gpus_is_told_again(api: FakeKube) -
 
 
 def test_a_check_that_finds_all_right_writes_nothing(api: FakeKube) -> None:
-    with publishing(api, board_with()) as publisher:
+    with publishing(api, feed_with()) as publisher:
         publisher.published.wait(10.0)
         publisher.recheck()
         wait_until(lambda: api.count("get"))
@@ -109,7 +109,7 @@ def test_a_check_that_finds_all_right_writes_nothing(api: FakeKube) -> None:
 
 
 def test_amounts_are_spelled_as_the_api_server_gives_them_back(api: FakeKube) -> None:
-    with publishing(api, board_with(make_inventory(*[15] * 10))) as publisher:
+    with publishing(api, feed_with(make_inventory(*[15] * 10))) as publisher:
         publisher.published.wait(10.0)
         publisher.recheck()
         wait_until(lambda: api.count("get"))
@@ -118,22 +118,22 @@ def test_amounts_are_spelled_as_the_api_server_gives_them_back(api: FakeKube) ->
 
 
 def test_a_node_without_gpus_says_so(api: FakeKube) -> None:
-    with publishing(api, board_with(make_inventory())) as publisher:
+    with publishing(api, feed_with(make_inventory())) as publisher:
         publisher.published.wait(10.0)
     assert node(api)["status"]["capacity"] == {"aliyun.com/gpu-count": "0", "aliyun.com/gpu-core.percentage": "0"}
 
 
 @pytest.mark.parametrize("lost", ["aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"])
 def test_each_amount_that_was_lost_is_written_again(api: FakeKube, lost: str) -> None:
-    with publishing(api, board_with()) as publisher:
+    with publishing(api, feed_with()) as publisher:
         publisher.published.wait(10.0)
         api.edit(PATH, lambda found: found["status"]["capacity"].pop(lost))
         publisher.recheck()
         wait_until(lambda: lost in node(api)["status"]["capacity"])
 
 
-def test_a_node_that_was_made_anew_is_written_again(api: FakeKube) -> None:
-    with publishing(api, board_with()) as publisher:
+def test_a_node_that_was_recreated_is_written_again(api: FakeKube) -> None:
+    with publishing(api, feed_with()) as publisher:
         publisher.published.wait(10.0)
         api.vanish(PATH)
         publisher.recheck()
@@ -143,7 +143,7 @@ def test_a_node_that_was_made_anew_is_written_again(api: FakeKube) -> None:
 
 
 def test_nothing_is_written_before_the_gpus_are_known(api: FakeKube) -> None:
-    with publishing(api, Board(), recheck_s=0.01) as publisher:
+    with publishing(api, InventoryFeed(), recheck_s=0.01) as publisher:
         publisher.recheck()
         assert not publisher.published.wait(0.1)
     assert api.calls == []
@@ -164,6 +164,6 @@ def test_a_failure_says_what_to_do(
     api: FakeKube, caplog: pytest.LogCaptureFixture, error: kube.KubeError, message: str
 ) -> None:
     api.fail_next(lambda call: call.verb == "patch", error)
-    with publishing(api, board_with()) as publisher:
+    with publishing(api, feed_with()) as publisher:
         publisher.published.wait(10.0)
     assert fields_of(caplog, "not published")[0]["error"] == message

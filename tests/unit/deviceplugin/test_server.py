@@ -13,7 +13,7 @@ from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.decision import Accept, Decision, Reason, Refuse
 from deviceplugin.resources import Resource
 from deviceplugin.server import Servicer
-from tests.integration.deviceplugin.running import board_with
+from tests.integration.deviceplugin.running import feed_with
 
 
 class Aborted(Exception):  # noqa: N818 - no error of the code under test
@@ -27,7 +27,7 @@ class Context:
         raise Aborted(code, details)
 
 
-class FixedGate:
+class FixedStartCheck:
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
         self.asked: list[tuple[str, list[str]]] = []
@@ -40,8 +40,8 @@ class FixedGate:
         return self.decision
 
 
-def servicer(gate: FixedGate, resource: Resource = resources.MEMORY) -> Servicer:
-    return Servicer(resource=resource, board=board_with(), gate=gate)
+def servicer(start_check: FixedStartCheck, resource: Resource = resources.MEMORY) -> Servicer:
+    return Servicer(resource=resource, feed=feed_with(), start_check=start_check)
 
 
 def pre_start(asked: Servicer, *ids: str) -> Any:
@@ -49,9 +49,9 @@ def pre_start(asked: Servicer, *ids: str) -> Any:
 
 
 def test_an_accepted_container_gets_an_empty_answer() -> None:
-    gate = FixedGate(Accept(()))
-    assert pre_start(servicer(gate, resources.PERCENT), "a", "b") == api.PreStartContainerResponse()
-    assert gate.asked == [("nano-gpu/gpu-percent", ["a", "b"])]
+    start_check = FixedStartCheck(Accept(()))
+    assert pre_start(servicer(start_check, resources.PERCENT), "a", "b") == api.PreStartContainerResponse()
+    assert start_check.asked == [("nano-gpu/gpu-percent", ["a", "b"])]
 
 
 @pytest.mark.parametrize(
@@ -66,27 +66,27 @@ def test_an_accepted_container_gets_an_empty_answer() -> None:
 )
 def test_a_refusal_becomes_a_status(reason: Reason, code: grpc.StatusCode) -> None:
     with pytest.raises(Aborted) as caught:
-        pre_start(servicer(FixedGate(Refuse(reason, "why"))))
+        pre_start(servicer(FixedStartCheck(Refuse(reason, "why"))))
     assert caught.value.args == (code, "why")
 
 
 def test_a_long_message_is_cut_to_what_a_header_holds() -> None:
     with pytest.raises(Aborted) as caught:
-        pre_start(servicer(FixedGate(Refuse(Reason.UNREADABLE, "x" * 100_000))))
+        pre_start(servicer(FixedStartCheck(Refuse(Reason.UNREADABLE, "x" * 100_000))))
     assert len(caught.value.args[1]) == 2048
 
 
 def test_too_many_starts_at_once_are_put_off() -> None:
-    gate = FixedGate(Accept(()))
-    gate.open.clear()
-    one = servicer(gate, dataclasses.replace(resources.WHOLE, starts=1))
+    start_check = FixedStartCheck(Accept(()))
+    start_check.open.clear()
+    one = servicer(start_check, dataclasses.replace(resources.WHOLE, starts=1))
     first = threading.Thread(target=pre_start, args=(one, "a"))
     first.start()
-    while not gate.asked:
-        gate.open.wait(0.001)
+    while not start_check.asked:
+        start_check.open.wait(0.001)
     with pytest.raises(Aborted) as caught:
         pre_start(one, "b")
-    gate.open.set()
+    start_check.open.set()
     first.join(10.0)
     assert caught.value.args == (
         grpc.StatusCode.UNAVAILABLE,
@@ -97,7 +97,7 @@ def test_too_many_starts_at_once_are_put_off() -> None:
 
 def test_preferences_are_not_offered() -> None:
     with pytest.raises(Aborted) as caught:
-        servicer(FixedGate(Accept(()))).preferred(None, Context())
+        servicer(FixedStartCheck(Accept(()))).preferred(None, Context())
     assert caught.value.args == (grpc.StatusCode.UNIMPLEMENTED, "device IDs of this plugin are all alike")
 
 

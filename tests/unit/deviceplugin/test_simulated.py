@@ -98,7 +98,7 @@ def test_without_a_number_the_seed_chooses_the_gpu(make: Make) -> None:
     assert len({chosen(seed)[0] for seed in range(20)}) > 1
 
 
-def test_a_changed_profile_is_read_again_and_counts_anew(make: Make, path: Path) -> None:
+def test_a_changed_profile_is_read_again_and_counts_again(make: Make, path: Path) -> None:
     source = make(FOUR)
     for _ in range(3):
         state(source)
@@ -123,7 +123,7 @@ def test_a_change_for_the_worse_keeps_the_last_good_profile(
     assert len(state(source)) == 1
 
 
-def test_a_profile_that_is_mended_is_used(make: Make, path: Path) -> None:
+def test_a_profile_that_is_fixed_is_used(make: Make, path: Path) -> None:
     source = make("gpus: 3")
     for _ in range(2):
         with pytest.raises(GpuSourceError):
@@ -161,5 +161,5 @@ def test_a_profile_that_is_not_there_is_named(path: Path, clock: ManualClock) ->
     with pytest.raises(GpuSourceError) as caught:
         SimulatedSource(path=path, node=NodeName("node-a"), clock=clock).read()
     assert str(caught.value) == (
-        f"profile {path}: cannot be read (No such file or directory); mount it or mend --gpu-source"
+        f"profile {path}: cannot be read (No such file or directory); mount it or fix --gpu-source"
     )

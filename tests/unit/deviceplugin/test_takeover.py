@@ -8,9 +8,9 @@ import pytest
 from deviceplugin import decide
 from deviceplugin.decision import Accept, Reason, Refuse, Start
 from deviceplugin.resources import MEMORY, PERCENT, Resource
-from gpushare.dialect import Dialect
 from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB
 from testing.builders import Json, make_container, make_gpu, make_grant, make_inventory, make_pod
 from tests.unit.deviceplugin.build import NODE, bound_pod, env_of, ids_of
@@ -53,7 +53,7 @@ def start(
         resource=resource,
         ids=ids,
         node=NODE,
-        dialect=Dialect(),
+        resource_config=ResourceConfig(),
         others=others,
         **given,
     )
@@ -135,7 +135,7 @@ def test_a_container_with_variables_from_elsewhere_is_refused_because_they_may_c
         (
             start(aliyun_pod(annotations={}), aliyun_ids(3)),
             Reason.NOT_BOUND,
-            "pod default/pod was never given a GPU by gpushare-controller: it was scheduled by nobody, and"
+            "pod default/pod was never given a GPU by gpushare-controller: it was scheduled by none, and"
             f" gpushare-webhook did not change it; {AGAIN} without spec.nodeName while gpushare-webhook is running,"
             " which gives it the scheduler gpushare-scheduler",
         ),

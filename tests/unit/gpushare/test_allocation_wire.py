@@ -7,7 +7,7 @@ from gpushare.errors import WireError
 from gpushare.identity import by_index
 from gpushare.model.request import ContainerKind
 from gpushare.units import GIB
-from gpushare.wire import allocation, holdings
+from gpushare.wire import allocation, held_gpus
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_pod, make_ref
 
 WHAT = "annotation gpushare.dev/allocation"
@@ -45,8 +45,8 @@ def test_a_binding_of_several_gpus_has_a_variable_for_every_container() -> None:
     ("text", "message"),
     [
         ("nonsense", f"{WHAT}: not JSON ("),
-        ('{"version":1}', f"{WHAT}: field 'node' must be a text, found None"),
-        ('{"version":1,"node":""}', f"{WHAT}: field 'node' must be a text, found ''"),
+        ('{"version":1}', f"{WHAT}: field 'node' must be a string, found None"),
+        ('{"version":1,"node":""}', f"{WHAT}: field 'node' must be a string, found ''"),
         ('{"version":1,"node":"n"}', f"{WHAT}: field 'containers' must be a list of objects"),
         (
             '{"version":1,"node":"n","containers":[{}]}',
@@ -70,7 +70,7 @@ def test_a_binding_of_several_gpus_has_a_variable_for_every_container() -> None:
         ),
         (
             '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"app"}]}',
-            f"{WHAT}: field 'name' must be a text, found None",
+            f"{WHAT}: field 'name' must be a string, found None",
         ),
         (
             '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"app","name":"c","memoryMiB":-1}]}',
@@ -86,32 +86,32 @@ def test_a_broken_allocation_says_what_is_wrong(text: str, message: str) -> None
 def test_a_pods_allocation_is_what_its_binding_wrote() -> None:
     given = make_allocation("p", make_grant(1))
     annotations = allocation.binding_annotations(given, make_inventory(15, 15), 1)
-    assert holdings.allocation(make_pod(name="p", node="node-a", annotations=annotations), GIB) == given
+    assert held_gpus.allocation(make_pod(name="p", node="node-a", annotations=annotations), GIB) == given
 
 
 def test_a_pod_that_is_not_bound_holds_nothing() -> None:
     annotations = {"gpushare.dev/allocation": allocation.encode(make_allocation("p", make_grant(1)))}
-    assert holdings.allocation(make_pod(name="p", annotations=annotations), GIB) is None
+    assert held_gpus.allocation(make_pod(name="p", annotations=annotations), GIB) is None
 
 
 def test_an_allocation_for_another_node_is_refused() -> None:
     text = allocation.encode(replace(make_allocation("p", make_grant(1))))
     pod = make_pod(node="node-b", annotations={"gpushare.dev/allocation": text})
     with pytest.raises(WireError, match=re.escape(f"{WHAT}: made for node node-a, but the pod is on node-b")):
-        holdings.allocation(pod, GIB)
+        held_gpus.allocation(pod, GIB)
 
 
 def test_a_pod_of_aliyun_gpushare_counts_by_its_spec() -> None:
     annotations = {"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_POD": "99"}
     pod = make_pod(make_container("a", 3), make_container("side"), name="p", node="node-a", annotations=annotations)
-    assert holdings.allocation(pod, GIB) == make_allocation("p", make_grant(by_index(2), gib=3, container="a"))
+    assert held_gpus.allocation(pod, GIB) == make_allocation("p", make_grant(by_index(2), gib=3, container="a"))
 
 
 def test_a_pod_of_ack_counts_on_each_of_its_gpus() -> None:
     annotations = {"scheduler.framework.gpushare.allocation": '{"1":{"0":4,"3":5}}'}
     pod = make_pod(make_container("side"), make_container("b", 9), name="p", node="node-a", annotations=annotations)
     grants = make_grant(by_index(0), gib=4, container="b"), make_grant(by_index(3), gib=5, container="b")
-    assert holdings.allocation(pod, GIB) == make_allocation("p", *grants)
+    assert held_gpus.allocation(pod, GIB) == make_allocation("p", *grants)
 
 
 @pytest.mark.parametrize(
@@ -155,14 +155,14 @@ def test_a_pod_of_ack_counts_on_each_of_its_gpus() -> None:
 )
 def test_a_broken_allocation_of_another_system_says_what_is_wrong(annotations: dict[str, str], message: str) -> None:
     with pytest.raises(WireError, match=re.escape(message)):
-        holdings.allocation(make_pod(node="node-a", annotations=annotations), GIB)
+        held_gpus.allocation(make_pod(node="node-a", annotations=annotations), GIB)
 
 
 def test_a_pod_of_aliyun_with_a_broken_amount_says_which_container() -> None:
     pod = make_pod(make_container("a", "1.5"), node="n", annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"})
     with pytest.raises(WireError, match=re.escape("container a: 1.5 is not whole; a share is a whole number of units")):
-        holdings.allocation(pod, GIB)
+        held_gpus.allocation(pod, GIB)
 
 
 def test_a_pod_without_any_allocation_has_none() -> None:
-    assert holdings.allocation(make_pod(node="node-a"), GIB) is None
+    assert held_gpus.allocation(make_pod(node="node-a"), GIB) is None

@@ -5,27 +5,27 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare.cluster import node_records, records, views
+from gpushare.cluster import node_ledger, node_records, records
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, Late, Pending
-from gpushare.dialect import Dialect
+from gpushare.cluster.records import Bound, Bypassed, Pending
 from gpushare.errors import WireError
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.verdict import RefusalReason, Refused
+from gpushare.resource_config import ResourceConfig
 from testing import ledgers
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 
-DIALECT = Dialect()
+RESOURCE_CONFIG = ResourceConfig()
 
 
 def bound(pod: Json) -> Bound:
-    record = records.pod_record(pod, DIALECT)
+    record = records.pod_record(pod, RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     return record
 
 
-def late(pod: Json) -> Late:
-    found = bound(pod).late
+def bypassed(pod: Json) -> Bypassed:
+    found = bound(pod).bypassed
     assert found is not None
     return found
 
@@ -36,8 +36,8 @@ def mutated(name: str = "main", gpu_mem: object = 3) -> Json:
     return make_container(name, gpu_mem, env=[variable])
 
 
-def test_a_pod_without_an_allocation_is_late() -> None:
-    found = late(make_pod(mutated(), node="node-a"))
+def test_a_pod_without_an_allocation_is_bypassed() -> None:
+    found = bypassed(make_pod(mutated(), node="node-a"))
     assert (found.mutated, found.started, found.owner, found.problem) == (True, False, "", "")
     assert found.request is not None
     assert found.request.shape.containers[0].memory_mib == 3072
@@ -53,15 +53,15 @@ def test_a_pod_without_an_allocation_is_late() -> None:
     ],
 )
 def test_a_pod_whose_devices_come_from_elsewhere_is_not_mutated(container: Json) -> None:
-    assert not late(make_pod(container, node="node-a")).mutated
+    assert not bypassed(make_pod(container, node="node-a")).mutated
 
 
 def test_containers_that_ask_for_nothing_need_not_be_mutated() -> None:
-    assert late(make_pod(mutated(), make_container("plain"), node="node-a")).mutated
+    assert bypassed(make_pod(mutated(), make_container("plain"), node="node-a")).mutated
 
 
-def test_a_late_pod_that_asks_for_nonsense_says_what() -> None:
-    found = late(make_pod(mutated(gpu_mem="x"), node="node-a"))
+def test_a_bypassed_pod_that_asks_for_nonsense_says_what() -> None:
+    found = bypassed(make_pod(mutated(gpu_mem="x"), node="node-a"))
     assert found.request is None
     assert found.problem.startswith("spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 'x' is not a number")
 
@@ -78,26 +78,26 @@ def test_a_late_pod_that_asks_for_nonsense_says_what() -> None:
 def test_whether_a_container_has_run_is_read_from_its_status(report: Json, started: bool) -> None:
     pod = make_pod(mutated(), node="node-a")
     pod["status"]["containerStatuses"] = [{"name": "main", **report}]
-    assert late(pod).started is started
+    assert bypassed(pod).started is started
 
 
 def test_what_beside_containers_have_done_does_not_count_as_a_start() -> None:
     pod = make_pod(mutated(), make_container("plain"), node="node-a")
     pod["status"]["containerStatuses"] = [{"name": "plain", "state": {"running": {}}}]
-    assert not late(pod).started
+    assert not bypassed(pod).started
 
 
-def test_a_node_on_which_another_plugin_gave_out_whole_gpus_takes_nobody_until_they_have_ended() -> None:
+def test_a_node_on_which_another_plugin_gave_out_whole_gpus_takes_no_one_until_they_have_ended() -> None:
     pod = make_pod({**make_container("main"), "resources": {"limits": {names.GPU: "2"}}}, name="old", node="node-a")
     pod["status"] = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
-    whole = Dialect(whole_gpus=True)
+    whole = ResourceConfig(whole_gpus=True)
     record = records.pod_record(pod, whole)
     assert isinstance(record, Bound)
-    view, _ = views.of_node(node(), [record], (), whole.unit)
-    assert view == Refused(
+    ledger, _ = node_ledger.of_node(node(), [record], (), whole.unit)
+    assert ledger == Refused(
         RefusalReason.NO_UNTOUCHED_GPU,
         "node-a takes no new pods, because default/old runs there on nvidia.com/gpu that another plugin gave to it, and"
-        " nobody can tell which GPUs these are; delete that pod, or wait until it has ended",
+        " no one can tell which GPUs these are; delete that pod, or wait until it has ended",
     )
     assert ledgers.of_objects([make_node(make_inventory(15))], [pod], whole) == {}
     pod["status"]["phase"] = "Succeeded"
@@ -111,7 +111,7 @@ def with_owner(pod: Json, **fields: Any) -> Json:
 
 
 def test_the_controller_of_a_pod_is_known() -> None:
-    assert late(with_owner(make_pod(node="node-a"), controller=True)).owner == "rs-1"
+    assert bypassed(with_owner(make_pod(node="node-a"), controller=True)).owner == "rs-1"
     assert bound(with_owner(make_pod(node="node-a"), controller=True)).owned
     assert not bound(with_owner(make_pod(node="node-a"))).owned
 
@@ -143,11 +143,11 @@ def test_what_preemption_looks_at_is_kept() -> None:
 )
 def test_a_pod_that_its_node_rejected_says_why(status: Json, failed: str) -> None:
     found = bound({**make_pod(node="node-a"), "status": status})
-    assert (found.failed, found.late, found.allocation) == (failed, None, None)
+    assert (found.failed, found.bypassed, found.allocation) == (failed, None, None)
 
 
 def test_a_pending_pods_labels_are_part_of_what_it_is() -> None:
-    one, other = (records.pod_record(make_pod(labels={"app": app}), DIALECT) for app in ("a", "b"))
+    one, other = (records.pod_record(make_pod(labels={"app": app}), RESOURCE_CONFIG) for app in ("a", "b"))
     assert isinstance(one, Pending)
     assert one != other
 
@@ -206,5 +206,5 @@ def test_entries_that_name_no_gpu_are_known() -> None:
 
 
 def test_annotations_of_a_node_that_are_no_texts_are_refused() -> None:
-    with pytest.raises(WireError, match="expected texts"):
+    with pytest.raises(WireError, match="expected strings"):
         node(7)

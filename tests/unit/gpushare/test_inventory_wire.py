@@ -63,7 +63,7 @@ def test_a_later_version_that_only_adds_fields_is_read() -> None:
         ('{"version":1,"gpus":[1]}', f"{WHAT}: field 'gpus' must be a list of objects"),
         ('{"version":1,"gpus":[]}', f"{WHAT}: field 'unitMiB' must be a whole number, 0 or more, found None"),
         ('{"version":1,"gpus":[],"unitMiB":0}', f"{WHAT}: field 'unitMiB' must be at least 1"),
-        ('{"version":1,"gpus":[{}],"unitMiB":1}', f"{WHAT}, gpus[0]: field 'uuid' must be a text, found None"),
+        ('{"version":1,"gpus":[{}],"unitMiB":1}', f"{WHAT}, gpus[0]: field 'uuid' must be a string, found None"),
         (
             '{"version":1,"gpus":[{"uuid":"a","index":-1}],"unitMiB":1}',
             f"{WHAT}, gpus[0]: field 'index' must be a whole number, 0 or more, found -1",

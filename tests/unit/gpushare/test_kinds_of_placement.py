@@ -18,7 +18,7 @@ from testing.builders import make_allocation, make_gpu, make_grant, make_invento
 WEB = labels.parse("app=web")
 
 
-def wish(name: str = "c", *, kind: ContainerKind = ContainerKind.APP, **fields: int) -> ContainerRequest:
+def request(name: str = "c", *, kind: ContainerKind = ContainerKind.APP, **fields: int) -> ContainerRequest:
     whole = fields.pop("whole", 0)
     if whole:
         return ContainerRequest(
@@ -32,8 +32,8 @@ def wish(name: str = "c", *, kind: ContainerKind = ContainerKind.APP, **fields: 
     return ContainerRequest(container=ContainerName(name), kind=kind, memory_mib=gib * 1024, compute_percent=compute)
 
 
-def shape(*wishes: ContainerRequest, **fields: object) -> RequestShape:
-    return replace(RequestShape(containers=wishes), **fields)  # type: ignore[arg-type]  # the test's own fields
+def shape(*container_requests: ContainerRequest, **fields: object) -> RequestShape:
+    return replace(RequestShape(containers=container_requests), **fields)  # type: ignore[arg-type]  # the test's own fields
 
 
 def gpus(verdict: object) -> list[str]:
@@ -46,9 +46,9 @@ def refused(verdict: object) -> tuple[RefusalReason, str, bool]:
     return verdict.reason, verdict.message, verdict.permanent
 
 
-def fill(ledger: NodeLedger, *wishes: RequestShape) -> NodeLedger:
-    """The books after these pods came one after the other."""
-    for i, one in enumerate(wishes):
+def fill(ledger: NodeLedger, *container_requests: RequestShape) -> NodeLedger:
+    """The ledger after these pods came one after the other."""
+    for i, one in enumerate(container_requests):
         verdict = place(one, ledger)
         assert isinstance(verdict, Placed), verdict
         ledger = ledger.with_allocation(make_allocation(f"p{i}", *verdict.grants))
@@ -57,9 +57,9 @@ def fill(ledger: NodeLedger, *wishes: RequestShape) -> NodeLedger:
 
 def test_five_fifths_of_a_gpu_fit_although_its_memory_does_not_divide() -> None:
     inventory = replace(make_inventory(15), gpus=(make_gpu(0, mib=15109),))
-    full = fill(NodeLedger.of(inventory), *[shape(wish(percent=20))] * 5)
+    full = fill(NodeLedger.of(inventory), *[shape(request(percent=20))] * 5)
     assert (dict(full.used_mib), dict(full.used_percent)) == ({"GPU-0": 5 * 3021}, {"GPU-0": 100})
-    assert refused(place(shape(wish(percent=1)), full)) == (
+    assert refused(place(shape(request(percent=1)), full)) == (
         RefusalReason.INSUFFICIENT_GPU_MEMORY,
         "needs 1 % of one GPU; free per GPU on node-a: 0 GiB and 0 %",
         False,
@@ -67,37 +67,37 @@ def test_five_fifths_of_a_gpu_fit_although_its_memory_does_not_divide() -> None:
 
 
 def test_a_part_is_granted_as_so_much_of_the_gpu_that_was_chosen() -> None:
-    verdict = place(shape(wish(percent=50)), make_ledger([10, 20], {0: 6}))
+    verdict = place(shape(request(percent=50)), make_ledger([10, 20], {0: 6}))
     assert isinstance(verdict, Placed)
     (grant,) = verdict.grants
     assert (grant.gpus, grant.memory_mib, grant.compute_percent) == (("GPU-1",), 10 * 1024, 50)
 
 
 def test_compute_is_counted_like_memory() -> None:
-    ledger = fill(make_ledger([15]), shape(wish(gib=3, compute=70)))
-    assert refused(place(shape(wish(gib=3, compute=40)), ledger)) == (
+    ledger = fill(make_ledger([15]), shape(request(gib=3, compute=70)))
+    assert refused(place(shape(request(gib=3, compute=40)), ledger)) == (
         RefusalReason.INSUFFICIENT_GPU_COMPUTE,
         "needs 3 GiB and 40 % of compute on one GPU; free per GPU on node-a: 12 GiB and 30 %",
         False,
     )
-    assert gpus(place(shape(wish(gib=3, compute=30)), ledger)) == ["GPU-0"]
-    assert gpus(place(shape(wish(gib=12)), ledger)) == ["GPU-0"], "who asks for no compute shares it"
+    assert gpus(place(shape(request(gib=3, compute=30)), ledger)) == ["GPU-0"]
+    assert gpus(place(shape(request(gib=12)), ledger)) == ["GPU-0"], "who asks for no compute shares it"
 
 
 def test_a_part_needs_its_compute_as_well_as_its_memory() -> None:
-    ledger = fill(make_ledger([15]), shape(wish(gib=3, compute=70)))
-    assert refused(place(shape(wish(percent=40)), ledger)) == (
+    ledger = fill(make_ledger([15]), shape(request(gib=3, compute=70)))
+    assert refused(place(shape(request(percent=40)), ledger)) == (
         RefusalReason.INSUFFICIENT_GPU_COMPUTE,
         "needs 40 % of one GPU; free per GPU on node-a: 12 GiB and 30 %",
         False,
     )
-    assert gpus(place(shape(wish(percent=30)), ledger)) == ["GPU-0"]
+    assert gpus(place(shape(request(percent=30)), ledger)) == ["GPU-0"]
 
 
 @pytest.mark.parametrize("memory", [True, False])
 def test_the_worst_moment_of_a_pod_may_be_in_the_middle_of_its_start(memory: bool) -> None:
     def of(name: str, amount: int, kind: ContainerKind = ContainerKind.APP) -> ContainerRequest:
-        return wish(name, kind=kind, gib=amount) if memory else wish(name, kind=kind, compute=amount)
+        return request(name, kind=kind, gib=amount) if memory else request(name, kind=kind, compute=amount)
 
     sidecar, app = of("side", 50, ContainerKind.SIDECAR), of("app", 10)
     large, small = of("large", 60, ContainerKind.INIT), of("small", 5, ContainerKind.INIT)
@@ -110,31 +110,31 @@ def test_the_worst_moment_of_a_pod_may_be_in_the_middle_of_its_start(memory: boo
 
 def test_a_dead_end_is_left_again() -> None:
     """The first two would share a GPU, and the last would have none."""
-    pod = shape(*(wish(f"c{i}", gib=4 - i, compute=compute) for i, compute in enumerate((40, 50, 60, 50))))
+    pod = shape(*(request(f"c{i}", gib=4 - i, compute=compute) for i, compute in enumerate((40, 50, 60, 50))))
     assert gpus(place(pod, make_ledger([15, 15]))) == ["GPU-0", "GPU-1", "GPU-0", "GPU-1"]
 
 
 def test_parts_of_gpus_of_different_sizes_are_counted_by_the_smallest() -> None:
     """Two halves on each GPU; four halves of the larger one are more than both have."""
-    assert gpus(place(shape(*(wish(f"c{i}", percent=50) for i in range(4))), make_ledger([4, 20]))) == [
+    assert gpus(place(shape(*(request(f"c{i}", percent=50) for i in range(4))), make_ledger([4, 20]))) == [
         *["GPU-0"] * 2,
         *["GPU-1"] * 2,
     ]
 
 
 def test_compute_follows_the_formula_of_init_containers() -> None:
-    init = wish("init", kind=ContainerKind.INIT, gib=1, compute=80)
-    assert gpus(place(shape(init, wish("app", gib=1, compute=60)), make_ledger([15]))) == ["GPU-0", "GPU-0"]
-    sidecar = wish("side", kind=ContainerKind.SIDECAR, gib=1, compute=50)
-    assert isinstance(place(shape(sidecar, wish("app", gib=1, compute=60)), make_ledger([15])), Refused)
+    init = request("init", kind=ContainerKind.INIT, gib=1, compute=80)
+    assert gpus(place(shape(init, request("app", gib=1, compute=60)), make_ledger([15]))) == ["GPU-0", "GPU-0"]
+    sidecar = request("side", kind=ContainerKind.SIDECAR, gib=1, compute=50)
+    assert isinstance(place(shape(sidecar, request("app", gib=1, compute=60)), make_ledger([15])), Refused)
 
 
-def test_whole_gpus_are_those_that_nobody_touched() -> None:
-    assert gpus(place(shape(wish(whole=2)), make_ledger([15, 15, 15], {1: 1}))) == ["GPU-0,GPU-2"]
+def test_whole_gpus_are_those_that_no_one_touched() -> None:
+    assert gpus(place(shape(request(whole=2)), make_ledger([15, 15, 15], {1: 1}))) == ["GPU-0,GPU-2"]
 
 
-def test_a_whole_gpu_has_room_for_nobody_else_even_when_it_grows() -> None:
-    ledger = fill(make_ledger([15]), shape(wish(whole=1)))
+def test_a_whole_gpu_has_room_for_no_one_else_even_when_it_grows() -> None:
+    ledger = fill(make_ledger([15]), shape(request(whole=1)))
     grown = replace(ledger, inventory=make_inventory(16))
     assert isinstance(place(make_shape(1), grown), Refused)
     assert dict(grown.used_mib) == {"GPU-0": 16 * 1024}
@@ -142,21 +142,24 @@ def test_a_whole_gpu_has_room_for_nobody_else_even_when_it_grows() -> None:
 
 
 def test_whole_gpus_of_different_sizes_are_held_whole() -> None:
-    ledger = fill(make_ledger([10, 20]), shape(wish(whole=2)))
+    ledger = fill(make_ledger([10, 20]), shape(request(whole=2)))
     assert dict(ledger.used_mib) == {"GPU-0": 10 * 1024, "GPU-1": 20 * 1024}
 
 
 def test_shares_and_whole_gpus_live_side_by_side() -> None:
-    assert gpus(place(shape(wish("a", whole=1), wish("b", gib=3)), make_ledger([15, 15], {0: 3}))) == ["GPU-1", "GPU-0"]
+    assert gpus(place(shape(request("a", whole=1), request("b", gib=3)), make_ledger([15, 15], {0: 3}))) == [
+        "GPU-1",
+        "GPU-0",
+    ]
 
 
 def test_an_init_container_may_use_the_whole_gpu_of_a_later_share() -> None:
-    init = wish("init", kind=ContainerKind.INIT, whole=1)
-    assert gpus(place(shape(init, wish("app", gib=3)), make_ledger([15]))) == ["GPU-0", "GPU-0"]
+    init = request("init", kind=ContainerKind.INIT, whole=1)
+    assert gpus(place(shape(init, request("app", gib=3)), make_ledger([15]))) == ["GPU-0", "GPU-0"]
 
 
 def test_a_refusal_of_whole_gpus_shows_what_is_used() -> None:
-    assert refused(place(shape(wish(whole=2)), make_ledger([15, 15], {0: 3}))) == (
+    assert refused(place(shape(request(whole=2)), make_ledger([15, 15], {0: 3}))) == (
         RefusalReason.NO_UNTOUCHED_GPU,
         "needs 2 whole GPUs; free per GPU on node-a: 12 of 15 GiB and 100 %, 15 of 15 GiB and 100 %",
         False,
@@ -172,8 +175,8 @@ def mixed() -> NodeLedger:
 
 def test_a_kind_of_gpu_is_chosen() -> None:
     a100 = GpuSelector(models=Choice(wanted=("A100",)))
-    assert gpus(place(shape(wish(gib=10), gpus=a100), mixed())) == ["GPU-1"]
-    assert refused(place(shape(wish(gib=11), gpus=a100), mixed())) == (
+    assert gpus(place(shape(request(gib=10), gpus=a100), mixed())) == ["GPU-1"]
+    assert refused(place(shape(request(gib=11), gpus=a100), mixed())) == (
         RefusalReason.INSUFFICIENT_GPU_MEMORY,
         "needs 11 GiB on one GPU; free per GPU on node-a: other model, 10 GiB",
         False,
@@ -182,7 +185,7 @@ def test_a_kind_of_gpu_is_chosen() -> None:
 
 def test_a_node_without_the_kind_says_what_it_has() -> None:
     h100 = GpuSelector(models=Choice(wanted=("H100",)), min_memory_mib=40000)
-    assert refused(place(shape(wish(), gpus=h100), mixed())) == (
+    assert refused(place(shape(request(), gpus=h100), mixed())) == (
         RefusalReason.NO_MATCHING_GPU,
         "needs a GPU with model H100 and at least 40000 MiB in all; GPUs of node-a: 0: other model (Tesla T4, 15360"
         " MiB), 1: other model (NVIDIA A100-SXM4-80GB, 81920 MiB)",
@@ -196,15 +199,15 @@ def test_a_node_without_the_kind_says_what_it_has() -> None:
 
 def test_a_node_with_many_gpus_of_another_kind_names_a_few() -> None:
     selector = GpuSelector(min_memory_mib=20 * 1024)
-    message = refused(place(shape(wish(), gpus=selector), make_ledger([15] * 10)))[1]
+    message = refused(place(shape(request(), gpus=selector), make_ledger([15] * 10)))[1]
     assert message.endswith("7: too small (Tesla T4, 15360 MiB) and 2 more")
 
 
 def test_what_the_kind_could_never_hold_is_permanent() -> None:
     t4 = GpuSelector(models=Choice(wanted=("T4",)))
-    verdict = place(shape(wish(gib=20), gpus=t4), mixed())
+    verdict = place(shape(request(gib=20), gpus=t4), mixed())
     assert refused(verdict)[2]
-    assert refused(place(shape(wish(gib=90)), mixed()))[1].endswith("(its largest GPU has 80 GiB in all)")
+    assert refused(place(shape(request(gib=90)), mixed()))[1].endswith("(its largest GPU has 80 GiB in all)")
 
 
 def neighbour(gpu: int, app: str = "web", namespace: str = "default") -> Allocation:
@@ -214,7 +217,7 @@ def neighbour(gpu: int, app: str = "web", namespace: str = "default") -> Allocat
 
 def beside(ledger: NodeLedger, **fields: object) -> object:
     affinity = replace(Affinity(namespace="default"), **fields)  # type: ignore[arg-type]  # the test's own fields
-    return place(shape(wish(gib=3), affinity=affinity), ledger)
+    return place(shape(request(gib=3), affinity=affinity), ledger)
 
 
 def test_the_gpu_of_other_pods_is_shared() -> None:
@@ -267,8 +270,8 @@ def test_all_reasons_of_gpus_that_take_no_new_work_are_told() -> None:
 
 
 def test_a_compute_refusal_of_several_containers_is_told_as_such() -> None:
-    ledger = fill(make_ledger([15]), shape(wish(gib=1, compute=50)))
-    verdict = place(shape(wish("a", gib=1), wish("b", gib=1, compute=60)), ledger)
+    ledger = fill(make_ledger([15]), shape(request(gib=1, compute=50)))
+    verdict = place(shape(request("a", gib=1), request("b", gib=1, compute=60)), ledger)
     assert refused(verdict)[0] is RefusalReason.INSUFFICIENT_GPU_COMPUTE
-    together = place(shape(wish("a", gib=1, compute=30), wish("b", gib=1, compute=30)), ledger)
+    together = place(shape(request("a", gib=1, compute=30), request("b", gib=1, compute=30)), ledger)
     assert refused(together)[0] is RefusalReason.INSUFFICIENT_GPU_MEMORY

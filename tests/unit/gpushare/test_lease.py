@@ -190,7 +190,7 @@ def test_a_leader_renews_by_one_request() -> None:
     assert [call.verb for call in api.calls] == ["update"]
 
 
-def test_a_slow_server_costs_nobody_the_lead() -> None:
+def test_a_slow_server_costs_no_one_the_lead() -> None:
     """Every request takes four seconds, as on an overloaded machine."""
     clock = ManualClock()
     api = Slow(clock)

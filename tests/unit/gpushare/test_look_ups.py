@@ -3,9 +3,9 @@
 import pytest
 
 from gpushare.errors import WireError
-from gpushare.model.allocation import Hold
+from gpushare.model.allocation import Held
 from gpushare.model.ledger import mib_on
-from gpushare.wire import json, pods, shape
+from gpushare.wire import fields, json, pods
 from testing.builders import Json, make_gpu
 
 
@@ -14,8 +14,8 @@ from testing.builders import Json, make_gpu
     [
         (None, "nothing"),
         (True, "true or false"),
-        ("x", "a text"),
-        ("", "an empty text"),
+        ("x", "a string"),
+        ("", "an empty string"),
         (3, "a number"),
         (1.5, "a number"),
         ([], "a list"),
@@ -36,12 +36,12 @@ def test_values_have_words(value: object, expected: str) -> None:
     ],
 )
 def test_a_condition_is_found_by_its_type(status: Json | None, expected: str | None) -> None:
-    assert shape.condition({"status": status}, "Ready", "node").get("status") == expected
+    assert fields.condition({"status": status}, "Ready", "node").get("status") == expected
 
 
 def test_conditions_that_are_no_list_are_an_error() -> None:
     with pytest.raises(WireError, match=r"^status\.conditions: expected a list, found 3$"):
-        shape.condition({"status": {"conditions": 3}}, "Ready", "node")
+        fields.condition({"status": {"conditions": 3}}, "Ready", "node")
 
 
 def test_a_container_has_started_if_it_runs_or_ever_ran() -> None:
@@ -62,8 +62,8 @@ def test_a_container_has_started_if_it_runs_or_ever_ran() -> None:
 
 def test_what_is_held_on_a_gpu_counts_parts_and_whole_gpus() -> None:
     gpu = make_gpu(gib=10)
-    assert mib_on(Hold(100), gpu) == mib_on(Hold(100), None) == 100
-    assert mib_on(Hold(0, memory_percent=25), gpu) == 2560
-    assert mib_on(Hold(0, memory_percent=25), None) == 0
-    assert mib_on(Hold(1024, whole=True), gpu) == 10240
-    assert mib_on(Hold(20480, whole=True), gpu) == 20480
+    assert mib_on(Held(100), gpu) == mib_on(Held(100), None) == 100
+    assert mib_on(Held(0, memory_percent=25), gpu) == 2560
+    assert mib_on(Held(0, memory_percent=25), None) == 0
+    assert mib_on(Held(1024, whole=True), gpu) == 10240
+    assert mib_on(Held(20480, whole=True), gpu) == 20480

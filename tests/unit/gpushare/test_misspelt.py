@@ -1,12 +1,12 @@
-"""A resource that nobody serves because of a typing error is told with what was meant."""
+"""A resource that no one serves because of a typing error is told with what was meant."""
 
 import pytest
 
 from gpushare import names
-from gpushare.dialect import Dialect
+from gpushare.resource_config import ResourceConfig
 from gpushare.wire import misspelt
 
-SHARED, WHOLE = Dialect(), Dialect(whole_gpus=True)
+SHARED, WHOLE = ResourceConfig(), ResourceConfig(whole_gpus=True)
 
 
 @pytest.mark.parametrize(

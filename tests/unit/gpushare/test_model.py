@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from gpushare.identity import ContainerName, GpuUuid, NodeName, by_index
-from gpushare.model.allocation import Hold, footprint
+from gpushare.model.allocation import Held, footprint
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest
@@ -53,11 +53,11 @@ def test_a_request_asks_for_something(memory_mib: int, gpu_count: int) -> None:
     ],
 )
 def test_a_pods_footprint_follows_kubernetes_formula(grants: list, gib: int) -> None:  # type: ignore[type-arg]  # parametrised literals
-    assert footprint(grants) == {"GPU-0": Hold(gib * 1024)}
+    assert footprint(grants) == {"GPU-0": Held(gib * 1024)}
 
 
 def test_containers_on_different_gpus_do_not_add_up() -> None:
-    assert footprint([make_grant(0, 1, gib=2), make_grant(1, gib=3)]) == {"GPU-0": Hold(2048), "GPU-1": Hold(5120)}
+    assert footprint([make_grant(0, 1, gib=2), make_grant(1, gib=3)]) == {"GPU-0": Held(2048), "GPU-1": Held(5120)}
 
 
 def test_the_grant_of_a_container_is_found_by_name() -> None:

@@ -3,14 +3,14 @@
 from gpushare import names
 from gpushare.cluster import records
 from gpushare.cluster.records import Bound, Pending
-from gpushare.dialect import Dialect
+from gpushare.resource_config import ResourceConfig
 from testing.builders import make_pod
 
 
 def test_the_mark_is_kept_of_waiting_and_of_bound_pods() -> None:
     marks = {names.ANNOTATION_OVERRIDDEN: "main,side"}
-    waiting = records.pod_record(make_pod(annotations=marks), Dialect())
-    bound = records.pod_record(make_pod(annotations=marks, node="node-a"), Dialect())
+    waiting = records.pod_record(make_pod(annotations=marks), ResourceConfig())
+    bound = records.pod_record(make_pod(annotations=marks, node="node-a"), ResourceConfig())
 
     assert isinstance(waiting, Pending)
     assert isinstance(bound, Bound)
@@ -18,7 +18,7 @@ def test_the_mark_is_kept_of_waiting_and_of_bound_pods() -> None:
 
 
 def test_other_pods_have_none() -> None:
-    waiting = records.pod_record(make_pod(), Dialect())
+    waiting = records.pod_record(make_pod(), ResourceConfig())
 
     assert isinstance(waiting, Pending)
     assert waiting.overridden == ""

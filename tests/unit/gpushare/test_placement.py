@@ -125,7 +125,7 @@ def test_one_container_that_could_never_be_held_is_enough_for_never() -> None:
 def test_what_is_asked_is_rounded_up_and_what_is_free_is_rounded_down() -> None:
     node = NodeLedger.of(replace(make_inventory(15), gpus=(make_gpu(0, mib=2900),)))
     text = "needs 3 GiB on one GPU; free per GPU on node-a: 2 GiB (its largest GPU has 2 GiB in all)"
-    assert refusal(place(wishes((3000, 1)), node))[1] == text
+    assert refusal(place(container_requests((3000, 1)), node))[1] == text
 
 
 def test_a_refusal_of_several_containers_names_them() -> None:
@@ -205,7 +205,7 @@ def nearly_equal(count: int) -> NodeLedger:
     return NodeLedger.of(replace(make_inventory(15), gpus=gpus))
 
 
-def wishes(*pairs: tuple[int, int]) -> RequestShape:
+def container_requests(*pairs: tuple[int, int]) -> RequestShape:
     """MiB on so many GPUs."""
     return RequestShape(
         containers=tuple(
@@ -232,9 +232,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     "shape",
     [
-        wishes(*[(22_800, 8)] * 7),
-        wishes(*[(22_800 + i, 8) for i in range(7)]),
-        wishes(*[(31_700 + i, 1) for i in range(39)]),
+        container_requests(*[(22_800, 8)] * 7),
+        container_requests(*[(22_800 + i, 8) for i in range(7)]),
+        container_requests(*[(31_700 + i, 1) for i in range(39)]),
     ],
     ids=["seven on eight of sixteen", "seven different on eight of sixteen", "many different"],
 )
@@ -262,7 +262,10 @@ def test_every_look_at_a_gpu_is_counted(steps: list[int], monkeypatch: pytest.Mo
 
 
 def test_what_cannot_fit_by_the_sum_needs_no_search(steps: list[int]) -> None:
-    assert refusal(place(wishes(*[(23_000, 8)] * 7), nearly_equal(16)))[0] is RefusalReason.INSUFFICIENT_GPU_MEMORY
+    assert (
+        refusal(place(container_requests(*[(23_000, 8)] * 7), nearly_equal(16)))[0]
+        is RefusalReason.INSUFFICIENT_GPU_MEMORY
+    )
     assert steps == []
 
 
@@ -291,7 +294,7 @@ def test_every_choice_of_unequal_gpus_is_made_once() -> None:
 
 def test_a_pod_with_thousands_of_containers_is_answered() -> None:
     """More than there are stack frames, and more than a message can name."""
-    assert len(gpus(place(wishes(*[(1, 1)] * 3000), make_ledger([15])))) == 3000
-    message = refusal(place(wishes(*[(1024, 1)] * 3000), make_ledger([15, 15])))[1]
+    assert len(gpus(place(container_requests(*[(1, 1)] * 3000), make_ledger([15])))) == 3000
+    message = refusal(place(container_requests(*[(1024, 1)] * 3000), make_ledger([15, 15])))[1]
     named = " + ".join(f"1 GiB on one GPU (c{i})" for i in range(8))
     assert message == f"needs {named} + 2992 more containers; free per GPU on node-a: 15, 15 GiB"

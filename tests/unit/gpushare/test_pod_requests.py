@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from gpushare.dialect import Dialect
 from gpushare.errors import InvalidRequestError
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy
+from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import pods, requests
 from testing.builders import make_container, make_pod
@@ -13,26 +13,26 @@ LIMIT = "spec.containers[0].resources.limits[aliyun.com/gpu-mem]"
 REQUEST = "spec.containers[0].resources.requests[aliyun.com/gpu-mem]"
 
 
-def wishes(pod: dict[str, Any], unit: MemoryUnit = GIB) -> list[tuple[str, ContainerKind, int, int]]:
-    found = requests.of_pod(pod, Dialect(unit=unit))
+def container_requests(pod: dict[str, Any], unit: MemoryUnit = GIB) -> list[tuple[str, ContainerKind, int, int]]:
+    found = requests.of_pod(pod, ResourceConfig(unit=unit))
     assert found is not None
     return [(w.container, w.kind, w.memory_mib, w.gpu_count) for w in found.shape.containers]
 
 
 def test_gpu_mem_is_units_on_one_gpu() -> None:
-    assert wishes(make_pod(make_container("a", 3))) == [("a", ContainerKind.APP, 3072, 1)]
-    assert wishes(make_pod(make_container("a", "512")), MemoryUnit(1)) == [("a", ContainerKind.APP, 512, 1)]
+    assert container_requests(make_pod(make_container("a", 3))) == [("a", ContainerKind.APP, 3072, 1)]
+    assert container_requests(make_pod(make_container("a", "512")), MemoryUnit(1)) == [("a", ContainerKind.APP, 512, 1)]
 
 
 def test_a_pod_that_asks_for_no_gpu_is_no_request() -> None:
-    assert requests.of_pod(make_pod(make_container()), Dialect()) is None
-    assert not pods.needs_gpu(make_pod(make_container()), Dialect())
-    assert pods.needs_gpu(make_pod(make_container("a", 0)), Dialect())
+    assert requests.of_pod(make_pod(make_container()), ResourceConfig()) is None
+    assert not pods.needs_gpu(make_pod(make_container()), ResourceConfig())
+    assert pods.needs_gpu(make_pod(make_container("a", 0)), ResourceConfig())
 
 
 def test_containers_come_in_the_order_in_which_they_start() -> None:
     init = [make_container("i", 1), make_container("s", 2, restartPolicy="Always"), make_container("plain")]
-    assert wishes(make_pod(make_container("a", 3), init=init)) == [
+    assert container_requests(make_pod(make_container("a", 3), init=init)) == [
         ("i", ContainerKind.INIT, 1024, 1),
         ("s", ContainerKind.SIDECAR, 2048, 1),
         ("a", ContainerKind.APP, 3072, 1),
@@ -41,32 +41,34 @@ def test_containers_come_in_the_order_in_which_they_start() -> None:
 
 def test_with_the_count_label_the_amount_is_the_total() -> None:
     pod = make_pod(make_container("a", 8), labels={"aliyun.com/gpu-count": "2"})
-    assert wishes(pod) == [("a", ContainerKind.APP, 4096, 2)]
+    assert container_requests(pod) == [("a", ContainerKind.APP, 4096, 2)]
 
 
 def test_a_count_of_zero_is_no_count() -> None:
-    assert wishes(make_pod(make_container("a", 8), labels={"aliyun.com/gpu-count": "0"}))[0][3] == 1
+    assert container_requests(make_pod(make_container("a", 8), labels={"aliyun.com/gpu-count": "0"}))[0][3] == 1
 
 
 def test_with_the_gpus_annotation_the_amount_is_per_gpu() -> None:
     pod = make_pod(make_container("a", 3), annotations={"gpushare.dev/gpus": "4"})
-    assert wishes(pod) == [("a", ContainerKind.APP, 3072, 4)]
+    assert container_requests(pod) == [("a", ContainerKind.APP, 3072, 4)]
 
 
 def test_once_multiplied_the_limit_of_the_per_gpu_form_is_a_total() -> None:
     annotations = {"gpushare.dev/gpus": "4", "gpushare.dev/limits-are-totals": "true"}
-    assert wishes(make_pod(make_container("a", 12), annotations=annotations)) == [("a", ContainerKind.APP, 3072, 4)]
+    assert container_requests(make_pod(make_container("a", 12), annotations=annotations)) == [
+        ("a", ContainerKind.APP, 3072, 4)
+    ]
 
 
 @pytest.mark.parametrize("policy", list(Policy))
 def test_a_pod_may_choose_its_policy(policy: Policy) -> None:
-    found = requests.of_pod(make_pod(annotations={"gpushare.dev/gpu-policy": policy.value}), Dialect())
+    found = requests.of_pod(make_pod(annotations={"gpushare.dev/gpu-policy": policy.value}), ResourceConfig())
     assert found is not None
     assert found.shape.policy is policy
 
 
 def test_replicas_have_the_same_shape() -> None:
-    one, two = (requests.of_pod(make_pod(name=name), Dialect()) for name in ("web-1", "web-2"))
+    one, two = (requests.of_pod(make_pod(name=name), ResourceConfig()) for name in ("web-1", "web-2"))
     assert one is not None
     assert two is not None
     assert one.shape == two.shape
@@ -84,7 +86,7 @@ def resources(limits: object = None, requests: object = None) -> dict[str, Any]:
 
 
 COUNT_FIX = (
-    "this resource is for the node's books and cannot be requested; remove it; to use several GPUs, put the label"
+    "this resource is for the node's ledger and cannot be requested; remove it; to use several GPUs, put the label"
     " aliyun.com/gpu-count on the pod (amounts are totals) or the annotation gpushare.dev/gpus (amounts are per GPU)"
 )
 
@@ -150,13 +152,13 @@ COUNT_FIX = (
 )
 def test_a_bad_request_says_where_and_what_to_do(pod: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        requests.of_pod(pod, Dialect())
+        requests.of_pod(pod, ResourceConfig())
     assert str(caught.value) == message
 
 
 def test_all_errors_of_a_pod_come_at_once() -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        requests.of_pod(make_pod(make_container("a", 0), make_container("b", "x")), Dialect())
+        requests.of_pod(make_pod(make_container("a", 0), make_container("b", "x")), ResourceConfig())
     assert [error.path for error in caught.value.errors] == [
         "spec.containers[0].resources.limits[aliyun.com/gpu-mem]",
         "spec.containers[1].resources.limits[aliyun.com/gpu-mem]",

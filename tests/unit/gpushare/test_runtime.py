@@ -80,7 +80,7 @@ def test_an_environment_variable_of_others_can_be_read(monkeypatch: pytest.Monke
     assert options.environment("KUBECONFIG") == "x"
 
 
-def test_backoff_doubles_up_to_its_cap_and_starts_anew_after_a_success() -> None:
+def test_backoff_doubles_up_to_its_cap_and_starts_again_after_a_success() -> None:
     backoff = Backoff(first_s=1, cap_s=4, rng=random.Random(1))
     caps = [1, 2, 4, 4]
     delays = [backoff.next_s() for _ in caps]
@@ -110,7 +110,7 @@ def test_a_log_line_is_json_with_the_fields_of_the_decision() -> None:
 
 
 @pytest.mark.usefixtures("root_logger")
-def test_a_text_from_strangers_does_not_make_a_log_line_endless() -> None:
+def test_a_text_from_foreign_pods_does_not_make_a_log_line_endless() -> None:
     stream = io.StringIO()
     logs.configure(stream=stream)
     logs.event(logging.getLogger("x"), "refused", error="x" * 100_000, short="y" * 2000)

@@ -92,24 +92,24 @@ def test_never_more_than_one_object_is_taken_from_the_network() -> None:
 
 
 def test_the_object_before_is_gone_when_the_next_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Watched(dict[str, Any]):
+    class ClusterCache(dict[str, Any]):
         alive = 0
 
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
-            Watched.alive += 1
+            ClusterCache.alive += 1
 
         def __del__(self) -> None:
-            Watched.alive -= 1
+            ClusterCache.alive -= 1
 
     seen: list[int] = []
 
     class Counting(stream.Objects):
         def _taken(self, end: int, parse: Callable[[bytes], Any]) -> Json:
-            return Watched(super()._taken(end, parse))
+            return ClusterCache(super()._taken(end, parse))
 
     def look(_: Json) -> None:
-        seen.append(Watched.alive)
+        seen.append(ClusterCache.alive)
 
     monkeypatch.setattr(stream, "Objects", Counting)
     stream.page("GET /x", _parts(answer([{"metadata": {}}] * 5), 10), look)

@@ -31,7 +31,7 @@ class QuickClock:
         return stop.wait(0.005)
 
 
-class Mirror:
+class Collection:
     """What a sink knows."""
 
     def __init__(self) -> None:
@@ -59,18 +59,18 @@ class Mirror:
             self.names.remove(found)
             self._changed.notify_all()
 
-    def wait_for(self, condition: Callable[["Mirror"], bool]) -> None:
+    def wait_for(self, condition: Callable[["Collection"], bool]) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: condition(self), 5), (self.names, self.lists)
 
 
 @contextmanager
-def running(api: FakeKube, **options: Any) -> Iterator[tuple[Mirror, Reflector[str]]]:
-    mirror, stop = Mirror(), threading.Event()
-    reflector = Reflector(api=api, path=PODS, sink=mirror, clock=QuickClock(), **options)
+def running(api: FakeKube, **options: Any) -> Iterator[tuple[Collection, Reflector[str]]]:
+    collection, stop = Collection(), threading.Event()
+    reflector = Reflector(api=api, path=PODS, sink=collection, clock=QuickClock(), **options)
     thread = threading.Thread(target=reflector.run, args=(stop,))
     thread.start()
-    yield mirror, reflector
+    yield collection, reflector
     stop.set()
     api.close()
     thread.join(5)
@@ -86,30 +86,30 @@ def test_what_is_there_and_what_comes_and_goes_is_mirrored() -> None:
     api = FakeKube()
     seed(api, "a", "b")
     seed(api, "other-a")
-    with running(api) as (mirror, reflector):
-        mirror.wait_for(lambda m: m.names == {"a", "b"})
+    with running(api) as (collection, reflector):
+        collection.wait_for(lambda m: m.names == {"a", "b"})
         assert reflector.synced.is_set()
         seed(api, "other-b")
         api.vanish("/api/v1/namespaces/default/pods/other-b")
         seed(api, "c")
         api.vanish("/api/v1/namespaces/default/pods/a")
-        mirror.wait_for(lambda m: m.names == {"b", "c"})
+        collection.wait_for(lambda m: m.names == {"b", "c"})
 
 
 def test_a_cut_stream_is_resumed_without_a_new_list() -> None:
     api = FakeKube()
-    with running(api) as (mirror, _):
-        mirror.wait_for(lambda m: m.lists == 1)
+    with running(api) as (collection, _):
+        collection.wait_for(lambda m: m.lists == 1)
         api.cut()
         seed(api, "late")
-        mirror.wait_for(lambda m: m.names == {"late"})
-        assert mirror.lists == 1
+        collection.wait_for(lambda m: m.names == {"late"})
+        assert collection.lists == 1
 
 
 def test_bookmarks_move_the_version_on() -> None:
     api = FakeKube()
-    with running(api) as (mirror, reflector):
-        mirror.wait_for(lambda m: m.lists == 1)
+    with running(api) as (collection, reflector):
+        collection.wait_for(lambda m: m.lists == 1)
         api.seed("/api/v1/nodes", {"metadata": {"name": "n"}})
         version = reflector._version
         while reflector._version == version:
@@ -118,22 +118,22 @@ def test_bookmarks_move_the_version_on() -> None:
 
 def test_an_expired_version_leads_to_a_new_list() -> None:
     api = FakeKube()
-    with running(api) as (mirror, _):
-        mirror.wait_for(lambda m: m.lists == 1)
+    with running(api) as (collection, _):
+        collection.wait_for(lambda m: m.lists == 1)
         seed(api, "x")
-        mirror.wait_for(lambda m: m.names == {"x"})
+        collection.wait_for(lambda m: m.names == {"x"})
         api.vanish("/api/v1/namespaces/default/pods/x")
         api.compact()
         api.cut()
-        mirror.wait_for(lambda m: m.lists == 2 and not m.names)
+        collection.wait_for(lambda m: m.lists == 2 and not m.names)
 
 
 def test_an_unreachable_server_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     api = FakeKube()
     seed(api, "a")
     api.fail_next(lambda call: call.verb == "list", kube.UnreachableError("no route"), times=3)
-    with running(api) as (mirror, _):
-        mirror.wait_for(lambda m: m.names == {"a"})
+    with running(api) as (collection, _):
+        collection.wait_for(lambda m: m.names == {"a"})
     assert caplog.messages.count("watch failed") == 3
 
 
@@ -144,7 +144,7 @@ def test_an_error_event_in_the_stream_is_an_error() -> None:
         def watch(self, path: str, params: kube.Params, *, timeout_s: float) -> Iterator[kube.JsonObject]:
             yield {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}
 
-    reflector = Reflector(api=Once(), path=PODS, sink=Mirror(), clock=QuickClock())
+    reflector = Reflector(api=Once(), path=PODS, sink=Collection(), clock=QuickClock())
     with pytest.raises(kube.GoneError, match="too old"):
         list(reflector._stream())
     api.close()
@@ -164,6 +164,6 @@ def test_a_stream_that_lasted_resets_the_back_off() -> None:
             return iter(())
 
     stop, api = threading.Event(), Slow()
-    Reflector(api=api, path=PODS, sink=Mirror(), clock=clock)._watch(stop)
+    Reflector(api=api, path=PODS, sink=Collection(), clock=clock)._watch(stop)
     assert api.streams == 3
     assert clock.at == 30  # no waits in between

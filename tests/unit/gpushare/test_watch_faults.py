@@ -1,4 +1,4 @@
-"""Servers and proxies that answer badly, again and again: asked ever more seldom, and never the end of the mirror."""
+"""Servers and proxies that answer badly, again and again: asked ever more seldom, and never the end of the watch."""
 
 import itertools
 import threading
@@ -37,9 +37,9 @@ class Sink:
 
 
 class Server:
-    """Answers lists and watches from scripts, whose last line repeats; stops the mirror after so many requests.
+    """Answers lists and watches from scripts, whose last line repeats; stops the reflector after so many requests.
 
-    Time passes only when the mirror waits, and in streams that say so.
+    Time passes only when the reflector waits, and in streams that say so.
     """
 
     def __init__(self, lists: list[Any], streams: list[Any], requests: int = 60) -> None:

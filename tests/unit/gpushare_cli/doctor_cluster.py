@@ -44,7 +44,7 @@ ENDPOINTS = {
 }
 METRICS = {
     names.WEBHOOK_SERVICE: "# HELP x y\ngpushare_webhook_certificate_days_left 61.25\n",
-    names.CONTROLLER_SERVICE: "gpushare_books_differences 0.0\ngpushare_ready 1.0\n",
+    names.CONTROLLER_SERVICE: "gpushare_ledger_differences 0.0\ngpushare_ready 1.0\n",
 }
 PLUGIN = "gpushare-device-plugin"
 _WHOLE = tree.MANIFESTS / "whole-gpus"

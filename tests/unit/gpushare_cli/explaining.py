@@ -8,7 +8,7 @@ from typing import Any
 from gpushare.units import MemoryUnit
 from gpushare_cli.commands import Streams
 from gpushare_cli.explain import command
-from gpushare_cli.explain.command import Wish
+from gpushare_cli.explain.command import Options
 from testing.builders import Json
 from testing.fakes.kube import FakeKube
 from tests.unit.gpushare_cli.simulating import Result
@@ -29,8 +29,8 @@ def explain(
 ) -> Result:
     """Ask about one pod of a cluster with these objects."""
     out, err = io.StringIO(), io.StringIO()
-    wish = Wish(namespace=namespace, name=name, installation="gpushare-system", unit=unit, as_json=as_json)
-    code = command.run(lambda: kube_of(objects), Streams(out=out, err=err), wish)
+    options = Options(namespace=namespace, name=name, installation="gpushare-system", unit=unit, as_json=as_json)
+    code = command.run(lambda: kube_of(objects), Streams(out=out, err=err), options)
     return Result(code=code, out=out.getvalue(), err=err.getvalue())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from gpushare.model.request import Policy
 from gpushare_cli.commands import Streams
 from gpushare_cli.simulate import command
-from gpushare_cli.simulate.command import Wish
+from gpushare_cli.simulate.command import Options
 from testing.builders import Json
 
 T4S = """
@@ -47,14 +47,14 @@ def simulate(
     for i, one in enumerate(objects, start=1):
         text = one if isinstance(one, str) else json.dumps(one)
         files.append("-" if text == "-" else str(_written(folder / f"{i}.yaml", text)))
-    wish = Wish(
+    options = Options(
         files=tuple(files),
         profile=str(_written(folder / "profile.yaml", profile)) if profile else "",
         nodes=nodes,
         policy=policy,
         **more,
     )
-    code = command.run(wish, Streams(out=out, err=err), io.StringIO(stdin))
+    code = command.run(options, Streams(out=out, err=err), io.StringIO(stdin))
     return Result(code=code, out=out.getvalue(), err=err.getvalue().replace(f"{folder}/", ""))
 
 

@@ -51,7 +51,7 @@ UNDER_NVIDIA: dict[str, Any] = {"runtimeClassName": "nvidia"}
 def test_one_that_needs_every_gpu_and_gets_none_is_named_with_the_fix(spec: Mapping[str, Any], version: str) -> None:
     assert lines(daemonset(**spec), version) == [
         "warning gpu-addons daemonset/monitoring/dcgm-exporter | it needs every GPU of its nodes, but gpushare-webhook"
-        " gives its containers none | if nobody but administrators may create pods there: kubectl label namespace"
+        " gives its containers none | if no one but administrators may create pods there: kubectl label namespace"
         " monitoring gpushare.dev/isolation=disabled; then: kubectl -n monitoring rollout restart daemonset"
         " dcgm-exporter"
     ]

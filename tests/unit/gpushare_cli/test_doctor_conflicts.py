@@ -62,7 +62,7 @@ ROWS: list[tuple[str, Change, str]] = [
         f" same GPUs | {KEEP_OFF}",
     ),
     (
-        "whole GPUs and parts of nobody knows whom",
+        "whole GPUs and parts of no one knows whom",
         offers(**{"gpu": "4", "mig-1g.10gb": "2", "gpu.shared": "0"}),
         "error nvidia-plugin node/node-a | somebody else offers 4 nvidia.com/gpu, 2 nvidia.com/mig-1g.10gb there,"
         " which are the GPUs that are shared | find who: kubectl get pods -A --field-selector spec.nodeName=node-a;"
@@ -173,8 +173,8 @@ def test_a_configuration_that_cannot_be_read_is_reported_once() -> None:
         (world.deployed_pod("vgpu-hami-scheduler"), "HAMi", Role.SCHEDULER),
     ],
 )
-def test_strangers_are_told_by_their_workloads_or_images(pod: JsonObject, name: str, role: Role) -> None:
-    found = foreign.stranger(pod)
+def test_foreign_pods_are_told_by_their_workloads_or_images(pod: JsonObject, name: str, role: Role) -> None:
+    found = foreign.foreign_pod(pod)
 
     assert found is not None
     assert (found.system.name, found.role) == (name, role)
@@ -191,5 +191,5 @@ def test_strangers_are_told_by_their_workloads_or_images(pod: JsonObject, name: 
         {**make_pod(), "metadata": {"name": "x", "ownerReferences": [{"kind": "Job", "name": "nano-gpu-agent"}]}},
     ],
 )
-def test_our_own_pods_and_users_pods_are_no_strangers(pod: JsonObject) -> None:
-    assert foreign.stranger(pod) is None
+def test_our_own_pods_and_users_pods_are_no_foreign_pods(pod: JsonObject) -> None:
+    assert foreign.foreign_pod(pod) is None

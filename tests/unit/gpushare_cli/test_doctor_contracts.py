@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import controller.__main__
-from gpushare.dialect import Dialect
+from gpushare.resource_config import ResourceConfig
 from gpushare_cli.doctor import checks_controller, checks_webhook, objects, trial
 from webhook import mutation
 from webhook.metrics import Metrics
@@ -12,7 +12,7 @@ from webhook.rules import Rules
 
 
 def test_the_webhook_completes_the_trial_pod_and_that_is_noticed() -> None:
-    decision = mutation.mutate(trial.pod(), Rules(dialect=Dialect()))
+    decision = mutation.mutate(trial.pod(), Rules(resource_config=ResourceConfig()))
 
     assert isinstance(decision, Mutated)
     assert trial.missing(decision.pod) == []

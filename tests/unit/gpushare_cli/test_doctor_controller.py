@@ -46,7 +46,7 @@ ROWS: list[tuple[str, Change, str]] = [
         " kubectl apply -k manifests/overlays/OVERLAY",
     ),
     (
-        "nobody is ready",
+        "no one is ready",
         endpoints(0),
         f"error controller-running {DEPLOYMENT} | its Service has no endpoint, because no replica leads: no GPU pod is"
         f" placed | {PODS}; {LOGS}",
@@ -58,9 +58,9 @@ ROWS: list[tuple[str, Change, str]] = [
         f" seconds while the lead changes | ask again; if it stays: {PODS}; {LOGS}",
     ),
     (
-        "nobody waits",
+        "no one waits",
         lambda api: world.vanish(api, "Pod", "gpushare-controller-1"),
-        f"warning controller-running {DEPLOYMENT} | 1 of 2 replicas run, so nobody may be there to take over | {PODS}",
+        f"warning controller-running {DEPLOYMENT} | 1 of 2 replicas run, so no one may be there to take over | {PODS}",
     ),
     (
         "no Lease",
@@ -71,12 +71,12 @@ ROWS: list[tuple[str, Change, str]] = [
     (
         "a Lease that was given back",
         lease(holderIdentity=""),
-        f"error controller-leads {LEASE} | nobody holds it, so no controller leads and no GPU pod is placed | {LOGS}",
+        f"error controller-leads {LEASE} | no one holds it, so no controller leads and no GPU pod is placed | {LOGS}",
     ),
     (
         "a Lease without a time",
         lease(renewTime=None),
-        f"error controller-leads {LEASE} | nobody holds it, so no controller leads and no GPU pod is placed | {LOGS}",
+        f"error controller-leads {LEASE} | no one holds it, so no controller leads and no GPU pod is placed | {LOGS}",
     ),
     (
         "a Lease that is not renewed",
@@ -98,25 +98,26 @@ ROWS: list[tuple[str, Change, str]] = [
     (
         "kept out by the network",
         answer("metrics", kube.ServerFaultError("error trying to reach service: i/o timeout")),
-        f"warning controller-books {SERVICE} | not checked its books: error trying to reach service: i/o timeout |"
+        f"warning controller-ledger {SERVICE} | not checked its ledger: error trying to reach service: i/o timeout |"
         f" {LOOK}",
     ),
     (
-        "books that differ",
-        answer("metrics", kube.Reply(status=200, text="gpushare_books_differences 2.0\n")),
-        f"error controller-books {SERVICE} | its books of 2 nodes differ from what the pods tell | keep its log for a"
+        "a ledger that differs",
+        answer("metrics", kube.Reply(status=200, text="gpushare_ledger_differences 2.0\n")),
+        f"error controller-ledger {SERVICE} | its ledgers of 2 nodes differ from what the pods tell | keep its log for"
+        " a"
         f" report, then: kubectl -n {NS} rollout restart deployment/gpushare-controller",
     ),
     (
         "a metric that is no number",
-        answer("metrics", kube.Reply(status=200, text="gpushare_books_differences many\nother 1\n")),
-        f"warning controller-books {SERVICE} | it has no metric gpushare_books_differences | look whether all"
+        answer("metrics", kube.Reply(status=200, text="gpushare_ledger_differences many\nother 1\n")),
+        f"warning controller-ledger {SERVICE} | it has no metric gpushare_ledger_differences | look whether all"
         " components have the same version of the image",
     ),
     (
         "a controller of another version",
         answer("metrics", kube.Reply(status=200, text="other 1\n")),
-        f"warning controller-books {SERVICE} | it has no metric gpushare_books_differences | look whether all"
+        f"warning controller-ledger {SERVICE} | it has no metric gpushare_ledger_differences | look whether all"
         " components have the same version of the image",
     ),
 ]

@@ -107,7 +107,7 @@ ROWS: list[tuple[str, Change, str]] = [
         annotate(names.ANNOTATION_INVENTORY, '{"version": 99, "minReader": 98}'),
         "error inventory node/node-b | its inventory cannot be read: annotation gpushare.dev/inventory of node node-b:"
         " version 99 (readable from version 98), this program reads version 2; upgrade it | run the same version of all"
-        " components; the plugin writes it anew when it starts",
+        " components; the plugin writes it again when it starts",
     ),
     (
         "no GPU",
@@ -185,7 +185,7 @@ def test_a_missing_daemonset_is_one_line_and_not_one_for_each_node() -> None:
     ]
 
 
-def test_a_cluster_whose_nodes_nobody_has_labelled_says_how() -> None:
+def test_a_cluster_whose_nodes_no_one_has_labelled_says_how() -> None:
     api = world.healthy()
     for name in ("node-a", "node-b"):
         world.vanish(api, "Node", name)

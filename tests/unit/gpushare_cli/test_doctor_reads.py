@@ -118,7 +118,7 @@ def test_what_a_check_has_found_is_not_lost_when_it_comes_to_what_cannot_be_read
     assert daemonset.skipped == "cannot read nodes: no"
 
 
-def test_a_list_that_expires_is_read_anew_and_given_up_at_the_third_time() -> None:
+def test_a_list_that_expires_is_read_again_and_given_up_at_the_third_time() -> None:
     api = world.healthy()
     api.fail_next(lambda call: call.path == "/api/v1/pods", kube.GoneError("too old"), times=2)
     assert world.lines(api) == []
@@ -151,7 +151,7 @@ def test_nothing_is_written_and_the_endpoints_are_asked_through_the_proxy() -> N
     ]
 
 
-def test_whoever_waits_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whichever_waits_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather, "_QUIET_S", 0.05)
     api, said, answered = world.healthy(), list[str](), threading.Event()
     api.fail_next(lambda call: call.path == "/api/v1/nodes", Delayed(answered))
@@ -172,7 +172,7 @@ def test_an_odd_object_ends_only_the_checks_that_look_at_it() -> None:
     world.edit(api, "Lease", "gpushare-controller", lambda lease: lease.update(spec=7))
 
     assert world.lines(api) == [
-        "error controller-leads cluster | an object has a shape that nobody expects: lease.spec: expected an object,"
+        "error controller-leads cluster | an object has a shape that no one expects: lease.spec: expected an object,"
         " found 7 | look at it, and repair it"
     ]
 

@@ -72,12 +72,12 @@ ROWS: list[tuple[str, Change, str]] = [
     (
         "no Deployment",
         lambda api: world.vanish(api, "Deployment", names.SCHEDULER),
-        f"error scheduler-running {DEPLOYMENT} | it is missing, so nobody schedules GPU pods | {APPLY}",
+        f"error scheduler-running {DEPLOYMENT} | it is missing, so no one schedules GPU pods | {APPLY}",
     ),
     (
-        "nobody is ready, and pods wait",
+        "no one is ready, and pods wait",
         ready(0, waiting=3),
-        f"error scheduler-running {DEPLOYMENT} | 0 of 2 replicas are ready, so nobody schedules GPU pods; 3 GPU pods"
+        f"error scheduler-running {DEPLOYMENT} | 0 of 2 replicas are ready, so no one schedules GPU pods; 3 GPU pods"
         f" wait for it | {PODS}; {LOGS}",
     ),
     (
@@ -88,7 +88,7 @@ ROWS: list[tuple[str, Change, str]] = [
     (
         "no Lease",
         lambda api: world.vanish(api, "Lease", names.SCHEDULER),
-        f"error scheduler-leads lease/{NS}/gpushare-scheduler | there is no such Lease, so nobody schedules GPU pods"
+        f"error scheduler-leads lease/{NS}/gpushare-scheduler | there is no such Lease, so no one schedules GPU pods"
         f" | kubectl -n {NS} logs -l app.kubernetes.io/name=gpushare-scheduler --prefix",
     ),
     (
@@ -108,7 +108,7 @@ ROWS: list[tuple[str, Change, str]] = [
         f" brackets | {WRITE}",
     ),
     (
-        "a text",
+        "a string",
         text("later"),
         f"error scheduler-config {CONFIG} | scheduler.yaml: expected an object, found 'later' | {WRITE}",
     ),
@@ -133,7 +133,7 @@ ROWS: list[tuple[str, Change, str]] = [
         "no extender",
         config(lambda value: value.pop("extenders")),
         f"error scheduler-config {CONFIG} | no extender has the urlPrefix"
-        " http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler, so nobody asks the controller |"
+        " http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler, so no one asks the controller |"
         f" {WRITE}",
     ),
     *(

@@ -68,7 +68,7 @@ ROWS: list[tuple[str, Change, str]] = [
         "no replica",
         replicas(0, 0),
         f"error webhook-running deployment/{NS}/gpushare-webhook | 0 of 2 replicas are ready and its Service has 0"
-        f" endpoints, so nobody answers the API server | {PODS}; {LOGS}",
+        f" endpoints, so no one answers the API server | {PODS}; {LOGS}",
     ),
     (
         "one replica of two",
@@ -79,13 +79,13 @@ ROWS: list[tuple[str, Change, str]] = [
         "a Service that selects nothing",
         replicas(2, 0),
         f"error webhook-running deployment/{NS}/gpushare-webhook | 2 of 2 replicas are ready and its Service has 0"
-        f" endpoints, so nobody answers the API server | {PODS}; {LOGS}",
+        f" endpoints, so no one answers the API server | {PODS}; {LOGS}",
     ),
     (
         "no Deployment",
         remove("Deployment", "gpushare-webhook"),
-        f"error webhook-running deployment/{NS}/gpushare-webhook | it is missing, so GPU pods are refused or come into"
-        f" being incomplete | {APPLY}",
+        f"error webhook-running deployment/{NS}/gpushare-webhook | it is missing, so GPU pods are refused or are"
+        f" created incomplete | {APPLY}",
     ),
     (
         "another Service is called",
@@ -101,7 +101,7 @@ ROWS: list[tuple[str, Change, str]] = [
         " deployment/gpushare-webhook, and let no other tool write it",
     ),
     (
-        "a caBundle that is no text of base64",
+        "a caBundle that is not a string of base64",
         webhook("gpu.gpushare.dev", lambda each: each["clientConfig"].update(caBundle="!")),
         f"error webhook-ca {MUTATING} | the caBundle of gpu.gpushare.dev is not base64, so the API server cannot call"
         f" it | the webhook writes it at its next look; if it stays: kubectl -n {NS} rollout restart"

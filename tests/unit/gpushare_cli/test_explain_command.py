@@ -73,8 +73,8 @@ def test_a_memory_unit_that_is_none_is_told_with_the_reason(command: str, capsys
 
 
 def test_a_pod_that_is_not_there_is_told(cluster: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "nobody", "-n", "ml"]) == 1
-    assert capsys.readouterr() == ("", "error: there is no pod nobody in namespace ml\n")
+    assert cli.main(["explain", "none", "-n", "ml"]) == 1
+    assert capsys.readouterr() == ("", "error: there is no pod none in namespace ml\n")
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_a_pod_that_fits_is_told_where_and_what_happens_next() -> None:
     assert found.code == 0
     assert found.out.splitlines()[1:3] == [
         "STATE:      waits; it fits on node-b",
-        "WHY:        there is room on node-b as far as was looked at; the controller makes the scheduler try again"
+        "WHY:        there is room on node-b as far as was evaluated; the controller makes the scheduler try again"
         " within seconds, unless something else keeps it away",
     ]
     assert found.out.splitlines()[-2:] == [
@@ -113,10 +113,10 @@ def test_gpus_that_a_config_map_calls_unhealthy_do_not_count() -> None:
     assert found.out.splitlines()[-1] == "node-b  no    node-b has no healthy GPU (GPU 0 is unhealthy)"
 
 
-def test_what_nobody_looked_at_is_a_note() -> None:
+def test_what_is_not_evaluated_is_a_note() -> None:
     found = explain(waiting(topologySpreadConstraints=[{}], resourceClaims=[{}]), NODE_B)
 
-    assert found.err == "note: nobody looked at topology spread constraints, resource claims\n"
+    assert found.err == "note: not evaluated: topology spread constraints, resource claims\n"
 
 
 @pytest.mark.parametrize("name", ["default-scheduler", "volcano"])
@@ -132,7 +132,7 @@ def test_a_pod_that_the_webhook_did_not_see_is_a_note() -> None:
     del pod["spec"]["containers"][0]["env"]
 
     assert explain(pod, NODE_B).err == (
-        "note: the webhook did not change it, so its containers would not see their GPUs; create it anew\n"
+        "note: the webhook did not change it, so its containers would not see their GPUs; recreate it\n"
     )
 
 
@@ -164,7 +164,7 @@ def test_a_request_that_cannot_be_understood_is_told_with_the_fix() -> None:
         "POD:        default/pod",
         "STATE:      waits; what it asks for cannot be understood",
         "WHY:        spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 1.5 is not whole; a share is a whole"
-        " number of units; mend that, delete the pod and create it again",
+        " number of units; fix that, delete the pod and create it again",
         "SCHEDULER:  gpushare-scheduler",
     )
 
@@ -256,7 +256,7 @@ def test_json_has_the_same_facts() -> None:
         "state": "Waits",
         "good": True,
         "headline": "waits; it fits on node-b",
-        "summary": "there is room on node-b as far as was looked at; the controller makes the scheduler try again"
+        "summary": "there is room on node-b as far as was evaluated; the controller makes the scheduler try again"
         " within seconds, unless something else keeps it away",
         "asks": ["main: 8 GiB on one GPU"],
         "policy": "binpack: the fullest GPU with room first (the cluster's default)",

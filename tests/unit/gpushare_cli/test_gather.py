@@ -60,7 +60,7 @@ def test_pods_that_neither_ask_nor_hold_are_dropped() -> None:
     assert [found["metadata"]["name"] for found in cluster.pods] == ["gpu", "ours", "ack"]
 
 
-def test_an_expired_list_is_read_anew() -> None:
+def test_an_expired_list_is_read_again() -> None:
     api = PagedApi([aliyun_node()])
     api.failures = [kube.GoneError("too old"), kube.GoneError("too old")]
 

@@ -77,7 +77,7 @@ def test_a_part_of_a_gpu_that_nano_gpu_gave_counts_as_that_part_of_its_memory() 
     assert (row.gpus[0].used_mib, row.gpus[0].compute_percent) == (7680, 50)
 
 
-def test_a_part_that_nobody_gave_is_pending_as_a_part_of_the_largest_gpu() -> None:
+def test_a_part_that_no_one_gave_is_pending_as_a_part_of_the_largest_gpu() -> None:
     found = report.build([our_node("node-a", 10240, 20480)], [asking("waits", **{names.GPU_PERCENT: "50"})])
 
     assert found.nodes[0].pending_mib == 10240

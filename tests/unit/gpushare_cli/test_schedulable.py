@@ -174,7 +174,7 @@ def test_a_manifest_of_the_per_gpu_form_counts_as_the_webhook_will_multiply_it()
     assert schedulable.requests(make_pod(make_container(gpu_mem=12), annotations=annotations)) == {names.GPU_MEM: 12}
 
 
-def test_what_nobody_looked_at_is_named() -> None:
+def test_what_is_not_evaluated_is_named() -> None:
     container = make_container(gpu_mem=3, ports=[{"hostPort": 80}])
     container["resources"]["requests"] = {"cpu": "1"}
     found = make_pod(container)

@@ -10,21 +10,21 @@ import yaml
 from gpushare.errors import SettingsError
 from gpushare_cli import __main__ as cli
 from gpushare_cli import schedconfig
-from gpushare_cli.schedconfig import ServerVersion, Wish
+from gpushare_cli.schedconfig import Options, ServerVersion
 
 V1 = ServerVersion(1, 36)
 OLD = ServerVersion(1, 20)
 PEM = b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
 
-def configuration(server: ServerVersion = V1, **wish: Any) -> dict[str, Any]:
-    value = yaml.safe_load(schedconfig.configuration(Wish(server=server, **wish)))
+def configuration(server: ServerVersion = V1, **options: Any) -> dict[str, Any]:
+    value = yaml.safe_load(schedconfig.configuration(Options(server=server, **options)))
     assert isinstance(value, dict)
     return value
 
 
-def policy(server: ServerVersion = OLD, **wish: Any) -> dict[str, Any]:
-    value = orjson.loads(schedconfig.policy(Wish(server=server, **wish)))
+def policy(server: ServerVersion = OLD, **options: Any) -> dict[str, Any]:
+    value = orjson.loads(schedconfig.policy(Options(server=server, **options)))
     assert isinstance(value, dict)
     return value
 
@@ -107,7 +107,7 @@ def test_the_clusters_own_scheduler_keeps_its_name_and_lease() -> None:
     assert value["clientConnection"] == {"kubeconfig": "/etc/kubernetes/scheduler.conf"}
 
 
-def test_plain_text_ports_of_an_old_second_scheduler_are_for_nobody() -> None:
+def test_plain_text_ports_of_an_old_second_scheduler_are_for_no_one() -> None:
     value = configuration(OLD)
 
     assert value["healthzBindAddress"] == value["metricsBindAddress"] == "127.0.0.1:10251"
@@ -173,11 +173,11 @@ def test_a_policy_file_is_read_by_releases_before_the_first_configuration() -> N
 def test_flags_say_what_a_policy_file_cannot() -> None:
     server = ServerVersion(1, 20)
 
-    assert schedconfig.policy_flags(Wish(server=server, scheduler_name="", kubeconfig="/k")) == [
+    assert schedconfig.policy_flags(Options(server=server, scheduler_name="", kubeconfig="/k")) == [
         "--policy-config-file=/etc/kubernetes/scheduler-policy.json",
         "--kubeconfig=/k",
     ]
-    assert schedconfig.policy_flags(Wish(server=server))[1:] == [
+    assert schedconfig.policy_flags(Options(server=server))[1:] == [
         "--scheduler-name=gpushare-scheduler",
         "--leader-elect-resource-lock=leases",
         "--leader-elect-resource-name=gpushare-scheduler",
@@ -194,7 +194,7 @@ def test_text_that_is_no_release_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "message"),
+    ("options", "message"),
     [
         (
             {"server": ServerVersion(1, 18)},
@@ -240,9 +240,9 @@ def test_text_that_is_no_release_is_refused(text: str) -> None:
         ),
     ],
 )
-def test_a_wish_that_makes_no_configuration_is_refused(wish: dict[str, Any], message: str) -> None:
+def test_a_request_that_makes_no_configuration_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        schedconfig.configuration(Wish(**{"server": V1, **wish}))
+        schedconfig.configuration(Options(**{"server": V1, **options}))
 
     assert str(caught.value) == message
 
@@ -250,7 +250,7 @@ def test_a_wish_that_makes_no_configuration_is_refused(wish: dict[str, Any], mes
 @pytest.mark.parametrize("minor", [23, 36])
 def test_a_policy_file_is_refused_where_nothing_reads_it(minor: int) -> None:
     with pytest.raises(SettingsError) as caught:
-        schedconfig.policy(Wish(server=ServerVersion(1, minor)))
+        schedconfig.policy(Options(server=ServerVersion(1, minor)))
 
     assert str(caught.value) == (
         f"server version 1.{minor}: policy files were removed in 1.23; leave out --kind policy to get a"

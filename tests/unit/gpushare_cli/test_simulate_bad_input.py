@@ -12,7 +12,7 @@ from gpushare.errors import SettingsError
 from gpushare.units import MemoryUnit
 from gpushare_cli.commands import Streams
 from gpushare_cli.simulate import command
-from gpushare_cli.simulate.command import Wish
+from gpushare_cli.simulate.command import Options
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from tests.unit.gpushare_cli.podding import bound
 from tests.unit.gpushare_cli.simulating import T4S, listed, manifest, simulate, workload
@@ -36,38 +36,38 @@ def metadata(kind: str = "Pod", **fields: Any) -> Json:
         ("a: [1", "1.yaml: not YAML at line 2, column 1; check indentation and brackets"),
         ("", "1.yaml: no object in it; expected manifests, or what kubectl get nodes,pods -A -o yaml prints"),
         ("---\n---\n", "1.yaml: no object in it; expected manifests, or what kubectl get nodes,pods -A -o yaml prints"),
-        ("hello", "1.yaml: expected an object of Kubernetes, found a text"),
+        ("hello", "1.yaml: expected an object of Kubernetes, found a string"),
         ("42", "1.yaml: expected an object of Kubernetes, found the number 42"),
         ("true", "1.yaml: expected an object of Kubernetes, found true"),
         ("- kind: Pod", "1.yaml: expected an object of Kubernetes, found a list"),
         ("kind: Service\n---\n7", "1.yaml, document 2: expected an object of Kubernetes, found the number 7"),
         ("metadata: {name: x}", "1.yaml: kind: missing; expected an object of Kubernetes"),
-        ("kind: 3", "1.yaml: kind: expected a text, found the number 3"),
-        ("kind: ''", "1.yaml: kind: expected a text, found an empty text"),
+        ("kind: 3", "1.yaml: kind: expected a string, found the number 3"),
+        ("kind: ''", "1.yaml: kind: expected a string, found an empty string"),
         (T4S, "1.yaml: this looks like a profile of GPUs; give it with --profile"),
         ("kind: List", "1.yaml: items: expected a list, found nothing"),
         ("{kind: PodList, items: {}}", "1.yaml: items: expected a list, found an object"),
-        ("{kind: List, items: [x]}", "1.yaml, items[0]: expected an object of Kubernetes, found a text"),
+        ("{kind: List, items: [x]}", "1.yaml, items[0]: expected an object of Kubernetes, found a string"),
         ("{kind: List, items: [{}]}", "1.yaml, items[0]: kind: missing; expected an object of Kubernetes"),
         ("{kind: Pod}", "1.yaml: Pod: metadata.name: missing"),
         ("{kind: Pod, metadata: 3}", "1.yaml: Pod: Pod.metadata: expected an object, found 3"),
-        ("{kind: Pod, metadata: {name: [a]}}", "1.yaml: Pod: metadata.name: expected a text, found ['a']"),
+        ("{kind: Pod, metadata: {name: [a]}}", "1.yaml: Pod: metadata.name: expected a string, found ['a']"),
         ("{kind: NodeList, items: [{metadata: {}}]}", "1.yaml, items[0]: Node: metadata.name: missing"),
         (
             "{kind: Pod, metadata: {name: p, annotations: {gpushare.dev/gpus: 2}}}",
-            "1.yaml: Pod: metadata.annotations[gpushare.dev/gpus]: expected a text, found the number 2;"
+            "1.yaml: Pod: metadata.annotations[gpushare.dev/gpus]: expected a string, found the number 2;"
             " put it in quotes",
         ),
         (
             "{kind: Pod, metadata: {name: p, labels: {on-call: yes}}}",
-            "1.yaml: Pod: metadata.labels[on-call]: expected a text, found true; put it in quotes",
+            "1.yaml: Pod: metadata.labels[on-call]: expected a string, found true; put it in quotes",
         ),
         ("{kind: Pod, metadata: {name: p}}", "1.yaml: Pod default/p: spec.containers: missing"),
         (
             "{kind: Pod, metadata: {name: p}, spec: {containers: {}}}",
             "1.yaml: Pod default/p: spec.containers: expected a list, found {}",
         ),
-        ("{kind: Pod, metadata: {name: p, uid: 7}}", "1.yaml: Pod default/p: metadata.uid: expected a text, found 7"),
+        ("{kind: Pod, metadata: {name: p, uid: 7}}", "1.yaml: Pod default/p: metadata.uid: expected a string, found 7"),
     ],
 )
 def test_texts_that_are_no_objects(tmp_path: Path, text: str, message: str) -> None:
@@ -123,7 +123,7 @@ def test_texts_that_are_no_objects(tmp_path: Path, text: str, message: str) -> N
         ),
         (
             workload("Deployment", "web", template={"metadata": {"labels": {"v": 1}}, "spec": {"containers": [{}]}}),
-            "Deployment default/web: spec.template.metadata.labels[v]: expected a text, found the number 1;"
+            "Deployment default/web: spec.template.metadata.labels[v]: expected a string, found the number 1;"
             " put it in quotes",
         ),
         (
@@ -223,7 +223,7 @@ def test_profiles_that_cannot_be_used(tmp_path: Path, profile: str, message: str
 
 
 @pytest.mark.parametrize(
-    ("wish", "message"),
+    ("options", "message"),
     [
         ({}, "nothing to simulate: give files with -f, or a cluster with --profile"),
         ({"nodes": 3}, "nothing to simulate: give files with -f, or a cluster with --profile"),
@@ -238,9 +238,9 @@ def test_profiles_that_cannot_be_used(tmp_path: Path, profile: str, message: str
         ),
     ],
 )
-def test_arguments_that_do_not_go_together(tmp_path: Path, wish: Json, message: str) -> None:
+def test_arguments_that_do_not_go_together(tmp_path: Path, options: Json, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        simulate(tmp_path, **wish)
+        simulate(tmp_path, **options)
 
     assert str(caught.value) == message
 
@@ -278,7 +278,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         out, err = io.StringIO(), io.StringIO()
         path = str(tmp_path / name)
 
-        assert command.run(Wish(files=(path,)), Streams(out=out, err=err), io.StringIO()) == 1
+        assert command.run(Options(files=(path,)), Streams(out=out, err=err), io.StringIO()) == 1
         assert (out.getvalue(), err.getvalue()) == ("", f"error: {path}: {problem}\n")
 
 

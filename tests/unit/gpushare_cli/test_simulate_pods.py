@@ -78,8 +78,8 @@ def test_workloads_make_pods_with_names_as_kubernetes_gives_them(
             workload("Deployment", "web", replicas=2, template={"spec": {"containers": [{"name": "c"}]}}),
             "left out: 2 new pods that ask for no GPU",
         ),
-        ({"kind": "Service", "metadata": {}}, "not looked at: 1 Service"),
-        (listed({"kind": "B"}, {"kind": "A"}, {"kind": "B"}), "not looked at: 1 A, 2 B"),
+        ({"kind": "Service", "metadata": {}}, "not evaluated: 1 Service"),
+        (listed({"kind": "B"}, {"kind": "A"}, {"kind": "B"}), "not evaluated: 1 A, 2 B"),
     ],
 )
 def test_what_is_left_out_is_noted(tmp_path: Path, value: Json, note: str) -> None:
@@ -189,7 +189,7 @@ def test_gpus_that_a_config_map_calls_unhealthy_take_nothing(tmp_path: Path) -> 
 
 def test_kubernetes_sum_of_a_node_counts_beside_its_gpus(tmp_path: Path) -> None:
     node = make_node(make_inventory(15, 15))
-    node["status"]["allocatable"][names.GPU_MEM] = "15"  # one of its GPUs is ill for the kubelet
+    node["status"]["allocatable"][names.GPU_MEM] = "15"  # one of its GPUs is unhealthy for the kubelet
     holder = bound("holder", make_grant(1, gib=14))
     found = simulate(tmp_path, listed(node), holder, manifest(make_pod(namespace="ml")))
 
@@ -265,14 +265,14 @@ def test_a_pod_counted_by_its_other_annotations_is_noted(tmp_path: Path) -> None
     assert found.value["summary"]["usedMiB"] == 12 * 1024
 
 
-def test_what_nobody_looked_at_is_noted_with_how_many_pods_demand_it(tmp_path: Path) -> None:
+def test_what_is_not_evaluated_is_noted_with_how_many_pods_demand_it(tmp_path: Path) -> None:
     busy = make_container(resources={"limits": {names.GPU_MEM: 1, "cpu": 2}})
     spread = manifest(make_pod(busy, name="spread"))
     spread["spec"]["topologySpreadConstraints"] = [{}]
     found = simulate(tmp_path, manifest(make_pod(busy, name="plain")), spread, profile=T4S, as_json=True)
 
     assert found.value["notes"] == [
-        "nobody looked at CPU, memory and other resources (of 2 pods), topology spread constraints (of 1 pod)"
+        "not evaluated: CPU, memory and other resources (of 2 pods), topology spread constraints (of 1 pod)"
     ]
     assert [pod["notLookedAt"] for pod in found.value["pods"]] == [
         ["CPU, memory and other resources"],

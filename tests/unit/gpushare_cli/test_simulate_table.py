@@ -171,7 +171,7 @@ def test_input_may_come_from_the_standard_input(tmp_path: Path) -> None:
     assert (found.code, found.out) == (0, "0 of 0 pods placed; 0/0 GiB (0%) of GPU memory in use\n")
 
 
-def test_a_group_that_nobody_can_read_is_a_group_all_the_same(tmp_path: Path) -> None:
+def test_a_group_that_no_one_can_read_is_a_group_all_the_same(tmp_path: Path) -> None:
     member = bound("member", node="node-b", labels={"app": "web"})
     member["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: "{}"}
     member["spec"]["containers"] = [make_container(gpu_mem=1)]

@@ -34,7 +34,7 @@ def test_documents_are_read(text: str, expected: list[object]) -> None:
         ("a: b: c", "f.yaml: not YAML at line 1, column 5; check indentation and brackets"),
         ("\tx: 1", "f.yaml: not YAML at line 1, column 1; check indentation and brackets"),
         ('{"a": }x', "f.yaml: not YAML at line 1, column 8; check indentation and brackets"),
-        ("a: *nobody", "f.yaml: not YAML at line 1, column 4; check indentation and brackets"),
+        ("a: *other", "f.yaml: not YAML at line 1, column 4; check indentation and brackets"),
         ("a: !!python/name:os.system x", "f.yaml: not YAML at line 1, column 4; check indentation and brackets"),
         ("\x00", "f.yaml: not YAML; check indentation and brackets"),
         ("9" * 5000, "f.yaml: not YAML: a number that cannot be read"),
@@ -43,8 +43,8 @@ def test_documents_are_read(text: str, expected: list[object]) -> None:
         ("[" * 100_000, "f.yaml: nested more than 100 levels deep"),
         ("- " * 100_000, "f.yaml: nested more than 100 levels deep"),
         ('{"a":' * 101 + "1" + "}" * 101, "f.yaml: nested more than 100 levels deep"),
-        ("{1: 2}", "f.yaml: the name of a field must be a text, found 1; put it in quotes"),
-        ("on: 2", "f.yaml: the name of a field must be a text, found True; put it in quotes"),
+        ("{1: 2}", "f.yaml: the name of a field must be a string, found 1; put it in quotes"),
+        ("on: 2", "f.yaml: the name of a field must be a string, found True; put it in quotes"),
     ],
 )
 def test_what_is_no_yaml_is_told_with_its_place(text: str, message: str) -> None:

@@ -5,14 +5,14 @@ from typing import Any
 import orjson
 
 from gpushare import names
-from gpushare.dialect import Dialect
+from gpushare.resource_config import ResourceConfig
 from webhook.rules import Rules
 
 Json = dict[str, Any]
 
-RULES = Rules(dialect=Dialect())
-PLAIN = Rules(dialect=Dialect(), scheduler="", runtime_class=None)
-WHOLE = Rules(dialect=Dialect(whole_gpus=True))
+RULES = Rules(resource_config=ResourceConfig())
+PLAIN = Rules(resource_config=ResourceConfig(), scheduler="", runtime_class=None)
+WHOLE = Rules(resource_config=ResourceConfig(whole_gpus=True))
 CONTROLLER = "system:serviceaccount:gpushare-system:gpushare-controller"
 DEVICES = "devices.gpushare.dev/"
 RESOURCES = {

@@ -22,7 +22,7 @@ LONELY = (
     " add aliyun.com/gpu-mem, or ask for nano-gpu/gpu-percent alone, which is memory and compute"
 )
 COUNTED = (
-    f"{LIMITS}[aliyun.com/gpu-count]: this resource is for the node's books and cannot be requested;"
+    f"{LIMITS}[aliyun.com/gpu-count]: this resource is for the node's ledger and cannot be requested;"
     " remove it; to use several GPUs, put the label aliyun.com/gpu-count on the pod (amounts are totals)"
     " or the annotation gpushare.dev/gpus (amounts are per GPU)"
 )
@@ -129,8 +129,8 @@ def test_the_author_reads_what_is_wrong_where_and_what_to_do(
 
 @pytest.mark.parametrize(("amount", "message"), [PARTS[0], PARTS[2], PARTS[4]])
 def test_init_containers_are_read_alike(whole: Webhook, amount: object, message: str) -> None:
-    wish = pod(asking("a", mem=3), init=[container("first"), asking("i", percent=amount)])
-    whole.refuses("/mutate", review(wish), message.replace("containers[0]", "initContainers[1]"))
+    asked = pod(asking("a", mem=3), init=[container("first"), asking("i", percent=amount)])
+    whole.refuses("/mutate", review(asked), message.replace("containers[0]", "initContainers[1]"))
 
 
 @pytest.mark.parametrize("amount", [amount for amount, _ in WHOLES if (units.quantity(amount) or 0) <= units.MAX_UNITS])

@@ -60,11 +60,11 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("key", "text", "message"), WORDS)
-@pytest.mark.parametrize("wish", [{"mem": 64}, {"gpu": 1}])
+@pytest.mark.parametrize("asked", [{"mem": 64}, {"gpu": 1}])
 def test_an_annotation_that_means_nothing_is_refused(
-    whole: Webhook, wish: dict[str, int], key: str, text: str, message: str
+    whole: Webhook, asked: dict[str, int], key: str, text: str, message: str
 ) -> None:
-    refused = pod(asking(**wish), annotations={key: text})
+    refused = pod(asking(**asked), annotations={key: text})
     whole.refuses("/mutate", review(refused), f"metadata.annotations[{key}]: {message}")
 
 
@@ -97,10 +97,10 @@ def test_contradictions_are_refused(whole: Webhook, obj: Json, message: str) -> 
 
 def test_everything_that_is_wrong_is_said_at_once(whole: Webhook) -> None:
     marks = {MODEL: "!", UUID: "x", MIN: "?", SAME: "", OTHER: "=", POLICY: "fast", GPUS: "two"}
-    wish = pod(asking("a", percent=101), asking("b", core=1), annotations=marks, labels={COUNT: "-1"})
+    asked = pod(asking("a", percent=101), asking("b", core=1), annotations=marks, labels={COUNT: "-1"})
     whole.refuses(
         "/mutate",
-        review(wish),
+        review(asked),
         " | ".join(
             [
                 f"metadata.labels[{COUNT}]: not a number of GPUs: -1 is negative; {QUOTES}",
@@ -135,7 +135,7 @@ def test_such_words_refuse_no_pod_that_asks_for_nothing(whole: Webhook, key: str
 def test_an_annotation_is_a_text(webhook: Webhook, key: str, value: object, found: str) -> None:
     sent = pod(asking(mem=3))
     sent["metadata"]["annotations"] = {key: value}
-    message = f"metadata.annotations[{key}]: expected a text in quotes, found {found}"
+    message = f"metadata.annotations[{key}]: expected a string in quotes, found {found}"
     webhook.refuses("/mutate", review(sent), f"{message}; see kubectl explain pod.metadata.annotations")
 
 
@@ -144,5 +144,5 @@ def test_an_annotation_is_a_text(webhook: Webhook, key: str, value: object, foun
 def test_so_is_a_label(webhook: Webhook, key: str, value: object, found: str) -> None:
     sent = pod(asking(mem=3))
     sent["metadata"]["labels"] = {key: value}
-    message = f"metadata.labels[{key}]: expected a text in quotes, found {found}"
+    message = f"metadata.labels[{key}]: expected a string in quotes, found {found}"
     webhook.refuses("/mutate", review(sent), f"{message}; see kubectl explain pod.metadata.labels")

@@ -16,25 +16,25 @@ def debugged(*ephemeral: object) -> Json:
 EPHEMERALS: list[tuple[Json, str]] = [
     (
         pod(container("a"), ephemeralContainers="debug"),
-        f"{EPHEMERAL}: expected a list, found a text; {EXPLAIN}.ephemeralContainers",
+        f"{EPHEMERAL}: expected a list, found a string; {EXPLAIN}.ephemeralContainers",
     ),
-    (debugged("debug"), f"{EPHEMERAL}[0]: expected an object, found a text; {EXPLAIN}.ephemeralContainers"),
-    (debugged({}), f"{EPHEMERAL}[0].name: expected a text, found nothing; {EXPLAIN}.ephemeralContainers.name"),
+    (debugged("debug"), f"{EPHEMERAL}[0]: expected an object, found a string; {EXPLAIN}.ephemeralContainers"),
+    (debugged({}), f"{EPHEMERAL}[0].name: expected a string, found nothing; {EXPLAIN}.ephemeralContainers.name"),
     (
         debugged({"name": ""}),
-        f"{EPHEMERAL}[0].name: expected a text, found nothing; {EXPLAIN}.ephemeralContainers.name",
+        f"{EPHEMERAL}[0].name: expected a string, found nothing; {EXPLAIN}.ephemeralContainers.name",
     ),
     (
         debugged({"name": 7}),
-        f"{EPHEMERAL}[0].name: expected a text, found a number; {EXPLAIN}.ephemeralContainers.name",
+        f"{EPHEMERAL}[0].name: expected a string, found a number; {EXPLAIN}.ephemeralContainers.name",
     ),
     (
         debugged(container("d", env="all")),
-        f"{EPHEMERAL}[0].env: expected a list, found a text; {EXPLAIN}.ephemeralContainers.env",
+        f"{EPHEMERAL}[0].env: expected a list, found a string; {EXPLAIN}.ephemeralContainers.env",
     ),
     (
         debugged(container("d"), container("e", env=["X=1"])),
-        f"{EPHEMERAL}[1].env[0]: expected an object, found a text; {EXPLAIN}.ephemeralContainers.env",
+        f"{EPHEMERAL}[1].env[0]: expected an object, found a string; {EXPLAIN}.ephemeralContainers.env",
     ),
     (
         debugged(container("d", resources=[])),
@@ -56,16 +56,16 @@ def test_ephemeral_containers_that_cannot_be_read_are_refused(
     webhook.refuses(path, body, message)
 
 
-@pytest.mark.parametrize("wish", [{"mem": 3}, {"percent": 101}, {"gpu": "x"}, {"core": 1}])
-def test_an_ephemeral_container_gets_no_gpu_whatever_it_asks_for(whole: Webhook, wish: dict[str, object]) -> None:
+@pytest.mark.parametrize("asked", [{"mem": 3}, {"percent": 101}, {"gpu": "x"}, {"core": 1}])
+def test_an_ephemeral_container_gets_no_gpu_whatever_it_asks_for(whole: Webhook, asked: dict[str, object]) -> None:
     """The API server refuses its resources itself."""
-    debug = {**asking("d", **wish), "env": [ALL]}
+    debug = {**asking("d", **asked), "env": [ALL]}
     body = review(debugged(debug), old=debugged(), operation="UPDATE", resource="pods/ephemeralcontainers")
     [admitted] = whole.admit("/mutate", body)["spec"]["ephemeralContainers"]
     assert admitted == {**debug, "env": [VOID]}
 
 
-NAMELESS = f"expected a text, found nothing; {EXPLAIN}.containers.name"
+NAMELESS = f"expected a string, found nothing; {EXPLAIN}.containers.name"
 OBJECTS: list[tuple[Json, str]] = [
     (pod(asking("", mem=3)), f"spec.containers[0].name: {NAMELESS}"),
     (pod(asking("", percent=3)), f"spec.containers[0].name: {NAMELESS}"),
@@ -76,30 +76,30 @@ OBJECTS: list[tuple[Json, str]] = [
     ),
     (
         pod(container("a", resources={"limits": {}, "requests": "nvidia.com/gpu=1"})),
-        "spec.containers[0].resources.requests: expected an object, found a text;"
+        "spec.containers[0].resources.requests: expected an object, found a string;"
         f" {EXPLAIN}.containers.resources.requests",
     ),
     (
         pod(asking(percent=20), runtimeClassName=["nvidia"]),
-        f"spec.runtimeClassName: expected a text, found a list; {EXPLAIN}.runtimeClassName",
+        f"spec.runtimeClassName: expected a string, found a list; {EXPLAIN}.runtimeClassName",
     ),
     (
         pod(asking(percent=20), schedulerName=1, nodeName={}),
-        f"spec.nodeName: expected a text, found an object; {EXPLAIN}.nodeName"
-        f" | spec.schedulerName: expected a text, found a number; {EXPLAIN}.schedulerName",
+        f"spec.nodeName: expected a string, found an object; {EXPLAIN}.nodeName"
+        f" | spec.schedulerName: expected a string, found a number; {EXPLAIN}.schedulerName",
     ),
     (
         pod(container("a", securityContext="privileged"), asking("b", gpu=1)),
-        f"spec.containers[0].securityContext: expected an object, found a text; {EXPLAIN}.containers.securityContext",
+        f"spec.containers[0].securityContext: expected an object, found a string; {EXPLAIN}.containers.securityContext",
     ),
 ]
 
 
-@pytest.mark.parametrize("wish", [{"mem": 1}, {"percent": 1}, {"gpu": 1}, {"mem": 1, "core": 1}])
+@pytest.mark.parametrize("asked", [{"mem": 1}, {"percent": 1}, {"gpu": 1}, {"mem": 1, "core": 1}])
 @pytest.mark.parametrize("init", [0, 1, 40])
-def test_at_most_64_containers_of_a_pod_ask_for_gpus(whole: Webhook, wish: dict[str, object], init: int) -> None:
+def test_at_most_64_containers_of_a_pod_ask_for_gpus(whole: Webhook, asked: dict[str, object], init: int) -> None:
     def of(count: int) -> Json:
-        askers = [asking(f"c{i}", **wish) for i in range(count)]
+        askers = [asking(f"c{i}", **asked) for i in range(count)]
         return pod(*askers[init:], container("other"), init=[container("first"), *askers[:init]])
 
     for path in ("/mutate", "/isolate"):

@@ -23,19 +23,19 @@ def marked(value: Json, rules: Rules = RULES) -> str | None:
     return found
 
 
-@pytest.mark.parametrize("wish", [{"mem": 3}, {"percent": 20}, {"gpu": 1}])
+@pytest.mark.parametrize("asked", [{"mem": 3}, {"percent": 20}, {"gpu": 1}])
 @pytest.mark.parametrize("value", ["all", "none", "0", "GPU-1234", "", "void"])
-def test_a_container_that_chose_its_devices_is_marked(wish: dict[str, int], value: str) -> None:
-    assert marked(pod({**asking("main", **wish), "env": [{**ALL, "value": value}]}), WHOLE) == "main"
+def test_a_container_that_chose_its_devices_is_marked(asked: dict[str, int], value: str) -> None:
+    assert marked(pod({**asking("main", **asked), "env": [{**ALL, "value": value}]}), WHOLE) == "main"
 
 
 def test_every_such_container_is_in_the_mark_in_the_order_in_which_they_start() -> None:
     foreign = container("n", env=[ALL], resources={"limits": {"nvidia.com/gpu": "1"}})
     silent = container("s", env=[VOID, {"name": "X", "value": "all"}])
-    wish = pod(
+    asked = pod(
         {**asking("a", mem=3), "env": [ALL]}, asking("b", mem=1), foreign, silent, init=[container("i", env=[ALL])]
     )
-    assert marked(wish) == "i,a,n"
+    assert marked(asked) == "i,a,n"
 
 
 def test_a_pod_whose_author_chose_nothing_is_not_marked() -> None:
@@ -70,8 +70,8 @@ def test_a_container_that_another_webhook_adds_joins_the_mark() -> None:
 
 @pytest.mark.parametrize("forged", ["a", "b", "a,b", "x", "", ",,", "a\n,<b>"])
 def test_an_author_cannot_write_the_mark(forged: str) -> None:
-    wish = pod(asking("a", mem=3), container("b"), annotations={MARK: forged, "keep": "me"})
-    decision = mutation.mutate(wish, RULES)
+    asked = pod(asking("a", mem=3), container("b"), annotations={MARK: forged, "keep": "me"})
+    decision = mutation.mutate(asked, RULES)
     assert isinstance(decision, Mutated)
     assert decision.pod["metadata"]["annotations"] == {"keep": "me"}
     assert decision.warnings == (
@@ -86,10 +86,10 @@ def test_nor_on_a_pod_without_a_request() -> None:
 
 
 def test_all_that_a_perfect_forgery_gets_is_a_mark_on_his_own_containers() -> None:
-    wish = pod({**asking("a", mem=3), "env": [visible("a")]}, container("b"), annotations={MARK: "z,b,a"})
-    assert marked(wish) == "a"
+    asked = pod({**asking("a", mem=3), "env": [visible("a")]}, container("b"), annotations={MARK: "z,b,a"})
+    assert marked(asked) == "a"
 
 
-def test_what_the_author_wrote_in_a_template_of_a_marked_pod_is_marked_anew() -> None:
-    wish = pod({**asking("a", mem=3), "env": [ALL]}, asking("b", mem=1), annotations={MARK: "b"})
-    assert marked(wish) == "a"
+def test_what_the_author_wrote_in_a_template_of_a_marked_pod_is_marked_again() -> None:
+    asked = pod({**asking("a", mem=3), "env": [ALL]}, asking("b", mem=1), annotations={MARK: "b"})
+    assert marked(asked) == "a"

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from gpushare.dialect import Dialect
+from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
 from tests.unit.webhook.builders import ALL, PLAIN, RULES, VOID, Json, container, from_annotation, pod, visible
 from webhook import mutation
 from webhook.mutation import Mutated
 from webhook.rules import Rules
 
-MIBS = Rules(dialect=Dialect(unit=MemoryUnit(1)))
+MIBS = Rules(resource_config=ResourceConfig(unit=MemoryUnit(1)))
 
 
 def mutated(value: Json, rules: Rules = RULES) -> Any:
@@ -144,7 +144,9 @@ def test_every_container_is_told_its_own_share_and_the_pods() -> None:
 
 
 def test_a_unit_of_mebibytes_is_written_as_such() -> None:
-    first = mutated(pod(container("a", "3")), Rules(dialect=Dialect(unit=MemoryUnit(256))))["spec"]["containers"][0]
+    first = mutated(pod(container("a", "3")), Rules(resource_config=ResourceConfig(unit=MemoryUnit(256))))["spec"][
+        "containers"
+    ][0]
     assert values(first)["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=768M"
 
 

@@ -62,7 +62,7 @@ def test_amounts_of_what_is_no_gpu_are_none_of_our_business(amount: str) -> None
 
 
 def test_a_resource_that_the_administrator_names_counts_as_gpus() -> None:
-    rules = Rules(dialect=RULES.dialect, foreign_resources=("vendor.example/*",))
+    rules = Rules(resource_config=RULES.resource_config, foreign_resources=("vendor.example/*",))
     assert "10E is more" in refusal(pod(foreign("10E", "vendor.example/gpu")), rules)
 
 

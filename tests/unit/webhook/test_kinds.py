@@ -97,10 +97,10 @@ def test_what_the_author_of_a_whole_gpu_tunes_is_kept() -> None:
     assert first(pod({**asking("main", gpu=1), "env": own}))["env"] == [visible("main"), CAPABILITIES, *own]
 
 
-@pytest.mark.parametrize("wish", [{"percent": 20}, {"mem": 3, "core": 20}])
+@pytest.mark.parametrize("asked", [{"percent": 20}, {"mem": 3, "core": 20}])
 @pytest.mark.parametrize("name", [MEMORY, THREADS, "NVIDIA_VISIBLE_DEVICES"])
-def test_limits_are_not_the_authors_to_write(name: str, wish: dict[str, int]) -> None:
-    found = first(pod({**asking("a", **wish), "env": [{"name": name, "value": "forged"}, ALL]}))
+def test_limits_are_not_the_authors_to_write(name: str, asked: dict[str, int]) -> None:
+    found = first(pod({**asking("a", **asked), "env": [{"name": name, "value": "forged"}, ALL]}))
     assert len([entry for entry in found["env"] if entry["name"] == name]) == 1
     assert "forged" not in values(found).values()
 
@@ -112,12 +112,12 @@ def test_the_memory_of_a_part_is_not_the_authors_to_write() -> None:
 
 
 def test_whole_gpus_are_other_plugins_unless_an_administrator_says_otherwise() -> None:
-    wish = pod({**asking("main", gpu=1), "env": [ALL]})
-    decision = mutation.mutate(wish, RULES)
+    asked = pod({**asking("main", gpu=1), "env": [ALL]})
+    decision = mutation.mutate(asked, RULES)
     assert isinstance(decision, Mutated)
     assert decision.pod["spec"] == {"containers": [{**asking("main", gpu=1), "env": []}]}
     assert "labels" not in decision.pod["metadata"]
-    assert mutated(wish)["metadata"]["labels"] == {"gpushare.dev/managed": "true"}
+    assert mutated(asked)["metadata"]["labels"] == {"gpushare.dev/managed": "true"}
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"])
@@ -156,7 +156,7 @@ def test_only_gpu_mem_is_multiplied_by_the_per_gpu_form() -> None:
     assert mutation.mutate(result, WHOLE) == Untouched()
 
 
-WISHES = [
+ASKED = [
     pod(asking(percent=20)),
     pod(asking(percent="100"), asking("b", mem=2, core="7")),
     pod(asking(gpu=1)),
@@ -165,15 +165,15 @@ WISHES = [
 ]
 
 
-@pytest.mark.parametrize("wish", WISHES)
-def test_mutating_again_changes_nothing(wish: Json) -> None:
-    assert mutation.mutate(mutated(wish), WHOLE) == Untouched()
+@pytest.mark.parametrize("asked", ASKED)
+def test_mutating_again_changes_nothing(asked: Json) -> None:
+    assert mutation.mutate(mutated(asked), WHOLE) == Untouched()
 
 
-@pytest.mark.parametrize("wish", WISHES)
-def test_a_sidecar_that_another_webhook_adds_is_all_that_changes_then(wish: Json) -> None:
+@pytest.mark.parametrize("asked", ASKED)
+def test_a_sidecar_that_another_webhook_adds_is_all_that_changes_then(asked: Json) -> None:
     """Reinvocation: the API server asks again when another webhook has changed the pod."""
-    once = mutated(wish)
+    once = mutated(asked)
     once["spec"]["containers"].append(container("injected", env=[ALL]))
     assert operations(once) == [
         {
@@ -204,8 +204,8 @@ def operations(value: Json, rules: Rules = WHOLE) -> Any:
 
 
 def test_the_patch_touches_only_what_changes() -> None:
-    wish = pod(asking("a", percent=20, requests={"percent": 20}), container("b", env=[VOID]), labels={"app": "x"})
-    found = operations(wish)
+    asked = pod(asking("a", percent=20, requests={"percent": 20}), container("b", env=[VOID]), labels={"app": "x"})
+    found = operations(asked)
     assert [(each["op"], each["path"]) for each in found] == [
         ("add", "/spec/schedulerName"),
         ("add", "/spec/runtimeClassName"),

@@ -1,4 +1,4 @@
-"""A wish with a typing error is not lost without a word."""
+"""A request with a typing error is not lost without a word."""
 
 import difflib
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ def told(annotations: dict[str, str] | None = None, labels: dict[str, str] | Non
         ("aliyun.com/gpu-count", "aliyun.com/gpu-count means something as a label only; it is ignored"),
     ],
 )
-def test_an_annotation_that_nobody_reads_is_told(annotation: str, message: str) -> None:
+def test_an_annotation_that_no_one_reads_is_told(annotation: str, message: str) -> None:
     assert told(annotations={annotation: "2"}) == (message,)
 
 

@@ -95,10 +95,12 @@ def test_an_amount_that_is_not_positive_makes_no_container_of_nvidias_plugin(amo
 
 def test_which_plugins_there_are_is_a_setting() -> None:
     asks = container(resources={"limits": {"vendor.example/gpu": "1"}})
-    rules = Rules(dialect=RULES.dialect, foreign_resources=("vendor.example/*",))
+    rules = Rules(resource_config=RULES.resource_config, foreign_resources=("vendor.example/*",))
     assert isinstance(mutation.mutate(pod(asks), RULES), Mutated)
     assert mutation.mutate(pod(asks), rules) == Untouched()
-    assert isinstance(mutation.mutate(pod(asks), Rules(dialect=RULES.dialect, foreign_resources=())), Mutated)
+    assert isinstance(
+        mutation.mutate(pod(asks), Rules(resource_config=RULES.resource_config, foreign_resources=())), Mutated
+    )
 
 
 def test_a_forged_binding_and_the_label_are_stripped() -> None:

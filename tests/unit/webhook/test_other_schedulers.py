@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.dialect import Dialect
+from gpushare.resource_config import ResourceConfig
 from tests.unit.webhook.builders import RULES, asking, container, pod
 from webhook import mutation
 from webhook.mutation import Mutated
@@ -35,11 +35,11 @@ def test_ours_and_the_default_need_no_word(scheduler: str | None) -> None:
 
 
 def test_a_scheduler_that_the_administrator_names_needs_none_either() -> None:
-    assert warnings("mine", Rules(dialect=Dialect(), other_schedulers=("mine",))) == ()
+    assert warnings("mine", Rules(resource_config=ResourceConfig(), other_schedulers=("mine",))) == ()
 
 
 def test_where_the_clusters_own_scheduler_asks_us_it_needs_none() -> None:
-    rules = Rules(dialect=Dialect(), scheduler="")
+    rules = Rules(resource_config=ResourceConfig(), scheduler="")
     for scheduler, told in ((None, 0), ("default-scheduler", 0), ("gpushare-scheduler", 1), ("volcano", 1)):
         decision = mutation.mutate(pod(asking("a", mem=1), schedulerName=scheduler), rules)
         assert isinstance(decision, Mutated)

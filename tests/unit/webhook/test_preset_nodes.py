@@ -13,9 +13,9 @@ ADVICE = (
 )
 
 
-@pytest.mark.parametrize("wish", [{"mem": 3}, {"percent": 20}, {"mem": 3, "core": 10}, {"gpu": 1}])
-def test_a_gpu_pod_with_a_preset_node_is_completed_and_its_author_told(wish: dict[str, int]) -> None:
-    decision = mutation.mutate(pod(asking("a", **wish), container("b"), nodeName="node-a"), WHOLE)
+@pytest.mark.parametrize("asked", [{"mem": 3}, {"percent": 20}, {"mem": 3, "core": 10}, {"gpu": 1}])
+def test_a_gpu_pod_with_a_preset_node_is_completed_and_its_author_told(asked: dict[str, int]) -> None:
+    decision = mutation.mutate(pod(asking("a", **asked), container("b"), nodeName="node-a"), WHOLE)
     assert isinstance(decision, Mutated)
     assert decision.warnings == (ADVICE,)
     spec = decision.pod["spec"]
@@ -47,16 +47,16 @@ BOTH = container("a", env=[ALL], resources={"limits": {"aliyun.com/gpu-mem": "3"
 
 
 @pytest.mark.parametrize(
-    ("wish", "path", "resource"),
+    ("asked", "path", "resource"),
     [
         (pod(OTHER), "spec.containers[0]", "nvidia.com/gpu"),
         (pod(asking("a", mem=3), OTHER), "spec.containers[1]", "nvidia.com/gpu"),
         (pod(asking("a", percent=3), init=[OTHER]), "spec.initContainers[0]", "nvidia.com/gpu"),
     ],
 )
-def test_a_preset_node_and_another_plugins_gpus_are_refused(wish: Json, path: str, resource: str) -> None:
-    wish["spec"]["nodeName"] = "node-a"
-    decision = mutation.mutate(wish, RULES)
+def test_a_preset_node_and_another_plugins_gpus_are_refused(asked: Json, path: str, resource: str) -> None:
+    asked["spec"]["nodeName"] = "node-a"
+    decision = mutation.mutate(asked, RULES)
     assert isinstance(decision, Denied)
     assert [str(error) for error in decision.errors] == [
         f"spec.nodeName: a preset node by-passes the scheduler, but {path} asks for {resource};"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import names
-from gpushare.dialect import Dialect
+from gpushare.resource_config import ResourceConfig
 from gpushare.wire import pods as pods_wire
 from tests.unit.webhook.builders import Json, review
 from webhook import admission, containers, mutation
@@ -88,10 +88,10 @@ def pods(draw: st.DrawFn) -> Json:
 
 RULES = st.sampled_from(
     [
-        Rules(dialect=Dialect()),
-        Rules(dialect=Dialect(), scheduler="", runtime_class=None),
-        Rules(dialect=Dialect(), foreign_resources=()),
-        Rules(dialect=Dialect(whole_gpus=True)),
+        Rules(resource_config=ResourceConfig()),
+        Rules(resource_config=ResourceConfig(), scheduler="", runtime_class=None),
+        Rules(resource_config=ResourceConfig(), foreign_resources=()),
+        Rules(resource_config=ResourceConfig(whole_gpus=True)),
     ]
 )
 
@@ -127,7 +127,7 @@ def test_no_container_sees_a_gpu_that_it_was_not_granted(pod: Json, rules: Rules
     for container in [*result["spec"].get("initContainers", ()), *result["spec"]["containers"]]:
         entries = [entry for entry in container.get("env") or () if entry["name"] == VISIBLE]
         limits = container["resources"].get("limits", {})
-        if ours := [resource for resource in rules.dialect.resources if resource in limits]:
+        if ours := [resource for resource in rules.resource_config.resources if resource in limits]:
             path = f"metadata.annotations['devices.gpushare.dev/{container['name']}']"
             assert [entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in entries] == [path]
             assert pods_wire.takes_its_grant(container, container["name"])
@@ -141,7 +141,7 @@ def test_no_container_sees_a_gpu_that_it_was_not_granted(pod: Json, rules: Rules
 
 @given(pods(), RULES)
 def test_the_mark_names_the_containers_whose_author_chose_devices(pod: Json, rules: Rules) -> None:
-    """And nobody else's, whatever the author wrote into it; pods without a request carry none."""
+    """And no one else's, whatever the author wrote into it; pods without a request carry none."""
     result = stored(pod, rules)
     if result is None:
         return
@@ -149,10 +149,10 @@ def test_the_mark_names_the_containers_whose_author_chose_devices(pod: Json, rul
     chosen = []
     for container in listed:
         last = [entry for entry in container.get("env") or () if entry["name"] == VISIBLE][-1:]
-        if last and (last != [{"name": VISIBLE, "value": "void"}] or pods_wire.asks(container, rules.dialect)):
+        if last and (last != [{"name": VISIBLE, "value": "void"}] or pods_wire.asks(container, rules.resource_config)):
             chosen.append(container["name"])
     marked = (result["metadata"].get("annotations") or {}).get(names.ANNOTATION_OVERRIDDEN)
-    if not pods_wire.needs_gpu(pod, rules.dialect):
+    if not pods_wire.needs_gpu(pod, rules.resource_config):
         assert marked is None
         return
     # A container that its author wrote as the webhook leaves it is a matter of the mark's own tests.
@@ -224,15 +224,15 @@ def damaged_pods(draw: st.DrawFn) -> Any:
             ("CREATE", "pods/binding", "Binding"),
         ]
     ),
-    st.sampled_from([Dialect(), Dialect(whole_gpus=True)]),
+    st.sampled_from([ResourceConfig(), ResourceConfig(whole_gpus=True)]),
 )
 def test_whatever_an_object_looks_like_there_is_an_answer(
-    obj: Any, old: Any, request: tuple[str, str, str], dialect: Dialect
+    obj: Any, old: Any, request: tuple[str, str, str], resource_config: ResourceConfig
 ) -> None:
     operation, resource, kind = request
     raw = orjson.dumps(review(obj, old=old, operation=operation, resource=resource, kind=kind))
     body = reviews.parse(raw)
-    match admission.mutate(body, Rules(dialect=dialect)):
+    match admission.mutate(body, Rules(resource_config=resource_config)):
         case Mutated(intended, warnings):
             assert reviews.patched(body, intended, warnings)["response"]["allowed"]
         case Denied(errors):
@@ -240,7 +240,7 @@ def test_whatever_an_object_looks_like_there_is_an_answer(
             assert reviews.invalid(body, errors)["response"]["status"]["message"]
         case Untouched():
             pass
-    assert isinstance(admission.validate(body, "controller", dialect), Untouched | Denied)
+    assert isinstance(admission.validate(body, "controller", resource_config), Untouched | Denied)
 
 
 @given(st.one_of(JSON, st.dictionaries(st.sampled_from(["kind", "apiVersion", "request"]), JSON)))

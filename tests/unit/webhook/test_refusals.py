@@ -79,7 +79,7 @@ SHAPES = [
     (
         pod(container(resources={"limits": {"aliyun.com/gpu-count": "1"}})),
         "spec.containers[0].resources.limits[aliyun.com/gpu-count]:"
-        f" this resource is for the node's books and cannot be requested; {COUNT_FIX}",
+        f" this resource is for the node's ledger and cannot be requested; {COUNT_FIX}",
     ),
     (counted("6", label="0x2"), f"{LABEL}: not a number of GPUs: '0x2' is not a number; {QUOTES}"),
     (counted("6", label="-2"), f"{LABEL}: not a number of GPUs: -2 is negative; {QUOTES}"),
@@ -117,11 +117,11 @@ STRUCTURES: list[tuple[object, str]] = [
     (None, f"object: expected an object, found nothing; {EXPLAIN}"),
     ([], f"object: expected an object, found a list; {EXPLAIN}"),
     ({}, f"spec: expected an object, found nothing; {EXPLAIN}.spec"),
-    ({"spec": "x"}, f"spec: expected an object, found a text; {EXPLAIN}.spec"),
+    ({"spec": "x"}, f"spec: expected an object, found a string; {EXPLAIN}.spec"),
     ({"spec": {}, "metadata": []}, f"metadata: expected an object, found a list; {EXPLAIN}.metadata"),
     (
         {"spec": {}, "metadata": {"annotations": {"a.b/c": 3}}},
-        f"metadata.annotations[a.b/c]: expected a text in quotes, found a number; {EXPLAIN}.metadata.annotations",
+        f"metadata.annotations[a.b/c]: expected a string in quotes, found a number; {EXPLAIN}.metadata.annotations",
     ),
     (
         {"spec": {}, "metadata": {"labels": ["x"]}},
@@ -129,7 +129,7 @@ STRUCTURES: list[tuple[object, str]] = [
     ),
     (
         {"spec": {}, "metadata": {"name": 3}},
-        f"metadata.name: expected a text, found a number; {EXPLAIN}.metadata.name",
+        f"metadata.name: expected a string, found a number; {EXPLAIN}.metadata.name",
     ),
     (
         {"spec": {"containers": {}}},
@@ -141,11 +141,11 @@ STRUCTURES: list[tuple[object, str]] = [
     ),
     (
         {"spec": {"containers": [{"image": "x"}]}},
-        f"spec.containers[0].name: expected a text, found nothing; {EXPLAIN}.spec.containers.name",
+        f"spec.containers[0].name: expected a string, found nothing; {EXPLAIN}.spec.containers.name",
     ),
     (
         {"spec": {"initContainers": [{"name": "i", "env": "X=1"}]}},
-        f"spec.initContainers[0].env: expected a list, found a text; {EXPLAIN}.spec.initContainers.env",
+        f"spec.initContainers[0].env: expected a list, found a string; {EXPLAIN}.spec.initContainers.env",
     ),
     (
         {"spec": {"containers": [{"name": "a", "env": [7]}]}},
@@ -158,7 +158,7 @@ STRUCTURES: list[tuple[object, str]] = [
     ),
     (
         {"spec": {"nodeName": 3}},
-        f"spec.nodeName: expected a text, found a number; {EXPLAIN}.spec.nodeName",
+        f"spec.nodeName: expected a string, found a number; {EXPLAIN}.spec.nodeName",
     ),
 ]
 

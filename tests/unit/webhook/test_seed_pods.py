@@ -55,7 +55,7 @@ def test_the_template_of_the_binpack_stateful_set(webhook: Webhook) -> None:
     assert pod["spec"]["schedulerName"] == "gpushare-scheduler"
 
 
-def test_pods_that_wish_for_all_gpus_get_their_own(webhook: Webhook) -> None:
+def test_pods_that_ask_for_all_gpus_get_their_own(webhook: Webhook) -> None:
     for name, amount in (("gpu-share-pod1", 3), ("gpu-share-pod2", 5)):
         container = admitted(webhook, SHARE_POD.format(name=name, amount=amount))["spec"]["containers"][0]
         named = {entry["name"]: entry.get("value") for entry in container["env"]}

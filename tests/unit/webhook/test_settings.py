@@ -1,7 +1,7 @@
 import pytest
 
-from gpushare.dialect import Dialect
 from gpushare.errors import SettingsError
+from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import options
 from gpushare.units import MemoryUnit
 from webhook.runtimeclass import Mode
@@ -21,11 +21,11 @@ def test_defaults_serve_an_ordinary_cluster() -> None:
     assert settings.cert_dir == "/run/gpushare/certs"
 
 
-def test_the_dialect_is_what_unit_and_whole_gpus_say() -> None:
-    assert load().dialect == Dialect()
+def test_the_resource_config_is_what_unit_and_whole_gpus_say() -> None:
+    assert load().resource_config == ResourceConfig()
     settings = load(GPUSHARE_MEMORY_UNIT="256MiB", GPUSHARE_WHOLE_GPUS="true")
-    assert settings.dialect == Dialect(unit=MemoryUnit(256), whole_gpus=True)
-    assert load(GPUSHARE_WHOLE_GPUS="false").dialect == Dialect()
+    assert settings.resource_config == ResourceConfig(unit=MemoryUnit(256), whole_gpus=True)
+    assert load(GPUSHARE_WHOLE_GPUS="false").resource_config == ResourceConfig()
 
 
 def test_threads_are_a_number() -> None:

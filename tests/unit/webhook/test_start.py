@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from certs.keeper import CertificateKeeper
+from certs.manager import CertificateManager
 from certs.settings import CertSettings
 from gpushare.kube import api as kube
 from gpushare.runtime.clock import SystemClock
@@ -47,9 +47,9 @@ class Hasty(SystemClock):
         return stop.is_set()
 
 
-def keeper(directory: Path, api: FakeKube, clock: Hasty, **settings: str) -> CertificateKeeper:
+def manager(directory: Path, api: FakeKube, clock: Hasty, **settings: str) -> CertificateManager:
     chosen = CertSettings(cert_dir=str(directory), **settings)  # type: ignore[arg-type] # texts only
-    return CertificateKeeper(api=api, clock=clock, settings=chosen)
+    return CertificateManager(api=api, clock=clock, settings=chosen)
 
 
 def test_a_server_that_is_late_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -57,14 +57,14 @@ def test_a_server_that_is_late_is_asked_again(tmp_path: Path, caplog: pytest.Log
     api.fail_next(lambda call: "secrets" in call.path, kube.UnreachableError("down"), times=2)
     contexts = Contexts(directory=tmp_path)
     with caplog.at_level(logging.WARNING):
-        assert program._has_certificate(keeper(tmp_path, api, clock), contexts, Signals())
+        assert program._has_certificate(manager(tmp_path, api, clock), contexts, Signals())
     assert [r.getMessage() for r in caplog.records if r.name == "webhook"] == ["no certificate yet"] * 2
     assert contexts.problem() == ""
 
 
 def test_a_signal_ends_the_wait(tmp_path: Path) -> None:
     clock = Hasty(signal_at=3)
-    waiting = keeper(tmp_path, FakeKube(), clock, cert_source="files")
+    waiting = manager(tmp_path, FakeKube(), clock, cert_source="files")
     signals = Signals()
     signals.install()
     assert not program._has_certificate(waiting, Contexts(directory=tmp_path), signals)
@@ -75,7 +75,7 @@ def test_a_signal_after_the_certificate_was_found_is_not_lost(tmp_path: Path) ->
     signals = Signals()
     signals.install()
     signal.raise_signal(signal.SIGTERM)
-    assert not program._has_certificate(keeper(tmp_path, FakeKube(), Hasty()), Contexts(directory=tmp_path), signals)
+    assert not program._has_certificate(manager(tmp_path, FakeKube(), Hasty()), Contexts(directory=tmp_path), signals)
     caught: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: caught.append(number))  # as gunicorn does
     options = server._options(Settings(), Contexts(directory=tmp_path), threading.Event(), signals)
@@ -92,11 +92,11 @@ def test_without_a_signal_the_server_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_server_with_a_certificate_is_ready_until_it_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    contexts, kept = Contexts(directory=tmp_path), keeper(tmp_path, FakeKube(), Hasty())
+    contexts, kept = Contexts(directory=tmp_path), manager(tmp_path, FakeKube(), Hasty())
     assert program._not_ready(contexts, kept).startswith("no certificate: ")
     kept.ensure_once()
     assert program._not_ready(contexts, kept) == ""
-    monkeypatch.setattr(CertificateKeeper, "days_left", lambda _: -0.1)
+    monkeypatch.setattr(CertificateManager, "days_left", lambda _: -0.1)
     assert program._not_ready(contexts, kept) == "the certificate has expired"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpushare.dialect import Dialect
+from gpushare.resource_config import ResourceConfig
 from gpushare.wire import misspelt
 from tests.unit.webhook.builders import RULES, Json, asking, container, pod
 from webhook import mutation
@@ -38,14 +38,14 @@ def test_the_author_of_a_misspelt_resource_is_told_what_was_meant(resource: str,
 
 def test_resources_of_others_need_no_word() -> None:
     assert warnings(pod(limits({"cpu": 1, "example.com/x": 1, "nvidia.com/gpumem": 1}))) == ()
-    rules = Rules(dialect=RULES.dialect, foreign_resources=("aliyun.com/gpu-memory",))
+    rules = Rules(resource_config=RULES.resource_config, foreign_resources=("aliyun.com/gpu-memory",))
     assert warnings(pod(container("x"), limits({"aliyun.com/gpu-memory": 1})), rules) == ()
 
 
 def test_of_many_a_few_are_compared_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[str] = []
 
-    def counted(resource: str, dialect: Dialect) -> str | None:
+    def counted(resource: str, resource_config: ResourceConfig) -> str | None:
         compared.append(resource)
         return "aliyun.com/gpu-mem" if resource.startswith("aliyun.com/") else None
 

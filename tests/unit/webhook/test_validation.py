@@ -63,7 +63,7 @@ def test_a_tenant_cannot_add_change_or_remove_a_reserved_annotation(webhook: Web
         assert refusal(webhook, update(old, new, resource=resource, user=CONTROLLER)) is None
 
 
-def test_the_controllers_name_in_another_namespace_is_nobody(webhook: Webhook) -> None:
+def test_the_controllers_name_in_another_namespace_is_no_one(webhook: Webhook) -> None:
     body = update(
         gpu_pod(),
         gpu_pod(annotations={"gpushare.dev/allocation": "{}"}),
@@ -80,7 +80,7 @@ AT_ONCE = CDI + "remove it, and ask for GPUs by resources.limits"
 @pytest.mark.parametrize("user", ["alice", "system:node:n", CONTROLLER])
 @pytest.mark.parametrize("resource", SUBRESOURCES)
 @pytest.mark.parametrize("spec", [container("a"), container("a", "3")])
-def test_nobody_chooses_devices_by_cdi_once_the_pod_exists(
+def test_no_one_chooses_devices_by_cdi_once_the_pod_exists(
     webhook: Webhook, spec: Json, resource: str, user: str
 ) -> None:
     without, first, second = (
@@ -93,7 +93,7 @@ def test_nobody_chooses_devices_by_cdi_once_the_pod_exists(
 
 
 @pytest.mark.parametrize("resource", ["pods/binding", "bindings"])
-def test_nobody_chooses_devices_by_cdi_in_a_binding(webhook: Webhook, resource: str) -> None:
+def test_no_one_chooses_devices_by_cdi_in_a_binding(webhook: Webhook, resource: str) -> None:
     binding = {"metadata": {"name": "p", "annotations": {"nvidia.cdi.k8s.io/x": "nvidia.com/gpu=all"}}}
     body = review(binding, resource=resource, kind="Binding", user="system:kube-scheduler")
     assert refusal(webhook, body) == AT_ONCE
@@ -156,20 +156,20 @@ def test_the_mark_for_the_event_stays_as_the_webhook_wrote_it(webhook: Webhook, 
 
 
 @pytest.mark.parametrize(
-    ("wish", "is_fixed"), [({"percent": 20}, True), ({"mem": 3, "core": 5}, True), ({"gpu": 1}, False)]
+    ("asked", "is_fixed"), [({"percent": 20}, True), ({"mem": 3, "core": 5}, True), ({"gpu": 1}, False)]
 )
 def test_every_kind_of_request_is_fixed_and_whole_gpus_only_if_they_are_ours(
-    webhook: Webhook, whole: Webhook, wish: dict[str, int], is_fixed: bool
+    webhook: Webhook, whole: Webhook, asked: dict[str, int], is_fixed: bool
 ) -> None:
     key = "gpushare.dev/gpu-model"
-    body = update(pod(asking("a", **wish)), pod(asking("a", **wish), annotations={key: "T4"}))
+    body = update(pod(asking("a", **asked)), pod(asking("a", **asked), annotations={key: "T4"}))
     message = f"metadata.annotations[{key}]: {FIXED}"
     assert refusal(webhook, body) == (message if is_fixed else None)
     assert refusal(whole, body) == message
 
 
 def test_the_controller_binds_late_by_a_patch(webhook: Webhook) -> None:
-    """And nobody else does, not even the kubelet of the pod's node."""
+    """And no one else does, not even the kubelet of the pod's node."""
     written = dict.fromkeys(RESERVED, "x")
     old, new = (
         pod(asking("a", percent=20), nodeName="n"),

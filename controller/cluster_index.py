@@ -1,0 +1,162 @@
+"""What is known of nodes and pods, and the ledgers that follow. Not thread-safe: `controller.cluster_cache` locks.
+
+Nothing here decides; it is arithmetic that has to be done while no one else may look.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from controller.changelog import ChangeLog
+from controller.label_index import LabelIndex
+from controller.reservations import Reservations
+from gpushare.cluster import groups, node_ledger, node_records
+from gpushare.cluster.node_ledger import LedgerOrRefused
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.records import Bound, PodRecord, Problem
+from gpushare.identity import NodeName, PodRef, PodUid
+from gpushare.model.allocation import Allocation
+from gpushare.model.request import RequestShape
+from gpushare.model.verdict import RefusalReason, Refused
+from gpushare.resource_config import ResourceConfig
+
+K = TypeVar("K")
+
+
+class ClusterIndex:
+    """Nodes and pods as the watches told of them, reservations, and one immutable ledger of each node."""
+
+    def __init__(self, resource_config: ResourceConfig) -> None:
+        self.nodes: dict[NodeName, NodeRecord] = {}
+        self.pods: dict[PodUid, PodRecord] = {}
+        self.bypassed: dict[PodUid, Bound] = {}
+        """Pods that got to their nodes without GPUs, or were rejected there: somebody has to look after them."""
+        self.overridden: dict[PodUid, PodRecord] = {}
+        """Pods whose authors chose devices themselves, which the webhook has undone."""
+        self.label_index = LabelIndex()
+        """Labels of all pods that hold GPUs or are about to."""
+        self.reservations = Reservations(self.label_index)
+        self.log = ChangeLog()
+        self.freed = 0
+        """Grows whenever a node may have got more room."""
+        self.problems: dict[NodeName, dict[PodRef, Problem]] = {}
+        self._unhealthy: dict[NodeName, frozenset[int]] = {}
+        self._resource_config = resource_config
+        self._on_node: dict[NodeName, dict[PodUid, Bound]] = {}
+        self._ledgers: dict[NodeName, LedgerOrRefused] = {}
+
+    def ledger(self, name: NodeName) -> LedgerOrRefused:
+        """A node's ledger, or why it has none."""
+        return self._ledgers.get(name) or Refused(RefusalReason.NO_INVENTORY, node_records.unknown(name))
+
+    def set_node(self, name: NodeName, record: NodeRecord | None) -> None:
+        """A node came, changed or went."""
+        if record is not None:
+            record = node_records.marked_unhealthy(record, self.unhealthy_on(name))
+        if self.nodes.get(name) == record:
+            return
+        if record is None:
+            del self.nodes[name]
+        else:
+            self.nodes[name] = record
+        self.rebuild({name}, frees=True)
+
+    def unhealthy_on(self, name: NodeName) -> frozenset[int]:
+        """What `set_unhealthy` was told last."""
+        return self._unhealthy.get(name, frozenset())
+
+    def set_unhealthy(self, name: NodeName, indices: frozenset[int]) -> None:
+        """Somebody beside the plugin said which GPUs of a node must not be used; it may be known only later."""
+        self._unhealthy.pop(name, None)
+        if indices:
+            self._unhealthy[name] = indices
+        if (record := self.nodes.get(name)) is not None:
+            self.set_node(name, record)
+
+    def set_pod(self, uid: PodUid, record: PodRecord | None) -> set[NodeName]:
+        """A pod came, changed or went. The nodes whose ledger changes by it; `rebuild` has to follow."""
+        before = self.pods.get(uid)
+        if before == record:
+            return set()
+        dirty: set[NodeName] = set()
+        if isinstance(before, Bound):
+            _drop(self._on_node, before.node, uid)
+            if _holds(before):
+                self.label_index.remove(before.ref.namespace, before.labels)
+            self.bypassed.pop(uid, None)
+            dirty.add(before.node)
+        self.overridden.pop(uid, None)
+        if record is None:
+            del self.pods[uid]
+            return dirty
+        self.pods[uid] = record
+        if record.overridden:
+            self.overridden[uid] = record
+        if isinstance(record, Bound):
+            self._on_node.setdefault(record.node, {})[uid] = record
+            if _holds(record):
+                self.label_index.add(record.ref.namespace, record.labels)
+            if record.bypassed is not None or record.failed:
+                self.bypassed[uid] = record
+            # Seen on a node, a pod cannot be bound again: no choice in a Binding can come true any more. One that is
+            # patched into a pod on its node can, for as long as the pod shows nothing of it and lives.
+            bypassed_on = record.node if record.bypassed is not None else None
+            dirty |= {record.node, *self.reservations.drop_pod(uid, but_bypassed_on=bypassed_on)}
+        return dirty
+
+    def rebuild(self, nodes: Iterable[NodeName], *, frees: bool) -> None:
+        """Compute the ledgers of these nodes again.
+
+        Args:
+            nodes: those that changed.
+            frees: whether they may have more room than before.
+        """
+        for name in nodes:
+            self.freed += frees
+            record = self.nodes.get(name)
+            self.log.note(name, exists=record is not None)
+            self.problems.pop(name, None)
+            if record is None:
+                self._ledgers.pop(name, None)
+            else:
+                self._ledgers[name] = self._compute(record)
+
+    def all_ledgers(self) -> Mapping[NodeName, LedgerOrRefused]:
+        """The ledger of every node. Not to be changed."""
+        return self._ledgers
+
+    def bound_on(self, name: NodeName) -> Iterable[Bound]:
+        """The pods on a node that ask for GPUs. Not to be kept."""
+        return self._on_node.get(name, {}).values()
+
+    def resolved(self, shape: RequestShape, labels: Mapping[str, str], uid: PodUid | None) -> RequestShape:
+        """What a pod asks for, with what depends on all other pods of its namespace (`groups`)."""
+        if shape.affinity is None or (same := shape.affinity.same) is None:
+            return shape
+        own = [] if uid is None else [known.allocation.labels for known in self.reservations.of_pod(uid).values()]
+        return groups.resolved(shape, labels, lambda namespace: self.label_index.like(namespace, same, own))
+
+    def _compute(self, record: NodeRecord) -> LedgerOrRefused:
+        reserved = (known.allocation for known in self.reservations.on_node(record.name).values())
+        bound = self._on_node.get(record.name, {}).values()
+        ledger, problems = node_ledger.of_node(record, bound, reserved, self._resource_config.unit)
+        if problems:
+            self.problems[record.name] = problems
+        return ledger
+
+
+def label_index_of(pods: Iterable[PodRecord], reserved: Iterable[Allocation]) -> LabelIndex:
+    """The labels of all that hold GPUs or are about to, from nothing but pods and choices."""
+    holding = ((pod.ref.namespace, pod.labels) for pod in pods if isinstance(pod, Bound) and _holds(pod))
+    return LabelIndex(itertools.chain(holding, ((held.pod.namespace, held.labels) for held in reserved)))
+
+
+def _holds(record: Bound) -> bool:
+    return record.allocation is not None or record.interop_pod is not None or bool(record.problem)
+
+
+def _drop(index: dict[K, dict[PodUid, Bound]], key: K, uid: PodUid) -> None:
+    inner = index.get(key, {})
+    inner.pop(uid, None)
+    if not inner:
+        index.pop(key, None)

@@ -1,0 +1,161 @@
+"""What to do about pods that are on a node but were not brought there by this system. Pure.
+
+Another scheduler bound them, somebody preset their node, or the scheduler did it while the extender was not asked; or
+the node rejected them, as happens to pods that start before their plugin does after a reboot.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controller.reconcile import advice
+from controller.reconcile.advice import Tell
+from controller.reconcile.event_throttle import NO_EVENT, REPEAT_S, EventThrottle
+from gpushare.cluster import bypass
+from gpushare.cluster.node_ledger import LedgerOrRefused
+from gpushare.cluster.records import Bound, Bypassed
+from gpushare.model.verdict import Refused, Verdict
+
+REMIND_CAP_S: Final = 86400.0
+SETTLE_S: Final = 30.0  # most controllers clear away what their nodes rejected; this one does it where they do not
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Choose GPUs of its node for it."""
+
+    pod: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Recreate:
+    """Delete it, so that its controller recreates it, through the webhook this time."""
+
+    pod: Bound
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRejected:
+    """Delete what is left of it; its controller has made another one."""
+
+    pod: Bound
+
+
+Step = Place | Recreate | DeleteRejected | Tell
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """An earlier choice for it may have been written: the same one has to be sent again, whatever is free now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What is known of a pod from earlier looks. Times are monotonic seconds."""
+
+    since: float
+    """When it was first seen like this."""
+    throttle: EventThrottle = NO_EVENT
+    judged_at: float = float("-inf")
+    ledger: LedgerOrRefused | None = None
+    """The node's ledger in which it did not fit."""
+    refusal: str = ""
+    not_before: float = float("-inf")
+    """When it may be tried again after an error."""
+    errors: int = 0
+    """Tries in a row that failed."""
+    over: Bound | None = None
+    """The pod for which nothing more can be done, for as long as the watch shows it like this."""
+    last_word: Tell | None = None
+    """What its author is reminded of then."""
+    reminders: int = 0
+    remind_at: float = float("-inf")
+
+    def after_error(self, now: float) -> "Note":
+        """After a try that failed: the next one comes ever later."""
+        return replace(self, errors=self.errors + 1, not_before=now + min(5.0 * 2 ** min(self.errors, 6), 300.0))
+
+    def ended(self, pod: Bound, last_word: Tell | None = None) -> "Note":
+        """After a look that showed what will not change."""
+        return replace(self, over=pod, last_word=last_word)
+
+    def after_word(self, throttle: EventThrottle, now: float) -> "Note":
+        """After its author was told. Reminders of what will not change come ever later, up to once a day."""
+        if self.over is None:
+            return replace(self, throttle=throttle)
+        wait = min(REPEAT_S * 2**self.reminders, REMIND_CAP_S)
+        return replace(self, throttle=throttle, reminders=min(self.reminders + 1, 10), remind_at=now + wait)
+
+
+def needs_verdict(pod: Bound, note: Note, ledger: LedgerOrRefused) -> bool:
+    """Whether it has to be seen if the pod fits: not while the ledger is the one in which it did not."""
+    if pod.bypassed is None or pod.bypassed.request is None or not pod.bypassed.mutated or note.over is pod:
+        return False
+    # Beside whom it may be depends on other nodes as well.
+    return note.ledger is not ledger or pod.bypassed.request.shape.affinity is not None
+
+
+def decide(
+    pod: Bound,
+    note: Note,
+    *,
+    ledger: LedgerOrRefused,
+    verdict: Verdict | Promised | None,
+    resources: Iterable[str],
+    now: float,
+) -> Step | None:
+    """The next step for one pod.
+
+    Args:
+        pod: as the watch shows it.
+        note: from earlier looks.
+        ledger: the ledger of its node.
+        verdict: whether it fits there; None if `needs_verdict` says that nothing has changed.
+        resources: that make a pod one of ours.
+        now: monotonic time.
+    """
+    if pod.deleting:
+        return None
+    if note.over is pod:
+        return note.last_word if now >= note.remind_at else None
+    if now < note.not_before:
+        return None
+    if pod.failed:
+        return _rejected(pod, note, resources, now)
+    return None if pod.bypassed is None else _bypassed(pod, pod.bypassed, note, ledger, verdict)
+
+
+def _bypassed(
+    pod: Bound, state: Bypassed, note: Note, ledger: LedgerOrRefused, verdict: Verdict | Promised | None
+) -> Step | None:
+    if not state.mutated and bypass.is_foreign_node(ledger):
+        return None  # anyone who serves these resources there may well start it
+    if state.request is None:
+        return advice.invalid(pod, state.problem)
+    if not state.mutated:
+        return Recreate(pod, state.owner) if state.owner else advice.not_mutated(pod)
+    if verdict is None:
+        return advice.waiting(pod, note.refusal)
+    if isinstance(verdict, Refused):
+        return advice.waiting(pod, verdict.message)
+    return Place(pod)
+
+
+def _rejected(pod: Bound, note: Note, resources: Iterable[str], now: float) -> Step | None:
+    if not is_ours(pod.failed, resources) or now - note.since < SETTLE_S:
+        return None
+    return DeleteRejected(pod) if pod.owned else advice.rejected(pod)
+
+
+def is_ours(failed: str, resources: Iterable[str]) -> bool:
+    """Whether a node rejected a pod because of what this system hands out.
+
+    Args:
+        failed: `reason: message` of the pod's status.
+        resources: that make a pod one of ours.
+    """
+    reason = failed.partition(": ")[0]
+    if reason != "UnexpectedAdmissionError" and not reason.startswith("OutOf"):
+        return False
+    return any(resource in failed for resource in resources)

@@ -1,0 +1,213 @@
+"""Care for bypassed and rejected pods: gather, let `bypass_decision` decide, write.
+
+Whatever cannot be taken back is decided on the pod as the API server has it at that moment.
+"""
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import Final, assert_never
+
+from controller.reconcile import advice, bypass_decision, live_pod
+from controller.reconcile.advice import Tell
+from controller.reconcile.apply import Writer
+from controller.reconcile.bypass_decision import DeleteRejected, Note, Place, Promised, Recreate, Step
+from controller.reconcile.deliver import LateBinder, NotNow
+from controller.reconcile.recreate_backoff import RecreateBackoff
+from controller.state import ClusterState
+from gpushare.cluster.node_ledger import LedgerOrRefused
+from gpushare.cluster.records import Bound
+from gpushare.errors import WireError
+from gpushare.identity import PodUid
+from gpushare.kube import api as kube
+from gpushare.model.allocation import Allocation
+from gpushare.model.verdict import Refused, Verdict
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+
+_LOG: Final = logging.getLogger(__name__)
+MAX_STEPS: Final = 10  # a tick, of one to four requests each
+JUDGE_S: Final = 0.25  # a tick; many strange pods must not take the scheduler's processor
+READ_S: Final = 1.5
+
+
+@dataclass(kw_only=True)
+class BypassedPods:
+    """Binds late, deletes, warns."""
+
+    writer: Writer
+    binder: LateBinder
+    state: ClusterState
+    clock: Clock
+    bound_late: int = 0
+    """Pods since the start, as all these numbers."""
+    recreated: int = 0
+    rejected_deleted: int = 0
+    _notes: dict[PodUid, Note] = field(default_factory=dict)
+    _backoff: RecreateBackoff = field(default_factory=RecreateBackoff)
+    _bad: dict[str, set[PodUid]] = field(default_factory=dict)
+    """Pods that the webhook did not change, by the UIDs of their owners."""
+
+    def tick(self) -> None:
+        """Look after those whose turn it is: who was judged the longest ago, and of those the oldest pods."""
+        bypassed, now = self.state.bypassed(), self.clock.monotonic()
+        self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note(since=now)) for pod in bypassed}
+        self._backoff.forget(now)
+        self._bad = {}
+        for pod in bypassed:
+            if pod.bypassed is not None and not pod.bypassed.mutated and pod.bypassed.owner:
+                self._bad.setdefault(pod.bypassed.owner, set()).add(pod.ref.uid)
+        steps, judging_s = 0, 0.0
+        for pod in sorted(bypassed, key=lambda pod: (self._notes[pod.ref.uid].judged_at, pod.created, pod.ref.uid)):
+            if steps >= MAX_STEPS or judging_s >= JUDGE_S or not self.writer.leading():
+                return
+            started = self.clock.monotonic()
+            step = self._judge(pod)
+            judging_s += self.clock.monotonic() - started
+            if step is None:
+                continue
+            try:
+                steps += self._take(step)
+            except (kube.KubeError, WireError) as error:
+                steps += 1
+                self._failed(pod, str(error))
+                if isinstance(error, kube.UnreachableError):
+                    return  # each further request would wait for its whole deadline, and so would all other chores
+
+    def _judge(self, pod: Bound) -> Step | None:
+        note, now = self._notes[pod.ref.uid], self.clock.monotonic()
+        ledger = self.state.ledger(pod.node)
+        verdict = self._verdict(pod, note, ledger)
+        resources = self.state.resource_config.resources
+        step = bypass_decision.decide(pod, note, ledger=ledger, verdict=verdict, resources=resources, now=now)
+        note = replace(note, judged_at=now)
+        if isinstance(verdict, Refused):
+            note = replace(note, ledger=ledger, refusal=verdict.message)
+        self._notes[pod.ref.uid] = note
+        return step
+
+    def _verdict(self, pod: Bound, note: Note, ledger: LedgerOrRefused) -> Verdict | Promised | None:
+        if self.state.reserved_on(pod.ref.uid):
+            return Promised()
+        if pod.bypassed is None or pod.bypassed.request is None or not bypass_decision.needs_verdict(pod, note, ledger):
+            return None
+        return self.state.verdict(self.state.resolve(pod.bypassed.request.shape, pod.bypassed.request.labels), ledger)
+
+    def _take(self, step: Step) -> bool:
+        """Whether a request was made."""
+        match step:
+            case Tell():
+                return self._tell(step)
+            case Place(pod):
+                return self._place(pod)
+            case Recreate(pod, owner):
+                return self._recreate(pod, owner)
+            case DeleteRejected(pod):
+                return self._delete_rejected(pod)
+            case _:
+                assert_never(step)
+
+    def _tell(self, step: Tell) -> bool:
+        note = self._notes[step.pod.uid]
+        throttle = note.throttle.after(step.message, self.clock.monotonic())
+        if throttle is None:
+            return False
+        self._notes[step.pod.uid] = note.after_word(throttle, self.clock.monotonic())
+        self.writer.warn(step.pod, step.reason, step.message)
+        return True
+
+    def _place(self, pod: Bound) -> bool:
+        found = self._fresh(pod)
+        if (
+            found is None
+            or found.pod.bypassed is None
+            or found.pod.bypassed.request is None
+            or not found.pod.bypassed.mutated
+        ):
+            return True
+        if found.gpu_started:
+            return self._hopeless(pod, advice.without_gpu(pod))
+        result = self.binder.bind(found.pod.bypassed.request, pod.node)
+        match result:
+            case Allocation():
+                self._bound_late(pod, result)
+            case Refused():
+                self._failed(pod, "")
+                self._tell(advice.waiting(pod, result.message))
+            case NotNow(why, reachable=False):
+                raise kube.UnreachableError(why)
+            case NotNow(why):
+                self._failed(pod, why)
+            case _:
+                assert_never(result)
+        return True
+
+    def _bound_late(self, pod: Bound, allocation: Allocation) -> None:
+        self.bound_late += 1
+        logs.event(_LOG, "bound late", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node)
+        given = ", ".join(f"container {grant.container}: {', '.join(grant.gpus)}" for grant in allocation.grants)
+        message = f"it came to {pod.node} without GPUs, and was given them there: {given}"
+        self.writer.tell(pod.ref, advice.REASON_BOUND_LATE, message)
+
+    def _recreate(self, pod: Bound, owner: str) -> bool:
+        now = self.clock.monotonic()
+        if not self._backoff.may_delete(owner, now):
+            return False
+        found = self._fresh(pod)
+        if found is None or found.pod.bypassed is None or found.pod.bypassed.mutated:
+            return True
+        if found.gpu_started:
+            return self._hopeless(pod, advice.without_gpu(pod))
+        if found.owner.keeps_pods:
+            return self._hopeless(pod, advice.not_mutated(pod, found.owner.advice))
+        self._tell(advice.recreated(pod))
+        if not self.writer.delete(pod.ref, found.version):
+            self._failed(pod, "")
+            return True
+        self.recreated += 1
+        self._backoff.deleted(owner, self._bad[owner], now)
+        logs.event(_LOG, "pod recreated", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node, owner=owner)
+        return True
+
+    def _hopeless(self, pod: Bound, step: Tell) -> bool:
+        """It takes a person to fix it; there is no need to look again."""
+        self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod, step)
+        self._tell(step)
+        return True
+
+    def _delete_rejected(self, pod: Bound) -> bool:
+        found = self._fresh(pod)
+        if found is None or not found.pod.failed:
+            return True
+        if found.owner.keeps_pods:
+            self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod)
+        elif self.writer.delete(pod.ref, found.version):
+            self.rejected_deleted += 1
+            logs.event(_LOG, "rejected pod deleted", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node, why=pod.failed)
+        else:
+            self._failed(pod, "")
+        return True
+
+    def _fresh(self, pod: Bound) -> live_pod.LivePod | None:
+        """The pod as it is now; None if the watch is behind, and will tell.
+
+        Raises:
+            KubeError: it could not be read.
+            WireError: it makes no sense.
+        """
+        look = None
+        try:
+            found = self.writer.api.get(kube.pod_path(pod.ref.namespace, pod.ref.name), timeout_s=READ_S)
+            look = live_pod.read(found, pod, self.state.resource_config)
+        except kube.NotFoundError:
+            pass
+        if look is None:
+            self._failed(pod, "")
+        return look
+
+    def _failed(self, pod: Bound, why: str) -> None:
+        """Try again later; say why, unless it is no news."""
+        now = self.clock.monotonic()
+        note = self._notes[pod.ref.uid] = self._notes[pod.ref.uid].after_error(now)
+        if why:
+            wait_s = note.not_before - now
+            logs.event(_LOG, "not cared for", level=logging.WARNING, pod=str(pod.ref), error=why, retry_s=wait_s)

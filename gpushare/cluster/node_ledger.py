@@ -1,0 +1,93 @@
+"""What placement may look at of one node. Pure."""
+
+from collections.abc import Iterable
+
+from gpushare import names
+from gpushare.cluster import records
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.records import Bound, Problem
+from gpushare.identity import PodRef
+from gpushare.model.allocation import Allocation
+from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import Policy, RequestShape
+from gpushare.model.verdict import RefusalReason, Refused, Verdict
+from gpushare.placement.place import place
+from gpushare.units import MemoryUnit
+
+LedgerOrRefused = NodeLedger | Refused
+"""A node's ledger, or why it has none. Immutable: a new object whenever anything has changed."""
+
+
+def of_node(
+    node: NodeRecord, bound: Iterable[Bound], reserved: Iterable[Allocation], unit: MemoryUnit
+) -> tuple[LedgerOrRefused, dict[PodRef, Problem]]:
+    """A node's ledger, and the pods on it whose allocations cannot be read.
+
+    Args:
+        node: what is known of the node.
+        bound: pods on it.
+        reserved: choices that are not yet seen on a pod. What a pod shows of itself counts instead.
+        unit: of the cluster.
+    """
+    if node.inventory is None:
+        return Refused(RefusalReason.NO_INVENTORY, _no_inventory(node), permanent=True), {}
+    bound = list(bound)
+    found, problems = records.all_held(bound, node.inventory.unit)
+    if node.inventory.unit != unit:
+        message = (
+            f"{node.name} counts {names.GPU_MEM} in {node.inventory.unit.name}, the controller in {unit.name};"
+            " give both the same memory unit"
+        )
+        return Refused(RefusalReason.UNIT_MISMATCH, message, permanent=True), problems
+    unknown = next((pod for pod, problem in problems.items() if not problem.counted), None)
+    if unknown is not None:
+        return Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, _unknown(unknown, node, problems[unknown].why)), problems
+    if (foreign := next(filter(records.has_foreign_gpus, bound), None)) is not None:
+        return Refused(RefusalReason.NO_UNTOUCHED_GPU, _foreign_gpus(foreign.ref, node)), problems
+    return NodeLedger.of(node.inventory, [*reserved, *found]), problems
+
+
+def _foreign_gpus(pod: PodRef, node: NodeRecord) -> str:
+    return (
+        f"{node.name} takes no new pods, because {pod} runs there on {names.GPU} that another plugin gave to it, and"
+        " no one can tell which GPUs these are; delete that pod, or wait until it has ended"
+    )
+
+
+def verdict(shape: RequestShape, ledger: LedgerOrRefused, policy: Policy) -> Verdict:
+    """Whether a pod fits.
+
+    Args:
+        shape: what it asks for, resolved (`groups`).
+        ledger: of the node.
+        policy: of the cluster.
+    """
+    return ledger if isinstance(ledger, Refused) else place(shape, ledger, policy)
+
+
+def lost_gpus(allocation: Allocation, inventory: NodeInventory) -> Refused | None:
+    """Why a choice cannot be sent again. It may have taken effect, so it cannot change; its GPUs may be unhealthy."""
+    for grant in allocation.grants:
+        for gpu in grant.gpus:
+            known = inventory.by_uuid.get(gpu)
+            if known is None or known.health is not GpuHealth.HEALTHY:
+                message = (
+                    f"{allocation.pod} may be bound to GPU {gpu} of {allocation.node} already, which is"
+                    f" {'gone' if known is None else 'unhealthy'} now; waiting for the API server's word"
+                )
+                return Refused(RefusalReason.NO_HEALTHY_GPU, message)
+    return None
+
+
+def _unknown(pod: PodRef, node: NodeRecord, why: str) -> str:
+    return (
+        f"{node.name} takes no new pods, because what {pod} holds there cannot be read: {why}; delete that pod, or"
+        " install the version of gpushare that bound it"
+    )
+
+
+def _no_inventory(node: NodeRecord) -> str:
+    if node.problem:
+        return f"{node.name} has an inventory that cannot be read: {node.problem}"
+    return f"{node.name} has no GPU inventory: no gpushare device plugin has reported GPUs there"

@@ -1,0 +1,184 @@
+"""Where a pod is, what it has of which GPUs there, beside whom, and what holds it to that. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from gpushare import names
+from gpushare.cluster.records import Bound
+from gpushare.errors import WireError
+from gpushare.identity import GpuUuid
+from gpushare.model.allocation import Allocation
+from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.model.ledger import NodeLedger, mib_on
+from gpushare.units import GIB
+from gpushare.wire import fields, held_gpus
+from gpushare.wire import pods as pods_wire
+from gpushare_cli import quantities
+from gpushare_cli.explain.model import Explanation, Fill, Neighbour, Share, State
+
+Object = Mapping[str, Any]
+LIMITS: Final = (
+    names.ENV_MPS_MEMORY_LIMIT,
+    names.ENV_MPS_THREAD_PERCENTAGE,
+    names.ENV_MEMORY_MIB,
+    names.ALIYUN_CONTAINER,
+    names.ALIYUN_DEV,
+)
+"""Variables that tell programs about their share."""
+
+
+def holds(
+    blank: Explanation, pod: Object, allocation: Allocation, inventory: NodeInventory | None, others: NodeLedger | None
+) -> Explanation:
+    """A pod that has GPUs.
+
+    Args:
+        blank: what is known of every pod.
+        pod: the pod.
+        allocation: what it has.
+        inventory: of its node, if that is known.
+        others: the ledger of its node, if there are any.
+    """
+    found = tuple(shares(allocation, inventory))
+    troubles = {f"GPU {share.uuid} is {share.trouble}" for share in found if share.trouble}
+    return replace(
+        blank,
+        state=State.HOLDS,
+        node=allocation.node,
+        headline=f"{blank.phase} on {allocation.node}",
+        summary=f"it has {_together(found)}" if found else "it has no GPU",
+        good=True,
+        shares=found,
+        fills=tuple(_fills(allocation, others)) if others is not None else (),
+        origin=_origin(pod),
+        limit=_limit(pod, allocation),
+        notes=(*blank.notes, *sorted(troubles), *_stuck(pod)),
+    )
+
+
+def shares(allocation: Allocation, inventory: NodeInventory | None) -> Iterator[Share]:
+    """Every container's part of every GPU."""
+    for grant in allocation.grants:
+        for uuid in grant.gpus:
+            gpu = _gpu(uuid, inventory)
+            mib = mib_on(grant, gpu)
+            yield Share(
+                container=grant.container,
+                kind=grant.kind.value,
+                gpu=gpu,
+                uuid=gpu.uuid if gpu else uuid,
+                memory_mib=mib,
+                memory_percent=quantities.percent(mib, gpu.memory_mib) if gpu else 0,
+                compute_percent=grant.compute_percent,
+                whole=grant.whole,
+            )
+
+
+def unreadable(blank: Explanation, record: Bound, why: str) -> Explanation:
+    """A pod of which no one can tell what it holds."""
+    return replace(
+        blank,
+        state=State.UNREADABLE,
+        node=record.node,
+        good=True,
+        headline=f"{blank.phase} on {record.node}; what it holds cannot be read",
+        summary=(
+            f"{why}; until that is fixed {record.node} takes no new GPU pods: delete the pod, or install the version"
+            " of gpushare that bound it"
+        ),
+    )
+
+
+def ended(blank: Explanation, pod: Object, record: Bound, inventory: NodeInventory | None) -> Explanation:
+    """A pod whose containers have ended."""
+    try:
+        held = held_gpus.allocation(pod, inventory.unit if inventory else GIB)
+    except WireError:
+        held = None  # it holds nothing any more, whatever the annotation says
+    found = tuple(shares(held, inventory)) if held else ()
+    if record.failed:
+        summary = f"{record.node} rejected it before any container ran: {record.failed}; it holds no GPU"
+        summary += ", and its controller makes another" if record.owned else "; delete it and create it again"
+    elif found:
+        summary = f"it held {_together(found)}, which was given back when its containers ended"
+    else:
+        summary = "it holds no GPU"
+    headline = f"{blank.phase} on {record.node}; it has ended"
+    return replace(
+        blank, state=State.ENDED, node=record.node, good=True, headline=headline, summary=summary, shares=found
+    )
+
+
+def _fills(allocation: Allocation, ledger: NodeLedger) -> Iterator[Fill]:
+    mine = NodeLedger.of(ledger.inventory, [allocation]).used_mib
+    for gpu in ledger.inventory.gpus:
+        if gpu.uuid in mine:
+            yield Fill(
+                gpu=gpu,
+                used_mib=ledger.used_mib.get(gpu.uuid, 0),
+                compute_percent=ledger.used_percent.get(gpu.uuid, 0),
+                neighbours=tuple(_neighbours(gpu, allocation, ledger)),
+            )
+
+
+def _neighbours(gpu: Gpu, allocation: Allocation, ledger: NodeLedger) -> Iterator[Neighbour]:
+    others = [held for held in ledger.allocations.values() if held.pod.uid != allocation.pod.uid]
+    for held in sorted(others, key=lambda held: str(held.pod)):
+        alone = NodeLedger.of(ledger.inventory, [held])
+        if gpu.uuid in alone.used_mib:
+            yield Neighbour(
+                pod=held.pod,
+                memory_mib=alone.used_mib[gpu.uuid],
+                compute_percent=alone.used_percent[gpu.uuid],
+            )
+
+
+def _together(found: Sequence[Share]) -> str:
+    """`3 GiB of GPU 0 and 5 GiB of GPU 1`, container by container."""
+    return " and ".join(f"{amount(share)} of GPU {share.gpu.index if share.gpu else share.uuid}" for share in found)
+
+
+def amount(share: Share) -> str:
+    """How much of a GPU."""
+    return "all" if share.whole else quantities.memory(share.memory_mib)
+
+
+def _origin(pod: Object) -> str:
+    notes = pods_wire.annotations(pod)
+    if notes.get(names.ANNOTATION_LATE):
+        return "gpushare, after the pod had come to its node by another way"
+    if names.ANNOTATION_ALLOCATION in notes:
+        return "gpushare, when the pod was bound to its node; how full the GPUs were then is not recorded"
+    if names.ACK_ALLOCATION in notes:
+        return "ACK's scheduler"
+    return "Aliyun gpushare" if names.ALIYUN_IDX in notes else "nano-gpu"
+
+
+def _limit(pod: Object, allocation: Allocation) -> str:
+    if allocation.grants and all(grant.whole for grant in allocation.grants):
+        return "nothing is needed: no one else is on its GPUs"
+    granted = {grant.container for grant in allocation.grants}
+    there = {
+        str(entry.get("name"))
+        for path, _, container in pods_wire.containers(pod)
+        if container.get("name") in granted
+        for entry in fields.objects(container, "env", path)
+    }
+    found = [name for name in LIMITS if name in there]
+    if not found:
+        return "nothing: no variable tells its programs about their share"
+    return f"variables that its programs may obey, and nothing else: {', '.join(found)}"
+
+
+def _stuck(pod: Object) -> Iterator[str]:
+    """Containers that do not start, in the kubelet's words."""
+    for path, report in pods_wire.reports(pod):
+        waiting = fields.mapping(fields.mapping(report, "state", path), "waiting", "state")
+        reason, message = fields.text(waiting, "reason", "waiting"), fields.text(waiting, "message", "waiting")
+        if reason and reason not in {"ContainerCreating", "PodInitializing"}:
+            yield f"container {report.get('name')} waits: {reason}{': ' if message else ''}{message}"
+
+
+def _gpu(uuid: GpuUuid, inventory: NodeInventory | None) -> Gpu | None:
+    return inventory.by_uuid.get(inventory.resolve(uuid)) if inventory else None

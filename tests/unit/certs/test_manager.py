@@ -1,0 +1,280 @@
+import base64
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from certs.contents import Contents
+from certs.manager import CertificateManager
+from certs.policy import Facts
+from certs.rotation import Phase
+from certs.store import FileStore
+from gpushare.kube import api as kube
+from testing.fakes.kube import Fault
+from tests.unit.certs.world import MUTATING, SECRET, SECRETS, VALIDATING, World, verifies
+
+GARBAGE = base64.b64encode(b"garbage").decode()
+
+
+def settle(*managers: CertificateManager, world: World, seconds: int = 400) -> None:
+    for _ in range(seconds // 5):
+        world.pass_s(5)
+        for manager in managers:
+            manager.ensure_once()
+
+
+def test_a_fresh_cluster_gets_secret_files_and_bundle_in_one_look(world: World) -> None:
+    manager = world.replica()
+    status = manager.ensure_once()
+    assert (status.phase, status.carried) == (Phase.STEADY, True)
+    assert world.api.read(SECRET)["type"] == "kubernetes.io/tls"
+    assert all(verifies(manager.settings.cert_dir, bundle) for bundle in world.bundles())
+    assert manager.days_left() == pytest.approx(90)
+
+
+def test_a_second_look_writes_nothing(world: World) -> None:
+    manager = world.replica()
+    manager.ensure_once()
+    world.api.calls.clear()
+    manager.ensure_once()
+    assert [call.verb for call in world.api.calls] == ["get", "get", "get"]
+
+
+def test_before_the_first_look_nothing_is_known(world: World) -> None:
+    assert world.replica().days_left() is None
+    assert world.replica().status is None
+
+
+def test_a_new_replica_serves_what_the_secret_holds(world: World) -> None:
+    world.replica("a").ensure_once()
+    fresh = world.replica("b")
+    fresh.ensure_once()
+    assert FileStore(Path(fresh.settings.cert_dir)).load().leaf.key == world.secret().leaf.key
+
+
+def test_three_replicas_that_start_together_agree_on_one_ca(world: World) -> None:
+    managers = [world.replica(name) for name in "abc"]
+    together = threading.Barrier(3)
+
+    def start(manager: CertificateManager) -> None:
+        together.wait()
+        manager.ensure_once()
+
+    threads = [threading.Thread(target=start, args=(manager,)) for manager in managers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert world.api.count("update", "/secrets/") == 0
+    assert set(world.bundles()) == {world.secret().bundle}
+    assert all(verifies(manager.settings.cert_dir, world.secret().bundle) for manager in managers)
+
+
+@pytest.mark.parametrize("verb", ["get", "create", "update"])
+@pytest.mark.parametrize(
+    "fault",
+    ["lost-reply", "lost-request", kube.ServerFaultError("etcd"), kube.ConflictError("x"), kube.ForbiddenError("no")],
+)
+def test_any_one_failed_call_is_made_good_by_the_next_looks(world: World, verb: str, fault: Fault) -> None:
+    manager = world.replica()
+    for _ in range(2):
+        world.api.fail_next(lambda call: call.verb == verb, fault)
+        try:
+            manager.ensure_once()
+        except kube.KubeError:
+            manager.ensure_once()
+    manager.ensure_once()
+    assert set(world.bundles()) == {world.secret().bundle}
+    assert verifies(manager.settings.cert_dir, world.secret().bundle)
+
+
+def test_configurations_that_cannot_be_written_do_not_keep_the_leaf_from_being_served(world: World) -> None:
+    manager = world.replica()
+    world.api.fail_next(lambda call: "webhookconfigurations" in call.path, kube.ForbiddenError("rbac"), times=4)
+    assert not manager.ensure_once().carried
+    assert verifies(manager.settings.cert_dir, world.secret().bundle)
+
+
+def test_a_configuration_that_is_applied_later_gets_the_bundle(world: World) -> None:
+    world.api.vanish(VALIDATING)
+    manager = world.replica()
+    assert manager.ensure_once().carried
+    world.configure(VALIDATING)
+    manager.ensure_once()
+    assert set(world.bundles()) == {world.secret().bundle}
+
+
+@pytest.mark.parametrize("left", [None, "", "bm8=", "not base64"])
+def test_a_bundle_that_somebody_spoils_is_written_again(world: World, left: str | None) -> None:
+    manager = world.replica()
+    manager.ensure_once()
+    world.api.edit(MUTATING, lambda body: body["webhooks"][0]["clientConfig"].update(caBundle=left))
+    manager.ensure_once()
+    assert set(world.bundles()) == {world.secret().bundle}
+
+
+def test_a_secret_lost_while_bundles_are_spoilt_heals(world: World) -> None:
+    world.replica("a").ensure_once()
+    world.api.edit(MUTATING, lambda body: body["webhooks"][0]["clientConfig"].update(caBundle="not base64"))
+    world.api.vanish(SECRET)
+    heir = world.replica("b")
+    heir.ensure_once()
+    assert all(verifies(heir.settings.cert_dir, bundle) for bundle in world.bundles())
+
+
+def test_a_leaf_is_renewed_after_two_thirds_of_its_life_by_the_same_ca(world: World) -> None:
+    manager = world.replica()
+    manager.ensure_once()
+    before = world.secret()
+    world.clock.at += timedelta(days=61)
+    manager.ensure_once()
+    assert world.secret().leaf.key != before.leaf.key
+    assert world.secret().bundle == before.bundle
+    assert manager.days_left() == pytest.approx(90)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"tls_crt": GARBAGE},
+        {"tls_key": GARBAGE},
+        {"tls_crt": None, "tls_key": None},
+        {"tls_key": "not base64 !"},
+        {"ca_key": None},
+        {"ca_key": GARBAGE},
+        {"ca_crt": GARBAGE},
+        {"ca_crt": None, "ca_key": None},
+        {"tls_crt": GARBAGE, "tls_key": "%%%", "ca_crt": "", "ca_key": GARBAGE},
+        {"tls_crt": None, "tls_key": None, "ca_crt": None, "ca_key": None, "state.json": None},
+        {"state.json": GARBAGE},
+        {"state.json": base64.b64encode(b'{"version": 2, "since": "2026-03-01T00:00:00", "later": 1}').decode()},
+        {"state.json": base64.b64encode(b"[1]").decode()},
+        {"next-ca.crt": GARBAGE},
+        {"next-ca.key": GARBAGE},
+    ],
+)
+@pytest.mark.parametrize("files", ["kept", "lost"])
+def test_a_damaged_secret_heals(world: World, damage: dict[str, str | None], files: str) -> None:
+    manager = world.replica("a")
+    manager.ensure_once()
+    world.corrupt(**damage)
+    heir = manager if files == "kept" else world.replica("b")
+    heir.ensure_once()
+    settle(heir, world=world)
+    status = heir.ensure_once()
+    assert (status.phase, status.carried) == (Phase.STEADY, True)
+    assert all(verifies(heir.settings.cert_dir, bundle) for bundle in world.bundles())
+
+
+def test_a_secret_without_data_heals(world: World) -> None:
+    world.api.seed(
+        SECRETS, {"metadata": {"name": SECRET.rpartition("/")[2]}, "type": "kubernetes.io/tls", "data": None}
+    )
+    manager = world.replica()
+    manager.ensure_once()
+    assert all(verifies(manager.settings.cert_dir, bundle) for bundle in world.bundles())
+
+
+def test_a_key_of_another_certificate_heals(world: World) -> None:
+    manager = world.replica()
+    manager.ensure_once()
+    world.corrupt(tls_key=base64.b64encode(world.secret().ca.key).decode())
+    manager.ensure_once()
+    assert verifies(manager.settings.cert_dir, world.secret().bundle)
+
+
+def test_metadata_and_keys_of_others_survive(world: World) -> None:
+    manager = world.replica()
+    manager.ensure_once()
+    world.corrupt(note=GARBAGE, tls_key=GARBAGE)
+    world.ask_rotation("")
+    manager.ensure_once()
+    secret = world.api.read(SECRET)
+    assert secret["data"]["note"] == GARBAGE
+    assert "gpushare.dev/rotate" in secret["metadata"]["annotations"]
+
+
+def test_a_secret_that_changes_all_the_time_is_reported(world: World) -> None:
+    world.api.fail_next(lambda call: call.verb == "create", kube.ConflictError("x"), times=100)
+    with pytest.raises(
+        kube.ConflictError, match="gpushare-webhook-tls or a webhook configuration is changed all the time"
+    ):
+        world.replica().ensure_once()
+
+
+def test_the_loop_looks_quickly_while_it_is_not_settled_and_slowly_after(world: World) -> None:
+    stop, manager = threading.Event(), world.replica()
+    world.api.fail_next(lambda call: call.path.startswith(SECRETS), kube.UnreachableError("refused"), times=2)
+    world.clock.on_wait = lambda: stop.set() if len(world.clock.waits) == 6 else None
+
+    def ask(seconds: float = 0) -> None:
+        if len(world.clock.waits) == 4:
+            world.ask_rotation("now")
+        if len(world.clock.waits) == 6:
+            stop.set()
+
+    world.clock.on_wait = ask
+    manager.run(stop)
+    assert all(wait <= 1 for wait in world.clock.waits[:2])
+    assert world.clock.waits[2:] == [5.0, 5.0, 2.0, 2.0]
+
+
+def test_the_loop_outlives_what_no_one_foresaw(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, manager = threading.Event(), world.replica()
+
+    def surprise(_self: CertificateManager) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(CertificateManager, "ensure_once", surprise)
+    world.clock.on_wait = lambda: stop.set() if len(world.clock.waits) == 3 else None
+    manager.run(stop)
+    assert len(world.clock.waits) == 3
+
+
+def test_with_files_of_somebody_else_nothing_is_made(world: World, tmp_path: Path) -> None:
+    world.replica("theirs").ensure_once()
+    made = world.secret()
+    world.api.calls.clear()
+    manager = world.replica("theirs", cert_source="files")
+    manager.ensure_once()
+    assert manager.days_left() == pytest.approx(90)
+    assert world.api.calls == []
+    empty = world.replica("empty", cert_source="files")
+    empty.ensure_once()
+    assert empty.days_left() is None
+    assert made.leaf.key == world.secret().leaf.key
+
+
+def test_no_key_reaches_a_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    manager = world.replica()
+    manager.ensure_once()
+    world.ask_rotation("1")
+    settle(manager, world=world)
+    assert caplog.records
+    assert not any("PRIVATE" in str(vars(record)) for record in caplog.records)
+
+
+def leaf_facts(contents: Contents) -> Facts:
+    from certs import contents as module
+
+    facts = module.material(contents).leaf.facts
+    assert facts is not None
+    return facts
+
+
+def test_the_leaf_has_the_services_names_and_those_of_the_setting(world: World) -> None:
+    world.replica(cert_extra_names=("10.1.2.3", "hook.example")).ensure_once()
+    assert leaf_facts(world.secret()).names == {
+        "gpushare-webhook.gpushare-system.svc",
+        "gpushare-webhook.gpushare-system.svc.cluster.local",
+        "10.1.2.3",
+        "hook.example",
+    }
+
+
+def test_another_name_in_the_settings_makes_a_new_leaf(world: World) -> None:
+    world.replica("a").ensure_once()
+    world.replica("b", cert_extra_names=("hook.example",)).ensure_once()
+    assert "hook.example" in leaf_facts(world.secret()).names

@@ -1,0 +1,195 @@
+"""If the ledger of a GPU do not add up, the pods that were bound first keep what they have."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin import decide, resources
+from deviceplugin.decision import Accept, Decision, Reason, Refuse, Start
+from gpushare.identity import ContainerName
+from gpushare.model.request import ContainerKind
+from gpushare.resource_config import ResourceConfig
+from testing.builders import Json, make_container, make_grant, make_inventory, make_pod
+from tests.unit.deviceplugin.build import NODE, bound_pod, ids_of
+
+
+def held(name: str, gib: int, *, at: int | str | None, gpu: int = 0, phase: str = "Running") -> Json:
+    return bound_pod(make_grant(gpu, gib=gib), name=name, assumed=at, phase=phase)
+
+
+def starts(pod: Json, *others: Json, gib: int = 10) -> bool:
+    decision = decide.decide(
+        Start(
+            pod=pod,
+            containers=(ContainerName("main"),),
+            resource=resources.MEMORY,
+            ids=ids_of(gib),
+            node=NODE,
+            resource_config=ResourceConfig(),
+            inventory=make_inventory(15, 15),
+            others=others,
+        )
+    )
+    assert isinstance(decision, Accept) or decision.reason is Reason.OVER_COMMITTED
+    return isinstance(decision, Accept)
+
+
+def test_the_older_of_two_pods_starts_and_the_younger_does_not() -> None:
+    older, younger = held("older", 10, at=1), held("younger", 10, at=2)
+    assert starts(older, older, younger)
+    assert not starts(younger, older, younger)
+
+
+def test_of_pods_bound_at_the_same_moment_the_uid_decides() -> None:
+    a, b = held("a", 10, at=1), held("b", 10, at=1)
+    assert starts(a, b)
+    assert not starts(b, a)
+
+
+def test_a_small_pod_starts_in_what_a_refused_one_cannot_use() -> None:
+    first, large, small = held("first", 10, at=1), held("large", 10, at=2), held("small", 4, at=3)
+    everybody = (first, large, small)
+    assert [starts(pod, *everybody, gib=gib) for pod, gib in ((first, 10), (large, 10), (small, 4))] == [
+        True,
+        False,
+        True,
+    ]
+
+
+def test_other_gpus_do_not_matter() -> None:
+    mine = held("mine", 10, at=9, gpu=1)
+    assert starts(mine, held("a", 10, at=1), held("b", 10, at=2))
+
+
+def test_pods_that_have_ended_hold_nothing() -> None:
+    mine = held("mine", 10, at=9)
+    assert starts(mine, held("a", 10, at=1, phase="Succeeded"), held("b", 10, at=2, phase="Failed"))
+
+
+def test_a_failed_pod_whose_container_still_runs_holds_its_memory() -> None:
+    evicted = held("evicted", 10, at=1, phase="Failed")
+    evicted["status"]["containerStatuses"] = [{"state": {"running": {}}}]
+    assert not starts(held("mine", 10, at=9), evicted)
+
+
+def test_pods_that_say_nothing_of_their_time_come_last() -> None:
+    mine = held("mine", 10, at=9)
+    assert starts(mine, held("a", 10, at=None), held("b", 10, at="soon"), held("c", 10, at="9" * 5000))
+
+
+def test_a_pod_whose_allocation_cannot_be_read_counts_by_its_other_annotations() -> None:
+    newer = held("newer", 10, at=1)
+    newer["metadata"]["annotations"]["gpushare.dev/allocation"] = '{"version":3,"minReader":3}'
+    assert not starts(held("mine", 10, at=9), newer)
+
+
+def test_pods_of_which_nothing_can_be_read_do_not_stop_those_that_were_bound() -> None:
+    broken = bound_pod(name="broken", annotations={"gpushare.dev/allocation": "?", "devices.gpushare.dev/main": None})
+    assert starts(held("mine", 10, at=9), broken, make_pod(name="plain", node=NODE))
+
+
+def test_pods_that_another_system_bound_by_index_count() -> None:
+    interop_pod = make_pod(name="legacy", node=NODE, annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}, phase="Running")
+    interop_pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] = "1"
+    interop_pod["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-mem"] = 10
+    assert not starts(held("mine", 10, at=9), interop_pod)
+
+
+def test_memory_on_a_gpu_that_is_gone_does_not_hide_what_its_pod_holds_elsewhere() -> None:
+    both = bound_pod(make_grant("GPU-9", 0, gib=10), name="both", assumed=1)
+    assert not starts(held("mine", 10, at=9), both)
+
+
+def test_a_pod_that_asks_for_nothing_holds_nothing_whatever_it_claims() -> None:
+    """No one guards the annotations of such pods, and a claim of long ago would beat everybody's."""
+    forger = held("forger", 15, at=0)
+    for container in forger["spec"]["containers"]:
+        container.pop("resources")
+    assert starts(held("honest", 10, at=1), forger)
+
+
+def test_the_message_counts_what_is_missing() -> None:
+    mine, other = held("mine", 10, at=9), held("other", 10, at=1)
+    decision = decide.decide(
+        Start(
+            pod=mine,
+            containers=(ContainerName("main"),),
+            resource=resources.MEMORY,
+            ids=ids_of(10),
+            node=NODE,
+            resource_config=ResourceConfig(),
+            inventory=make_inventory(15),
+            others=[mine, other],
+        )
+    )
+    assert decision == Refuse(
+        Reason.OVER_COMMITTED,
+        "pod default/mine: GPU GPU-0 of node node-a has 15360 MiB, and pods that were bound earlier leave 5120 MiB,"
+        " 5120 MiB too few; delete the pod and create it again, so that it is placed where there is room",
+    )
+
+
+def test_an_init_container_counts_by_its_maximum() -> None:
+    init = make_grant(0, gib=10, container="prepare", kind=ContainerKind.INIT)
+    mine = bound_pod(init, make_grant(0, gib=10), name="mine")
+    assert starts(mine, mine)
+
+
+def decided(mine: Json, *others: Json, count: int = 3) -> Decision:
+    start = Start(
+        pod=mine,
+        containers=(ContainerName("main"),),
+        resource=resources.MEMORY,
+        ids=ids_of(count),
+        node=NODE,
+        inventory=make_inventory(15),
+        resource_config=ResourceConfig(whole_gpus=True),
+        others=[mine, *others],
+    )
+    return decide.decide(start)
+
+
+def computes(name: str, percent: int, *, at: int) -> Json:
+    return bound_pod(replace(make_grant(0), compute_percent=percent), name=name, assumed=at)
+
+
+def test_compute_is_counted_like_memory() -> None:
+    older, mine = computes("older", 60, at=1), computes("mine", 60, at=2)
+    assert decided(mine, older) == Refuse(
+        Reason.OVER_COMMITTED,
+        "pod default/mine: pods that were bound earlier leave 40 % of the compute of GPU GPU-0 of node node-a, 20 % too"
+        " few; delete the pod and create it again, so that it is placed where there is room",
+    )
+    assert isinstance(decided(older, mine), Accept)
+    assert isinstance(decided(mine, computes("older", 40, at=1)), Accept)
+
+
+def test_nothing_starts_beside_a_pod_that_has_the_gpu_for_itself() -> None:
+    whole = replace(make_grant(0, gib=15), whole=True, compute_percent=100)
+    mine = bound_pod(make_grant(0), name="mine", assumed=2)
+    assert decided(mine, bound_pod(whole, name="owner", assumed=1)) == Refuse(
+        Reason.OVER_COMMITTED,
+        "pod default/mine: GPU GPU-0 of node node-a has 15360 MiB, and pods that were bound earlier leave 0 MiB, 3072"
+        " MiB too few; delete the pod and create it again, so that it is placed where there is room",
+    )
+
+
+def test_pods_that_nano_gpu_bound_count() -> None:
+    container = make_container(resources={"limits": {"nano-gpu/gpu-percent": "90"}})
+    annotations = {"nano-gpu/assume": "true", "nano-gpu/container-main": "0", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1"}
+    nano = make_pod(container, name="nano", node=NODE, annotations=annotations, phase="Running")
+    refusal = decided(bound_pod(make_grant(0), name="mine", assumed=2), nano)
+    assert isinstance(refusal, Refuse)
+    assert refusal.reason is Reason.OVER_COMMITTED
+
+
+@given(st.lists(st.tuples(st.integers(1, 15), st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=8))
+def test_what_starts_always_fits(container_requests: list[tuple[int, int, int]]) -> None:
+    pods = [held(f"p{i}", gib, at=at, gpu=gpu) for i, (gib, at, gpu) in enumerate(container_requests)]
+    started = [
+        request for pod, request in zip(pods, container_requests, strict=True) if starts(pod, *pods, gib=request[0])
+    ]
+    for gpu in (0, 1):
+        assert sum(gib for gib, _, on in started if on == gpu) <= 15
+    assert started

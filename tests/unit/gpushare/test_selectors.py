@@ -1,0 +1,217 @@
+"""Which GPUs a pod accepts, and beside whom."""
+
+import pytest
+
+from gpushare import names
+from gpushare.errors import InvalidRequestError
+from gpushare.model.request import RequestShape
+from gpushare.model.selector import ANY_GPU, Operator, is_model
+from gpushare.resource_config import ResourceConfig
+from gpushare.units import GIB, MemoryUnit, parse_memory
+from gpushare.wire import labels, requests
+from testing.builders import make_gpu, make_pod
+
+MODEL = "metadata.annotations[gpushare.dev/gpu-model]"
+UUID = "metadata.annotations[gpushare.dev/gpu-uuid]"
+MEMORY = "metadata.annotations[gpushare.dev/min-gpu-memory]"
+SAME = "metadata.annotations[gpushare.dev/same-gpu-as]"
+OTHER = "metadata.annotations[gpushare.dev/other-gpu-than]"
+MODELS = "write models such as A100 or T4, separated by commas; ! before one excludes it"
+UUIDS = "write UUIDs as nvidia-smi -L prints them, separated by commas; ! before one excludes it"
+
+
+def shape(**annotations: str) -> RequestShape:
+    keys = {
+        "model": names.ANNOTATION_MODEL,
+        "uuid": names.ANNOTATION_UUID,
+        "memory": names.ANNOTATION_MIN_MEMORY,
+        "same": names.ANNOTATION_SAME_GPU,
+        "other": names.ANNOTATION_OTHER_GPU,
+    }
+    found = requests.of_pod(
+        make_pod(annotations={keys[key]: text for key, text in annotations.items()}), ResourceConfig()
+    )
+    assert found is not None
+    return found.shape
+
+
+def test_a_pod_that_says_nothing_takes_any_gpu() -> None:
+    assert shape().gpus is ANY_GPU
+    assert shape().affinity is None
+
+
+@pytest.mark.parametrize(
+    ("meant", "model", "expected"),
+    [
+        ("A100", "NVIDIA A100-SXM4-80GB", True),
+        ("a100", "NVIDIA A100-SXM4-80GB", True),
+        ("A100-SXM4", "NVIDIA A100-SXM4-80GB", True),
+        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", True),
+        ("A10", "NVIDIA A100-SXM4-80GB", False),
+        ("A100", "NVIDIA A10", False),
+        ("T4", "Tesla T4", True),
+        ("Tesla-T4", "Tesla T4", True),
+        ("SXM4 A100", "NVIDIA A100-SXM4-80GB", False),
+    ],
+)
+def test_a_model_is_meant_by_whole_words(meant: str, model: str, expected: bool) -> None:
+    assert is_model(model, meant) is expected
+
+
+@pytest.mark.parametrize(
+    ("annotations", "why"),
+    [
+        ({"model": "T4"}, ""),
+        ({"model": "A100, T4"}, ""),
+        ({"model": "A100"}, "other model"),
+        ({"model": "!T4"}, "other model"),
+        ({"model": "!A100"}, ""),
+        ({"uuid": "GPU-0"}, ""),
+        ({"uuid": "GPU-1,GPU-2"}, "other UUID"),
+        ({"uuid": "! GPU-0"}, "other UUID"),
+        ({"memory": "15Gi"}, ""),
+        ({"memory": "15"}, ""),
+        ({"memory": "16Gi"}, "too small"),
+        ({"model": "T4", "memory": "20GB"}, "too small"),
+    ],
+)
+def test_a_gpu_is_chosen_by_what_it_is(annotations: dict[str, str], why: str) -> None:
+    assert shape(**annotations).gpus.why_not(make_gpu(0, 15)) == why
+
+
+@pytest.mark.parametrize(
+    ("annotations", "text"),
+    [
+        ({"model": "A100,!T4"}, "model A100, not T4"),
+        ({"uuid": "!GPU-0", "memory": "2Gi"}, "UUID not GPU-0 and at least 2048 MiB in all"),
+    ],
+)
+def test_a_selector_reads_as_a_sentence(annotations: dict[str, str], text: str) -> None:
+    assert str(shape(**annotations).gpus) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [
+        ("16Gi", 16384),
+        ("16 GiB", 16384),
+        ("40000Mi", 40000),
+        ("20G", 19074),
+        ("1.5Gi", 1536),
+        ("3", 3072),
+        ("1Ti", 2**20),
+    ],
+)
+def test_memory_is_read_as_people_write_it(text: str, mib: int) -> None:
+    assert parse_memory(text, GIB) == mib
+    assert parse_memory("3", MemoryUnit(256)) == 768
+
+
+@pytest.mark.parametrize(
+    ("selector", "matching", "others"),
+    [
+        ("app=web", [{"app": "web"}, {"app": "web", "x": "y"}], [{}, {"app": "api"}]),
+        ("app==web", [{"app": "web"}], [{}]),
+        ("app!=web", [{}, {"app": "api"}], [{"app": "web"}]),
+        ("app in (web, api)", [{"app": "web"}, {"app": "api"}], [{}, {"app": "x"}]),
+        ("app notin (web,api),tier", [{"tier": ""}], [{}, {"app": "web", "tier": "a"}]),
+        ("app", [{"app": ""}], [{}]),
+        ("!app", [{}], [{"app": ""}]),
+        ("example.com/team=a,app=web", [{"example.com/team": "a", "app": "web"}], [{"app": "web"}]),
+        ("app=", [{"app": ""}], [{}, {"app": "x"}]),
+    ],
+)
+def test_a_label_selector_means_what_kubectl_means(
+    selector: str, matching: list[dict[str, str]], others: list[dict[str, str]]
+) -> None:
+    parsed = labels.parse(selector)
+    assert all(parsed.matches(one) for one in matching)
+    assert not any(parsed.matches(one) for one in others)
+
+
+def test_every_operator_is_read() -> None:
+    parsed = labels.parse("a=1,b!=1,c,!d")
+    assert [one.operator for one in parsed.requirements] == [
+        Operator.IN,
+        Operator.NOT_IN,
+        Operator.EXISTS,
+        Operator.ABSENT,
+    ]
+    assert str(parsed) == "a=1, b!=1, c, !d"
+
+
+def test_affinity_knows_its_namespace() -> None:
+    affinity = shape(same="app=web", other="app=noisy").affinity
+    assert affinity is not None
+    assert (affinity.namespace, str(affinity.same), str(affinity.other)) == ("default", "app=web", "app=noisy")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("gpu-model", "", f"{MODEL}: '' is none; {MODELS}"),
+        ("gpu-model", "A100,,T4", f"{MODEL}: '' is none; {MODELS}"),
+        ("gpu-model", "--", f"{MODEL}: '--' is none; {MODELS}"),
+        ("gpu-model", "!", f"{MODEL}: '!' is none; {MODELS}"),
+        ("gpu-model", ",".join(["T4"] * 65), f"{MODEL}: 65 entries are more than 16; {MODELS}"),
+        ("gpu-model", "T4\u001b[2J", f"{MODEL}: 'T4\\x1b[2J' is none; {MODELS}"),
+        ("gpu-model", "x" * 65, f"{MODEL}: '{'x' * 65}' is none; {MODELS}"),
+        ("gpu-uuid", "", f"{UUID}: '' is none; {UUIDS}"),
+        ("gpu-uuid", "0", f"{UUID}: '0' is none; {UUIDS}"),
+        ("gpu-uuid", "MIG-1234", f"{UUID}: 'MIG-1234' is none; {UUIDS}"),
+        ("gpu-uuid", "GPU-1 GPU-2", f"{UUID}: 'GPU-1 GPU-2' is none; {UUIDS}"),
+        ("min-gpu-memory", "", f"{MEMORY}: '' is no amount of memory; write one such as 16Gi or 40000Mi"),
+        ("min-gpu-memory", "lots", f"{MEMORY}: 'lots' is no amount of memory; write one such as 16Gi or 40000Mi"),
+        ("min-gpu-memory", "-1Gi", f"{MEMORY}: '-1Gi' is no amount of memory; write one such as 16Gi or 40000Mi"),
+        ("min-gpu-memory", "16gi", f"{MEMORY}: '16gi' is no amount of memory; write one such as 16Gi or 40000Mi"),
+        (
+            "min-gpu-memory",
+            "0",
+            f"{MEMORY}: 0 asks for nothing; remove the annotation or write an amount such as 16Gi",
+        ),
+        (
+            "min-gpu-memory",
+            "999999Ti",
+            f"{MEMORY}: 999999Ti is more than any GPU has; write an amount such as 16Gi",
+        ),
+        ("same-gpu-as", "", f"{SAME}: it is empty, which would mean every pod; {labels.FIX}"),
+        ("same-gpu-as", " ", f"{SAME}: it is empty, which would mean every pod; {labels.FIX}"),
+        ("same-gpu-as", "app=web,", f"{SAME}: '' is no condition on a label; {labels.FIX}"),
+        ("same-gpu-as", "app=we b", f"{SAME}: 'app=we b' is no condition on a label; {labels.FIX}"),
+        ("same-gpu-as", "app=-web", f"{SAME}: '-web' cannot be the value of a label; {labels.FIX}"),
+        ("same-gpu-as", "app in web", f"{SAME}: 'app in web' is no condition on a label; {labels.FIX}"),
+        ("same-gpu-as", "app in (we/b)", f"{SAME}: 'we/b' cannot be the value of a label; {labels.FIX}"),
+        ("same-gpu-as", "=web", f"{SAME}: '=web' is no condition on a label; {labels.FIX}"),
+        ("same-gpu-as", "a" * 257, f"{SAME}: it has more than 256 characters; {labels.FIX}"),
+        ("other-gpu-than", "app>1", f"{OTHER}: 'app>1' is no condition on a label; {labels.FIX}"),
+        ("other-gpu-than", "app in (a", f"{OTHER}: 'app in (a' is no condition on a label; {labels.FIX}"),
+        (
+            "gpu-policy",
+            "Binpack",
+            "metadata.annotations[gpushare.dev/gpu-policy]: 'Binpack' is no policy; write binpack or spread",
+        ),
+    ],
+)
+def test_a_bad_request_says_where_and_what_to_do(key: str, text: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        requests.of_pod(make_pod(annotations={f"gpushare.dev/{key}": text}), ResourceConfig())
+    assert str(caught.value) == message
+
+
+def test_a_request_that_is_no_text_is_refused() -> None:
+    pod = make_pod()
+    pod["metadata"]["annotations"] = {names.ANNOTATION_MODEL: 4}
+    with pytest.raises(InvalidRequestError) as caught:
+        requests.of_pod(pod, ResourceConfig())
+    assert str(caught.value) == f"{MODEL}: 4 is not a string; write it in quotes"
+
+
+def test_a_long_selector_is_told_by_its_beginning() -> None:
+    selector = shape(model=",".join(f"MODEL{i}" for i in range(16))).gpus
+    assert str(selector).endswith("...")
+    assert len(str(selector)) == len("model ") + 80
+    assert len(str(labels.parse("app in (" + ",".join("v" * 9 for _ in range(20)) + ")"))) == 80
+
+
+def test_conditions_that_are_written_twice_count_once() -> None:
+    assert len(labels.parse("a,a,a,!b").requirements) == 2

@@ -1,0 +1,243 @@
+"""Where a pod is and what it has there: the words, the numbers, and the exit code."""
+
+import pytest
+
+from gpushare import names
+from gpushare.identity import ContainerName, GpuUuid
+from gpushare.model.allocation import Grant
+from gpushare.model.request import ContainerKind
+from testing.builders import make_container, make_grant, make_inventory, make_node, make_pod
+from tests.unit.gpushare_cli.explaining import config_map, explain
+from tests.unit.gpushare_cli.podding import bound
+from tests.unit.gpushare_cli.simulating import lines
+
+NODE = make_node(make_inventory(15, 15))
+
+
+def test_a_running_pod_is_told_where_what_beside_whom_and_what_holds_it() -> None:
+    pod = bound("pod", make_grant(0, gib=3), make_grant(0, 1, gib=2, container="side"))
+    pod["spec"]["containers"][0]["env"] += [
+        {"name": names.ENV_MPS_MEMORY_LIMIT, "value": "0=3072M"},
+        {"name": names.ALIYUN_CONTAINER, "value": "3"},
+        {"name": "HOME", "value": "/"},
+    ]
+    neighbours = [bound("web-1", make_grant(0, gib=4)), bound("web-0", make_grant(0, gib=1))]
+    found = explain(pod, NODE, *neighbours)
+
+    assert (found.code, found.err) == (0, "")
+    assert found.out == lines(
+        "POD:        default/pod",
+        "STATE:      Running on node-a",
+        "WHY:        it has 3 GiB of GPU 0 and 2 GiB of GPU 0 and 2 GiB of GPU 1",
+        "ASKS FOR:   main: 3 GiB on one GPU",
+        "            side: 4 GiB on one GPU",
+        "POLICY:     binpack: the fullest GPU with room first (the cluster's default)",
+        "CHOSEN BY:  gpushare, when the pod was bound to its node; how full the GPUs were then is not recorded",
+        "LIMIT:      variables that its programs may obey, and nothing else: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT,"
+        " ALIYUN_COM_GPU_MEM_CONTAINER",
+        "",
+        "CONTAINER  GPU  UUID   MODEL     MEMORY       COMPUTE",
+        "main       0    GPU-0  Tesla T4  3 GiB (20%)  shared",
+        "side       0    GPU-0  Tesla T4  2 GiB (13%)  shared",
+        "side       1    GPU-1  Tesla T4  2 GiB (13%)  shared",
+        "",
+        "GPU  USED                    SHARED WITH",
+        "0    10 GiB of 15 GiB (66%)  default/web-0 (1 GiB), default/web-1 (4 GiB)",
+        "1    2 GiB of 15 GiB (13%)   none",
+    )
+
+
+def test_parts_show_their_compute_and_whole_gpus_need_no_limit() -> None:
+    part = Grant(container=ContainerName("main"), gpus=(GpuUuid("GPU-0"),), memory_mib=5068, compute_percent=33)
+    found = explain(bound("pod", part), NODE)
+
+    assert "main       0    GPU-0  Tesla T4  5068 MiB (32%)  33%\n" in found.out
+    assert "0    5068 MiB of 15 GiB (32%), 33% of compute  none\n" in found.out
+
+    whole = Grant(
+        container=ContainerName("main"), gpus=(GpuUuid("GPU-1"),), memory_mib=15360, compute_percent=100, whole=True
+    )
+    found = explain(bound("pod", whole), NODE)
+
+    assert "WHY:        it has all of GPU 1\n" in found.out
+    assert "LIMIT:      nothing is needed: no one else is on its GPUs\n" in found.out
+    assert "main       1    GPU-1  Tesla T4  whole   100%\n" in found.out
+
+
+@pytest.mark.parametrize(
+    ("annotations", "chooser"),
+    [
+        ({names.ANNOTATION_LATE: "true"}, "gpushare, after the pod had come to its node by another way"),
+        ({names.ANNOTATION_ALLOCATION: None, names.ALIYUN_IDX: "1"}, "Aliyun gpushare"),
+        ({names.ANNOTATION_ALLOCATION: None, names.ACK_ALLOCATION: '{"0":{"1":3}}'}, "ACK's scheduler"),
+    ],
+)
+def test_it_is_told_who_chose_the_gpus(annotations: dict[str, str | None], chooser: str) -> None:
+    pod = bound("pod", make_grant(1, gib=3))
+    notes = pod["metadata"]["annotations"] | annotations
+    pod["metadata"]["annotations"] = {key: value for key, value in notes.items() if value is not None}
+    found = explain(pod, NODE)
+
+    assert (found.code, found.err) == (0, "")
+    assert f"CHOSEN BY:  {chooser}" in found.out
+    assert "main       1    GPU-1  Tesla T4  3 GiB (20%)  shared\n" in found.out
+
+
+def test_a_part_that_nano_gpu_gave_is_shown_as_memory() -> None:
+    pod = make_pod(make_container(resources={"limits": {names.GPU_PERCENT: 50}}), node="node-a", phase="Running")
+    pod["metadata"]["annotations"] = {names.NANO_ASSUME: "true", f"{names.PREFIX_NANO_CONTAINER}main": "0"}
+    found = explain(pod, NODE)
+
+    assert "CHOSEN BY:  nano-gpu\n" in found.out
+    assert "main       0    GPU-0  Tesla T4  7680 MiB (50%)  50%\n" in found.out
+
+
+def test_pods_on_a_node_of_aliyuns_plugin_are_shown_with_its_equal_gpus() -> None:
+    node = make_node(name="node-a")
+    node["status"]["allocatable"] = {names.GPU_MEM: "30", names.GPU_COUNT: "2"}
+    pod = make_pod(node="node-a", phase="Running", annotations={names.ALIYUN_IDX: "1"})
+
+    assert "main       1    index:1  unknown  3 GiB (20%)  shared\n" in explain(pod, node).out
+
+
+def test_ill_and_lost_gpus_and_stuck_containers_are_notes() -> None:
+    pod = bound("pod", make_grant(0, "GPU-gone", gib=3), phase="Pending")
+    pod["status"]["containerStatuses"] = [
+        {"name": "main", "state": {"waiting": {"reason": "CreateContainerError", "message": "no device"}}},
+        {"name": "next", "state": {"waiting": {"reason": "ContainerCreating"}}},
+    ]
+    found = explain(pod, NODE, config_map("unhealthy-gpu-node-a", "kube-system", {"gpus": "0"}))
+
+    assert found.code == 0
+    assert found.err == lines(
+        "note: GPU GPU-0 is unhealthy",
+        "note: GPU GPU-gone is not listed by its node any more",
+        "note: container main waits: CreateContainerError: no device",
+    )
+    assert "main       ?    GPU-gone  ?         3 GiB        shared\n" in found.out
+
+
+def test_an_allocation_that_only_its_other_annotations_tell_is_a_note() -> None:
+    pod = bound("pod", make_grant(0, gib=3))
+    pod["metadata"]["annotations"] |= {
+        names.ANNOTATION_ALLOCATION: '{"version":9,"minReader":9}',
+        f"{names.PREFIX_DEVICES}main": "GPU-0",
+        f"{names.PREFIX_MEMORY}main": "3072",
+    }
+    found = explain(pod, NODE)
+
+    assert found.code == 0
+    assert found.err.startswith("note: its allocation cannot be read: annotation gpushare.dev/allocation: version 9 ")
+    assert found.err.endswith("; told by the other annotations of its binding\n")
+    assert "WHY:        it has 3 GiB of GPU 0\n" in found.out
+
+
+def test_what_no_one_can_read_blocks_the_node() -> None:
+    pod = bound("pod", make_grant(0, gib=3))
+    pod["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: "{}"}
+    found = explain(pod, NODE)
+
+    assert found.code == 0
+    assert found.out.splitlines()[1:3] == [
+        "STATE:     Running on node-a; what it holds cannot be read",
+        "WHY:       annotation gpushare.dev/allocation: field 'version' must be a whole number, 0 or more, found None;"
+        " and annotation devices.gpushare.dev/main: expected UUIDs of different GPUs, found None; until that is fixed"
+        " node-a takes no new GPU pods: delete the pod, or install the version of gpushare that bound it",
+    ]
+
+
+def test_a_pod_that_has_ended_has_given_back_what_it_held() -> None:
+    found = explain(bound("pod", make_grant(0, gib=3), phase="Succeeded"), NODE)
+
+    assert found.code == 0
+    assert found.out == lines(
+        "POD:       default/pod",
+        "STATE:     Succeeded on node-a; it has ended",
+        "WHY:       it held 3 GiB of GPU 0, which was given back when its containers ended",
+        "ASKS FOR:  main: 3 GiB on one GPU",
+        "POLICY:    binpack: the fullest GPU with room first (the cluster's default)",
+        "",
+        "CONTAINER  GPU  UUID   MODEL     MEMORY       COMPUTE",
+        "main       0    GPU-0  Tesla T4  3 GiB (20%)  shared",
+    )
+
+
+def test_a_failed_pod_whose_container_still_runs_still_holds() -> None:
+    pod = bound("pod", make_grant(0, gib=3), phase="Failed")
+    pod["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {}}}]
+
+    assert "STATE:      Failed on node-a\n" in explain(pod, NODE).out
+
+
+@pytest.mark.parametrize(
+    ("owned", "then"), [(True, ", and its controller makes another"), (False, "; delete it and create it again")]
+)
+def test_a_pod_that_its_node_rejected_is_told_why(owned: bool, then: str) -> None:
+    pod = make_pod(node="node-a", phase="Failed")
+    pod["status"] |= {"reason": "UnexpectedAdmissionError", "message": "Allocate failed"}
+    if owned:
+        pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}]
+
+    assert explain(pod, NODE).out.splitlines()[2] == (
+        "WHY:       node-a rejected it before any container ran: UnexpectedAdmissionError: Allocate failed; it holds no"
+        f" GPU{then}"
+    )
+
+
+def test_a_pod_that_ended_on_no_node_is_over() -> None:
+    found = explain(make_pod(phase="Failed"), NODE)
+
+    assert (found.code, found.out.splitlines()[1:3]) == (
+        0,
+        ["STATE:  Failed; it has ended", "WHY:    it was on no node"],
+    )
+
+
+def test_a_pod_that_asks_for_no_gpu_is_none_of_ours() -> None:
+    found = explain(make_pod(make_container(), node="node-a", phase="Running"), NODE)
+
+    assert (found.code, found.out.splitlines()[1:]) == (
+        0,
+        [
+            "STATE:  Running; asks for no GPU",
+            "WHY:    no container of it asks for a GPU, so it is none of gpushare's",
+        ],
+    )
+
+
+def test_whole_gpus_of_another_plugin_are_named() -> None:
+    found = explain(make_pod(make_container(resources={"limits": {names.GPU: 1}})), NODE)
+
+    assert found.out.splitlines()[2] == (
+        "WHY:    it asks for nvidia.com/gpu, which is another plugin's in this cluster"
+    )
+
+
+def test_json_has_the_shares_and_the_neighbours() -> None:
+    init = make_grant(1, gib=2, container="first", kind=ContainerKind.INIT)
+    pod = bound("pod", make_grant(0, gib=3), init, annotations={names.ANNOTATION_POLICY: "spread"})
+    value = explain(pod, NODE, bound("web", make_grant(0, gib=1)), as_json=True).value
+
+    assert value["state"] == "HoldsGpus"
+    assert value["containers"][1] == {
+        "container": "first",
+        "kind": "init",
+        "gpu": 1,
+        "uuid": "GPU-1",
+        "model": "Tesla T4",
+        "memoryMiB": 2048,
+        "memoryPercent": 13,
+        "computePercent": 0,
+        "whole": False,
+        "trouble": None,
+    }
+    assert value["gpus"][0] == {
+        "index": 0,
+        "uuid": "GPU-0",
+        "model": "Tesla T4",
+        "totalMiB": 15360,
+        "usedMiB": 4096,
+        "computePercent": 0,
+        "sharedWith": [{"namespace": "default", "name": "web", "usedMiB": 1024, "computePercent": 0}],
+    }
+    assert value["policy"] == "spread: the emptiest GPU first (named by the pod)"
