@@ -1,5 +1,7 @@
 """HTTP routes: gather, decide, answer. The only module of the webhook that uses Flask."""
 
+import contextlib
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,11 +9,12 @@ from typing import Any, Final, assert_never
 
 import flask
 import orjson
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from werkzeug.exceptions import HTTPException
 
 from gpushare import names
-from gpushare.runtime import logs
+from gpushare.runtime import intake, logs
 from gpushare.runtime.clock import Clock
+from gpushare.runtime.intake import MIB, Intake, Limit, RefusedBodyError, Stream
 from webhook import admission, review
 from webhook.metrics import Metrics, Outcome
 from webhook.mutation import Decision, Denied, Mutated, Undecided, Untouched
@@ -21,9 +24,12 @@ from webhook.runtimeclass import RuntimeClass, UnknownRuntimeClassError
 from webhook.settings import Settings
 
 _LOG: Final = logging.getLogger(__name__)
-_MAX_BODY: Final = 40 * 1024 * 1024
-"""The API server takes 3 MiB, may write each byte of it as six (\\u003c), and sends an update's object twice. A review
-that is refused for its size would let a pod of the isolation webhook, which may be skipped, pass unchanged."""
+_ROOM: Final = 384 * MIB
+"""For all large reviews together; about as much again is for the process, its small reviews and its connections."""
+_OF_ONE_POD: Final = Limit(body=6 * MIB, weight=64 * MIB)
+"""Several times what etcd stores of one object, 1.5 MiB. What is heavier would take longer than an API server waits."""
+_OF_ANY_UPDATE: Final = Limit(body=16 * MIB, weight=320 * MIB)
+"""A pod of the above size that has grown since, twice: its kubelet must go on reporting."""
 
 _Decide = Callable[[Review], Decision]
 _Refuse = Callable[[Review, Denied], AdmissionReview]
@@ -43,7 +49,7 @@ class Services:
 def create_app(settings: Settings, services: Services) -> flask.Flask:
     """The WSGI application."""
     app = flask.Flask(names.WEBHOOK, static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
+    shared = Intake(room=_ROOM)
 
     def mutate(request: Review) -> Decision:
         return admission.mutate(request, _rules(settings, services))
@@ -51,12 +57,12 @@ def create_app(settings: Settings, services: Services) -> flask.Flask:
     def validate(request: Review) -> Decision:
         return admission.validate(request, settings.controller, settings.resource_config)
 
-    for path, decide, refuse in (
-        ("mutate", mutate, _invalid),
-        ("isolate", mutate, _invalid),
-        ("validate", validate, _forbidden),
+    for path, decide, refuse, limit in (
+        ("mutate", mutate, _invalid, _OF_ONE_POD),
+        ("isolate", mutate, _invalid, _OF_ONE_POD),
+        ("validate", validate, _forbidden, _OF_ANY_UPDATE),
     ):
-        endpoint = _Endpoint(path, decide, refuse, services)
+        endpoint = _Endpoint(path, decide, refuse, services, shared, limit)
         app.add_url_rule(f"/{path}", path, endpoint, methods=["POST"])
     _add_probes(app, services)
     app.register_error_handler(HTTPException, _http_error)
@@ -71,6 +77,8 @@ class _Endpoint:
     decide: _Decide
     refuse: _Refuse
     services: Services
+    intake: Intake
+    limit: Limit
 
     def __call__(self) -> flask.Response:
         started = self.services.clock.monotonic()
@@ -82,10 +90,32 @@ class _Endpoint:
         if flask.request.mimetype != "application/json":
             found = flask.request.mimetype or "none"
             return _error(415, f"Content-Type: expected application/json, found {found}"), Outcome.MALFORMED
+        if "Transfer-Encoding" in flask.request.headers:
+            return _error(411, "Transfer-Encoding: not read; send a Content-Length"), Outcome.MALFORMED
+        length = flask.request.content_length or 0
         try:
-            request = review.parse(flask.request.get_data(cache=False))
-        except RequestEntityTooLarge:
-            return _error(413, f"the body is larger than {_MAX_BODY} bytes"), Outcome.MALFORMED
+            with self.intake.body(flask.request.stream, length, self.limit) as body:
+                return self._reviewed(body)
+        except RefusedBodyError as error:
+            answer, outcome = self._not_looked_at(error)
+            answer.call_on_close(functools.partial(_skip, flask.request.stream, length))
+            return answer, outcome
+
+    def _not_looked_at(self, error: RefusedBodyError) -> tuple[flask.Response, Outcome]:
+        uid = review.uid_of(error.head)
+        message = f"the object is too large for {names.WEBHOOK_SERVICE}: {error}"
+        if error.busy:
+            message = f"{names.WEBHOOK_SERVICE} is busy: {error}"
+        logs.event(_LOG, "body refused", level=logging.WARNING, webhook=self.name, uid=uid, message=message)
+        if not uid:
+            return _error(503 if error.busy else 413, message), Outcome.MALFORMED
+        if error.busy:
+            return _json(200, review.unavailable(uid, message)), Outcome.FAILED
+        return _json(200, review.too_large(uid, message)), Outcome.DENIED
+
+    def _reviewed(self, body: bytes) -> tuple[flask.Response, Outcome]:
+        try:
+            request = review.parse(body)
         except MalformedReviewError as error:
             return _error(400, str(error)), Outcome.MALFORMED
         try:
@@ -108,7 +138,7 @@ class _Endpoint:
                 return _json(200, self.refuse(request, decision)), Outcome.DENIED
             case Undecided(message):
                 _log("undecided", self.name, request, level=logging.WARNING, message=message)
-                return _json(200, review.unavailable(request, message)), Outcome.FAILED
+                return _json(200, review.unavailable(request.uid, message)), Outcome.FAILED
             case _:
                 assert_never(decision)
 
@@ -165,6 +195,11 @@ def _log(event: str, webhook: str, request: Review, *, level: int = logging.INFO
         **more,
     }
     logs.event(_LOG, event, level=level, exc_info=level == logging.ERROR, **fields)
+
+
+def _skip(stream: Stream, length: int) -> None:
+    with contextlib.suppress(OSError, HTTPException):  # the sender may have left
+        intake.skip(stream, length)
 
 
 def _http_error(error: HTTPException) -> flask.Response:

@@ -3,8 +3,9 @@
 The API server sends well-formed objects; everything else is answered with a message.
 """
 
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from gpushare.errors import FieldError, InvalidRequestError
@@ -12,6 +13,8 @@ from gpushare.wire import json
 
 JsonObject = dict[str, Any]
 
+MOST_ERRORS: Final = 20
+"""That an author is told at once. A pod made to be hard has a million."""
 _INDEX: Final = re.compile(r"\[[^\]]*\]")
 _CONTAINER_LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
 
@@ -20,14 +23,12 @@ def pod(value: object) -> JsonObject:
     """A pod whose labels, annotations and containers can be read.
 
     Raises:
-        InvalidRequestError: they cannot; all errors at once.
+        InvalidRequestError: they cannot; the first errors at once.
     """
     found = _object(value)
     spec = found.get("spec")
-    errors = [*_metadata(found.get("metadata"))]
-    errors += _spec(spec) if isinstance(spec, dict) else [_unexpected("spec", spec, "an object")]
-    if errors:
-        raise InvalidRequestError(tuple(errors))
+    errors = _spec(spec) if isinstance(spec, dict) else iter([_unexpected("spec", spec, "an object")])
+    _raise_first(itertools.chain(_metadata(found.get("metadata")), errors))
     return found
 
 
@@ -38,8 +39,7 @@ def with_metadata(value: object) -> JsonObject:
         InvalidRequestError: they cannot.
     """
     found = _object(value)
-    if errors := tuple(_metadata(found.get("metadata"))):
-        raise InvalidRequestError(errors)
+    _raise_first(_metadata(found.get("metadata")))
     return found
 
 
@@ -68,6 +68,16 @@ def labels(obj: JsonObject) -> dict[str, str]:
 def annotations(obj: JsonObject) -> dict[str, str]:
     """The annotations of an object of `pod` or `with_metadata`."""
     return (obj.get("metadata") or {}).get("annotations") or {}
+
+
+def first(errors: Iterable[FieldError]) -> tuple[FieldError, ...]:
+    """As many as are told, and one more if there are more."""
+    return tuple(itertools.islice(errors, MOST_ERRORS + 1))
+
+
+def _raise_first(found: Iterator[FieldError]) -> None:
+    if errors := first(found):
+        raise InvalidRequestError(errors)
 
 
 def _object(value: object) -> JsonObject:

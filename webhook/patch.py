@@ -4,13 +4,13 @@ Lists that grew or shrank are replaced whole: the patch is a little longer, and 
 indices that shift. (The moves that `jsonpatch.make_patch` derives for such lists can apply to the wrong element.)
 """
 
-import json
-from collections.abc import Iterator
-from typing import Any
-
-import jsonpatch
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 Operation = dict[str, Any]
+_MOST: Final = 2000
+"""Operations inside of one object or list. All containers that a pod may have take fewer."""
 
 
 def verified(before: object, after: object) -> list[Operation]:
@@ -20,14 +20,41 @@ def verified(before: object, after: object) -> list[Operation]:
         RuntimeError: they give another object. Nothing is sent then: a wrong patch could show a container a GPU.
     """
     operations = list(between(before, after))
-    # A round trip instead of the library's deep copy, which nests too deep for a pod made to be hard.
-    if jsonpatch.apply_patch(json.loads(json.dumps(before)), operations, in_place=True) != after:
+    if applied(before, operations) != after:
         raise RuntimeError("the JSON patch does not give the intended object")
     return operations
 
 
+def applied(before: object, operations: Sequence[Operation]) -> object:
+    """The object after these operations. It shares with `before` all that they do not change: a copy would double it.
+
+    Args:
+        before: decoded JSON; stays as it is.
+        operations: of the kinds that `between` makes.
+
+    Raises:
+        LookupError, TypeError, ValueError: they do not fit the object.
+    """
+    root = [before]
+    copies: dict[int, Any] = {id(root): root}
+    for operation in operations:
+        parent: Any = root
+        key: str | int = 0
+        for token in operation["path"].split("/")[1:]:
+            if id(parent[key]) not in copies:
+                copy = parent[key] = parent[key].copy()
+                copies[id(copy)] = copy
+            parent = parent[key]
+            key = int(token) if isinstance(parent, list) else _unescaped(token)
+        if operation["op"] == "remove":
+            del parent[key]
+        else:
+            parent[key] = operation["value"]
+    return root[0]
+
+
 def between(before: object, after: object, path: str = "") -> Iterator[Operation]:
-    """Operations in the order in which they apply.
+    """Operations in the order in which they apply; what would take too many of them is replaced whole.
 
     Args:
         before: decoded JSON.
@@ -37,12 +64,23 @@ def between(before: object, after: object, path: str = "") -> Iterator[Operation
     if before is after:
         return
     if isinstance(before, dict) and isinstance(after, dict):
-        yield from _between_objects(before, after, path)
+        inside = _between_objects(before, after, path)
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        for i, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from between(old, new, f"{path}/{i}")
-    elif before != after:
+        inside = _between_lists(before, after, path)
+    else:
+        if before != after:
+            yield {"op": "replace", "path": path, "value": after}
+        return
+    operations = list(itertools.islice(inside, _MOST + 1)) if path else list(inside)
+    if len(operations) > _MOST and path:
         yield {"op": "replace", "path": path, "value": after}
+    else:
+        yield from operations
+
+
+def _between_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operation]:
+    for i, (old, new) in enumerate(zip(before, after, strict=True)):
+        yield from between(old, new, f"{path}/{i}")
 
 
 def _between_objects(before: dict[str, Any], after: dict[str, Any], path: str) -> Iterator[Operation]:
@@ -59,3 +97,7 @@ def _between_objects(before: dict[str, Any], after: dict[str, Any], path: str) -
 
 def _escaped(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
+
+
+def _unescaped(token: str) -> str:
+    return token.replace("~1", "/").replace("~0", "~")

@@ -4,6 +4,7 @@ The API server sends a review with a `request` and reads one with a `response` o
 """
 
 import base64
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NotRequired, TypedDict
@@ -17,6 +18,9 @@ from webhook.objects import JsonObject
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
+
+
+_UID: Final = re.compile(rb'"request":\{"uid":"([0-9A-Za-z-]{1,64})"')
 
 
 class MalformedReviewError(GpuShareError):
@@ -95,6 +99,12 @@ def parse(body: bytes) -> Review:
     return _request(_object(value, "request", "request"))
 
 
+def uid_of(head: bytes) -> str:
+    """The `uid` of a review that is not parsed, from its first bytes; empty if no API server wrote them."""
+    found = _UID.search(head)
+    return found[1].decode() if found else ""
+
+
 def allowed(review: Review) -> AdmissionReview:
     """Admit the object as it is."""
     return _answer({"uid": review.uid, "allowed": True})
@@ -127,20 +137,29 @@ def forbidden(review: Review, errors: Sequence[FieldError]) -> AdmissionReview:
     return _refused(review, 403, "Forbidden", errors)
 
 
-def unavailable(review: Review, message: str) -> AdmissionReview:
+def unavailable(uid: str, message: str) -> AdmissionReview:
     """Refuse a request for now. As an answered review and not as HTTP 503, whose message the API server drops."""
-    status: Status = {"code": 503, "reason": "ServiceUnavailable", "message": message}
-    return _answer({"uid": review.uid, "allowed": False, "status": status})
+    return _denied(uid, 503, "ServiceUnavailable", message)
+
+
+def too_large(uid: str, message: str) -> AdmissionReview:
+    """Refuse a request that is not looked at. Not with HTTP 413, after which a pod may pass unchanged."""
+    return _denied(uid, 400, "BadRequest", message)
 
 
 def message(errors: Sequence[FieldError]) -> str:
-    """All errors as one line."""
-    return " | ".join(str(error) for error in errors)
+    """The errors as one line; of very many the first."""
+    more = ["and more"] if len(errors) > objects.MOST_ERRORS else []
+    return " | ".join([*(str(error) for error in errors[: objects.MOST_ERRORS]), *more])
 
 
 def _refused(review: Review, code: int, reason: str, errors: Sequence[FieldError]) -> AdmissionReview:
-    status: Status = {"code": code, "reason": reason, "message": message(errors)}
-    return _answer({"uid": review.uid, "allowed": False, "status": status})
+    return _denied(review.uid, code, reason, message(errors))
+
+
+def _denied(uid: str, code: int, reason: str, text: str) -> AdmissionReview:
+    status: Status = {"code": code, "reason": reason, "message": text}
+    return _answer({"uid": uid, "allowed": False, "status": status})
 
 
 def _answer(response: Response) -> AdmissionReview:

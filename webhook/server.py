@@ -20,6 +20,7 @@ from webhook.settings import Settings
 from webhook.tls import Contexts
 
 _KEEP_ALIVE_S: Final = 75  # the API server pools connections for 90 s and should seldom find one closed
+_CONNECTIONS: Final = 1000  # about 100 KiB each while they are idle; the others wait in the kernel
 _DEAD_S: Final = 60  # a worker whose loop stands still for so long is replaced
 
 Wsgi = Callable[..., Any]
@@ -54,6 +55,9 @@ def _options(settings: Settings, contexts: Contexts, stop: threading.Event, sign
         "worker_class": "gthread",
         "workers": 1,
         "threads": settings.threads,
+        "worker_connections": _CONNECTIONS,
+        "limit_request_fields": 50,
+        "limit_request_field_size": 4096,
         "worker_tmp_dir": settings.worker_tmp_dir,
         "keepalive": _KEEP_ALIVE_S,
         "timeout": _DEAD_S,

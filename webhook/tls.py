@@ -11,9 +11,12 @@ from typing import Any, Final
 
 from certs import store
 from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock, SystemClock
 
 _LOG: Final = logging.getLogger(__name__)
 _CLIENT_S: Final = 3.0  # well below the 10 s after which the API server gives an admission up
+_REQUEST_S: Final = 6.0  # the whole of a request, however steadily its pieces come
+_PIECE: Final = 64 * 1024
 
 _Stamp = tuple[int, int, int]
 
@@ -68,8 +71,13 @@ class Contexts:
 class PatientSocket(ssl.SSLSocket):
     """A connection on which no handshake, read or write blocks its thread for longer than three seconds.
 
-    A client that stops in the middle is reported as a lost connection, which servers take for what it is.
+    Nor does a request take its thread for longer than six. A client that stops in the middle is reported as a lost
+    connection, which servers take for what it is.
     """
+
+    clock: Clock = SystemClock()
+    _until: float | None = None
+    """When the request that is being read has to be there; None between two requests."""
 
     def setblocking(self, flag: bool) -> None:
         """See socket."""
@@ -84,12 +92,24 @@ class PatientSocket(ssl.SSLSocket):
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         """See socket."""
         with _lost_if_late():
-            return super().recv(buflen, flags)
+            if self.gettimeout() != 0:
+                self._wait_for_the_rest_only()
+            return super().recv(min(buflen, _PIECE), flags)
 
     def sendall(self, data: Any, flags: int = 0) -> None:
         """See socket."""
+        self._until = None
         with _lost_if_late():
+            if self.gettimeout() != 0:
+                self.settimeout(_CLIENT_S)
             super().sendall(data, flags)
+
+    def _wait_for_the_rest_only(self) -> None:
+        now = self.clock.monotonic()
+        self._until = self._until or now + _REQUEST_S
+        if now >= self._until:
+            raise TimeoutError
+        self.settimeout(min(_CLIENT_S, self._until - now))
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ def created(pod: object) -> tuple[FieldError, ...]:
     Raises:
         InvalidRequestError: the object cannot be read; so do all functions of this module.
     """
-    return tuple(_forged(pod, f"only {_CONTROLLER} may write it", names.is_reserved))
+    return objects.first(_forged(pod, f"only {_CONTROLLER} may write it", names.is_reserved))
 
 
 def bound(binding: object) -> tuple[FieldError, ...]:
@@ -35,7 +35,7 @@ def bound(binding: object) -> tuple[FieldError, ...]:
     def is_reserved(key: str) -> bool:
         return names.is_reserved(key) or key in _REQUEST_ANNOTATIONS or key in names.WEBHOOK_ANNOTATIONS
 
-    return tuple(_forged(binding, f"only {_CONTROLLER} may write it in a Binding", is_reserved))
+    return objects.first(_forged(binding, f"only {_CONTROLLER} may write it in a Binding", is_reserved))
 
 
 def updated(
@@ -43,7 +43,7 @@ def updated(
 ) -> tuple[FieldError, ...]:
     """Errors of a change of a pod or of one of its subresources."""
     after, before = objects.with_metadata(pod), objects.with_metadata(old)
-    return tuple(_updated(after, before, resource_config, by_controller=by_controller))
+    return objects.first(_updated(after, before, resource_config, by_controller=by_controller))
 
 
 def _forged(value: object, problem: str, is_reserved: Callable[[str], bool]) -> Iterator[FieldError]:

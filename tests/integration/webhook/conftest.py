@@ -5,7 +5,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -78,13 +78,14 @@ def command(directory: Path, port: int, *more: str) -> list[str]:
     return [sys.executable, "-m", "webhook", *(part for pair in options.items() for part in pair), *more]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+@contextlib.contextmanager
+def running(directory: Path, *, enter: Callable[[list[str]], list[str]] = list) -> Iterator[Server]:
+    """Args: enter: makes the command line that starts the given one where it shall run."""
     port = free_port()
-    log = tmp_path / "log"
+    log = directory / "log"
     with log.open("w") as stderr:
-        process = subprocess.Popen(command(tmp_path, port), cwd=ROOT, stderr=stderr, text=True)
-    made = Server(process, port, tmp_path / "certs")
+        process = subprocess.Popen(enter(command(directory, port)), cwd=ROOT, stderr=stderr, text=True)
+    made = Server(process, port, directory / "certs")
     made.install()
     try:
         deadline = time.monotonic() + 60
@@ -97,3 +98,9 @@ def server(tmp_path: Path) -> Iterator[Server]:
         process.kill()
         process.wait()
         assert "Traceback" not in log.read_text(), log.read_text()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with running(tmp_path) as made:
+        yield made

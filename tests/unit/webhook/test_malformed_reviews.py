@@ -3,10 +3,12 @@
 import base64
 import json
 import logging
+import re
 
 import orjson
 import pytest
 
+from gpushare.runtime import intake
 from tests.unit.webhook.builders import Json, container, encoded, pod, review
 from tests.unit.webhook.conftest import Webhook
 
@@ -77,17 +79,84 @@ def test_a_charset_does_not_matter(webhook: Webhook) -> None:
     assert answer.status_code == 200
 
 
+MIB = 2**20
+
+
+@pytest.mark.parametrize(("path", "most"), [("/mutate", 6), ("/isolate", 6), ("/validate", 16)])
+def test_too_large_a_review_is_denied_and_not_only_left_unanswered(webhook: Webhook, path: str, most: int) -> None:
+    """A webhook that may be skipped must answer: after an HTTP error the API server lets the pod pass unchanged."""
+    body = encoded(review(pod(container()))).ljust(most * MIB + 1)
+    answer = webhook.send(path, body)
+    message = (
+        f"the object is too large for gpushare-webhook: it has {most * MIB + 1} bytes of JSON, with all defaults;"
+        f" at most {most * MIB} are read"
+    )
+    status = {"code": 400, "reason": "BadRequest", "message": message}
+    assert answer.json is not None
+    assert answer.json["response"] == {"uid": "u-1", "allowed": False, "status": status}
+
+
+@pytest.mark.parametrize(("path", "count"), [("/mutate", 120_000), ("/isolate", 120_000), ("/validate", 400_000)])
+def test_too_many_list_entries_are_denied_unparsed(webhook: Webhook, path: str, count: int) -> None:
+    """As in `ports: [{}, {}, ...]`, with the defaults that the API server writes."""
+    ports = [{"containerPort": 0, "protocol": "TCP"}] * count
+    answer = webhook.send(path, review(pod(container(ports=ports))))
+    assert answer.json is not None
+    assert not answer.json["response"]["allowed"]
+    assert re.fullmatch(
+        r"the object is too large for gpushare-webhook: it has \d+ fields and list entries in \d+ bytes of JSON, with"
+        r" all defaults; write fewer, such as ports, env, volumes, tolerations",
+        answer.json["response"]["status"]["message"],
+    )
+
+
 @pytest.mark.parametrize("path", PATHS)
-def test_a_body_over_40_mib_is_not_read(webhook: Webhook, path: str) -> None:
-    answer = webhook.send(path, b" " * (40 * 1024 * 1024 + 1))
+def test_a_body_that_is_too_large_and_no_review_is_an_http_error(webhook: Webhook, path: str) -> None:
+    answer = webhook.send(path, b" " * (16 * MIB + 1))
     assert answer.status_code == 413
-    assert answer.json == {"error": "the body is larger than 41943040 bytes"}
+    assert answer.json is not None
+    assert answer.json["error"].startswith("the object is too large for gpushare-webhook: it has 16777217 bytes")
 
 
-def test_the_largest_review_of_an_api_server_is_read(webhook: Webhook) -> None:
-    """3 MiB of `<`, of which Go writes each as six bytes, twice."""
-    body = encoded(review(pod(container(command=["x" * 18 * 1024 * 1024]))))
-    assert webhook.send("/mutate", body.ljust(40 * 1024 * 1024)).status_code == 200
+def test_a_body_without_a_length_is_not_read(webhook: Webhook) -> None:
+    answer = webhook.http.post("/mutate", content_type="application/json", headers={"Transfer-Encoding": "chunked"})
+    assert (answer.status_code, answer.json) == (411, {"error": "Transfer-Encoding: not read; send a Content-Length"})
+
+
+def test_while_others_fill_the_room_large_reviews_are_denied_for_now(
+    webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake.Intake, "_take", lambda _self, _amount, _held: False)
+    large = review(pod(container(args=["x" * 100_000])))
+    message = "gpushare-webhook is busy: other large requests are being looked at; try again"
+    assert webhook.ask("/isolate", large) == {
+        "uid": "u-1",
+        "allowed": False,
+        "status": {"code": 503, "reason": "ServiceUnavailable", "message": message},
+    }
+    answer = webhook.send("/isolate", b" " * 100_000)
+    assert (answer.status_code, answer.json) == (503, {"error": message})
+    assert webhook.ask("/isolate", review(pod(container(env=[]))))["allowed"]
+
+
+def test_a_pod_as_large_as_etcd_stores_is_admitted(webhook: Webhook) -> None:
+    env = [{"name": f"VARIABLE_{i}", "value": "x" * 40} for i in range(20_000)]
+    assert 1.4 * MIB < len(encoded(pod(container(env=env)))) < 1.6 * MIB
+    large = pod(container("a", "3", env=env))
+    assert webhook.admit("/mutate", review(large))["metadata"]["labels"] == {"gpushare.dev/managed": "true"}
+    text = pod(container("a", "3", args=["{'a': <b>,}" * 140_000]))
+    assert webhook.admit("/mutate", review(text))["metadata"]["labels"] == {"gpushare.dev/managed": "true"}
+
+
+def test_of_a_million_errors_the_first_are_told(webhook: Webhook) -> None:
+    response = webhook.ask("/isolate", review(pod(container(env=[0] * 100_000))))
+    message = response["status"]["message"]
+    assert message.startswith("spec.containers[0].env[0]: expected an object, found a number; ")
+    assert message.count(" | ") == 20
+    assert message.endswith(" | and more")
+    forged = {f"devices.gpushare.dev/{i}": "" for i in range(1000)}
+    response = webhook.ask("/validate", review(pod(container(), annotations=forged)))
+    assert response["status"]["message"].count(" | ") == 20
 
 
 @pytest.mark.parametrize("depth", [900, 1005, 1015, 1100, 5000])

@@ -1,5 +1,6 @@
 """JSON Patch: applied by a library that we did not write, it makes the intended object."""
 
+import copy
 from typing import Any
 
 import jsonpatch
@@ -21,6 +22,36 @@ def test_a_patch_makes_the_one_out_of_the_other(before: Any, after: Any) -> None
     operations = list(patch.between(before, after))
     assert jsonpatch.apply_patch(before, operations) == after
     assert (operations == []) == (before == after)
+
+
+@given(st.dictionaries(KEYS, JSON), st.dictionaries(KEYS, JSON))
+def test_a_patch_is_applied_as_the_library_does_and_leaves_the_object_as_it_was(before: Any, after: Any) -> None:
+    kept = copy.deepcopy(before)
+    operations = list(patch.between(before, after))
+    assert patch.applied(before, operations) == jsonpatch.apply_patch(before, operations)
+    assert before == kept
+
+
+def test_what_a_patch_does_not_change_is_not_copied() -> None:
+    before = {"a": {"b": [{"c": 1}, {"d": 2}]}, "e": {"f": 3}}
+    done: Any = patch.applied(before, [{"op": "replace", "path": "/a/b/0/c", "value": 4}])
+    assert done == {"a": {"b": [{"c": 4}, {"d": 2}]}, "e": {"f": 3}}
+    assert done["e"] is before["e"]
+    assert done["a"]["b"][1] is before["a"]["b"][1]  # type: ignore[index]
+
+
+def test_what_moves_in_a_long_list_replaces_it() -> None:
+    before = [{"name": f"v{i}"} for i in range(20_000)]
+    after = [before[-1], *before[:-1]]
+    operations = patch.verified({"a": before}, {"a": after})
+    assert operations == [{"op": "replace", "path": "/a", "value": after}]
+
+
+def test_many_removals_replace_the_object_that_holds_them() -> None:
+    before = {"a": {f"k{i}": "" for i in range(3000)} | {"z": ""}}
+    assert patch.verified(before, {"a": {"z": ""}}) == [{"op": "replace", "path": "/a", "value": {"z": ""}}]
+    small = {"a": {f"k{i}": "" for i in range(1000)}}
+    assert len(patch.verified(small, {"a": {}})) == 1000
 
 
 @pytest.mark.parametrize(
