@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from testing.fakes.kubelet import FakeKubelet
+from testing.fakes.kubelet import FakeKubelet, free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 PROFILE = ROOT / "testing/profiles/a100x8.yaml"
@@ -82,7 +82,7 @@ def once(server: str, unit: str) -> tuple[float, float, int]:
         kubelet = TimedKubelet(Path(path))
         kubelet.start()
         flags = ["--node-name=node-a", f"--gpu-source=simulated:{PROFILE}", f"--device-plugins-dir={path}"]
-        flags += [f"--memory-unit={unit}", f"--state-file={path}/registered"]
+        flags += [f"--memory-unit={unit}", f"--probe-port={free_port()}"]
         started = time.monotonic()
         process = subprocess.Popen([sys.executable, "-c", CHILD, server, *flags], cwd=ROOT, stderr=subprocess.DEVNULL)
         try:

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from deviceplugin import probe
 from deviceplugin import settings as settings_module
-from deviceplugin import state
 from deviceplugin.settings import Settings
 from gpushare import names
 from gpushare.errors import SettingsError
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(settings: Settings) -> int:
-    problem = state.problem(settings.state_file, SystemClock())
+    problem = probe.problem(settings.probe_port)
     if problem:
         print(problem, file=sys.stderr)
     return int(bool(problem))
@@ -46,7 +46,7 @@ def _run(settings: Settings) -> int:
     clock = SystemClock()
     publish_until = clock.monotonic() + _PUBLISH_FIRST_S
     logs.configure(level=settings.log_level)
-    # Late: a check needs none of this, and it is made every few seconds.
+    # Late: a check needs none of this.
     from deviceplugin import parts
     from gpushare.kube import client
 

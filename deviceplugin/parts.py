@@ -12,12 +12,12 @@ from deviceplugin.late import LateStarts
 from deviceplugin.podresources import PodResources
 from deviceplugin.pods import PATH, PodCache, selector
 from deviceplugin.prestart import StartCheck
+from deviceplugin.probe import Probe
 from deviceplugin.publish import Publisher
 from deviceplugin.refusals import Refusals
 from deviceplugin.registrar import Registrar
 from deviceplugin.settings import NVML, Settings
 from deviceplugin.source import GpuSource
-from deviceplugin.state import StateFile
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube.api import KubeApi
@@ -51,8 +51,8 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     publisher = Publisher(api=api, feed=feed, clock=clock, node=node, recheck_s=settings.publish_interval)
     reflector = Reflector(api=api, path=PATH, sink=cache, clock=clock, params=selector(node))
     start_check = _start_check(settings, api, clock, feed, cache)
-    registered = StateFile(path=settings.state_file, clock=clock, parts=[resource.name for resource in offered])
-    parts = {"health": readings.run, "publish": publisher.run, "pods": abandoned(reflector.run)}
+    probe = Probe(port=settings.probe_port, clock=clock, parts=[resource.name for resource in offered])
+    parts = {"health": readings.run, "publish": publisher.run, "pods": abandoned(reflector.run), "probe": probe.run}
     for resource in offered:
         registrar = Registrar(
             resource=resource,
@@ -62,7 +62,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
             clock=clock,
             ready=publisher.published.is_set,
             ready_by=publish_until,
-            on_beat=partial(registered.beat, resource.name),
+            on_beat=partial(probe.beat, resource.name),
         )
         if resource is resources.MEMORY:  # one look at the Node for all of them
             registrar.on_registered = publisher.recheck

@@ -67,10 +67,8 @@ class Settings:
     publish_interval: float = option(
         300.0, "seconds after which the inventory on the Node is compared with the GPUs", parse=options.positive
     )
-    state_file: Path = option(
-        Path("/run/gpushare/registered"),
-        "file that exists while the plugin is registered, for --check; its directory must be writable",
-        parse=Path,
+    probe_port: int = option(
+        12346, "port that takes connections while the plugin is registered, for probes and --check", parse=options.port
     )
     log_level: str = option(
         "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")

@@ -1,6 +1,7 @@
 """A kubelet's side of the device plugin interface, on real unix sockets."""
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,13 @@ from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.api import podresources_pb2 as resources
 
 Devices = Mapping[str, str]
+
+
+def free_port() -> int:
+    """A port on which nothing listens now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:

@@ -71,12 +71,12 @@ def test_the_certificates_directory_is_writable_memory() -> None:
     assert volume["emptyDir"]["medium"] == "Memory"
 
 
-def test_the_plugin_sees_the_kubelets_directories_and_its_own() -> None:
+def test_the_plugin_sees_the_kubelets_directories_alone() -> None:
     settings = PluginSettings(node_name="x")
-    wanted = {settings.device_plugins_dir, settings.pod_resources_socket.parent, settings.state_file.parent}
+    wanted = {settings.device_plugins_dir, settings.pod_resources_socket.parent}
     assert {Path(path) for path in mounts(names.PLUGIN)} == wanted
     paths = [each["hostPath"]["path"] for each in SPECS[names.PLUGIN]["volumes"] if "hostPath" in each]
-    assert {Path(path) for path in paths} == wanted - {settings.state_file.parent}
+    assert {Path(path) for path in paths} == wanted
 
 
 def test_every_setting_in_the_manifests_exists_and_is_accepted() -> None:

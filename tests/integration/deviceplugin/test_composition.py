@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import __main__ as program
-from deviceplugin import parts
+from deviceplugin import parts, probe
 from deviceplugin.nvml import NvmlSource
 from deviceplugin.settings import Settings
 from gpushare.identity import NodeName
@@ -18,7 +18,7 @@ from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
 from testing.builders import make_grant, make_node
 from testing.fakes.kube import FakeKube
-from testing.fakes.kubelet import FakeKubelet, FakePodResources, wait_until
+from testing.fakes.kubelet import FakeKubelet, FakePodResources, free_port, wait_until
 from tests.unit.deviceplugin.build import bound_pod
 
 PROFILES = Path(__file__).parents[3] / "testing" / "profiles"
@@ -44,11 +44,10 @@ def test_a_pod_starts_on_a_node_that_has_just_come_up(
     kubelet: FakeKubelet,
     pod_resources: FakePodResources,
     directory: Path,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    api = FakeKube()
+    api, port = FakeKube(), free_port()
     api.seed("/api/v1/nodes/node-a", make_node(name="node-a"))
     monkeypatch.setattr(client, "connect", lambda _kubeconfig: api)
 
@@ -63,7 +62,7 @@ def test_a_pod_starts_on_a_node_that_has_just_come_up(
         pod_resources.hold("a", *ids)
         assert plugin.start(*ids) == ""
         assert plugin.start(*ids[:2]).startswith("FAILED_PRECONDITION: neither PodResources")
-        wait_until((tmp_path / "registered").exists)
+        wait_until(lambda: probe.problem(port) == "")
 
     problems = meanwhile(api, act)
     code = program.main(
@@ -72,12 +71,12 @@ def test_a_pod_starts_on_a_node_that_has_just_come_up(
             f"--gpu-source=simulated:{PROFILES / 't4x4.yaml'}",
             f"--device-plugins-dir={directory}",
             f"--pod-resources-socket={pod_resources.socket}",
-            f"--state-file={tmp_path / 'registered'}",
+            f"--probe-port={port}",
         ]
     )
     assert problems == []
     assert code == 0
-    assert not (tmp_path / "registered").exists()
+    assert "Connection refused" in probe.problem(port)
     assert "Traceback" not in capsys.readouterr().err
 
 

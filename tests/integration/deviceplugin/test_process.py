@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from testing.fakes.kubelet import FakeKubelet, wait_until
+from deviceplugin import probe
+from testing.fakes.kubelet import FakeKubelet, free_port, wait_until
 
 ROOT = Path(__file__).parents[3]
 
@@ -36,7 +37,7 @@ def arguments(directory: Path) -> dict[str, str]:
         "--gpu-source": f"simulated:{profile}",
         "--device-plugins-dir": str(directory / "plugins"),
         "--pod-resources-socket": str(directory / "none.sock"),
-        "--state-file": str(directory / "home" / "registered"),
+        "--probe-port": str(free_port()),
         "--poll-interval": "0.1",
     }
 
@@ -78,23 +79,22 @@ def plugins(directory: Path) -> Iterator[FakeKubelet]:
 
 def test_it_registers_without_an_api_server_and_ends_cleanly_on_sigterm(plugins: FakeKubelet, directory: Path) -> None:
     flags = arguments(directory)
-    state = directory / "home" / "registered"
+    port = int(flags["--probe-port"])
     with process(flags) as plugin:
         assert len(plugins.wait_for_devices().lists[0]) == 28
-        wait_until(state.exists)
-        assert run("--check", "--state-file", str(state)).returncode == 0
+        wait_until(lambda: probe.problem(port) == "")
+        assert run("--check", "--probe-port", str(port)).returncode == 0
         plugin.send_signal(signal.SIGTERM)
         _, log = plugin.communicate(timeout=20)
     assert plugin.returncode == 0
     assert not (directory / "plugins" / "gpushare.sock").exists()
-    assert not state.exists()
     # Every line is ours: neither the gRPC library nor Python has anything to complain about.
     assert all(line.startswith('{"ts":') for line in log.splitlines()), log
     assert "part did not end" not in log
-    check = run("--check", "--state-file", str(state))
+    check = run("--check", "--probe-port", str(port))
     assert check.returncode == 1
     assert check.stderr == (
-        f"the plugin is not registered with the kubelet ({state}: No such file or directory); its log says why\n"
+        f"the plugin is not registered with the kubelet (port {port}: Connection refused); its log says why\n"
     )
 
 
@@ -113,11 +113,11 @@ NAMES = ("aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu")
 
 def test_all_resources_register_and_a_gpu_dies_and_comes_back_for_all(plugins: FakeKubelet, directory: Path) -> None:
     flags = {**arguments(directory), "--whole-gpus": "true"}
-    profile, state = directory / "home" / "profile.yaml", directory / "home" / "registered"
+    profile, port = directory / "home" / "profile.yaml", int(flags["--probe-port"])
     with process(flags):
         found = {name: plugins.wait_for_devices(1, name) for name in NAMES}
         assert [len(plugin.lists[0]) for plugin in found.values()] == [28, 200, 2]
-        wait_until(state.exists)
+        wait_until(lambda: probe.problem(port) == "")
         profile.write_text(profile.read_text() + "faults:\n  - {gpu: 1, kind: lost, recoversAfterPolls: 20}\n")
         wait_until(lambda: all(len(plugin.lists) >= 3 for plugin in found.values()))
         for name, plugin in found.items():
@@ -129,9 +129,10 @@ def test_all_resources_register_and_a_gpu_dies_and_comes_back_for_all(plugins: F
 
 
 def test_percent_can_be_left_out(plugins: FakeKubelet, directory: Path) -> None:
-    with process({**arguments(directory), "--gpu-percent": "false"}):
+    flags = {**arguments(directory), "--gpu-percent": "false"}
+    with process(flags):
         plugins.wait_for_devices()
-        wait_until((directory / "home" / "registered").exists)
+        wait_until(lambda: probe.problem(int(flags["--probe-port"])) == "")
         assert [request.resource_name for request in plugins.registrations] == ["aliyun.com/gpu-mem"]
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from deviceplugin.health import HealthLoop
 from deviceplugin.inventory_feed import InventoryFeed
+from deviceplugin.probe import Probe
 from deviceplugin.simulated import SimulatedSource
-from deviceplugin.state import StateFile
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
 from testing.builders import make_inventory
@@ -98,9 +98,9 @@ def test_a_resource_that_the_kubelet_refuses_holds_up_no_other(
     assert fields[0] == {"resource": WHOLE, "error": "INVALID_ARGUMENT: the ResourceName is not allowed"}
 
 
-def test_the_plugin_is_registered_when_all_its_resources_are(kubelet: FakeKubelet, tmp_path: Path) -> None:
+def test_the_plugin_is_registered_when_all_its_resources_are(kubelet: FakeKubelet) -> None:
     clock = SystemClock()
-    state = StateFile(path=tmp_path / "registered", clock=clock, parts=NAMES)
+    state = Probe(port=0, clock=clock, parts=NAMES)
     kubelet.refused = {PERCENT: "not yet"}
 
     with running_all(*EVERYTHING, directory=kubelet.directory) as registrars:
@@ -108,12 +108,12 @@ def test_the_plugin_is_registered_when_all_its_resources_are(kubelet: FakeKubele
             registrar.on_beat = partial(state.beat, registrar.resource.name)
         kubelet.wait_for_devices(1, MEMORY)
         kubelet.wait_for_devices(1, WHOLE)
-        assert not state.path.exists()
+        assert not state.registered()
         kubelet.refused = {}
-        wait_until(state.path.exists)
+        wait_until(state.registered)
         (kubelet.directory / SOCKETS[WHOLE]).unlink()
-        wait_until(lambda: not state.path.exists())
-        wait_until(state.path.exists)
+        wait_until(lambda: not state.registered())
+        wait_until(state.registered)
 
 
 GPUS = "gpus:\n  - {model: Tesla T4, memoryMiB: 4096, count: 2}\n"

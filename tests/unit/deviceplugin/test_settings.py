@@ -1,5 +1,6 @@
 """What an administrator can set, and what he is told when it is wrong."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def test_defaults() -> None:
         pod_resources_socket=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
         poll_interval=5.0,
         publish_interval=300.0,
-        state_file=Path("/run/gpushare/registered"),
+        probe_port=12346,
         log_level="info",
     )
 
@@ -90,11 +91,11 @@ def test_a_wrong_setting_ends_the_program_with_a_message(
     assert capsys.readouterr().err == f"gpushare-device-plugin: {message}\n"
 
 
-def test_a_check_needs_no_other_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    state = tmp_path / "registered"
-    assert program.main(["--check", f"--state-file={state}"]) == 1
+def test_a_check_needs_no_other_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert program.main(["--check", f"--probe-port={port}"]) == 0
+    assert program.main(["--check", f"--probe-port={port}"]) == 1
     assert capsys.readouterr().err == (
-        f"the plugin is not registered with the kubelet ({state}: No such file or directory); its log says why\n"
+        f"the plugin is not registered with the kubelet (port {port}: Connection refused); its log says why\n"
     )
-    state.touch()
-    assert program.main(["--check", f"--state-file={state}"]) == 0

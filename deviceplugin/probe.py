@@ -1,0 +1,89 @@
+"""What the kubelet probes: a port that takes connections while the plugin is registered, and says nothing.
+
+A program that is started for every probe costs more processor time than all else that the plugin does, and a file would
+have to be believed by the wall clock. Nothing is read from a connection, so there is nothing to attack. A process that
+stands still is found as well: the kernel lets two connections wait, and then no more.
+"""
+
+import logging
+import socket
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+
+_LOG: Final = logging.getLogger(__name__)
+_SILENT_S: Final = 30.0
+_LOOK_S: Final = 0.5
+_CONNECT_S: Final = 3.0
+
+
+@dataclass(kw_only=True)
+class Probe:
+    """The plugin's side. Safe for use by many threads."""
+
+    port: int
+    clock: Clock
+    parts: Iterable[str]
+    """What has to be registered, each with its own beat."""
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _heard: dict[str, float | None] = field(init=False)
+    """When each part last said that it is registered, by `monotonic`; None if it is not."""
+    _broken: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self._heard = dict.fromkeys(self.parts)
+
+    def beat(self, part: str, registered: bool) -> None:
+        """Called often by every part."""
+        with self._lock:
+            self._heard[part] = self.clock.monotonic() if registered else None
+
+    def registered(self) -> bool:
+        """Whether every part is registered and has said so in the last half minute."""
+        now = self.clock.monotonic()
+        with self._lock:
+            return all(heard is not None and now - heard < _SILENT_S for heard in self._heard.values())
+
+    def run(self, stop: threading.Event) -> None:
+        """Take connections while the plugin is registered, until `stop` is set."""
+        while not stop.is_set():
+            if self.registered() and (server := self._listen()):
+                with server:
+                    self._take(server, stop)
+            else:
+                self.clock.wait(stop, _LOOK_S)
+
+    def _take(self, server: socket.socket, stop: threading.Event) -> None:
+        server.settimeout(_LOOK_S)
+        while self.registered() and not stop.is_set():
+            try:
+                connection, _ = server.accept()
+                connection.close()
+            except OSError:  # none came, or one that has left already
+                continue
+
+    def _listen(self) -> socket.socket | None:
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        try:
+            return socket.create_server(("", self.port), family=family, backlog=1, dualstack_ipv6=dual)
+        except OSError as error:
+            if not self._broken:
+                logs.event(_LOG, "probes not served", level=logging.WARNING, port=self.port, error=str(error))
+            self._broken = True
+            return None
+
+
+def problem(port: int) -> str:
+    """Why the plugin of this machine or container is not registered; empty if it is."""
+    try:
+        socket.create_connection(("localhost", port), _CONNECT_S).close()
+    except OSError as error:
+        return (
+            f"the plugin is not registered with the kubelet (port {port}: {error.strerror or error}); its log says why"
+        )
+    return ""

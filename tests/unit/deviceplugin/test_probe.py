@@ -1,0 +1,111 @@
+"""The port that probes connect to."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from deviceplugin import probe
+from deviceplugin.probe import Probe
+from gpushare.runtime.clock import SystemClock
+from testing.fakes.kubelet import free_port, wait_until
+from tests.unit.deviceplugin.build import ManualClock, fields_of
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@contextmanager
+def running(served: Probe) -> Iterator[Callable[[], bool]]:
+    stop = threading.Event()
+    thread = threading.Thread(target=served.run, args=(stop,))
+    thread.start()
+    try:
+        yield lambda: probe.problem(served.port) == ""
+    finally:
+        stop.set()
+        thread.join(10.0)
+    assert not thread.is_alive()
+
+
+def refused(port: int) -> str:
+    return f"the plugin is not registered with the kubelet (port {port}: Connection refused); its log says why"
+
+
+def test_it_takes_connections_while_the_plugin_is_registered(port: int) -> None:
+    served = Probe(port=port, clock=SystemClock(), parts=["m"])
+    with running(served) as takes:
+        assert probe.problem(port) == refused(port)
+        served.beat("m", True)
+        wait_until(takes)
+        for _ in range(20):
+            assert takes()
+        served.beat("m", False)
+        wait_until(lambda: not takes())
+        served.beat("m", True)
+        wait_until(takes)
+    assert probe.problem(port) == refused(port)
+
+
+def test_a_connection_is_closed_at_once_and_unread(port: int) -> None:
+    served = Probe(port=port, clock=SystemClock(), parts=["m"])
+    served.beat("m", True)
+    with running(served) as takes:
+        wait_until(takes)
+        with socket.create_connection(("127.0.0.1", port), 10.0) as connection:
+            assert connection.recv(10) == b""
+
+
+def test_all_parts_have_to_be_registered() -> None:
+    served = Probe(port=1, clock=ManualClock(), parts=["memory", "percent", "whole"])
+    for part in ("memory", "percent"):
+        served.beat(part, True)
+        assert not served.registered()
+    served.beat("whole", True)
+    assert served.registered()
+    served.beat("percent", False)
+    assert not served.registered()
+
+
+def test_a_part_that_falls_silent_is_not_registered_whatever_the_wall_clock_says() -> None:
+    clock = ManualClock()
+    served = Probe(port=1, clock=clock, parts=["memory", "percent"])
+    served.beat("memory", True)
+    served.beat("percent", True)
+    clock.seconds += 29.0
+    served.beat("memory", True)
+    assert served.registered()
+    clock.seconds += 1.0
+    assert not served.registered()
+
+
+def test_a_process_that_stands_still_is_found(port: int) -> None:
+    """A listening socket from which nothing is taken, as when the process hangs."""
+    server = Probe(port=port, clock=ManualClock(), parts=[])._listen()
+    assert server is not None
+    with server, pytest.raises(TimeoutError), connections(port):
+        pass
+
+
+@contextmanager
+def connections(port: int) -> Iterator[None]:
+    """More than wait to be taken."""
+    with contextlib.ExitStack() as held:
+        for _ in range(5):
+            held.enter_context(socket.create_connection(("127.0.0.1", port), 0.3))
+        yield
+
+
+def test_a_port_that_is_taken_is_reported_once(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    served = Probe(port=port, clock=SystemClock(), parts=[])
+    with socket.create_server(("", port)):
+        assert served._listen() is None
+        assert served._listen() is None
+    assert [(found["port"], "in use" in found["error"]) for found in fields_of(caplog, "probes not served")] == [
+        (port, True)
+    ]
