@@ -68,7 +68,7 @@ class Server:
         cfg.set("post_worker_init", ready)
         worker = ArrivalWorker(0, self._supervisor_pid, self._sockets, self._application, cfg.timeout, cfg, self._log)
         worker.notify = beat
-        self._application.callable = worker.stamped(running.app)
+        self._application.callable = worker.stamped(closing(running.app))
         worker.init_process()
         running.shut_down()
         return 0
@@ -101,6 +101,20 @@ class ArrivalWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no type
         known = conn.initialized or conn.wait_for_data(0)
         self._arrival.at = conn.received if known else None
         return super().handle(conn)
+
+
+def closing(application: Callable[..., Any]) -> Callable[..., Any]:
+    """An application that may end a connection by the header `Connection: close`, which gunicorn itself drops."""
+
+    def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
+            if ("Connection", "close") in headers:
+                start_response.__self__.force_close()  # type: ignore[attr-defined]  # a method of gunicorn's response
+            return start_response(status, headers, *error)
+
+        return application(environ, start)
+
+    return call
 
 
 class _Application(BaseApplication):  # type: ignore[misc]  # gunicorn has no types

@@ -134,7 +134,9 @@ class _Verbs:
             logs.event(_LOG, "request failed", level=logging.ERROR, exc_info=True, verb=verb)
             body, outcome = fail(f"gpushare controller: internal error: {type(error).__name__}"), "internal-error"
         self._services.metrics.answered(verb, outcome, clock.monotonic() - started)
-        return flask.Response(body, mimetype=_JSON)
+        # kube-scheduler keeps its connection for as long as it is answered, and would ask this replica for ever.
+        headers = {"Connection": "close"} if self._services.unready() else {}
+        return flask.Response(body, mimetype=_JSON, headers=headers)
 
     def _filter(self, body: bytes) -> tuple[bytes, str]:
         args = messages.node_args(body)

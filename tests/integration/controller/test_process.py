@@ -211,6 +211,23 @@ def test_a_leader_whose_lease_was_taken_follows_again_with_a_fresh_worker(
         program.all_processes(signal.SIGCONT)
 
 
+def test_a_replica_that_does_not_lead_keeps_no_connection(api: FakeKube, start: Callable[..., Program]) -> None:
+    """kube-scheduler keeps its connection for as long as it is answered: it would ask this replica for ever."""
+    leader = start()
+    eventually("ready", leader.is_ready)
+    follower = start()
+    eventually("it follows", lambda: answers(follower))
+    for program, closes in ((leader, False), (follower, True)):
+        connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request("POST", f"{names.EXTENDER_PREFIX}/bind", b"{}")
+            answer = connection.getresponse()
+            answer.read()
+            assert (answer.getheader("Connection"), connection.sock is None) == (
+                ("close", True) if closes else ("keep-alive", False)
+            )
+
+
 def test_replicas_that_lose_the_lead_to_an_overloaded_api_server_lead_again_in_the_same_containers(
     api: FakeKube, start: Callable[..., Program]
 ) -> None:
