@@ -6,6 +6,7 @@ import sys
 PROGRAMS = (
     ("device plugin: process start to registered, and memory", ["bench.plugin_start"]),
     ("filter: 1,000 and 5,000 nodes of 8 GPUs", ["bench.filter"]),
+    ("start of a leader: the first list of 50,000 pods", ["bench.start"]),
     ("bind: the controller alone, API server in memory", ["bench.bind_fake"]),
     ("bind: real API server and etcd", ["bench.bind"]),
 )
