@@ -11,7 +11,7 @@ from enum import Enum
 from controller.state import AlreadyBound, ClusterState, Reserved
 from gpushare.errors import WireError
 from gpushare.kube import api as kube
-from gpushare.kube.api import KubeApi
+from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.allocation import Allocation
 from gpushare.wire import held_gpus
 from gpushare.wire import pods as pods_wire
@@ -76,9 +76,16 @@ def shown(api: KubeApi, state: ClusterState, chosen: Allocation, *, timeout_s: f
         KubeError, WireError: it cannot be read.
     """
     try:
-        pod = api.get(kube.pod_path(chosen.pod.namespace, chosen.pod.name), timeout_s=timeout_s)
+        return api.read_object(
+            kube.pod_path(chosen.pod.namespace, chosen.pod.name),
+            keep=lambda pod: _shown_by(pod, chosen, state),
+            timeout_s=timeout_s,
+        )
     except kube.NotFoundError:
         return Absent.GONE
+
+
+def _shown_by(pod: JsonObject, chosen: Allocation, state: ClusterState) -> Shown:
     if pods_wire.ref(pod).uid != chosen.pod.uid:
         return Absent.GONE
     node = pods_wire.node_of(pod)

@@ -4,9 +4,8 @@ Everything has a deadline, and all of them together stay well below the 30 s aft
 """
 
 import logging
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, assert_never
@@ -58,7 +57,6 @@ class StartCheck:
     """The kubelet's record of devices and pods; it lies beside the sockets."""
     refusals: Refusals
     late: LateStarts
-    _reading: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def check(self, resource: Resource, device_ids: Sequence[str]) -> Decision:
         """May the container that holds these devices start? Never raises for what others do wrong."""
@@ -111,17 +109,13 @@ class StartCheck:
         unknown = unknown_pod(_describe(owner), self.node, asked.resource)
         if not owner.name:
             return unknown
-        # One after the other: a tenant may start many containers of pods that take 75 MiB each until they are reduced.
-        if not self._reading.acquire(timeout=_CACHE_S):
-            return Refuse(Reason.API_SILENT, f"{_describe(owner)} must wait to be read; the kubelet will try again")
         try:
-            fetched = pods.reduce(self.api.get(kube.pod_path(owner.namespace, owner.name), timeout_s=_GET_S))
+            path = kube.pod_path(owner.namespace, owner.name)
+            fetched = self.api.read_object(path, keep=pods.reduce, timeout_s=_GET_S)
         except kube.NotFoundError:
             return unknown
         except (kube.KubeError, WireError) as error:
             return Refuse(Reason.API_SILENT, f"{_describe(owner)} cannot be read ({error}); the kubelet will try again")
-        finally:
-            self._reading.release()
         return fetched if owner.uid is None or wire.ref(fetched).uid == owner.uid else unknown
 
     def _decide(self, pod: Pod, containers: tuple[ContainerName, ...], asked: _Asked) -> Decision:

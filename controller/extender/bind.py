@@ -123,16 +123,20 @@ class Binder:
         if pending is not None:
             return pending.request or Answer(Outcome.INVALID, pending.problem or _no_gpu(ref))
         try:
-            pod = self.api.get(kube.pod_path(args.namespace, args.name), timeout_s=self._at_most(_READ_S, until))
-            if pods_wire.ref(pod).uid != args.uid:
-                return _gone(args)
-            return requests.of_pod(pod, self.state.resource_config) or Answer(Outcome.INVALID, _no_gpu(ref))
+            return self.api.read_object(
+                kube.pod_path(args.namespace, args.name),
+                keep=lambda pod: self._requested(pod, args) or Answer(Outcome.INVALID, _no_gpu(ref)),
+                timeout_s=self._at_most(_READ_S, until),
+            )
         except kube.NotFoundError:
             return _gone(args)
         except kube.KubeError as error:
             return Answer(Outcome.API_ERROR, f"pod {ref} could not be read: {error}; it is tried again")
         except (errors.InvalidRequestError, WireError) as error:
             return Answer(Outcome.INVALID, str(error))
+
+    def _requested(self, pod: JsonObject, args: BindArgs) -> PodRequest | Answer | None:
+        return requests.of_pod(pod, self.state.resource_config) if pods_wire.ref(pod).uid == args.uid else _gone(args)
 
     def _pending(self, uid: PodUid) -> Pending | None:
         """The pod as the watch has it. It may be a moment behind kube-scheduler's own watch; a request costs more."""

@@ -68,6 +68,10 @@ class KubeApi(Protocol):
         """Read one object."""
         ...
 
+    def read_object(self, path: str, *, keep: Callable[[JsonObject], T], timeout_s: float = 5.0) -> T:
+        """Read one object that a tenant may have made large, reduced at once. Large ones are parsed one at a time."""
+        ...
+
     def list_page(
         self, path: str, params: Params | None = None, *, keep: Callable[[JsonObject], T], timeout_s: float = 300.0
     ) -> Page[T]:

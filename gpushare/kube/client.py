@@ -8,6 +8,7 @@ import contextlib
 import logging
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -39,6 +40,7 @@ _QUIET_S: Final = 100.0
 _LIST_QUIET_S: Final = 30.0  # a server that makes a long list says nothing at first
 _CHUNK: Final = 65536
 _LARGEST_ERROR: Final = 65536
+_LARGE: Final = 2**20  # bytes; no usual object is, and parsed it may be ten times as large
 T = TypeVar("T")
 _NOT_REACHED: Final = "error trying to reach service"  # of older API servers' proxies, in plain text
 # Closing discards what was not delivered, also when the process is killed. Otherwise the kernel goes on sending for
@@ -82,6 +84,7 @@ class RestClient:
         self._clock = clock or SystemClock()
         self._token: str | None = None
         self._token_failed = False
+        self._large = threading.Lock()
         tls: dict[str, Any] = {}
         if credentials.server.startswith("https"):
             tls = {
@@ -98,6 +101,12 @@ class RestClient:
     def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
         """See KubeApi."""
         return self._call("GET", path, None, params, timeout_s)
+
+    def read_object(self, path: str, *, keep: Callable[[JsonObject], T], timeout_s: float = 5.0) -> T:
+        """See KubeApi."""
+        data = _whole(self._send("GET", path, None, None, timeout_s))
+        with self._large if len(data) > _LARGE else contextlib.nullcontext():
+            return keep(_parsed(f"GET {path}", data))
 
     def list_page(
         self, path: str, params: Params | None = None, *, keep: Callable[[JsonObject], T], timeout_s: float = 300.0
@@ -199,15 +208,7 @@ class RestClient:
         response = self._send(
             method, path, body, params, timeout_s, content_type=content_type, precondition=precondition
         )
-        if not 200 <= response.status < 300:
-            raise _error(response.status, response.data)
-        try:
-            value = json.parse(response.data)
-        except ValueError as error:
-            raise kube.ServerFaultError(f"{method} {path}: answer is not JSON ({error})") from error
-        if not isinstance(value, dict):
-            raise kube.ServerFaultError(f"{method} {path}: answer is not an object")
-        return value
+        return _parsed(f"{method} {path}", _whole(response))
 
     def _send(  # noqa: PLR0913 - all that differs between requests
         self,
@@ -291,6 +292,23 @@ def _reading(what: str, response: urllib3.BaseHTTPResponse) -> Iterator[None]:
         raise kube.UnreachableError(f"{what}: {error}") from error
     finally:
         response.close()
+
+
+def _whole(response: urllib3.BaseHTTPResponse) -> bytes:
+    """The body of an answer to a request that the server agreed to."""
+    if not 200 <= response.status < 300:
+        raise _error(response.status, response.data)
+    return response.data
+
+
+def _parsed(what: str, data: bytes) -> JsonObject:
+    try:
+        value = json.parse(data)
+    except ValueError as error:
+        raise kube.ServerFaultError(f"{what}: answer is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise kube.ServerFaultError(f"{what}: answer is not an object")
+    return value
 
 
 def _guarded(body: bytes, precondition: kube.Precondition) -> Iterator[bytes]:

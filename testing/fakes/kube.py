@@ -43,6 +43,9 @@ class FakeKube:
             return self._serve(Call("get", path, None, query), lambda: clone(self._store.read(target)))
         return self._serve(Call("list", path, None, query), lambda: self._store.page(target, query))
 
+    def read_object(self, path: str, *, keep: Callable[[JsonObject], T], timeout_s: float = 5.0) -> T:
+        return keep(self.get(path, timeout_s=timeout_s))
+
     def list_page(
         self, path: str, params: Params | None = None, *, keep: Callable[[JsonObject], T], timeout_s: float = 300.0
     ) -> Page[T]:

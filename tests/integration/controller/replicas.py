@@ -38,6 +38,10 @@ class Line:
         self._check()
         return self.api.get(path, params, timeout_s=timeout_s)
 
+    def read_object(self, path: str, *, keep: Callable[[JsonObject], T], timeout_s: float = 5.0) -> T:
+        self._check()
+        return self.api.read_object(path, keep=keep, timeout_s=timeout_s)
+
     def list_page(
         self, path: str, params: Params | None = None, *, keep: Callable[[JsonObject], T], timeout_s: float = 300.0
     ) -> Page[T]:

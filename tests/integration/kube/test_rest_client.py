@@ -138,6 +138,38 @@ def test_no_answer_is_unreachable(server: Server, rest: RestClient) -> None:
     release.set()
 
 
+def test_large_objects_are_parsed_and_reduced_one_at_a_time(server: Server, rest: RestClient) -> None:
+    """Many at once, such as on many binds, would take more memory than a process has."""
+    large, small = b'{"pad":"' + b"x" * 2**20 + b'"}', b'{"pad":"x"}'
+    inside, entered, leave = list[str](), threading.Event(), threading.Event()
+
+    def keep(obj: api.JsonObject) -> None:
+        inside.append(threading.current_thread().name)
+        entered.set()
+        leave.wait(10)
+
+    server.reply = lambda: (200, large)
+    threads = [threading.Thread(target=rest.read_object, args=("/x",), kwargs={"keep": keep}) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert entered.wait(10)
+    while len(server.asked) < 3:  # all have asked, and one is inside
+        threads[0].join(0.01)
+    server.reply = lambda: (200, small)
+    assert rest.read_object("/y", keep=lambda obj: obj) == {"pad": "x"}  # no one waits for a small one
+    assert len(inside) == 1
+    leave.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(inside) == 3
+
+
+def test_an_object_that_cannot_be_read_is_an_error(server: Server, rest: RestClient) -> None:
+    server.reply = lambda: (404, b'{"kind":"Status","message":"no such pod"}')
+    with pytest.raises(api.NotFoundError, match=r"^no such pod$"):
+        rest.read_object("/x", keep=lambda obj: obj)
+
+
 def test_a_watch_gives_events_until_the_stream_ends(server: Server, rest: RestClient) -> None:
     events = [{"type": "ADDED", "object": {"metadata": {"name": str(i)}}} for i in range(3)]
     server.reply = lambda: (200, b"\n".join(json.dumps(event).encode() for event in events) + b"\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from deviceplugin import prestart, resources
+from deviceplugin import resources
 from deviceplugin.decision import Accept, Decision, Reason, Refuse
 from deviceplugin.identify import Listed, ListerError
 from deviceplugin.inventory_feed import InventoryFeed
@@ -235,19 +235,7 @@ def test_a_gpu_that_stays_full_is_refused(node: Node, monkeypatch: pytest.Monkey
     assert node.api.count("create", "events") == 1
 
 
-def test_pods_are_read_one_after_the_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenant may start many containers of large pods at once."""
-    monkeypatch.setattr(prestart, "_CACHE_S", 0.01)
-    node.lists("p")
-    node.api.seed("/api/v1/namespaces/default/pods", bound_pod(name="p"))
-    with node.start_check._reading:
-        assert node.refusal().message == "pod default/p must wait to be read; the kubelet will try again"
-    assert node.api.count("get") == 0
-    assert isinstance(node.check(), Accept)
-
-
 def test_a_pod_that_cannot_be_read_is_refused(node: Node) -> None:
     node.lists("p")
     node.api.seed("/api/v1/namespaces/default/pods", bound_pod(name="p") | {"spec": 3})
     assert node.refusal().reason is Reason.API_SILENT
-    assert not node.start_check._reading.locked()

@@ -140,6 +140,9 @@ class PagedApi:
                 return known
         raise kube.NotFoundError(f'nodes "{name}" not found')
 
+    def read_object(self, path: str, *, keep: Callable[[Object], T], timeout_s: float = 5.0) -> T:
+        return keep(self.get(path, timeout_s=timeout_s))
+
     def list_page(
         self, path: str, params: kube.Params | None = None, *, keep: Callable[[Object], T], timeout_s: float = 300.0
     ) -> kube.Page[T]:
