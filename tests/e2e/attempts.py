@@ -261,7 +261,7 @@ def _overflowing(node: str) -> Iterator[Attempt]:
     sums: dict[str, Json] = {
         "two": pod(*(container(f"c{i}", {MIG: INT64 // 2}) for i in range(2)), **NVIDIA),
         "four": pod(*(container(f"c{i}", {MIG: INT64 // 4}) for i in range(4)), **NVIDIA),
-        "eight": pod(*(container(f"c{i}", {MIG: INT64 // 8}) for i in range(8)), **NVIDIA),
+        "eight": pod(*(container(f"c{i}", {MIG: INT64 // 4}) for i in range(8)), **NVIDIA),
         "init": pod(initContainers=[first(limits={MIG: "10E"})], **NVIDIA),
         "sidecars": pod(
             initContainers=[first(f"s{i}", limits={MIG: INT64 // 2}, restartPolicy="Always") for i in range(2)],
