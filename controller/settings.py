@@ -11,8 +11,8 @@ from gpushare.units import MemoryUnit
 
 def _threads(text: str) -> int:
     value = int(text)
-    if not 1 <= value <= 256:
-        raise ValueError("write a number of threads from 1 to 256")
+    if not 2 <= value <= 256:  # binds leave at least one to filters
+        raise ValueError("write a number of threads from 2 to 256")
     return value
 
 

@@ -52,7 +52,7 @@ def test_flags_win_over_the_environment() -> None:
     [
         (["--port", "web"], "--port='web': invalid literal for int() with base 10: 'web'"),
         (["--port", "70000"], "--port='70000': write a port from 0 to 65535"),
-        (["--threads", "0"], "--threads='0': write a number of threads from 1 to 256"),
+        (["--threads", "1"], "--threads='1': write a number of threads from 2 to 256"),
         (
             ["--memory-unit", "2 apples"],
             "--memory-unit='2 apples': memory unit '2 apples': write GiB, MiB or a multiple such as 256MiB",
@@ -81,7 +81,7 @@ def test_a_bad_setting_is_refused_with_the_fix(argv: list[str], message: str) ->
 
 def test_the_program_says_what_is_wrong_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--threads", "0"]) == 2
-    expected = "gpushare-controller: --threads='0': write a number of threads from 1 to 256\n"
+    expected = "gpushare-controller: --threads='0': write a number of threads from 2 to 256\n"
     assert capsys.readouterr().err == expected
 
 
