@@ -89,8 +89,8 @@ class Supervisor:
         ending = self._follow(worker, elector)
         clean = ending is _Ending.STOPPED and self._stop(worker, elector)
         code = worker.exit_code()
-        worker.kill()
         self.fence.close()
+        worker.kill()
         if ending is not _Ending.STOPPED:
             logs.event(
                 _LOG, ending.value, level=logging.ERROR, identity=elector.identity, lease=elector.name, exit_code=code

@@ -83,6 +83,8 @@ class Stage:
         self.births: Callable[[FakeWorker], object] = lambda _: None
         self.led: list[float] = []
         """When the worker was allowed to write, at every tick."""
+        self.silences: list[float] = []
+        """Of the supervisor, in seconds, at every tick."""
         self._numbers = count(1)
         self.clock.always = self._tick
 
@@ -117,6 +119,7 @@ class Stage:
         return self.workers[-1]
 
     def _tick(self) -> None:
+        self.silences.append(round(self.fence.supervisor_silent_s(), 6))
         if self.workers and self.workers[-1].code is None and not self.workers[-1].stopped:
             self.fence.beat()
         if self.fence.leading():
@@ -158,9 +161,14 @@ def test_a_worker_that_does_not_end_is_killed_and_the_lease_is_kept_until_its_la
 
 
 def test_a_follower_that_is_told_to_stop_neither_competes_nor_waits(stage: Stage) -> None:
+    def slow_to_end(worker: FakeWorker) -> None:
+        worker.ends_when_asked = False
+        stage.at(20, lambda: worker.end(0))
+
+    stage.births = slow_to_end
     Elector(api=stage.api, clock=stage.clock, namespace="ns", name="lead", identity="other").attempt()
-    stage.run(until=5)
-    assert stage.clock.at == pytest.approx(5, abs=2 * TICK_S)
+    stage.run(until=LEASE_S - 1)
+    assert stage.clock.at == pytest.approx(20, abs=2 * TICK_S)
     assert (stage.led, stage.holder()) == ([], "other")
 
 
@@ -202,6 +210,7 @@ def test_a_worker_that_ends_by_itself_is_followed_by_another_and_by_another_cand
     assert held == ["pod_1"]  # what the worker sent last may be on its way, so no one leads yet
     assert stage.workers[1].born >= 20 + LEASE_S - RENEW_S
     assert "worker ended" in caplog.messages
+    assert not [at for at in stage.led if 20 + 2 * TICK_S < at <= stage.workers[1].born]
     first_again = min(at for at in stage.led if at > 21)
     assert first_again < 20 + LEASE_S  # released: no one has to wait for the lease's end
 
@@ -212,6 +221,12 @@ def test_a_worker_that_is_stopped_is_replaced(stage: Stage, caplog: pytest.LogCa
     assert stage.workers[0].dead_at == pytest.approx(20 + LEASE_S, abs=3 * TICK_S)
     assert len(stage.workers) == 2
     assert "worker silent" in caplog.messages
+
+
+def test_a_worker_is_not_silent_before_it_was_started(stage: Stage) -> None:
+    stage.clock.at = 100  # the fence is older than the longest silence
+    stage.run(until=150)
+    assert len(stage.workers) == 1
 
 
 def test_workers_that_die_at_once_are_started_ever_less_often_until_one_lasts(stage: Stage) -> None:
@@ -245,6 +260,6 @@ def test_after_a_suspend_nothing_is_written_although_the_supervisor_has_not_run_
 
 def test_the_worker_can_see_that_its_supervisor_stands_still(stage: Stage) -> None:
     stage.run(until=30)
-    assert stage.fence.supervisor_silent_s() <= TICK_S
+    assert max(stage.silences) <= TICK_S
     stage.clock.at += 100
     assert stage.fence.supervisor_silent_s() == pytest.approx(100, abs=2 * TICK_S)
