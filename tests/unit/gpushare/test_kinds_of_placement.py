@@ -129,6 +129,18 @@ def test_compute_follows_the_formula_of_init_containers() -> None:
     assert isinstance(place(shape(sidecar, request("app", gib=1, compute=60)), make_ledger([15])), Refused)
 
 
+def test_the_least_compute_is_counted_as_well() -> None:
+    ledger = fill(make_ledger([15]), shape(request(gib=3, compute=100)))
+    assert refused(place(shape(request(gib=12, compute=1)), ledger))[0] is RefusalReason.INSUFFICIENT_GPU_COMPUTE
+    assert refused(place(shape(request(gib=13, compute=1)), ledger))[0] is RefusalReason.INSUFFICIENT_GPU_MEMORY
+
+
+def test_a_gpu_on_which_somebody_holds_nothing_that_is_known_is_not_whole() -> None:
+    ledger = NodeLedger.of(make_inventory(15), [make_allocation("odd", make_grant(0, gib=0))])
+    assert refused(place(shape(request(whole=1)), ledger))[0] is RefusalReason.NO_UNTOUCHED_GPU
+    assert refused(place(shape(request("a", whole=1), request("b")), ledger))[0] is RefusalReason.NO_UNTOUCHED_GPU
+
+
 def test_whole_gpus_are_those_that_no_one_touched() -> None:
     assert gpus(place(shape(request(whole=2)), make_ledger([15, 15, 15], {1: 1}))) == ["GPU-0,GPU-2"]
 
@@ -166,6 +178,42 @@ def test_a_refusal_of_whole_gpus_shows_what_is_used() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("container_requests", "needs", "free"),
+    [
+        ((request(whole=1),), "1 whole GPU", "12 of 14 GiB and 100 %"),
+        (
+            (request("a", whole=1), request("b", gib=3)),
+            "1 whole GPU (a) + 3 GiB on one GPU (b)",
+            "12 of 14 GiB and 100 %",
+        ),
+        (
+            (request("a", gib=9), request("b", gib=4, compute=30)),
+            "9 GiB on one GPU (a) + 4 GiB and 30 % of compute on one GPU (b)",
+            "12 GiB and 100 %",
+        ),
+        (
+            tuple(request(f"c{i}", gib=2) for i in range(9)),
+            " + ".join(f"2 GiB on one GPU (c{i})" for i in range(8)) + " + 1 more container",
+            "12 GiB",
+        ),
+    ],
+)
+def test_a_refusal_counts_in_the_terms_of_the_request(
+    container_requests: list[ContainerRequest], needs: str, free: str
+) -> None:
+    node = replace(make_inventory(15), gpus=(make_gpu(0, mib=15109),))
+    ledger = NodeLedger.of(node, [make_allocation("p", make_grant(0, gib=2))])
+    assert refused(place(shape(*container_requests), ledger))[1] == f"needs {needs}; free per GPU on node-a: {free}"
+
+
+def test_a_part_of_several_gpus_is_told_as_such() -> None:
+    parts = replace(request(percent=60), gpu_count=2)
+    assert refused(place(shape(parts), fill(make_ledger([15, 15]), shape(request(percent=50)))))[1] == (
+        "needs 60 % of each of 2 GPUs; free per GPU on node-a: 7 GiB and 50 %, 15 GiB and 100 %"
+    )
+
+
 def mixed() -> NodeLedger:
     """A T4 of 15 GiB and an A100 of 80 GiB, of which 70 are held."""
     a100 = Gpu(uuid=make_gpu(1).uuid, index=1, model="NVIDIA A100-SXM4-80GB", memory_mib=80 * 1024)
@@ -194,6 +242,21 @@ def test_a_node_without_the_kind_says_what_it_has() -> None:
     two = GpuSelector(models=Choice(wanted=("A100",)))
     assert refused(place(replace(make_shape((1, 2)), gpus=two), mixed()))[1].endswith(
         "1: fits (NVIDIA A100-SXM4-80GB, 81920 MiB)"
+    )
+
+
+def test_a_gpu_of_the_kind_that_is_unhealthy_is_told_as_such() -> None:
+    gpus = (make_gpu(0, 80, health=GpuHealth.UNHEALTHY), make_gpu(1, 15))
+    ledger = NodeLedger.of(replace(make_inventory(15), gpus=gpus))
+    assert refused(place(shape(request(), gpus=GpuSelector(min_memory_mib=20 * 1024)), ledger))[1] == (
+        "needs a GPU with at least 20480 MiB in all; GPUs of node-a: 0: unhealthy (Tesla T4, 81920 MiB), 1: too small"
+        " (Tesla T4, 15360 MiB)"
+    )
+    assert refused(place(shape(request(whole=2), gpus=GpuSelector(min_memory_mib=16000)), make_ledger([20, 15])))[
+        1
+    ] == (
+        "needs 2 GPUs with at least 16000 MiB in all; GPUs of node-a: 0: fits (Tesla T4, 20480 MiB), 1: too small"
+        " (Tesla T4, 15360 MiB)"
     )
 
 

@@ -135,7 +135,8 @@ def test_a_refusal_of_several_containers_names_them() -> None:
 
 def test_a_node_with_too_few_gpus_says_how_many() -> None:
     message = "needs 3 GPUs; node-a has 2"
-    assert refusal(place(make_shape((1, 3)), make_ledger([15, 15]))) == (RefusalReason.TOO_FEW_GPUS, message, True)
+    for shape in (make_shape((1, 3)), make_shape(1, (1, 3)), make_shape((1, 3), 1)):
+        assert refusal(place(shape, make_ledger([15, 15]))) == (RefusalReason.TOO_FEW_GPUS, message, True)
 
 
 def unhealthy(*indices: int) -> object:
@@ -163,7 +164,7 @@ def test_unhealthy_gpus_are_avoided_and_named(bad: tuple[int, ...], shape: Reque
 
 
 def test_a_node_without_gpus_says_so() -> None:
-    assert refusal(place(make_shape(1), make_ledger([])))[:2] == (RefusalReason.NO_HEALTHY_GPU, "node-a has no GPU")
+    assert refusal(place(make_shape(1), make_ledger([]))) == (RefusalReason.NO_HEALTHY_GPU, "node-a has no GPU", True)
 
 
 @pytest.mark.parametrize(
@@ -259,6 +260,39 @@ def test_every_look_at_a_gpu_is_counted(steps: list[int], monkeypatch: pytest.Mo
     assert isinstance(place(pod, node), Placed)
     monkeypatch.setattr(search, "MAX_STEPS", 6)
     assert refusal(place(pod, node))[0] is RefusalReason.SEARCH_TOO_LONG
+
+
+INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
+
+
+@pytest.mark.parametrize(
+    ("sizes", "containers", "most"),
+    [
+        ([10, 9, 9], [(INIT, 2, 60, 2), (INIT, 3, 60, 1), (SIDECAR, 6, 0, 2), (APP, 4, 0, 1), (APP, 7, 0, 1)], 54),
+        (
+            [12, 11, 12],
+            [(INIT, 1, 0, 1), (INIT, 5, 60, 2), (INIT, 7, 50, 2), (APP, 8, 30, 1), (APP, 2, 0, 1), (APP, 8, 30, 1)],
+            65,
+        ),
+        ([11, 10, 6], [(SIDECAR, 8, 30, 2), (SIDECAR, 6, 0, 1), (APP, 2, 50, 2)], 21),
+        ([8, 9, 7], [(INIT, 7, 0, 1), (SIDECAR, 3, 60, 1), (APP, 3, 60, 2), (APP, 7, 0, 2)], 15),
+    ],
+)
+def test_what_cannot_be_any_more_is_not_searched(
+    sizes: list[int], containers: list[tuple[ContainerKind, int, int, int]], most: int, steps: list[int]
+) -> None:
+    """Each of these takes longer if any of the sums that end a branch early is left out."""
+    shape = RequestShape(
+        containers=tuple(
+            ContainerRequest(
+                container=ContainerName(f"c{i}"), kind=kind, memory_mib=mib, compute_percent=compute, gpu_count=count
+            )
+            for i, (kind, mib, compute, count) in enumerate(containers)
+        )
+    )
+    node = replace(make_inventory(15), gpus=tuple(make_gpu(i, mib=mib) for i, mib in enumerate(sizes)))
+    place(shape, NodeLedger.of(node))
+    assert sum(steps) <= most
 
 
 def test_what_cannot_fit_by_the_sum_needs_no_search(steps: list[int]) -> None:
