@@ -24,11 +24,9 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Fails the test if the condition does not come true."""
-    end = time.monotonic() + seconds
+def wait_until(condition: Callable[[], object]) -> None:
+    """Without a limit of its own: how long is too long depends on the machine, and pytest ends a test that hangs."""
     while not condition():
-        assert time.monotonic() < end, "the condition did not come true"
         time.sleep(0.01)
 
 
@@ -164,6 +162,9 @@ class FakePodResources:
         self.crowded = 0
         """So many calls are refused as too many."""
         self.delay_s = 0.0
+        self.answers = threading.Event()
+        """Until it is set, calls wait."""
+        self.answers.set()
         self._pool = futures.ThreadPoolExecutor(8)
         self._server = grpc.server(self._pool)
         handler = grpc.unary_unary_rpc_method_handler(
@@ -190,6 +191,7 @@ class FakePodResources:
             self.crowded -= 1
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         time.sleep(self.delay_s)
+        self.answers.wait()
         answer = resources.ListPodResourcesResponse()
         for (namespace, name, container, resource), ids in self.held.items():
             devices = resources.ContainerDevices(resource_name=resource, device_ids=ids)

@@ -46,7 +46,7 @@ def request_of(pod: Json) -> PodRequest:
     return request
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(nodes(), workloads())
 def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: list[Json], pods: list[Json]) -> None:
     made = simulated(found, pods)
@@ -72,7 +72,7 @@ def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: lis
         assert dict(planned.used_mib) == dict(ledger.used_mib)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(nodes(), workloads())
 def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pods: list[Json]) -> None:
     made = simulated(found, pods)

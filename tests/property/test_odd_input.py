@@ -126,7 +126,7 @@ def odd(draw: st.DrawFn, right: list[Json]) -> list[Json]:
     return list(found)
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(odd([*cluster_objects(), *workload_objects()]), st.booleans())
 def test_simulate_answers_or_says_what_is_wrong(found: list[Any], whole: bool) -> None:
     with readable:
@@ -138,7 +138,7 @@ def test_simulate_answers_or_says_what_is_wrong(found: list[Any], whole: bool) -
         render.as_json(made, question.unit, Policy.BINPACK, question.notes)
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(odd(cluster_objects()), st.integers(2, 5), st.booleans())
 def test_explain_answers_or_says_what_is_wrong(found: list[Any], which: int, whole: bool) -> None:
     with readable:

@@ -107,7 +107,7 @@ def start(api: FakeKube, tmp_path: Path) -> Iterator[Callable[..., Program]]:
             program.kill()
 
 
-def eventually(what: str, check: Callable[[], object], timeout_s: float = 30.0) -> None:
+def eventually(what: str, check: Callable[[], object], timeout_s: float = 250.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not check():
         assert time.monotonic() < deadline, f"never: {what}"
@@ -140,14 +140,14 @@ def test_a_program_serves_binds_and_gives_the_lease_back(api: FakeKube, start: C
     assert b"gpushare_leading 1.0" in program.ask("GET", "/metrics")[1]
     assert [call.path for call in api.calls if "/pods/p" in call.path] == [f"{path_of(pod)}/binding"]
     program.process.send_signal(signal.SIGTERM)
-    assert program.process.wait(20) == 0
+    assert program.process.wait() == 0
     assert api.read(LEASE)["spec"]["holderIdentity"] == ""
 
 
 def test_connections_are_kept(api: FakeKube, start: Callable[..., Program]) -> None:
     program = start()
     eventually("ready", program.is_ready)
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", program.port, timeout=10)) as connection:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", program.port, timeout=100)) as connection:
         connection.connect()
         first = connection.sock
         for _ in range(5):

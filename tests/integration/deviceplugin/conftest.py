@@ -37,5 +37,5 @@ def no_thread_outlives_its_test() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:
-        thread.join(5.0)
+        thread.join()
         assert not thread.is_alive(), f"thread {thread.name} is left"

@@ -84,7 +84,7 @@ def watching(api: FakeKube, cache: PodCache) -> Iterator[None]:
     yield
     stop.set()
     api.close()
-    thread.join(10.0)
+    thread.join()
 
 
 def start_check_of(

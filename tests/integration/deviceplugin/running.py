@@ -58,5 +58,5 @@ def running_all(*offered: Resource, **fields: Any) -> Iterator[list[Registrar]]:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(10.0)
+            thread.join()
             assert not thread.is_alive()

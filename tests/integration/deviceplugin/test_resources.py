@@ -132,7 +132,7 @@ def reading(profile: Path, feed: InventoryFeed) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(10.0)
+        thread.join()
 
 
 @pytest.mark.parametrize("kind", ["xid", "ecc", "lost"])

@@ -135,11 +135,11 @@ def test_a_burst_of_starts_shares_few_lists_and_survives_the_kubelets_rate_limit
 
 
 def test_a_kubelet_that_is_slow_to_answer_holds_no_one_longer_than_he_wants(pod_resources: FakePodResources) -> None:
-    pod_resources.delay_s = 0.5
+    pod_resources.answers.clear()
     pod_resources.hold("a", *THREE)
     lister = PodResources(socket=pod_resources.socket, clock=SystemClock())
     found: list[int] = []
-    patient = threading.Thread(target=lambda: found.append(len(lister.list(resources.MEMORY, 10.0))))
+    patient = threading.Thread(target=lambda: found.append(len(lister.list(resources.MEMORY, 300.0))))
     patient.start()
     wait_until(lambda: pod_resources.calls)
     with pytest.raises(ListerError) as caught:
@@ -148,7 +148,10 @@ def test_a_kubelet_that_is_slow_to_answer_holds_no_one_longer_than_he_wants(pod_
         f"the kubelet's PodResources API at {pod_resources.socket} does not answer (earlier calls still wait for an"
         " answer); the kubelet will try again"
     )
-    patient.join(10.0)
+    pod_resources.answers.set()
+    patient.join()
     assert found == [1]
+    pod_resources.answers.clear()
     with pytest.raises(ListerError, match="DEADLINE_EXCEEDED"):
         lister.list(resources.MEMORY, 0.05)
+    pod_resources.answers.set()

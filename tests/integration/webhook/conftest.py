@@ -88,7 +88,7 @@ def running(directory: Path, *, enter: Callable[[list[str]], list[str]] = list) 
     made = Server(process, port, directory / "certs")
     made.install()
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 250
         while not made.ready():
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()

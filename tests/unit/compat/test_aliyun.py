@@ -78,11 +78,11 @@ def published(inventory: NodeInventory) -> dict[str, str]:
     thread = threading.Thread(target=publisher.run, args=(stop,))
     thread.start()
     try:
-        assert publisher.published.wait(10)
+        assert publisher.published.wait()
     finally:
         stop.set()
         feed.wake()
-        thread.join(10)
+        thread.join()
     status = api.read("/api/v1/nodes/node-a")["status"]
     assert status["capacity"] == status["allocatable"]
     found: dict[str, str] = status["capacity"]

@@ -149,9 +149,9 @@ def test_an_absent_webhook_makes_no_storm(world: World) -> None:
     for _ in range(3):
         bypassed_pod(world)
     told = []
-    for second in range(4000):
+    for second in range(0, 4000, 10):
         before = len(deletions(world))
-        tick(world, 1)
+        tick(world, 10)
         if len(deletions(world)) > before:
             told.append(second)
             gone(world)

@@ -194,13 +194,11 @@ def test_the_watch_feeds_the_ledger(world: World) -> None:
     thread = threading.Thread(target=watch.watch.run, args=(stop,))
     thread.start()
     try:
-        for _ in range(500):
-            if watch.watch.settled():
-                break
+        while not watch.watch.settled():
             stop.wait(0.01)
         assert health(world) == [OK, ILL]
         assert watch.watch.stale_for() == 0
     finally:
         stop.set()
         world.api.close()
-        thread.join(10)
+        thread.join()

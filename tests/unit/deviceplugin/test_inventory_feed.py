@@ -34,7 +34,7 @@ def test_a_waiter_gets_what_is_posted_later() -> None:
     thread = threading.Thread(target=wait)
     thread.start()
     show(feed, make_inventory(1))
-    thread.join(10.0)
+    thread.join()
     assert got == [2]
 
 
@@ -44,5 +44,5 @@ def test_waking_lets_a_waiter_notice_that_it_is_over() -> None:
     thread.start()
     over.set()
     feed.wake()
-    thread.join(10.0)
+    thread.join()
     assert got == [None]

@@ -220,7 +220,7 @@ def test_waiting_for_room_does_not_let_it_start_within_the_same_call(node: Node)
     thread = threading.Thread(target=lambda: answers.append(node.start()))
     thread.start()
     node.show(older | {"status": {"phase": "Succeeded"}})
-    thread.join(10.0)
+    thread.join()
     assert answers == ["Late"]
     assert node.events == []
     assert node.start() == ""
@@ -231,7 +231,7 @@ def test_waiting_for_the_watch_does_not_let_it_start_within_the_same_call(node: 
     thread = threading.Thread(target=lambda: answers.append(node.start()))
     thread.start()
     node.show(late_pod())
-    thread.join(10.0)
+    thread.join()
     assert answers == ["Late"]
     assert node.start() == ""
 

@@ -74,7 +74,7 @@ def test_a_waiter_gets_a_pod_as_soon_as_the_watch_tells_of_it() -> None:
     thread.start()
     cache.upsert(make_pod(name="z"))
     cache.upsert(make_pod(name="a"))
-    thread.join(10.0)
+    thread.join()
     assert got == [make_pod(name="a")]
 
 
@@ -84,18 +84,18 @@ def test_the_watch_goes_on_while_a_waiter_decides() -> None:
 
     def look() -> bool:
         deciding.set()
-        return decided.wait(10.0)
+        return decided.wait()
 
     waiter = threading.Thread(target=cache.wait_for, args=(look, 10.0))
     watch = threading.Thread(target=cache.upsert, args=(make_pod(name="a"),))
     waiter.start()
-    assert deciding.wait(10.0)
+    assert deciding.wait()
     watch.start()
-    watch.join(5.0)
+    watch.join()
     went_on = not watch.is_alive()
     decided.set()
-    waiter.join(10.0)
-    watch.join(10.0)
+    waiter.join()
+    watch.join()
     assert went_on
 
 
@@ -130,7 +130,7 @@ def test_waiters_decide_one_at_a_time_when_something_has_changed() -> None:
     def look() -> object:
         if threading.get_ident() not in seen:
             seen.add(threading.get_ident())
-            first.wait(10.0)
+            first.wait()
             return None
         deciding.append(1)
         most.append(len(deciding))
@@ -142,7 +142,7 @@ def test_waiters_decide_one_at_a_time_when_something_has_changed() -> None:
     waiters = [threading.Thread(target=cache.wait_for, args=(look, 60.0)) for _ in range(8)]
     for waiter in waiters:
         waiter.start()
-    first.wait(10.0)
+    first.wait()
     cache.upsert(make_pod(name="a"))
     for waiter in waiters:
         waiter.join(60.0)
@@ -159,17 +159,17 @@ def test_a_waiter_whose_turn_does_not_come_gives_up_in_time() -> None:
             cache.upsert(make_pod(name="a"))
             return None
         started.set()
-        return done.wait(10.0)
+        return done.wait()
 
     def quick() -> None:
         cache.upsert(make_pod(name="b"))
 
     waiter = threading.Thread(target=cache.wait_for, args=(slow, 60.0))
     waiter.start()
-    assert started.wait(10.0)
+    assert started.wait()
     assert cache.wait_for(quick, 0.01) is None
     done.set()
-    waiter.join(10.0)
+    waiter.join()
 
 
 def test_a_waiter_gives_up_in_time() -> None:

@@ -131,7 +131,7 @@ def test_a_pod_whose_name_only_the_watch_can_tell_is_waited_for(node: Node) -> N
     thread = threading.Thread(target=lambda: answers.append(node.check()))
     thread.start()
     node.cache.upsert(bound_pod(name="p"))
-    thread.join(10.0)
+    thread.join()
     assert isinstance(answers[0], Accept)
     assert node.api.calls == []
 
@@ -222,7 +222,7 @@ def test_a_pod_that_takes_the_place_of_one_that_just_ended_is_not_refused(node: 
     thread = threading.Thread(target=lambda: answers.append(node.check()))
     thread.start()
     node.cache.upsert(ended | {"status": {"phase": "Succeeded"}})
-    thread.join(10.0)
+    thread.join()
     assert isinstance(answers[0], Accept)
 
 

@@ -195,7 +195,7 @@ def test_a_delayed_request_waits(api: FakeKube) -> None:
     thread.start()
     assert api.objects(ALL_PODS) == []
     gate.set()
-    thread.join(5)
+    thread.join()
     assert len(api.objects(ALL_PODS)) == 1
 
 

@@ -61,7 +61,7 @@ class Collection:
 
     def wait_for(self, condition: Callable[["Collection"], bool]) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: condition(self), 5), (self.names, self.lists)
+            self._changed.wait_for(lambda: condition(self))
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def running(api: FakeKube, **options: Any) -> Iterator[tuple[Collection, Reflect
     yield collection, reflector
     stop.set()
     api.close()
-    thread.join(5)
+    thread.join()
     assert not thread.is_alive()
 
 
