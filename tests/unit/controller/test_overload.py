@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ from testing.fakes.kube import Call, Delayed
 from tests.unit.controller.world import World, bind_args, uid_of
 
 THREADS = 32  # of the server, by default
+BUSY = "this replica of the gpushare controller is binding as many pods as it can; try again"
 
 
 def is_binding(call: Call) -> bool:
@@ -56,11 +58,13 @@ def test_while_binds_wait_for_the_api_server_everything_else_is_answered(world: 
             probes = [server.submit(status, path) for path in ("/readyz", "/healthz", "/metrics")]
             assert [probe.result(timeout=30) for probe in probes] == [200] * 3
             assert server.submit(post, "filter", node_args).result(timeout=30)["NodeNames"] == ["node-c"]
+            ended = islice(as_completed(binds, timeout=30), len(pods) - app.BINDS)
+            assert {bind.result()["Error"] for bind in ended} == {BUSY}
         finally:
             silent.set()
         errors = [bind.result(timeout=30)["Error"] for bind in binds]
     assert world.api.count("create") == errors.count("") == app.BINDS
-    assert set(errors) == {"", "this replica of the gpushare controller is binding as many pods as it can; try again"}
+    assert set(errors) == {"", BUSY}
 
 
 def test_binds_that_have_ended_make_room_for_others(world: World) -> None:
