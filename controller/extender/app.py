@@ -1,5 +1,7 @@
 """HTTP routes of the extender. kube-scheduler drops the body of any answer but 200, so errors travel inside of it."""
 
+import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -8,7 +10,7 @@ from typing import Final
 
 import flask
 import orjson
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from werkzeug.exceptions import HTTPException
 
 from controller.extender import filter as filtering
 from controller.extender import inspect, messages, prioritize
@@ -18,18 +20,22 @@ from controller.metrics import CONTENT_TYPE, Metrics
 from controller.node_verdicts import NodeVerdicts
 from controller.state import ClusterState
 from gpushare import names
-from gpushare.errors import GpuShareError
+from gpushare.errors import GpuShareError, WireError
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
-from gpushare.runtime import logs
+from gpushare.runtime import intake, logs
 from gpushare.runtime.clock import Clock
+from gpushare.runtime.intake import MIB, Intake, Limit, RefusedBodyError, Stream
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import requests
 
 _LOG: Final = logging.getLogger(__name__)
-_BODY_LIMIT: Final = 64 * 1024 * 1024  # 5,000 whole Node objects of a scheduler that does not cache them
+_LIMIT: Final = Limit(body=64 * MIB, weight=896 * MIB)
+"""5,000 whole Node objects of a scheduler that does not cache them."""
+_ROOM: Final = 1024 * MIB
+"""For all large requests together: one of the largest."""
 _JSON: Final = "application/json"
 _BUSY: Final = "this replica of the gpushare controller is binding as many pods as it can; try again"
 RECEIVED: Final = "gpushare.received"
@@ -62,7 +68,6 @@ class NotReadyError(GpuShareError):
 def create_app(services: Services) -> flask.Flask:
     """The extender as a WSGI application."""
     app = flask.Flask("controller", static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = _BODY_LIMIT
     verbs = _Verbs(services)
     prefix = names.EXTENDER_PREFIX
     app.add_url_rule(f"{prefix}/prioritize", view_func=verbs.prioritize, methods=["POST"])
@@ -85,6 +90,7 @@ class _Verbs:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._binds = threading.BoundedSemaphore(services.binds)
+        self._intake = Intake(room=_ROOM)
 
     def filter(self) -> flask.Response:
         return self._answer("filter", self._filter, messages.filter_error)
@@ -120,14 +126,18 @@ class _Verbs:
         """Do a verb; whatever goes wrong becomes an answer that kube-scheduler reads."""
         clock, started = self._services.clock, self._services.clock.monotonic()
         flask.request.environ.setdefault(RECEIVED, started)
+        length, after = 0, _nothing
         try:
-            body, outcome = act(flask.request.get_data(cache=False))
+            length = _length()
+            with self._intake.body(flask.request.stream, length, _LIMIT) as received:
+                body, outcome = act(received)
+        except RefusedBodyError as error:
+            after = functools.partial(_skip, flask.request.stream, length)
+            body, outcome = fail(f"the body: {error}"), "busy" if error.busy else "invalid"
         except NotReadyError as error:
             body, outcome = fail(str(error)), "not-ready"
         except GpuShareError as error:
             body, outcome = fail(str(error)), "invalid"
-        except RequestEntityTooLarge:
-            body, outcome = fail(f"the body: larger than {_BODY_LIMIT // 2**20} MiB"), "invalid"
         except HTTPException as error:
             body, outcome = fail(f"the body: {error.description}"), "invalid"
         except Exception as error:  # noqa: BLE001 - the edge of a request: the scheduler must get an answer that it reads
@@ -136,7 +146,9 @@ class _Verbs:
         self._services.metrics.answered(verb, outcome, clock.monotonic() - started)
         # kube-scheduler keeps its connection for as long as it is answered, and would ask this replica for ever.
         headers = {"Connection": "close"} if self._services.unready() else {}
-        return flask.Response(body, mimetype=_JSON, headers=headers)
+        answer = flask.Response(body, mimetype=_JSON, headers=headers)
+        answer.call_on_close(after)
+        return answer
 
     def _filter(self, body: bytes) -> tuple[bytes, str]:
         args = messages.node_args(body)
@@ -195,3 +207,18 @@ def _no_victims(error: str) -> bytes:
     """An answer that evicts no one. It has no place for a reason."""
     logs.event(_LOG, "preempt failed", level=logging.WARNING, error=error)
     return messages.preempt_result({})
+
+
+def _length() -> int:
+    if "Transfer-Encoding" in flask.request.headers:
+        raise WireError("the body: Transfer-Encoding is not read; send a Content-Length")
+    return flask.request.content_length or 0
+
+
+def _skip(stream: Stream, length: int) -> None:
+    with contextlib.suppress(OSError, HTTPException):  # the sender may have left
+        intake.skip(stream, length)
+
+
+def _nothing() -> None:
+    """After a request whose body was read."""

@@ -10,6 +10,7 @@ from werkzeug.exceptions import ClientDisconnected
 from gpushare.cluster.records import Bound
 from gpushare.kube.api import JsonObject
 from gpushare.resource_config import ResourceConfig
+from gpushare.runtime import intake
 from testing.builders import make_allocation, make_container, make_grant, make_pod
 from testing.fakes.kube import LandsLater
 from tests.unit.controller.world import World, uid_of
@@ -148,18 +149,40 @@ def test_a_bug_is_an_answer_without_a_stack_trace(world: World, monkeypatch: pyt
     assert answer["Error"] == "gpushare controller: internal error: RuntimeError"
 
 
-def test_a_body_that_is_too_large_is_answered_with_200(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = world.client()
-    client.application.config["MAX_CONTENT_LENGTH"] = 10
-    response = client.post("/gpushare-scheduler/bind", data=b"x" * 11)
-    assert (response.status_code, response.json) == (200, {"Error": "the body: larger than 64 MiB"})
+def test_a_body_that_is_too_large_is_answered_with_200(world: World) -> None:
+    response = world.client().post("/gpushare-scheduler/bind", data=b" " * (64 * 2**20 + 1))
+    message = "the body: it has 67108865 bytes of JSON, with all defaults; at most 67108864 are read"
+    assert (response.status_code, response.json) == (200, {"Error": message})
+
+
+def test_a_body_that_would_fill_the_memory_is_refused_unparsed(world: World) -> None:
+    response = world.client().post("/gpushare-scheduler/filter", data=b"[" + b"{}," * (8 * 2**20) + b"{}]")
+    assert response.status_code == 200
+    assert response.json is not None
+    assert response.json["Error"].startswith("the body: it has 16777218 fields and list entries in ")
+
+
+def test_while_others_fill_the_room_a_large_request_may_come_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake.Intake, "_take", lambda _self, _amount, _held: False)
+    response = world.client().post("/gpushare-scheduler/filter", data=b" " * 100_000)
+    assert response.json is not None
+    assert response.json["Error"] == "the body: other large requests are being looked at; try again"
+    assert world.post("filter", {"Pod": world.add_pod(3), "NodeNames": NODES})["NodeNames"]
+
+
+def test_a_body_without_a_length_is_answered_with_200(world: World) -> None:
+    response = world.client().post("/gpushare-scheduler/bind", headers={"Transfer-Encoding": "chunked"})
+    message = "the body: Transfer-Encoding is not read; send a Content-Length"
+    assert (response.status_code, response.json) == (200, {"Error": message})
 
 
 def test_a_broken_upload_is_answered_with_200(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(*_: object, **__: object) -> None:
         raise ClientDisconnected("the connection ended early")
 
-    monkeypatch.setattr("flask.Request.get_data", cut)
+    monkeypatch.setattr(intake, "_pieces", cut)
     response = world.client().post("/gpushare-scheduler/bind", data=b"{}")
     assert (response.status_code, response.json) == (200, {"Error": "the body: the connection ended early"})
 
