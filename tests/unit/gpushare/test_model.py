@@ -13,9 +13,22 @@ from testing.builders import make_allocation, make_gpu, make_grant, make_invento
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 
 
-def test_a_gpu_refuses_impossible_values() -> None:
-    with pytest.raises(ValueError, match="index -1 and memory 5 MiB must be 0 or more"):
-        Gpu(uuid=GpuUuid("GPU-x"), index=-1, model="T4", memory_mib=5)
+@pytest.mark.parametrize(("index", "mib"), [(-1, 5), (5, -1)])
+def test_a_gpu_refuses_impossible_values(index: int, mib: int) -> None:
+    with pytest.raises(ValueError, match=f"index {index} and memory {mib} MiB must be 0 or more"):
+        Gpu(uuid=GpuUuid("GPU-x"), index=index, model="T4", memory_mib=mib)
+    assert make_gpu(0, mib=0).memory_mib == 0
+
+
+def test_labels_are_no_part_of_what_was_decided() -> None:
+    allocation = make_allocation("pod", make_grant(0))
+    assert replace(allocation, labels={"app": "web"}) == allocation
+
+
+def test_one_whole_grant_of_several_makes_the_gpu_whole() -> None:
+    whole = replace(make_grant(0, gib=15, kind=INIT), whole=True)
+    for grants in ([whole, make_grant(0)], [replace(make_grant(0), kind=SIDECAR), whole]):
+        assert footprint(grants)[GpuUuid("GPU-0")].whole
 
 
 def test_two_gpus_of_a_node_cannot_be_the_same() -> None:

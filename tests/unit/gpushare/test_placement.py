@@ -177,6 +177,21 @@ def test_scores_rank_nodes_from_0_to_10(policy: Policy, held: int, score: int) -
     assert verdict.score == score
 
 
+@pytest.mark.parametrize(("policy", "score"), [(Policy.BINPACK, 10), (Policy.SPREAD, 0)])
+def test_a_node_on_which_more_is_held_than_it_has_scores_as_a_full_one(policy: Policy, score: int) -> None:
+    verdict = place(make_shape(3, policy=policy), make_ledger([15, 15], {0: 40}))
+    assert isinstance(verdict, Placed)
+    assert verdict.score == score
+
+
+def test_a_gpu_without_memory_can_be_had_whole() -> None:
+    node = replace(make_inventory(15), gpus=(make_gpu(0, mib=0),))
+    whole = ContainerRequest(container=ContainerName("c"), whole=True, compute_percent=100)
+    verdict = place(RequestShape(containers=(whole,)), NodeLedger.of(node))
+    assert isinstance(verdict, Placed)
+    assert verdict.score == 0
+
+
 def test_the_score_counts_an_init_container_by_maximum() -> None:
     containers = (
         ContainerRequest(container=ContainerName("init"), kind=ContainerKind.INIT, memory_mib=10 * 1024),
