@@ -23,10 +23,10 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --pyt
         --no-emit-index-url --no-annotate --custom-compile-command 'make lock'
 
 .NOTPARALLEL:
-.PHONY: help setup lint fmt unit e2e soak test check demo bench docs lock clean
+.PHONY: help setup lint fmt unit e2e soak mutants test check demo bench docs lock clean
 
 help: ## list the commands
-	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-6s  %s\n' "$$name" "$$text"; done
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-7s  %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP) ## make the virtual environment with all dependencies; done already if nothing changed
 
@@ -74,6 +74,9 @@ e2e: setup ## end-to-end tests on real clusters on this machine (root on Linux);
 	  echo '** Linux. Run "sudo make e2e" to have them.                           **'; \
 	  echo '************************************************************************'; \
 	fi
+
+mutants: setup ## change what decides in one place at a time: do the tests notice? MUTANTS='--sample 200' tries some
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 soak: setup ## before a release: large numbers, and SOAK_SECONDS of random faults (3600); SOAK_SEED repeats their order
 	$(BIN)/python -m localcluster.provision
