@@ -4,7 +4,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -47,8 +47,12 @@ def listening(serve: Callable[[socket.socket], bytes]) -> Iterator[tuple[int, li
 
 
 def everything(connection: socket.socket) -> bytes:
-    """Until the client closes."""
-    return b"".join(iter(lambda: connection.recv(65536), b""))
+    """Until the client closes, which resets the connection."""
+    found = b""
+    with suppress(ConnectionResetError):
+        while data := connection.recv(65536):
+            found += data
+    return found
 
 
 def body_of(request: bytes) -> bytes:
