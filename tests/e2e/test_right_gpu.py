@@ -60,12 +60,15 @@ def test_pods_of_two_and_three_gpu_containers_get_exactly_their_gpus(system: Sys
 
 @COUNTS
 def test_a_kubelet_restart_in_the_middle_changes_nothing(system: System, namespace: str, count: int) -> None:
+    """A kubelet that has just started fails pods that it admits before the plugin's first list has come."""
+
     def restart(_done: threading.Event) -> None:
         for number, node in enumerate(system.cluster.nodes, 1):
             disturb.wait_for_bound(system, namespace, number * count // 4)
             disturb.restart_kubelet(node)
 
-    run_disturbed(system, namespace, equal_pods(count), restart)
+    rejected = run_disturbed(system, namespace, [replica_set(Share(name="p"), count)], restart, count=count)
+    they_never_started(rejected)
 
 
 @pytest.mark.parametrize(("kills", "count"), [(6, 80), pytest.param(20, LARGE, marks=pytest.mark.soak)])
@@ -90,5 +93,9 @@ def test_a_plugin_restart_in_the_middle_changes_nothing(system: System, namespac
             disturb.kill_plugin(system, node.name)
 
     rejected = run_disturbed(system, namespace, [replica_set(Share(name="p"), count)], restart, count=count)
+    they_never_started(rejected)
+
+
+def they_never_started(rejected: list[Json]) -> None:
     assert {status["reason"] for status in rejected} <= {"UnexpectedAdmissionError"}
-    assert not any(status.get("containerStatuses") for status in rejected), "none of them ever started"
+    assert not any(status.get("containerStatuses") for status in rejected)
