@@ -22,7 +22,7 @@ NODES = 100
 
 def measure(count: int, streams: int) -> None:
     api, state = FakeKube(), ClusterState(resource_config=ResourceConfig())
-    state.replace_nodes([node_records.read(make_node(inventory(f"node-{i}"))) for i in range(NODES)])
+    state.cache.replace_nodes([node_records.read(make_node(inventory(f"node-{i}"))) for i in range(NODES)])
     binder = Binder(api=api, state=state, clock=SystemClock(), leading=lambda: True)
     args = []
     for i in range(count):
@@ -30,7 +30,7 @@ def measure(count: int, streams: int) -> None:
         api.seed("/api/v1/namespaces/default/pods", pod)
         record = records.pod_record(pod, state.resource_config)
         if record is not None:
-            state.upsert_pod(record)
+            state.cache.upsert_pod(record)
         name = f"pod-{i}"
         args.append(
             BindArgs(namespace="default", name=name, uid=PodUid(f"uid-{name}"), node=NodeName(f"node-{i % NODES}"))

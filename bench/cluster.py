@@ -31,8 +31,8 @@ def filled(count: int) -> tuple[ClusterState, Callable[[], None]]:
     rng = random.Random(0)
     state = ClusterState(resource_config=ResourceConfig())
     nodes: list[NodeRecord] = [node_records.read(make_node(inventory(f"node-{i}"))) for i in range(count)]
-    state.replace_nodes(nodes)
-    state.replace_pods(
+    state.cache.replace_nodes(nodes)
+    state.cache.replace_pods(
         bound(node.inventory, f"pod-{node.name}-{j}", rng)
         for node in nodes
         for j in range(PODS)
@@ -43,7 +43,7 @@ def filled(count: int) -> tuple[ClusterState, Callable[[], None]]:
     def churn() -> None:
         i = next(fresh)
         name = f"churn-{i}"
-        state.upsert_pod(bound(inventory(f"node-{i % count}"), name, rng))
+        state.cache.upsert_pod(bound(inventory(f"node-{i % count}"), name, rng))
 
     return state, churn
 

@@ -57,7 +57,7 @@ def read(mode: str, body: list[bytes]) -> ClusterState:
     sink = PodSink(state)
     with heap.loading() if mode == MODES[-1] else contextlib.nullcontext():
         found = [record for page in body for record in _page(mode, page, sink)]
-        state.replace_pods([record for record in found if record is not None])
+        state.cache.replace_pods([record for record in found if record is not None])
     return state
 
 
@@ -83,7 +83,7 @@ def measured(mode: str, count: int) -> None:
     state = read(mode, body)
     listed = time.process_time()
     gc.collect()
-    print(listed - started, time.process_time() - listed, len(state.all_ledgers()))
+    print(listed - started, time.process_time() - listed, len(state.cache.snapshot().ledgers))
 
 
 def main() -> int:

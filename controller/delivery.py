@@ -93,7 +93,7 @@ def _shown_by(pod: JsonObject, chosen: Allocation, state: ClusterState) -> Shown
         return Absent.UNBOUND
     if node != chosen.node:
         return AlreadyBound(node=node, granted=True)
-    return held_gpus.allocation(pod, state.unit) or AlreadyBound(node=node, granted=False)
+    return held_gpus.allocation(pod, state.resource_config.unit) or AlreadyBound(node=node, granted=False)
 
 
 def _sent(chosen: Allocation, send: Callable[[], object], read: Callable[[], Shown]) -> Allocation | Undelivered:

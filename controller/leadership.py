@@ -97,7 +97,7 @@ class Leadership:
         deadline = self._clock.monotonic() + self._quiet_s
         if self._chores is not None:
             self._chores.join(self._quiet_s)  # no new request begins, but one may be on its way
-        while self._state.unconfirmed() and self._clock.monotonic() < deadline:
+        while self._state.cache.snapshot().unconfirmed and self._clock.monotonic() < deadline:
             self._clock.wait(threading.Event(), 0.1)
 
     def _wait(self, on_lost: Callable[[], None]) -> None:

@@ -68,7 +68,7 @@ class NodeVerdicts:
 
     def _refresh(self, cached: _CachedVerdicts, first: Iterable[NodeName]) -> None:
         # The ledger is copied under the state's lock and judged outside of it, so no one waits for a cold start.
-        cached.note(self._state.changed_since(cached.sequence))
+        cached.note(self._state.cache.changed_since(cached.sequence))
         deadline = self._clock.monotonic() + BUDGET_S
         for name in cached.refresh(first, in_time=lambda: self._clock.monotonic() < deadline):
             cached.by_node[name] = _not_yet(name)

@@ -55,14 +55,18 @@ class _Claim:
     """It is on the node already, without GPUs."""
 
 
-class ClusterState(ClusterCache):
+class ClusterState:
     """See the module. Safe for use by many threads."""
 
     def __init__(
         self, *, resource_config: ResourceConfig, policy: Policy = Policy.BINPACK, in_doubt_s: float = 120.0
     ) -> None:
-        super().__init__(resource_config=resource_config)
+        self.resource_config = resource_config
         self.policy = policy
+        self.cache = ClusterCache(resource_config)
+        """What the watches say, for everybody; reservations are made here alone."""
+        self._lock = self.cache.lock
+        self._index = self.cache.cluster_index
         self._in_doubt_s = in_doubt_s
 
     def bound(self, uid: PodUid) -> AlreadyBound | None:

@@ -25,22 +25,22 @@ class NodeSink:
         """See Sink."""
         try:
             name = node_records.name_of(node)
-            return node_records.read(node, self.state.node(name), self.state.unhealthy_on(name))
+            return node_records.read(node, self.state.cache.node(name), self.state.cache.unhealthy_on(name))
         except WireError as error:
             _complain("node", error)
             return None
 
     def replace(self, found: list[NodeRecord]) -> None:
         """See Sink."""
-        self.state.replace_nodes(found)
+        self.state.cache.replace_nodes(found)
 
     def upsert(self, found: NodeRecord) -> None:
         """See Sink."""
-        self.state.upsert_node(found)
+        self.state.cache.upsert_node(found)
 
     def remove(self, found: NodeRecord) -> None:
         """See Sink."""
-        self.state.remove_node(found.name)
+        self.state.cache.remove_node(found.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,15 @@ class PodSink:
 
     def replace(self, found: list[PodRecord]) -> None:
         """See Sink."""
-        self.state.replace_pods(found)
+        self.state.cache.replace_pods(found)
 
     def upsert(self, found: PodRecord) -> None:
         """See Sink."""
-        self.state.upsert_pod(found)
+        self.state.cache.upsert_pod(found)
 
     def remove(self, found: PodRecord) -> None:
         """See Sink."""
-        self.state.remove_pod(found.ref.uid)
+        self.state.cache.remove_pod(found.ref.uid)
 
 
 def _complain(kind: str, error: WireError) -> None:

@@ -106,7 +106,7 @@ class _Verbs:
         return self._answer("bind", self._bind, messages.bind_result)
 
     def inspect(self, node: str | None) -> flask.Response:
-        known = self._services.state.all_ledgers()
+        known = self._services.state.cache.snapshot().ledgers
         ledgers = {name: ledger for name, ledger in known.items() if isinstance(ledger, NodeLedger)}
         found = inspect.report(ledgers, None if node is None else NodeName(node))
         if reason := self._services.unready():
@@ -156,7 +156,7 @@ class _Verbs:
         if request is None:
             return messages.filter_result(messages.FilterResult(fits=args.names), args), "no-gpu"
         answers = self._services.node_verdicts.answers(request.shape, args.names)
-        result = filtering.decide(args.names, answers, self._services.state.reserved_on(request.pod.uid))
+        result = filtering.decide(args.names, answers, self._services.state.cache.reserved_on(request.pod.uid))
         self._services.metrics.filtered(
             fits=len(result.fits), failed=len(result.failed), unresolvable=len(result.unresolvable)
         )
@@ -168,7 +168,7 @@ class _Verbs:
         if request is None:
             return messages.priorities((name, 0) for name in args.names), "no-gpu"
         answers = self._services.node_verdicts.answers(request.shape, args.names)
-        reserved = self._services.state.reserved_on(request.pod.uid)
+        reserved = self._services.state.cache.reserved_on(request.pod.uid)
         return messages.priorities(prioritize.decide(args.names, answers, reserved)), "scored"
 
     def _preempt(self, body: bytes) -> tuple[bytes, str]:

@@ -49,7 +49,7 @@ class BypassedPods:
 
     def tick(self) -> None:
         """Look after those whose turn it is: who was judged the longest ago, and of those the oldest pods."""
-        bypassed, now = self.state.bypassed(), self.clock.monotonic()
+        bypassed, now = self.state.cache.snapshot().bypassed, self.clock.monotonic()
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note(since=now)) for pod in bypassed}
         self._backoff.forget(now)
         self._bad = {}
@@ -75,7 +75,7 @@ class BypassedPods:
 
     def _judge(self, pod: Bound) -> Step | None:
         note, now = self._notes[pod.ref.uid], self.clock.monotonic()
-        ledger = self.state.ledger(pod.node)
+        ledger = self.state.cache.occupants(pod.node)[0]
         verdict = self._verdict(pod, note, ledger)
         resources = self.state.resource_config.resources
         step = bypass_decision.decide(pod, note, ledger=ledger, verdict=verdict, resources=resources, now=now)
@@ -86,7 +86,7 @@ class BypassedPods:
         return step
 
     def _verdict(self, pod: Bound, note: Note, ledger: LedgerOrRefused) -> Verdict | Promised | None:
-        if self.state.reserved_on(pod.ref.uid):
+        if self.state.cache.reserved_on(pod.ref.uid):
             return Promised()
         if pod.bypassed is None or pod.bypassed.request is None or not bypass_decision.needs_verdict(pod, note, ledger):
             return None

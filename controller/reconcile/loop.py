@@ -79,7 +79,7 @@ class Reconciler:
             self._audit()
 
     def _unreadable(self) -> None:
-        problems = self.state.problems()
+        problems = self.state.cache.snapshot().problems
         self._reported &= problems.keys()
         for pod in list(problems.keys() - self._reported)[:MAX_REPORTS]:
             self._reported.add(pod)
@@ -102,14 +102,14 @@ class Reconciler:
 
     def _unknown_gpus(self) -> None:
         """Nodes may be known later than what is said of them, so this is no business of the watches."""
-        found = self.state.unknown_gpus()
+        found = self.state.cache.snapshot().unknown_gpus()
         for node, gpus in found.items():
             if self._unknown.get(node) != gpus:
                 logs.event(_LOG, "no such GPUs", level=logging.WARNING, node=node, gpus=gpus)
         self._unknown = found
 
     def _audit(self) -> None:
-        found = self.state.audit()
+        found = self.state.cache.snapshot().differences()
         self.audit_differences = len(found)
         for line in found[:10]:
             logs.event(_LOG, "ledger differs", level=logging.ERROR, difference=line)

@@ -43,7 +43,7 @@ class WaitingPods:
         """Look after those whose turn it is."""
         waiting: list[tuple[Pending, _Kinship]] = []
         requests: dict[_Kinship, PodRequest] = {}
-        for pod in self.state.all_pending():
+        for pod in self.state.cache.snapshot().pending():
             if pod.unschedulable and pod.request is not None:
                 waiting.append((pod, kinship := _kinship(pod.request)))
                 requests.setdefault(kinship, pod.request)
@@ -70,7 +70,7 @@ class WaitingPods:
             why=kind.why,
             note=self._notes[pod.ref.uid],
             now=self.clock.monotonic(),
-            freed=self.state.freed,
+            freed=self.state.cache.freed,
         )
         if action is not None:
             self.writer.perform(action)
@@ -102,7 +102,7 @@ class _Kind:
 
     @functools.cached_property
     def _message(self) -> str:
-        return unschedulable.explain(self._answers, self._state.all_ledgers())
+        return unschedulable.explain(self._answers, self._state.cache.snapshot().ledgers)
 
     def why(self) -> str:
         return self._message

@@ -37,13 +37,15 @@ def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
     nodes: list[NodeRecord], workload: Workload, rng: random.Random
 ) -> None:
     state = ClusterState(resource_config=ResourceConfig(whole_gpus=True))
-    state.replace_nodes(nodes)
+    state.cache.replace_nodes(nodes)
     node_verdicts = NodeVerdicts(state, SystemClock())
     names = [node.name for node in nodes]
     for i, (shape, labels) in enumerate(workload):
         request = PodRequest(pod=make_ref(f"p{i}"), shape=shape, labels=labels)
         resolved = state.resolve(shape, labels)
-        found = filtering.decide(names, node_verdicts.answers(resolved, names), state.reserved_on(request.pod.uid))
+        found = filtering.decide(
+            names, node_verdicts.answers(resolved, names), state.cache.reserved_on(request.pod.uid)
+        )
         ledgers = {name: ledger(state, name) for name in names}
         assert found.fits == [name for name in names if brute_force(resolved, ledgers[name])]
         assert {*found.fits, *found.failed, *found.unresolvable} == set(names)
@@ -63,10 +65,10 @@ def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
         for name in names:
             assert ledger(state, name).over_committed() == {}
             assert ledger(state, name).over_computed() == {}
-    assert state.audit() == []
+    assert state.cache.snapshot().differences() == []
 
 
 def ledger(state: ClusterState, name: NodeName) -> NodeLedger:
-    ledger = state.all_ledgers()[name]
+    ledger = state.cache.snapshot().ledgers[name]
     assert isinstance(ledger, NodeLedger)
     return ledger

@@ -77,7 +77,7 @@ def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: lis
 def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pods: list[Json]) -> None:
     made = simulated(found, pods)
     state = ClusterState(resource_config=RESOURCE_CONFIG)
-    state.replace_nodes([node_records.read(node) for node in found])
+    state.cache.replace_nodes([node_records.read(node) for node in found])
     node_verdicts = NodeVerdicts(state, SystemClock())
     names = sorted(node_records.name_of(node) for node in found)
     present: list[Json] = []
@@ -101,7 +101,7 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         assert reserved.allocation.grants == row.grants
         present.append(on_node(pod, reserved.allocation))
         state.confirm(reserved.allocation)
-        state.upsert_pod(bound_record(present[-1]))
+        state.cache.upsert_pod(bound_record(present[-1]))
         held = decide.explain(present[-1], Cluster(nodes=tuple(found), pods=tuple(present)), Rules(unit=GIB))
         assert (held.state, held.node, held.good) == (State.HOLDS, chosen, True)
         assert {share.uuid for share in held.shares} == {gpu for grant in row.grants for gpu in grant.gpus}

@@ -146,18 +146,18 @@ def test_no_pod_crashes_its_readers(pod: Json) -> None:
 @example([make_pod(node="node-a", annotations={names.ALIYUN_IDX: "9" * 5000})], False)
 def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> None:
     state = ClusterState(resource_config=RESOURCE_CONFIG)
-    state.upsert_node(node_records.read(make_node(make_inventory(15))))
+    state.cache.upsert_node(node_records.read(make_node(make_inventory(15))))
     sink = PodSink(state)
     kept = [record for pod in found if (record := sink.read(pod)) is not None]
     if listed:
         sink.replace(kept)
     for pod in kept:
         sink.upsert(pod)
-    assert state.audit() == []
+    assert state.cache.snapshot().differences() == []
     for pod in kept:
         sink.remove(pod)
-    assert state.problems() == {}
-    assert state.all_pending() == []
+    assert state.cache.snapshot().problems == {}
+    assert state.cache.snapshot().pending() == []
 
 
 @given(st.lists(odd_nodes, max_size=3), st.booleans())
@@ -173,7 +173,7 @@ def test_the_controller_survives_every_node(found: list[Json], listed: bool) -> 
         sink.upsert(record)
     for record in kept:
         sink.remove(record)
-    assert sink.state.all_ledgers() == {}
+    assert sink.state.cache.snapshot().ledgers == {}
 
 
 @given(odd_pods)

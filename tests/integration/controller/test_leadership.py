@@ -55,7 +55,11 @@ def truth(api: FakeKube) -> cluster_ledger.Ledgers:
 
 
 def kept(replica: Replica) -> cluster_ledger.Ledgers:
-    return {name: ledger for name, ledger in replica.state.all_ledgers().items() if isinstance(ledger, NodeLedger)}
+    return {
+        name: ledger
+        for name, ledger in replica.state.cache.snapshot().ledgers.items()
+        if isinstance(ledger, NodeLedger)
+    }
 
 
 def test_one_leads_and_the_other_waits_for_the_lease(api: FakeKube) -> None:
@@ -65,7 +69,7 @@ def test_one_leads_and_the_other_waits_for_the_lease(api: FakeKube) -> None:
         second.start()
         time.sleep(0.3)
         assert second.leadership.unready() == "this replica of the gpushare controller does not lead"
-        assert second.state.all_ledgers() == {}
+        assert second.state.cache.snapshot().ledgers == {}
         first.die()
         eventually("second is ready", lambda: ready(second))
 
@@ -116,7 +120,7 @@ def test_a_leader_whose_lease_was_taken_follows_again_without_what_it_knew(api: 
         assert first.lost.wait()
         assert term.exit_code() in {3, -9}
         assert not first.leadership.leading()
-        assert first.state.all_ledgers() == {}
+        assert first.state.cache.snapshot().ledgers == {}
         eventually("first is ready again, after the thief's lease", lambda: ready(first))
         assert api.read(LEASE)["spec"]["holderIdentity"] == "first_2"
 
@@ -177,7 +181,7 @@ def test_a_new_leader_is_not_ready_before_it_has_read_the_cluster(api: FakeKube)
     api.fail_next(lambda call: call.path == PODS, Delayed(gate))
     first = Replica(api, "first", lease_s=60).start()
     with stopping([first]):
-        eventually("nodes are read", first.state.all_ledgers)
+        eventually("nodes are read", lambda: first.state.cache.snapshot().ledgers)
         assert first.leadership.unready() == (
             "the gpushare controller has just taken the lead and is still reading /api/v1/pods"
         )
@@ -231,7 +235,7 @@ def test_a_binding_that_lands_while_the_lead_changes_is_in_the_new_leaders_ledge
         first.die()
         api.land()
         eventually("second is ready", lambda: ready(second))
-        assert second.state.all_ledgers()[NodeName("node-a")] == truth(api)[NodeName("node-a")]
+        assert second.state.cache.snapshot().ledgers[NodeName("node-a")] == truth(api)[NodeName("node-a")]
         assert truth(api)[NodeName("node-a")].used_mib == {"GPU-0": 3072}
 
 
@@ -242,7 +246,7 @@ def test_watches_survive_cuts_and_expired_versions(api: FakeKube) -> None:
         for disturb in (api.cut, api.compact, api.bookmark):
             disturb()
             pod = add_pod(api, f"p-{disturb.__name__}")
-            eventually("the pod is seen", lambda: first.state.pending(pod["metadata"]["uid"]))  # noqa: B023 - used at once
+            eventually("the pod is seen", lambda: first.state.cache.pending(pod["metadata"]["uid"]))  # noqa: B023 - used at once
 
 
 def test_pods_are_bound_while_the_lead_changes_again_and_again(api: FakeKube) -> None:

@@ -42,10 +42,10 @@ def test_a_node_that_can_never_hold_the_pod_is_unresolvable(world: World) -> Non
 
 def test_filter_and_prioritize_change_nothing(world: World) -> None:
     pod = world.add_pod(6)
-    before = world.state.all_ledgers()
+    before = world.state.cache.snapshot().ledgers
     for verb in ("filter", "prioritize"):
         world.post(verb, {"Pod": pod, "NodeNames": NODES})
-    assert world.state.all_ledgers() == before
+    assert world.state.cache.snapshot().ledgers == before
     assert world.api.calls == []
 
 
@@ -316,5 +316,5 @@ def test_over_committed_compute_is_a_metric(world: World) -> None:
     world.metrics.watch(world.state, {})
     for name in ("a", "b"):
         allocation = make_allocation(name, replace(make_grant(0), compute_percent=60))
-        world.state.upsert_pod(Bound(ref=allocation.pod, node=allocation.node, allocation=allocation))
+        world.state.cache.upsert_pod(Bound(ref=allocation.pod, node=allocation.node, allocation=allocation))
     assert 'gpushare_gpu_over_committed_percent{gpu="GPU-0",node="node-a"} 20.0' in world.metrics.page().decode()

@@ -60,9 +60,9 @@ def test_labels_are_known_from_the_choice_on(world: World) -> None:
 def test_a_pod_of_which_nothing_is_left_to_give_is_refused(world: World) -> None:
     pod = world.add_pod(3)
     world.see()
-    record = world.state.pending(uid_of(pod))
+    record = world.state.cache.pending(uid_of(pod))
     assert record is not None
-    world.state.upsert_pod(replace(record, request=None))
+    world.state.cache.upsert_pod(replace(record, request=None))
     answer = world.bind(pod)
     assert answer.outcome is Outcome.INVALID
     assert answer.error == f"pod team/{pod['metadata']['name']} asks for no GPU; let kube-scheduler bind it"
@@ -74,7 +74,7 @@ def test_the_memory_is_held_from_the_choice_on(world: World) -> None:
     assert world.used() == {"GPU-0": 3}
     world.see()
     assert world.used() == {"GPU-0": 3}
-    assert world.state.unconfirmed() == 0
+    assert world.state.cache.snapshot().unconfirmed == 0
 
 
 def test_a_second_bind_succeeds_without_a_request(world: World) -> None:
@@ -245,7 +245,7 @@ def test_an_unexpected_failure_while_sending_keeps_the_memory(world: World) -> N
     with pytest.raises(TypeError, match="not supported between"):
         world.bind(pod)
     assert world.used() == {"GPU-0": 3}
-    assert world.state.unconfirmed() == 1
+    assert world.state.cache.snapshot().unconfirmed == 1
 
 
 def test_pods_are_packed_tightly(world: World) -> None:

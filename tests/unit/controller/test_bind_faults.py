@@ -35,7 +35,7 @@ def test_a_lost_reply_is_a_success_when_the_pod_says_so(world: World, pod: JsonO
     world.api.fail_next(is_binding, "lost-reply")
     assert world.bind(pod).outcome is Outcome.BOUND
     assert [call.verb for call in world.api.calls] == ["create", "get"]
-    assert world.state.unconfirmed() == 0
+    assert world.state.cache.snapshot().unconfirmed == 0
     world.see()
     assert world.used() == {"GPU-0": 6}
 
@@ -90,15 +90,15 @@ def test_a_retry_on_another_node_counts_on_both_until_nothing_is_on_its_way(worl
     assert (world.used("node-a"), world.used("node-b")) == ({"GPU-0": 6}, {"GPU-0": 6})
     assert world.api.land() == 0
     world.see()
-    assert world.state.reserved_on(uid_of(pod)) == frozenset()
+    assert world.state.cache.reserved_on(uid_of(pod)) == frozenset()
     world.clock.at += 9
     world.reconciler.tick()
     assert (world.used("node-a"), world.used("node-b")) == ({"GPU-0": 6}, {"GPU-0": 6})
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
     world.clock.at += 1
     world.reconciler.tick()
     assert (world.used("node-a"), world.used("node-b")) == ({}, {"GPU-0": 6})
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
 
 
 def test_a_retry_on_another_node_finds_the_late_binding(world: World, pod: JsonObject) -> None:
@@ -130,7 +130,7 @@ def test_a_conflict_is_resolved_by_reading_too(world: World, pod: JsonObject) ->
     world.api.fail_next(is_read, "lost-request")
     world.bind(pod)
     assert world.bind(pod).outcome is Outcome.BOUND
-    assert world.state.unconfirmed() == 0
+    assert world.state.cache.snapshot().unconfirmed == 0
 
 
 def test_a_conflict_on_an_unbound_pod_gives_the_memory_back(world: World, pod: JsonObject) -> None:
@@ -165,10 +165,10 @@ def test_a_conflict_with_another_writer_follows_the_pod(world: World, pod: JsonO
     world.edit_pod(pod, change)
     assert world.bind(pod).outcome is Outcome.BOUND
     assert world.used() == {"GPU-1": 6}
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
     world.see()
     assert world.used() == {"GPU-1": 6}
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
 
 
 def test_an_old_server_may_bind_the_successor_and_the_ledger_follows_the_pod() -> None:
@@ -215,7 +215,7 @@ def test_an_old_server_may_bind_the_successor_of_a_pod_that_was_seen_on_another_
     world.clock.at += 10
     world.reconciler.tick()
     assert world.used("node-a") == {"GPU-0": 4}
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
 
 
 @pytest.mark.parametrize("landed", [True, False])
@@ -237,7 +237,7 @@ def test_an_in_doubt_reservation_ends_when_the_pod_is_seen_bound_or_long_after(
         world.clock.at += 1
         world.reconciler.tick()
     assert world.used() == ({"GPU-0": 6} if landed else {})
-    assert world.state.unconfirmed() == 0
+    assert world.state.cache.snapshot().unconfirmed == 0
 
 
 @pytest.mark.parametrize("landed", [True, False])
@@ -355,5 +355,5 @@ def test_the_watch_may_be_faster_than_the_answer(world: World, pod: JsonObject) 
     world.see()
     world.api.fail_next(is_binding, "lost-reply")
     assert world.bind(third).outcome is Outcome.BOUND
-    assert world.state.unconfirmed() == 0
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().unconfirmed == 0
+    assert world.state.cache.snapshot().differences() == []

@@ -41,8 +41,8 @@ def test_a_stale_cache_does_not_grant_a_gpu_twice(catches_up: bool) -> None:
     world.start_controller()  # the next leader
     stop = threading.Event()
     for node in world.api.objects(NODES):
-        world.state.upsert_node(node_records.read(node))
+        world.state.cache.upsert_node(node_records.read(node))
     Reflector(api=world.api, path=PODS, sink=Once(world.state, stop), clock=world.clock).run(stop)
     assert world.bind(second).error != ""
     assert world.held_by(second) is None
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []

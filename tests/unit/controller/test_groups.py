@@ -102,7 +102,7 @@ def test_labels_count_as_they_are_now(world: World) -> None:
     assert not is_first(world, two)
     assert world.bind(two).error == ""
     assert gpu_of(world, two) == gpu_of(world, one)
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
 
 
 def test_what_another_system_bound_may_be_of_the_group(world: World) -> None:
@@ -147,7 +147,7 @@ def test_the_first_of_a_group_whose_binding_failed_may_start_it_on_another_node(
     assert world.bind(one, B).error == ""
     assert gpu_of(world, one) == "node-b/GPU-0"
     world.see()
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
 
 
 def test_while_the_first_is_in_doubt_no_one_else_is_first(world: World) -> None:

@@ -62,7 +62,7 @@ def counted(world: World) -> dict[str, list[tuple[list[tuple[str, str]], int]]]:
     state = world.state
     reserved = [known.allocation for known in state._index.reservations.all()]
     assert state._index.label_index.counts() == label_index_of(state._index.pods.values(), reserved).counts()
-    assert state.audit() == []
+    assert state.cache.snapshot().differences() == []
     return {
         namespace: sorted((sorted(labels), pods) for labels, pods in of.items())
         for namespace, of in state._index.label_index.counts().items()
@@ -115,7 +115,9 @@ def test_what_another_system_bound_counts_and_what_waits_on_its_node_does_not(wo
 
 def test_a_count_that_is_wrong_is_found(world: World) -> None:
     world.state._index.label_index.add("team", {"app": "web"})
-    assert world.state.audit() == ["namespace team: disagree about the labels of pods that hold GPUs"]
+    assert world.state.cache.snapshot().differences() == [
+        "namespace team: disagree about the labels of pods that hold GPUs"
+    ]
 
 
 @settings(max_examples=100)

@@ -31,7 +31,7 @@ def test_a_pod_on_a_node_is_given_gpus_there_by_one_patch(world: World) -> None:
             "it came to node-a without GPUs, and was given them there: container c0: GPU-0",
         )
     ]
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
     bypassed = world.reconciler.bypassed
     assert (bypassed.bound_late, bypassed.recreated, bypassed.rejected_deleted) == (1, 0, 0)
     world.api.calls.clear()
@@ -50,7 +50,7 @@ def test_its_memory_counts_from_the_choice_until_the_watch_shows_it(world: World
     assert world.api.count("patch") == 1
     world.see()
     assert world.used() == {"GPU-0": 9, "GPU-1": 9}
-    assert world.state.unconfirmed() == 0
+    assert world.state.cache.snapshot().unconfirmed == 0
 
 
 def test_other_news_of_the_pod_do_not_end_what_is_set_aside_for_it(world: World) -> None:
@@ -61,7 +61,7 @@ def test_other_news_of_the_pod_do_not_end_what_is_set_aside_for_it(world: World)
     world.edit_pod(pod, lambda found: found["metadata"].update(labels={"some": "news"}))
     world.see()
     assert world.used() == {"GPU-0": 9}
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
 
 
 def test_every_container_is_given_its_own(world: World) -> None:

@@ -33,7 +33,7 @@ def disturbed(world: World, gib: int, fault: Fault, *, unread: bool = False) -> 
 
 def test_a_lost_reply_is_resolved_by_reading_the_pod(world: World) -> None:
     pod = disturbed(world, 3, "lost-reply")
-    assert world.state.unconfirmed() == 0
+    assert world.state.cache.snapshot().unconfirmed == 0
     assert world.used() == {"GPU-0": 3}
     world.see()
     assert world.held_by(pod) is not None
@@ -43,12 +43,12 @@ def test_a_lost_reply_is_resolved_by_reading_the_pod(world: World) -> None:
 
 def test_a_lost_reply_and_a_pod_that_cannot_be_read_keep_the_memory(world: World) -> None:
     disturbed(world, 9, "lost-reply", unread=True)
-    assert world.state.unconfirmed() == 1
+    assert world.state.cache.snapshot().unconfirmed == 1
     assert world.used() == {"GPU-0": 9}
     world.see()
-    assert world.state.unconfirmed() == 0
+    assert world.state.cache.snapshot().unconfirmed == 0
     assert world.used() == {"GPU-0": 9}
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
 
 
 @pytest.mark.parametrize("fault", ["lost-request", LandsLater(), kube.ServerFaultError("boom")])
@@ -63,7 +63,7 @@ def test_without_any_word_the_same_choice_is_sent_again(world: World, fault: Fau
     world.api.land()
     world.see()
     assert world.used() == {"GPU-0": 9}
-    assert world.state.unconfirmed() == 0
+    assert world.state.cache.snapshot().unconfirmed == 0
 
 
 def test_a_patch_that_lands_late_meets_memory_that_was_kept_for_it(world: World) -> None:
@@ -88,7 +88,7 @@ def test_an_in_doubt_reservation_ends_when_the_pod_shows_nothing_long_after(worl
     assert world.used() == {"GPU-0": 9}
     tick(world, 61)
     assert world.used() == {}
-    assert world.state.unconfirmed() == 0
+    assert world.state.cache.snapshot().unconfirmed == 0
 
 
 def test_an_in_doubt_reservation_is_left_to_the_watch_when_the_pod_shows_its_gpus(world: World) -> None:
@@ -117,7 +117,7 @@ def test_a_pod_that_ends_gives_back_what_was_set_aside_for_it(world: World) -> N
     world.api.land()
     tick(world, 1)
     assert world.used() == {}
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_one_silence_is_enough_for_a_tick(world: World) -> None:
 
 def test_gpus_that_fell_ill_while_no_one_knows_are_not_sent_again(world: World) -> None:
     pod = disturbed(world, 9, "lost-request")
-    world.state.set_unhealthy(world.ledger().inventory.node, frozenset({0}))
+    world.state.cache.set_unhealthy(world.ledger().inventory.node, frozenset({0}))
     tick(world, 5)
     assert world.api.count("patch") == 1
     assert world.used() == {"GPU-0": 9}
@@ -183,7 +183,7 @@ def test_gpus_that_fell_ill_while_no_one_knows_are_not_sent_again(world: World) 
     held = world.held_by(pod)
     assert held is not None
     assert held.grants[0].gpus == ("GPU-1",)
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
 
 
 def test_a_leader_that_falls_sends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

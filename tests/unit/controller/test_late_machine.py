@@ -122,8 +122,8 @@ class LateCluster(RuleBasedStateMachine):
             self.world.see()
             self.world.reconciler.tick()
         self.world.see()
-        assert self.world.state.unconfirmed() == 0
-        assert self.world.state.audit() == []
+        assert self.world.state.cache.snapshot().unconfirmed == 0
+        assert self.world.state.cache.snapshot().differences() == []
         assert dict(self.world.ledger().used_mib) == dict(
             self.world.truth()[self.world.ledger().inventory.node].used_mib
         )
@@ -136,8 +136,8 @@ class LateCluster(RuleBasedStateMachine):
     @invariant()
     def the_ledger_holds_no_less_than_the_pods_that_were_seen(self) -> None:
         if hasattr(self, "world"):
-            assert self.world.state.audit() == []
-            assert all(isinstance(ledger, NodeLedger) for ledger in self.world.state.all_ledgers().values())
+            assert self.world.state.cache.snapshot().differences() == []
+            assert all(isinstance(ledger, NodeLedger) for ledger in self.world.state.cache.snapshot().ledgers.values())
 
     def exists(self, pod: JsonObject) -> bool:
         return any(found["metadata"]["uid"] == pod["metadata"]["uid"] for found in self.world.api.objects(PODS))

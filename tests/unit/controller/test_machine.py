@@ -179,9 +179,9 @@ class Cluster(RuleBasedStateMachine):
     def the_ledger_equals_the_pods(self) -> None:
         """Once the watches have caught up, nothing but open reservations differs."""
         self.world.see()
-        assert self.world.state.audit() == []
-        if self.world.state.unconfirmed() == 0:
-            kept = self.world.state.all_ledgers()
+        assert self.world.state.cache.snapshot().differences() == []
+        if self.world.state.cache.snapshot().unconfirmed == 0:
+            kept = self.world.state.cache.snapshot().ledgers
             ledgers = {name: ledger for name, ledger in kept.items() if isinstance(ledger, NodeLedger)}
             expected = self.world.truth()
             reserved = {
@@ -191,8 +191,10 @@ class Cluster(RuleBasedStateMachine):
             # A confirmed reservation of a pod that was deleted before it was seen lives a few seconds longer.
             for name, allocations in reserved.items():
                 for held in allocations:
-                    assert self.world.state.pending(held.pod.uid) is None
-                    assert held.pod.uid not in {bypassed_pod.ref.uid for bypassed_pod in self.world.state.bypassed()}
+                    assert self.world.state.cache.pending(held.pod.uid) is None
+                    assert held.pod.uid not in {
+                        bypassed_pod.ref.uid for bypassed_pod in self.world.state.cache.snapshot().bypassed
+                    }
                     expected[name] = expected[name].with_allocation(held)
             assert cluster_ledger.differences(expected, ledgers) == []
 

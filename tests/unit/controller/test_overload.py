@@ -134,4 +134,4 @@ def test_all_steps_of_a_bind_end_before_the_scheduler_gives_up(
     assert world.clock.at - started <= names.EXTENDER_TIMEOUT_S - 1
     assert allowed
     assert world.api.count("create") == 1
-    assert world.state.reserved_on(uid_of(pod)) == {"node-a"}
+    assert world.state.cache.reserved_on(uid_of(pod)) == {"node-a"}

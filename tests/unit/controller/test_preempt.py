@@ -73,10 +73,10 @@ def test_whole_pods_are_answered_with_uids(world: World) -> None:
 
 def test_asking_changes_nothing(world: World) -> None:
     victim = running(world, 9, priority=1)
-    asked, before = wanting(world, 10), world.state.all_ledgers()
+    asked, before = wanting(world, 10), world.state.cache.snapshot().ledgers
     world.api.calls.clear()
     ask(world, asked, meta(node_a=[victim]))
-    assert world.state.all_ledgers() == before
+    assert world.state.cache.snapshot().ledgers == before
     assert world.api.calls == []
 
 

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from controller.reconcile.waiting import MAX_ACTIONS
+from controller.snapshot import Snapshot
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
@@ -120,7 +121,7 @@ def test_the_ledger_is_checked_now_and_then(
 ) -> None:
     world.reconciler.tick()
     assert world.reconciler.audit_differences == 0
-    monkeypatch.setattr(world.state, "audit", lambda: ["node x: missing"])
+    monkeypatch.setattr(Snapshot, "differences", lambda _: ["node x: missing"])
     world.reconciler.tick()
     assert world.reconciler.audit_differences == 0
     world.clock.at += 60

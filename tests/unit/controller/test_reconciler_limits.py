@@ -117,9 +117,9 @@ def test_only_so_many_in_doubt_reservations_are_looked_at_in_one_tick(world: Wor
     add_in_doubt(world, in_doubt_bindings.MAX_READS + 5)
     world.reconciler.tick()
     assert world.api.count("get") == in_doubt_bindings.MAX_READS
-    assert world.state.unconfirmed() == 5
+    assert world.state.cache.snapshot().unconfirmed == 5
     world.reconciler.tick()
-    assert world.state.unconfirmed() == 0
+    assert world.state.cache.snapshot().unconfirmed == 0
 
 
 def test_in_doubt_reservations_are_left_for_later_when_the_api_server_cannot_be_reached(world: World) -> None:
@@ -127,7 +127,7 @@ def test_in_doubt_reservations_are_left_for_later_when_the_api_server_cannot_be_
     world.api.fail_next(lambda call: call.verb == "get", "lost-request")
     world.reconciler.tick()
     assert world.api.count("get") == 1
-    assert world.state.unconfirmed() == 3
+    assert world.state.cache.snapshot().unconfirmed == 3
     world.clock.at += 10
     world.reconciler.tick()
-    assert world.state.unconfirmed() == 0
+    assert world.state.cache.snapshot().unconfirmed == 0

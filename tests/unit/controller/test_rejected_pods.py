@@ -130,4 +130,4 @@ def test_it_holds_nothing_meanwhile(world: World) -> None:
     rejected(world)
     tick(world)
     assert world.used() == {}
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []

@@ -34,7 +34,7 @@ def place_by_hand(world: World, pod: JsonObject, gpu: int = 0, gib: int = 3, nod
 
 
 def refusal(world: World, node: str = "node-a") -> Refused:
-    ledger = world.state.all_ledgers()[NodeName(node)]
+    ledger = world.state.cache.snapshot().ledgers[NodeName(node)]
     assert isinstance(ledger, Refused)
     return ledger
 
@@ -57,10 +57,10 @@ def test_a_pod_that_vanished_gives_its_memory_back(world: World) -> None:
     place_by_hand(world, pod)
     world.see()
     world.api.vanish(path_of(pod))
-    freed = world.state.freed
+    freed = world.state.cache.freed
     world.see()
     assert world.used() == {}
-    assert world.state.freed > freed
+    assert world.state.cache.freed > freed
 
 
 def test_a_list_replaces_what_was_known(world: World) -> None:
@@ -72,22 +72,22 @@ def test_a_list_replaces_what_was_known(world: World) -> None:
     world.api.vanish(f"{NODES}/node-b")
     world.list_all()
     assert world.used() == {"GPU-0": 3}
-    assert list(world.state.all_ledgers()) == ["node-a"]
+    assert list(world.state.cache.snapshot().ledgers) == ["node-a"]
 
 
 def test_an_unchanged_list_leaves_every_ledger_as_it_is(world: World) -> None:
     place_by_hand(world, world.add_pod(3))
     world.see()
-    before = world.state.all_ledgers()
+    before = world.state.cache.snapshot().ledgers
     world.list_all()
-    assert all(ledger is before[name] for name, ledger in world.state.all_ledgers().items())
+    assert all(ledger is before[name] for name, ledger in world.state.cache.snapshot().ledgers.items())
 
 
 def test_pods_are_counted_before_their_node_is_known() -> None:
     world = World()
     place_by_hand(world, world.add_pod(3))
     world.list_all()
-    assert world.state.all_ledgers() == {}
+    assert world.state.cache.snapshot().ledgers == {}
     world.add_node("node-a", 10)
     world.see()
     assert world.used() == {"GPU-0": 3}
@@ -152,10 +152,10 @@ def test_a_pod_that_cannot_be_read_is_reported_until_it_is_gone(world: World) ->
     world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ANNOTATION_ALLOCATION: "?"}))
     world.edit_pod(pod, lambda found: found["spec"].update(nodeName="node-a"))
     world.see()
-    assert [ref.uid for ref in world.state.problems()] == [uid_of(pod)]
+    assert [ref.uid for ref in world.state.cache.snapshot().problems] == [uid_of(pod)]
     world.api.vanish(path_of(pod))
     world.see()
-    assert world.state.problems() == {}
+    assert world.state.cache.snapshot().problems == {}
 
 
 def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -> None:
@@ -171,7 +171,7 @@ def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -
         " delete that pod, or install the version of gpushare that bound it",
     )
     assert world.bind(world.add_pod(3)).error == refusal(world).message
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
     world.finish(pod)
     world.see()
     assert world.used() == {}
@@ -187,8 +187,8 @@ def test_memory_whose_allocation_cannot_be_read_is_not_given_twice(world: World)
     world.see()
     assert world.used() == {"GPU-0": 9, "GPU-1": 9}
     assert world.bind(world.add_pod(3)).error == "needs 3 GiB on one GPU; free per GPU on node-a: 1, 1 GiB"
-    assert {problem.counted for problem in world.state.problems().values()} == {True}
-    assert world.state.audit() == []
+    assert {problem.counted for problem in world.state.cache.snapshot().problems.values()} == {True}
+    assert world.state.cache.snapshot().differences() == []
 
 
 def test_a_gpu_that_shrank_below_its_use_has_nothing_left(world: World) -> None:
@@ -204,7 +204,9 @@ def test_a_gpu_that_shrank_below_its_use_has_nothing_left(world: World) -> None:
 
 def test_an_unhealthy_gpu_takes_no_new_work(world: World) -> None:
     ill = NodeInventory(
-        node=A, gpus=(make_gpu(0, 10, health=GpuHealth.UNHEALTHY), make_gpu(1, 10)), unit=world.state.unit
+        node=A,
+        gpus=(make_gpu(0, 10, health=GpuHealth.UNHEALTHY), make_gpu(1, 10)),
+        unit=world.state.resource_config.unit,
     )
     text = inventory_wire.encode(ill)
     world.api.edit(f"{NODES}/node-a", lambda n: n["metadata"]["annotations"].update({names.ANNOTATION_INVENTORY: text}))
@@ -222,7 +224,7 @@ def test_the_ledger_is_equal_to_what_is_computed_from_the_objects(world: World) 
     world.see()
     kept = {name: world.ledger(name) for name in ("node-a", "node-b")}
     assert cluster_ledger.differences(world.truth(), {NodeName(name): ledger for name, ledger in kept.items()}) == []
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
 
 
 @pytest.mark.parametrize("seen", [True, False])
@@ -230,7 +232,7 @@ def test_the_check_of_the_ledger_allows_for_reservations(world: World, seen: boo
     assert world.bind(world.add_pod(3)).error == ""
     if seen:
         world.see()
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
 
 
 def test_the_check_of_the_ledger_finds_what_differs(world: World) -> None:
@@ -262,11 +264,11 @@ def test_a_pod_is_bound_somewhere_as_soon_as_its_binding_is_confirmed(world: Wor
 
 def test_an_ending_of_what_is_no_longer_reserved_changes_nothing(world: World) -> None:
     uid = uid_of(world.add_pod(3))
-    before = world.state.all_ledgers()
+    before = world.state.cache.snapshot().ledgers
     world.state.mark_in_doubt(uid, A)
     world.state.undo(uid, A)
     world.state.confirm(make_allocation("x", make_grant(0)))
-    assert world.state.all_ledgers() == before
+    assert world.state.cache.snapshot().ledgers == before
 
 
 def test_two_tries_at_once_share_one_reservation(world: World) -> None:

@@ -54,7 +54,7 @@ def test_a_gpu_that_is_called_unhealthy_takes_no_new_pod_until_it_is_not(world: 
     assert held.grants[0].gpus == ("GPU-1",)
     call_ill(world, "")
     assert health(world) == [OK, OK]
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
 
 
 def test_pods_on_it_keep_what_they_have(world: World) -> None:
@@ -64,7 +64,7 @@ def test_pods_on_it_keep_what_they_have(world: World) -> None:
     call_ill(world, "0,1")
     assert world.used() == {"GPU-0": 3}
     assert world.bind(world.add_pod(3)).error.startswith("node-a has no healthy GPU")
-    assert world.state.audit() == []
+    assert world.state.cache.snapshot().differences() == []
 
 
 def test_without_its_config_map_a_node_is_as_its_plugin_says(world: World) -> None:
@@ -101,7 +101,7 @@ def test_a_node_that_comes_later_has_what_was_said_before() -> None:
     world = World()
     world.list_all()
     call_ill(world, "1", "node-c")
-    assert world.state.all_ledgers() == {}
+    assert world.state.cache.snapshot().ledgers == {}
     world.add_node("node-c", 10, 10)
     world.see()
     assert health(world, "node-c") == [OK, ILL]
@@ -114,10 +114,10 @@ def test_a_node_that_comes_later_has_what_was_said_before() -> None:
 
 def test_a_heartbeat_of_the_node_changes_nothing(world: World) -> None:
     call_ill(world, "0")
-    before = world.state.all_ledgers()
+    before = world.state.cache.snapshot().ledgers
     world.api.edit(f"{NODES}/node-a", lambda node: node["status"].update(conditions=[{"type": "Ready"}]))
     world.see()
-    assert all(ledger is before[name] for name, ledger in world.state.all_ledgers().items())
+    assert all(ledger is before[name] for name, ledger in world.state.cache.snapshot().ledgers.items())
 
 
 def test_a_cordon_and_an_ill_gpu_add_up(world: World) -> None:
@@ -161,9 +161,9 @@ def test_numbers_that_no_gpu_has_are_logged_once(world: World, caplog: pytest.Lo
 
 def test_freed_gpus_let_waiting_pods_try_again(world: World) -> None:
     call_ill(world, "0,1")
-    before = world.state.freed
+    before = world.state.cache.freed
     call_ill(world, "1")
-    assert world.state.freed > before
+    assert world.state.cache.freed > before
 
 
 def test_without_the_right_to_read_them_the_controller_goes_on(world: World, caplog: pytest.LogCaptureFixture) -> None:

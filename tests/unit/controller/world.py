@@ -173,7 +173,7 @@ class World:
 
     def ledger(self, node: str = "node-a") -> NodeLedger:
         """The ledger of a node as the controller has them."""
-        ledger = self.state.all_ledgers()[NodeName(node)]
+        ledger = self.state.cache.snapshot().ledgers[NodeName(node)]
         assert isinstance(ledger, NodeLedger)
         return ledger
 
