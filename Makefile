@@ -23,7 +23,7 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --pyt
         --no-emit-index-url --no-annotate --custom-compile-command 'make lock'
 
 .NOTPARALLEL:
-.PHONY: help setup lint fmt unit e2e soak mutants test check demo bench docs lock clean
+.PHONY: help setup lint fmt unit e2e soak mutants test check demo bench docs architecture lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-7s  %s\n' "$$name" "$$text"; done
@@ -98,6 +98,9 @@ bench: setup ## the measurements of docs/performance.md
 
 docs: setup ## regenerate the reference pages from the code
 	$(BIN)/python -m tests.docs.generate
+
+architecture: setup ## draw the import graph of docs/architecture-imports.md
+	$(BIN)/python -m tests.docs.architecture
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
