@@ -105,12 +105,12 @@ class _LedgerGauges(Collector):
         used = GaugeMetricFamily("gpushare_node_memory_used_bytes", "GPU memory granted on a node", labels=["node"])
         over = GaugeMetricFamily(
             "gpushare_gpu_over_committed_bytes",
-            "Memory granted beyond what a GPU has, because it shrank, vanished, or somebody else granted it",
+            "Memory granted beyond what a GPU has, because it shrank, vanished, or another system granted it",
             labels=["node", "gpu"],
         )
         compute = GaugeMetricFamily(
             "gpushare_gpu_over_committed_percent",
-            "Compute granted beyond 100 per cent of a GPU, because somebody else granted it",
+            "Compute granted beyond 100 per cent of a GPU, because another system granted it",
             labels=["node", "gpu"],
         )
         pods = GaugeMetricFamily("gpushare_node_pods", "Pods that hold GPU memory on a node", labels=["node"])

@@ -1,4 +1,4 @@
-"""What Allocate answers: the same to everybody, because the kubelet does not say who is asking. Pure."""
+"""What Allocate answers: the same for every container, because the kubelet does not say who is asking. Pure."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -92,7 +92,7 @@ class Servicer:
             self._count(-1)
 
     def allocate(self, request: Any, _context: Any) -> Any:
-        """Allocate: the same answer to everybody, at once."""
+        """Allocate: the same answer for every container, at once."""
         one = api.ContainerAllocateResponse(envs=grant.ENVIRONMENT)
         return api.AllocateResponse(container_responses=[one] * len(request.container_requests))
 

@@ -92,12 +92,11 @@ def configuration(options: Options) -> str:
     value: dict[str, Any] = {
         "apiVersion": f"kubescheduler.config.k8s.io/{api_version}",
         "kind": "KubeSchedulerConfiguration",
-        # Else the scheduler of a large cluster stops at a part of the nodes before it asks the extender, which may
-        # refuse just these.
+        # Else the scheduler of a large cluster samples some nodes, and the extender may reject exactly those.
         "percentageOfNodesToScore": 100,
     }
     if options.scheduler_name and api_version == "v1beta1":
-        # Plain-text ports of old versions: for no one.
+        # Old versions have plain-text ports: only for the node itself.
         value |= {"healthzBindAddress": "127.0.0.1:10251", "metricsBindAddress": "127.0.0.1:10251"}
     if options.kubeconfig:
         value["clientConnection"] = {"kubeconfig": options.kubeconfig}

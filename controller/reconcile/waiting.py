@@ -85,7 +85,7 @@ class WaitingPods:
 
 
 class _Kind:
-    """How one kind of pod stands; what is expensive is computed once, and only if asked."""
+    """How one kind of pod stands; expensive answers are computed once, and only if asked."""
 
     def __init__(self, request: PodRequest, node_verdicts: NodeVerdicts, state: ClusterState) -> None:
         self._request = request

@@ -165,7 +165,7 @@ def _not_read(part: Unread, checks: list[str]) -> Finding:
 
 def _way_out(error: kube.KubeError) -> str:
     ways: Mapping[type[kube.KubeError], str] = {
-        kube.ForbiddenError: "ask as somebody who may read it; docs/reference/doctor.md lists the rights",
+        kube.ForbiddenError: "ask a user who may read it; docs/reference/doctor.md lists the rights",
         kube.UnauthorizedError: "log in again",
     }
     return ways.get(type(error), "ask again; if it stays, look at the API server")

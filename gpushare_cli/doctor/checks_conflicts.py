@@ -29,7 +29,7 @@ def nvidia_plugin(cluster: Cluster) -> Iterator[Finding]:
         elif offered and not cluster.settings.resource_config.whole_gpus:
             yield finding.error(
                 f"node/{node.name}",
-                f"somebody else offers {offered} there, which are the GPUs that are shared",
+                f"another plugin offers {offered} there, which are the GPUs that are shared",
                 f"find who: kubectl get pods -A --field-selector spec.nodeName={node.name}; take it off the node",
             )
 

@@ -1,4 +1,4 @@
-"""Whether somebody schedules GPU pods, and asks the controller about them. Pure."""
+"""Whether a scheduler places GPU pods, and asks the controller about them. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final

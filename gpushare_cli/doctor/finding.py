@@ -8,9 +8,9 @@ class Severity(IntEnum):
     """How bad it is."""
 
     OK = 0
-    """Worth knowing, and as somebody wanted it."""
+    """An intentional setting."""
     WARNING = 1
-    """It works, but not as it should, or not for everybody."""
+    """It works, but not as it should, or not for every pod."""
     ERROR = 2
     """Pods that ask for GPUs will not run, or GPUs are handed out twice."""
 

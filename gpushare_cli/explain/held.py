@@ -149,7 +149,7 @@ def _origin(pod: Object) -> str:
     if notes.get(names.ANNOTATION_LATE):
         return "gpushare, after the pod had come to its node by another way"
     if names.ANNOTATION_ALLOCATION in notes:
-        return "gpushare, when the pod was bound to its node; how full the GPUs were then is not recorded"
+        return "gpushare, when the pod was bound to its node; past usage is not stored"
     if names.ACK_ALLOCATION in notes:
         return "ACK's scheduler"
     return "Aliyun gpushare" if names.ALIYUN_IDX in notes else "nano-gpu"

@@ -58,7 +58,7 @@ def pending(
         notes=(*blank.notes, *_notes(pod, scheduler, resource_config)),
     )
     if gates := schedulable.gates(pod):
-        summary = f"no scheduler looks at it before somebody removes its scheduling gates: {', '.join(gates)}"
+        summary = f"no scheduler looks at it until its scheduling gates are removed: {', '.join(gates)}"
         return replace(blank, headline="waits behind scheduling gates", summary=summary)
     fitting = [answer.node for answer in found if answer.fits]
     if not fitting:

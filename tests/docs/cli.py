@@ -50,10 +50,9 @@ spec:
 """
 
 EXPLAIN = """### Which nodes count
-The answers of the nodes come from the code by which the controller decides, on the ledger that it would have.
-Looked at beside the GPUs: cordoned nodes, taints, node selectors, required node affinity.
-So is the sum of each GPU resource that kube-scheduler keeps for a node.
-What else a pod demands, such as CPU, pod affinity or volumes, is named in a note and not evaluated.
+The answers come from the controller's own code, on the ledger that it would have.
+It also checks cordons, taints, node selectors, required node affinity, and each node's total of the GPU resources.
+What else a pod demands, such as CPU, pod affinity or volumes, is not evaluated; a note names it.
 
 ### Rights
 It reads the pod, all nodes and all pods.
@@ -87,7 +86,7 @@ A pod is refused as by the webhook if its request is wrong.
 Else the node with the best score takes it, and among equal ones the first by name.
 kube-scheduler weighs other things as well, so a cluster may choose another of the nodes that have room.
 Preset and cordoned nodes, taints, node selectors, required node affinity and the nodes' sums of GPU resources count.
-A note names what else pods demand, which is not evaluated. Nothing is preempted.
+What else pods demand is not evaluated; a note names it. Nothing is preempted.
 
 `--profile` makes up nodes from a profile, the file that [simulated GPUs](../install.md) have.
 `--nodes` says how many; those that the profile names are among them, and with `-f` they join the nodes of the list.

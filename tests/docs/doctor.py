@@ -32,8 +32,8 @@ This page is written by `make docs` from the code; do not edit it.
 | severity | meaning |
 |---|---|
 | error | pods that ask for GPUs will not run, GPUs are handed out twice, or a part that checks need cannot be read |
-| warning | it works, but not as it should, or something could not be seen |
-| ok | worth knowing, and as somebody wanted it |
+| warning | it works, but not as it should, or something could not be read |
+| ok | intentional setting |
 
 `-o json` prints an object with `version` {render.VERSION}, `server`, `namespace`, and two lists.
 `findings` has `check`, `severity`, `object`, `problem` and `fix`.

@@ -64,7 +64,7 @@ ROWS: list[tuple[str, Change, str]] = [
     (
         "whole GPUs and parts of no one knows whom",
         offers(**{"gpu": "4", "mig-1g.10gb": "2", "gpu.shared": "0"}),
-        "error nvidia-plugin node/node-a | somebody else offers 4 nvidia.com/gpu, 2 nvidia.com/mig-1g.10gb there,"
+        "error nvidia-plugin node/node-a | another plugin offers 4 nvidia.com/gpu, 2 nvidia.com/mig-1g.10gb there,"
         " which are the GPUs that are shared | find who: kubectl get pods -A --field-selector spec.nodeName=node-a;"
         " take it off the node",
     ),

@@ -10,7 +10,7 @@ from testing.fakes.faults import Delayed
 from tests.unit.gpushare_cli import doctor_cluster as world
 from tests.unit.gpushare_cli.doctor_cluster import NS, Clock
 
-RIGHTS = "ask as somebody who may read it; docs/reference/doctor.md lists the rights"
+RIGHTS = "ask a user who may read it; docs/reference/doctor.md lists the rights"
 AGAIN = "ask again; if it stays, look at the API server"
 OF_NODES = (
     "plugin-daemonset, plugin-running, inventory, memory-unit, node-amounts, stale-inventory, gpu-health, gpu-cordon,"

@@ -32,7 +32,7 @@ def test_a_running_pod_is_told_where_what_beside_whom_and_what_holds_it() -> Non
         "ASKS FOR:   main: 3 GiB on one GPU",
         "            side: 4 GiB on one GPU",
         "POLICY:     binpack: the fullest GPU with room first (the cluster's default)",
-        "CHOSEN BY:  gpushare, when the pod was bound to its node; how full the GPUs were then is not recorded",
+        "CHOSEN BY:  gpushare, when the pod was bound to its node; past usage is not stored",
         "LIMIT:      variables that its programs may obey, and nothing else: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT,"
         " ALIYUN_COM_GPU_MEM_CONTAINER",
         "",

@@ -152,7 +152,7 @@ def test_gates_come_before_all_nodes() -> None:
     assert found.code == 3
     assert found.out.splitlines()[1:3] == [
         "STATE:      waits behind scheduling gates",
-        "WHY:        no scheduler looks at it before somebody removes its scheduling gates: quota",
+        "WHY:        no scheduler looks at it until its scheduling gates are removed: quota",
     ]
 
 
