@@ -26,7 +26,7 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --pyt
 .PHONY: help setup lint fmt unit e2e soak mutants test check demo bench docs architecture lock clean
 
 help: ## list the commands
-	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-7s  %s\n' "$$name" "$$text"; done
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-12s  %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP) ## make the virtual environment with all dependencies; done already if nothing changed
 

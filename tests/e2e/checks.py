@@ -31,11 +31,11 @@ def no_gpu_is_over_its_memory(system: System) -> None:
 
 def the_controllers_ledger_equals_the_pods(system: System) -> None:
     """The ledger of the leader is what can be computed from the pods."""
-    expected = books_of(system.ledgers())
-    system.eventually("the controller's ledger equals the pods", lambda: books_of_the_controller(system) == expected)
+    expected = held_of(system.ledgers())
+    system.eventually("the controller's ledger equals the pods", lambda: ledger_of_the_controller(system) == expected)
 
 
-def books_of(ledgers: Mapping[NodeName, NodeLedger]) -> dict[tuple[str, int], int]:
+def held_of(ledgers: Mapping[NodeName, NodeLedger]) -> dict[tuple[str, int], int]:
     """Units that are used on each GPU, by node and number."""
     return {
         (node, gpu.index): ledger.inventory.unit.ceil(ledger.used_mib.get(gpu.uuid, 0))
@@ -44,7 +44,7 @@ def books_of(ledgers: Mapping[NodeName, NodeLedger]) -> dict[tuple[str, int], in
     }
 
 
-def books_of_the_controller(system: System) -> dict[tuple[str, int], int]:
+def ledger_of_the_controller(system: System) -> dict[tuple[str, int], int]:
     """The same, as the leader says."""
     inspected = system.inspect()["nodes"]
     return {(node["name"], int(dev["id"])): dev["usedGPU"] for node in inspected for dev in node["devs"]}

@@ -46,7 +46,7 @@ class Witness:
         """Compare everything that can be compared now."""
         before = self.system.ledgers()
         self._sums(before)
-        self._books(checks.books_of(before))
+        self._ledger(checks.held_of(before))
         for pod in self.system.pods(self.namespace):
             if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]:
                 self._environments(pod)
@@ -57,8 +57,8 @@ class Witness:
             if over := ledger.over_committed():
                 self.wrong.append(f"{node} is over its memory: {over}")
 
-    def _books(self, expected: Mapping[Gpu, int]) -> None:
-        told = checks.books_of_the_controller(self.system)
+    def _ledger(self, expected: Mapping[Gpu, int]) -> None:
+        told = checks.ledger_of_the_controller(self.system)
         self.counts["comparisons of the controller's ledger"] += 1
         now = self.clock()
         for gpu, units in expected.items():

@@ -88,7 +88,7 @@ def test_what_is_there_and_what_comes_and_goes_is_mirrored() -> None:
     seed(api, "other-a")
     with running(api) as (collection, reflector):
         collection.wait_for(lambda m: m.names == {"a", "b"})
-        assert reflector.synced.is_set()
+        assert reflector.synced.wait(5)
         seed(api, "other-b")
         api.vanish("/api/v1/namespaces/default/pods/other-b")
         seed(api, "c")
