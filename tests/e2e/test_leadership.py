@@ -43,16 +43,14 @@ def restarts(system: System) -> int:
 
 def test_a_leader_that_lost_its_lease_follows_again_without_a_restart(system: System, namespace: str) -> None:
     """The kubelet delays restarts by up to five minutes, and under overload all replicas lose the lead."""
-    system.eventually("a controller serves", lambda: serves(system), timeout_s=60)
+    system.eventually("a controller serves", lambda: serves(system))
     before, held = restarts(system), disturb.leader(system)
     for number in range(3):
         system.api.patch(disturb.LEASE, {"spec": {"holderIdentity": f"thief-{number}", "renewTime": None}})
-        system.eventually(
-            "another term", lambda: disturb.leader(system).startswith("gpushare-controller"), timeout_s=60
-        )
+        system.eventually("another term", lambda: disturb.leader(system).startswith("gpushare-controller"))
         assert disturb.leader(system) != held
         held = disturb.leader(system)
-        system.eventually("it serves", lambda: serves(system), timeout_s=60)
+        system.eventually("it serves", lambda: serves(system))
     assert restarts(system) == before
     system.create(namespace, Share(name="after").document())
     checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 1))
