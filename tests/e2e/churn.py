@@ -9,7 +9,7 @@ from typing import Final
 from gpushare import names
 from gpushare.kube import api as kube
 from tests.e2e.conftest import GPU_GIB
-from tests.e2e.system import Json, Share, System
+from tests.e2e.system import Json, Share, System, is_incomplete
 
 PERIOD_S: Final = 0.7
 MOST: Final = 36
@@ -36,6 +36,9 @@ class Churn:
                 failed = [pod for pod in pods if pod["status"].get("phase") == "Failed"]
                 for pod in failed:
                     self.counts[f"rejected: {pod['status'].get('reason')}"] += 1
+                    self._delete(pod)
+                for pod in filter(is_incomplete, pods):
+                    self.counts["came without the webhook"] += 1
                     self._delete(pod)
                 if pods and chance.random() < len(pods) / MOST:
                     self._delete(chance.choice(pods))

@@ -201,6 +201,11 @@ def is_ready(pod: Json) -> bool:
     return bool(statuses) and all(status["ready"] for status in statuses)
 
 
+def is_incomplete(pod: Json) -> bool:
+    """Whether it was created while no webhook answered, which servers before 1.30 allow; it gets no GPU, ever."""
+    return names.LABEL_MANAGED not in pod["metadata"].get("labels", {})
+
+
 def why_not(pods: Iterable[Json]) -> list[str]:
     """Short reasons of the first pods that do not run."""
     reasons = []

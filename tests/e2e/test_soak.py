@@ -14,7 +14,7 @@ from tests.e2e import checks
 from tests.e2e.background import Background
 from tests.e2e.churn import Churn
 from tests.e2e.faults import KINDS, Faults
-from tests.e2e.system import System, is_ready
+from tests.e2e.system import System, is_incomplete, is_ready
 from tests.e2e.witness import Witness
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "3600"))
@@ -53,4 +53,4 @@ def test_no_container_sees_a_wrong_gpu_and_no_gpu_is_over_its_memory_whatever_br
 def settled(system: System, namespace: str) -> bool:
     """Whether every pod either runs or has not been bound, or is about to be cleared away."""
     pods = [pod for pod in system.pods(namespace) if pod["status"].get("phase") != "Failed"]
-    return all(is_ready(pod) or not pod["spec"].get("nodeName") for pod in pods)
+    return all(is_ready(pod) or is_incomplete(pod) or not pod["spec"].get("nodeName") for pod in pods)

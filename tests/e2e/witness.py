@@ -48,7 +48,9 @@ class Witness:
         self._sums(before)
         self._ledger(checks.held_of(before))
         for pod in self.system.pods(self.namespace):
-            if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]:
+            if is_ready(pod) and names.ANNOTATION_ALLOCATION not in pod["metadata"].get("annotations", {}):
+                self.wrong.append(f"{pod['metadata']['name']} runs without a grant")
+            elif is_ready(pod) and "deletionTimestamp" not in pod["metadata"]:
                 self._environments(pod)
 
     def _sums(self, ledgers: Mapping[NodeName, NodeLedger]) -> None:

@@ -80,6 +80,12 @@ def test_a_container_without_output_is_looked_at_again() -> None:
     assert found.counts["environments of containers"] == 1
 
 
+def test_a_pod_that_runs_without_a_grant_is_wrong() -> None:
+    pod = running_pod()
+    del pod["metadata"]["annotations"]
+    assert look(Stub(listed=[pod])).wrong == ["pod runs without a grant"]
+
+
 def test_a_container_that_never_got_the_variable_is_wrong() -> None:
     assert look(Stub(sees={})).wrong == ["pod/main: sees None, was granted GPU-0"]
 
