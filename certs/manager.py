@@ -52,7 +52,7 @@ class _Gathered:
 
 @dataclass(kw_only=True)
 class CertificateManager:
-    """See the module."""
+    """Creates, rotates and installs the certificates. For one thread of each replica."""
 
     api: KubeApi
     clock: Clock

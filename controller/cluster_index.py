@@ -30,7 +30,7 @@ class ClusterIndex:
         self.nodes: dict[NodeName, NodeRecord] = {}
         self.pods: dict[PodUid, PodRecord] = {}
         self.bypassed: dict[PodUid, Bound] = {}
-        """Pods that got to their nodes without GPUs, or were rejected there: somebody has to look after them."""
+        """Pods that got to their nodes without GPUs, or were rejected there: the reconciler looks after them."""
         self.overridden: dict[PodUid, PodRecord] = {}
         """Pods whose authors chose devices themselves, which the webhook has undone."""
         self.label_index = LabelIndex()

@@ -1,4 +1,4 @@
-"""The cluster's PodDisruptionBudgets, for whom to evict last. Knowing none of them stops no one from working."""
+"""The cluster's PodDisruptionBudgets, for whom to evict last. Without them everything keeps working."""
 
 import logging
 import threading

@@ -17,8 +17,8 @@ from gpushare.runtime.backoff import Backoff
 from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
-PATIENCE_S: Final = 20.0  # longer, no one waits for the first list
-ASK_AGAIN_S: Final = 60.0  # where it must not be read, somebody may fix that
+PATIENCE_S: Final = 20.0  # how long to wait for the first list
+ASK_AGAIN_S: Final = 60.0  # if reading is forbidden, an administrator may allow it
 
 
 @dataclass(kw_only=True)

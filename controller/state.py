@@ -56,7 +56,7 @@ class _Claim:
 
 
 class ClusterState:
-    """See the module. Safe for use by many threads."""
+    """The ledgers, with the reservations of this leader. Safe for use by many threads."""
 
     def __init__(
         self, *, resource_config: ResourceConfig, policy: Policy = Policy.BINPACK, in_doubt_s: float = 120.0

@@ -1,6 +1,6 @@
 """Aliyun's way to say which GPUs must not be used: a ConfigMap for each node, with the numbers of its GPUs.
 
-Somebody else writes them. Without them, or without the right to read them, everybody goes on working.
+Other programs write them. Without them, or without the right to read them, everything keeps working.
 """
 
 import logging

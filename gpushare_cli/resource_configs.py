@@ -1,4 +1,4 @@
-"""In which words a pod's request is to be read, when no one tells what the administrators decided. Pure."""
+"""The resource configuration by which a pod's request is read, if the settings do not tell. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import replace

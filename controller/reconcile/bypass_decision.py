@@ -130,7 +130,7 @@ def _bypassed(
     pod: Bound, state: Bypassed, note: Note, ledger: LedgerOrRefused, verdict: Verdict | Promised | None
 ) -> Step | None:
     if not state.mutated and bypass.is_foreign_node(ledger):
-        return None  # anyone who serves these resources there may well start it
+        return None  # another plugin may serve these resources there, and start it
     if state.request is None:
         return advice.invalid(pod, state.problem)
     if not state.mutated:

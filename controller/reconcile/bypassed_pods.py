@@ -169,7 +169,7 @@ class BypassedPods:
         return True
 
     def _hopeless(self, pod: Bound, step: Tell) -> bool:
-        """It takes a person to fix it; there is no need to look again."""
+        """Only its author can fix it, so it is not read again."""
         self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod, step)
         self._tell(step)
         return True

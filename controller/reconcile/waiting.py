@@ -21,7 +21,7 @@ MAX_ACTIONS: Final = 20  # a tick; a thousand waiting pods must not become a tho
 MAX_KINDS: Final = 12  # of pods a tick, fewer than the cache holds; the others have their turn at the next ticks
 JUDGE_S: Final = 0.25  # a tick; judging many kinds for thousands of nodes must not take the scheduler's processor
 
-_Kinship = tuple[RequestShape, bool]
+_KindKey = tuple[RequestShape, bool]
 """What pods have in common that fit on the same nodes: what they ask for, and whether they mean themselves by it."""
 
 
@@ -35,31 +35,31 @@ class WaitingPods:
     """Not the scheduler's."""
     clock: Clock
     _notes: dict[PodUid, Note] = field(default_factory=dict)
-    _turns: dict[_Kinship, int] = field(default_factory=dict)
+    _turns: dict[_KindKey, int] = field(default_factory=dict)
     """Number of the tick in which a kind of pod was judged last."""
     _tick: int = 0
 
     def tick(self) -> None:
         """Look after those whose turn it is."""
-        waiting: list[tuple[Pending, _Kinship]] = []
-        requests: dict[_Kinship, PodRequest] = {}
+        waiting: list[tuple[Pending, _KindKey]] = []
+        requests: dict[_KindKey, PodRequest] = {}
         for pod in self.state.cache.snapshot().pending():
             if pod.unschedulable and pod.request is not None:
-                waiting.append((pod, kinship := _kinship(pod.request)))
-                requests.setdefault(kinship, pod.request)
+                waiting.append((pod, key := _kind_key(pod.request)))
+                requests.setdefault(key, pod.request)
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note()) for pod, _ in waiting}
         kinds = self._kinds(requests)
         started, actions = self.clock.monotonic(), 0
-        for pod, kinship in sorted(waiting, key=lambda pair: self._notes[pair[0].ref.uid].explained.at):
+        for pod, key in sorted(waiting, key=lambda pair: self._notes[pair[0].ref.uid].explained.at):
             if actions >= MAX_ACTIONS:
                 break
-            kind = kinds.get(kinship)
+            kind = kinds.get(key)
             if kind is None:
                 continue
-            if self._turns.get(kinship) != self._tick:
+            if self._turns.get(key) != self._tick:
                 if self.clock.monotonic() - started >= JUDGE_S:
                     continue
-                self._turns[kinship] = self._tick
+                self._turns[key] = self._tick
             actions += self._care(pod, kind)
 
     def _care(self, pod: Pending, kind: "_Kind") -> bool:
@@ -76,12 +76,12 @@ class WaitingPods:
             self.writer.perform(action)
         return action is not None
 
-    def _kinds(self, requests: Mapping[_Kinship, PodRequest]) -> dict[_Kinship, "_Kind"]:
+    def _kinds(self, requests: Mapping[_KindKey, PodRequest]) -> dict[_KindKey, "_Kind"]:
         """The kinds of pods to judge in this tick: those whose turn is the longest ago."""
         self._tick += 1
-        self._turns = {kinship: self._turns.get(kinship, 0) for kinship in requests}
+        self._turns = {key: self._turns.get(key, 0) for key in requests}
         first = heapq.nsmallest(MAX_KINDS, self._turns, key=self._turns.__getitem__)
-        return {kinship: _Kind(requests[kinship], self.node_verdicts, self.state) for kinship in first}
+        return {key: _Kind(requests[key], self.node_verdicts, self.state) for key in first}
 
 
 class _Kind:
@@ -108,6 +108,6 @@ class _Kind:
         return self._message
 
 
-def _kinship(request: PodRequest) -> _Kinship:
+def _kind_key(request: PodRequest) -> _KindKey:
     affinity = request.shape.affinity
     return request.shape, affinity is not None and affinity.same is not None and affinity.same.matches(request.labels)

@@ -69,7 +69,7 @@ class Fill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """See the module."""
+    """All that is told about one pod."""
 
     pod: PodRef
     phase: str
