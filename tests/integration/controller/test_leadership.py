@@ -171,7 +171,7 @@ def test_a_leader_with_a_broken_part_ends(api: FakeKube, monkeypatch: pytest.Mon
     def boom(_: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(first.state, "replace_pods", boom)
+    monkeypatch.setattr(first.state.cache, "replace_pods", boom)
     with stopping([first.start()]):
         assert first.lost.wait()
 
