@@ -127,6 +127,7 @@ VISIBLE_DEVICES_NONE: Final = "void"  # the NVIDIA runtime leaves such a contain
 DRIVER_CAPABILITIES_DEFAULT: Final = "compute,utility"
 
 # Programs, and the Deployments and the DaemonSet that run them.
+EVENT_PREFIX: Final = "GpuShare"  # of the reason of every event
 WEBHOOK: Final = "gpushare-webhook"
 CONTROLLER: Final = "gpushare-controller"
 PLUGIN: Final = "gpushare-device-plugin"

@@ -147,7 +147,8 @@ def _inspect(arguments: argparse.Namespace, streams: Streams) -> int:
 
 def _explain(arguments: argparse.Namespace, streams: Streams) -> int:
     options = explain_arguments.options(arguments)
-    return explain.run(partial(_connect, arguments.kubeconfig, arguments.context), streams, options)
+    where = (arguments.kubeconfig, arguments.context)
+    return explain.run(partial(_connect, *where), streams, options, partial(_namespace, *where))
 
 
 def _simulate(arguments: argparse.Namespace, streams: Streams) -> int:
@@ -175,6 +176,10 @@ def _doctor(arguments: argparse.Namespace, streams: Streams) -> int:
 
 def _connect(kubeconfig: str, context: str) -> KubeApi:
     return client.connect(_kubeconfig(kubeconfig), context)
+
+
+def _namespace(kubeconfig: str, context: str) -> str:
+    return client.namespace(_kubeconfig(kubeconfig), context)
 
 
 def _kubeconfig(flag: str) -> str:

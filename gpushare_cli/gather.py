@@ -29,6 +29,8 @@ class Cluster:
     """Numbers of the GPUs that Aliyun's ConfigMaps call unhealthy."""
     notes: tuple[str, ...] = ()
     """What could not be read although it may matter."""
+    forbidden: str = ""
+    """Why neither nodes nor the pods of all namespaces could be read, although the API server answers."""
 
 
 def gather(api: KubeApi, node: str | None = None) -> Cluster:

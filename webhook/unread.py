@@ -9,32 +9,21 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpushare import names
-from gpushare.wire import misspelt, parse_resources, pods
+from gpushare.wire import misspelt
 from webhook import objects
 from webhook.objects import JsonObject
 from webhook.rules import Rules
 
 _TOLD: Final = 8
 """Most names that are told one by one."""
-_COMPARED: Final = 64
-"""Most resources that are compared with ours."""
 _LONGEST_NAME: Final = 63  # that Kubernetes admits after the slash
 _LIMIT: Final = 256  # characters of a warning that Kubernetes shows for sure
 
 
 def resources(pod: JsonObject, rules: Rules) -> Iterator[str]:
     """Resources that were probably meant to be ours."""
-    asked = (
-        (container["name"], resource)
-        for _, _, container in pods.containers(pod)
-        for resource in parse_resources.amounts(container, "limits")
-        if "/" in resource and not rules.is_foreign(resource)
-    )
-    compared = (
-        (name, resource, misspelt.meant(resource, rules.resource_config))
-        for name, resource in itertools.islice(asked, _COMPARED)
-    )
-    for name, resource, meant in itertools.islice(filter(lambda each: each[2], compared), _TOLD):
+    found = (each for each in misspelt.of_pod(pod, rules.resource_config) if not rules.is_foreign(each[1]))
+    for name, resource, meant in itertools.islice(found, _TOLD):
         yield cut(f"container {name}: gpushare does not know {resource} and gives no GPU for it; do you mean {meant}?")
 
 

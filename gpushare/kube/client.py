@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
+from types import ModuleType
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
@@ -23,7 +24,7 @@ from gpushare.errors import SettingsError
 from gpushare.kube import api as kube
 from gpushare.kube import stream
 from gpushare.kube.api import JsonObject, Page, Params, PatchKind, Reply
-from gpushare.kube.credentials import Credentials, InClusterCredentials
+from gpushare.kube.credentials import Credentials, InClusterCredentials, own_namespace
 from gpushare.kube.deadline import Answer
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock, SystemClock
@@ -64,16 +65,28 @@ def connect(kubeconfig: str = "", context: str = "") -> "RestClient":
     """
     if not kubeconfig:
         return RestClient(InClusterCredentials.load())
+    return RestClient(_config().load(kubeconfig, context))
+
+
+def namespace(kubeconfig: str = "", context: str = "") -> str:
+    """The namespace that a user means who names none: of the kubeconfig's context, or else of this process's pod.
+
+    Raises:
+        SettingsError: the kubeconfig cannot be used.
+    """
+    return _config().namespace(kubeconfig, context) if kubeconfig else own_namespace()
+
+
+def _config() -> ModuleType:
+    """Imported late, because it imports the official client."""
     try:
-        # Late, because it imports the official client.
         from gpushare.kube import config
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"a kubeconfig needs the library {error.name}; run: pip install 'gpushare[cli]', or leave the kubeconfig "
             "away to use the pod's service account"
         ) from error
-
-    return RestClient(config.load(kubeconfig, context))
+    return config
 
 
 class RestClient:

@@ -10,6 +10,26 @@ from gpushare.errors import SettingsError
 from gpushare.kube.credentials import StaticCredentials
 
 
+def namespace(path: str, context: str = "") -> str:
+    """The namespace of a context, as kubectl takes it; "default" if the context names none.
+
+    Args:
+        path: see `load`.
+        context: by default the current one.
+
+    Raises:
+        SettingsError: no such file, or it cannot be used.
+    """
+    files = _files(path)
+    try:
+        contexts, _ = config.list_kube_config_contexts(config_file=os.pathsep.join(files))
+    except Exception as error:  # the loader lets through whatever a file provokes
+        raise SettingsError(f"kubeconfig {path}: {error}") from error
+    wanted = context or _current_context(files)
+    found = next((each["context"].get("namespace") for each in contexts if each["name"] == wanted), None)
+    return str(found or "default")
+
+
 def load(path: str, context: str = "") -> StaticCredentials:
     """Credentials of a context of a kubeconfig file, or of several that are merged as kubectl does.
 
@@ -21,10 +41,7 @@ def load(path: str, context: str = "") -> StaticCredentials:
     Raises:
         SettingsError: no such file or context, or it cannot be used.
     """
-    wanted = [str(Path(part).expanduser()) for part in path.split(os.pathsep) if part]
-    files = [part for part in wanted if Path(part).is_file()]
-    if not files:
-        raise SettingsError(f"kubeconfig {path}: no such file")
+    files = _files(path)
     found = client.Configuration()
     try:
         config.load_kube_config(
@@ -48,6 +65,14 @@ def load(path: str, context: str = "") -> StaticCredentials:
         verify=found.verify_ssl,
         token_source=token,
     )
+
+
+def _files(path: str) -> list[str]:
+    wanted = [str(Path(part).expanduser()) for part in path.split(os.pathsep) if part]
+    files = [part for part in wanted if Path(part).is_file()]
+    if not files:
+        raise SettingsError(f"kubeconfig {path}: no such file")
+    return files
 
 
 def _current_context(files: list[str]) -> str | None:

@@ -47,6 +47,14 @@ class Credentials(Protocol):
         ...
 
 
+def own_namespace(directory: str = _DIRECTORY) -> str:
+    """The namespace of the pod that this process runs in; "default" if that is not known."""
+    try:
+        return Path(directory, "namespace").read_text(encoding="utf-8").strip() or "default"
+    except OSError:
+        return "default"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticCredentials:
     """Read once, from a kubeconfig."""

@@ -1,11 +1,16 @@
 """Names of resources that are nearly one of ours -> the one that was probably meant. Pure."""
 
 import difflib
-from typing import Final
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from gpushare import names
 from gpushare.resource_config import ResourceConfig
+from gpushare.wire import parse_resources, pods
 
+COMPARED: Final = 64
+"""Most resources of a pod that are compared with ours: a pod may carry hundreds of thousands."""
 _DOMAINS: Final = ("aliyun.com", "nano-gpu", names.DOMAIN)
 _LONGEST: Final = 63 + 1 + 63  # a name after the slash, and a domain that is worth comparing
 _NEAR: Final = 0.6  # of 1: `gpu` and `gpu-mem`
@@ -28,6 +33,27 @@ def meant(resource: str, resource_config: ResourceConfig) -> str | None:
         return next((each for each in ours if each != names.GPU and each.partition("/")[2] == name), None)
     best = max(ours, key=lambda each: (_likeness(name, each), each.startswith(f"{domain}/")))
     return best if _likeness(name, best) >= _NEAR else None
+
+
+def of_pod(pod: Mapping[str, Any], resource_config: ResourceConfig) -> Iterator[tuple[str, str, str]]:
+    """Container, resource and what was probably meant, for each misspelt limit among the first of a pod.
+
+    Args:
+        pod: a pod or a template of one.
+        resource_config: of the cluster.
+
+    Raises:
+        WireError: it is no pod.
+    """
+    asked = (
+        (str(container.get("name")), resource)
+        for _, _, container in pods.containers(pod)
+        for resource in parse_resources.amounts(container, "limits")
+        if "/" in resource
+    )
+    for name, resource in itertools.islice(asked, COMPARED):
+        if found := meant(resource, resource_config):
+            yield name, resource, found
 
 
 def _likeness(name: str, ours: str) -> float:

@@ -1,6 +1,6 @@
 """One pod and its cluster -> all that there is to say. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
-from gpushare.wire import fields, requests
+from gpushare.wire import fields, misspelt, requests
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, world
 from gpushare_cli.explain import held, requested, waiting
@@ -37,13 +37,14 @@ class Rules:
     policy: Policy = Policy.BINPACK
 
 
-def explain(pod: Object, cluster: Cluster, rules: Rules) -> Explanation:
+def explain(pod: Object, cluster: Cluster, rules: Rules, events: Sequence[Object] = ()) -> Explanation:
     """All about one pod.
 
     Args:
         pod: as the API server returns it.
         cluster: all nodes, and all pods that concern GPUs.
         rules: of the cluster.
+        events: on the pod, the latest last; used where the cluster may not be read.
 
     Raises:
         WireError: an object cannot be read.
@@ -56,6 +57,8 @@ def explain(pod: Object, cluster: Cluster, rules: Rules) -> Explanation:
     blank = _blank(pod, cluster, unit)
     record = _record(pod, resource_config)
     match record:
+        case Pending() | Bound(bypassed=Bypassed()) if cluster.forbidden and schedulable.counts(pod):
+            return waiting.told(_with_request(blank, pod, resource_config, rules.policy), pod, events)
         case Pending() if schedulable.counts(pod):
             own = resource_configs.of_pod(pod, resource_config)
             return waiting.pending(blank, pod, record, state, resource_config=own, policy=rules.policy)
@@ -68,7 +71,7 @@ def explain(pod: Object, cluster: Cluster, rules: Rules) -> Explanation:
         case Bound():
             return _bound(_with_request(blank, pod, resource_config, rules.policy), pod, record, state, cluster)
         case None:
-            return _not_ours(blank, pod)
+            return _not_ours(blank, pod, cluster, resource_config)
 
 
 def _blank(pod: Object, cluster: Cluster, unit: MemoryUnit) -> Explanation:
@@ -82,16 +85,35 @@ def _blank(pod: Object, cluster: Cluster, unit: MemoryUnit) -> Explanation:
         summary="no container of it asks for a GPU, so it is none of gpushare's",
         good=True,
         unit=unit,
-        notes=cluster.notes,
+        notes=(*_left_out(cluster), *cluster.notes),
     )
 
 
-def _not_ours(blank: Explanation, pod: Object) -> Explanation:
+def _left_out(cluster: Cluster) -> Iterator[str]:
+    if cluster.forbidden:
+        yield f"not evaluated: nodes and the pods of other namespaces ({cluster.forbidden})"
+
+
+def _not_ours(blank: Explanation, pod: Object, cluster: Cluster, resource_config: ResourceConfig) -> Explanation:
     blank = replace(blank, node=pods_wire.node_of(pod))
+    for container, resource, meant in misspelt.of_pod(pod, resource_config):
+        summary = f"container {container} asks for {resource}, which gpushare does not know; do you mean {meant}?"
+        return replace(
+            blank, headline=f"{blank.phase}; asks for no GPU that gpushare knows", summary=summary, good=False
+        )
     if not pods_wire.needs_gpu(pod, ResourceConfig(whole_gpus=True)):
         return blank
-    summary = f"it asks for {names.GPU}, which is another plugin's in this cluster"
-    return replace(blank, headline=f"{blank.phase}; none of gpushare's", summary=summary)
+    serving = [node for node in cluster.nodes if (nodefacts.node_facts(node).allocatable or {}).get(names.GPU)]
+    if serving or cluster.forbidden:
+        summary = f"it asks for {names.GPU}, which gpushare does not hand out in this cluster"
+        if serving:
+            summary += f"; another device plugin does, on {len(serving)} node{'s' if len(serving) > 1 else ''}"
+        return replace(blank, headline=f"{blank.phase}; none of gpushare's", summary=summary)
+    summary = (
+        f"it asks for {names.GPU}, and no node offers it: whole GPUs are switched off in gpushare"
+        f" (GPUSHARE_WHOLE_GPUS in ConfigMap {names.CONFIG}), and no other device plugin serves it"
+    )
+    return replace(blank, headline=f"{blank.phase}; none of gpushare's", summary=summary, good=blank.phase != "Pending")
 
 
 def _bound(blank: Explanation, pod: Object, record: Bound, state: World, cluster: Cluster) -> Explanation:

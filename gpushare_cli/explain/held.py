@@ -72,6 +72,7 @@ def shares(allocation: Allocation, inventory: NodeInventory | None) -> Iterator[
                 memory_percent=quantities.percent(mib, gpu.memory_mib) if gpu else 0,
                 compute_percent=grant.compute_percent,
                 whole=grant.whole,
+                evaluated=inventory is not None,
             )
 
 

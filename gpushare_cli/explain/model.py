@@ -39,12 +39,14 @@ class Share:
     """Of the GPU's memory; 0 if that is not known."""
     compute_percent: int
     whole: bool
+    evaluated: bool = True
+    """Whether the node's GPUs could be read."""
 
     @property
     def trouble(self) -> str:
         """What is wrong with the GPU."""
         if self.gpu is None:
-            return "not listed by its node any more"
+            return "not listed by its node any more" if self.evaluated else ""
         return "" if self.gpu.health is GpuHealth.HEALTHY else self.gpu.health.value.lower()
 
 

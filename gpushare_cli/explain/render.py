@@ -1,15 +1,20 @@
 """An explanation -> text for people, or JSON for programs. Pure."""
 
-from collections.abc import Iterator
-from typing import Any
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import orjson
 
+from gpushare.cluster.reasons import NODES_NAMED
 from gpushare.model.verdict import Placed
 from gpushare_cli import answers, quantities, tabwriter
 from gpushare_cli.answers import Answer
 from gpushare_cli.explain import requested
 from gpushare_cli.explain.model import Explanation, Fill, Neighbour, Share
+
+_GROUPS: Final = 5
+"""Most groups of equal pods that are shown."""
 
 
 def text(found: Explanation) -> str:
@@ -24,9 +29,38 @@ def text(found: Explanation) -> str:
     return "\n".join(tabwriter.layout("\n".join(lines)) + "\n" for lines in blocks)
 
 
+def grouped(found: Sequence[Explanation]) -> str:
+    """The pods of a workload: one of each group of equal ones, and the names of the others."""
+    groups: dict[tuple[object, ...], list[Explanation]] = {}
+    for each in found:
+        groups.setdefault((each.state, each.good, each.headline, each.summary), []).append(each)
+    blocks = []
+    for same in itertools.islice(groups.values(), _GROUPS):
+        others = [each.pod.name for each in same[1:]]
+        named, more = ", ".join(others[:NODES_NAMED]), len(others) - NODES_NAMED
+        told = f"The same holds for {named}{f' and {more} more' if more > 0 else ''}.\n" if others else ""
+        blocks.append(text(same[0]) + told)
+    if rest := sum(map(len, itertools.islice(groups.values(), _GROUPS, None))):
+        blocks.append(f"Not shown: {rest} more pod{'s' if rest > 1 else ''}; name one to see it.\n")
+    return "\n".join(blocks)
+
+
+def all_as_json(found: Sequence[Explanation]) -> str:
+    """The pods of a workload for programs."""
+    return _dumped({"pods": [_value(each) for each in found]})
+
+
 def as_json(found: Explanation) -> str:
     """The explanation for programs. All memory is in MiB."""
-    value = {
+    return _dumped(_value(found))
+
+
+def _dumped(value: object) -> str:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def _value(found: Explanation) -> dict[str, Any]:
+    return {
         "namespace": found.pod.namespace,
         "name": found.pod.name,
         "uid": found.pod.uid,
@@ -47,7 +81,6 @@ def as_json(found: Explanation) -> str:
         "limitHeldBy": found.limit or None,
         "notes": found.notes,
     }
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
 def _head(found: Explanation) -> Iterator[str]:

@@ -66,6 +66,33 @@ def pending(
     return replace(blank, headline=f"waits; it fits on {_nodes(fitting)}", summary=_soon(pod, fitting), good=True)
 
 
+def told(blank: Explanation, pod: Object, events: Sequence[Object]) -> Explanation:
+    """A pod that waits in a cluster that may not be read: what the scheduler and gpushare have told its author.
+
+    Args:
+        blank: what is known of every pod.
+        pod: the pod.
+        events: on it, the latest last.
+
+    Raises:
+        WireError: it is no pod.
+    """
+    node = pods_wire.node_of(pod)
+    scheduler = fields.text(fields.mapping(pod, "spec", "pod"), "schedulerName", "spec") or _DEFAULT_SCHEDULER
+    ours = [event for event in events if str(event.get("reason", "")).startswith(names.EVENT_PREFIX)]
+    words = [fields.text(event, "message", "event") for event in ours[-1:]]
+    return replace(
+        blank,
+        state=State.WITHOUT_GPU if node else State.WAITS,
+        node=node,
+        headline=f"on {node} without GPUs" if node else "waits",
+        summary="".join(words) or _said(pod) or "neither the scheduler nor gpushare has said anything about it yet",
+        scheduler=scheduler,
+        said=_said(pod),
+        good=False,
+    )
+
+
 def bypassed(
     blank: Explanation,
     pod: Object,

@@ -13,7 +13,7 @@ from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
-from gpushare.wire import fields, requests, unhealthy
+from gpushare.wire import fields, misspelt, requests, unhealthy
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, world
 from gpushare_cli.nodefacts import NodeFacts
@@ -67,6 +67,11 @@ def prepare(found: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpu
     new = [_new(pod, resource_config) for pod in expanded.pods]
     meant = [pod for pod in new if pod is not None]
     notes += [*_oddities(state), *expanded.notes, *_omissions(found, len(new) - len(meant))]
+    notes += dict.fromkeys(
+        f"{made.of}: container {container} asks for {resource}, which gpushare does not know; do you mean {near}?"
+        for made in expanded.pods
+        for container, resource, near in misspelt.of_pod(made.value, resource_config)
+    )
     waiting = _waiting(existing, state, resource_config)
     return Question(world=state, pods=(*waiting, *meant), unit=unit, notes=tuple(notes))
 

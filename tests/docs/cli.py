@@ -153,7 +153,7 @@ def _explained(title: str, gpu_mem: int | None) -> list[str]:
         kube.seed(f"/api/v1/{where}", one)
     out = io.StringIO()
     options = explain.Options(namespace="default", name="train", installation="gpushare-system")
-    code = explain.run(lambda: kube, Streams(out=out, err=out), options)
+    code = explain.run(lambda: kube, Streams(out=out, err=out), options, lambda: "default")
     return [f"\n### {title}\n", *_console("gpushare explain train", out.getvalue(), code)]
 
 

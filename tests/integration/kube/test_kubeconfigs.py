@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.kube import config
+from gpushare.kube import client, config
 
 
 def write(path: Path, name: str, *, is_current: bool = True, host: str = "") -> str:
@@ -53,3 +53,14 @@ def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, content: str) -> 
     (tmp_path / "config").write_text(content)
     with pytest.raises(SettingsError, match=re.escape(f"kubeconfig {tmp_path}/config: ")):
         config.load(f"{tmp_path}/config")
+
+
+def test_the_namespace_is_the_contexts_as_kubectl_takes_it(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "a", "a"), write(tmp_path / "b", "b", is_current=False)
+    content = json.loads(Path(first).read_text())
+    content["contexts"][0]["context"]["namespace"] = "ml"
+    Path(first).write_text(json.dumps(content))
+    both = os.pathsep.join([first, second])
+
+    assert client.namespace(both) == "ml"
+    assert client.namespace(both, "b") == "default"

@@ -30,7 +30,7 @@ def explain(
     """Ask about one pod of a cluster with these objects."""
     out, err = io.StringIO(), io.StringIO()
     options = Options(namespace=namespace, name=name, installation="gpushare-system", unit=unit, as_json=as_json)
-    code = command.run(lambda: kube_of(objects), Streams(out=out, err=err), options)
+    code = command.run(lambda: kube_of(objects), Streams(out=out, err=err), options, lambda: "default")
     return Result(code=code, out=out.getvalue(), err=err.getvalue())
 
 

@@ -205,12 +205,40 @@ def test_a_pod_that_asks_for_no_gpu_is_none_of_ours() -> None:
     )
 
 
+WHOLE = make_pod(make_container(resources={"limits": {names.GPU: 1}}))
+
+
 def test_whole_gpus_of_another_plugin_are_named() -> None:
-    found = explain(make_pod(make_container(resources={"limits": {names.GPU: 1}})), NODE)
+    other = make_node(make_inventory(8, node="node-b"))
+    other["status"] = {"allocatable": {names.GPU: "8"}}
+
+    found = explain(WHOLE, NODE, other)
 
     assert found.out.splitlines()[2] == (
-        "WHY:    it asks for nvidia.com/gpu, which is another plugin's in this cluster"
+        "WHY:    it asks for nvidia.com/gpu, which gpushare does not hand out in this cluster; another device plugin"
+        " does, on 1 node"
     )
+
+
+def test_whole_gpus_that_nothing_serves_are_not_blamed_on_another_plugin() -> None:
+    found = explain(WHOLE, NODE)
+
+    assert found.code == 3
+    assert found.out.splitlines()[2] == (
+        "WHY:    it asks for nvidia.com/gpu, and no node offers it: whole GPUs are switched off in gpushare"
+        " (GPUSHARE_WHOLE_GPUS in ConfigMap gpushare-config), and no other device plugin serves it"
+    )
+
+
+def test_a_misspelt_resource_is_told_with_what_was_probably_meant() -> None:
+    found = explain(make_pod(make_container(resources={"limits": {"aliyun.com/gpu-memory": 3}})), NODE)
+
+    assert found.code == 3
+    assert found.out.splitlines()[1:3] == [
+        "STATE:  Pending; asks for no GPU that gpushare knows",
+        "WHY:    container main asks for aliyun.com/gpu-memory, which gpushare does not know; do you mean"
+        " aliyun.com/gpu-mem?",
+    ]
 
 
 def test_json_has_the_shares_and_the_neighbours() -> None:

@@ -1,0 +1,103 @@
+"""The pods of what a user names: one pod, or all pods of a workload."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from gpushare.errors import WireError
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject, KubeApi
+from gpushare.wire import fields
+from gpushare_cli import gather
+
+_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of object that has pods."""
+
+    word: str
+    """As users and messages write it."""
+    group: str
+    """The beginning of its path at the API server."""
+
+    def path(self, namespace: str, name: str) -> str:
+        """Of one object."""
+        return f"{self.group}/namespaces/{quote(namespace, safe='')}/{self.word}s/{quote(name, safe='')}"
+
+
+POD: Final = Kind(word="pod", group="/api/v1")
+_WORKLOADS: Final = (
+    (Kind(word="deployment", group="/apis/apps/v1"), "deploy"),
+    (Kind(word="statefulset", group="/apis/apps/v1"), "sts"),
+    (Kind(word="replicaset", group="/apis/apps/v1"), "rs"),
+    (Kind(word="daemonset", group="/apis/apps/v1"), "ds"),
+    (Kind(word="job", group="/apis/batch/v1"), "job"),
+)
+KINDS: Final[Mapping[str, Kind]] = {
+    word: kind for kind, short in ((POD, "po"), *_WORKLOADS) for word in (kind.word, f"{kind.word}s", short)
+}
+"""Every word for a kind, as kubectl takes them."""
+
+
+def pods(api: KubeApi, kind: Kind, namespace: str, name: str) -> Sequence[JsonObject]:
+    """The pod of this name, or the pods that the workload's selector matches.
+
+    Raises:
+        KubeError: something cannot be read; NotFoundError if there is no such object.
+        WireError: the workload has no selector that can be read.
+    """
+    found = api.get(kind.path(namespace, name), timeout_s=_TIMEOUT_S)
+    if kind == POD:
+        return [found]
+    params = {"labelSelector": selector_of(found)}
+    return gather.listed(api, f"/api/v1/namespaces/{quote(namespace, safe='')}/pods", params)
+
+
+def selector_of(workload: Mapping[str, Any]) -> str:
+    """Its label selector, as a list request takes it.
+
+    Raises:
+        WireError: it has none, which would match every pod of the namespace.
+    """
+    spec = fields.mapping(fields.mapping(workload, "spec", "workload"), "selector", "spec")
+    terms = [f"{key}={value}" for key, value in fields.mapping(spec, "matchLabels", "selector").items()]
+    terms += [_expression(each) for each in fields.objects(spec, "matchExpressions", "selector")]
+    if not terms:
+        raise WireError("spec.selector: is empty")
+    return ",".join(terms)
+
+
+def _expression(expression: Mapping[str, Any]) -> str:
+    key, operator = expression.get("key"), expression.get("operator")
+    values = ",".join(map(str, expression.get("values") or ()))
+    match operator:
+        case "Exists":
+            return f"{key}"
+        case "DoesNotExist":
+            return f"!{key}"
+        case "In" | "NotIn":
+            return f"{key} {operator.lower()} ({values})"
+        case _:
+            raise WireError(f"spec.selector.matchExpressions: unknown operator {operator!r}")
+
+
+def events(api: KubeApi, pod: JsonObject) -> Sequence[JsonObject]:
+    """Events on a pod, the latest last; empty if they may not be read.
+
+    Raises:
+        WireError: it is no pod.
+    """
+    metadata = fields.mapping(pod, "metadata", "pod")
+    path = f"/api/v1/namespaces/{quote(str(metadata.get('namespace')), safe='')}/events"
+    params = {"fieldSelector": f"involvedObject.uid={metadata.get('uid')}"}
+    try:
+        return sorted(gather.listed(api, path, params), key=_last_seen)
+    except kube.ForbiddenError:
+        return ()
+
+
+def _last_seen(event: Mapping[str, Any]) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
