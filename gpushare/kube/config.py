@@ -22,7 +22,8 @@ def namespace(path: str, context: str = "") -> str:
     """
     files = _files(path)
     try:
-        contexts, _ = config.list_kube_config_contexts(config_file=os.pathsep.join(files))
+        merged = kube_config.KubeConfigMerger(os.pathsep.join(files)).config
+        contexts = [each.value for each in merged["contexts"]]
     except Exception as error:  # the loader lets through whatever a file provokes
         raise SettingsError(f"kubeconfig {path}: {error}") from error
     wanted = context or _current_context(files)
