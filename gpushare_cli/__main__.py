@@ -28,6 +28,7 @@ from gpushare_cli.explain import command as explain
 from gpushare_cli.schedconfig import Kind, Options, ServerVersion
 from gpushare_cli.simulate import arguments as simulate_arguments
 from gpushare_cli.simulate import command as simulate
+from gpushare_cli.terminal import Printable
 
 _EXIT_CODES: Final = "Exit codes: 0 done; 1 the cluster cannot be read or shares no GPU; 2 wrong arguments."
 
@@ -120,7 +121,7 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
         arguments = parser.parse_args(argv)
     except SystemExit as end:  # argparse has printed help or the mistake
         return end.code if isinstance(end.code, int) else commands.USAGE
-    streams = Streams(out=sys.stdout, err=sys.stderr)
+    streams = Streams(out=Printable(sys.stdout), err=Printable(sys.stderr))
     try:
         code: int = arguments.handler(arguments, streams)
         streams.out.flush()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TextIO, assert_never
+from typing import Final, assert_never
 
 from gpushare import names
 from gpushare.errors import SettingsError
@@ -12,6 +12,7 @@ from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth
 from gpushare_cli import gather, render, report, schedconfig
 from gpushare_cli.schedconfig import Kind, Options
+from gpushare_cli.terminal import Writer
 
 OK: Final = 0
 FAILED: Final = 1  # the cluster cannot be read, or it has nothing to show
@@ -25,8 +26,8 @@ Connect = Callable[[], KubeApi]
 class Streams:
     """Where a command writes."""
 
-    out: TextIO
-    err: TextIO
+    out: Writer
+    err: Writer
 
 
 def inspect(connect: Connect, streams: Streams, *, node: str | None, details: bool, as_json: bool) -> int:

@@ -11,7 +11,7 @@ from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.request import Policy
 from gpushare.runtime import options
 from gpushare.units import MemoryUnit
-from gpushare_cli import commands, configmap, gather
+from gpushare_cli import commands, configmap, gather, terminal
 from gpushare_cli.commands import FAILED, NO_ROOM, OK, Connect, Streams
 from gpushare_cli.explain import decide, render, workloads
 from gpushare_cli.explain.decide import Rules
@@ -112,7 +112,7 @@ def rules(settings: Mapping[str, Any] | None, unit: MemoryUnit | None) -> Rules:
 def _print(found: Sequence[Explanation], streams: Streams, options: Options) -> int:
     found = sorted(found, key=lambda each: (each.good, each.pod.name))
     for note in dict.fromkeys(note for each in found for note in each.notes):
-        streams.err.write(f"note: {note}\n")
+        streams.err.write(f"note: {terminal.one_line(note)}\n")
     if options.kind == workloads.POD:
         streams.out.write(render.as_json(found[0]) if options.as_json else render.text(found[0]))
     else:

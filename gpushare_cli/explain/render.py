@@ -8,7 +8,7 @@ import orjson
 
 from gpushare.cluster.reasons import NODES_NAMED
 from gpushare.model.verdict import Placed
-from gpushare_cli import answers, quantities, tabwriter
+from gpushare_cli import answers, quantities, tabwriter, terminal
 from gpushare_cli.answers import Answer
 from gpushare_cli.explain import requested
 from gpushare_cli.explain.model import Explanation, Fill, Neighbour, Share
@@ -26,7 +26,7 @@ def text(found: Explanation) -> str:
         blocks.append(["GPU\tUSED\tSHARED WITH", *map(_fill, found.fills)])
     if found.answers:
         blocks.append(["NODE\tFITS\tWHY", *map(_answer, found.answers)])
-    return "\n".join(tabwriter.layout("\n".join(lines)) + "\n" for lines in blocks)
+    return "\n".join(tabwriter.layout("\n".join(map(terminal.one_line, lines))) + "\n" for lines in blocks)
 
 
 def grouped(found: Sequence[Explanation]) -> str:
