@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare import names
-from gpushare.cluster.records import Bound, Bypassed
+from gpushare.cluster import bypass
+from gpushare.cluster.records import Bound
 from gpushare.identity import PodRef
 
 REASON_WAITING: Final = "GpuShareWaiting"
@@ -13,8 +14,6 @@ REASON_WITHOUT_GPU: Final = "GpuShareWithoutGpu"
 REASON_INVALID: Final = "GpuShareInvalidRequest"
 REASON_REJECTED: Final = "GpuShareRejected"
 REASON_BOUND_LATE: Final = "GpuShareBoundLate"
-
-_AGAIN: Final = "delete it and create it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Tell:
 def invalid(pod: Bound, problem: str) -> Tell:
     """What it asks for cannot be understood."""
     message = f"it is on {pod.node} without GPUs, because what it asks for cannot be understood: {problem}"
-    return Tell(pod.ref, REASON_INVALID, f"{message}; fix that in its manifest, then {_again(pod.bypassed)}")
+    return Tell(pod.ref, REASON_INVALID, f"{message}; fix that in its manifest, then {bypass.again(pod.bypassed)}")
 
 
 def waiting(pod: Bound, refusal: str) -> Tell:
@@ -38,7 +37,7 @@ def waiting(pod: Bound, refusal: str) -> Tell:
         pod.ref,
         REASON_WAITING,
         f"it came to {pod.node} without GPUs and waits there for room: {refusal}; to have it placed where there is"
-        f" room, {_again(pod.bypassed)} without spec.nodeName and with the scheduler {names.SCHEDULER}",
+        f" room, {bypass.again(pod.bypassed)} without spec.nodeName and with the scheduler {names.SCHEDULER}",
     )
 
 
@@ -53,7 +52,7 @@ def not_mutated(pod: Bound, who: str = "") -> Tell:
         pod.ref,
         REASON_NOT_MUTATED,
         f"{names.WEBHOOK_SERVICE} did not change this pod when it was created, so its containers would not see the"
-        f" GPUs that they are given; {who or _AGAIN} while {names.WEBHOOK_SERVICE} is running",
+        f" GPUs that they are given; {who or bypass.again(None)} while {names.WEBHOOK_SERVICE} is running",
     )
 
 
@@ -73,15 +72,11 @@ def without_gpu(pod: Bound) -> Tell:
         pod.ref,
         REASON_WITHOUT_GPU,
         f"its containers have started on {pod.node} without GPUs from {names.CONTROLLER_SERVICE}, and cannot be given"
-        f" any more; {_again(pod.bypassed)} without spec.nodeName and with the scheduler {names.SCHEDULER}",
+        f" any more; {bypass.again(pod.bypassed)} without spec.nodeName and with the scheduler {names.SCHEDULER}",
     )
 
 
 def rejected(pod: Bound) -> Tell:
     """Its node did not take it, and no one recreates it."""
     message = f"{pod.node} rejected it, as happens when a node starts again before its GPUs are reported: {pod.failed}"
-    return Tell(pod.ref, REASON_REJECTED, f"{message}; {_AGAIN}")
-
-
-def _again(bypassed: Bypassed | None) -> str:
-    return "delete it, so that its controller makes it again" if bypassed is not None and bypassed.owner else _AGAIN
+    return Tell(pod.ref, REASON_REJECTED, f"{message}; {bypass.again(None)}")

@@ -12,6 +12,7 @@ from controller.reconcile import advice
 from controller.reconcile.advice import Tell
 from controller.reconcile.event_throttle import NO_EVENT, REPEAT_S, EventThrottle
 from gpushare.cluster import bypass
+from gpushare.cluster.bypass import Owner
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bound, Bypassed
 from gpushare.model.verdict import Refused, Verdict
@@ -36,13 +37,20 @@ class Recreate:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Read it again, and tell its author that it gets no GPUs if its containers really have started."""
+
+    pod: Bound
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteRejected:
     """Delete what is left of it; its controller has made another one."""
 
     pod: Bound
 
 
-Step = Place | Recreate | DeleteRejected | Tell
+Step = Place | Recreate | GiveUp | DeleteRejected | Tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +137,23 @@ def decide(
 def _bypassed(
     pod: Bound, state: Bypassed, note: Note, ledger: LedgerOrRefused, verdict: Verdict | Promised | None
 ) -> Step | None:
-    if not state.mutated and bypass.is_foreign_node(ledger):
-        return None  # another plugin may serve these resources there, and start it
-    if state.request is None:
-        return advice.invalid(pod, state.problem)
-    if not state.mutated:
-        return Recreate(pod, state.owner) if state.owner else advice.not_mutated(pod)
+    # The kind of its owner is not kept: it counts when the pod is read again before it is deleted.
+    match bypass.outcome(state, ledger, Owner() if state.owner else None):
+        case bypass.LeftAlone():
+            return None
+        case bypass.Invalid(problem):
+            return advice.invalid(pod, problem)
+        case bypass.TooLate():
+            return GiveUp(pod)
+        case bypass.AskAuthor(who):
+            return advice.not_mutated(pod, who)
+        case bypass.Recreate():
+            return Recreate(pod, state.owner)
+        case bypass.Bind():
+            return _place(pod, note, verdict)
+
+
+def _place(pod: Bound, note: Note, verdict: Verdict | Promised | None) -> Step:
     if verdict is None:
         return advice.waiting(pod, note.refusal)
     if isinstance(verdict, Refused):

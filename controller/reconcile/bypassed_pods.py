@@ -10,10 +10,12 @@ from typing import Final, assert_never
 from controller.reconcile import advice, bypass_decision, live_pod
 from controller.reconcile.advice import Tell
 from controller.reconcile.apply import Writer
-from controller.reconcile.bypass_decision import DeleteRejected, Note, Place, Promised, Recreate, Step
+from controller.reconcile.bypass_decision import DeleteRejected, GiveUp, Note, Place, Promised, Recreate, Step
 from controller.reconcile.deliver import LateBinder, NotNow
 from controller.reconcile.recreate_backoff import RecreateBackoff
 from controller.state import ClusterState
+from gpushare.cluster import bypass
+from gpushare.cluster.bypass import Outcome
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bound
 from gpushare.errors import WireError
@@ -101,6 +103,9 @@ class BypassedPods:
                 return self._place(pod)
             case Recreate(pod, owner):
                 return self._recreate(pod, owner)
+            case GiveUp(pod):
+                self._still(pod, bypass.TooLate)
+                return True
             case DeleteRejected(pod):
                 return self._delete_rejected(pod)
             case _:
@@ -116,16 +121,9 @@ class BypassedPods:
         return True
 
     def _place(self, pod: Bound) -> bool:
-        found = self._fresh(pod)
-        if (
-            found is None
-            or found.pod.bypassed is None
-            or found.pod.bypassed.request is None
-            or not found.pod.bypassed.mutated
-        ):
+        found = self._still(pod, bypass.Bind)
+        if found is None or found.pod.bypassed is None or found.pod.bypassed.request is None:
             return True
-        if found.gpu_started:
-            return self._hopeless(pod, advice.without_gpu(pod))
         result = self.binder.bind(found.pod.bypassed.request, pod.node)
         match result:
             case Allocation():
@@ -152,13 +150,9 @@ class BypassedPods:
         now = self.clock.monotonic()
         if not self._backoff.may_delete(owner, now):
             return False
-        found = self._fresh(pod)
-        if found is None or found.pod.bypassed is None or found.pod.bypassed.mutated:
+        found = self._still(pod, bypass.Recreate)
+        if found is None:
             return True
-        if found.gpu_started:
-            return self._hopeless(pod, advice.without_gpu(pod))
-        if found.owner.keeps_pods:
-            return self._hopeless(pod, advice.not_mutated(pod, found.owner.advice))
         self._tell(advice.recreated(pod))
         if not self.writer.delete(pod.ref, found.version):
             self._failed(pod, "")
@@ -168,17 +162,33 @@ class BypassedPods:
         logs.event(_LOG, "pod recreated", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node, owner=owner)
         return True
 
-    def _hopeless(self, pod: Bound, step: Tell) -> bool:
+    def _still(self, pod: Bound, wanted: type[Outcome]) -> live_pod.LivePod | None:
+        """The pod as it is now, if this is still what becomes of it. Its author is told if nothing can be done."""
+        found = self._fresh(pod)
+        if found is None or found.pod.bypassed is None:
+            return None
+        ledger = self.state.cache.occupants(pod.node)[0]
+        match bypass.outcome(found.pod.bypassed, ledger, found.owner):
+            case bypass.TooLate():
+                self._give_up(pod, advice.without_gpu(pod))
+            case bypass.AskAuthor(who) if wanted is bypass.Recreate:
+                self._give_up(pod, advice.not_mutated(pod, who))
+            case now if isinstance(now, wanted):
+                return found
+            case _:
+                pass  # the watch is behind, and will tell
+        return None
+
+    def _give_up(self, pod: Bound, step: Tell) -> None:
         """Only its author can fix it, so it is not read again."""
         self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod, step)
         self._tell(step)
-        return True
 
     def _delete_rejected(self, pod: Bound) -> bool:
         found = self._fresh(pod)
         if found is None or not found.pod.failed:
             return True
-        if found.owner.keeps_pods:
+        if found.owner is None or found.owner.keeps_pods:
             self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod)
         elif self.writer.delete(pod.ref, found.version):
             self.rejected_deleted += 1

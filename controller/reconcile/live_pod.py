@@ -18,9 +18,7 @@ class LivePod:
     pod: Bound
     version: str
     """Its resourceVersion."""
-    gpu_started: bool
-    """A container that asks for GPUs runs or has run."""
-    owner: Owner
+    owner: Owner | None
 
 
 def read(found: Mapping[str, Any], known: Bound, resource_config: ResourceConfig) -> LivePod | None:
@@ -42,6 +40,5 @@ def read(found: Mapping[str, Any], known: Bound, resource_config: ResourceConfig
     return LivePod(
         pod=record,
         version=fields.text(found["metadata"], "resourceVersion", "metadata"),
-        gpu_started=bypass.gpu_started(found, resource_config),
         owner=bypass.owner(found),
     )

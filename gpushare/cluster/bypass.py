@@ -1,14 +1,17 @@
-"""Pods that came to their nodes past this system: which of them cannot be helped any more, or are left alone. Pure."""
+"""Bypassed pods: what becomes of each. Pure.
+
+The controller acts on this decision; `gpushare explain` and `gpushare simulate` tell it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare.cluster.node_ledger import LedgerOrRefused
+from gpushare.cluster.records import Bypassed
+from gpushare.model.request import PodRequest
 from gpushare.model.verdict import RefusalReason, Refused
-from gpushare.resource_config import ResourceConfig
 from gpushare.wire import fields
-from gpushare.wire import pods as pods_wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,77 @@ _KEEPING: Final[Mapping[str, Owner]] = {
 _ANY: Final = Owner()
 
 
-def owner(pod: Mapping[str, Any]) -> Owner:
-    """How the kind of controller that owns a pod takes its deletion.
+@dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """Anyone else who serves these resources there may start it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """What it asks for cannot be understood."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class TooLate:
+    """Its containers have started without GPUs: what they see was settled then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """It is given GPUs of its node as soon as it fits there."""
+
+    request: PodRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Recreate:
+    """The webhook did not change it: the controller deletes it, so that its owner recreates it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskAuthor:
+    """The webhook did not change it, and only its author may delete it."""
+
+    advice: str
+    """For the kind of its owner; empty if nothing owns it."""
+
+
+Hopeless = Invalid | TooLate | Recreate | AskAuthor
+"""Outcomes without GPUs for this pod."""
+Outcome = LeftAlone | Bind | Hopeless
+
+
+def outcome(pod: Bypassed, ledger: LedgerOrRefused | None, owner: Owner | None) -> Outcome:
+    """What becomes of a bypassed pod.
+
+    Args:
+        pod: what is known of it.
+        ledger: of its node; None if the node is not known.
+        owner: what recreates it; None if nothing does.
+    """
+    if not pod.mutated and _is_foreign(ledger):
+        return LeftAlone()
+    if pod.request is None:
+        return Invalid(pod.problem)
+    if pod.started and (pod.mutated or owner is not None):
+        return TooLate()
+    if pod.mutated:
+        return Bind(pod.request)
+    if owner is None or owner.keeps_pods:
+        return AskAuthor(owner.advice if owner is not None else "")
+    return Recreate()
+
+
+def again(pod: Bypassed | None) -> str:
+    """How its author gets it recreated."""
+    owned = pod is not None and pod.owner
+    return "delete it, so that its controller makes it again" if owned else "delete it and create it again"
+
+
+def owner(pod: Mapping[str, Any]) -> Owner | None:
+    """How the kind of controller that owns a pod takes its deletion; None if none owns it.
 
     Raises:
         WireError: it is no pod.
@@ -40,21 +112,12 @@ def owner(pod: Mapping[str, Any]) -> Owner:
     for reference in fields.objects(fields.mapping(pod, "metadata", "pod"), "ownerReferences", "metadata"):
         if reference.get("controller") is True:
             return _KEEPING.get(str(reference.get("kind")), _ANY)
-    return _ANY
+    return None
 
 
-def gpu_started(pod: Mapping[str, Any], resource_config: ResourceConfig) -> bool:
-    """Whether a container that asks for GPUs runs or has run: what it sees was settled then.
-
-    Raises:
-        WireError: it is no pod.
-    """
-    return pods_wire.has_started(pod, among=pods_wire.asking(pod, resource_config))
-
-
-def is_foreign_node(ledger: LedgerOrRefused) -> bool:
+def _is_foreign(ledger: LedgerOrRefused | None) -> bool:
     """Whether nothing says that this project hands out a node's GPUs.
 
     Anyone else who serves the same resources there may well start a pod that the webhook has not changed.
     """
-    return isinstance(ledger, Refused) and ledger.reason is RefusalReason.NO_INVENTORY
+    return ledger is None or (isinstance(ledger, Refused) and ledger.reason is RefusalReason.NO_INVENTORY)

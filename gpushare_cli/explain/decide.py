@@ -66,8 +66,7 @@ def explain(pod: Object, cluster: Cluster, rules: Rules, events: Sequence[Object
             headline = f"{blank.phase}; it has ended"
             return replace(blank, state=State.ENDED, headline=headline, summary="it was on no node")
         case Bound(bypassed=Bypassed() as way):
-            own = resource_configs.of_pod(pod, resource_config)
-            return waiting.bypassed(blank, pod, record, way, state, resource_config=own, policy=rules.policy)
+            return waiting.bypassed(blank, pod, record, way, state, policy=rules.policy)
         case Bound():
             return _bound(_with_request(blank, pod, resource_config, rules.policy), pod, record, state, cluster)
         case None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpushare import names
 from gpushare.cluster import bypass
-from gpushare.cluster.bypass import Owner
+from gpushare.cluster.bypass import Bind, Invalid, LeftAlone
 from gpushare.cluster.reasons import NODES_NAMED
 from gpushare.cluster.records import Bound, Bypassed, Pending
 from gpushare.model.request import PodRequest, Policy
@@ -17,6 +17,7 @@ from gpushare.resource_config import ResourceConfig
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import answers, schedulable, world
+from gpushare_cli.bypassed import why_not
 from gpushare_cli.explain import requested
 from gpushare_cli.explain.model import Explanation, State
 from gpushare_cli.world import World
@@ -100,7 +101,6 @@ def bypassed(
     way: Bypassed,
     state: World,
     *,
-    resource_config: ResourceConfig,
     policy: Policy,
 ) -> Explanation:
     """A pod that is on a node and was given no GPUs: what the controller does about it.
@@ -111,7 +111,6 @@ def bypassed(
         record: what the controller keeps of it.
         way: how it came there.
         state: the cluster.
-        resource_config: in which the pod is read.
         policy: the cluster's.
 
     Raises:
@@ -119,39 +118,25 @@ def bypassed(
     """
     headline = f"on {record.node} without GPUs"
     blank = replace(blank, state=State.WITHOUT_GPU, node=record.node, headline=headline, good=False)
-    node, started = state.nodes.get(record.node), bypass.gpu_started(pod, resource_config)
-    if node is not None and not way.mutated and bypass.is_foreign_node(node.ledger):
+    node = state.nodes.get(record.node)
+    outcome = bypass.outcome(way, node.ledger if node is not None else None, bypass.owner(pod))
+    if isinstance(outcome, LeftAlone) and node is not None:
         summary = (
             "the webhook did not change it, and nothing says that gpushare hands out GPUs there: anyone else who does"
             " so"
-            f" {'has started it' if started else 'may start it'}, and gpushare leaves it alone"
+            f" {'has started it' if way.started else 'may start it'}, and gpushare leaves it alone"
         )
-        return replace(blank, headline=f"{headline} from gpushare", summary=summary, good=started)
-    again = "delete it, so that its controller makes it again" if way.owner else "delete it and create it again"
-    if way.request is None:
-        return replace(blank, summary=f"what it asks for cannot be understood: {way.problem}; fix that and {again}")
-    blank = replace(blank, request=way.request, policy=requested.policy(way.request.shape, policy))
-    if node is None:
+        return replace(blank, headline=f"{headline} from gpushare", summary=summary, good=way.started)
+    if isinstance(outcome, Invalid):
+        return replace(blank, summary=why_not(outcome, way))
+    if way.request is not None:
+        blank = replace(blank, request=way.request, policy=requested.policy(way.request.shape, policy))
+    if node is None or isinstance(outcome, LeftAlone):
         return replace(blank, summary=f"its node {record.node} is gone")
-    if started and (way.mutated or way.owner):
-        summary = (
-            "its containers have started without GPUs from gpushare, and cannot be given any more;"
-            f" {again} without spec.nodeName and with the scheduler {names.SCHEDULER}"
-        )
-        return replace(blank, summary=summary)
-    if not way.mutated:
-        then = _renewal(bypass.owner(pod)) if way.owner else again
-        return replace(
-            blank,
-            summary=f"the webhook did not change it, so its containers would not see GPUs that they are given; {then}",
-        )
-    return _on_its_node(blank, way.request, replace(state, nodes={record.node: node}), again, policy)
-
-
-def _renewal(owner: Owner) -> str:
-    if owner.keeps_pods:
-        return f"{owner.advice} while {names.WEBHOOK} is running"
-    return "the controller deletes it, so that its owner recreates it"
+    if isinstance(outcome, Bind):
+        again = bypass.again(way)
+        return _on_its_node(blank, outcome.request, replace(state, nodes={record.node: node}), again, policy)
+    return replace(blank, summary=why_not(outcome, way))
 
 
 def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: str, policy: Policy) -> Explanation:

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpushare import names
 from gpushare.cluster import bypass, node_records, records
+from gpushare.cluster.bypass import Bind, Hopeless, LeftAlone
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound, Bypassed, Pending, PodRecord
 from gpushare.errors import InvalidRequestError, WireError
@@ -16,6 +17,7 @@ from gpushare.units import MemoryUnit
 from gpushare.wire import fields, misspelt, requests, unhealthy
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, world
+from gpushare_cli.bypassed import why_not
 from gpushare_cli.nodefacts import NodeFacts
 from gpushare_cli.simulate import workloads
 from gpushare_cli.simulate.objects import Found, Input
@@ -72,7 +74,7 @@ def prepare(found: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpu
         for made in expanded.pods
         for container, resource, near in misspelt.of_pod(made.value, resource_config)
     )
-    waiting = _waiting(existing, state, resource_config)
+    waiting = _waiting(existing, state)
     return Question(world=state, pods=(*waiting, *meant), unit=unit, notes=tuple(notes))
 
 
@@ -111,9 +113,7 @@ def _oddities(state: World) -> Iterator[str]:
         yield f"{count} {what} not counted, on nodes that are not in the input: {where}"
 
 
-def _waiting(
-    existing: Iterable[tuple[Found, PodRecord | None]], state: World, resource_config: ResourceConfig
-) -> Iterator[Pod]:
+def _waiting(existing: Iterable[tuple[Found, PodRecord | None]], state: World) -> Iterator[Pod]:
     """Pods of the cluster that have no GPU yet: those on a node first, then by priority and age."""
     alive = [(one, record) for one, record in existing if _is_alive(one)]
     bypassed = [
@@ -121,8 +121,10 @@ def _waiting(
     ]
     pending = [(one, record) for one, record in alive if isinstance(record, Pending)]
     for one, record, way in sorted(bypassed, key=lambda found: _age(found[0])):
-        if way.mutated or not _is_foreign(state, record.node):
-            yield _bypassed(one, record, way, resource_configs.of_pod(one.value, resource_config))
+        node = state.nodes.get(record.node)
+        outcome = bypass.outcome(way, node.ledger if node is not None else None, bypass.owner(one.value))
+        if not isinstance(outcome, LeftAlone):
+            yield _bypassed(one, record, way, outcome)
     for one, waiting in sorted(pending, key=lambda pair: (-_priority(pair[0]), *_age(pair[0]))):
         gates = schedulable.gates(one.value)
         problem = waiting.problem or (f"waits behind scheduling gates: {', '.join(gates)}" if gates else "")
@@ -130,25 +132,11 @@ def _waiting(
         yield Pod(ref=waiting.ref, value=one.value, request=request, problem=problem)
 
 
-def _is_foreign(state: World, node: NodeName) -> bool:
-    """Whether pods there that the webhook has not changed are left to anyone else who hands out GPUs."""
-    return node not in state.nodes or bypass.is_foreign_node(state.nodes[node].ledger)
-
-
-def _bypassed(one: Found, record: Bound, bypassed: Bypassed, resource_config: ResourceConfig) -> Pod:
-    problem = bypassed.problem
-    if not problem and not bypassed.mutated:
-        problem = "was created past the webhook, so its containers would not see the GPU; delete it and recreate it"
-    if not problem and bypass.gpu_started(one.value, resource_config):
-        problem = "its containers have started without GPUs, and cannot be given any more; delete it and recreate it"
-    return Pod(
-        ref=record.ref,
-        value=one.value,
-        request=None if problem else bypassed.request,
-        problem=problem,
-        only=record.node,
-        bound=True,
-    )
+def _bypassed(one: Found, record: Bound, way: Bypassed, outcome: Bind | Hopeless) -> Pod:
+    bound = Pod(ref=record.ref, value=one.value, request=None, only=record.node, bound=True)
+    if isinstance(outcome, Bind):
+        return replace(bound, request=outcome.request)
+    return replace(bound, problem=why_not(outcome, way))
 
 
 def _new(new: NewPod, resource_config: ResourceConfig) -> Pod | None:

@@ -123,8 +123,10 @@ def test_a_node_that_has_no_gpus_is_the_reason(world: World) -> None:
     assert "node node-x is unknown to the gpushare controller" in message
 
 
-def test_a_pod_whose_containers_have_started_is_only_told(world: World) -> None:
-    pod = add_bypassed(world, 3)
+@pytest.mark.parametrize("gib", [3, 11])
+def test_a_pod_whose_containers_have_started_is_only_told(world: World, gib: int) -> None:
+    """Even if there is no room for it: more room would not help."""
+    pod = add_bypassed(world, gib)
     run_containers(world, pod, "c0")
     for _ in range(5):
         tick(world, 30)

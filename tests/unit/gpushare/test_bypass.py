@@ -1,9 +1,11 @@
-"""Which pods that came to their nodes past this system cannot be helped any more, or are left alone."""
+"""What becomes of bypassed pods."""
 
 import pytest
 
-from gpushare.cluster import bypass, node_ledger
+from gpushare.cluster import bypass, node_ledger, records
+from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.records import Bound, Bypassed
 from gpushare.identity import NodeName
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB, MemoryUnit
@@ -16,15 +18,23 @@ from testing.builders import Json, make_container, make_inventory, make_pod
         ({"kind": "ReplicaSet", "controller": True}, False),
         ({"kind": "Job", "controller": True}, True),
         ({"kind": "Node", "controller": True}, True),
-        ({"kind": "Job"}, False),
     ],
 )
 def test_jobs_and_static_pods_are_deleted_by_people_only(reference: Json, keeps: bool) -> None:
     pod = make_pod()
     pod["metadata"]["ownerReferences"] = [reference]
 
-    assert bypass.owner(pod).keeps_pods == keeps
-    assert bool(bypass.owner(pod).advice) == keeps
+    owner = bypass.owner(pod)
+    assert owner is not None
+    assert owner.keeps_pods == keeps
+    assert bool(owner.advice) == keeps
+
+
+def test_who_does_not_control_a_pod_does_not_recreate_it() -> None:
+    pod = make_pod()
+    pod["metadata"]["ownerReferences"] = [{"kind": "Job"}]
+
+    assert bypass.owner(pod) is None
 
 
 @pytest.mark.parametrize(
@@ -41,15 +51,21 @@ def test_only_containers_that_ask_for_gpus_count_as_started(kind: str, report: J
     pod = make_pod(make_container("main", 3), make_container("log"), init=[make_container("first", 1)], node="node-a")
     pod["status"][kind] = [report]
 
-    assert bypass.gpu_started(pod, ResourceConfig()) == started
+    record = records.pod_record(pod, ResourceConfig())
+    assert isinstance(record, Bound)
+    assert record.bypassed is not None
+    assert record.bypassed.started == started
 
 
-def test_a_node_is_foreign_as_long_as_nothing_says_what_gpus_it_shares() -> None:
-    def foreign(record: NodeRecord, unit: MemoryUnit = GIB) -> bool:
-        return bypass.is_foreign_node(node_ledger.of_node(record, (), (), unit)[0])
+@pytest.mark.parametrize("mutated", [True, False])
+def test_a_node_is_foreign_as_long_as_nothing_says_what_gpus_it_shares(mutated: bool) -> None:
+    def foreign(ledger: LedgerOrRefused | None) -> bool:
+        return isinstance(bypass.outcome(pod, ledger, None), bypass.LeftAlone)
 
+    pod = Bypassed(request=None, mutated=mutated, started=False)
     plain = NodeRecord(name=NodeName("node-a"), published=None)
     sharing = NodeRecord(name=NodeName("node-a"), published="", inventory=make_inventory(15))
-    assert foreign(plain)
-    assert not foreign(sharing)
-    assert not foreign(sharing, MemoryUnit(1))
+    assert foreign(None) is not mutated
+    assert foreign(node_ledger.of_node(plain, (), (), GIB)[0]) is not mutated
+    assert not foreign(node_ledger.of_node(sharing, (), (), GIB)[0])
+    assert not foreign(node_ledger.of_node(sharing, (), (), MemoryUnit(1))[0])

@@ -21,7 +21,19 @@ def test_a_pod_on_a_node_without_gpus_gets_them_there_before_all_others(tmp_path
 
     assert where(found) == [("late", "node-b", [[0]]), ("foreign", None, []), ("first", "node-a", [[0]])]
     assert found.value["pods"][1]["message"] == (
-        "was created past the webhook, so its containers would not see the GPU; delete it and recreate it"
+        "the webhook did not change it, so its containers would not see GPUs that they are given; delete it and create"
+        " it again"
+    )
+
+
+def test_a_controllers_pod_that_the_webhook_did_not_change_is_recreated_by_the_controller(tmp_path: Path) -> None:
+    pod = make_pod(make_container(gpu_mem=1), node="node-b")
+    pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}]
+    (row,) = simulate(tmp_path, NODES, pod, as_json=True).value["pods"]
+
+    assert row["message"] == (
+        "the webhook did not change it, so its containers would not see GPUs that they are given; the controller"
+        " deletes it, so that its owner recreates it"
     )
 
 
@@ -36,7 +48,8 @@ def test_a_pod_whose_gpu_container_has_started_without_gpus_gets_none(
     assert row["node"] == placed
     if placed is None:
         assert row["message"] == (
-            "its containers have started without GPUs, and cannot be given any more; delete it and recreate it"
+            "its containers have started without GPUs from gpushare, and cannot be given any more; delete it and create"
+            " it again without spec.nodeName and with the scheduler gpushare-scheduler"
         )
 
 
