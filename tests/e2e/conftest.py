@@ -40,8 +40,8 @@ LONGEST_FIRST = ("test_right_gpu.py", "test_tenant.py", "test_migrate.py", "test
 """Files are handed to the clusters one by one, so a long one at the end would leave the other cluster idle."""
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Put the longest files first, leave out the soak unless it is asked for, and never skip silently in CI.
 
     Without root or Linux there is no cluster; that is said loudly, and is an error in CI.
@@ -56,6 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(1800))
         if lacking:
             item.add_marker(pytest.mark.skip(reason=lacking))
+    yield  # pytest deselects by these marks
+    own = [item for item in items if item.path.is_relative_to(HERE)]
     if "soak" not in config.option.markexpr:
         left_out = [item for item in own if item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=left_out)
