@@ -45,6 +45,17 @@ def test_a_rejected_pod_of_a_controller_is_deleted_after_a_while(
     assert world.reconciler.bypassed.rejected_deleted == 1
 
 
+def test_a_rejected_pod_that_has_lost_its_owner_is_not_deleted(world: World) -> None:
+    """The watch may be seconds behind, and no one would recreate it."""
+    pod = rejected(world, REPLICA_SET)
+    tick(world)
+    world.edit_pod(pod, lambda found: found["metadata"].pop("ownerReferences"))
+    world.clock.at += bypass_decision.SETTLE_S
+    world.reconciler.tick()
+    assert [call.verb for call in requests(world)] == ["get"]
+    assert is_there(world, pod)
+
+
 def test_a_rejected_pod_of_no_one_is_told_what_to_do_once(world: World) -> None:
     pod = rejected(world)
     settle(world, 5)
