@@ -3,7 +3,6 @@
 Texts that look like times stay texts, as in the objects of an API server.
 """
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import orjson
@@ -11,7 +10,6 @@ import yaml
 
 from gpushare.errors import WireError
 
-_MOST_VALUES: Final = 20_000_000  # after aliases are followed; a file of a few lines can stand for millions
 _MOST_LEVELS: Final = 100  # no object of Kubernetes comes near, and what prints a value recurs
 _TOO_DEEP: Final = f"nested more than {_MOST_LEVELS} levels deep"
 _TIME: Final = "tag:yaml.org,2002:timestamp"
@@ -40,7 +38,7 @@ def load_all(text: str, what: str) -> list[object]:
     """
     found = _load(text, what)
     for document in found:
-        _check_size(document, what)
+        _check(document, what)
     return found
 
 
@@ -78,41 +76,15 @@ def _check_depth(text: str, what: str) -> None:
             depth -= 1
 
 
-def _check_size(document: object, what: str) -> None:
-    """Refuse what aliases make endless or huge, because everything that reads or prints it would hang."""
-    sizes: dict[int, int] = {}  # of finished containers; 0 while one is being counted
-    path: list[tuple[object, Iterator[object]]] = []
-    _enter(document, what, sizes, path)
-    while path:
-        value, children = path[-1]
-        for child in children:
-            if not isinstance(child, (dict, list)):
-                sizes[id(value)] += 1
-                continue
-            if id(child) not in sizes:
-                _enter(child, what, sizes, path)
-                if len(path) > _MOST_LEVELS:  # by aliases, or JSON
-                    raise WireError(f"{what}: {_TOO_DEEP}")
-                break
-            if any(child is open_value for open_value, _ in path):
-                raise WireError(f"{what}: an alias stands inside of what it is an alias of")
-            sizes[id(value)] += sizes[id(child)]
-        else:
-            path.pop()
-            if path:
-                sizes[id(path[-1][0])] += sizes[id(value)]
-            if sizes[id(value)] > _MOST_VALUES:
-                raise WireError(f"{what}: its aliases stand for more than {_MOST_VALUES} values")
-
-
-def _enter(value: object, what: str, sizes: dict[int, int], path: list[tuple[object, Iterator[object]]]) -> None:
+def _check(value: object, what: str, level: int = 0) -> None:
+    """Refuse what no object of Kubernetes is. An alias inside of what it is an alias of has no end of levels."""
     if not isinstance(value, (dict, list)):
         return
-    sizes[id(value)] = 1
-    if isinstance(value, list):
-        path.append((value, iter(value)))
-        return
-    odd = next((key for key in value if not isinstance(key, str)), "")
-    if not isinstance(odd, str):
-        raise WireError(f"{what}: the name of a field must be a string, found {odd!r:.100}; put it in quotes")
-    path.append((value, iter(value.values())))
+    if level >= _MOST_LEVELS:
+        raise WireError(f"{what}: {_TOO_DEEP}")
+    if isinstance(value, dict):
+        odd = next((key for key in value if not isinstance(key, str)), "")
+        if not isinstance(odd, str):
+            raise WireError(f"{what}: the name of a field must be a string, found {odd!r:.100}; put it in quotes")
+    for child in value.values() if isinstance(value, dict) else value:
+        _check(child, what, level + 1)
