@@ -12,7 +12,7 @@ from typing import Any, Final
 from gpushare import units
 
 _TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<string>'[^']*'|"[^"]*")|(?P<name>[A-Za-z_]\w*)|(?P<sign>\|\||&&|==|!=|[!?:.,+()\[\]{}]))"""
+    r"""\s*(?:(?P<string>'[^']*'|"[^"]*")|(?P<name>[A-Za-z_]\w*)|(?P<int>\d+)|(?P<sign>\|\||&&|==|!=|[!?:.,+>()\[\]{}]))"""
 )
 
 
@@ -81,7 +81,7 @@ class _Parser:
             raise CelError(f"expected {wanted!r} before {self._tokens[:3]}")
 
     def ternary(self) -> Node:
-        condition = self._binary(("||",), ("&&",), ("==", "!=", "in"), ("+",))
+        condition = self._binary(("||",), ("&&",), ("==", "!=", "in", ">"), ("+",))
         if not self._take("?"):
             return condition
         yes = self.ternary()
@@ -133,6 +133,8 @@ class _Parser:
             return Node("has", tuple(self._list(")")))
         if token[0] in "'\"":
             return Node("string", (token[1:-1],))
+        if token.isdecimal():
+            return Node("int", (int(token),))
         return Node("function", (token, self._list(")"))) if self._take("(") else Node("name", (token,))
 
     def _list(self, end: str) -> list[Node]:
@@ -145,8 +147,8 @@ class _Parser:
 
 def _value(node: Node, scope: dict[str, Any]) -> Any:
     match node:
-        case Node("string", (text,)):
-            return text
+        case Node("string" | "int", (constant,)):
+            return constant
         case Node("name", (name,)):
             return _field(scope, name)
         case Node("list", (items,)):
@@ -174,6 +176,8 @@ def _made(node: Node, scope: dict[str, Any]) -> Any:
             if not isinstance(found, Optional):
                 raise CelError(f"no such overload: {found!r} is not optional")
             return found.content if found.is_there else _value(otherwise, scope)
+        case Node("call", (of, "size", [])):
+            return len(_map(_value(of, scope)))
         case Node("call"):
             return _logic(node, scope)
         case Node("+", (left, right)):
@@ -197,6 +201,8 @@ def _logic(node: Node, scope: dict[str, Any]) -> bool:
             return _bool(left, scope) and _bool(right, scope)
         case Node("in", (left, right)):
             return bool(_value(left, scope) in _value(right, scope))
+        case Node(">", (left, right)):
+            return bool(_int(_value(left, scope)) > _int(_value(right, scope)))
         case Node("==" | "!=" as sign, (left, right)):
             return _equal(_value(left, scope), _value(right, scope)) == (sign == "==")
         case _:
@@ -260,6 +266,12 @@ def _bool(node: Node, scope: dict[str, Any]) -> bool:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise CelError(f"no such overload: {value!r} is no string")
+    return value
+
+
+def _int(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise CelError(f"no such overload: {value!r} is no int")
     return value
 
 

@@ -150,6 +150,18 @@ def test_bindings_of_other_schedulers_do_not_depend_on_the_webhook() -> None:
         assert [name for name in NEW if called(name, binding, sub="binding")] == []
 
 
+def test_so_many_annotations_that_conditions_would_cost_too_much_are_left_to_the_webhook() -> None:
+    """An API server gives up a condition that costs more than 1,000,000 and refuses the change: no kubelet could report
+    the status of such a pod, and kube-scheduler could not preempt it. It charges 36 for an annotation, old or new."""
+    most, more = (pod(annotations={f"a{i}": "" for i in range(count)}) for count in (1000, 1001))
+    for sub in ("", "status", "ephemeralcontainers", "resize"):
+        assert [name for name in NEW if called(name, most, most, sub=sub) and name in VALIDATING] == []
+        for after, before in ((more, more), (more, pod()), (pod(), more)):
+            assert [name for name in VALIDATING if called(name, after, before, sub=sub)] == BINDING
+    assert [name for name in VALIDATING if called(name, more)] == []
+    assert [name for name in VALIDATING if called(name, {"metadata": more["metadata"]}, sub="binding")] == BINDING
+
+
 def test_devices_by_cdi_are_refused_by_a_policy_and_depend_on_no_webhook() -> None:
     """See test_cdi_policy.py."""
     before, after = pod(), pod(annotations={f"{names.CDI_DOMAIN}/x": "nvidia.com/gpu=0"})
@@ -269,8 +281,11 @@ def test_without_conditions_only_changes_of_managed_pods_depend_on_the_webhook(s
         ("oldObject.metadata == 'x'", "no such key: oldObject"),
         ("'a' == 'a' 'b'", "unexpected"),
         ("(('a' == 'a')", "expected"),
-        ("object.metadata.size() == 'a'", "unknown"),
-        ("1 == 2", "cannot read"),
+        ("object.metadata.size() == 'a'", "only values of one type are compared"),
+        ("object.metadata.name.size() > 1", "no such field"),
+        ("object.metadata.name > 1", "is no int"),
+        ("object.metadata.length()", "unknown"),
+        ("1 < 2", "cannot read"),
         ("!'a'", "is no bool"),
         ("'a' + object.metadata == 'a'", "is no string"),
         ("quantity('1x').isGreaterThan(quantity('0'))", "no quantity"),
