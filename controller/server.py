@@ -19,6 +19,7 @@ from controller.extender.app import RECEIVED
 from controller.settings import Settings
 from gpushare import names
 from gpushare.runtime.clock import Clock, SystemClock
+from gpushare.runtime.hang_up import hang_up
 
 GRACE_S: Final = 8  # every request has an answer by then: a bind's deadline is below the scheduler's 5 s
 
@@ -75,7 +76,7 @@ class Server:
 
 
 class ArrivalWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
-    """Tells the application when a request arrived, which is before a thread takes it up."""
+    """Tells the application when a request arrived, which is before a thread takes it up; ends connections there."""
 
     notify: Callable[[], None]
     clock: Clock = SystemClock()
@@ -100,7 +101,10 @@ class ArrivalWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no type
         """See ThreadWorker. A new connection may bring its first request much later."""
         known = conn.initialized or conn.wait_for_data(0)
         self._arrival.at = conn.received if known else None
-        return super().handle(conn)
+        again = super().handle(conn)
+        if not again:
+            hang_up(conn.sock, clock=self.clock)
+        return again
 
 
 def closing(application: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,8 +13,11 @@ from typing import Any, Final
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
+from gunicorn.workers.gthread import ThreadWorker
 
 from gpushare import names
+from gpushare.runtime.clock import Clock, SystemClock
+from gpushare.runtime.hang_up import hang_up
 from gpushare.runtime.signals import Signals
 from webhook.settings import Settings
 from webhook.tls import Contexts
@@ -52,7 +55,7 @@ def _options(settings: Settings, contexts: Contexts, stop: threading.Event, sign
     return {
         "bind": f"{settings.address}:{settings.port}",
         "proc_name": names.WEBHOOK,
-        "worker_class": "gthread",
+        "worker_class": Worker,
         "workers": 1,
         "threads": settings.threads,
         "worker_connections": _CONNECTIONS,
@@ -71,6 +74,19 @@ def _options(settings: Settings, contexts: Contexts, stop: threading.Event, sign
         "when_ready": deliver,
         "worker_exit": lambda _server, _worker: stop.set(),
     }
+
+
+class Worker(ThreadWorker):  # type: ignore[misc] # gunicorn has no type information
+    """Waits for peers to hang up in the threads that answered them: anyone in the cluster may connect."""
+
+    clock: Clock = SystemClock()
+
+    def handle(self, conn: Any) -> Any:
+        """See ThreadWorker."""
+        again = super().handle(conn)
+        if not again:
+            hang_up(conn.sock, clock=self.clock)
+        return again
 
 
 class _Server(BaseApplication):  # type: ignore[misc] # gunicorn has no type information

@@ -16,6 +16,14 @@ class Config:
     keepalive = 75
 
 
+class Hurried(ManualClock):
+    """Every look at it costs more time than a peer is given."""
+
+    def monotonic(self) -> float:
+        self.at += 10
+        return super().monotonic()
+
+
 class Base:
     """What of gunicorn is below: a queue, and a thread that answers one request when the test says so."""
 
@@ -68,3 +76,30 @@ def test_a_connection_without_a_request_tells_nothing(
     base.clock.at += 3
     base.worker.handle(connection)
     assert base.seen == [None]
+
+
+def test_the_main_loop_waits_for_no_peer_that_stays_connected(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gunicorn closes in its main loop, which gives each such peer two seconds: few of them cost the lead."""
+    base, (ours, theirs) = Base(monkeypatch), pair
+    monkeypatch.setattr(base.worker, "clock", Hurried())
+    monkeypatch.setattr(ThreadWorker, "handle", lambda _worker, _conn: False)
+    connection = TConn(Config(), ours, "", "")
+    base.worker.enqueue_req(connection)
+    assert base.worker.handle(connection) is False
+    ours.setblocking(False)
+    assert ours.recv(1) == b""  # what `close` waits for
+    assert theirs.recv(1) == b""  # told that no more comes
+
+
+def test_a_connection_that_goes_on_is_left_open(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, (ours, theirs) = Base(monkeypatch), pair
+    monkeypatch.setattr(ThreadWorker, "handle", lambda _worker, _conn: True)
+    connection = TConn(Config(), ours, "", "")
+    base.worker.enqueue_req(connection)
+    assert base.worker.handle(connection) is True
+    ours.sendall(b"x")
+    assert theirs.recv(1) == b"x"

@@ -1,0 +1,38 @@
+"""The webhook's worker on sockets, without a server."""
+
+import socket
+
+import pytest
+from gunicorn.workers.gthread import TConn, ThreadWorker
+
+from webhook.server import Worker
+
+
+class Config:
+    keepalive = 75
+
+
+class Hurried:
+    """Every look at it costs more time than a peer is given."""
+
+    at = 0.0
+
+    def monotonic(self) -> float:
+        self.at += 10
+        return self.at
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_main_loop_waits_for_no_peer_that_stays_connected(again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = object.__new__(Worker)
+    monkeypatch.setattr(worker, "clock", Hurried())
+    monkeypatch.setattr(ThreadWorker, "handle", lambda _worker, _conn: again)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert worker.handle(TConn(Config(), ours, "", "")) is again
+        ours.setblocking(False)
+        if again:
+            with pytest.raises(BlockingIOError):
+                ours.recv(1)
+        else:
+            assert ours.recv(1) == b""  # what gunicorn's `close` waits for
