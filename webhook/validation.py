@@ -4,6 +4,7 @@ A binding is what the controller wrote in it; a request is what admission unders
 behind the back of the ledger. CDI annotations would choose devices past every binding, so no one may write them.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -30,12 +31,16 @@ def created(pod: object) -> tuple[FieldError, ...]:
 
 
 def bound(binding: object) -> tuple[FieldError, ...]:
-    """Errors of a Binding that anyone but the controller makes; the API server writes its annotations on the pod."""
+    """Errors of a Binding that anyone but the controller makes.
+
+    The API server writes its annotations on the pod, and from 1.35 on its labels, over those that are there.
+    """
 
     def is_reserved(key: str) -> bool:
         return names.is_reserved(key) or key in _REQUEST_ANNOTATIONS or key in names.WEBHOOK_ANNOTATIONS
 
-    return objects.first(_forged(binding, f"only {_CONTROLLER} may write it in a Binding", is_reserved))
+    forged = _forged(binding, f"only {_CONTROLLER} may write it in a Binding", is_reserved)
+    return objects.first(itertools.chain(forged, _relabelled(binding)))
 
 
 def updated(
@@ -53,6 +58,12 @@ def _forged(value: object, problem: str, is_reserved: Callable[[str], bool]) -> 
             yield FieldError(_annotation(key), _CDI, "remove it, and ask for GPUs by resources.limits")
         elif is_reserved(key):
             yield FieldError(_annotation(key), problem, "remove it")
+
+
+def _relabelled(binding: object) -> Iterator[FieldError]:
+    for key in (*_REQUEST_LABELS, names.LABEL_MANAGED):
+        if key in objects.labels(objects.with_metadata(binding)):
+            yield FieldError(f"metadata.labels[{key}]", "it would change the pod's request or its mark", "remove it")
 
 
 def _updated(

@@ -194,6 +194,13 @@ def test_a_label_of_a_request_does_not_change_unseen(key: str) -> None:
     assert not called("request.gpushare.dev", pod(labels={key: "2"}), pod())
 
 
+@pytest.mark.parametrize("key", [*FIXED_LABELS, names.LABEL_MANAGED])
+def test_a_label_of_a_request_does_not_come_by_a_binding_unseen(key: str) -> None:
+    assert called("request.gpushare.dev", {"metadata": {"name": "p", "labels": {key: "2"}}}, sub="binding")
+    assert called("request.gpushare.dev", {"metadata": {"name": "p", "labels": {key: "2"}}}, resource="bindings")
+    assert not called("request.gpushare.dev", {"metadata": {"name": "p", "labels": {"zone": "a"}}}, sub="binding")
+
+
 def test_what_the_webhook_itself_writes_on_a_new_pod_calls_it_no_second_time() -> None:
     labels = {**MANAGED, names.NANO_ASSUME: "true"}
     new = pod(asking(names.GPU_PERCENT), annotations=dict.fromkeys(names.WEBHOOK_ANNOTATIONS, "c"), labels=labels)

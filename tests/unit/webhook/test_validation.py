@@ -93,6 +93,16 @@ def test_no_one_chooses_devices_by_cdi_once_the_pod_exists(
 
 
 @pytest.mark.parametrize("resource", ["pods/binding", "bindings"])
+@pytest.mark.parametrize("key", ["aliyun.com/gpu-count", "nano-gpu/assume", "gpushare.dev/managed"])
+def test_no_one_changes_a_request_by_a_label_of_a_binding(webhook: Webhook, key: str, resource: str) -> None:
+    """From 1.35 on the API server writes a Binding's labels on the pod, over its own."""
+    binding = {"kind": "Binding", "metadata": {"name": "p", "labels": {key: "2"}}, "target": {"name": "n"}}
+    body = review(binding, resource=resource, kind="Binding", user="system:kube-scheduler")
+    expected = f"metadata.labels[{key}]: it would change the pod's request or its mark; remove it"
+    assert refusal(webhook, body) == expected
+
+
+@pytest.mark.parametrize("resource", ["pods/binding", "bindings"])
 def test_no_one_chooses_devices_by_cdi_in_a_binding(webhook: Webhook, resource: str) -> None:
     binding = {"metadata": {"name": "p", "annotations": {"nvidia.cdi.k8s.io/x": "nvidia.com/gpu=all"}}}
     body = review(binding, resource=resource, kind="Binding", user="system:kube-scheduler")
