@@ -55,7 +55,7 @@ def test_the_device_plugin_reads_pods_that_are_made_to_be_large(
         "--gpu-source": f"simulated:{profile}",
         "--device-plugins-dir": str(tmp_path / "plugins"),
         "--pod-resources-socket": str(tmp_path / "none.sock"),
-        "--state-file": str(tmp_path / "registered"),
+        "--probe-port": "0",
     }
     argv = ["deviceplugin", *(part for flag in flags.items() for part in flag)]
     survives("gpushare-device-plugin", "device-plugin", large, argv, tmp_path / "log")
@@ -63,6 +63,16 @@ def test_the_device_plugin_reads_pods_that_are_made_to_be_large(
 
 @pytest.mark.timeout(600)
 def test_the_controller_reads_pods_that_are_made_to_be_large(large: LargeServer, config: Path, tmp_path: Path) -> None:
-    argv = ["controller", "--kubeconfig", str(config), "--port", "0", "--bind-address", "127.0.0.1"]
+    argv = [
+        "controller",
+        "--kubeconfig",
+        str(config),
+        "--port",
+        "0",
+        "--probe-port",
+        "0",
+        "--bind-address",
+        "127.0.0.1",
+    ]
     assert "GPUSHARE_PORT" not in os.environ
     survives("gpushare-controller", "controller", large, argv, tmp_path / "log")
