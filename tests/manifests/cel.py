@@ -133,6 +133,8 @@ class _Parser:
             return Node("has", tuple(self._list(")")))
         if token[0] in "'\"":
             return Node("string", (token[1:-1],))
+        if token in {"true", "false"}:
+            return Node("bool", (token == "true",))
         if token.isdecimal():
             return Node("int", (int(token),))
         return Node("function", (token, self._list(")"))) if self._take("(") else Node("name", (token,))
@@ -147,7 +149,7 @@ class _Parser:
 
 def _value(node: Node, scope: dict[str, Any]) -> Any:
     match node:
-        case Node("string" | "int", (constant,)):
+        case Node("string" | "int" | "bool", (constant,)):
             return constant
         case Node("name", (name,)):
             return _field(scope, name)

@@ -150,6 +150,17 @@ def test_bindings_of_other_schedulers_do_not_depend_on_the_webhook() -> None:
         assert [name for name in NEW if called(name, binding, sub="binding")] == []
 
 
+def test_no_pod_costs_the_isolation_webhook_more_than_the_other() -> None:
+    """What costs an API server too much is refused by the one webhook and passes the other: with `!`, which costs 1, a
+    pod that costs exactly what is allowed would pass both. A choice costs nothing."""
+    [gpu], [isolation] = (NEW[f"{name}.gpushare.dev"]["matchConditions"] for name in ("gpu", "isolation"))
+    assert (NEW["gpu.gpushare.dev"]["failurePolicy"], NEW["isolation.gpushare.dev"]["failurePolicy"]) == (
+        "Fail",
+        "Ignore",
+    )
+    assert isolation["expression"] == f"({gpu['expression']}) ? false : true"
+
+
 def test_so_many_annotations_that_conditions_would_cost_too_much_are_left_to_the_webhook() -> None:
     """An API server gives up a condition that costs more than 1,000,000 and refuses the change: no kubelet could report
     the status of such a pod, and kube-scheduler could not preempt it. It charges 36 for an annotation, old or new."""
