@@ -19,7 +19,7 @@ from controller.extender.app import RECEIVED
 from controller.settings import Settings
 from gpushare import names
 from gpushare.runtime.clock import Clock, SystemClock
-from gpushare.runtime.hang_up import hang_up
+from gpushare.runtime.hang_up import Deadlines, hang_up
 
 GRACE_S: Final = 8  # every request has an answer by then: a bind's deadline is below the scheduler's 5 s
 
@@ -68,7 +68,7 @@ class Server:
 
         cfg.set("post_worker_init", ready)
         worker = ArrivalWorker(0, self._supervisor_pid, self._sockets, self._application, cfg.timeout, cfg, self._log)
-        worker.notify = beat
+        worker.beat = beat
         self._application.callable = worker.stamped(closing(running.app))
         worker.init_process()
         running.shut_down()
@@ -78,9 +78,19 @@ class Server:
 class ArrivalWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
     """Tells the application when a request arrived, which is before a thread takes it up; ends connections there."""
 
-    notify: Callable[[], None]
     clock: Clock = SystemClock()
     _arrival = threading.local()
+
+    def __init__(self, *args: Any) -> None:
+        """See ThreadWorker."""
+        super().__init__(*args)
+        self.beat: Callable[[], None] = lambda: None
+        self.deadlines = Deadlines(self.clock)
+
+    def notify(self) -> None:
+        """See ThreadWorker: called at least once a second."""
+        self.beat()
+        self.deadlines.enforce()
 
     def stamped(self, application: Callable[..., Any]) -> Callable[..., Any]:
         """An application that finds the time under `RECEIVED`, if it is known."""
@@ -101,9 +111,10 @@ class ArrivalWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no type
         """See ThreadWorker. A new connection may bring its first request much later."""
         known = conn.initialized or conn.wait_for_data(0)
         self._arrival.at = conn.received if known else None
-        again = super().handle(conn)
-        if not again:
-            hang_up(conn.sock, clock=self.clock)
+        with self.deadlines.bound(conn):
+            again = super().handle(conn)
+            if not again:
+                hang_up(conn.sock, clock=self.clock)
         return again
 
 

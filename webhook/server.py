@@ -17,7 +17,7 @@ from gunicorn.workers.gthread import ThreadWorker
 
 from gpushare import names
 from gpushare.runtime.clock import Clock, SystemClock
-from gpushare.runtime.hang_up import hang_up
+from gpushare.runtime.hang_up import Deadlines, hang_up
 from gpushare.runtime.signals import Signals
 from webhook.settings import Settings
 from webhook.tls import Contexts
@@ -77,15 +77,26 @@ def _options(settings: Settings, contexts: Contexts, stop: threading.Event, sign
 
 
 class Worker(ThreadWorker):  # type: ignore[misc] # gunicorn has no type information
-    """Waits for peers to hang up in the threads that answered them: anyone in the cluster may connect."""
+    """Lets no peer hold the main loop, nor a thread for ever: anyone in the cluster may connect."""
 
     clock: Clock = SystemClock()
 
+    def __init__(self, *args: Any) -> None:
+        """See ThreadWorker."""
+        super().__init__(*args)
+        self.deadlines = Deadlines(self.clock)
+
+    def notify(self) -> None:
+        """See ThreadWorker: called at least once a second."""
+        super().notify()
+        self.deadlines.enforce()
+
     def handle(self, conn: Any) -> Any:
         """See ThreadWorker."""
-        again = super().handle(conn)
-        if not again:
-            hang_up(conn.sock, clock=self.clock)
+        with self.deadlines.bound(conn):
+            again = super().handle(conn)
+            if not again:
+                hang_up(conn.sock, clock=self.clock)
         return again
 
 

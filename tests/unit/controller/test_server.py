@@ -9,6 +9,7 @@ from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from controller.extender.app import RECEIVED
 from controller.server import ArrivalWorker
+from gpushare.runtime.hang_up import REQUEST_S, Deadlines
 from tests.unit.controller.world import ManualClock
 
 
@@ -32,6 +33,7 @@ class Base:
         self.seen: list[Any] = []
         self.worker = object.__new__(ArrivalWorker)
         self.worker.clock = self.clock
+        self.worker.deadlines = Deadlines(self.clock)
         self.worker.wsgi = self.worker.stamped(self._application)
         monkeypatch.setattr(ThreadWorker, "enqueue_req", lambda _worker, _conn: None)
         monkeypatch.setattr(ThreadWorker, "handle", lambda worker, _conn: worker.wsgi({}, None))
@@ -103,3 +105,43 @@ def test_a_connection_that_goes_on_is_left_open(
     assert base.worker.handle(connection) is True
     ours.sendall(b"x")
     assert theirs.recv(1) == b"x"
+
+
+def test_a_request_that_is_never_sent_whole_holds_no_thread(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a peer that is slow on purpose, or that vanished without a word."""
+    base, (ours, theirs) = Base(monkeypatch), pair
+    base.worker.beat = lambda: None
+
+    def read_on(_worker: ThreadWorker, conn: TConn) -> bool:
+        conn.sock.setblocking(False)
+        for passed_s in (0, REQUEST_S - 1):
+            base.clock.at += passed_s
+            base.worker.notify()
+            with pytest.raises(BlockingIOError):
+                conn.sock.recv(1)
+        base.clock.at += 1
+        base.worker.notify()
+        return bool(conn.sock.recv(1))
+
+    monkeypatch.setattr(ThreadWorker, "handle", read_on)
+    connection = TConn(Config(), ours, "", "")
+    base.worker.enqueue_req(connection)
+    assert base.worker.handle(connection) is False
+    assert theirs.recv(1) == b""
+
+
+def test_a_connection_between_two_requests_has_no_deadline(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, (ours, theirs) = Base(monkeypatch), pair
+    base.worker.beat = lambda: None
+    monkeypatch.setattr(ThreadWorker, "handle", lambda _worker, _conn: True)
+    connection = TConn(Config(), ours, "", "")
+    base.worker.enqueue_req(connection)
+    base.worker.handle(connection)
+    base.clock.at += 10 * REQUEST_S
+    base.worker.notify()
+    theirs.sendall(b"x")
+    assert ours.recv(1) == b"x"

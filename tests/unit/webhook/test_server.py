@@ -5,6 +5,7 @@ import socket
 import pytest
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
+from gpushare.runtime.hang_up import Deadlines
 from webhook.server import Worker
 
 
@@ -25,7 +26,8 @@ class Hurried:
 @pytest.mark.parametrize("again", [False, True])
 def test_the_main_loop_waits_for_no_peer_that_stays_connected(again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = object.__new__(Worker)
-    monkeypatch.setattr(worker, "clock", Hurried())
+    worker.clock = Hurried()  # type: ignore[assignment]  # as much of a clock as is asked
+    worker.deadlines = Deadlines(worker.clock)
     monkeypatch.setattr(ThreadWorker, "handle", lambda _worker, _conn: again)
     ours, theirs = socket.socketpair()
     with ours, theirs:
