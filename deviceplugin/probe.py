@@ -63,8 +63,10 @@ class Probe:
             try:
                 connection, _ = server.accept()
                 connection.close()
-            except OSError:  # none came, or one that has left already
-                continue
+            except TimeoutError:
+                continue  # none came
+            except OSError:  # one that has left already; or no file descriptor is free, which lasts
+                self.clock.wait(stop, _LOOK_S)
 
     def _listen(self) -> socket.socket | None:
         dual = socket.has_dualstack_ipv6()

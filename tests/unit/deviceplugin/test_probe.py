@@ -1,10 +1,12 @@
 """The port that probes connect to."""
 
 import contextlib
+import errno
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -99,6 +101,25 @@ def connections(port: int) -> Iterator[None]:
         for _ in range(5):
             held.enter_context(socket.create_connection(("127.0.0.1", port), 0.3))
         yield
+
+
+def test_without_a_free_file_descriptor_it_waits_instead_of_spinning() -> None:
+    clock, stop = ManualClock(), threading.Event()
+    served = Probe(port=1, clock=clock, parts=[])
+
+    class Exhausted(socket.socket):
+        accepts = 0
+
+        def accept(self) -> Any:
+            self.accepts += 1
+            if self.accepts == 5:
+                stop.set()
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    before = clock.monotonic()
+    with Exhausted() as server:
+        served._take(server, stop)
+    assert clock.monotonic() - before >= 4 * 0.5
 
 
 def test_a_port_that_is_taken_is_reported_once(port: int, caplog: pytest.LogCaptureFixture) -> None:
