@@ -22,6 +22,9 @@ from gpushare.runtime.clock import Clock, SystemClock
 from gpushare.runtime.hang_up import Deadlines, hang_up
 
 GRACE_S: Final = 8  # every request has an answer by then: a bind's deadline is below the scheduler's 5 s
+CONNECTIONS: Final = 800
+"""Others wait in the kernel. With four files for each thread they stay below the usual limit of 1024 open files; one
+more, and gunicorn's loop ends."""
 
 
 class Running(Protocol):
@@ -142,7 +145,7 @@ class _Application(BaseApplication):  # type: ignore[misc]  # gunicorn has no ty
             "bind": [f"{self._settings.bind_address}:{self._settings.port}"],
             "worker_class": "gthread",
             "threads": self._settings.threads,
-            "worker_connections": 1000,
+            "worker_connections": CONNECTIONS,
             "keepalive": 75,  # kube-scheduler keeps its connections; closing them first would race with its requests
             "graceful_timeout": GRACE_S,
             "worker_tmp_dir": self._settings.worker_tmp_dir or None,

@@ -23,7 +23,9 @@ from webhook.settings import Settings
 from webhook.tls import Contexts
 
 _KEEP_ALIVE_S: Final = 75  # the API server pools connections for 90 s and should seldom find one closed
-_CONNECTIONS: Final = 1000  # about 100 KiB each while they are idle; the others wait in the kernel
+# About 100 KiB each while they are idle; the others wait in the kernel. With four files for each thread they stay below
+# the usual limit of 1024 open files; one more, and gunicorn's loop ends.
+CONNECTIONS: Final = 800
 _DEAD_S: Final = 60  # a worker whose loop stands still for so long is replaced
 
 Wsgi = Callable[..., Any]
@@ -58,7 +60,7 @@ def _options(settings: Settings, contexts: Contexts, stop: threading.Event, sign
         "worker_class": Worker,
         "workers": 1,
         "threads": settings.threads,
-        "worker_connections": _CONNECTIONS,
+        "worker_connections": CONNECTIONS,
         "limit_request_fields": 50,
         "limit_request_field_size": 4096,
         "worker_tmp_dir": settings.worker_tmp_dir,

@@ -8,7 +8,8 @@ import pytest
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from controller.extender.app import RECEIVED
-from controller.server import ArrivalWorker
+from controller.server import CONNECTIONS, ArrivalWorker
+from controller.settings import Settings
 from gpushare.runtime.hang_up import REQUEST_S, Deadlines
 from tests.unit.controller.world import ManualClock
 
@@ -145,3 +146,8 @@ def test_a_connection_between_two_requests_has_no_deadline(
     base.worker.notify()
     theirs.sendall(b"x")
     assert ours.recv(1) == b"x"
+
+
+def test_connections_do_not_use_up_the_usual_limit_of_open_files() -> None:
+    """A thread has a selector, a second socket while it hangs up, and two connections to the API server."""
+    assert CONNECTIONS + 4 * Settings().threads < 1024 - 64

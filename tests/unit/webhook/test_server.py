@@ -1,12 +1,15 @@
 """The webhook's worker on sockets, without a server."""
 
 import socket
+from dataclasses import fields
+from typing import Any
 
 import pytest
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from gpushare.runtime.hang_up import Deadlines
-from webhook.server import Worker
+from webhook.server import CONNECTIONS, Worker
+from webhook.settings import Settings
 
 
 class Config:
@@ -38,3 +41,8 @@ def test_the_main_loop_waits_for_no_peer_that_stays_connected(again: bool, monke
                 ours.recv(1)
         else:
             assert ours.recv(1) == b""  # what gunicorn's `close` waits for
+
+
+def test_connections_do_not_use_up_the_usual_limit_of_open_files() -> None:
+    threads: Any = next(field.default for field in fields(Settings) if field.name == "threads")
+    assert CONNECTIONS + 4 * threads < 1024 - 64
