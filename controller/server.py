@@ -82,6 +82,7 @@ class ArrivalWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no type
     """Tells the application when a request arrived, which is before a thread takes it up; ends connections there."""
 
     clock: Clock = SystemClock()
+    nr_conns: int
     _arrival = threading.local()
 
     def __init__(self, *args: Any) -> None:
@@ -119,6 +120,12 @@ class ArrivalWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no type
             if not again:
                 hang_up(conn.sock, clock=self.clock)
         return again
+
+    def finish_request(self, conn: Any, fs: Any) -> None:
+        """See ThreadWorker, which counts a connection twice that was closed already, and then takes too many."""
+        open_before = self.nr_conns
+        super().finish_request(conn, fs)
+        self.nr_conns = max(self.nr_conns, open_before - 1)
 
 
 def closing(application: Callable[..., Any]) -> Callable[..., Any]:

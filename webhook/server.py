@@ -82,6 +82,7 @@ class Worker(ThreadWorker):  # type: ignore[misc] # gunicorn has no type informa
     """Lets no peer hold the main loop, nor a thread for ever: anyone in the cluster may connect."""
 
     clock: Clock = SystemClock()
+    nr_conns: int
 
     def __init__(self, *args: Any) -> None:
         """See ThreadWorker."""
@@ -100,6 +101,12 @@ class Worker(ThreadWorker):  # type: ignore[misc] # gunicorn has no type informa
             if not again:
                 hang_up(conn.sock, clock=self.clock)
         return again
+
+    def finish_request(self, conn: Any, fs: Any) -> None:
+        """See ThreadWorker, which counts a connection twice that was closed already, and then takes too many."""
+        open_before = self.nr_conns
+        super().finish_request(conn, fs)
+        self.nr_conns = max(self.nr_conns, open_before - 1)
 
 
 class _Server(BaseApplication):  # type: ignore[misc] # gunicorn has no type information

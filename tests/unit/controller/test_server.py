@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -151,3 +152,16 @@ def test_a_connection_between_two_requests_has_no_deadline(
 def test_connections_do_not_use_up_the_usual_limit_of_open_files() -> None:
     """A thread has a selector, a second socket while it hangs up, and two connections to the API server."""
     assert CONNECTIONS + 4 * Settings().threads < 1024 - 64
+
+
+def test_a_connection_that_was_closed_already_is_counted_once() -> None:
+    """As after a TLS handshake that the peer broke off: else each lets one more connection in than there may be."""
+    worker = object.__new__(ArrivalWorker)
+    worker.nr_conns, answered = 5, Future[bool]()
+    answered.set_result(False)
+    ours, theirs = socket.socketpair()
+    connection = TConn(Config(), ours, "", "")
+    ours.close()
+    worker.finish_request(connection, answered)
+    assert worker.nr_conns == 4
+    theirs.close()

@@ -1,6 +1,7 @@
 """The webhook's worker on sockets, without a server."""
 
 import socket
+from concurrent.futures import Future
 from dataclasses import fields
 from typing import Any
 
@@ -46,3 +47,16 @@ def test_the_main_loop_waits_for_no_peer_that_stays_connected(again: bool, monke
 def test_connections_do_not_use_up_the_usual_limit_of_open_files() -> None:
     threads: Any = next(field.default for field in fields(Settings) if field.name == "threads")
     assert CONNECTIONS + 4 * threads < 1024 - 64
+
+
+def test_a_connection_that_was_closed_already_is_counted_once() -> None:
+    """As after a TLS handshake that the peer broke off: else each lets one more connection in than there may be."""
+    worker = object.__new__(Worker)
+    worker.nr_conns, answered = 5, Future[bool]()
+    answered.set_result(False)
+    ours, theirs = socket.socketpair()
+    connection = TConn(Config(), ours, "", "")
+    ours.close()
+    worker.finish_request(connection, answered)
+    assert worker.nr_conns == 4
+    theirs.close()
