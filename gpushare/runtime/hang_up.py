@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from gpushare.runtime.clock import Clock
 
 WAIT_S: Final = 2.0
-REQUEST_S: Final = 15.0  # longer than kube-scheduler and API servers wait for an answer
+REQUEST_S: Final = 60.0  # far longer than kube-scheduler and API servers wait, also for what has to be computed
 _MOST: Final = 65536  # bytes that are read after the answer
 
 
