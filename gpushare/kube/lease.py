@@ -7,6 +7,7 @@ in flight. A request may take half of `renew_s`, so that one that is lost can be
 """
 
 import logging
+import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -131,7 +132,7 @@ class Elector:
             "metadata": metadata or {"name": self.name, "namespace": self.namespace},
             "spec": {
                 "holderIdentity": "" if release else self.identity,
-                "leaseDurationSeconds": int(self.lease_s),
+                "leaseDurationSeconds": math.ceil(self.lease_s),  # a candidate with a shorter lease waits as long
                 "acquireTime": spec.get("acquireTime", now) if ours else now,
                 "renewTime": now,
                 "leaseTransitions": transitions if ours or metadata is None else transitions + 1,

@@ -260,3 +260,15 @@ def test_what_is_no_lease_is_logged_and_not_taken_for_a_lead(
 
     assert not make_elector(Proxy(), "a", ManualClock()).attempt()
     assert "lease" in caplog.messages
+
+
+def test_a_candidate_with_a_shorter_lease_does_not_lead_before_a_fractional_lease_has_ended() -> None:
+    api, clock = FakeKube(), ManualClock()
+    long = Elector(api=api, clock=clock, namespace="ns", name="lead", identity="a", lease_s=15.9)
+    short = Elector(api=api, clock=clock, namespace="ns", name="lead", identity="b", lease_s=11)
+    assert long.attempt()
+    assert not short.attempt()
+    clock.at = 15.5
+    assert not short.attempt()
+    clock.at = 16.1
+    assert short.attempt()
