@@ -30,6 +30,7 @@ INSIDER: Final = "insider"
 GUARDED: Final = "tenant-a"
 SKIPPED: Final = "tenant-b"
 """Where the isolation webhook is not called, as if it had not answered."""
+TRIES: Final = 5
 POLICIES_SINCE: Final = Version(1, 30)
 RUNS: Final = {"e2e": "runs"}
 ATTEMPTS: Final = tuple(attempts.all_attempts(NODE))
@@ -156,7 +157,7 @@ def create(tried: Tried) -> None:
     for attempt in ATTEMPTS:
         labels = RUNS if tried.ends(attempt) in {Ends.NOTHING, Ends.GRANTED} else {}
         body = named(attempt.pod, attempt.name, labels)
-        tried.answers[GUARDED, attempt.name] = attempted(partial(tried.tenant.create, path, body, timeout_s=30))
+        tried.answers[GUARDED, attempt.name] = attempted(partial(created, tried, path, body, attempt))
     # The API server learns of the changed webhook within a second or two.
     probe = named(pod(), "probe", {})
     other = f"/api/v1/namespaces/{SKIPPED}/pods"
@@ -171,6 +172,25 @@ def create(tried: Tried) -> None:
     for attempt in WITHOUT_WEBHOOK:
         body = named(attempt.pod, attempt.name, {})
         tried.answers[SKIPPED, attempt.name] = attempted(partial(tried.tenant.create, other, body, timeout_s=30))
+
+
+def created(tried: Tried, path: str, body: Json, attempt: Attempt) -> None:
+    """Create a pod, and create it again where an old server has skipped a slow webhook, as the documents say it may.
+
+    A hole in the webhook is there every time.
+    """
+    for left in reversed(range(TRIES)):
+        made = tried.tenant.create(path, body, timeout_s=30)
+        if not left or tried.has_policies or tried.ends(attempt) is not Ends.NOTHING or not _was_skipped(made):
+            return
+        name = made["metadata"]["name"]
+        tried.system.cluster.kubectl("delete", "pod", "-n", GUARDED, name, "--force", "--grace-period=0")
+
+
+def _was_skipped(pod: Json) -> bool:
+    void = {"name": names.ENV_VISIBLE_DEVICES, "value": names.VISIBLE_DEVICES_NONE}
+    listed = (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])
+    return not any(void in each.get("env", ()) for each in listed)
 
 
 def named(body: Json, name: str, labels: Mapping[str, str]) -> Json:
