@@ -14,7 +14,7 @@ NAMESPACE: Final = "gpushare-system"
 IMAGE: Final = "docker.io/library/gpushare:0.1.0"
 PACKAGES: Final = ("gpushare", "webhook", "controller", "deviceplugin", "certs", "gpushare_cli")
 REQUIREMENTS: Final = (
-    *("cryptography", "flask", "grpcio", "gunicorn", "nvidia-ml-py", "orjson"),
+    *("cryptography", "flask", "grpcio", "gunicorn", "jsonpatch", "nvidia-ml-py", "orjson"),
     *("prometheus-client", "protobuf", "PyYAML", "urllib3"),
 )
 SCHEDULER_IMAGE: Final = "registry.k8s.io/kube-scheduler"

@@ -8,6 +8,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import jsonpatch
+
 Operation = dict[str, Any]
 _MOST: Final = 2000
 """Operations inside of one object or list. All containers that a pod may have take fewer."""
@@ -33,8 +35,13 @@ def applied(before: object, operations: Sequence[Operation]) -> object:
         operations: of the kinds that `between` makes.
 
     Raises:
-        LookupError, TypeError, ValueError: they do not fit the object.
+        JsonPatchException, JsonPointerException, LookupError, TypeError, ValueError: they do not fit the object.
     """
+    return jsonpatch.apply_patch(_opened(before, operations), operations, in_place=True)
+
+
+def _opened(before: object, operations: Sequence[Operation]) -> object:
+    """The same object with copies of those parts, and no others, that the operations change."""
     root = [before]
     copies: dict[int, Any] = {id(root): root}
     for operation in operations:
@@ -46,10 +53,6 @@ def applied(before: object, operations: Sequence[Operation]) -> object:
                 copies[id(copy)] = copy
             parent = parent[key]
             key = int(token) if isinstance(parent, list) else _unescaped(token)
-        if operation["op"] == "remove":
-            del parent[key]
-        else:
-            parent[key] = operation["value"]
     return root[0]
 
 
