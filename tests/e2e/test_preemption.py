@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpushare import names
 from tests.e2e import checks
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
 from tests.e2e.preempting import Scheduler
@@ -57,9 +58,9 @@ def test_only_pods_of_one_gpu_are_pushed_out_and_no_more_than_needed(
 
 def test_a_node_where_no_gpu_can_be_freed_loses_no_one(system: System, namespace: str, classes: None) -> None:
     """Pods of the same priority hold one half of every GPU: pushing out all others would not make a whole one."""
-    mates = [pod(f"mate-{i}", HALF, "high") for i in range(GPUS_PER_NODE)]
-    for mate in mates:
-        mate["metadata"]["annotations"] = {"gpushare.dev/gpu-policy": "spread"}
+    mates = [pod(f"mate-{i}", HALF, "high", team="mates") for i in range(GPUS_PER_NODE)]
+    for mate in mates:  # the policy spread would share a GPU while the controller still counts an earlier test's pod
+        mate["metadata"]["annotations"] = {names.ANNOTATION_OTHER_GPU: "team=mates"}
     system.create(namespace, *mates)
     system.all_running(namespace, GPUS_PER_NODE)
     system.create(namespace, *[pod(f"low-{i}", HALF, "low") for i in range(GPUS_PER_NODE)])
