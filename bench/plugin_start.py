@@ -31,7 +31,7 @@ import sys
 from gpushare.kube import client, credentials
 server = sys.argv.pop(1)
 client.connect = lambda *_: client.RestClient(credentials.StaticCredentials(server=server))
-from deviceplugin.__main__ import main
+from deviceplugin.main import main
 sys.exit(main())
 """
 

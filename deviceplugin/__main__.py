@@ -1,57 +1,8 @@
-"""Composition root of the device plugin."""
+"""`python -m deviceplugin`: the same as the installed command."""
 
 import sys
-from collections.abc import Sequence
-from typing import Final
 
-from deviceplugin import probe
-from deviceplugin import settings as settings_module
-from deviceplugin.settings import Settings
-from gpushare import names
-from gpushare.errors import SettingsError
-from gpushare.runtime import group, logs
-from gpushare.runtime.clock import SystemClock
-
-_CHECK: Final = "--check"
-_PUBLISH_FIRST_S: Final = 0.7
-"""How long the first registration waits for the inventory to be on the Node: all in all it should come in a second."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the plugin, or with --check ask whether one runs.
-
-    Returns:
-        0 after a signal or a good check, 1 if a part failed, 2 if it was started wrongly.
-    """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        settings = settings_module.load([argument for argument in arguments if argument != _CHECK])
-        if _CHECK in arguments:
-            return _check(settings)
-        settings_module.require_node(settings)
-        return _run(settings)
-    except SettingsError as error:
-        print(f"{names.PLUGIN}: {error}", file=sys.stderr)
-        return 2
-
-
-def _check(settings: Settings) -> int:
-    problem = probe.problem(settings.probe_port)
-    if problem:
-        print(problem, file=sys.stderr)
-    return int(bool(problem))
-
-
-def _run(settings: Settings) -> int:
-    clock = SystemClock()
-    publish_until = clock.monotonic() + _PUBLISH_FIRST_S
-    logs.configure(level=settings.log_level)
-    # Late: a check needs none of this.
-    from deviceplugin import parts
-    from gpushare.kube import client
-
-    return group.run(parts.of(settings, client.connect(settings.kubeconfig), clock, publish_until=publish_until))
-
+from gpushare import launch
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(launch.device_plugin())

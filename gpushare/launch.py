@@ -4,6 +4,8 @@ The four components never import each other, and this module imports none of the
 """
 
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -24,20 +26,22 @@ def inspect() -> int:
 
 def webhook() -> int:
     """`gpushare-webhook`: the exit code."""
-    return _run(names.WEBHOOK, "webhook.__main__", "main", extra="webhook")
+    return _run(names.WEBHOOK, "webhook.main", "main", extra="webhook")
 
 
 def controller() -> int:
     """`gpushare-controller`: the exit code."""
-    return _run(names.CONTROLLER, "controller.__main__", "main", extra="controller")
+    return _run(names.CONTROLLER, "controller.main", "main", extra="controller")
 
 
 def device_plugin() -> int:
     """`gpushare-device-plugin`: the exit code."""
-    return _run(names.PLUGIN, "deviceplugin.__main__", "main", extra="device-plugin")
+    return _run(names.PLUGIN, "deviceplugin.main", "main", extra="device-plugin")
 
 
 def _run(command: str, module: str, function: str, *, extra: str) -> int:
+    # The first process of a container has no default handler: until `main` has its own, SIGTERM would be lost.
+    signal.signal(signal.SIGTERM, lambda number, _frame: os._exit(128 + number))
     try:
         main: Callable[[], int] = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import __main__ as program
+from deviceplugin import main as program
 from deviceplugin import parts, probe
 from deviceplugin.nvml import NvmlSource
 from deviceplugin.settings import Settings

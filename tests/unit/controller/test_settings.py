@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.__main__ import main
+from controller.main import main
 from controller.settings import Settings
 from gpushare.errors import SettingsError
 from gpushare.model.request import Policy

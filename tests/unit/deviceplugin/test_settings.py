@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import __main__ as program
+from deviceplugin import main as program
 from deviceplugin import settings
 from deviceplugin.settings import Settings
 from gpushare.units import GIB, MemoryUnit

@@ -1,6 +1,7 @@
 """The installed commands, and what each needs of the libraries."""
 
 import importlib.metadata
+import signal
 import subprocess
 import sys
 
@@ -11,9 +12,9 @@ import gpushare
 from gpushare import launch
 
 MODULES = {
-    "webhook": "webhook.__main__",
-    "controller": "controller.__main__",
-    "device-plugin": "deviceplugin.__main__, deviceplugin.parts, deviceplugin.simulated",
+    "webhook": "webhook.main",
+    "controller": "controller.main",
+    "device-plugin": "deviceplugin.main, deviceplugin.parts, deviceplugin.simulated",
     "cli": "gpushare_cli.__main__, gpushare.kube.config",
 }
 DENY = """
@@ -114,8 +115,11 @@ def test_every_command_tells_its_version(
     function: str, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", [command, "--version"])
+    before = signal.getsignal(signal.SIGTERM)
     try:
         status = getattr(launch, function)()
     except SystemExit as end:
         status = end.code
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert (status, capsys.readouterr().out) == (0, f"{command} {gpushare.__version__}\n")

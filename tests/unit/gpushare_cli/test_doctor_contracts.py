@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import controller.__main__
+import controller.main
 from gpushare.resource_config import ResourceConfig
 from gpushare_cli.doctor import checks_controller, checks_webhook, objects, trial
 from webhook import mutation
@@ -30,6 +30,6 @@ def test_the_webhook_tells_the_days_under_the_expected_name() -> None:
 
 
 def test_the_controller_tells_the_differences_under_the_expected_name() -> None:
-    source = Path(controller.__main__.__file__).read_text(encoding="utf-8")
+    source = Path(controller.main.__file__).read_text(encoding="utf-8")
 
     assert f'"{checks_controller.DIFFERENCES}"' in source

@@ -14,7 +14,7 @@ from gpushare.kube import api as kube
 from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.signals import Signals
 from testing.fakes.kube import FakeKube
-from webhook import __main__ as program
+from webhook import main as program
 from webhook import server
 from webhook.settings import Settings
 from webhook.tls import Contexts

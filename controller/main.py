@@ -1,0 +1,186 @@
+"""The controller's processes: one that competes for the lead, and forks one that serves (`controller.supervisor`)."""
+
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import gpushare
+from controller.extender.app import Services, create_app
+from controller.extender.bind import Binder
+from controller.extender.preempt import Preemption
+from controller.fence import Fence
+from controller.leadership import Leadership
+from controller.metrics import CONTENT_TYPE, Metrics, Reading
+from controller.node_verdicts import NodeVerdicts
+from controller.probes import Page, Probes, verdict
+from controller.process import Forked, fork
+from controller.server import Server
+from controller.settings import Settings
+from controller.state import ClusterState
+from controller.supervisor import Supervisor
+from gpushare import names
+from gpushare.errors import SettingsError
+from gpushare.kube import client
+from gpushare.kube.api import KubeApi
+from gpushare.kube.lease import Elector
+from gpushare.resource_config import ResourceConfig
+from gpushare.runtime import group, logs, options
+from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.signals import Signals
+
+_LOST: Final = 3  # a worker's exit code
+_STOP_S: Final = 18.0  # requests, then chores; with the release of the lease below a pod's 30 s of grace
+_STUCK_S: Final = 60.0  # a supervisor that stands still for so long is restarted by the kubelet
+
+
+class Controller:
+    """Everything of a worker, wired together."""
+
+    def __init__(self, settings: Settings, api: KubeApi, fence: Fence, probes: Probes) -> None:
+        clock = SystemClock()
+        self._fence = fence
+        self._probes = probes
+        state = ClusterState(
+            resource_config=ResourceConfig(unit=settings.memory_unit, whole_gpus=settings.whole_gpus),
+            policy=settings.gpu_policy,
+            in_doubt_s=settings.in_doubt_seconds,
+        )
+        node_verdicts = NodeVerdicts(state, clock)
+        self._leadership = Leadership(api=api, clock=clock, fence=fence, state=state, bind_s=settings.bind_seconds)
+        metrics = Metrics()
+        metrics.watch(state, _readings(self._leadership))
+        binder = Binder(
+            api=api,
+            state=state,
+            clock=clock,
+            leading=self._leadership.leading,
+            deadline_s=settings.bind_seconds,
+        )
+        budgets = self._leadership.disruptions.budgets
+        self.app = create_app(
+            Services(
+                state=state,
+                node_verdicts=node_verdicts,
+                binder=binder,
+                preemption=Preemption(state=state, budgets=budgets, clock=clock, metrics=metrics),
+                metrics=metrics,
+                clock=clock,
+                binds=max(1, settings.threads * 3 // 4),
+                unready=self._leadership.unready,
+                version=gpushare.__version__,
+            )
+        )
+
+        probes.pages = {
+            "/livez": lambda: verdict(self._stuck()),
+            "/readyz": lambda: verdict(self._leadership.unready()),
+            "/metrics": lambda: Page(200, metrics.page(), CONTENT_TYPE),
+        }
+
+    def start(self) -> None:
+        """Answer probes and wait for the lead."""
+        self._probes.start()
+        self._leadership.start(lambda: group.exit_now(_LOST))
+
+    def shut_down(self) -> None:
+        """Finish what was begun."""
+        self._leadership.shut_down()
+
+    def _stuck(self) -> str:
+        silent_s = self._fence.supervisor_silent_s()
+        return f"the supervisor has not moved for {silent_s:.0f} s" if silent_s > _STUCK_S else ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the controller until it is told to stop. The exit code."""
+    signals = Signals()
+    previous = signals.install()
+    try:
+        settings = options.load(Settings, sys.argv[1:] if argv is None else argv, prog=names.CONTROLLER)
+        logs.configure(level=settings.log_level)
+        # Checked before anything serves, so that a wrong path or port is a message and not a restart loop.
+        api = client.connect(settings.kubeconfig)
+        _supervisor(settings, api, signals).run()
+    except SettingsError as error:
+        print(f"{names.CONTROLLER}: {error}", file=sys.stderr)
+        return 2
+    finally:
+        Signals.restore(previous)
+    return 0
+
+
+def _supervisor(settings: Settings, api: client.RestClient, signals: Signals) -> Supervisor:
+    clock = SystemClock()
+    fence = Fence(clock)
+    probes = Probes(settings.bind_address, settings.probe_port)
+    server = Server(settings, os.getpid())
+
+    def work() -> int:
+        return server.serve(
+            lambda: Controller(settings, client.connect(settings.kubeconfig), fence, probes), beat=fence.beat
+        )
+
+    def spawn() -> Forked:
+        api.close()  # a connection is not for two processes
+        return fork(work)
+
+    def elector() -> Elector:
+        return Elector(
+            api=api,
+            clock=clock,
+            namespace=settings.namespace,
+            name=settings.lease,
+            # Another one for every term: what an earlier worker sent may still be on its way.
+            identity=f"{settings.identity or socket.gethostname()}_{secrets.token_hex(4)}",
+            lease_s=settings.lease_seconds,
+            renew_s=settings.renew_seconds,
+        )
+
+    return Supervisor(
+        clock=clock,
+        fence=fence,
+        spawn=spawn,
+        elector=elector,
+        told_to_stop=lambda: bool(signals.number),
+        retry_s=settings.retry_seconds,
+        stop_s=_STOP_S,
+    )
+
+
+def _readings(leadership: Leadership) -> dict[str, tuple[str, Reading]]:
+    return {
+        "gpushare_leading": ("1 while this replica leads", lambda: float(leadership.leading())),
+        "gpushare_ready": ("1 while kube-scheduler may ask this replica", lambda: float(not leadership.unready())),
+        "gpushare_watch_nodes_age_seconds": (
+            "Seconds since the watch of nodes said anything",
+            leadership.nodes.stale_for,
+        ),
+        "gpushare_watch_pods_age_seconds": ("Seconds since the watch of pods said anything", leadership.pods.stale_for),
+        "gpushare_watch_disruption_budgets_age_seconds": (
+            "Seconds since the watch of PodDisruptionBudgets said anything; NaN if they must not be read",
+            leadership.disruptions.watch.stale_for,
+        ),
+        "gpushare_watch_unhealthy_gpus_age_seconds": (
+            "Seconds since the watch of ConfigMaps unhealthy-gpu-NODE said anything; NaN if they must not be read",
+            leadership.unhealthy.watch.stale_for,
+        ),
+        "gpushare_ledger_differences": (
+            "Nodes on which the ledger differs from what is computed from the pods alone",
+            lambda: float(leadership.reconciler.audit_differences),
+        ),
+        "gpushare_pods_bound_late_total": (
+            "Pods that came to their nodes without GPUs and were given them there",
+            lambda: float(leadership.reconciler.bypassed.bound_late),
+        ),
+        "gpushare_pods_recreated_total": (
+            "Pods deleted because the webhook had not changed them, so that their controllers recreate them",
+            lambda: float(leadership.reconciler.bypassed.recreated),
+        ),
+        "gpushare_rejected_pods_deleted_total": (
+            "Failed pods deleted because their node had rejected them for GPUs that were not reported yet",
+            lambda: float(leadership.reconciler.bypassed.rejected_deleted),
+        ),
+    }
