@@ -41,6 +41,13 @@ def test_a_binding_of_several_gpus_has_a_variable_for_every_container() -> None:
     assert "ALIYUN_COM_GPU_MEM_IDX" not in written
 
 
+@pytest.mark.parametrize(("kind", "word"), [("INIT", "init"), ("SIDECAR", "sidecar"), ("APP", "app")])
+def test_when_a_container_runs_is_written_as_previous_versions_read_it(kind: str, word: str) -> None:
+    made = make_allocation("p", make_grant(1, kind=ContainerKind[kind]))
+    written = allocation.binding_annotations(made, make_inventory(14, 15), 77)["gpushare.dev/allocation"]
+    assert f'"kind":"{word}"' in written
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

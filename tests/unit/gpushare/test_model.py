@@ -31,9 +31,10 @@ def test_one_whole_grant_of_several_makes_the_gpu_whole() -> None:
         assert footprint(grants)[GpuUuid("GPU-0")].whole
 
 
-def test_two_gpus_of_a_node_cannot_be_the_same() -> None:
+@pytest.mark.parametrize("twin", [replace(make_gpu(0), index=1), replace(make_gpu(1), index=0)], ids=["uuid", "index"])
+def test_two_gpus_of_a_node_have_neither_uuid_nor_index_in_common(twin: Gpu) -> None:
     with pytest.raises(ValueError, match="node a: two GPUs with the same UUID or index"):
-        NodeInventory(node=NodeName("a"), gpus=(make_gpu(0), make_gpu(0)), unit=GIB)
+        NodeInventory(node=NodeName("a"), gpus=(make_gpu(0), twin), unit=GIB)
 
 
 def test_every_gpu_is_rounded_down_by_itself() -> None:
@@ -47,10 +48,32 @@ def test_a_gpu_known_by_number_is_resolved() -> None:
     assert inventory.resolve(by_index(7)) == "index:7"
 
 
-@pytest.mark.parametrize(("memory_mib", "gpu_count"), [(0, 1), (1, 0), (-5, 1)])
-def test_a_request_asks_for_something(memory_mib: int, gpu_count: int) -> None:
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        {},
+        {"memory_mib": -5},
+        {"memory_mib": 1, "gpu_count": 0},
+        {"memory_mib": 1, "memory_percent": 1},
+        {"memory_mib": 1, "whole": True},
+        {"memory_mib": -1, "whole": True},
+        {"memory_percent": -1, "whole": True},
+        {"memory_mib": 1, "compute_percent": -1},
+        {"memory_percent": 101},
+        {"memory_mib": 1, "compute_percent": 101},
+    ],
+    ids=str,
+)
+def test_a_container_request_is_of_one_way_and_possible(impossible: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="container c:"):
-        ContainerRequest(container=ContainerName("c"), memory_mib=memory_mib, gpu_count=gpu_count)
+        ContainerRequest(container=ContainerName("c"), **impossible)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "possible", [{"memory_mib": 1}, {"memory_percent": 100}, {"memory_mib": 1, "compute_percent": 100}], ids=str
+)
+def test_a_container_request_may_be_the_least_and_the_most(possible: dict[str, int]) -> None:
+    assert ContainerRequest(container=ContainerName("c"), **possible).gpu_count == 1  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

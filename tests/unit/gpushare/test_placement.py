@@ -277,6 +277,25 @@ def test_every_look_at_a_gpu_is_counted(steps: list[int], monkeypatch: pytest.Mo
     assert refusal(place(pod, node))[0] is RefusalReason.SEARCH_TOO_LONG
 
 
+def test_looking_at_a_gpu_costs_more_with_every_early_container_on_it(steps: list[int]) -> None:
+    """The third container is placed where the sidecar may be already."""
+    containers = (
+        ContainerRequest(container=ContainerName("side"), kind=ContainerKind.SIDECAR, memory_mib=3 * 1024),
+        ContainerRequest(container=ContainerName("app"), memory_mib=2 * 1024),
+        ContainerRequest(container=ContainerName("small"), memory_mib=1024),
+    )
+    place(RequestShape(containers=containers), make_ledger([15, 15]))
+    assert steps == [2, 2, 2, 1, 3, 2, 1]
+
+
+def test_the_least_need_of_what_is_left_decides_which_gpus_have_room() -> None:
+    """Containers on many GPUs come first, however small: the last one is the largest here."""
+    node = NodeLedger.of(
+        replace(make_inventory(15), gpus=tuple(make_gpu(i, mib=mib) for i, mib in enumerate((11, 4, 4))))
+    )
+    assert len(gpus(place(container_requests((1, 3), (3, 2), (10, 1)), node))) == 3
+
+
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 
 
@@ -347,3 +366,5 @@ def test_a_pod_with_thousands_of_containers_is_answered() -> None:
     message = refusal(place(container_requests(*[(1024, 1)] * 3000), make_ledger([15, 15])))[1]
     named = " + ".join(f"1 GiB on one GPU (c{i})" for i in range(8))
     assert message == f"needs {named} + 2992 more containers; free per GPU on node-a: 15, 15 GiB"
+    message = refusal(place(container_requests(*[(4096, 1)] * 10), make_ledger([15, 15])))[1]
+    assert message.startswith("needs 4 GiB on one GPU (c0) + ") and " + 2 more containers;" in message

@@ -188,3 +188,16 @@ def test_memory_is_held_until_the_containers_have_ended(status: dict[str, Any] |
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     pod["status"] = status
     assert pods.holds_gpus(pod) is holds
+
+
+@pytest.mark.parametrize("asking", [True, False], ids=["that ask", "of a kind"])
+def test_a_pod_has_at_most_so_many_containers(asking: bool) -> None:
+    most = 64 if asking else 512
+
+    def of(count: int) -> dict[str, Any]:
+        rest = [make_container(f"c{i}", 1 if asking else None) for i in range(1, count)]
+        return make_pod(make_container("c0", 1), *rest)
+
+    assert len(container_requests(of(most))) == (most if asking else 1)
+    with pytest.raises(InvalidRequestError):
+        container_requests(of(most + 1))
