@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, auto
 from typing import Final, assert_never
 
 from gpushare.identity import GpuUuid
@@ -82,10 +82,10 @@ def _words(text: str) -> list[str]:
 class Operator(Enum):
     """Of Kubernetes' label selectors."""
 
-    IN = "in"
-    NOT_IN = "notin"
-    EXISTS = "exists"
-    ABSENT = "absent"
+    IN = auto()
+    NOT_IN = auto()
+    EXISTS = auto()
+    ABSENT = auto()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from gpushare.identity import ContainerName, GpuUuid, NodeName, by_index
 from gpushare.model.allocation import Held, footprint
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerKind, ContainerRequest
+from gpushare.model.request import ContainerKind, ContainerRequest, Need, PodRequest, RequestShape
 from gpushare.units import GIB
 from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_ref
 
@@ -74,6 +74,24 @@ def test_a_container_request_is_of_one_way_and_possible(impossible: dict[str, in
 )
 def test_a_container_request_may_be_the_least_and_the_most(possible: dict[str, int]) -> None:
     assert ContainerRequest(container=ContainerName("c"), **possible).gpu_count == 1  # type: ignore[arg-type]
+
+
+def test_parts_of_a_gpu_are_rounded_down_but_never_to_nothing() -> None:
+    half = ContainerRequest(container=ContainerName("c"), memory_percent=50, compute_percent=20)
+    assert half.need(make_gpu(0, mib=15)) == Need(7, 20)
+    assert half.need(make_gpu(0, mib=1)) == Need(1, 20)
+
+
+def test_a_whole_gpu_is_all_of_its_memory_and_compute() -> None:
+    whole = ContainerRequest(container=ContainerName("c"), whole=True)
+    assert whole.need(make_gpu(0, mib=15)) == Need(15, 100)
+
+
+def test_the_same_pod_with_other_labels_has_the_same_hash() -> None:
+    shape = RequestShape(containers=(ContainerRequest(container=ContainerName("c"), memory_mib=1),))
+    pod = PodRequest(pod=make_ref("pod"), shape=shape)
+    assert pod.labels == {}
+    assert hash(pod) == hash(replace(pod, labels={"app": "web"}))
 
 
 @pytest.mark.parametrize(

@@ -28,3 +28,21 @@ def test_a_node_comes_as_close_as_its_freest_gpu() -> None:
     assert largest_free(make_ledger([3, 7])) == 7 * 1024
     assert largest_free(Refused(RefusalReason.NO_INVENTORY, "x", permanent=True)) == 0
     assert largest_free(None) == 0
+
+
+def test_programs_can_rely_on_the_words_of_reasons() -> None:
+    assert [reason.value for reason in RefusalReason] == [
+        "NoInventory",
+        "NoHealthyGpu",
+        "UnitMismatch",
+        "InsufficientGpuMemory",
+        "InsufficientGpuCompute",
+        "NoUntouchedGpu",
+        "NoMatchingGpu",
+        "TooFewGpus",
+        "SearchTooLong",
+    ]
+
+
+def test_preemption_may_help_where_a_refusal_says_nothing_else() -> None:
+    assert not Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, "x").permanent

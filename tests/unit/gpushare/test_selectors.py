@@ -51,6 +51,7 @@ def test_a_pod_that_says_nothing_takes_any_gpu() -> None:
         ("A100", "NVIDIA A10", False),
         ("T4", "Tesla T4", True),
         ("Tesla-T4", "Tesla T4", True),
+        (" T4-", "Tesla T4", True),
         ("SXM4 A100", "NVIDIA A100-SXM4-80GB", False),
     ],
 )
@@ -204,6 +205,15 @@ def test_a_request_that_is_no_text_is_refused() -> None:
     with pytest.raises(InvalidRequestError) as caught:
         requests.of_pod(pod, ResourceConfig())
     assert str(caught.value) == f"{MODEL}: 4 is not a string; write it in quotes"
+
+
+def test_a_selector_that_just_fits_is_told_whole() -> None:
+    assert str(labels.parse("v" * 63 + "=" + "w" * 16)) == "v" * 63 + "=" + "w" * 16
+    assert str(labels.parse("v" * 63 + "=" + "w" * 17)) == "v" * 63 + "=" + "w" * 13 + "..."
+
+
+def test_a_gpu_without_memory_is_a_gpu() -> None:
+    assert ANY_GPU.why_not(make_gpu(0, mib=0)) == ""
 
 
 def test_a_long_selector_is_told_by_its_beginning() -> None:
