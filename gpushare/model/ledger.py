@@ -16,7 +16,7 @@ class NodeLedger:
     """The ledger of one node. Immutable: `with_allocation` gives the next state."""
 
     inventory: NodeInventory
-    allocations: Mapping[PodUid, Allocation] = field(default_factory=lambda: MappingProxyType({}))
+    allocations: Mapping[PodUid, Allocation]
     used_mib: Mapping[GpuUuid, int] = field(init=False, compare=False)
     """MiB held on each GPU that anything is held on, also on GPUs that the inventory does not list.
 

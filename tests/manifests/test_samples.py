@@ -86,7 +86,7 @@ def test_every_sample_fits_one_simulated_node() -> None:
         shape = shape_of(name)
         if shape.affinity is not None:
             shape = replace(shape, affinity=replace(shape.affinity, first=True))
-        assert isinstance(place(shape, NodeLedger(inventory=make_inventory(15, 15, 15, 15))), Placed)
+        assert isinstance(place(shape, NodeLedger.of(make_inventory(15, 15, 15, 15))), Placed)
 
 
 def test_samples_that_are_no_pods_are_kept_apart() -> None:
