@@ -34,7 +34,7 @@ class Reservation:
     """A Binding was sent and no one knows whether it took effect."""
     confirmed: bool = False
     """The API server has said that the pod is bound so."""
-    bypassed: bool = False
+    bypassed: bool
     """The pod was on its node before: the choice is written by a patch and not by a Binding."""
     read_at: float = float("-inf")
     """Monotonic time of the last look at the pod."""
@@ -50,7 +50,7 @@ class InDoubt:
     """Of the reservation as it was seen; a later try to bind makes this entry obsolete."""
     expired: bool
     """Old enough to end if the pod turns out to be unbound."""
-    bypassed: bool = False
+    bypassed: bool
     """As `Reservation.bypassed`: the pod is on its node in any case, and only an allocation on it tells."""
 
 

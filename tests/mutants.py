@@ -41,7 +41,13 @@ SEARCHED: Final = _of("property", "placement", "search")
 SUITES: Final[Mapping[str, Sequence[str]]] = {
     "gpushare/placement/*.py": (*PLACEMENT, *SEARCHED),
     "gpushare/model/[!l]*.py": (*PLACEMENT, *VALUES, *SEARCHED),
-    "gpushare/model/ledger.py": (*PLACEMENT, *VALUES, *SEARCHED, *_of("property", "ledger")),
+    "gpushare/model/ledger.py": (
+        *_of("unit/gpushare", "ledger"),
+        *PLACEMENT,
+        *VALUES,
+        *SEARCHED,
+        *_of("property", "ledger"),
+    ),
     "controller/reservations.py": _of(
         "unit/controller",
         "reservations",

@@ -71,7 +71,7 @@ class NodeLedger:
 
     def free_mib(self, gpu: Gpu) -> int:
         """MiB that are left on a GPU; 0 when nothing new may be placed on it."""
-        if gpu.health is not GpuHealth.HEALTHY or gpu.uuid in self.whole:
+        if gpu.health is not GpuHealth.HEALTHY:
             return 0
         return units.minus_or_zero(gpu.memory_mib, self.used_mib.get(gpu.uuid, 0))
 

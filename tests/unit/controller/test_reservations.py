@@ -78,6 +78,6 @@ def test_a_second_choice_for_the_same_pod_and_node_replaces_the_first() -> None:
     label_index = LabelIndex([])
     found = Reservations(label_index)
     for app in ("first", "second"):
-        found.add(Reservation(allocation=replace(make_allocation("a"), labels={"app": app}), since=0))
+        found.add(Reservation(allocation=replace(make_allocation("a"), labels={"app": app}), since=0, bypassed=False))
     assert [known.allocation.labels for known in found.all()] == [{"app": "second"}]
     assert label_index.counts() == LabelIndex([("default", {"app": "second"})]).counts()
