@@ -3,8 +3,10 @@
 from dataclasses import replace
 from typing import Final
 
+import pytest
+
 from controller.label_index import LabelIndex
-from controller.reservations import Reservation, Reservations
+from controller.reservations import GONE_GRACE_S, Reservation, Reservations
 from gpushare.identity import NodeName, PodUid
 from testing.builders import make_allocation, make_grant
 
@@ -81,3 +83,38 @@ def test_a_second_choice_for_the_same_pod_and_node_replaces_the_first() -> None:
         found.add(Reservation(allocation=replace(make_allocation("a"), labels={"app": app}), since=0, bypassed=False))
     assert [known.allocation.labels for known in found.all()] == [{"app": "second"}]
     assert label_index.counts() == LabelIndex([("default", {"app": "second"})]).counts()
+
+
+@pytest.mark.parametrize(
+    ("senders", "in_doubt", "bypassed", "counted"),
+    [
+        (0, False, False, False),
+        (1, False, False, True),
+        (0, True, False, True),
+        (1, True, True, False),
+    ],
+)
+def test_the_memory_of_a_binding_that_may_still_arrive_is_counted_for_a_while(
+    senders: int, in_doubt: bool, bypassed: bool, counted: bool
+) -> None:
+    reservations = made("a", since=50, bypassed=bypassed)
+    (known,) = reservations.all()
+    known.senders, known.in_doubt = senders, in_doubt
+    assert reservations.drop_pod(uid("a")) == ["node-a"]
+    assert not list(reservations.all())
+    assert [allocation.labels for allocation in reservations.counted()] == [{}] * counted
+    assert reservations.expire(50 + GONE_GRACE_S - 0.1) == set()
+    assert len(reservations.counted()) == counted
+    assert reservations.expire(50 + GONE_GRACE_S) == ({"node-a"} if counted else set())
+    assert reservations.counted() == []
+    assert reservations.expire(1e6) == set()
+
+
+def test_the_end_of_a_former_choice_leaves_the_present_one() -> None:
+    reservations = made("a")
+    (known,) = reservations.all()
+    known.in_doubt = True
+    reservations.drop_pod(uid("a"))
+    reservations.add(Reservation(allocation=make_allocation("a", make_grant(0)), since=1, bypassed=False))
+    reservations.expire(1e6)
+    assert len(reservations.counted()) == 1
