@@ -6,30 +6,28 @@ understood; 3, of explain, simulate and doctor, that the answer is a bad one.
 
 import argparse
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.kube import client
-from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.options import environment
 from gpushare_cli import arguments as common
-from gpushare_cli import commands, schedconfig
-from gpushare_cli.commands import Streams
-from gpushare_cli.doctor import arguments as doctor_arguments
+from gpushare_cli import commands, schedconfig, tables
+from gpushare_cli.commands import NoClusterError, Streams
 from gpushare_cli.doctor import command as doctor
-from gpushare_cli.explain import arguments as explain_arguments
 from gpushare_cli.explain import command as explain
-from gpushare_cli.schedconfig import Kind, Options, ServerVersion
-from gpushare_cli.simulate import arguments as simulate_arguments
+from gpushare_cli.schedconfig import Kind, ServerVersion
 from gpushare_cli.simulate import command as simulate
 from gpushare_cli.terminal import Printable
 
+T = TypeVar("T")
 _EXIT_CODES: Final = "Exit codes: 0 done; 1 the cluster cannot be read or shares no GPU; 2 wrong arguments."
 
 
@@ -44,26 +42,17 @@ def command_line() -> argparse.ArgumentParser:
         prog="gpushare", description="Look at shared GPUs and set up their scheduler.", epilog=_EXIT_CODES
     )
     common.add_version(parser)
-    commands_of = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_inspect(commands_of.add_parser("inspect", help="who holds how much of which GPU", epilog=_EXIT_CODES))
-    explanation = commands_of.add_parser(
-        "explain", help="why a pod waits, or where it is", epilog=explain_arguments.EXIT_CODES
-    )
-    explain_arguments.add(explanation)
-    explanation.set_defaults(handler=_explain)
-    simulation = commands_of.add_parser(
-        "simulate", help="what would go where, without a cluster", epilog=simulate_arguments.EXIT_CODES
-    )
-    simulate_arguments.add(simulation)
-    simulation.set_defaults(handler=_simulate)
-    _add_scheduler_config(
-        commands_of.add_parser("scheduler-config", help="configuration of kube-scheduler", epilog=_EXIT_CODES)
-    )
-    examination = commands_of.add_parser(
-        "doctor", help="what is wrong with an installation", epilog=doctor_arguments.EXIT_CODES
-    )
-    doctor_arguments.add(examination)
-    examination.set_defaults(handler=_doctor)
+    sub = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, what, exit_codes, add, handler in (
+        ("inspect", "who holds how much of which GPU", _EXIT_CODES, _add_inspect, _inspect),
+        ("explain", "why a pod waits, or where it is", explain.EXIT_CODES, explain.add, _explain),
+        ("simulate", "what would go where, without a cluster", simulate.EXIT_CODES, simulate.add, _simulate),
+        ("scheduler-config", "configuration of kube-scheduler", _EXIT_CODES, _add_scheduler_config, _scheduler_config),
+        ("doctor", "what is wrong with an installation", doctor.EXIT_CODES, doctor.add, _doctor),
+    ):
+        command = sub.add_parser(name, help=what, epilog=exit_codes)
+        add(command)
+        command.set_defaults(handler=handler)
     return parser
 
 
@@ -72,6 +61,7 @@ def inspect_main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="kubectl inspect gpushare", epilog=_EXIT_CODES)
     common.add_version(parser)
     _add_inspect(parser)
+    parser.set_defaults(handler=_inspect)
     return _run(parser, argv)
 
 
@@ -81,15 +71,30 @@ def _add_inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-d", "--details", action="store_true", help="one line for each pod")
     common.add_output(parser)
     common.add_cluster(parser)
-    parser.set_defaults(handler=_inspect)
 
 
 def _add_scheduler_config(parser: argparse.ArgumentParser) -> None:
     parser.description = "Print the configuration with which kube-scheduler asks the controller about shared GPUs."
-    parser.add_argument("--server-version", required=True, metavar="X.Y", help="of the cluster, such as v1.29.3+k3s1")
-    parser.add_argument("--kind", choices=[kind.value for kind in Kind], default=Kind.CONFIGURATION.value)
-    parser.add_argument("--extender-url", default=schedconfig.DEFAULT_URL, metavar="URL", help="default: %(default)s")
-    parser.add_argument("--extender-ca", default="", metavar="FILE", help="PEM file; needed if the URL is https")
+    parser.add_argument(
+        "--server-version",
+        dest="server",
+        type=ServerVersion.parse,
+        required=True,
+        metavar="X.Y",
+        help="of the cluster, such as v1.29.3+k3s1",
+    )
+    common.add_choice(parser, "--kind", Kind.CONFIGURATION, "")
+    parser.add_argument(
+        "--extender-url", dest="url", default=schedconfig.DEFAULT_URL, metavar="URL", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--extender-ca",
+        dest="ca_pem",
+        type=commands.read_ca,
+        default=b"",
+        metavar="FILE",
+        help="PEM file; needed if the URL is https",
+    )
     parser.add_argument(
         "--scheduler-name",
         default=names.SCHEDULER,
@@ -104,6 +109,7 @@ def _add_scheduler_config(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--scheduler-kubeconfig",
+        dest="kubeconfig",
         default="",
         metavar="PATH",
         help="file that kube-scheduler reads, such as /etc/kubernetes/scheduler.conf; none for a service account",
@@ -113,21 +119,16 @@ def _add_scheduler_config(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"{names.GPU} is gpushare's on every node of the cluster; not where another plugin has it",
     )
-    parser.set_defaults(handler=_scheduler_config)
 
 
 def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
+    width = shutil.get_terminal_size((tables.ENDLESS, 0)).columns
+    streams = Streams(out=Printable(sys.stdout), err=Printable(sys.stderr), width=width)
     try:
-        arguments = parser.parse_args(argv)
+        code = commands.answer(streams, lambda: _parsed_and_run(parser, argv, streams))
+        streams.out.flush()
     except SystemExit as end:  # argparse has printed help or the mistake
         return end.code if isinstance(end.code, int) else commands.USAGE
-    streams = Streams(out=Printable(sys.stdout), err=Printable(sys.stderr))
-    try:
-        code: int = arguments.handler(arguments, streams)
-        streams.out.flush()
-    except SettingsError as error:
-        streams.err.write(f"error: {error}\n")
-        return commands.USAGE
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's flush at its end
         return commands.OK
@@ -136,9 +137,15 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     return code
 
 
+def _parsed_and_run(parser: argparse.ArgumentParser, argv: Sequence[str] | None, streams: Streams) -> int:
+    arguments = parser.parse_args(argv)
+    code: int = arguments.handler(arguments, streams)
+    return code
+
+
 def _inspect(arguments: argparse.Namespace, streams: Streams) -> int:
     return commands.inspect(
-        partial(_connect, arguments.kubeconfig, arguments.context),
+        _of_cluster(client.connect, arguments),
         streams,
         node=arguments.node,
         details=arguments.details,
@@ -147,40 +154,32 @@ def _inspect(arguments: argparse.Namespace, streams: Streams) -> int:
 
 
 def _explain(arguments: argparse.Namespace, streams: Streams) -> int:
-    options = explain_arguments.options(arguments)
-    where = (arguments.kubeconfig, arguments.context)
-    return explain.run(partial(_connect, *where), streams, options, partial(_namespace, *where))
+    options = common.typed(explain.Options, arguments)
+    return explain.run(
+        _of_cluster(client.connect, arguments), streams, options, partial(_of_cluster, client.namespace, arguments)
+    )
 
 
 def _simulate(arguments: argparse.Namespace, streams: Streams) -> int:
-    return simulate.run(simulate_arguments.options(arguments), streams, sys.stdin)
+    return simulate.run(common.typed(simulate.Options, arguments), streams, sys.stdin)
 
 
 def _scheduler_config(arguments: argparse.Namespace, streams: Streams) -> int:
-    options = Options(
-        server=ServerVersion.parse(arguments.server_version),
-        url=arguments.extender_url,
-        scheduler_name=arguments.scheduler_name,
-        lease_name=arguments.lease_name,
-        lease_namespace=arguments.lease_namespace,
-        kubeconfig=arguments.scheduler_kubeconfig,
-        ca_pem=commands.read_ca(arguments.extender_ca),
-        whole_gpus=arguments.whole_gpus,
-    )
-    return commands.scheduler_config(streams, options=options, kind=Kind(arguments.kind))
+    options = common.typed(schedconfig.Options, arguments)
+    return commands.scheduler_config(streams, options=options, kind=arguments.kind)
 
 
 def _doctor(arguments: argparse.Namespace, streams: Streams) -> int:
-    connect = partial(_connect, arguments.kubeconfig, arguments.context)
-    return doctor.run(connect, streams, doctor_arguments.options(arguments), SystemClock())
+    options = common.typed(doctor.Options, arguments)
+    return doctor.run(_of_cluster(client.connect, arguments), streams, options, SystemClock())
 
 
-def _connect(kubeconfig: str, context: str) -> KubeApi:
-    return client.connect(_kubeconfig(kubeconfig), context)
-
-
-def _namespace(kubeconfig: str, context: str) -> str:
-    return client.namespace(_kubeconfig(kubeconfig), context)
+def _of_cluster(read: Callable[[str, str], T], arguments: argparse.Namespace) -> T:
+    """What a function makes of the kubeconfig and the context that are meant."""
+    try:
+        return read(_kubeconfig(arguments.kubeconfig), arguments.context)
+    except SettingsError as error:
+        raise NoClusterError(str(error)) from error
 
 
 def _kubeconfig(flag: str) -> str:

@@ -1,14 +1,24 @@
-"""What several commands have on their command lines."""
+"""What several commands have on their command lines. Values are read by argparse, so an argument's type is its parser.
+
+A SettingsError of such a parser ends the command with its own message.
+"""
 
 import argparse
-from typing import Final
+import dataclasses
+from enum import Enum
+from typing import TypeVar
 
 import gpushare
 from gpushare import names
-from gpushare.errors import SettingsError
 from gpushare.units import MemoryUnit
 
-_OUTPUT: Final = "json for programs, in MiB"
+T = TypeVar("T")
+
+
+def typed(kind: type[T], arguments: argparse.Namespace) -> T:
+    """The arguments as a dataclass, whose fields have the names under which argparse keeps them."""
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type] # a dataclass
+    return kind(**{field.name: getattr(arguments, field.name) for field in fields})
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +28,21 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """`-o`."""
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help=_OUTPUT)
+    what = "json for programs, in MiB"
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help=what)
+
+
+def add_choice(parser: argparse.ArgumentParser, flag: str, default: Enum, what: str) -> None:
+    """One of the values of an enumeration, which is that of the default."""
+    kind = type(default)
+    values = [str(each.value) for each in kind]
+
+    def parse(text: str) -> Enum:
+        if text not in values:
+            raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(values)})")
+        return kind(text)
+
+    parser.add_argument(flag, type=parse, default=default, metavar="|".join(values), help=what)
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -35,11 +59,4 @@ def add_memory_unit(parser: argparse.ArgumentParser, default: str) -> None:
         default: what is taken without it, in words.
     """
     what = f"what one {names.GPU_MEM} is: GiB, MiB, or 256MiB; by default {default}"
-    parser.add_argument("--memory-unit", type=_unit, metavar="UNIT", help=what)
-
-
-def _unit(text: str) -> MemoryUnit:
-    try:
-        return MemoryUnit.parse(text)
-    except SettingsError as error:  # argparse shows the reason of this error only
-        raise argparse.ArgumentTypeError(str(error)) from error
+    parser.add_argument("--memory-unit", type=MemoryUnit.parse, metavar="UNIT", help=what)

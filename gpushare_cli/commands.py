@@ -1,4 +1,4 @@
-"""What each command does with its parsed arguments. Text goes to `out`, everything else to `err`."""
+"""What commands have in common, and those that are short. Answers go to `out`, everything else to `err`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,20 +6,22 @@ from pathlib import Path
 from typing import Final, assert_never
 
 from gpushare import names
-from gpushare.errors import SettingsError
+from gpushare.errors import GpuShareError, SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth
-from gpushare_cli import gather, render, report, schedconfig
+from gpushare_cli import gather, render, report, schedconfig, tables, terminal
 from gpushare_cli.schedconfig import Kind, Options
 from gpushare_cli.terminal import Writer
 
 OK: Final = 0
 FAILED: Final = 1  # the cluster cannot be read, or it has nothing to show
 USAGE: Final = 2
-NO_ROOM: Final = 3  # a pod fits nowhere
+BAD: Final = 3  # the answer is a bad one: a pod fits nowhere, or errors were found
 
-Connect = Callable[[], KubeApi]
+
+class NoClusterError(GpuShareError):
+    """There is no usable kubeconfig."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,26 +30,53 @@ class Streams:
 
     out: Writer
     err: Writer
+    width: int = tables.ENDLESS
+    """Of the lines of tables."""
+
+    def note(self, text: str) -> None:
+        """Say something beside the answer."""
+        self.err.write(f"note: {terminal.one_line(text)}\n")
+        self.err.flush()
+
+    def error(self, text: object) -> int:
+        """Say why there is no answer. The exit code."""
+        self.err.write(f"error: {terminal.one_line(str(text))}\n")
+        return FAILED
 
 
-def inspect(connect: Connect, streams: Streams, *, node: str | None, details: bool, as_json: bool) -> int:
-    """Print who holds how much of which GPU. The exit code."""
+def answer(streams: Streams, command: Callable[[], int]) -> int:
+    """Run a command; what keeps it from an answer becomes a message. The exit code."""
     try:
-        cluster = gather.gather(connect(), node)
-    except SettingsError as error:  # no usable kubeconfig
-        streams.err.write(f"error: {error}\n")
-        return FAILED
+        return command()
+    except SettingsError as error:
+        streams.error(error)
+        return USAGE
     except kube.KubeError as error:
-        streams.err.write(f"error: {told(error, node)}\n")
-        return FAILED
-    found = report.build(cluster.nodes, cluster.pods, cluster.unhealthy)
-    for note in [*cluster.notes, *found.notes, *_unhealthy(found)]:
-        streams.err.write(f"note: {note}\n")
+        return streams.error(_told(error))
+    except (NoClusterError, WireError) as error:
+        return streams.error(error)
+
+
+def inspect(api: KubeApi, streams: Streams, *, node: str | None, details: bool, as_json: bool) -> int:
+    """Print who holds how much of which GPU. The exit code.
+
+    Raises:
+        KubeError: the cluster cannot be read.
+    """
+    try:
+        cluster = gather.gather(api, node)
+    except kube.NotFoundError:
+        if node is None:
+            raise
+        return streams.error(f"there is no node {node}")
+    built = report.build(cluster.nodes, cluster.pods, cluster.unhealthy)
+    for note in [*cluster.notes, *built.notes, *_unhealthy(built)]:
+        streams.note(note)
     if as_json:
-        streams.out.write(render.as_json(found))
-    elif found.nodes:
-        streams.out.write(render.detail(found) if details else render.summary(found))
-    if found.nodes:
+        streams.out.write(render.as_json(built))
+    elif built.nodes:
+        streams.out.write(render.detail(built) if details else render.summary(built))
+    if built.nodes:
         return OK
     where = f"node {node} shares no GPU" if node else "no node of this cluster shares a GPU"
     streams.err.write(
@@ -67,29 +96,26 @@ def scheduler_config(streams: Streams, *, options: Options, kind: Kind) -> int:
             streams.out.write(schedconfig.configuration(options))
         case Kind.POLICY:
             streams.out.write(schedconfig.policy(options))
-            flags = " ".join(schedconfig.policy_flags(options))
-            streams.err.write(f"note: start kube-scheduler with {flags}\n")
+            streams.note(f"start kube-scheduler with {' '.join(schedconfig.policy_flags(options))}")
         case _:
             assert_never(kind)
     return OK
 
 
 def read_ca(path: str) -> bytes:
-    """The PEM file of `--extender-ca`; empty without one.
+    """The PEM file of `--extender-ca`.
 
     Raises:
         SettingsError: it cannot be read.
     """
-    if not path:
-        return b""
     try:
         return Path(path).expanduser().read_bytes()
     except OSError as error:
         raise SettingsError(f"extender CA {path}: {error.strerror}") from error
 
 
-def told(error: kube.KubeError, node: str | None = None) -> str:
-    """What went wrong between us and the API server, for people."""
+def _told(error: kube.KubeError) -> str:
+    """What went wrong between us and the API server."""
     match error:
         case kube.UnreachableError():
             return f"cannot reach the API server: {error}"
@@ -97,17 +123,15 @@ def told(error: kube.KubeError, node: str | None = None) -> str:
             return f"the API server does not accept the credentials: {error}; log in again"
         case kube.ForbiddenError():
             return f"not allowed: {error}; listing nodes and pods of all namespaces is needed"
-        case kube.NotFoundError() if node is not None:
-            return f"there is no node {node}"
         case _:
             return f"the API server answered: {error}"
 
 
-def _unhealthy(found: report.Report) -> list[str]:
+def _unhealthy(built: report.Report) -> list[str]:
     return [
         f"node {node.name}: GPU{row.gpu.index} ({row.gpu.uuid}) is {row.gpu.health.value.lower()};"
         " nothing new is placed on it"
-        for node in found.nodes
+        for node in built.nodes
         for row in node.gpus
         if row.gpu.health is not GpuHealth.HEALTHY
     ]

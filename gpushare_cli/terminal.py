@@ -44,5 +44,5 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same text with blanks for the ends of its lines, so that it looks like no other line."""
-    return " ".join(text.splitlines())
+    """The same text with blanks for the ends of its lines and for tabs, so that it looks like no other line or cell."""
+    return " ".join(text.split())

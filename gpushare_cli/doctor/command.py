@@ -1,20 +1,23 @@
 """`gpushare doctor`: reads the cluster, runs the checks, prints."""
 
-from collections.abc import Callable
+import argparse
+import re
 from dataclasses import dataclass
 from typing import Final
 
+from gpushare import names
 from gpushare.errors import SettingsError
-from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
-from gpushare_cli import commands
-from gpushare_cli.commands import FAILED, OK, Streams
+from gpushare_cli import arguments
+from gpushare_cli.commands import BAD, OK, Streams
 from gpushare_cli.doctor import checks, gather, render
 from gpushare_cli.doctor.finding import Severity
 
-FOUND: Final = 3
-"""Exit code if errors were found."""
+EXIT_CODES: Final = (
+    "Exit codes: 0 no errors, perhaps warnings; 1 the cluster cannot be read; 2 wrong arguments; 3 errors were found."
+)
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,25 +26,37 @@ class Options:
 
     namespace: str
     """Of the installation."""
-    as_json: bool = False
+    output: str = "table"
 
 
-def run(connect: Callable[[], KubeApi], streams: Streams, options: Options, clock: Clock) -> int:
-    """Look at a cluster's installation and print what is wrong with it. The exit code."""
-    try:
-        api = connect()
-        server = gather.server(api, clock)
-    except SettingsError as error:  # no usable kubeconfig, or a server of an unknown kind
-        streams.err.write(f"error: {error}\n")
-        return FAILED
-    except kube.KubeError as error:
-        streams.err.write(f"error: {commands.told(error)}\n")
-        return FAILED
+def add(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.description = "Say what is wrong with an installation of gpushare, and how to fix it. Changes nothing."
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        type=_namespace,
+        default=names.NAMESPACE,
+        metavar="NAME",
+        help="of the installation (default: %(default)s)",
+    )
+    arguments.add_output(parser)
+    arguments.add_cluster(parser)
 
-    def say(text: str) -> None:
-        streams.err.write(f"note: {text}\n")
-        streams.err.flush()
 
-    diagnosis = checks.diagnose(gather.gather(api, server, options.namespace, say))
-    streams.out.write(render.as_json(diagnosis) if options.as_json else render.table(diagnosis))
-    return FOUND if any(each.severity is Severity.ERROR for _, each in diagnosis.findings) else OK
+def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
+    """Look at a cluster's installation and print what is wrong with it. The exit code.
+
+    Raises:
+        KubeError: the API server does not answer, or not to us.
+        WireError: it is of a kind that no one knows.
+    """
+    diagnosis = checks.diagnose(gather.gather(api, gather.server(api, clock), options.namespace, streams.note))
+    streams.out.write(render.as_json(diagnosis) if options.output == "json" else render.table(diagnosis, streams.width))
+    return BAD if any(each.severity is Severity.ERROR for _, each in diagnosis.findings) else OK
+
+
+def _namespace(text: str) -> str:
+    if not _NAMESPACE.fullmatch(text):
+        raise SettingsError(f"namespace {text!r}: write lower-case letters, digits and '-', such as {names.NAMESPACE}")
+    return text

@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from gpushare import names
-from gpushare.errors import WireError
+from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.resource_config import ResourceConfig
@@ -51,7 +51,7 @@ def server(api: KubeApi, clock: Clock) -> Server:
 
     Raises:
         KubeError: it does not answer, or not to us.
-        SettingsError: it is of a version that no one knows.
+        WireError: it is of a version that no one knows.
     """
     answer = api.ask("/version", timeout_s=_ONE_S)
     if not answer.is_good:
@@ -61,7 +61,10 @@ def server(api: KubeApi, clock: Clock) -> Server:
         version = str(value["gitVersion"])
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         raise kube.ServerFaultError(f"/version: no answer of an API server: {answer.brief}") from error
-    return Server(version=ServerVersion.parse(version), now=answer.at or clock.now())
+    try:
+        return Server(version=ServerVersion.parse(version), now=answer.at or clock.now())
+    except SettingsError as error:
+        raise WireError(str(error)) from error
 
 
 def gather(api: KubeApi, found: Server, namespace: str, say: Say) -> Snapshot:

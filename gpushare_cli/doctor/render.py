@@ -6,19 +6,21 @@ from typing import Any, Final
 
 import orjson
 
-from gpushare_cli import tabwriter
+from gpushare_cli import tables
 from gpushare_cli.doctor.checks import CHECKS, Diagnosis
-from gpushare_cli.doctor.finding import Finding, Severity
+from gpushare_cli.doctor.finding import Severity
 
 VERSION: Final = 1
 """Of the JSON object. Fields may be added to it; one that changes its meaning changes the version."""
 _SHOWN: Final = 20  # lines of one check; a cluster of a thousand nodes may have the same wrong with all
 
 
-def table(diagnosis: Diagnosis) -> str:
-    """One line for each finding, one for each area's checks that passed, and the sum."""
-    lines = ["SEVERITY\tCHECK\tOBJECT\tFINDING", *_findings(diagnosis), *_passed(diagnosis)]
-    return tabwriter.layout("\n".join([*lines, "", summary(diagnosis), ""]))
+def table(diagnosis: Diagnosis, width: int) -> str:
+    """A row for each finding, one for each area's checks that passed, and the sum."""
+    findings = tables.table([("SEVERITY", "CHECK", "OBJECT", "FINDING"), *_findings(diagnosis)], width)
+    passed = tables.table(list(_passed(diagnosis)), width)
+    blocks = [findings if diagnosis.findings else "", passed, f"{summary(diagnosis)}\n"]
+    return "\n".join(block for block in blocks if block)
 
 
 def as_json(diagnosis: Diagnosis) -> str:
@@ -61,28 +63,23 @@ def summary(diagnosis: Diagnosis) -> str:
     return ", ".join(parts)
 
 
-def _findings(diagnosis: Diagnosis) -> Iterator[str]:
+def _findings(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
     shown: Counter[tuple[str, Severity]] = Counter()
     for check, each in diagnosis.findings:
         shown[check, each.severity] += 1
         if shown[check, each.severity] <= _SHOWN:
-            yield f"{each.severity.word}\t{check}\t{each.object}\t{_text(each)}"
+            yield each.severity.word, check, each.object, f"{each.problem}; {each.fix}" if each.fix else each.problem
     for (check, severity), count in shown.items():
         if count > _SHOWN:
-            yield f"{severity.word}\t{check}\t...\t{count - _SHOWN} more like this; -o json has all"
+            yield severity.word, check, "...", f"{count - _SHOWN} more like this; -o json has all"
 
 
-def _passed(diagnosis: Diagnosis) -> Iterator[str]:
+def _passed(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
     for area in dict.fromkeys(check.area for check in CHECKS):
         results = [result for result in diagnosis.results if result.check.area == area]
         passed = sum(result.passed for result in results)
         if passed:
-            yield f"ok\t{area}\t\t{passed} of {len(results)} checks passed"
-
-
-def _text(each: Finding) -> str:
-    """On one line, whatever a message from elsewhere contains; a tab would break the columns."""
-    return " ".join(f"{each.problem}; {each.fix}".split()) if each.fix else " ".join(each.problem.split())
+            yield "ok", area, f"{passed} of {len(results)} checks passed"
 
 
 def _count(count: int, noun: str) -> str:

@@ -1,8 +1,9 @@
 """`gpushare explain`: reads pods and their cluster, decides, prints."""
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from gpushare import names
 from gpushare.errors import SettingsError, WireError
@@ -11,69 +12,88 @@ from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.request import Policy
 from gpushare.runtime import options
 from gpushare.units import MemoryUnit
-from gpushare_cli import commands, configmap, gather, terminal
-from gpushare_cli.commands import FAILED, NO_ROOM, OK, Connect, Streams
+from gpushare_cli import arguments, configmap, gather
+from gpushare_cli.commands import BAD, FAILED, OK, Streams
 from gpushare_cli.explain import decide, render, workloads
 from gpushare_cli.explain.decide import Rules
 from gpushare_cli.explain.model import Explanation
-from gpushare_cli.explain.workloads import Kind
+from gpushare_cli.explain.workloads import Target
 from gpushare_cli.gather import Cluster
+
+EXIT_CODES: Final = (
+    "Exit codes: 0 the pod has its GPUs, needs none (any more), or fits somewhere; 1 it or the cluster cannot be read;"
+    " 2 wrong arguments; 3 it waits and fits nowhere."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The arguments."""
 
-    namespace: str
+    pod: Target
+    namespace: str = ""
     """Empty for the one that the user means who names none."""
-    name: str
-    kind: Kind = workloads.POD
-    installation: str
+    installation: str = names.NAMESPACE
     """Namespace of gpushare's own settings."""
-    unit: MemoryUnit | None = None
-    as_json: bool = False
+    memory_unit: MemoryUnit | None = None
+    output: str = "table"
 
 
-def run(connect: Connect, streams: Streams, options: Options, namespace: Callable[[], str]) -> int:
+def add(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.description = "Say why a pod waits, node by node, or where it is and what holds it to its share there."
+    parser.add_argument(
+        "pod",
+        type=Target.parse,
+        metavar="POD",
+        help="its name, NAMESPACE/NAME, or KIND/NAME for the pods of a workload: deployment/web",
+    )
+    parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="by default the kubeconfig's")
+    parser.add_argument(
+        "--installation",
+        default=names.NAMESPACE,
+        metavar="NAME",
+        help="namespace of gpushare's own settings (default: %(default)s)",
+    )
+    arguments.add_memory_unit(parser, "the one of the settings, else the one in which the nodes count")
+    arguments.add_output(parser)
+    arguments.add_cluster(parser)
+
+
+def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[], str]) -> int:
     """Print all about a pod, or about the pods of a workload. The exit code.
 
     Args:
-        connect: to the cluster.
+        api: the cluster.
         streams: where to write.
         options: the arguments.
         namespace: what is meant if the options name none.
 
     Raises:
-        SettingsError: an argument is needed that was not given.
+        KubeError: the cluster cannot be read.
+        WireError: an object or a setting cannot be read.
+        SettingsError: the arguments contradict each other, or one is needed that was not given.
     """
+    target = options.pod
+    if target.namespace and options.namespace not in {"", target.namespace}:
+        named = f"{target.namespace}/{target.name}"
+        raise SettingsError(f"pod {named!r}: --namespace {options.namespace} says another namespace")
+    where = target.namespace or options.namespace or namespace()
+    what = f"{target.kind.word} {target.name} in namespace {where}"
     try:
-        where = options.namespace or namespace()
-        api = connect()
-    except SettingsError as error:  # no usable kubeconfig
-        streams.err.write(f"error: {error}\n")
-        return FAILED
-    what = f"{options.kind.word} {options.name} in namespace {where}"
-    try:
-        pods = workloads.pods(api, options.kind, where, options.name)
+        pods = workloads.pods(api, target.kind, where, target.name)
         cluster = _cluster(api)
-        config = rules(gather.config_map(api, options.installation, names.CONFIG), options.unit)
-        found = [decide.explain(pod, cluster, config, _events(api, pod, cluster)) for pod in pods]
+        config = rules(gather.config_map(api, options.installation, names.CONFIG), options.memory_unit)
+        explained = [decide.explain(pod, cluster, config, _events(api, pod, cluster)) for pod in pods]
     except kube.NotFoundError:
-        streams.err.write(f"error: there is no {what}\n")
-        return FAILED
+        return streams.error(f"there is no {what}")
     except kube.ForbiddenError as error:
-        streams.err.write(f"error: not allowed: {error}\n")
+        return streams.error(f"not allowed: {error}")
+    if not explained:
+        kind = target.kind.word
+        streams.err.write(f"{what} has no pods; see kubectl describe {kind} {target.name} -n {where}\n")
         return FAILED
-    except kube.KubeError as error:
-        streams.err.write(f"error: {commands.told(error)}\n")
-        return FAILED
-    except WireError as error:
-        streams.err.write(f"error: {error}\n")
-        return FAILED
-    if not found:
-        streams.err.write(f"{what} has no pods; see kubectl describe {options.kind.word} {options.name} -n {where}\n")
-        return FAILED
-    return _print(found, streams, options)
+    return _print(explained, streams, options)
 
 
 def _cluster(api: KubeApi) -> Cluster:
@@ -109,12 +129,15 @@ def rules(settings: Mapping[str, Any] | None, unit: MemoryUnit | None) -> Rules:
         raise WireError(f"ConfigMap {names.CONFIG}: {error}") from error
 
 
-def _print(found: Sequence[Explanation], streams: Streams, options: Options) -> int:
-    found = sorted(found, key=lambda each: (each.good, each.pod.name))
-    for note in dict.fromkeys(note for each in found for note in each.notes):
-        streams.err.write(f"note: {terminal.one_line(note)}\n")
-    if options.kind == workloads.POD:
-        streams.out.write(render.as_json(found[0]) if options.as_json else render.text(found[0]))
-    else:
-        streams.out.write(render.all_as_json(found) if options.as_json else render.grouped(found))
-    return OK if all(each.good for each in found) else NO_ROOM
+def _print(explained: Sequence[Explanation], streams: Streams, options: Options) -> int:
+    explained = sorted(explained, key=lambda each: (each.good, each.pod.name))
+    for note in dict.fromkeys(note for each in explained for note in each.notes):
+        streams.note(note)
+    match options:
+        case Options(pod=Target(kind=workloads.POD), output="json"):
+            streams.out.write(render.as_json(explained[0]))
+        case Options(output="json"):
+            streams.out.write(render.all_as_json(explained))
+        case _:
+            streams.out.write(render.grouped(explained, streams.width))
+    return OK if all(each.good for each in explained) else BAD

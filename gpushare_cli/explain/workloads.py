@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from gpushare.errors import WireError
+from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.wire import fields
@@ -40,6 +40,29 @@ KINDS: Final[Mapping[str, Kind]] = {
     word: kind for kind, short in ((POD, "po"), *_WORKLOADS) for word in (kind.word, f"{kind.word}s", short)
 }
 """Every word for a kind, as kubectl takes them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a user names."""
+
+    kind: Kind = POD
+    namespace: str = ""
+    """Empty if it is not named."""
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Target":
+        """Read NAME, NAMESPACE/NAME or KIND/NAME.
+
+        Raises:
+            SettingsError: it is none of these.
+        """
+        before, slash, name = text.rpartition("/")
+        if "/" in before or not name or (slash and not before):
+            raise SettingsError(f"pod {text!r}: write NAME, NAMESPACE/NAME or KIND/NAME")
+        kind = KINDS.get(before.lower())
+        return cls(kind=kind, name=name) if kind else cls(namespace=before, name=name)
 
 
 def pods(api: KubeApi, kind: Kind, namespace: str, name: str) -> Sequence[JsonObject]:

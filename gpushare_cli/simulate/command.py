@@ -1,19 +1,24 @@
 """`gpushare simulate`: reads the files, makes the plan, prints it."""
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
 
+from gpushare import names
 from gpushare.errors import SettingsError, WireError
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import Policy
 from gpushare.units import MemoryUnit
-from gpushare_cli import yamls
-from gpushare_cli.commands import FAILED, NO_ROOM, OK, Streams
+from gpushare_cli import arguments, yamls
+from gpushare_cli.commands import BAD, OK, Streams
 from gpushare_cli.simulate import cluster, madeup, objects, plan, render
 from gpushare_cli.simulate.plan import Outcome
 
+EXIT_CODES: Final = (
+    "Exit codes: 0 every pod is placed; 1 the input cannot be read; 2 wrong arguments; 3 some pod is not placed."
+)
 _STDIN: Final = "-"
 
 
@@ -21,36 +26,56 @@ _STDIN: Final = "-"
 class Options:
     """The arguments."""
 
-    files: tuple[str, ...]
+    files: Sequence[str]
     profile: str = ""
     nodes: int | None = None
     policy: Policy = Policy.BINPACK
-    unit: MemoryUnit | None = None
+    memory_unit: MemoryUnit | None = None
     whole_gpus: bool = False
-    as_json: bool = False
+    output: str = "table"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.description = (
+        "Say which pods would go to which GPUs, without a cluster. Pods that a cluster's list shows as waiting come"
+        " first, then the pods and workloads of the other files, in their order."
+    )
+    parser.add_argument(
+        "-f",
+        "--filename",
+        dest="files",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="manifests, or what kubectl get nodes,pods -A -o yaml prints; - for the standard input; may be repeated",
+    )
+    parser.add_argument("--profile", default="", metavar="FILE", help="GPUs of made-up nodes, as of simulated GPUs")
+    parser.add_argument("--nodes", type=int, metavar="N", help="how many nodes to make up from the profile")
+    arguments.add_choice(parser, "--policy", Policy.BINPACK, "of pods that name none (default: binpack)")
+    arguments.add_memory_unit(parser, "the unit in which the nodes count")
+    parser.add_argument("--whole-gpus", action="store_true", help=f"{names.GPU} is gpushare's, not another plugin's")
+    arguments.add_output(parser)
 
 
 def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     """Print what would go where. The exit code.
 
     Raises:
+        WireError: a file cannot be read.
         SettingsError: the arguments do not go together.
     """
     _check(options)
-    try:
-        question, made = _plan(options, stdin)
-    except WireError as error:
-        streams.err.write(f"error: {error}\n")
-        return FAILED
+    question, made = _plan(options, stdin)
     missing = render.overlooked(made)
     notes = [*question.notes, *([f"not evaluated: {', '.join(missing)}"] if missing else [])]
     for note in notes:
-        streams.err.write(f"note: {note}\n")
-    if options.as_json:
+        streams.note(note)
+    if options.output == "json":
         streams.out.write(render.as_json(made, question.unit, options.policy, notes))
     else:
-        streams.out.write(render.table(made, question.unit))
-    return OK if all(row.outcome is Outcome.PLACED for row in made.rows) else NO_ROOM
+        streams.out.write(render.table(made, question.unit, streams.width))
+    return OK if all(row.outcome is Outcome.PLACED for row in made.rows) else BAD
 
 
 def _check(options: Options) -> None:
@@ -76,7 +101,7 @@ def _plan(options: Options, stdin: TextIO) -> tuple[cluster.Question, plan.Plan]
         except WireError as error:
             raise WireError(f"{_name(options.profile)}: {error}") from error
 
-    question = cluster.prepare(found, make_up, options.unit, whole_gpus=options.whole_gpus)
+    question = cluster.prepare(found, make_up, options.memory_unit, whole_gpus=options.whole_gpus)
     return question, plan.make(question.world, question.pods, options.policy)
 
 

@@ -1,6 +1,6 @@
 """A plan -> text for people, or JSON for programs. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -13,18 +13,17 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy
 from gpushare.model.verdict import Refused
 from gpushare.units import MemoryUnit
-from gpushare_cli import answers, quantities, schedulable, tabwriter
+from gpushare_cli import answers, quantities, schedulable, tables
 from gpushare_cli.simulate.plan import Outcome, Plan, Row
 
 
-def table(plan: Plan, unit: MemoryUnit) -> str:
+def table(plan: Plan, unit: MemoryUnit, width: int) -> str:
     """A line for each container of each pod, one for each node, and the sums."""
     ledgers = _ledgers(plan.ledgers)
-    blocks: list[list[str]] = []
-    if plan.rows:
-        blocks.append(["POD\tNODE\tCONTAINER\tGPU\tAMOUNT", *(line for row in plan.rows for line in _lines(row, plan))])
-    blocks.append([*(_fill(ledgers, unit) if ledgers else ()), _sums(plan, ledgers, unit)])
-    return "\n".join(tabwriter.layout("\n".join(lines)) + "\n" for lines in blocks)
+    header = ("POD", "NODE", "CONTAINER", "GPU", "AMOUNT")
+    pods = tables.table([header, *(line for row in plan.rows for line in _lines(row, plan))], width) + "\n"
+    nodes = tables.table(list(_fill(ledgers, unit)), width)
+    return (pods if plan.rows else "") + (nodes if ledgers else "") + f"{_sums(plan, ledgers, unit)}\n"
 
 
 def overlooked(plan: Plan) -> list[str]:
@@ -66,29 +65,27 @@ def amount(grant: Grant) -> str:
     return f"{quantities.memory(grant.memory_mib)}{compute}{each}"
 
 
-def _lines(row: Row, plan: Plan) -> list[str]:
+def _lines(row: Row, plan: Plan) -> Iterator[tuple[str, ...]]:
     who = f"{row.pod.ref.namespace}/{row.pod.ref.name}"
     if row.outcome is not Outcome.PLACED or row.node is None:
-        return [f"{who}\t-\t-\t-\t{row.outcome.value.lower()}: {row.why}"]
+        yield who, "-", "-", "-", f"{row.outcome.value.lower()}: {row.why}"
+        return
     inventory = _inventory(plan.ledgers[row.node])
-    lines = []
     for i, grant in enumerate(row.grants):
         pod, node = (who, row.node) if i == 0 else ("", "")
         kind = "" if grant.kind.value == "app" else f" ({grant.kind.value})"
         gpus = ",".join(str(gpu.index) for gpu in _gpus(grant, inventory))
-        lines.append(f"{pod}\t{node}\t{grant.container}{kind}\t{gpus}\t{amount(grant)}")
-    return lines
+        yield pod, node, f"{grant.container}{kind}", gpus, amount(grant)
 
 
-def _fill(ledgers: Mapping[NodeName, NodeLedger], unit: MemoryUnit) -> list[str]:
+def _fill(ledgers: Mapping[NodeName, NodeLedger], unit: MemoryUnit) -> Iterator[Sequence[str]]:
     columns = max((gpu.index + 1 for ledger in ledgers.values() for gpu in ledger.inventory.gpus), default=0)
-    lines = ["\t".join(["NODE", *(f"GPU{i}" for i in range(columns)), f"MEMORY({unit.name})"])]
+    yield "NODE", *(f"GPU{i}" for i in range(columns)), f"MEMORY({unit.name})"
     for name, ledger in ledgers.items():
         by_index = {gpu.index: gpu for gpu in ledger.inventory.gpus}
         cells = [_cell(by_index[i], ledger, unit) if i in by_index else "-" for i in range(columns)]
         used, total = unit.ceil(_used_mib([ledger])), _total_units([ledger], unit)
-        lines.append("\t".join([name, *cells, f"{used}/{total} ({quantities.percent(used, total)}%)"]))
-    return lines
+        yield name, *cells, f"{used}/{total} ({quantities.percent(used, total)}%)"
 
 
 def _cell(gpu: Gpu, ledger: NodeLedger, unit: MemoryUnit) -> str:

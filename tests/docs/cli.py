@@ -10,6 +10,7 @@ from gpushare import names
 from gpushare_cli import __main__ as cli
 from gpushare_cli.commands import Streams
 from gpushare_cli.explain import command as explain
+from gpushare_cli.explain.workloads import Target
 from gpushare_cli.simulate import command as simulate
 from gpushare_cli.simulate.command import Options
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
@@ -20,6 +21,9 @@ HEAD = """# Commands
 
 Tables are for people, `-o json` is for programs; all memory in JSON is in MiB.
 Results go to the standard output, `note:` and `error:` lines to the error stream.
+On a terminal, the tables of `explain`, `simulate` and `doctor` are as wide as it is.
+What does not fit goes to indented lines, and nothing is cut.
+Elsewhere they are not folded, so that `grep` finds whole lines; the variable `COLUMNS` gives a width.
 This page is written by `make docs` from the code, and its examples are what the commands print; do not edit it.
 """
 
@@ -152,8 +156,8 @@ def _explained(title: str, gpu_mem: int | None) -> list[str]:
         where = "nodes" if one["kind"] == "Node" else "namespaces/default/pods"
         kube.seed(f"/api/v1/{where}", one)
     out = io.StringIO()
-    options = explain.Options(namespace="default", name="train", installation="gpushare-system")
-    code = explain.run(lambda: kube, Streams(out=out, err=out), options, lambda: "default")
+    options = explain.Options(pod=Target(name="train"))
+    code = explain.run(kube, Streams(out=out, err=out, width=80), options, lambda: "default")
     return [f"\n### {title}\n", *_console("gpushare explain train", out.getvalue(), code)]
 
 
@@ -180,7 +184,7 @@ def _simulated() -> list[str]:
         for name, path in paths.items():
             path.write_text(texts[name], encoding="utf-8")
         options = Options(files=(str(paths["workload.yaml"]),), profile=str(paths["gpus.yaml"]), nodes=2)
-        code = simulate.run(options, Streams(out=out, err=out), io.StringIO())
+        code = simulate.run(options, Streams(out=out, err=out, width=80), io.StringIO())
     files = [f"\n`{name}`:\n\n```yaml\n{text}```\n" for name, text in texts.items()]
     command = "gpushare simulate -f workload.yaml --profile gpus.yaml --nodes 2"
     return ["\n### Example\n", *files, *_console(command, out.getvalue(), code)]

@@ -1,8 +1,8 @@
 """What docs/reference/doctor.md says."""
 
 from gpushare_cli.doctor import render
-from gpushare_cli.doctor.arguments import EXIT_CODES
 from gpushare_cli.doctor.checks import CHECKS
+from gpushare_cli.doctor.command import EXIT_CODES
 
 RIGHTS: tuple[tuple[str, str, str], ...] = (
     ("namespaces", "get, list", "cluster"),

@@ -133,7 +133,7 @@ def test_simulate_answers_or_says_what_is_wrong(found: list[Any], whole: bool) -
         read = objects.collect([("f", found)])
         question = cluster.prepare(read, lambda _unit, _taken: (), None, whole_gpus=whole)
         made = plan.make(question.world, question.pods, Policy.BINPACK)
-        render.table(made, question.unit)
+        render.table(made, question.unit, 80)
         render.overlooked(made)
         render.as_json(made, question.unit, Policy.BINPACK, question.notes)
 
@@ -145,7 +145,7 @@ def test_explain_answers_or_says_what_is_wrong(found: list[Any], which: int, who
         nodes, pods = tuple(found[:2]), tuple(found[2:6])
         around = Cluster(nodes=nodes, pods=pods, unhealthy=unhealthy.of_all(found[6:]))
         said = decide.explain(pods[which - 2], around, Rules(whole_gpus=whole))
-        explain_render.text(said)
+        explain_render.text(said, 80)
         explain_render.as_json(said)
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpushare.units import MemoryUnit
+from gpushare_cli import commands, tables
 from gpushare_cli.commands import Streams
 from gpushare_cli.explain import command
 from gpushare_cli.explain.command import Options
+from gpushare_cli.explain.workloads import Target
 from testing.builders import Json
 from testing.fakes.kube import FakeKube
 from tests.unit.gpushare_cli.simulating import Result
@@ -25,12 +27,19 @@ def kube_of(objects: Iterable[Json]) -> FakeKube:
 
 
 def explain(
-    *objects: Json, name: str = "pod", namespace: str = "default", unit: MemoryUnit | None = None, as_json: bool = False
+    *objects: Json,
+    name: str = "pod",
+    namespace: str = "default",
+    unit: MemoryUnit | None = None,
+    as_json: bool = False,
+    width: int = tables.ENDLESS,
 ) -> Result:
     """Ask about one pod of a cluster with these objects."""
     out, err = io.StringIO(), io.StringIO()
-    options = Options(namespace=namespace, name=name, installation="gpushare-system", unit=unit, as_json=as_json)
-    code = command.run(lambda: kube_of(objects), Streams(out=out, err=err), options, lambda: "default")
+    streams = Streams(out=out, err=err, width=width)
+    target, output = Target(namespace=namespace, name=name), "json" if as_json else "table"
+    options = Options(pod=target, memory_unit=unit, output=output)
+    code = commands.answer(streams, lambda: command.run(kube_of(objects), streams, options, lambda: "default"))
     return Result(code=code, out=out.getvalue(), err=err.getvalue())
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.model.request import Policy
+from gpushare_cli import commands, tables
 from gpushare_cli.commands import Streams
 from gpushare_cli.simulate import command
 from gpushare_cli.simulate.command import Options
@@ -39,6 +40,8 @@ def simulate(
     nodes: int | None = None,
     policy: Policy = Policy.BINPACK,
     stdin: str = "",
+    width: int = tables.ENDLESS,
+    as_json: bool = False,
     **more: Any,
 ) -> Result:
     """Run it on the objects, one file for each, named `1.yaml` and so on without their folder."""
@@ -52,9 +55,11 @@ def simulate(
         profile=str(_written(folder / "profile.yaml", profile)) if profile else "",
         nodes=nodes,
         policy=policy,
+        output="json" if as_json else "table",
         **more,
     )
-    code = command.run(options, Streams(out=out, err=err), io.StringIO(stdin))
+    streams = Streams(out=out, err=err, width=width)
+    code = commands.answer(streams, lambda: command.run(options, streams, io.StringIO(stdin)))
     return Result(code=code, out=out.getvalue(), err=err.getvalue().replace(f"{folder}/", ""))
 
 

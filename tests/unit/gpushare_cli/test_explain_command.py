@@ -68,9 +68,8 @@ def test_unknown_words_are_wrong_arguments(argv: list[str], capsys: pytest.Captu
 @pytest.mark.parametrize("command", ["explain", "simulate"])
 def test_a_memory_unit_that_is_none_is_told_with_the_reason(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([command, "--memory-unit", "lots"]) == 2
-    assert capsys.readouterr().err.endswith(
-        "argument --memory-unit: memory unit 'lots': write GiB, MiB or a multiple such as 256MiB\n"
-    )
+    message = "error: memory unit 'lots': write GiB, MiB or a multiple such as 256MiB\n"
+    assert capsys.readouterr() == ("", message)
 
 
 def test_a_pod_that_is_not_there_is_told(cluster: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,5 @@
 """What `gpushare simulate` says about input that it cannot read, to the letter."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -8,11 +7,8 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare.errors import SettingsError
 from gpushare.units import MemoryUnit
-from gpushare_cli.commands import Streams
-from gpushare_cli.simulate import command
-from gpushare_cli.simulate.command import Options
+from gpushare_cli import __main__ as cli
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from tests.unit.gpushare_cli.podding import bound
 from tests.unit.gpushare_cli.simulating import T4S, listed, manifest, simulate, workload
@@ -239,35 +235,33 @@ def test_profiles_that_cannot_be_used(tmp_path: Path, profile: str, message: str
     ],
 )
 def test_arguments_that_do_not_go_together(tmp_path: Path, options: Json, message: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        simulate(tmp_path, **options)
+    found = simulate(tmp_path, **options)
 
-    assert str(caught.value) == message
+    assert (found.code, found.out, found.err) == (2, "", f"error: {message}\n")
 
 
 def test_a_number_of_nodes_needs_a_profile(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"^--nodes 2: needs --profile, which says what GPUs they have$"):
-        simulate(tmp_path, NODE, nodes=2)
+    found = simulate(tmp_path, NODE, nodes=2)
+
+    assert (found.code, found.err) == (2, "error: --nodes 2: needs --profile, which says what GPUs they have\n")
 
 
 def test_the_standard_input_is_read_once(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"^- stands for the standard input, which can be read only once$"):
-        simulate(tmp_path, "-", "-")
+    found = simulate(tmp_path, "-", "-")
+
+    assert (found.code, found.err) == (2, "error: - stands for the standard input, which can be read only once\n")
 
 
 def test_nodes_in_different_units_need_the_clusters(tmp_path: Path) -> None:
     nodes = listed(NODE, make_node(make_inventory(15, node="node-b", unit=MemoryUnit(1))))
-    with pytest.raises(SettingsError) as caught:
-        simulate(tmp_path, nodes)
+    message = "--memory-unit: needed, because nodes count in different ones: node-a in GiB and node-b in MiB"
+    assert simulate(tmp_path, nodes).err == f"error: {message}\n"
 
-    assert str(caught.value) == (
-        "--memory-unit: needed, because nodes count in different ones: node-a in GiB and node-b in MiB"
-    )
-    found = simulate(tmp_path, nodes, manifest(make_pod(make_container(gpu_mem=20))), unit=MemoryUnit(1024))
+    found = simulate(tmp_path, nodes, manifest(make_pod(make_container(gpu_mem=20))), memory_unit=MemoryUnit(1024))
     assert "node-b counts aliyun.com/gpu-mem in MiB, the controller in GiB; give both the same memory unit" in found.out
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"a: \xff")
     (tmp_path / "folder").mkdir()
     for name, problem in [
@@ -275,11 +269,10 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         ("folder", "Is a directory"),
         ("nothing", "No such file or directory"),
     ]:
-        out, err = io.StringIO(), io.StringIO()
         path = str(tmp_path / name)
 
-        assert command.run(Options(files=(path,)), Streams(out=out, err=err), io.StringIO()) == 1
-        assert (out.getvalue(), err.getvalue()) == ("", f"error: {path}: {problem}\n")
+        assert cli.main(["simulate", "-f", path]) == 1
+        assert capsys.readouterr() == ("", f"error: {path}: {problem}\n")
 
 
 @pytest.mark.parametrize("inventory", ["", "{}", "[1]", '{"version":1,"unitMiB":0,"gpus":[]}', "x"])

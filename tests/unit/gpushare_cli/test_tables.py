@@ -1,0 +1,189 @@
+"""Tables fit 80 columns where they can, and nothing in them is cut."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from gpushare.identity import ContainerName, GpuUuid, NodeName
+from gpushare.model.allocation import Grant
+from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.units import GIB
+from gpushare_cli import __main__ as cli
+from gpushare_cli import tables
+from testing.builders import make_container, make_node, make_pod
+from tests.unit.gpushare_cli import doctor_cluster as world
+from tests.unit.gpushare_cli.explaining import explain
+from tests.unit.gpushare_cli.podding import bound, mutated
+from tests.unit.gpushare_cli.simulating import lines, listed, manifest, simulate, workload
+
+LONG = "ip-10-204-118-207-gpu-a100-pool-b-7f9c4d8e.eu-central-1.example"
+UUIDS = [f"GPU-{i}2345678-9abc-def0-1234-56789abcdef{i}" for i in range(8)]
+
+
+def node(name: str, count: int = 8) -> NodeInventory:
+    """A node as clouds name it, with GPUs as NVIDIA does."""
+    gpus = tuple(
+        Gpu(uuid=GpuUuid(UUIDS[i]), index=i, model="NVIDIA A100-SXM4-80GB", memory_mib=81920) for i in range(count)
+    )
+    return NodeInventory(node=NodeName(name), gpus=gpus, unit=GIB)
+
+
+def too_long(text: str) -> list[str]:
+    return [line for line in text.splitlines() if len(line) > 80]
+
+
+def words(text: str) -> str:
+    """Without the ends of lines and the indentation."""
+    return " ".join(text.split())
+
+
+def test_a_table_that_fits_is_laid_out_in_columns() -> None:
+    rows = [("NODE", "FITS", "WHY"), ("node-a", "yes", "score 7 of 10"), ("b", "no", "")]
+
+    assert tables.table(rows, 80) == lines("NODE    FITS  WHY", "node-a  yes   score 7 of 10", "b       no")
+
+
+def test_prose_is_folded_in_its_column() -> None:
+    rows = [("NODE", "WHY"), ("node-a", "it has three words and then some more of them, which is too long")]
+
+    assert tables.table(rows, 50) == lines(
+        "NODE    WHY",
+        "node-a  it has three words and then some more of",
+        "        them, which is too long",
+    )
+
+
+def test_prose_without_room_goes_below() -> None:
+    rows = [("NODE", "FITS", "WHY"), (LONG, "no", "needs 20 GiB on one GPU"), ("b", "yes", "short")]
+
+    assert tables.table(rows, 80) == lines(
+        f"{'NODE':63}  FITS  WHY",
+        f"{LONG}  no",
+        "    needs 20 GiB on one GPU",
+        f"{'b':63}  yes   short",
+    )
+
+
+def test_columns_without_room_go_below_in_every_row() -> None:
+    rows = [("UUID", "NODE", "GPU", "MEMORY"), (UUIDS[0], LONG, "0", "3 GiB"), ("?", "b", "?", "")]
+
+    assert tables.table(rows, 80) == lines(
+        "UUID",
+        f"    {'NODE':63}  GPU  MEMORY",
+        UUIDS[0],
+        f"    {LONG}  0    3 GiB",
+        "?",
+        f"    {'b':63}  ?",
+    )
+
+
+def test_a_word_that_is_too_long_stays_whole() -> None:
+    name = "x" * 100
+
+    assert tables.table([("A", "B"), (name, f"of {name}")], 80) == lines("A", "    B", name, "    of", f"    {name}")
+
+
+@pytest.mark.parametrize(
+    ("prose", "command"),
+    [
+        (
+            f"no plugin is there; kubectl -n gpushare-system describe node {LONG}; then ask again",
+            f"describe node {LONG}",
+        ),
+        (f"either kubectl annotate node {LONG} --overwrite a/b=NUMBER,UUID, or not", "a/b=NUMBER,UUID"),
+        (f"kubectl label node {LONG} gpu- (the label that it selects by)", "gpu-"),
+        ("what this prints: gpushare scheduler-config --server-version 1.30 --whole-gpus --lease-name x-y-z", "x-y-z"),
+    ],
+)
+def test_a_command_stays_on_one_line(prose: str, command: str) -> None:
+    found = tables.folded(prose, 60)
+
+    (line,) = [line for line in found if line.startswith(("kubectl", "gpushare"))]
+    assert line.rstrip(";,").endswith(command)
+    assert " ".join(found) == prose
+
+
+def test_lines_and_tabs_of_a_cell_break_no_table() -> None:
+    assert tables.table([("a\tb", "c\nd\te")], 80) == "a b  c d e\n"
+
+
+def test_explain_shows_why_a_pod_waits_in_80_columns() -> None:
+    nodes = [make_node(node(LONG)), make_node(node("short"))]
+    nodes[0]["spec"] = {"taints": [{"key": "nvidia.com/gpu-pool", "value": "research", "effect": "NoSchedule"}]}
+    pod = mutated(make_pod(make_container(gpu_mem=90)))
+    found = explain(*nodes, pod, width=80)
+
+    assert too_long(found.out) == []
+    wide = explain(*nodes, pod).out
+    assert words(found.out) == words(wide)
+    assert found.out.endswith(
+        lines(
+            f"{'NODE':63}  FITS  WHY",
+            f"{LONG}  no",
+            "    needs 90 GiB on one GPU; free per GPU on",
+            f"    {LONG}: 80, 80, 80,",
+            "    80, 80, 80, 80, 80 GiB (its largest GPU has 80 GiB in all); and taint",
+            "    nvidia.com/gpu-pool=research:NoSchedule is not tolerated",
+            f"{'short':63}  no",
+            "    needs 90 GiB on one GPU; free per GPU on short: 80, 80, 80, 80, 80, 80, 80,",
+            "    80 GiB (its largest GPU has 80 GiB in all)",
+        )
+    )
+
+
+def test_explain_shows_where_a_pod_is_in_80_columns() -> None:
+    inventory = node(LONG)
+    grant = Grant(container=ContainerName("trainer"), gpus=(inventory.gpus[0].uuid,), memory_mib=40960)
+    pods = [bound(name, grant, node=LONG) for name in ("pod", "language-model-fine-tuning-7d9f8b6c5d-x2x4z")]
+    found = explain(make_node(inventory), *pods, width=80)
+
+    assert too_long(found.out) == []
+    assert words(found.out) == words(explain(make_node(inventory), *pods).out)
+    assert any(UUIDS[0] in line for line in found.out.splitlines())
+
+
+def test_simulate_fits_80_columns(tmp_path: Path) -> None:
+    cluster = listed(make_node(node(LONG)), make_node(node("node-b")))
+    big = manifest(make_pod(make_container(gpu_mem=99), name="big"))
+    objects = (cluster, workload("Deployment", "language-model-fine-tuning", replicas=2), big)
+    found = simulate(tmp_path, *objects, width=80)
+
+    assert too_long(found.out) == []
+    assert words(found.out) == words(simulate(tmp_path, *objects).out)
+    assert f"    {LONG}" in found.out
+
+
+def test_doctor_fits_80_columns_and_its_commands_stay_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = world.healthy()
+    world.vanish(cluster, "Lease", "gpushare-controller")
+    world.gpu_node(cluster, LONG, with_plugin=False)
+    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: cluster)
+    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    cli.main(["doctor"])
+    wide = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "80")
+    cli.main(["doctor"])
+    out = capsys.readouterr().out
+
+    assert words(out) == words(wide)
+    commands = [line.strip() for line in out.splitlines() if line.strip().startswith("kubectl")]
+    assert too_long(out) == [line for line in too_long(out) if line.strip() in commands]
+    assert "kubectl -n gpushare-system logs -l app.kubernetes.io/name=gpushare-controller --prefix" in commands
+    assert "kubectl -n gpushare-system describe daemonset gpushare-device-plugin" in commands
+
+
+def test_what_is_no_terminal_is_not_folded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line of the answer is a line for grep. COLUMNS folds it all the same."""
+    cluster = world.healthy()
+    world.vanish(cluster, "Lease", "gpushare-controller")
+    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: cluster)
+    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr("sys.__stdout__", io.StringIO())
+    cli.main(["doctor"])
+
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
+    assert line.endswith("--prefix")
