@@ -39,19 +39,8 @@ def make_ca(*, now: datetime, life: timedelta, common_name: str = "gpushare-webh
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     subject = _name(f"{common_name}-{serial:040x}"[:60])
-    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    certificate = (
-        _builder(serial, now, now + life)
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .add_extension(own, critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return KeyPair(certificate.public_bytes(_PEM), _key_pem(key))
+    builder = _builder(serial, now, now + life, is_ca=True).subject_name(subject).issuer_name(subject)
+    return _signed(builder, key, key)
 
 
 def make_leaf(
@@ -83,21 +72,15 @@ def make_leaf(
     key = ec.generate_private_key(ec.SECP256R1())
     end = min(now + life, issuer.not_valid_after_utc)
     builder = (
-        _builder(x509.random_serial_number(), now, end)
+        _builder(x509.random_serial_number(), now, end, is_ca=False)
         .subject_name(_name(*subject))
         .issuer_name(issuer.subject)
-        .public_key(key.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(_authority_id(issuer), critical=False)
     )
     if names:
         alternatives = x509.SubjectAlternativeName([_alternative(name) for name in sorted(names)])
         builder = builder.add_extension(alternatives, critical=False)
-    certificate = builder.sign(signer, hashes.SHA256())
-    return KeyPair(certificate.public_bytes(_PEM), _key_pem(key))
+    return _signed(builder, key, signer)
 
 
 def split(bundle: bytes) -> tuple[bytes, ...]:
@@ -166,10 +149,10 @@ def _issuer(certificate: x509.Certificate, issuers: Sequence[bytes]) -> str | No
 
 def _names(certificate: x509.Certificate) -> frozenset[str]:
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return frozenset()
-    return frozenset(str(one.value) for one in found if isinstance(one, x509.DNSName | x509.IPAddress))
+    return frozenset(str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress))
 
 
 def _is_ca(certificate: x509.Certificate) -> bool:
@@ -179,9 +162,26 @@ def _is_ca(certificate: x509.Certificate) -> bool:
         return False
 
 
-def _builder(serial: int, now: datetime, end: datetime) -> x509.CertificateBuilder:
+def _builder(serial: int, now: datetime, end: datetime, *, is_ca: bool) -> x509.CertificateBuilder:
     backdate = min(_BACKDATE, (end - now) / 10)  # verifiers' clocks may be behind; of short lives it is a small part
-    return x509.CertificateBuilder().serial_number(serial).not_valid_before(now - backdate).not_valid_after(end)
+    builder = x509.CertificateBuilder().serial_number(serial).not_valid_before(now - backdate).not_valid_after(end)
+    constraints = x509.BasicConstraints(ca=is_ca, path_length=0 if is_ca else None)
+    return builder.add_extension(constraints, critical=True).add_extension(_usage(is_ca=is_ca), critical=True)
+
+
+def _signed(
+    builder: x509.CertificateBuilder,
+    key: ec.EllipticCurvePrivateKey,
+    signer: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey,
+) -> KeyPair:
+    certificate = (
+        builder.public_key(key.public_key())
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    pem = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return KeyPair(certificate.public_bytes(_PEM), pem)
 
 
 def _name(common_name: str, organization: str = "") -> x509.Name:
@@ -198,16 +198,11 @@ def _alternative(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _authority_id(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    own = x509.SubjectKeyIdentifier.from_public_key(issuer.public_key())
-    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def _usage(*, is_ca: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
+        digital_signature=not is_ca,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
         content_commitment=False,
         key_encipherment=False,
         data_encipherment=False,
@@ -215,10 +210,6 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 def _key_fingerprint(key: CertificatePublicKeyTypes | PublicKeyTypes) -> str:

@@ -2,16 +2,17 @@
 
 import base64
 import binascii
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, assert_never
 
 import orjson
 
-from certs import authority, rotation
+from certs import authority
 from certs.authority import KeyPair
 from certs.policy import Facts, Pair
-from certs.rotation import Material, Step
+from certs.rotation import Action, Material, Plan
 from gpushare import names
 from gpushare.kube.api import JsonObject
 
@@ -37,18 +38,8 @@ class Contents:
     def bundle(self) -> bytes:
         """What belongs into caBundle; the CA in use comes first."""
         coming = (self.next_ca.certificate,) if self.next_ca else ()
-        return b"".join(
-            one if one.endswith(b"\n") else one + b"\n" for one in (self.ca.certificate, *self.others, *coming)
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lives:
-    """What new certificates look like."""
-
-    names: frozenset[str]
-    leaf: timedelta
-    ca: timedelta
+        cas = (self.ca.certificate, *self.others, *coming)
+        return b"".join(pem if pem.endswith(b"\n") else pem + b"\n" for pem in cas)
 
 
 def material(contents: Contents) -> Material:
@@ -67,45 +58,44 @@ def material(contents: Contents) -> Material:
 
 
 def after(
-    step: Step, before: Contents, lives: Lives, *, served: Contents, known: tuple[bytes, ...], now: datetime
+    action: Action, before: Contents, plan: Plan, *, served: Contents, known: tuple[bytes, ...], now: datetime
 ) -> Contents:
     """The contents after a step.
 
     Args:
-        step: as decided.
+        action: as decided.
         before: the Secret as read; empty contents if there is none.
-        lives: of new certificates.
+        plan: names and lives of new certificates.
         served: what this replica's files hold, for Adopt.
         known: CA certificates that API servers may still verify with, for Make.
         now: aware time.
     """
-    match step:
-        case rotation.Make():
-            ca = authority.make_ca(now=now, life=lives.ca)
-            others = tuple(one for one in known if _valid(one, now))
-            made = replace(before, ca=ca, others=others, next_ca=None, since=now, rotated=before.rotate)
-            return _with_leaf(made, lives, now)
-        case rotation.Adopt():
+    match action:
+        case Action.MAKE:
+            made = replace(
+                before, ca=authority.make_ca(now=now, life=plan.ca_life), next_ca=None, rotated=before.rotate
+            )
+            return _with_leaf(replace(made, others=_valid(known, now), since=now), plan, now)
+        case Action.ADOPT:
             return replace(served, next_ca=None, since=None, rotate=before.rotate, rotated=before.rotated)
-        case rotation.Announce():
-            coming = authority.make_ca(now=now, life=lives.ca)
-            return replace(before, next_ca=coming, since=None, rotated=before.rotate)
-        case rotation.Unconfirm():
+        case Action.ANNOUNCE:
+            next_ca = authority.make_ca(now=now, life=plan.ca_life)
+            return replace(before, next_ca=next_ca, since=None, rotated=before.rotate)
+        case Action.UNCONFIRM:
             return replace(before, since=None)
-        case rotation.Confirm():
+        case Action.CONFIRM:
             return replace(before, since=now)
-        case rotation.Switch():
+        case Action.SWITCH:
             if before.next_ca is None:
                 raise ValueError("there is no next CA to switch to")
-            others = tuple(one for one in (before.ca.certificate, *before.others) if _valid(one, now))
-            switched = replace(before, ca=before.next_ca, others=others, next_ca=None, since=now)
-            return _with_leaf(switched, lives, now)
-        case rotation.RenewLeaf():
-            return _with_leaf(before, lives, now)
-        case rotation.Retire():
+            others = _valid((before.ca.certificate, *before.others), now)
+            return _with_leaf(replace(before, ca=before.next_ca, others=others, next_ca=None, since=now), plan, now)
+        case Action.RENEW_LEAF:
+            return _with_leaf(before, plan, now)
+        case Action.RETIRE:
             return replace(before, others=(), since=None)
         case _:
-            assert_never(step)
+            assert_never(action)
 
 
 def from_secret(secret: JsonObject) -> Contents:
@@ -120,7 +110,7 @@ def from_secret(secret: JsonObject) -> Contents:
     return Contents(
         leaf=KeyPair(values.get("tls.crt", b""), values.get("tls.key", b"")),
         ca=KeyPair(cas[0] if cas else values.get("ca.crt", b""), values.get("ca.key", b"")),
-        others=tuple(one for one in cas[1:] if one not in normal),
+        others=tuple(pem for pem in cas[1:] if pem not in normal),
         next_ca=coming if announced else None,
         since=since,
         rotate=_rotate(secret),
@@ -156,13 +146,14 @@ def _ca(pair: KeyPair) -> Pair:
     return Pair(authority.read_ca(pair.certificate), authority.read_key(pair.key))
 
 
-def _with_leaf(contents: Contents, lives: Lives, now: datetime) -> Contents:
-    return replace(contents, leaf=authority.make_leaf(contents.ca, names=lives.names, now=now, life=lives.leaf))
+def _with_leaf(contents: Contents, plan: Plan, now: datetime) -> Contents:
+    return replace(contents, leaf=authority.make_leaf(contents.ca, names=plan.names, now=now, life=plan.leaf_life))
 
 
-def _valid(certificate: bytes, now: datetime) -> bool:
-    facts = authority.read_ca(certificate)
-    return isinstance(facts, Facts) and now < facts.not_after
+def _valid(certificates: Iterable[bytes], now: datetime) -> tuple[bytes, ...]:
+    """The CA certificates, PEM, that have not expired."""
+    read = ((pem, authority.read_ca(pem)) for pem in certificates)
+    return tuple(pem for pem, facts in read if isinstance(facts, Facts) and now < facts.not_after)
 
 
 def _rotate(secret: JsonObject) -> str:

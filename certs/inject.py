@@ -34,24 +34,24 @@ class Configuration:
     def carries(self, bundle: bytes) -> bool:
         """Whether every webhook in it has exactly this bundle."""
         encoded = base64.b64encode(bundle).decode()
-        return self.readable and all(one["clientConfig"].get("caBundle") == encoded for one in self._webhooks())
+        return self.readable and all(each["clientConfig"].get("caBundle") == encoded for each in self._webhooks())
 
     def authorities(self) -> tuple[bytes, ...]:
         """The CA certificates, PEM, that API servers may verify with now."""
-        found: dict[bytes, None] = {}
-        for one in self._webhooks():
+        cas: dict[bytes, None] = {}
+        for webhook in self._webhooks():
             try:
-                bundle = base64.b64decode(one["clientConfig"].get("caBundle") or "")
+                bundle = base64.b64decode(webhook["clientConfig"].get("caBundle") or "")
             except binascii.Error:
                 continue
-            found.update(dict.fromkeys(authority.split(bundle)))
-        return tuple(found)
+            cas.update(dict.fromkeys(authority.split(bundle)))
+        return tuple(cas)
 
     def with_bundle(self, bundle: bytes) -> JsonObject:
         """A copy with the bundle in every webhook."""
         body = copy.deepcopy(self.body or {})
-        for one in body.get("webhooks") or []:
-            one["clientConfig"]["caBundle"] = base64.b64encode(bundle).decode()
+        for webhook in body.get("webhooks") or []:
+            webhook["clientConfig"]["caBundle"] = base64.b64encode(bundle).decode()
         return body
 
     def _webhooks(self) -> list[JsonObject]:
@@ -70,18 +70,19 @@ def read(api: KubeApi) -> tuple[Configuration, ...]:
 def write(api: KubeApi, configurations: tuple[Configuration, ...], bundle: bytes) -> bool:
     """Put the bundle where it is not. Whether anything was written; what fails is logged and tried again later."""
     written = False
-    for one in configurations:
-        if one.body is None or one.carries(bundle):
+    for configuration in configurations:
+        if configuration.body is None or configuration.carries(bundle):
             continue
+        path = configuration.path
         try:
-            api.replace(one.path, one.with_bundle(bundle))
+            api.replace(path, configuration.with_bundle(bundle))
         except (kube.ConflictError, kube.NotFoundError):
             written = True  # somebody changed it: look again
         except kube.KubeError as error:
-            logs.event(_LOG, "bundle not written", level=logging.WARNING, path=one.path, error=str(error))
+            logs.event(_LOG, "bundle not written", level=logging.WARNING, path=path, error=str(error))
         else:
             written = True
-            logs.event(_LOG, "bundle written", path=one.path)
+            logs.event(_LOG, "bundle written", path=path)
     return written
 
 

@@ -10,7 +10,6 @@ from typing import Final
 from certs import contents, inject, rotation
 from certs.contents import Contents
 from certs.inject import Configuration
-from certs.policy import Facts, Renew
 from certs.rotation import Phase, Seen, Step
 from certs.settings import FILES, CertSettings
 from certs.store import FileStore, SecretStore
@@ -47,7 +46,7 @@ class _Gathered:
 
     @property
     def carried(self) -> bool:
-        return all(one.carries(self.contents.bundle) for one in self.configurations)
+        return all(configuration.carries(self.contents.bundle) for configuration in self.configurations)
 
 
 @dataclass(kw_only=True)
@@ -57,18 +56,14 @@ class CertificateManager:
     api: KubeApi
     clock: Clock
     settings: CertSettings = field(default_factory=CertSettings)
-    _status: Status | None = field(init=False, default=None)
-
-    @property
-    def status(self) -> Status | None:
-        """What the last look found; None before the first."""
-        return self._status
+    status: Status | None = field(init=False, default=None)
+    """What the last look found; None before the first."""
 
     def days_left(self) -> float | None:
         """Days until the served leaf expires; negative if it has; None if none was seen yet."""
-        if self._status is None or self._status.leaf_expires is None:
+        if self.status is None or self.status.leaf_expires is None:
             return None
-        return (self._status.leaf_expires - self.clock.now()).total_seconds() / 86400
+        return (self.status.leaf_expires - self.clock.now()).total_seconds() / 86400
 
     def run(self, stop: threading.Event) -> None:
         """Look, fix, wait, until `stop` is set. Never raises."""
@@ -138,17 +133,17 @@ class CertificateManager:
         )
         return rotation.decide(seen, self.settings.plan, self.clock.now())
 
-    def _serves(self, found: Contents) -> bool:
+    def _serves(self, candidate: Contents) -> bool:
         """Whether the leaf is one that verifiers accept who trust its CA."""
-        ca, leaf = rotation.judge(contents.material(found), self.settings.plan, self.clock.now())
-        return not (isinstance(leaf, Renew) and leaf.urgent) and not rotation.ca_expired(ca)
+        ca, leaf = rotation.judge(contents.material(candidate), self.settings.plan, self.clock.now())
+        return not (leaf is not None and leaf.urgent) and not rotation.ca_expired(ca)
 
     def _apply(self, step: Step, gathered: _Gathered) -> None:
-        known = dict.fromkeys(one for each in gathered.configurations for one in each.authorities())
+        known = dict.fromkeys(pem for each in gathered.configurations for pem in each.authorities())
         wanted = contents.after(
-            step,
+            step.action,
             gathered.contents,
-            self.settings.lives,
+            self.settings.plan,
             served=gathered.served,
             known=tuple(known),
             now=self.clock.now(),
@@ -157,11 +152,10 @@ class CertificateManager:
             self._secret.save(wanted, gathered.secret)
         except (kube.ConflictError, kube.NotFoundError):
             return  # another replica was first, or the Secret was deleted: look again
-        logs.event(_LOG, "certificates changed", step=type(step).__name__, reason=getattr(step, "reason", ""))
+        logs.event(_LOG, "certificates changed", step=step.action.value, reason=step.reason)
 
     def _look_at_files(self) -> Status:
-        found = self._files.load()
-        status = self._report(found, carried=True)
+        status = self._report(self._files.load(), carried=True)
         days = self.days_left()
         if days is None or days < 1:
             logs.event(
@@ -169,17 +163,13 @@ class CertificateManager:
             )
         return status
 
-    def _report(self, found: Contents, *, carried: bool) -> Status:
-        seen = contents.material(found)
+    def _report(self, present: Contents, *, carried: bool) -> Status:
+        seen = contents.material(present)
         status = Status(
             phase=seen.phase if self.settings.cert_source != FILES else Phase.STEADY,
-            leaf_expires=_expiry(seen.leaf.facts),
-            ca_expires=_expiry(seen.ca.facts),
+            leaf_expires=seen.leaf.expires,
+            ca_expires=seen.ca.expires,
             carried=carried,
         )
-        self._status = status
+        self.status = status
         return status
-
-
-def _expiry(facts: Facts | None) -> datetime | None:
-    return facts.not_after if facts else None

@@ -1,8 +1,8 @@
 """When a certificate is renewed: two lists to read from top to bottom. No I/O, no clock."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import Final
 
@@ -20,11 +20,6 @@ class Reason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """The certificate is good for now."""
-
-
-@dataclass(frozen=True, slots=True)
 class Renew:
     """The certificate is to be replaced."""
 
@@ -35,9 +30,6 @@ class Renew:
     def urgent(self) -> bool:
         """Whether no one can use it as it is."""
         return self.reason is not Reason.NEAR_EXPIRY
-
-
-Renewal = Keep | Renew
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +67,11 @@ class Pair:
         """The certificate, if it could be read."""
         return self.certificate if isinstance(self.certificate, Facts) else None
 
+    @property
+    def expires(self) -> datetime | None:
+        """The end of the certificate's life, if it could be read."""
+        return self.facts.not_after if self.facts else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -85,7 +82,7 @@ class Wanted:
     names: frozenset[str] = frozenset()
     issuers: frozenset[str] = frozenset()
     """Fingerprints of the certificates that may have signed it."""
-    renew_at: float = field(default=2 / 3)
+    renew_at: float = 2 / 3
     """Part of its life after which it is renewed."""
 
 
@@ -155,19 +152,14 @@ CA: Final[tuple[Check, ...]] = (
 )
 
 
-def check(checks: tuple[Check, ...], pair: Pair, wanted: Wanted, now: datetime) -> Renewal:
-    """The first check that finds something decides."""
-    for one in checks:
-        found = one(pair, wanted, now)
-        if found is not None:
-            return found
-    return Keep()
+def check(checks: tuple[Check, ...], pair: Pair, wanted: Wanted, now: datetime) -> Renew | None:
+    """What the first check says that objects; None if the certificate is good for now."""
+    return next((renew for each in checks if (renew := each(pair, wanted, now)) is not None), None)
 
 
 def renewal_time(facts: Facts, renew_at: float) -> datetime:
     """From when on a certificate counts as near its expiry."""
-    life: timedelta = facts.not_after - facts.not_before
-    return facts.not_before + life * renew_at
+    return facts.not_before + (facts.not_after - facts.not_before) * renew_at
 
 
 def _stamp(moment: datetime) -> str:

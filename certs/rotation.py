@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from certs import policy
-from certs.policy import Keep, Pair, Reason, Renew, Renewal, Wanted
+from certs.policy import Pair, Reason, Renew, Wanted
 
 
 class Phase(Enum):
@@ -65,9 +65,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The rules."""
+    """What certificates look like, and when they change."""
 
     names: frozenset[str]
+    """DNS names and IP addresses of a leaf."""
+    leaf_life: timedelta
+    ca_life: timedelta
     propagation: timedelta
     """How long a change of a configuration may take to reach every API server."""
     retire: timedelta
@@ -75,134 +78,109 @@ class Plan:
     renew_at: float = 2 / 3
 
 
-@dataclass(frozen=True, slots=True)
-class Make:
+class Action(Enum):
+    """One write of the Secret."""
+
+    MAKE = "Make"
     """New CA and leaf at once: there is nothing that could go on being served."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Adopt:
+    ADOPT = "Adopt"
     """Write the files that this replica serves into the Secret, so that a new CA can be announced first."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Announce:
+    ANNOUNCE = "Announce"
     """Make the next CA and put it into the bundle; the leaf stays."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unconfirm:
+    UNCONFIRM = "Unconfirm"
     """The bundle vanished from a configuration: the waiting time starts again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Confirm:
+    CONFIRM = "Confirm"
     """The waiting time of the phase starts; announcing: the bundle was read back from the configurations."""
-
-
-@dataclass(frozen=True, slots=True)
-class Switch:
+    SWITCH = "Switch"
     """The next CA becomes the CA in use and signs a leaf; the old one stays in the bundle."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RenewLeaf:
+    RENEW_LEAF = "RenewLeaf"
     """A new leaf of the CA in use."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Retire:
+    RETIRE = "Retire"
     """Only the CA in use stays in the bundle."""
 
 
-Step = Make | Adopt | Announce | Unconfirm | Confirm | Switch | RenewLeaf | Retire
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to do next."""
+
+    action: Action
+    reason: str = ""
+    """Empty if time or another replica brings it about."""
 
 
 def decide(seen: Seen, plan: Plan, now: datetime) -> Step | None:
     """The one change that the Secret needs now; None if it is as it should be."""
-    found = seen.material
-    if found is None:
+    material = seen.material
+    if material is None:
         return _begin(seen, "there is no Secret")
-    ca, leaf = judge(found, plan, now)
-    if _dead(ca, leaf) and found.next_ca is None:
+    ca, leaf = judge(material, plan, now)
+    if material.next_ca is not None:
+        return _announcing(material, material.next_ca, seen, plan, now)
+    if _dead(ca, leaf):
         return _begin(seen, _message(leaf) or _message(ca))
-    if found.next_ca is not None:
-        return _announcing(found, found.next_ca, seen, plan, now)
-    if isinstance(leaf, Renew) and not _unusable(ca):
-        return RenewLeaf(leaf.message)
-    if _unusable(ca) or (found.phase is Phase.STEADY and isinstance(ca, Renew)):
-        return Announce(_message(ca))
-    if found.phase is Phase.STEADY:
-        return Announce("rotation was asked for") if found.rotate != found.rotated and found.rotate else None
-    return _retiring(found, plan, now)
+    if leaf is not None and not _unusable(ca):
+        return Step(Action.RENEW_LEAF, leaf.message)
+    if _unusable(ca) or (material.phase is Phase.STEADY and ca is not None):
+        return Step(Action.ANNOUNCE, _message(ca))
+    if material.phase is Phase.RETIRING:
+        return _retiring(material, plan, now)
+    asked = material.rotate and material.rotate != material.rotated
+    return Step(Action.ANNOUNCE, "rotation was asked for") if asked else None
 
 
-def judge(found: Material, plan: Plan, now: datetime) -> tuple[Renewal, Renewal]:
-    """What the policy says of the CA in use and of the leaf."""
-    issuers = frozenset({found.ca.facts.fingerprint} if found.ca.facts else ())
+def judge(material: Material, plan: Plan, now: datetime) -> tuple[Renew | None, Renew | None]:
+    """Why the CA in use and the leaf are to be replaced, if they are."""
+    issuers = frozenset({material.ca.facts.fingerprint} if material.ca.facts else ())
     leaf = Wanted(title="leaf", names=plan.names, issuers=issuers, renew_at=plan.renew_at)
     return (
-        policy.check(policy.CA, found.ca, Wanted(title="CA", renew_at=plan.renew_at), now),
-        policy.check(policy.LEAF, found.leaf, leaf, now),
+        policy.check(policy.CA, material.ca, Wanted(title="CA", renew_at=plan.renew_at), now),
+        policy.check(policy.LEAF, material.leaf, leaf, now),
     )
 
 
-def ca_expired(ca: Renewal) -> bool:
+def ca_expired(ca: Renew | None) -> bool:
     """Whether verifiers refuse everything that this CA signed."""
-    return isinstance(ca, Renew) and ca.reason is Reason.EXPIRED
+    return ca is not None and ca.reason is Reason.EXPIRED
 
 
 def _begin(seen: Seen, reason: str) -> Step:
-    return Adopt(reason) if seen.adoptable else Make(reason)
+    return Step(Action.ADOPT if seen.adoptable else Action.MAKE, reason)
 
 
-def _announcing(found: Material, next_ca: Pair, seen: Seen, plan: Plan, now: datetime) -> Step | None:
-    ca, leaf = judge(found, plan, now)
+def _announcing(material: Material, next_ca: Pair, seen: Seen, plan: Plan, now: datetime) -> Step | None:
+    ca, leaf = judge(material, plan, now)
     coming = policy.check(policy.CA, next_ca, Wanted(title="next CA", renew_at=plan.renew_at), now)
     if _unusable(coming):
-        return _begin(seen, _message(coming)) if _dead(ca, leaf) else Announce(_message(coming))
+        return _begin(seen, _message(coming)) if _dead(ca, leaf) else Step(Action.ANNOUNCE, _message(coming))
     if _dead(ca, leaf):
-        return Switch(_message(leaf) or _message(ca))
-    if isinstance(leaf, Renew) and not _unusable(ca):
-        return RenewLeaf(leaf.message)
+        return Step(Action.SWITCH, _message(leaf) or _message(ca))
+    if leaf is not None and not _unusable(ca):
+        return Step(Action.RENEW_LEAF, leaf.message)
     if not seen.carried:
-        return Unconfirm() if found.since else None
-    if found.since is None or _wrong(found.since, plan.propagation, now):
-        return Confirm()
-    return Switch("the next CA is known everywhere") if now - found.since >= plan.propagation else None
+        return Step(Action.UNCONFIRM) if material.since else None
+    if material.since is None or _wrong(material.since, plan.propagation, now):
+        return Step(Action.CONFIRM)
+    known = now - material.since >= plan.propagation
+    return Step(Action.SWITCH, "the next CA is known everywhere") if known else None
 
 
-def _retiring(found: Material, plan: Plan, now: datetime) -> Step | None:
-    if found.since is None or _wrong(found.since, plan.retire, now):
-        return Confirm()
-    return Retire() if now - found.since >= plan.retire else None
+def _retiring(material: Material, plan: Plan, now: datetime) -> Step | None:
+    if material.since is None or _wrong(material.since, plan.retire, now):
+        return Step(Action.CONFIRM)
+    return Step(Action.RETIRE) if now - material.since >= plan.retire else None
 
 
-def _dead(ca: Renewal, leaf: Renewal) -> bool:
+def _dead(ca: Renew | None, leaf: Renew | None) -> bool:
     """Whether what is served now verifies nowhere and the CA in use cannot fix it."""
     return ca_expired(ca) or (_unusable(leaf) and _unusable(ca))
 
 
-def _unusable(verdict: Renewal) -> bool:
-    return isinstance(verdict, Renew) and verdict.urgent
+def _unusable(renew: Renew | None) -> bool:
+    return renew is not None and renew.urgent
 
 
-def _message(verdict: Renewal) -> str:
-    match verdict:
-        case Renew():
-            return verdict.message
-        case Keep():
-            return ""
+def _message(renew: Renew | None) -> str:
+    return renew.message if renew is not None else ""
 
 
 def _wrong(since: datetime, wait: timedelta, now: datetime) -> bool:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from certs.contents import Lives
 from certs.rotation import Plan
 from gpushare import names
 from gpushare.errors import SettingsError
@@ -69,24 +68,14 @@ class CertSettings:
             )
 
     @property
-    def lives(self) -> Lives:
-        """What new certificates look like."""
-        return Lives(
-            names=self._all_names(),
-            leaf=timedelta(days=self.cert_leaf_days),
-            ca=timedelta(days=self.cert_ca_days),
-        )
-
-    @property
     def plan(self) -> Plan:
-        """When they change."""
+        """What certificates look like, and when they change."""
+        service = f"{names.WEBHOOK_SERVICE}.{self.namespace}.svc"
         propagation = timedelta(seconds=self.cert_propagation_s)
         return Plan(
-            names=self._all_names(),
+            names=frozenset({service, f"{service}.cluster.local", *self.cert_extra_names}),
+            leaf_life=timedelta(days=self.cert_leaf_days),
+            ca_life=timedelta(days=self.cert_ca_days),
             propagation=propagation,
             retire=timedelta(seconds=self.cert_retire_s) + propagation,
         )
-
-    def _all_names(self) -> frozenset[str]:
-        service = f"{names.WEBHOOK_SERVICE}.{self.namespace}.svc"
-        return frozenset({service, f"{service}.cluster.local", *self.cert_extra_names})

@@ -4,27 +4,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from certs import contents, rotation
-from certs.contents import Contents, Lives
+from certs.contents import Contents
 from certs.policy import Facts, Pair, Unreadable
-from certs.rotation import (
-    Adopt,
-    Announce,
-    Confirm,
-    Make,
-    Material,
-    Phase,
-    Plan,
-    RenewLeaf,
-    Retire,
-    Seen,
-    Step,
-    Switch,
-    Unconfirm,
-)
+from certs.rotation import Action, Material, Phase, Plan, Seen, Step
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
-PLAN = Plan(names=frozenset({"webhook.svc"}), propagation=60 * SECOND, retire=600 * SECOND)
+PLAN = Plan(names=frozenset({"webhook.svc"}), leaf_life=DAY, ca_life=DAY, propagation=60 * SECOND, retire=600 * SECOND)
 
 
 def facts(name: str, *, issuer: str, age: float = 1, left: float = 89) -> Facts:
@@ -58,40 +44,49 @@ RETIRING = replace(STEADY, others=1, since=NOW - 599 * SECOND)
     [
         # Steady.
         (STEADY, None),
-        (replace(STEADY, leaf=OLD_LEAF), RenewLeaf("leaf: 67% of its life is over, expires at 2026-03-30T00:00:00Z")),
-        (replace(STEADY, leaf=DEAD_LEAF), RenewLeaf("leaf: expired at 2026-03-01T00:00:00Z")),
-        (replace(STEADY, leaf=BROKEN), RenewLeaf("leaf: private key missing")),
-        (replace(STEADY, ca=OLD_CA), Announce("CA: 67% of its life is over, expires at 2026-03-30T00:00:00Z")),
-        (replace(STEADY, ca=KEYLESS_CA), Announce("CA: private key missing")),
-        (replace(STEADY, ca=KEYLESS_CA, leaf=OLD_LEAF), Announce("CA: private key missing")),
-        (replace(STEADY, rotate="1"), Announce("rotation was asked for")),
+        (
+            replace(STEADY, leaf=OLD_LEAF),
+            Step(Action.RENEW_LEAF, "leaf: 67% of its life is over, expires at 2026-03-30T00:00:00Z"),
+        ),
+        (replace(STEADY, leaf=DEAD_LEAF), Step(Action.RENEW_LEAF, "leaf: expired at 2026-03-01T00:00:00Z")),
+        (replace(STEADY, leaf=BROKEN), Step(Action.RENEW_LEAF, "leaf: private key missing")),
+        (
+            replace(STEADY, ca=OLD_CA),
+            Step(Action.ANNOUNCE, "CA: 67% of its life is over, expires at 2026-03-30T00:00:00Z"),
+        ),
+        (replace(STEADY, ca=KEYLESS_CA), Step(Action.ANNOUNCE, "CA: private key missing")),
+        (replace(STEADY, ca=KEYLESS_CA, leaf=OLD_LEAF), Step(Action.ANNOUNCE, "CA: private key missing")),
+        (replace(STEADY, rotate="1"), Step(Action.ANNOUNCE, "rotation was asked for")),
         (replace(STEADY, rotate="1", rotated="1"), None),
         (replace(STEADY, rotated="1"), None),
-        (replace(STEADY, ca=DEAD_CA), Make("CA: expired at 2026-03-01T00:00:00Z")),
-        (replace(STEADY, ca=KEYLESS_CA, leaf=DEAD_LEAF), Make("leaf: expired at 2026-03-01T00:00:00Z")),
-        (replace(STEADY, ca=BROKEN), Make("leaf: not signed by the CA in use")),
+        (replace(STEADY, ca=DEAD_CA), Step(Action.MAKE, "CA: expired at 2026-03-01T00:00:00Z")),
+        (replace(STEADY, ca=KEYLESS_CA, leaf=DEAD_LEAF), Step(Action.MAKE, "leaf: expired at 2026-03-01T00:00:00Z")),
+        (replace(STEADY, ca=BROKEN), Step(Action.MAKE, "leaf: not signed by the CA in use")),
         # Announcing.
-        (ANNOUNCING, Confirm()),
+        (ANNOUNCING, Step(Action.CONFIRM)),
         (WAITING, None),
-        (replace(WAITING, since=NOW - 60 * SECOND), Switch("the next CA is known everywhere")),
-        (replace(WAITING, since=NOW + 61 * SECOND), Confirm()),
+        (replace(WAITING, since=NOW - 60 * SECOND), Step(Action.SWITCH, "the next CA is known everywhere")),
+        (replace(WAITING, since=NOW + 61 * SECOND), Step(Action.CONFIRM)),
         (replace(WAITING, since=NOW + 5 * SECOND), None),
         (replace(WAITING, rotate="2"), None),
-        (replace(WAITING, leaf=OLD_LEAF), RenewLeaf("leaf: 67% of its life is over, expires at 2026-03-30T00:00:00Z")),
+        (
+            replace(WAITING, leaf=OLD_LEAF),
+            Step(Action.RENEW_LEAF, "leaf: 67% of its life is over, expires at 2026-03-30T00:00:00Z"),
+        ),
         (replace(WAITING, leaf=OLD_LEAF, ca=KEYLESS_CA), None),
-        (replace(WAITING, leaf=DEAD_LEAF, ca=KEYLESS_CA), Switch("leaf: expired at 2026-03-01T00:00:00Z")),
-        (replace(WAITING, ca=DEAD_CA), Switch("CA: expired at 2026-03-01T00:00:00Z")),
-        (replace(WAITING, next_ca=BROKEN), Announce("next CA: private key missing")),
-        (replace(WAITING, next_ca=BROKEN, leaf=BROKEN, ca=BROKEN), Make("next CA: private key missing")),
+        (replace(WAITING, leaf=DEAD_LEAF, ca=KEYLESS_CA), Step(Action.SWITCH, "leaf: expired at 2026-03-01T00:00:00Z")),
+        (replace(WAITING, ca=DEAD_CA), Step(Action.SWITCH, "CA: expired at 2026-03-01T00:00:00Z")),
+        (replace(WAITING, next_ca=BROKEN), Step(Action.ANNOUNCE, "next CA: private key missing")),
+        (replace(WAITING, next_ca=BROKEN, leaf=BROKEN, ca=BROKEN), Step(Action.MAKE, "next CA: private key missing")),
         # Retiring.
         (RETIRING, None),
-        (replace(RETIRING, since=NOW - 600 * SECOND), Retire()),
-        (replace(RETIRING, since=None), Confirm()),
-        (replace(RETIRING, since=NOW + 601 * SECOND), Confirm()),
+        (replace(RETIRING, since=NOW - 600 * SECOND), Step(Action.RETIRE)),
+        (replace(RETIRING, since=None), Step(Action.CONFIRM)),
+        (replace(RETIRING, since=NOW + 601 * SECOND), Step(Action.CONFIRM)),
         (replace(RETIRING, rotate="2"), None),
         (replace(RETIRING, ca=OLD_CA), None),
-        (replace(RETIRING, ca=KEYLESS_CA), Announce("CA: private key missing")),
-        (replace(RETIRING, leaf=DEAD_LEAF), RenewLeaf("leaf: expired at 2026-03-01T00:00:00Z")),
+        (replace(RETIRING, ca=KEYLESS_CA), Step(Action.ANNOUNCE, "CA: private key missing")),
+        (replace(RETIRING, leaf=DEAD_LEAF), Step(Action.RENEW_LEAF, "leaf: expired at 2026-03-01T00:00:00Z")),
     ],
 )
 def test_the_next_step_follows_from_the_secret(material: Material, step: Step | None) -> None:
@@ -102,9 +97,9 @@ def test_the_next_step_follows_from_the_secret(material: Material, step: Step | 
     ("material", "step"),
     [
         (ANNOUNCING, None),
-        (WAITING, Unconfirm()),
-        (replace(WAITING, since=NOW - DAY), Unconfirm()),
-        (replace(WAITING, leaf=DEAD_LEAF, ca=KEYLESS_CA), Switch("leaf: expired at 2026-03-01T00:00:00Z")),
+        (WAITING, Step(Action.UNCONFIRM)),
+        (replace(WAITING, since=NOW - DAY), Step(Action.UNCONFIRM)),
+        (replace(WAITING, leaf=DEAD_LEAF, ca=KEYLESS_CA), Step(Action.SWITCH, "leaf: expired at 2026-03-01T00:00:00Z")),
         (STEADY, None),
     ],
 )
@@ -114,14 +109,15 @@ def test_a_new_ca_is_not_used_before_the_configurations_carry_it(material: Mater
 
 @pytest.mark.parametrize("material", [None, replace(STEADY, ca=BROKEN), replace(STEADY, ca=BROKEN, leaf=BROKEN)])
 def test_a_leaf_that_is_served_outlives_the_loss_of_the_secret(material: Material | None) -> None:
-    assert isinstance(rotation.decide(Seen(material=material, carried=True, adoptable=True), PLAN, NOW), Adopt)
-    assert isinstance(rotation.decide(Seen(material=material, carried=True, adoptable=False), PLAN, NOW), Make)
+    for adoptable, action in ((True, Action.ADOPT), (False, Action.MAKE)):
+        step = rotation.decide(Seen(material=material, carried=True, adoptable=adoptable), PLAN, NOW)
+        assert step is not None
+        assert step.action is action
 
 
 def test_there_is_nothing_to_switch_to_without_a_next_ca() -> None:
-    lives = Lives(names=PLAN.names, leaf=DAY, ca=DAY)
     with pytest.raises(ValueError, match="there is no next CA to switch to"):
-        contents.after(Switch("x"), Contents(), lives, served=Contents(), known=(), now=NOW)
+        contents.after(Action.SWITCH, Contents(), PLAN, served=Contents(), known=(), now=NOW)
 
 
 @pytest.mark.parametrize(
