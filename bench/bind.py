@@ -14,6 +14,7 @@ from bench.cluster import GPUS, inventory
 from controller.extender.bind import Binder
 from controller.extender.messages import BindArgs
 from controller.state import ClusterState
+from controller.watches import NodeSink, PodSink
 from gpushare.cluster import node_records, records
 from gpushare.identity import NodeName
 from gpushare.kube import client
@@ -45,12 +46,12 @@ def create(api: RestClient, count: int, prefix: str) -> list[BindArgs]:
 
 def measure(api: RestClient, count: int, streams: int) -> None:
     state = ClusterState(resource_config=ResourceConfig())
-    state.cache.replace_nodes([node_records.read(make_node(inventory(f"bench-{i}"))) for i in range(NODES)])
+    NodeSink(state).replace([node_records.read(make_node(inventory(f"bench-{i}"))) for i in range(NODES)])
     binder = Binder(api=api, state=state, clock=SystemClock(), leading=lambda: True)
     args = create(api, count, f"p{streams}")
     for pod in api.get(PODS, {"limit": str(2 * count)}, timeout_s=60)["items"]:
         if (record := records.pod_record(pod, state.resource_config)) is not None:
-            state.cache.upsert_pod(record)
+            PodSink(state).upsert(record)
 
     print(f"{timed(binder, args, streams)} ({NODES} nodes of {GPUS} GPUs)", flush=True)
 

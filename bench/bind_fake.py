@@ -10,6 +10,7 @@ from bench.cluster import GPUS, inventory
 from controller.extender.bind import Binder
 from controller.extender.messages import BindArgs
 from controller.state import ClusterState
+from controller.watches import NodeSink, PodSink
 from gpushare.cluster import node_records, records
 from gpushare.identity import NodeName, PodUid
 from gpushare.resource_config import ResourceConfig
@@ -22,7 +23,7 @@ NODES = 100
 
 def measure(count: int, streams: int) -> None:
     api, state = FakeKube(), ClusterState(resource_config=ResourceConfig())
-    state.cache.replace_nodes([node_records.read(make_node(inventory(f"node-{i}"))) for i in range(NODES)])
+    NodeSink(state).replace([node_records.read(make_node(inventory(f"node-{i}"))) for i in range(NODES)])
     binder = Binder(api=api, state=state, clock=SystemClock(), leading=lambda: True)
     args = []
     for i in range(count):
@@ -30,7 +31,7 @@ def measure(count: int, streams: int) -> None:
         api.seed("/api/v1/namespaces/default/pods", pod)
         record = records.pod_record(pod, state.resource_config)
         if record is not None:
-            state.cache.upsert_pod(record)
+            PodSink(state).upsert(record)
         name = f"pod-{i}"
         args.append(
             BindArgs(namespace="default", name=name, uid=PodUid(f"uid-{name}"), node=NodeName(f"node-{i % NODES}"))

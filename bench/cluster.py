@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 
 from controller.state import ClusterState
+from controller.watches import NodeSink, PodSink
 from gpushare.cluster import node_records
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound
@@ -31,19 +32,15 @@ def filled(count: int) -> tuple[ClusterState, Callable[[], None]]:
     rng = random.Random(0)
     state = ClusterState(resource_config=ResourceConfig())
     nodes: list[NodeRecord] = [node_records.read(make_node(inventory(f"node-{i}"))) for i in range(count)]
-    state.cache.replace_nodes(nodes)
-    state.cache.replace_pods(
-        bound(node.inventory, f"pod-{node.name}-{j}", rng)
-        for node in nodes
-        for j in range(PODS)
-        if node.inventory is not None
-    )
+    NodeSink(state).replace(nodes)
+    inventories = [node.inventory for node in nodes if node.inventory is not None]
+    PodSink(state).replace([bound(gpus, f"pod-{gpus.node}-{j}", rng) for gpus in inventories for j in range(PODS)])
     fresh = itertools.count()
 
     def churn() -> None:
         i = next(fresh)
         name = f"churn-{i}"
-        state.cache.upsert_pod(bound(inventory(f"node-{i % count}"), name, rng))
+        PodSink(state).upsert(bound(inventory(f"node-{i % count}"), name, rng))
 
     return state, churn
 

@@ -57,7 +57,7 @@ def read(mode: str, body: list[bytes]) -> ClusterState:
     sink = PodSink(state)
     with heap.loading() if mode == MODES[-1] else contextlib.nullcontext():
         found = [record for page in body for record in _page(mode, page, sink)]
-        state.cache.replace_pods([record for record in found if record is not None])
+        PodSink(state).replace([record for record in found if record is not None])
     return state
 
 

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from controller.disruption import DisruptionWatch
+from controller import disruption, unhealthy
+from controller.disruption import Budgets
 from controller.fence import Fence
 from controller.node_verdicts import NodeVerdicts
 from controller.reconcile.loop import Reconciler
 from controller.state import ClusterState
-from controller.unhealthy import UnhealthyWatch
 from controller.watches import NodeSink, PodSink
 from gpushare.kube.api import KubeApi
 from gpushare.kube.watch import Reflector
@@ -53,9 +53,10 @@ class Leadership:
         self._chores: threading.Thread | None = None
         self.nodes = Reflector(api=api, path="/api/v1/nodes", sink=NodeSink(state), clock=clock)
         self.pods = Reflector(api=api, path="/api/v1/pods", sink=PodSink(state), clock=clock)
-        self.disruptions = DisruptionWatch(api=api, clock=clock)
-        self.unhealthy = UnhealthyWatch(api=api, state=state, clock=clock)
-        self._optional = (self.disruptions.watch, self.unhealthy.watch)
+        self.budgets = Budgets()
+        self.disruptions = disruption.watch(api=api, clock=clock, known=self.budgets)
+        self.unhealthy = unhealthy.watch(api=api, state=state, clock=clock)
+        self._optional = (self.disruptions, self.unhealthy)
         self._reflectors = (self.nodes, self.pods)
         # A cache of its own: a thousand kinds of waiting pods must not drive the scheduler's questions out of theirs.
         self.reconciler = Reconciler(

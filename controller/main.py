@@ -59,13 +59,12 @@ class Controller:
             leading=self._leadership.leading,
             deadline_s=settings.bind_seconds,
         )
-        budgets = self._leadership.disruptions.budgets
         self.app = create_app(
             Services(
                 state=state,
                 node_verdicts=node_verdicts,
                 binder=binder,
-                preemption=Preemption(state=state, budgets=budgets, clock=clock, metrics=metrics),
+                preemption=Preemption(state=state, budgets=self._leadership.budgets, clock=clock, metrics=metrics),
                 metrics=metrics,
                 clock=clock,
                 binds=max(1, settings.threads * 3 // 4),
@@ -161,11 +160,11 @@ def _readings(leadership: Leadership) -> dict[str, tuple[str, Reading]]:
         "gpushare_watch_pods_age_seconds": ("Seconds since the watch of pods said anything", leadership.pods.stale_for),
         "gpushare_watch_disruption_budgets_age_seconds": (
             "Seconds since the watch of PodDisruptionBudgets said anything; NaN if they must not be read",
-            leadership.disruptions.watch.stale_for,
+            leadership.disruptions.stale_for,
         ),
         "gpushare_watch_unhealthy_gpus_age_seconds": (
             "Seconds since the watch of ConfigMaps unhealthy-gpu-NODE said anything; NaN if they must not be read",
-            leadership.unhealthy.watch.stale_for,
+            leadership.unhealthy.stale_for,
         ),
         "gpushare_ledger_differences": (
             "Nodes on which the ledger differs from what is computed from the pods alone",

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
-from gpushare.kube.watch import Reflector
+from gpushare.kube.watch import Reflector, Sink
 from gpushare.runtime import logs
 from gpushare.runtime.backoff import Backoff
 from gpushare.runtime.clock import Clock
@@ -29,8 +29,8 @@ class OptionalWatch:
     clock: Clock
     paths: Sequence[str]
     """Of the collection in the versions that servers may have, the best first."""
-    reflector: Callable[[str, threading.Event], Reflector[Any]]
-    """Makes the reflector of a path, `optional`; it sets the event after its first list."""
+    sink: Callable[[str], Sink[Any]]
+    """Of the collection in the version that a path has."""
     effect: str
     """What is different without, for the log."""
     right: str
@@ -46,7 +46,7 @@ class OptionalWatch:
         return self.paths[0]
 
     def stale_for(self) -> float:
-        """See Reflector; not a number while the collection is not read."""
+        """Seconds since the server last answered about the collection; not a number while it is not read."""
         running = self._running
         return running.stale_for() if running else float("nan")
 
@@ -70,7 +70,14 @@ class OptionalWatch:
                 continue
             if path:
                 started = self.clock.monotonic()
-                self._running = self.reflector(path, self._synced)
+                self._running = Reflector(
+                    api=self.api,
+                    path=path,
+                    sink=self.sink(path),
+                    clock=self.clock,
+                    optional=True,
+                    synced=self._synced,
+                )
                 self._running.run(stop)
                 self._running = None
                 # The server has another version now, or the right was taken away.

@@ -3,7 +3,6 @@
 The sockets are opened once, before any worker is forked, so that requests between two workers wait and are answered.
 """
 
-import logging
 import signal
 import threading
 from collections.abc import Callable
@@ -12,19 +11,13 @@ from typing import Any, Final, Protocol
 from flask import Flask
 from gunicorn import sock
 from gunicorn.app.base import BaseApplication
-from gunicorn.glogging import Logger
-from gunicorn.workers.gthread import ThreadWorker
 
 from controller.extender.app import RECEIVED
 from controller.settings import Settings
 from gpushare import names
-from gpushare.runtime.clock import Clock, SystemClock
-from gpushare.runtime.hang_up import Deadlines, hang_up
+from gpushare.runtime.worker import CONNECTIONS, Logger, Worker
 
 GRACE_S: Final = 8  # every request has an answer by then: a bind's deadline is below the scheduler's 5 s
-CONNECTIONS: Final = 800
-"""Others wait in the kernel. With four files for each thread they stay below the usual limit of 1024 open files; one
-more, and gunicorn's loop ends."""
 
 
 class Running(Protocol):
@@ -52,7 +45,7 @@ class Server:
         """
         self._supervisor_pid = supervisor_pid
         self._application = _Application(settings)
-        self._log = _Logger(self._application.cfg)
+        self._log = Logger(self._application.cfg)
         self._sockets = sock.create_sockets(self._application.cfg, self._log)
 
     def serve(self, build: Callable[[], Running], beat: Callable[[], None]) -> int:
@@ -78,21 +71,14 @@ class Server:
         return 0
 
 
-class ArrivalWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
-    """Tells the application when a request arrived, which is before a thread takes it up; ends connections there."""
+class ArrivalWorker(Worker):
+    """Tells the application when a request arrived, which is before a thread takes it up."""
 
-    clock: Clock = SystemClock()
-    nr_conns: int
+    beat: Callable[[], None]
     _arrival = threading.local()
 
-    def __init__(self, *args: Any) -> None:
-        """See ThreadWorker."""
-        super().__init__(*args)
-        self.beat: Callable[[], None] = lambda: None
-        self.deadlines = Deadlines(self.clock)
-
     def notify(self) -> None:
-        """See ThreadWorker: called at least once a second."""
+        """Tell the supervisor, where gunicorn would touch a file for its master."""
         self.beat()
         self.deadlines.enforce()
 
@@ -107,25 +93,15 @@ class ArrivalWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no type
         return call
 
     def enqueue_req(self, conn: Any) -> None:
-        """See ThreadWorker."""
+        """Note when a request came that waits for a thread."""
         conn.received = self.clock.monotonic()
         super().enqueue_req(conn)
 
     def handle(self, conn: Any) -> Any:
-        """See ThreadWorker. A new connection may bring its first request much later."""
+        """Answer one request. A new connection may bring its first one much later."""
         known = conn.initialized or conn.wait_for_data(0)
         self._arrival.at = conn.received if known else None
-        with self.deadlines.bound(conn):
-            again = super().handle(conn)
-            if not again:
-                hang_up(conn.sock, clock=self.clock)
-        return again
-
-    def finish_request(self, conn: Any, fs: Any) -> None:
-        """See ThreadWorker, which counts a connection twice that was closed already, and then takes too many."""
-        open_before = self.nr_conns
-        super().finish_request(conn, fs)
-        self.nr_conns = max(self.nr_conns, open_before - 1)
+        return super().handle(conn)
 
 
 def closing(application: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,20 +132,8 @@ class _Application(BaseApplication):  # type: ignore[misc]  # gunicorn has no ty
             "keepalive": 75,  # kube-scheduler keeps its connections; closing them first would race with its requests
             "graceful_timeout": GRACE_S,
             "worker_tmp_dir": self._settings.worker_tmp_dir or None,
-            "logger_class": _Logger,
+            "logger_class": Logger,
             "proc_name": names.CONTROLLER,
         }
         for name, value in options.items():
             self.cfg.set(name, value)
-
-
-class _Logger(Logger):  # type: ignore[misc]  # gunicorn has no types
-    """Hands everything to the process's own logging."""
-
-    def setup(self, cfg: Any) -> None:
-        self.cfg = cfg
-        self._access_log_enabled = False
-        # Its life cycle lines at INFO say nothing about pods.
-        self.error_log.setLevel(logging.WARNING)
-        self.error_log.propagate = True
-        self.access_log.setLevel(logging.CRITICAL)

@@ -13,7 +13,6 @@ from controller.reservations import InDoubt, Reservation
 from gpushare.cluster import node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bound
-from gpushare.cluster.verdicts import Changes
 from gpushare.identity import NodeName, PodUid
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import NodeInventory
@@ -21,8 +20,6 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy, RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
 from gpushare.resource_config import ResourceConfig
-
-__all__ = ["AlreadyBound", "Changes", "ClusterState", "InDoubt", "Reserved", "LedgerOrRefused"]
 
 TRIES: Final = 5  # to choose GPUs while a node's ledger stays as it was
 

@@ -1,4 +1,4 @@
-"""What the watches of nodes and pods feed into the state."""
+"""What the watches of nodes and pods feed into the cluster cache."""
 
 import logging
 from dataclasses import dataclass
@@ -7,8 +7,9 @@ from typing import Final
 from controller.state import ClusterState
 from gpushare.cluster import node_records, records
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import PodRecord
+from gpushare.cluster.records import Bound, PodRecord
 from gpushare.errors import WireError
+from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.runtime import logs
 
@@ -22,25 +23,34 @@ class NodeSink:
     state: ClusterState
 
     def read(self, node: JsonObject) -> NodeRecord | None:
-        """See Sink."""
+        """The GPUs of a node; None if it is no node."""
+        cache = self.state.cache
         try:
             name = node_records.name_of(node)
-            return node_records.read(node, self.state.cache.node(name), self.state.cache.unhealthy_on(name))
+            return node_records.read(node, cache.node(name), cache.unhealthy_on(name))
         except WireError as error:
             _complain("node", error)
             return None
 
-    def replace(self, found: list[NodeRecord]) -> None:
-        """See Sink."""
-        self.state.cache.replace_nodes(found)
+    def replace(self, nodes: list[NodeRecord]) -> None:
+        """Keep these nodes and no others."""
+        fresh = {record.name: record for record in nodes}
+        with self.state.cache.lock:
+            index = self.state.cache.cluster_index
+            for name in index.nodes.keys() - fresh.keys():
+                index.set_node(name, None)
+            for name, record in fresh.items():
+                index.set_node(name, record)
 
-    def upsert(self, found: NodeRecord) -> None:
-        """See Sink."""
-        self.state.cache.upsert_node(found)
+    def upsert(self, node: NodeRecord) -> None:
+        """Keep a node that was added or changed."""
+        with self.state.cache.lock:
+            self.state.cache.cluster_index.set_node(node.name, node)
 
-    def remove(self, found: NodeRecord) -> None:
-        """See Sink."""
-        self.state.cache.remove_node(found.name)
+    def remove(self, node: NodeRecord) -> None:
+        """Forget a node; what its pods hold is remembered for as long as they exist."""
+        with self.state.cache.lock:
+            self.state.cache.cluster_index.set_node(node.name, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +60,39 @@ class PodSink:
     state: ClusterState
 
     def read(self, pod: JsonObject) -> PodRecord | None:
-        """See Sink. What a pod asks for never changes, so one that is left out was never known."""
+        """What a pod asks for and holds. The former never changes, so a pod that is left out was never known."""
         try:
             return records.pod_record(pod, self.state.resource_config)
         except WireError as error:
             _complain("pod", error)
             return None
 
-    def replace(self, found: list[PodRecord]) -> None:
-        """See Sink."""
-        self.state.cache.replace_pods(found)
+    def replace(self, pods: list[PodRecord]) -> None:
+        """Keep these pods and no others."""
+        fresh = {record.ref.uid: record for record in pods}
+        dirty: set[NodeName] = set()
+        with self.state.cache.lock:
+            index = self.state.cache.cluster_index
+            for uid in index.pods.keys() - fresh.keys():
+                dirty |= index.set_pod(uid, None)
+            for uid, record in fresh.items():
+                dirty |= index.set_pod(uid, record)
+            index.rebuild(dirty, frees=True)
 
-    def upsert(self, found: PodRecord) -> None:
-        """See Sink."""
-        self.state.cache.upsert_pod(found)
+    def upsert(self, pod: PodRecord) -> None:
+        """Keep a pod that was added or changed."""
+        with self.state.cache.lock:
+            index = self.state.cache.cluster_index
+            dirty = index.set_pod(pod.ref.uid, pod)
+            gave_back = isinstance(pod, Bound) and pod.allocation is None
+            index.rebuild(dirty, frees=gave_back or len(dirty) > 1)
 
-    def remove(self, found: PodRecord) -> None:
-        """See Sink."""
-        self.state.cache.remove_pod(found.ref.uid)
+    def remove(self, pod: PodRecord) -> None:
+        """Forget a pod that is gone, or asks for nothing any more."""
+        with self.state.cache.lock:
+            index = self.state.cache.cluster_index
+            if pod.ref.uid in index.pods:
+                index.rebuild(index.set_pod(pod.ref.uid, None), frees=True)
 
 
 def _complain(kind: str, error: WireError) -> None:

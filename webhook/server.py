@@ -3,7 +3,6 @@
 The only module of the webhook that uses gunicorn.
 """
 
-import logging
 import os
 import signal
 import ssl
@@ -12,20 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gunicorn.app.base import BaseApplication
-from gunicorn.glogging import Logger
-from gunicorn.workers.gthread import ThreadWorker
 
 from gpushare import names
-from gpushare.runtime.clock import Clock, SystemClock
-from gpushare.runtime.hang_up import Deadlines, hang_up
 from gpushare.runtime.signals import Signals
+from gpushare.runtime.worker import CONNECTIONS, Logger, Worker
 from webhook.settings import Settings
 from webhook.tls import Contexts
 
 _KEEP_ALIVE_S: Final = 75  # the API server pools connections for 90 s and should seldom find one closed
-# About 100 KiB each while they are idle; the others wait in the kernel. With four files for each thread they stay below
-# the usual limit of 1024 open files; one more, and gunicorn's loop ends.
-CONNECTIONS: Final = 800
 _DEAD_S: Final = 60  # a worker whose loop stands still for so long is replaced
 
 Wsgi = Callable[..., Any]
@@ -72,41 +65,10 @@ def _options(settings: Settings, contexts: Contexts, stop: threading.Event, sign
         "certfile": f"{settings.cert_dir}/tls.crt",
         "keyfile": f"{settings.cert_dir}/tls.key",
         "ssl_context": ssl_context,
-        "logger_class": _Logger,
+        "logger_class": Logger,
         "when_ready": deliver,
         "worker_exit": lambda _server, _worker: stop.set(),
     }
-
-
-class Worker(ThreadWorker):  # type: ignore[misc] # gunicorn has no type information
-    """Lets no peer hold the main loop, nor a thread for ever: anyone in the cluster may connect."""
-
-    clock: Clock = SystemClock()
-    nr_conns: int
-
-    def __init__(self, *args: Any) -> None:
-        """See ThreadWorker."""
-        super().__init__(*args)
-        self.deadlines = Deadlines(self.clock)
-
-    def notify(self) -> None:
-        """See ThreadWorker: called at least once a second."""
-        super().notify()
-        self.deadlines.enforce()
-
-    def handle(self, conn: Any) -> Any:
-        """See ThreadWorker."""
-        with self.deadlines.bound(conn):
-            again = super().handle(conn)
-            if not again:
-                hang_up(conn.sock, clock=self.clock)
-        return again
-
-    def finish_request(self, conn: Any, fs: Any) -> None:
-        """See ThreadWorker, which counts a connection twice that was closed already, and then takes too many."""
-        open_before = self.nr_conns
-        super().finish_request(conn, fs)
-        self.nr_conns = max(self.nr_conns, open_before - 1)
 
 
 class _Server(BaseApplication):  # type: ignore[misc] # gunicorn has no type information
@@ -121,15 +83,3 @@ class _Server(BaseApplication):  # type: ignore[misc] # gunicorn has no type inf
 
     def load(self) -> Wsgi:
         return self._build()
-
-
-class _Logger(Logger):  # type: ignore[misc] # gunicorn has no type information
-    """Hands everything to the process's own logging."""
-
-    def setup(self, cfg: Any) -> None:
-        self.cfg = cfg
-        self._access_log_enabled = False
-        # Its life cycle lines at INFO say nothing about admissions.
-        self.error_log.setLevel(logging.WARNING)
-        self.error_log.propagate = True
-        self.access_log.setLevel(logging.CRITICAL)

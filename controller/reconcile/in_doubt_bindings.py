@@ -4,7 +4,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from controller.state import ClusterState, InDoubt
+from controller.reservations import InDoubt
+from controller.state import ClusterState
 from gpushare import names
 from gpushare.errors import WireError
 from gpushare.kube import api as kube

@@ -8,9 +8,9 @@ import pytest
 
 from certs.manager import CertificateManager
 from certs.settings import CertSettings
-from controller.disruption import DisruptionWatch
+from controller import disruption, unhealthy
+from controller.disruption import Budgets
 from controller.state import ClusterState
-from controller.unhealthy import UnhealthyWatch
 from gpushare import names
 from gpushare.kube.lease import Elector
 from gpushare.resource_config import ResourceConfig
@@ -173,8 +173,8 @@ def test_the_watches_that_the_controller_can_do_without_need_no_more() -> None:
             return True
 
     for watch in (
-        DisruptionWatch(api=api, clock=Once()).watch,
-        UnhealthyWatch(api=api, clock=Once(), state=ClusterState(resource_config=ResourceConfig())).watch,
+        disruption.watch(api=api, clock=Once(), known=Budgets()),
+        unhealthy.watch(api=api, clock=Once(), state=ClusterState(resource_config=ResourceConfig())),
     ):
         stop.clear()
         watch.run(stop)

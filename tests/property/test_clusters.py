@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from controller.extender import filter as filtering
 from controller.node_verdicts import NodeVerdicts
 from controller.state import AlreadyBound, ClusterState, Reserved
+from controller.watches import NodeSink
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
@@ -37,7 +38,7 @@ def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
     nodes: list[NodeRecord], workload: Workload, rng: random.Random
 ) -> None:
     state = ClusterState(resource_config=ResourceConfig(whole_gpus=True))
-    state.cache.replace_nodes(nodes)
+    NodeSink(state).replace(nodes)
     node_verdicts = NodeVerdicts(state, SystemClock())
     names = [node.name for node in nodes]
     for i, (shape, labels) in enumerate(workload):

@@ -8,6 +8,7 @@ from controller.extender import filter as filtering
 from controller.extender import prioritize
 from controller.node_verdicts import NodeVerdicts
 from controller.state import ClusterState, Reserved
+from controller.watches import NodeSink, PodSink
 from gpushare.cluster import groups, node_records, records
 from gpushare.cluster.records import Bound
 from gpushare.identity import NodeName
@@ -77,7 +78,7 @@ def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: lis
 def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pods: list[Json]) -> None:
     made = simulated(found, pods)
     state = ClusterState(resource_config=RESOURCE_CONFIG)
-    state.cache.replace_nodes([node_records.read(node) for node in found])
+    NodeSink(state).replace([node_records.read(node) for node in found])
     node_verdicts = NodeVerdicts(state, SystemClock())
     names = sorted(node_records.name_of(node) for node in found)
     present: list[Json] = []
@@ -101,7 +102,7 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         assert reserved.allocation.grants == row.grants
         present.append(on_node(pod, reserved.allocation))
         state.confirm(reserved.allocation)
-        state.cache.upsert_pod(bound_record(present[-1]))
+        PodSink(state).upsert(bound_record(present[-1]))
         held = decide.explain(present[-1], Cluster(nodes=tuple(found), pods=tuple(present)), Rules(unit=GIB))
         assert (held.state, held.node, held.good) == (State.HOLDS, chosen, True)
         assert {share.uuid for share in held.shares} == {gpu for grant in row.grants for gpu in grant.gpus}

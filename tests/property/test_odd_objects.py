@@ -146,7 +146,7 @@ def test_no_pod_crashes_its_readers(pod: Json) -> None:
 @example([make_pod(node="node-a", annotations={names.ALIYUN_IDX: "9" * 5000})], False)
 def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> None:
     state = ClusterState(resource_config=RESOURCE_CONFIG)
-    state.cache.upsert_node(node_records.read(make_node(make_inventory(15))))
+    NodeSink(state).upsert(node_records.read(make_node(make_inventory(15))))
     sink = PodSink(state)
     kept = [record for pod in found if (record := sink.read(pod)) is not None]
     if listed:

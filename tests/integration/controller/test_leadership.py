@@ -218,10 +218,10 @@ def test_a_leader_knows_the_budgets(api: FakeKube) -> None:
     first = Replica(api, "first", lease_s=60).start()
     with stopping([first]):
         eventually("ready", lambda: ready(first))
-        [found] = first.leadership.disruptions.budgets.all()
+        [found] = first.leadership.budgets.all()
         assert (found.namespace, found.name, found.allowed) == ("team", "web", 1)
         api.edit(f"{collection}/web", lambda obj: obj["status"].update(disruptionsAllowed=0))
-        eventually("seen", lambda: first.leadership.disruptions.budgets.all()[0].allowed == 0)
+        eventually("seen", lambda: first.leadership.budgets.all()[0].allowed == 0)
 
 
 def test_a_binding_that_lands_while_the_lead_changes_is_in_the_new_leaders_ledger(api: FakeKube) -> None:

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from werkzeug.exceptions import ClientDisconnected
 
+from controller.watches import PodSink
 from gpushare.cluster.records import Bound
 from gpushare.kube.api import JsonObject
 from gpushare.resource_config import ResourceConfig
@@ -316,5 +317,5 @@ def test_over_committed_compute_is_a_metric(world: World) -> None:
     world.metrics.watch(world.state, {})
     for name in ("a", "b"):
         allocation = make_allocation(name, replace(make_grant(0), compute_percent=60))
-        world.state.cache.upsert_pod(Bound(ref=allocation.pod, node=allocation.node, allocation=allocation))
+        PodSink(world.state).upsert(Bound(ref=allocation.pod, node=allocation.node, allocation=allocation))
     assert 'gpushare_gpu_over_committed_percent{gpu="GPU-0",node="node-a"} 20.0' in world.metrics.page().decode()

@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from controller.extender.bind import Outcome
+from controller.watches import PodSink
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
@@ -62,7 +63,7 @@ def test_a_pod_of_which_nothing_is_left_to_give_is_refused(world: World) -> None
     world.see()
     record = world.state.cache.pending(uid_of(pod))
     assert record is not None
-    world.state.cache.upsert_pod(replace(record, request=None))
+    PodSink(world.state).upsert(replace(record, request=None))
     answer = world.bind(pod)
     assert answer.outcome is Outcome.INVALID
     assert answer.error == f"pod team/{pod['metadata']['name']} asks for no GPU; let kube-scheduler bind it"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller import optional
-from controller.disruption import V1, V1BETA1, Budgets, BudgetSink, DisruptionWatch
+from controller import disruption, optional
+from controller.disruption import V1, V1BETA1, Budgets, BudgetSink
 from gpushare.cluster.records import Bound
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
@@ -75,10 +75,18 @@ class Stopping(ManualClock):
         return super().wait(stop, seconds)
 
 
-def follow(api: FakeKube, waits: int = 1) -> tuple[DisruptionWatch, Stopping]:
+class Followed:
+    """A watch, and what it has told."""
+
+    def __init__(self, api: FakeKube, clock: ManualClock) -> None:
+        self.budgets = Budgets()
+        self.watch = disruption.watch(api=api, clock=clock, known=self.budgets)
+
+
+def follow(api: FakeKube, waits: int = 1) -> tuple[Followed, Stopping]:
     stop = threading.Event()
     clock = Stopping(stop, waits)
-    followed = DisruptionWatch(api=api, clock=clock)
+    followed = Followed(api, clock)
     api.close()
     assert not followed.watch.settled()
     followed.watch.run(stop)
@@ -210,7 +218,7 @@ def test_a_server_that_does_not_answer_is_asked_again_but_not_waited_for_for_eve
             assert settled[-1] == (self.at - 1000 >= optional.PATIENCE_S)
             return super().wait(stop, seconds)
 
-    followed = DisruptionWatch(api=api, clock=Looking(stop, 100))
+    followed = Followed(api, Looking(stop, 100))
     with caplog.at_level(logging.WARNING):
         followed.watch.run(stop)
     assert not settled[0]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from controller.watches import PodSink
+from controller.watches import NodeSink, PodSink
 from gpushare.cluster import node_records
 from gpushare.cluster.records import PodRecord
 from gpushare.kube.watch import Reflector
@@ -41,7 +41,7 @@ def test_a_stale_cache_does_not_grant_a_gpu_twice(catches_up: bool) -> None:
     world.start_controller()  # the next leader
     stop = threading.Event()
     for node in world.api.objects(NODES):
-        world.state.cache.upsert_node(node_records.read(node))
+        NodeSink(world.state).upsert(node_records.read(node))
     Reflector(api=world.api, path=PODS, sink=Once(world.state, stop), clock=world.clock).run(stop)
     assert world.bind(second).error != ""
     assert world.held_by(second) is None

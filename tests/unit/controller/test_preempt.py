@@ -108,9 +108,9 @@ def test_a_protected_pod_is_spared_and_counted(world: World) -> None:
         for name, names in (("a", [other["metadata"]["name"]]), ("b", []))
     }
     pod = wanting(world, 9)
-    world.budgets.set({("team", "a"): known["team", "a"]})
+    world.budgets.by_key = {("team", "a"): known["team", "a"]}
     assert ask(world, pod, meta(node_a=[])) == meta(node_a=[other])
-    world.budgets.set(known)
+    world.budgets.by_key = known
     assert ask(world, pod, meta(node_a=[spared]))["node-a"]["NumPDBViolations"] == 1
 
 

@@ -9,9 +9,10 @@ import pytest
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from controller.extender.app import RECEIVED
-from controller.server import CONNECTIONS, ArrivalWorker
+from controller.server import ArrivalWorker
 from controller.settings import Settings
 from gpushare.runtime.hang_up import REQUEST_S, Deadlines
+from gpushare.runtime.worker import CONNECTIONS
 from tests.unit.controller.world import ManualClock
 
 

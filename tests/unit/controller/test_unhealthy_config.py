@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from controller.unhealthy import PATH, UnhealthyWatch
+from controller import unhealthy
+from controller.unhealthy import PATH
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth
@@ -93,7 +94,7 @@ def test_marks_that_went_while_they_must_not_be_read_are_cleared(world: World) -
 
     world.api.fail_next(lambda call: call.verb == "watch", kube.ForbiddenError("no"))
     world.api.close()
-    UnhealthyWatch(api=world.api, state=world.state, clock=Clock()).watch.run(stop)
+    unhealthy.watch(api=world.api, state=world.state, clock=Clock()).run(stop)
     assert health(world) == [OK, OK]
 
 
@@ -167,8 +168,8 @@ def test_freed_gpus_let_waiting_pods_try_again(world: World) -> None:
 
 
 def test_without_the_right_to_read_them_the_controller_goes_on(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    watch = UnhealthyWatch(api=world.api, state=world.state, clock=world.clock)
-    assert not watch.watch.settled()
+    watch = unhealthy.watch(api=world.api, state=world.state, clock=world.clock)
+    assert not watch.settled()
     stop = threading.Event()
 
     class Impatient(ManualClock):
@@ -176,11 +177,11 @@ def test_without_the_right_to_read_them_the_controller_goes_on(world: World, cap
             stop.set()
             return True
 
-    watch.watch.clock = Impatient()
+    watch.clock = Impatient()
     world.api.fail_next(lambda call: call.path == PATH, kube.ForbiddenError("configmaps is forbidden"))
     with caplog.at_level(logging.WARNING):
-        watch.watch.run(stop)
-    assert watch.watch.settled()
+        watch.run(stop)
+    assert watch.settled()
     fields = caplog.records[-1].__dict__["gpushare_fields"]
     assert fields["fix"] == "grant the controller list and watch of configmaps in namespace kube-system"
     assert fields["effect"] == "ConfigMaps unhealthy-gpu-NODE keep no GPU from being used"
@@ -189,15 +190,15 @@ def test_without_the_right_to_read_them_the_controller_goes_on(world: World, cap
 def test_the_watch_feeds_the_ledger(world: World) -> None:
     world.api.seed(PATH, {"metadata": {"name": "unhealthy-gpu-node-a"}, "data": {"gpus": "1"}})
     world.api.seed(PATH, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "x"}})
-    watch = UnhealthyWatch(api=world.api, state=world.state, clock=world.clock)
+    watch = unhealthy.watch(api=world.api, state=world.state, clock=world.clock)
     stop = threading.Event()
-    thread = threading.Thread(target=watch.watch.run, args=(stop,))
+    thread = threading.Thread(target=watch.run, args=(stop,))
     thread.start()
     try:
-        while not watch.watch.settled():
+        while not watch.settled():
             stop.wait(0.01)
         assert health(world) == [OK, ILL]
-        assert watch.watch.stale_for() == 0
+        assert watch.stale_for() == 0
     finally:
         stop.set()
         world.api.close()

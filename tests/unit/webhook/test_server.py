@@ -9,7 +9,7 @@ import pytest
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from gpushare.runtime.hang_up import Deadlines
-from webhook.server import CONNECTIONS, Worker
+from gpushare.runtime.worker import CONNECTIONS, Worker
 from webhook.settings import Settings
 
 
