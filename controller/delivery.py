@@ -13,6 +13,9 @@ from gpushare.errors import WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.allocation import Allocation
+from gpushare.model.request import PodRequest
+from gpushare.runtime.clock import Clock
+from gpushare.wire import allocation as allocation_wire
 from gpushare.wire import held_gpus
 from gpushare.wire import pods as pods_wire
 
@@ -41,6 +44,12 @@ class Undelivered:
     """Why it could not be read."""
     in_doubt: bool = False
     """The request may still take effect, so the memory stays reserved."""
+
+
+def annotations(reserved: Reserved, request: PodRequest, clock: Clock) -> dict[str, str]:
+    """What is written on a pod that gets this choice."""
+    assumed_ns = int(clock.now().timestamp() * 1_000_000) * 1000
+    return allocation_wire.binding_annotations(reserved.allocation, reserved.inventory, assumed_ns, request)
 
 
 def deliver(
@@ -113,10 +122,10 @@ def _resolved(error: kube.KubeError, read: Callable[[], Shown]) -> Allocation | 
     a node settles it: the request may take effect later.
     """
     try:
-        found = read()
+        pod_shows = read()
     except (kube.KubeError, WireError) as unread:
         return Undelivered(error=error, unread=str(unread), in_doubt=True)
-    if isinstance(found, Allocation):
-        return found
-    settled = isinstance(error, kube.ConflictError) or isinstance(found, AlreadyBound)
-    return Undelivered(error=error, shown=found, in_doubt=not settled)
+    if isinstance(pod_shows, Allocation):
+        return pod_shows
+    settled = isinstance(error, kube.ConflictError) or isinstance(pod_shows, AlreadyBound)
+    return Undelivered(error=error, shown=pod_shows, in_doubt=not settled)

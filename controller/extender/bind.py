@@ -25,7 +25,6 @@ from gpushare.model.request import PodRequest
 from gpushare.model.verdict import Refused
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.wire import allocation as allocation_wire
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import requests
 
@@ -178,8 +177,7 @@ class Binder:
         return min(seconds, until - self.clock.monotonic())
 
     def _binding(self, args: BindArgs, request: PodRequest, reserved: Reserved) -> JsonObject:
-        assumed_ns = int(self.clock.now().timestamp() * 1_000_000) * 1000
-        annotations = allocation_wire.binding_annotations(reserved.allocation, reserved.inventory, assumed_ns, request)
+        annotations = delivery.annotations(reserved, request, self.clock)
         return {
             "apiVersion": "v1",
             "kind": "Binding",

@@ -1,4 +1,4 @@
-"""What authors are told about pods that came to their nodes past this system, or were rejected there. Pure."""
+"""What authors are told about pods that bypassed the scheduler, or that their node rejected. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,6 +8,11 @@ from gpushare.cluster import bypass
 from gpushare.cluster.records import Bound
 from gpushare.identity import PodRef
 
+_NOT_MUTATED: Final = (
+    f"{names.WEBHOOK_SERVICE} did not change this pod when it was created, so its containers would not see the GPUs"
+    " that they are given"
+)
+REASON_UNSCHEDULABLE: Final = "GpuShareUnschedulable"
 REASON_WAITING: Final = "GpuShareWaiting"
 REASON_NOT_MUTATED: Final = "GpuShareNotMutated"
 REASON_WITHOUT_GPU: Final = "GpuShareWithoutGpu"
@@ -48,22 +53,14 @@ def not_mutated(pod: Bound, who: str = "") -> Tell:
         pod: the pod.
         who: advice for the kind of its owner, if that is not deleted without being asked.
     """
-    return Tell(
-        pod.ref,
-        REASON_NOT_MUTATED,
-        f"{names.WEBHOOK_SERVICE} did not change this pod when it was created, so its containers would not see the"
-        f" GPUs that they are given; {who or bypass.again(None)} while {names.WEBHOOK_SERVICE} is running",
-    )
+    message = f"{_NOT_MUTATED}; {who or bypass.again(None)} while {names.WEBHOOK_SERVICE} is running"
+    return Tell(pod.ref, REASON_NOT_MUTATED, message)
 
 
 def recreated(pod: Bound) -> Tell:
     """It is about to be deleted."""
-    return Tell(
-        pod.ref,
-        REASON_NOT_MUTATED,
-        f"{names.WEBHOOK_SERVICE} did not change this pod when it was created, so its containers would not see the"
-        " GPUs that they are given; it is deleted now, so that its controller recreates it",
-    )
+    message = f"{_NOT_MUTATED}; it is deleted now, so that its controller recreates it"
+    return Tell(pod.ref, REASON_NOT_MUTATED, message)
 
 
 def without_gpu(pod: Bound) -> Tell:

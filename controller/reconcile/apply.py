@@ -6,9 +6,8 @@ Nothing here is worth failing for: errors are logged, and anyone who decided dec
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final
 
-from controller.reconcile.unschedulable import Action, Explain, Nudge
 from gpushare import names
 from gpushare.identity import PodRef
 from gpushare.kube import api as kube
@@ -19,7 +18,6 @@ from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
-REASON_UNSCHEDULABLE: Final = "GpuShareUnschedulable"
 REASON_UNREADABLE: Final = "GpuShareUnreadableAllocation"
 
 
@@ -31,16 +29,6 @@ class Writer:
     clock: Clock
     leading: Callable[[], bool]
     """Whether this process may write, at this very moment."""
-
-    def perform(self, action: Action) -> None:
-        """Do one thing about a waiting pod."""
-        match action:
-            case Explain(pod, message):
-                self.warn(pod, REASON_UNSCHEDULABLE, message)
-            case Nudge(pod, value):
-                self._nudge(pod, value)
-            case _:
-                assert_never(action)
 
     def warn(self, pod: PodRef, reason: str, message: str) -> None:
         """Post a warning on a pod."""
@@ -72,7 +60,8 @@ class Writer:
             return False
         return True
 
-    def _nudge(self, pod: PodRef, value: str) -> None:
+    def nudge(self, pod: PodRef, value: str) -> None:
+        """Make the scheduler try a pod again, by another value of its retry label."""
         # The uid guards a pod that was recreated under the same name.
         body = {"metadata": {"uid": pod.uid, "labels": {names.LABEL_RETRY: value}}}
         try:

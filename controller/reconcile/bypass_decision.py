@@ -6,6 +6,7 @@ the node rejected them, as happens to pods that start before their plugin does a
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Final
 
 from controller.reconcile import advice
@@ -15,47 +16,26 @@ from gpushare.cluster import bypass
 from gpushare.cluster.bypass import Owner
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bound, Bypassed
-from gpushare.model.verdict import Refused, Verdict
+from gpushare.model.request import PodRequest
 
 REMIND_CAP_S: Final = 86400.0
 SETTLE_S: Final = 30.0  # most controllers clear away what their nodes rejected; this one does it where they do not
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Action(Enum):
+    """What is done about a pod."""
+
+    PLACE = auto()
     """Choose GPUs of its node for it."""
-
-    pod: Bound
-
-
-@dataclass(frozen=True, slots=True)
-class Recreate:
+    RECREATE = auto()
     """Delete it, so that its controller recreates it, through the webhook this time."""
-
-    pod: Bound
-    owner: str
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+    GIVE_UP = auto()
     """Read it again, and tell its author that it gets no GPUs if its containers really have started."""
-
-    pod: Bound
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteRejected:
+    DELETE_REJECTED = auto()
     """Delete what is left of it; its controller has made another one."""
 
-    pod: Bound
 
-
-Step = Place | Recreate | GiveUp | DeleteRejected | Tell
-
-
-@dataclass(frozen=True, slots=True)
-class Promised:
-    """An earlier choice for it may have been written: the same one has to be sent again, whatever is free now."""
+Step = Action | Tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +76,18 @@ class Note:
         return replace(self, throttle=throttle, reminders=min(self.reminders + 1, 10), remind_at=now + wait)
 
 
-def needs_verdict(pod: Bound, note: Note, ledger: LedgerOrRefused) -> bool:
-    """Whether it has to be seen if the pod fits: not while the ledger is the one in which it did not."""
+def to_place(pod: Bound, note: Note, ledger: LedgerOrRefused) -> PodRequest | None:
+    """What a pod asks for that may fit now: None while its node has the ledger in which it did not."""
     if pod.bypassed is None or pod.bypassed.request is None or not pod.bypassed.mutated or note.over is pod:
-        return False
+        return None
     # Beside whom it may be depends on other nodes as well.
-    return note.ledger is not ledger or pod.bypassed.request.shape.affinity is not None
+    changed = note.ledger is not ledger or pod.bypassed.request.shape.affinity is not None
+    return pod.bypassed.request if changed else None
+
+
+def unmutated_owner(pod: Bound) -> str:
+    """UID of the controller that recreates a pod which the webhook did not change; empty if there is none."""
+    return pod.bypassed.owner if pod.bypassed is not None and not pod.bypassed.mutated else ""
 
 
 def decide(
@@ -109,7 +95,7 @@ def decide(
     note: Note,
     *,
     ledger: LedgerOrRefused,
-    verdict: Verdict | Promised | None,
+    refusal: str,
     resources: Iterable[str],
     now: float,
 ) -> Step | None:
@@ -119,7 +105,8 @@ def decide(
         pod: as the watch shows it.
         note: from earlier looks.
         ledger: the ledger of its node.
-        verdict: whether it fits there; None if `needs_verdict` says that nothing has changed.
+        refusal: why it does not fit there; empty if it does, or if an earlier choice for it may have been written: the
+            same one has to be sent again, whatever is free now.
         resources: that make a pod one of ours.
         now: monotonic time.
     """
@@ -131,12 +118,10 @@ def decide(
         return None
     if pod.failed:
         return _rejected(pod, note, resources, now)
-    return None if pod.bypassed is None else _bypassed(pod, pod.bypassed, note, ledger, verdict)
+    return None if pod.bypassed is None else _bypassed(pod, pod.bypassed, ledger, refusal)
 
 
-def _bypassed(
-    pod: Bound, state: Bypassed, note: Note, ledger: LedgerOrRefused, verdict: Verdict | Promised | None
-) -> Step | None:
+def _bypassed(pod: Bound, state: Bypassed, ledger: LedgerOrRefused, refusal: str) -> Step | None:
     # The kind of its owner is not kept: it counts when the pod is read again before it is deleted.
     match bypass.outcome(state, ledger, Owner() if state.owner else None):
         case bypass.LeftAlone():
@@ -144,27 +129,19 @@ def _bypassed(
         case bypass.Invalid(problem):
             return advice.invalid(pod, problem)
         case bypass.TooLate():
-            return GiveUp(pod)
+            return Action.GIVE_UP
         case bypass.AskAuthor(who):
             return advice.not_mutated(pod, who)
         case bypass.Recreate():
-            return Recreate(pod, state.owner)
+            return Action.RECREATE
         case bypass.Bind():
-            return _place(pod, note, verdict)
-
-
-def _place(pod: Bound, note: Note, verdict: Verdict | Promised | None) -> Step:
-    if verdict is None:
-        return advice.waiting(pod, note.refusal)
-    if isinstance(verdict, Refused):
-        return advice.waiting(pod, verdict.message)
-    return Place(pod)
+            return advice.waiting(pod, refusal) if refusal else Action.PLACE
 
 
 def _rejected(pod: Bound, note: Note, resources: Iterable[str], now: float) -> Step | None:
     if not is_ours(pod.failed, resources) or now - note.since < SETTLE_S:
         return None
-    return DeleteRejected(pod) if pod.owned else advice.rejected(pod)
+    return Action.DELETE_REJECTED if pod.owned else advice.rejected(pod)
 
 
 def is_ours(failed: str, resources: Iterable[str]) -> bool:

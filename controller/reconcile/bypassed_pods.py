@@ -10,7 +10,7 @@ from typing import Final, assert_never
 from controller.reconcile import advice, bypass_decision, live_pod
 from controller.reconcile.advice import Tell
 from controller.reconcile.apply import Writer
-from controller.reconcile.bypass_decision import DeleteRejected, GiveUp, Note, Place, Promised, Recreate, Step
+from controller.reconcile.bypass_decision import Action, Note, Step
 from controller.reconcile.deliver import LateBinder, NotNow
 from controller.reconcile.recreate_backoff import RecreateBackoff
 from controller.state import ClusterState
@@ -22,7 +22,7 @@ from gpushare.errors import WireError
 from gpushare.identity import PodUid
 from gpushare.kube import api as kube
 from gpushare.model.allocation import Allocation
-from gpushare.model.verdict import Refused, Verdict
+from gpushare.model.verdict import Refused
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
@@ -56,8 +56,8 @@ class BypassedPods:
         self._backoff.forget(now)
         self._bad = {}
         for pod in bypassed:
-            if pod.bypassed is not None and not pod.bypassed.mutated and pod.bypassed.owner:
-                self._bad.setdefault(pod.bypassed.owner, set()).add(pod.ref.uid)
+            if owner := bypass_decision.unmutated_owner(pod):
+                self._bad.setdefault(owner, set()).add(pod.ref.uid)
         steps, judging_s = 0, 0.0
         for pod in sorted(bypassed, key=lambda pod: (self._notes[pod.ref.uid].judged_at, pod.created, pod.ref.uid)):
             if steps >= MAX_STEPS or judging_s >= JUDGE_S or not self.writer.leading():
@@ -68,7 +68,7 @@ class BypassedPods:
             if step is None:
                 continue
             try:
-                steps += self._take(step)
+                steps += self._take(pod, step)
             except (kube.KubeError, WireError) as error:
                 steps += 1
                 self._failed(pod, str(error))
@@ -78,38 +78,39 @@ class BypassedPods:
     def _judge(self, pod: Bound) -> Step | None:
         note, now = self._notes[pod.ref.uid], self.clock.monotonic()
         ledger = self.state.cache.occupants(pod.node)[0]
-        verdict = self._verdict(pod, note, ledger)
+        refusal = self._refusal(pod, note, ledger)
         resources = self.state.resource_config.resources
-        step = bypass_decision.decide(pod, note, ledger=ledger, verdict=verdict, resources=resources, now=now)
-        note = replace(note, judged_at=now)
-        if isinstance(verdict, Refused):
-            note = replace(note, ledger=ledger, refusal=verdict.message)
-        self._notes[pod.ref.uid] = note
+        step = bypass_decision.decide(pod, note, ledger=ledger, refusal=refusal, resources=resources, now=now)
+        known = replace(note, ledger=ledger, refusal=refusal) if refusal else note
+        self._notes[pod.ref.uid] = replace(known, judged_at=now)
         return step
 
-    def _verdict(self, pod: Bound, note: Note, ledger: LedgerOrRefused) -> Verdict | Promised | None:
+    def _refusal(self, pod: Bound, note: Note, ledger: LedgerOrRefused) -> str:
+        """Why a pod does not fit on its node; empty also if GPUs were chosen for it before."""
         if self.state.cache.reserved_on(pod.ref.uid):
-            return Promised()
-        if pod.bypassed is None or pod.bypassed.request is None or not bypass_decision.needs_verdict(pod, note, ledger):
-            return None
-        return self.state.verdict(self.state.resolve(pod.bypassed.request.shape, pod.bypassed.request.labels), ledger)
+            return ""
+        request = bypass_decision.to_place(pod, note, ledger)
+        if request is None:
+            return note.refusal
+        verdict = self.state.verdict(self.state.resolve(request.shape, request.labels), ledger)
+        return verdict.message if isinstance(verdict, Refused) else ""
 
-    def _take(self, step: Step) -> bool:
+    def _take(self, pod: Bound, step: Step) -> bool:
         """Whether a request was made."""
         match step:
             case Tell():
                 return self._tell(step)
-            case Place(pod):
-                return self._place(pod)
-            case Recreate(pod, owner):
-                return self._recreate(pod, owner)
-            case GiveUp(pod):
+            case Action.PLACE:
+                self._place(pod)
+            case Action.RECREATE:
+                return self._recreate(pod)
+            case Action.GIVE_UP:
                 self._still(pod, bypass.TooLate)
-                return True
-            case DeleteRejected(pod):
-                return self._delete_rejected(pod)
+            case Action.DELETE_REJECTED:
+                self._delete_rejected(pod)
             case _:
                 assert_never(step)
+        return True
 
     def _tell(self, step: Tell) -> bool:
         note = self._notes[step.pod.uid]
@@ -120,11 +121,11 @@ class BypassedPods:
         self.writer.warn(step.pod, step.reason, step.message)
         return True
 
-    def _place(self, pod: Bound) -> bool:
-        found = self._still(pod, bypass.Bind)
-        if found is None or found.pod.bypassed is None or found.pod.bypassed.request is None:
-            return True
-        result = self.binder.bind(found.pod.bypassed.request, pod.node)
+    def _place(self, pod: Bound) -> None:
+        live = self._still(pod, bypass.Bind)
+        if live is None or live.pod.bypassed is None or live.pod.bypassed.request is None:
+            return
+        result = self.binder.bind(live.pod.bypassed.request, pod.node)
         match result:
             case Allocation():
                 self._bound_late(pod, result)
@@ -137,7 +138,6 @@ class BypassedPods:
                 self._failed(pod, why)
             case _:
                 assert_never(result)
-        return True
 
     def _bound_late(self, pod: Bound, allocation: Allocation) -> None:
         self.bound_late += 1
@@ -146,15 +146,15 @@ class BypassedPods:
         message = f"it came to {pod.node} without GPUs, and was given them there: {given}"
         self.writer.tell(pod.ref, advice.REASON_BOUND_LATE, message)
 
-    def _recreate(self, pod: Bound, owner: str) -> bool:
-        now = self.clock.monotonic()
+    def _recreate(self, pod: Bound) -> bool:
+        owner, now = bypass_decision.unmutated_owner(pod), self.clock.monotonic()
         if not self._backoff.may_delete(owner, now):
             return False
-        found = self._still(pod, bypass.Recreate)
-        if found is None:
+        live = self._still(pod, bypass.Recreate)
+        if live is None:
             return True
         self._tell(advice.recreated(pod))
-        if not self.writer.delete(pod.ref, found.version):
+        if not self.writer.delete(pod.ref, live.version):
             self._failed(pod, "")
             return True
         self.recreated += 1
@@ -164,17 +164,17 @@ class BypassedPods:
 
     def _still(self, pod: Bound, wanted: type[Outcome]) -> live_pod.LivePod | None:
         """The pod as it is now, if this is still what becomes of it. Its author is told if nothing can be done."""
-        found = self._fresh(pod)
-        if found is None or found.pod.bypassed is None:
+        live = self._fresh(pod)
+        if live is None or live.pod.bypassed is None:
             return None
         ledger = self.state.cache.occupants(pod.node)[0]
-        match bypass.outcome(found.pod.bypassed, ledger, found.owner):
+        match bypass.outcome(live.pod.bypassed, ledger, live.owner):
             case bypass.TooLate():
                 self._give_up(pod, advice.without_gpu(pod))
             case bypass.AskAuthor(who) if wanted is bypass.Recreate:
                 self._give_up(pod, advice.not_mutated(pod, who))
             case now if isinstance(now, wanted):
-                return found
+                return live
             case _:
                 pass  # the watch is behind, and will tell
         return None
@@ -184,18 +184,17 @@ class BypassedPods:
         self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod, step)
         self._tell(step)
 
-    def _delete_rejected(self, pod: Bound) -> bool:
-        found = self._fresh(pod)
-        if found is None or not found.pod.failed:
-            return True
-        if found.owner is None or found.owner.keeps_pods:
+    def _delete_rejected(self, pod: Bound) -> None:
+        live = self._fresh(pod)
+        if live is None or not live.pod.failed:
+            return
+        if live.owner is None or live.owner.keeps_pods:
             self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod)
-        elif self.writer.delete(pod.ref, found.version):
+        elif self.writer.delete(pod.ref, live.version):
             self.rejected_deleted += 1
             logs.event(_LOG, "rejected pod deleted", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node, why=pod.failed)
         else:
             self._failed(pod, "")
-        return True
 
     def _fresh(self, pod: Bound) -> live_pod.LivePod | None:
         """The pod as it is now; None if the watch is behind, and will tell.
@@ -204,15 +203,14 @@ class BypassedPods:
             KubeError: it could not be read.
             WireError: it makes no sense.
         """
-        look = None
         try:
-            found = self.writer.api.get(kube.pod_path(pod.ref.namespace, pod.ref.name), timeout_s=READ_S)
-            look = live_pod.read(found, pod, self.state.resource_config)
+            current = self.writer.api.get(kube.pod_path(pod.ref.namespace, pod.ref.name), timeout_s=READ_S)
+            live = live_pod.read(current, pod, self.state.resource_config)
         except kube.NotFoundError:
-            pass
-        if look is None:
+            live = None
+        if live is None:
             self._failed(pod, "")
-        return look
+        return live
 
     def _failed(self, pod: Bound, why: str) -> None:
         """Try again later; say why, unless it is no news."""

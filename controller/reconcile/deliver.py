@@ -18,7 +18,6 @@ from gpushare.model.allocation import Allocation
 from gpushare.model.request import PodRequest
 from gpushare.model.verdict import Refused
 from gpushare.runtime.clock import Clock
-from gpushare.wire import allocation as allocation_wire
 
 _READ_S: Final = 1.5
 
@@ -66,25 +65,24 @@ class LateBinder:
             self.api.patch(path, body, params=limit, timeout_s=self.deadline_s, precondition=self.leading)
 
         def read() -> Shown:
-            found = delivery.shown(self.api, self.state, reserved.allocation, timeout_s=_READ_S)
+            shown = delivery.shown(self.api, self.state, reserved.allocation, timeout_s=_READ_S)
             # It was on its node before, so that tells nothing.
-            return Absent.UNBOUND if isinstance(found, AlreadyBound) else found
+            return Absent.UNBOUND if isinstance(shown, AlreadyBound) else shown
 
         ended = delivery.deliver(self.state, reserved, send=send, read=read)
         return ended if isinstance(ended, Allocation) else NotNow(_why(ended), reachable=not ended.in_doubt)
 
     def _patch(self, request: PodRequest, reserved: Reserved) -> JsonObject:
-        assumed_ns = int(self.clock.now().timestamp() * 1_000_000) * 1000
-        written = allocation_wire.binding_annotations(reserved.allocation, reserved.inventory, assumed_ns, request)
+        written = delivery.annotations(reserved, request, self.clock)
         # The uid guards a pod that was recreated under the same name.
         return {"metadata": {"uid": request.pod.uid, "annotations": {**written, names.ANNOTATION_LATE: "true"}}}
 
 
-def _why(found: Undelivered) -> str:
-    if isinstance(found.error, kube.NotSentError):
+def _why(failure: Undelivered) -> str:
+    if isinstance(failure.error, kube.NotSentError):
         return "this replica does not lead any more"
-    if found.unread:
-        return f"{found.error}; and the pod could not be read: {found.unread}"
-    if found.shown is not None:
-        return f"no word that it was written: {found.error}"
-    return f"the API server refused it: {found.error}"
+    if failure.unread:
+        return f"{failure.error}; and the pod could not be read: {failure.unread}"
+    if failure.shown is not None:
+        return f"no word that it was written: {failure.error}"
+    return f"the API server refused it: {failure.error}"

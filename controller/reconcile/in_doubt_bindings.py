@@ -26,14 +26,8 @@ def resolve(*, api: KubeApi, state: ClusterState, clock: Clock, leading: Callabl
         try:
             over = _is_over(in_doubt, api)
         except (kube.KubeError, WireError) as error:
-            logs.event(
-                _LOG,
-                "still in doubt",
-                level=logging.WARNING,
-                pod=str(in_doubt.pod),
-                node=in_doubt.node,
-                error=str(error),
-            )
+            pod, node = str(in_doubt.pod), in_doubt.node
+            logs.event(_LOG, "still in doubt", level=logging.WARNING, pod=pod, node=node, error=str(error))
             if isinstance(error, kube.UnreachableError):
                 return  # each further look would wait for its whole deadline, and so would all other chores
             continue

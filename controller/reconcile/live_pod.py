@@ -21,24 +21,24 @@ class LivePod:
     owner: Owner | None
 
 
-def read(found: Mapping[str, Any], known: Bound, resource_config: ResourceConfig) -> LivePod | None:
+def read(current: Mapping[str, Any], known: Bound, resource_config: ResourceConfig) -> LivePod | None:
     """What the API server says of a pod; None if that is another pod, is being deleted or has got its GPUs.
 
     Args:
-        found: the object under the pod's name.
+        current: the object under the pod's name.
         known: what the watch says.
         resource_config: of the cluster.
 
     Raises:
         WireError: the object cannot be read.
     """
-    record = records.pod_record(found, resource_config)
+    record = records.pod_record(current, resource_config)
     if not isinstance(record, Bound) or record.ref != known.ref or record.deleting:
         return None
     if record.bypassed is None and not record.failed:
         return None
     return LivePod(
         pod=record,
-        version=fields.text(found["metadata"], "resourceVersion", "metadata"),
-        owner=bypass.owner(found),
+        version=fields.text(current["metadata"], "resourceVersion", "metadata"),
+        owner=bypass.owner(current),
     )

@@ -1,9 +1,8 @@
 """What to do about pods that the scheduler has given up on for now. Pure.
 
-The scheduler's own ledger often refuses a pod before the extender is asked ("Insufficient aliyun.com/gpu-mem"), without
-a
-word about GPUs: so the controller says on the pod, with numbers, what each node lacks. And when room appears that
-the scheduler does not notice, a changed label on the pod makes it look again.
+The scheduler's own sums often refuse a pod before the extender is asked ("Insufficient aliyun.com/gpu-mem"), without a
+word about GPUs: so the controller says on the pod, with numbers, what each node lacks. And when room appears that the
+scheduler does not notice, a changed label on the pod makes it try again.
 """
 
 import heapq
@@ -11,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
 from controller.reconcile.event_throttle import NO_EVENT, EventThrottle
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.reasons import NODES_NAMED, largest_free, together
@@ -23,23 +23,12 @@ NUDGE_CAP_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Explain:
-    """Tell the pod's author why it waits."""
-
-    pod: PodRef
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class Nudge:
     """Make the scheduler try the pod again."""
 
     pod: PodRef
     value: str
     """New value of the retry label."""
-
-
-Action = Explain | Nudge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +45,7 @@ class Note:
 
 def decide(
     pod: Pending, *, fits: bool, why: Callable[[], str], note: Note, now: float, freed: int
-) -> tuple[Action | None, Note]:
+) -> tuple[Tell | Nudge | None, Note]:
     """The next step for one pod that is marked unschedulable.
 
     Args:
@@ -74,7 +63,7 @@ def decide(
         message = why()
         if (explained := note.explained.after(message, now)) is None:
             return None, note
-        return Explain(pod.ref, message), replace(note, explained=explained)
+        return Tell(pod.ref, REASON_UNSCHEDULABLE, message), replace(note, explained=explained)
     since = now if note.fits_since is None else note.fits_since
     note = replace(note, fits_since=since)
     if now - since < note.nudge_s or note.nudged_for == freed:

@@ -8,8 +8,9 @@ from typing import Final
 
 from controller.node_verdicts import NodeVerdicts
 from controller.reconcile import unschedulable
+from controller.reconcile.advice import Tell
 from controller.reconcile.apply import Writer
-from controller.reconcile.unschedulable import Note
+from controller.reconcile.unschedulable import Note, Nudge
 from controller.state import ClusterState
 from gpushare.cluster.records import Pending
 from gpushare.identity import NodeName, PodUid
@@ -67,13 +68,16 @@ class WaitingPods:
         action, self._notes[pod.ref.uid] = unschedulable.decide(
             pod,
             fits=kind.fits,
-            why=kind.why,
+            why=lambda: kind.message,
             note=self._notes[pod.ref.uid],
             now=self.clock.monotonic(),
             freed=self.state.cache.freed,
         )
-        if action is not None:
-            self.writer.perform(action)
+        match action:
+            case Tell(ref, reason, message):
+                self.writer.warn(ref, reason, message)
+            case Nudge(ref, value):
+                self.writer.nudge(ref, value)
         return action is not None
 
     def _kinds(self, requests: Mapping[_KindKey, PodRequest]) -> dict[_KindKey, "_Kind"]:
@@ -101,11 +105,8 @@ class _Kind:
         return unschedulable.fits_somewhere(self._answers)
 
     @functools.cached_property
-    def _message(self) -> str:
+    def message(self) -> str:
         return unschedulable.explain(self._answers, self._state.cache.snapshot().ledgers)
-
-    def why(self) -> str:
-        return self._message
 
 
 def _kind_key(request: PodRequest) -> _KindKey:

@@ -168,10 +168,10 @@ def test_a_leader_whose_watch_is_dead_gives_up_the_lead(api: FakeKube, caplog: p
 def test_a_leader_with_a_broken_part_ends(api: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Replica(api, "first")
 
-    def boom(_: object) -> None:
+    def boom(*_: object, **__: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(first.state.cache, "replace_pods", boom)
+    monkeypatch.setattr(first.state.cache.cluster_index, "rebuild", boom)
     with stopping([first.start()]):
         assert first.lost.wait()
 

@@ -3,7 +3,8 @@
 import pytest
 
 from controller.reconcile import unschedulable
-from controller.reconcile.unschedulable import Explain, Note, Nudge
+from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
+from controller.reconcile.unschedulable import Note, Nudge
 from gpushare.cluster.records import Pending
 from gpushare.identity import NodeName
 from gpushare.model.request import PodRequest
@@ -24,7 +25,7 @@ def refused(message: str, *, permanent: bool = False) -> Refused:
 
 def test_the_reason_is_told_at_once_and_once() -> None:
     action, note = step(Note(), fits=False, now=0)
-    assert action == Explain(make_ref(), "full")
+    assert action == Tell(make_ref(), REASON_UNSCHEDULABLE, "full")
     for now in (1, 59, 60, 600):
         action, note = step(note, fits=False, now=now)
         assert action is None
@@ -43,7 +44,7 @@ def test_another_reason_is_told_after_a_while_and_then_ever_less_often() -> None
 def test_the_same_reason_is_told_again_before_its_event_expires() -> None:
     _, note = step(Note(), fits=False, now=0)
     assert step(note, fits=False, now=2699)[0] is None
-    assert step(note, fits=False, now=2700)[0] == Explain(make_ref(), "full")
+    assert step(note, fits=False, now=2700)[0] == Tell(make_ref(), REASON_UNSCHEDULABLE, "full")
 
 
 def test_a_pod_that_fits_unnoticed_for_three_seconds_is_nudged() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from controller.reconcile.apply import Writer
 from controller.reconcile.deliver import LateBinder, NotNow
-from controller.reconcile.unschedulable import Explain, Nudge
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
@@ -25,8 +24,8 @@ def writer(world: World) -> Writer:
 def test_a_follower_writes_nothing_at_all(world: World, writer: Writer) -> None:
     pod = pods_wire.ref(world.add_pod(3))
     world.leads = False
-    writer.perform(Explain(pod, "full"))
-    writer.perform(Nudge(pod, "1"))
+    writer.warn(pod, "Reason", "full")
+    writer.nudge(pod, "1")
     writer.warn(pod, "Reason", "message")
     writer.tell(pod, "Reason", "message")
     assert writer.delete(pod, "1") is False
@@ -45,7 +44,7 @@ def test_the_lead_that_ends_while_a_request_is_prepared_changes_no_pod(
         monkeypatch.setattr(world.api, verb, lambda *a, verb=verb, **o: leaving(world, verb, *a, **o))
     writer = Writer(api=world.api, clock=world.clock, leading=lambda: world.leads)
     binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: world.leads)
-    writer.perform(Nudge(waiting, "1"))
+    writer.nudge(waiting, "1")
     world.leads = True
     assert writer.delete(waiting, "1") is False
     world.leads = True
@@ -63,7 +62,7 @@ def leaving(world: World, verb: str, *args: Any, **options: Any) -> JsonObject:
 def test_a_nudge_that_fails_is_only_logged(world: World, writer: Writer, caplog: pytest.LogCaptureFixture) -> None:
     pod = pods_wire.ref(world.add_pod(3))
     world.api.fail_next(lambda call: call.verb == "patch", kube.TooManyRequestsError("slow down"))
-    writer.perform(Nudge(pod, "1"))
+    writer.nudge(pod, "1")
     assert caplog.messages == ["nudge failed"]
 
 
