@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from gpushare import names
 from gpushare.wire import parse_resources, pods
+from gpushare.wire.fields import JsonObject
 from webhook import containers, mounts, objects, unread
-from webhook.objects import JsonObject
 from webhook.rules import DEFAULT_SCHEDULER, Rules
 from webhook.unread import cut
 

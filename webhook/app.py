@@ -12,13 +12,14 @@ import orjson
 from werkzeug.exceptions import HTTPException
 
 from gpushare import names
+from gpushare.errors import WireError
 from gpushare.runtime import intake, logs
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.intake import MIB, Intake, Limit, RefusedBodyError, Stream
 from webhook import admission, review
 from webhook.metrics import Metrics, Outcome
 from webhook.mutation import Decision, Denied, Mutated, Undecided, Untouched
-from webhook.review import AdmissionReview, MalformedReviewError, Review
+from webhook.review import AdmissionReview, Review
 from webhook.rules import Rules
 from webhook.runtimeclass import RuntimeClass, UnknownRuntimeClassError
 from webhook.settings import Settings
@@ -116,7 +117,7 @@ class _Endpoint:
     def _reviewed(self, body: bytes) -> tuple[flask.Response, Outcome]:
         try:
             request = review.parse(body)
-        except MalformedReviewError as error:
+        except WireError as error:
             return _error(400, str(error)), Outcome.MALFORMED
         try:
             return self._decided(request)

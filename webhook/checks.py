@@ -8,8 +8,8 @@ from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.request import MAX_CONTAINERS, ContainerRequest
 from gpushare.units import MemoryUnit
 from gpushare.wire import parse_resources, pods
+from gpushare.wire.fields import JsonObject
 from webhook import containers, objects
-from webhook.objects import JsonObject
 from webhook.rules import Rules
 
 _LISTS: Final = ("initContainers", "containers", "ephemeralContainers")

@@ -7,8 +7,8 @@ from gpushare import names, units
 from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit
 from gpushare.wire import parse_resources
+from gpushare.wire.fields import JsonObject
 from webhook import env
-from webhook.objects import JsonObject
 from webhook.rules import Rules
 
 _VOID: Final = env.fixed(names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE)

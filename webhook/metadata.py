@@ -5,8 +5,8 @@ from typing import Final
 
 from gpushare import names
 from gpushare.model.request import ContainerRequest
+from gpushare.wire.fields import JsonObject
 from webhook import containers, objects
-from webhook.objects import JsonObject
 
 _LISTS: Final = ("initContainers", "containers")
 

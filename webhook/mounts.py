@@ -4,7 +4,7 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from webhook.objects import JsonObject
+from gpushare.wire.fields import JsonObject
 
 _CHOICES: Final = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
 """NVIDIA's runtime can be told to take mounts below it for a choice of devices."""

@@ -11,8 +11,8 @@ from gpushare import names
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.request import ContainerRequest
 from gpushare.wire import parse_resources, pods, requests
+from gpushare.wire.fields import JsonObject
 from webhook import advice, checks, containers, metadata, objects
-from webhook.objects import JsonObject
 from webhook.rules import DEFAULT_SCHEDULER, Rules
 
 _FIELDS: Final = ("initContainers", "containers")  # in the order of `pods.containers`

@@ -7,24 +7,20 @@ import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NotRequired, TypedDict
+from typing import Final, NotRequired, TypedDict
 
 import orjson
 
-from gpushare.errors import FieldError, GpuShareError
-from gpushare.wire import json
+from gpushare.errors import FieldError, WireError
+from gpushare.wire import fields, json
+from gpushare.wire.fields import JsonObject
 from webhook import objects, patch
-from webhook.objects import JsonObject
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
 
 
 _UID: Final = re.compile(rb'"request":\{"uid":"([0-9A-Za-z-]{1,64})"')
-
-
-class MalformedReviewError(GpuShareError):
-    """The body is no AdmissionReview of a version that is spoken here."""
 
 
 class Status(TypedDict):
@@ -79,30 +75,30 @@ def parse(body: bytes) -> Review:
     """Read the API server's request.
 
     Raises:
-        MalformedReviewError: says what is wrong and where.
+        WireError: the body is no AdmissionReview of a version that is spoken here; says what is wrong and where.
     """
     if not body:
-        raise MalformedReviewError("the body is empty")
+        raise WireError("the body is empty")
     try:
         value = json.parse(body)
     except ValueError as error:
-        raise MalformedReviewError(f"the body is not JSON: {error}") from error
+        raise WireError(f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise MalformedReviewError(f"the body must be an {KIND} object")
+        raise WireError(f"the body must be an {KIND} object")
     if value.get("kind") != KIND:
-        raise MalformedReviewError(f"kind: expected {KIND}, found {value.get('kind')!r}")
+        raise WireError(f"kind: expected {KIND}, found {value.get('kind')!r:.100}")
     if value.get("apiVersion") != API_VERSION:
-        raise MalformedReviewError(
-            f"apiVersion: expected {API_VERSION}, found {value.get('apiVersion')!r};"
+        raise WireError(
+            f"apiVersion: expected {API_VERSION}, found {value.get('apiVersion')!r:.100};"
             " list v1 in the webhook's admissionReviewVersions"
         )
-    return _request(_object(value, "request", "request"))
+    return _request(fields.needed_mapping(value, "request", ""))
 
 
 def uid_of(head: bytes) -> str:
     """The `uid` of a review that is not parsed, from its first bytes; empty if no API server wrote them."""
-    found = _UID.search(head)
-    return found[1].decode() if found else ""
+    match = _UID.search(head)
+    return match[1].decode() if match else ""
 
 
 def allowed(review: Review) -> AdmissionReview:
@@ -167,19 +163,15 @@ def _answer(response: Response) -> AdmissionReview:
 
 
 def _request(request: JsonObject) -> Review:
-    uid = _text(request, "uid", "request.uid")
-    if not uid:
-        raise MalformedReviewError("request.uid: expected a string, found nothing")
     obj = request.get("object")
-    user = _object(request, "userInfo", "request.userInfo", is_optional=True)
     return Review(
-        uid=uid,
-        operation=_text(request, "operation", "request.operation"),
+        uid=fields.needed(request, "uid", "request"),
+        operation=fields.text(request, "operation", "request"),
         resource=_resource(request),
-        kind=_text(_object(request, "kind", "request.kind"), "kind", "request.kind.kind"),
-        namespace=_text(request, "namespace", "request.namespace"),
-        name=_text(request, "name", "request.name") or objects.named(obj),
-        user=_text(user, "username", "request.userInfo.username"),
+        kind=fields.text(fields.needed_mapping(request, "kind", "request"), "kind", "request.kind"),
+        namespace=fields.text(request, "namespace", "request"),
+        name=fields.text(request, "name", "request") or objects.named(obj),
+        user=fields.text(fields.mapping(request, "userInfo", "request"), "username", "request.userInfo"),
         is_dry_run=request.get("dryRun") is True,
         obj=_without_managed_fields(obj),
         old=_without_managed_fields(request.get("oldObject")),
@@ -195,27 +187,7 @@ def _without_managed_fields(obj: object) -> object:
 
 
 def _resource(request: JsonObject) -> str:
-    resource = _object(request, "resource", "request.resource")
-    plural = _text(resource, "resource", "request.resource.resource")
-    group = _text(resource, "group", "request.resource.group")
-    subresource = _text(request, "subResource", "request.subResource")
+    resource = fields.needed_mapping(request, "resource", "request")
+    plural, group = (fields.text(resource, key, "request.resource") for key in ("resource", "group"))
+    subresource = fields.text(request, "subResource", "request")
     return plural + (f"/{subresource}" if subresource else "") + (f".{group}" if group else "")
-
-
-def _object(value: JsonObject, field: str, path: str, *, is_optional: bool = False) -> JsonObject:
-    found = value.get(field)
-    if found is None and is_optional:
-        return {}
-    if not isinstance(found, dict):
-        raise MalformedReviewError(f"{path}: expected an object, found {json.kind(found)}")
-    return found
-
-
-def _text(value: JsonObject, field: str, path: str) -> str:
-    """A text; empty if it is left out, as the API server does with empty ones."""
-    found: Any = value.get(field)
-    if found is None:
-        return ""
-    if not isinstance(found, str):
-        raise MalformedReviewError(f"{path}: expected a string, found {json.kind(found)}")
-    return found

@@ -10,8 +10,8 @@ from typing import Final
 
 from gpushare import names
 from gpushare.wire import misspelt
+from gpushare.wire.fields import JsonObject
 from webhook import objects
-from webhook.objects import JsonObject
 from webhook.rules import Rules
 
 _TOLD: Final = 8

@@ -12,8 +12,8 @@ from gpushare import names
 from gpushare.errors import FieldError
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import pods
+from gpushare.wire.fields import JsonObject
 from webhook import objects
-from webhook.objects import JsonObject
 
 _REQUEST_ANNOTATIONS: Final = frozenset({*names.REQUEST_ANNOTATIONS, names.ANNOTATION_TOTALS})
 _REQUEST_LABELS: Final = (names.LABEL_GPU_COUNT, names.NANO_ASSUME)

@@ -1,6 +1,7 @@
 """What kube-scheduler sends and what it expects back. Pure.
 
-Go reads keys in any case and writes them as it spells them; so does this module.
+Go reads the keys of its own structures in any case and writes them as it spells them, and so does this module. Keys of
+maps and of Kubernetes' objects are exact.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,13 +10,22 @@ from typing import Final, cast
 
 import orjson
 
-from controller.extender import checks
 from controller.preemption import Victims
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
-from gpushare.kube.api import JsonObject
+from gpushare.wire import fields, structure
+from gpushare.wire.fields import JsonObject
 
 MAX_SCORE: Final = 10
+_MAX_INT32: Final = 2**31 - 1
+_KEYS: Final = {
+    key.lower(): key
+    for key in (
+        "Pod", "Nodes", "NodeNames", "items",
+        "NodeNameToVictims", "NodeNameToMetaVictims", "Pods", "NumPDBViolations", "UID",
+        "PodNamespace", "PodName", "PodUID", "Node",
+    )
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +75,13 @@ def node_args(body: bytes) -> NodeArgs:
     Raises:
         WireError: they are not; says what is wrong where.
     """
-    found = checks.load(body)
-    if found.get("pod") is None:
-        raise WireError("Pod: missing; expected ExtenderArgs {Pod, Nodes, NodeNames}")
-    pod = checks.pod(found["pod"])
-    if found.get("nodenames") is not None:
-        named = checks.texts(found["nodenames"], "NodeNames")
-        return NodeArgs(pod=pod, names=cast(list[NodeName], named), nodes=None)
-    if found.get("nodes") is None:
+    args = _load(body)
+    pod = _pod(args, "ExtenderArgs {Pod, Nodes, NodeNames}")
+    if args.get("NodeNames") is not None:
+        return NodeArgs(pod=pod, names=cast(Sequence[NodeName], fields.strings(args, "NodeNames", "")), nodes=None)
+    if args.get("Nodes") is None:
         return NodeArgs(pod=pod, names=(), nodes=None)
-    items = checks.lower(checks.an_object(found["nodes"], "Nodes")).get("items")
-    nodes = [checks.an_object(node, f"Nodes.items[{i}]") for i, node in enumerate(checks.a_list(items, "Nodes.items"))]
+    nodes = fields.objects(_spelled(fields.mapping(args, "Nodes", "")), "items", "Nodes")
     return NodeArgs(pod=pod, names=[_node_name(node, i) for i, node in enumerate(nodes)], nodes=nodes)
 
 
@@ -85,20 +91,15 @@ def preempt_args(body: bytes) -> PreemptArgs:
     Raises:
         WireError: they are not; says what is wrong where.
     """
-    found = checks.load(body)
-    if found.get("pod") is None:
-        raise WireError("Pod: missing; expected ExtenderPreemptionArgs {Pod, NodeNameToVictims, NodeNameToMetaVictims}")
-    pod = checks.pod(found["pod"])
-    if found.get("nodenametometavictims") is not None:
-        key, uid_of = "NodeNameToMetaVictims", _uid
-    else:
-        key, uid_of = "NodeNameToVictims", _uid_of_whole
-    given = found.get(key.lower())
-    nodes = {} if given is None else checks.an_object(given, key)
+    args = _load(body)
+    pod = _pod(args, "ExtenderPreemptionArgs {Pod, NodeNameToVictims, NodeNameToMetaVictims}")
+    is_meta = args.get("NodeNameToMetaVictims") is not None
+    key, uid_of = ("NodeNameToMetaVictims", _uid) if is_meta else ("NodeNameToVictims", _uid_of_whole)
+    nodes = fields.mapping(args, key, "")
     return PreemptArgs(
         pod=pod,
-        priority=checks.a_number(pod["spec"].get("priority"), "Pod.spec.priority"),
-        victims={NodeName(name): _victims(each, f"{key}[{name}]", uid_of) for name, each in nodes.items()},
+        priority=_int32(pod["spec"], "priority", "Pod.spec", least=-_MAX_INT32 - 1),
+        victims={NodeName(name): _victims(victims, f"{key}[{name}]", uid_of) for name, victims in nodes.items()},
     )
 
 
@@ -108,12 +109,12 @@ def bind_args(body: bytes) -> BindArgs:
     Raises:
         WireError: they are not; says what is wrong where.
     """
-    found = checks.load(body)
+    args = _load(body)
     return BindArgs(
-        namespace=checks.a_text(found.get("podnamespace"), "PodNamespace"),
-        name=checks.a_text(found.get("podname"), "PodName"),
-        uid=PodUid(checks.a_text(found.get("poduid"), "PodUID")),
-        node=NodeName(checks.a_text(found.get("node"), "Node")),
+        namespace=fields.needed(args, "PodNamespace", ""),
+        name=fields.needed(args, "PodName", ""),
+        uid=PodUid(fields.needed(args, "PodUID", "")),
+        node=NodeName(fields.needed(args, "Node", "")),
     )
 
 
@@ -165,28 +166,56 @@ def bind_result(error: str = "") -> bytes:
     return orjson.dumps({"Error": error})
 
 
+def _load(body: bytes) -> JsonObject:
+    if not body:
+        raise WireError("the body: empty; expected JSON")
+    try:
+        value: object = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise WireError(f"the body: not JSON (line {error.lineno}, column {error.colno})") from error
+    return _spelled(fields.an_object(value, "the body"))
+
+
+def _spelled(value: JsonObject) -> JsonObject:
+    """The same with keys as Go spells them."""
+    return {_KEYS.get(key.lower(), key): item for key, item in value.items()}
+
+
+def _pod(args: JsonObject, expected: str) -> JsonObject:
+    """A pod that the functions of `gpushare.wire.pods` can read without surprise."""
+    if args.get("Pod") is None:
+        raise WireError(f"Pod: missing; expected {expected}")
+    pod = fields.needed_mapping(args, "Pod", "")
+    fields.needed_mapping(pod, "metadata", "Pod")
+    for path, problem in structure.POD(pod, "Pod"):
+        raise WireError(f"{path}: {problem}")
+    return pod
+
+
+def _int32(parent: JsonObject, key: str, path: str, *, least: int = 0) -> int:
+    return fields.integer(parent, key, path, least=least, most=_MAX_INT32, default=0)
+
+
 def _node_name(node: JsonObject, i: int) -> NodeName:
-    path = f"Nodes.items[{i}].metadata"
-    return NodeName(checks.a_text(checks.an_object(node.get("metadata"), path).get("name"), f"{path}.name"))
+    path = f"Nodes.items[{i}]"
+    return NodeName(fields.needed(fields.needed_mapping(node, "metadata", path), "name", f"{path}.metadata"))
 
 
 def _victims(value: object, path: str, uid_of: Callable[[JsonObject, str], str]) -> Victims:
     if value is None:
         return Victims(pods=())
-    found = checks.lower(checks.an_object(value, path))
-    pods = [
-        PodUid(uid_of(checks.an_object(pod, f"{path}.Pods[{i}]"), f"{path}.Pods[{i}]"))
-        for i, pod in enumerate(checks.a_list(found.get("pods"), f"{path}.Pods"))
-    ]
-    violations = checks.a_number(found.get("numpdbviolations"), f"{path}.NumPDBViolations", least=0)
-    return Victims(pods=tuple(dict.fromkeys(pods)), violations=violations)
+    victims = _spelled(fields.an_object(value, path))
+    pods = [uid_of(pod, f"{path}.Pods[{i}]") for i, pod in enumerate(fields.objects(victims, "Pods", path))]
+    return Victims(
+        pods=tuple(PodUid(uid) for uid in dict.fromkeys(pods)), violations=_int32(victims, "NumPDBViolations", path)
+    )
 
 
 def _uid(pod: JsonObject, path: str) -> str:
     """Of a MetaPod."""
-    return checks.a_text(checks.lower(pod).get("uid"), f"{path}.UID")
+    return fields.needed(_spelled(pod), "UID", path)
 
 
 def _uid_of_whole(pod: JsonObject, path: str) -> str:
     """Of a whole pod. Nothing else of it is looked at: what it holds is in the ledger."""
-    return checks.a_text(checks.an_object(pod.get("metadata"), f"{path}.metadata").get("uid"), f"{path}.metadata.uid")
+    return fields.needed(fields.needed_mapping(pod, "metadata", path), "uid", f"{path}.metadata")

@@ -16,7 +16,7 @@ from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
 from gpushare.wire import fields, held_gpus, interop_read, parse_resources, requests
 from gpushare.wire import pods as pods_wire
-from gpushare.wire.json import JsonObject
+from gpushare.wire.fields import JsonObject
 
 _LONGEST: Final = 2000  # characters of a message
 

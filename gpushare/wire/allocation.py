@@ -12,7 +12,6 @@ from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import ContainerKind, PodRequest
 from gpushare.wire import fields, interop_write, json
 
-_WHAT: Final = f"annotation {names.ANNOTATION_ALLOCATION}"
 _MIB: Final = re.compile(r"[0-9]{1,15}")
 
 
@@ -43,12 +42,18 @@ def decode(text: str, pod: PodRef) -> Allocation:
     Raises:
         WireError: not an allocation that this version can read.
     """
-    value = json.load(text, _WHAT)
-    return Allocation(
-        pod=pod,
-        node=NodeName(json.text(value, "node", _WHAT)),
-        grants=tuple(_grant(entry) for entry in json.objects(value, "containers", _WHAT)),
-    )
+    try:
+        value = json.load(text)
+        return Allocation(
+            pod=pod,
+            node=NodeName(fields.needed(value, "node", "")),
+            grants=tuple(
+                _grant(entry, f"containers[{i}]")
+                for i, entry in enumerate(fields.needed_objects(value, "containers", ""))
+            ),
+        )
+    except WireError as error:
+        raise WireError(f"annotation {names.ANNOTATION_ALLOCATION}: {error}") from error
 
 
 def of_containers(
@@ -75,29 +80,29 @@ def _container_grant(annotations: Mapping[str, str], container: ContainerName) -
     devices, memory = names.PREFIX_DEVICES + container, names.PREFIX_MEMORY + container
     gpus = fields.text(annotations, devices, "metadata.annotations").split(",")
     if not all(gpus) or len(set(gpus)) != len(gpus):
-        raise WireError(f"annotation {devices}: expected UUIDs of different GPUs, found {annotations.get(devices)!r}")
+        found = f"{annotations.get(devices)!r:.100}"
+        raise WireError(f"annotation {devices}: expected UUIDs of different GPUs, found {found}")
     mib = fields.text(annotations, memory, "metadata.annotations")
     if _MIB.fullmatch(mib) is None:
         raise WireError(f"annotation {memory}: expected a number of MiB, found {annotations.get(memory)!r:.100}")
     return Grant(container=container, gpus=tuple(GpuUuid(gpu) for gpu in gpus), memory_mib=int(mib))
 
 
-def _grant(entry: json.JsonObject) -> Grant:
-    gpus = entry.get("gpus")
-    if not isinstance(gpus, list) or not gpus or not all(isinstance(gpu, str) and gpu for gpu in gpus):
-        raise WireError(f"{_WHAT}: field 'gpus' must be a list of UUIDs, found {gpus!r}")
-    if len(set(gpus)) != len(gpus):
-        raise WireError(f"{_WHAT}: field 'gpus' names a GPU twice: {gpus!r}")
+def _grant(entry: fields.JsonObject, path: str) -> Grant:
+    gpus = fields.strings(entry, "gpus", path)
+    if not all(gpus) or not 0 < len(set(gpus)) == len(gpus):
+        raise WireError(f"{path}.gpus: expected UUIDs of different GPUs, found {list(gpus)!r:.100}")
     try:
         kind = ContainerKind(entry.get("kind"))
     except ValueError as error:
-        raise WireError(f"{_WHAT}: field 'kind' must be init, sidecar or app, found {entry.get('kind')!r}") from error
+        problem = f"expected init, sidecar or app, found {entry.get('kind')!r:.100}"
+        raise WireError(f"{path}.kind: {problem}") from error
     return Grant(
-        container=ContainerName(json.text(entry, "name", _WHAT)),
+        container=ContainerName(fields.needed(entry, "name", path)),
         kind=kind,
         gpus=tuple(GpuUuid(gpu) for gpu in gpus),
-        memory_mib=json.integer(entry, "memoryMiB", _WHAT),
-        compute_percent=json.integer(entry, "computePercent", _WHAT) if "computePercent" in entry else 0,
+        memory_mib=fields.integer(entry, "memoryMiB", path),
+        compute_percent=fields.integer(entry, "computePercent", path, default=0),
         # Anything but false means whole, also what a later version may say: a GPU too much is held rather than shared.
         whole=bool(entry.get("whole", False)),
     )

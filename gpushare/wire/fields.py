@@ -1,55 +1,152 @@
-"""Typed look-ups in objects of the API server, where a field that is null or missing is the same as an empty one."""
+"""The one reader of decoded JSON and YAML: typed look-ups whose errors say where and what. Pure.
+
+Every message has the shape `PATH: expected a string, found KIND`. Values other than numbers are not quoted: they may be
+megabytes, or a secret. A field that is null is as one that is missing, and where it is not `needed` as an empty one.
+
+All functions raise WireError. `path` is the parent's, empty at the top.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpushare.errors import WireError
 
+JsonObject = dict[str, Any]
 
-def mapping(parent: Mapping[str, Any], key: str, path: str) -> Mapping[str, Any]:
-    """An object field."""
+
+def mapping(parent: Mapping[str, Any], key: str, path: str) -> JsonObject:
+    """A field that is an object."""
     value = parent.get(key)
-    return {} if value is None else an_object(value, f"{path}.{key}")
-
-
-def objects(parent: Mapping[str, Any], key: str, path: str) -> Sequence[Mapping[str, Any]]:
-    """A field that is a list of objects."""
-    value = parent.get(key)
+    if isinstance(value, dict):
+        return value
     if value is None:
-        return ()
-    if not isinstance(value, list | tuple):
-        raise WireError(f"{path}.{key}: expected a list, found {value!r:.100}")
-    for i, item in enumerate(value):
-        an_object(item, f"{path}.{key}[{i}]")
+        return {}
+    raise unexpected("an object", value, at(path, key))
+
+
+def needed_mapping(parent: Mapping[str, Any], key: str, path: str) -> JsonObject:
+    """A field that must be there and be an object."""
+    value = parent.get(key)
+    return value if isinstance(value, dict) else an_object(value, at(path, key))
+
+
+def an_object(value: object, path: str) -> JsonObject:
+    """The value itself, which must be an object."""
+    if not isinstance(value, dict):
+        raise unexpected("an object", value, path)
     return value
+
+
+def needed_array(parent: Mapping[str, Any], key: str, path: str) -> Sequence[Any]:
+    """A field that must be there and be a list, of anything."""
+    value = parent.get(key)
+    if not isinstance(value, list | tuple):
+        raise unexpected("a list", value, at(path, key))
+    return value
+
+
+def objects(parent: Mapping[str, Any], key: str, path: str) -> Sequence[JsonObject]:
+    """A field that is a list of objects."""
+    return () if parent.get(key) is None else needed_objects(parent, key, path)
+
+
+def needed_objects(parent: Mapping[str, Any], key: str, path: str) -> Sequence[JsonObject]:
+    """A field that must be there and be a list of objects."""
+    items = needed_array(parent, key, path)
+    for i, item in enumerate(items):
+        if not isinstance(item, dict):
+            raise unexpected("an object", item, f"{at(path, key)}[{i}]")
+    return items
+
+
+def strings(parent: Mapping[str, Any], key: str, path: str) -> Sequence[str]:
+    """A field that is a list of strings. It may have thousands and be read on every call, so not one by one."""
+    items = () if parent.get(key) is None else needed_array(parent, key, path)
+    if set(map(type, items)) - {str}:
+        i, item = next((i, item) for i, item in enumerate(items) if not isinstance(item, str))
+        raise unexpected("a string", item, f"{at(path, key)}[{i}]")
+    return items
 
 
 def text(parent: Mapping[str, Any], key: str, path: str) -> str:
-    """A string field."""
+    """A field that is a string."""
     value = parent.get(key)
+    if isinstance(value, str):
+        return value
     if value is None:
         return ""
-    if not isinstance(value, str):
-        raise WireError(f"{path}.{key}: expected a string, found {value!r:.100}")
-    return value
+    raise unexpected("a string", value, at(path, key))
 
 
 def needed(parent: Mapping[str, Any], key: str, path: str) -> str:
-    """A string field without which the object means nothing."""
-    value = text(parent, key, path)
-    if not value:
-        raise WireError(f"{path}.{key}: missing")
-    return value
+    """A field that must be there and be a string, and not an empty one."""
+    value = parent.get(key)
+    if isinstance(value, str) and value:
+        return value
+    raise unexpected("a string", value, at(path, key))
 
 
-def an_object(value: object, path: str) -> Mapping[str, Any]:
-    """The value itself, which must be an object."""
-    if not isinstance(value, Mapping):
-        raise WireError(f"{path}: expected an object, found {value!r:.100}")
-    return value
+def integer(
+    parent: Mapping[str, Any],
+    key: str,
+    path: str,
+    *,
+    least: int = 0,
+    most: int | None = None,
+    default: int | None = None,
+) -> int:
+    """A field that is a whole number in a range; without a default it must be there."""
+    value = parent.get(key)
+    value = default if value is None else value
+    if not isinstance(value, bool) and isinstance(value, int) and least <= value and (most is None or value <= most):
+        return value
+    bounds = f", {least} or more" if most is None else f" from {least} to {most}"
+    raise unexpected(f"a whole number{bounds}", value, at(path, key))
 
 
-def condition(parent: Mapping[str, Any], kind: str, path: str) -> Mapping[str, Any]:
+def optional_integer(parent: Mapping[str, Any], key: str, path: str, *, least: int = 0) -> int | None:
+    """The same, or None if it is missing."""
+    return None if parent.get(key) is None else integer(parent, key, path, least=least)
+
+
+def condition(parent: Mapping[str, Any], kind: str, path: str) -> JsonObject:
     """The condition of this type in an object's status; empty if there is none."""
     conditions = objects(mapping(parent, "status", path), "conditions", "status")
     return next((each for each in conditions if each.get("type") == kind), {})
+
+
+def at(path: str, key: str) -> str:
+    """The path of a field."""
+    return f"{path}.{key}" if path else key
+
+
+def unexpected(wanted: str, value: object, path: str) -> WireError:
+    """The error for a value that is something else."""
+    problem = mismatch(wanted, value)
+    return WireError(f"{path}: {problem}" if path else problem)
+
+
+def mismatch(wanted: str, value: object) -> str:
+    """What is wrong with a value; for a number that is wanted but out of its range, the number itself."""
+    if "number" in wanted and isinstance(value, int | float) and not (isinstance(value, bool) or abs(value) >= 2**64):
+        return f"expected {wanted}, found {value}"
+    return f"expected {wanted}, found {kind(value)}"
+
+
+def kind(value: object) -> str:
+    """What JSON calls a value."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true or false"
+        case str():
+            return "a string" if value else "an empty string"
+        case int() | float():
+            return "a number"
+        case list() | tuple():
+            return "a list"
+        case dict():
+            return "an object"
+        case _:
+            return f"a {type(value).__name__}"

@@ -38,16 +38,13 @@ def decode(text: str, node: NodeName) -> NodeInventory:
     Raises:
         WireError: not an inventory that this version can read.
     """
-    what = f"annotation {names.ANNOTATION_INVENTORY} of node {node}"
-    value = json.load(text, what)
-    gpus = tuple(_gpu(entry, f"{what}, gpus[{i}]") for i, entry in enumerate(json.objects(value, "gpus", what)))
-    unit = json.integer(value, "unitMiB", what)
-    if unit == 0:
-        raise WireError(f"{what}: field 'unitMiB' must be at least 1")
     try:
-        return NodeInventory(node=node, gpus=tuple(sorted(gpus, key=_index)), unit=MemoryUnit(unit))
-    except ValueError as error:
-        raise WireError(f"{what}: {error}") from error
+        value = json.load(text)
+        gpus = [_gpu(entry, f"gpus[{i}]") for i, entry in enumerate(fields.needed_objects(value, "gpus", ""))]
+        unit = MemoryUnit(fields.integer(value, "unitMiB", "", least=1))
+        return NodeInventory(node=node, gpus=tuple(sorted(gpus, key=lambda gpu: gpu.index)), unit=unit)
+    except (ValueError, WireError) as error:
+        raise WireError(f"annotation {names.ANNOTATION_INVENTORY} of node {node}: {error}") from error
 
 
 def of_node(node: Mapping[str, Any]) -> NodeInventory | None:
@@ -64,18 +61,13 @@ def of_node(node: Mapping[str, Any]) -> NodeInventory | None:
     return decode(text, NodeName(fields.needed(metadata, "name", "metadata")))
 
 
-def _index(gpu: Gpu) -> int:
-    return gpu.index
-
-
-def _gpu(entry: json.JsonObject, what: str) -> Gpu:
-    numa = entry.get("numa")
+def _gpu(entry: fields.JsonObject, path: str) -> Gpu:
     return Gpu(
-        uuid=GpuUuid(json.text(entry, "uuid", what)),
-        index=json.integer(entry, "index", what),
-        model=json.text(entry, "model", what),
-        memory_mib=json.integer(entry, "memoryMiB", what),
-        numa=None if numa is None else json.integer(entry, "numa", what),
+        uuid=GpuUuid(fields.needed(entry, "uuid", path)),
+        index=fields.integer(entry, "index", path),
+        model=fields.needed(entry, "model", path),
+        memory_mib=fields.integer(entry, "memoryMiB", path),
+        numa=fields.optional_integer(entry, "numa", path),
         # Anything but Healthy keeps new work away, also a word that a later version introduces.
         health=GpuHealth.HEALTHY if entry.get("health") == GpuHealth.HEALTHY.value else GpuHealth.UNHEALTHY,
     )

@@ -1,42 +1,37 @@
-"""Typed look-ups in decoded JSON. Every format of this package is read through them.
+"""JSON in and out: of the API server, and of the versioned formats in annotations. Pure.
 
 A format has a `version` and may have a `minReader`: a newer writer that only adds fields leaves `minReader` at 1, and
 this version goes on reading it (unknown fields are ignored).
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
 
 from gpushare.errors import WireError
+from gpushare.wire import fields
+from gpushare.wire.fields import JsonObject
 
-JsonObject = dict[str, Any]
 READER_VERSION: Final = 2
 
 
-def load(text: str, what: str) -> JsonObject:
+def load(text: str) -> JsonObject:
     """Parse a versioned JSON object.
-
-    Args:
-        text: the document.
-        what: what it is, for the message.
 
     Raises:
         WireError: no JSON object, no version, or written for newer readers only.
     """
     try:
-        value = orjson.loads(text)
+        value = fields.an_object(orjson.loads(text), "")
     except orjson.JSONDecodeError as error:
-        raise WireError(f"{what}: not JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise WireError(f"{what}: expected a JSON object, found {kind(value)}")
-    version = integer(value, "version", what)
-    needed = integer(value, "minReader", what) if "minReader" in value else 1
+        raise WireError(f"not JSON ({error})") from error
+    version = fields.integer(value, "version", "")
+    needed = fields.integer(value, "minReader", "") if "minReader" in value else 1
     if version < 1 or needed > READER_VERSION:
         raise WireError(
-            f"{what}: version {version} (readable from version {needed}), this program reads version {READER_VERSION};"
+            f"version {version} (readable from version {needed}), this program reads version {READER_VERSION};"
             " upgrade it"
         )
     return value
@@ -89,44 +84,3 @@ _VALUE: Final = re.compile(rb"\s*:\s*[\[{]")
 def dump(value: Mapping[str, Any]) -> str:
     """Compact JSON."""
     return orjson.dumps(value).decode()
-
-
-def text(value: Mapping[str, Any], key: str, what: str) -> str:
-    """A string field that is not empty."""
-    found = value.get(key)
-    if not isinstance(found, str) or not found:
-        raise WireError(f"{what}: field {key!r} must be a string, found {found!r}")
-    return found
-
-
-def integer(value: Mapping[str, Any], key: str, what: str) -> int:
-    """An integer field that is 0 or more."""
-    found = value.get(key)
-    if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-        raise WireError(f"{what}: field {key!r} must be a whole number, 0 or more, found {found!r}")
-    return found
-
-
-def objects(value: Mapping[str, Any], key: str, what: str) -> Sequence[JsonObject]:
-    """A list of objects."""
-    found = value.get(key)
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise WireError(f"{what}: field {key!r} must be a list of objects")
-    return found
-
-
-def kind(value: object) -> str:
-    """What JSON calls a value, for messages."""
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return "true or false"
-        case str():
-            return "a string" if value else "an empty string"
-        case int() | float():
-            return "a number"
-        case list():
-            return "a list"
-        case _:
-            return "an object"

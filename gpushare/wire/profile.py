@@ -12,7 +12,7 @@ nodes:                       # a node with other GPUs or faults
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -21,6 +21,7 @@ from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
 from gpushare.units import MemoryUnit
+from gpushare.wire import fields
 
 _UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TOP: Final = frozenset({"seed", "gpus", "faults", "nodes"})
@@ -95,11 +96,11 @@ def inventory(document: Any, node: NodeName, unit: MemoryUnit) -> NodeInventory:
     Raises:
         WireError: the document is wrong.
     """
-    found = parse(document, node)
-    specs = [spec for spec in found.gpus for _ in range(spec.count)]
+    profile = parse(document, node)
+    specs = [spec for spec in profile.gpus for _ in range(spec.count)]
     gpus = tuple(
         Gpu(
-            uuid=GpuUuid(spec.uuid) if spec.uuid else uuid_of(found.seed, node, index),
+            uuid=GpuUuid(spec.uuid) if spec.uuid else uuid_of(profile.seed, node, index),
             index=index,
             model=spec.model,
             memory_mib=spec.memory_mib,
@@ -134,98 +135,74 @@ def parse(document: Any, node: NodeName) -> Profile:
 
 
 def _overrides(top: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    found = top.get("nodes") or {}
-    if not isinstance(found, dict):
-        raise WireError(f"nodes: expected names of nodes, each with gpus, found {found!r}")
-    return {str(name): _mapping(value, f"nodes.{name}", _NODE) for name, value in found.items()}
+    nodes = fields.mapping(top, "nodes", "")
+    return {str(name): _mapping(value, f"nodes.{name}", _NODE) for name, value in nodes.items()}
 
 
 def _profile(merged: Mapping[str, Any], path: str, own: Mapping[str, Any]) -> Profile:
     """Args: own: what the part at `path` says itself; the rest of `merged` is said at the top."""
 
-    def at(key: str) -> str:
-        return _join(path if key in own else "", key)
+    def place(key: str) -> str:
+        return path if key in own else ""
 
-    gpus = tuple(_gpu(entry, f"{at('gpus')}[{i}]") for i, entry in enumerate(_list(merged.get("gpus"), at("gpus"))))
+    at = fields.at(place("gpus"), "gpus")
+    gpus = [_gpu(gpu, f"{at}[{i}]") for i, gpu in enumerate(fields.needed_array(merged, "gpus", place("gpus")))]
     total = sum(gpu.count for gpu in gpus)
     if not 1 <= total <= MAX_GPUS:
-        raise WireError(f"{at('gpus')}: {total} GPUs; a node has 1 to {MAX_GPUS}")
+        raise WireError(f"{at}: {total} GPUs; a node has 1 to {MAX_GPUS}")
     uuids = [gpu.uuid for gpu in gpus if gpu.uuid]
     if len(set(uuids)) != len(uuids):
-        raise WireError(f"{at('gpus')}: two GPUs with the same uuid; leave uuid out to have them derived")
-    listed = _list(merged.get("faults") or [], at("faults"))
+        raise WireError(f"{at}: two GPUs with the same uuid; leave uuid out to have them derived")
+    faults, where = fields.objects(merged, "faults", place("faults")), fields.at(place("faults"), "faults")
     return Profile(
-        seed=_integer(merged, "seed", path if "seed" in own else "", default=0),
-        gpus=gpus,
-        faults=tuple(_fault(entry, f"{at('faults')}[{i}]", total) for i, entry in enumerate(listed)),
+        seed=fields.integer(merged, "seed", place("seed"), default=0),
+        gpus=tuple(gpus),
+        faults=tuple(_fault(fault, f"{where}[{i}]", total) for i, fault in enumerate(faults)),
     )
 
 
-def _gpu(entry: Any, path: str) -> GpuSpec:
+def _gpu(entry: object, path: str) -> GpuSpec:
     value = _mapping(entry, path, _GPU)
-    model = value.get("model")
-    if not isinstance(model, str) or not model:
-        raise WireError(f"{path}.model: expected a name such as Tesla T4, found {model!r}")
-    uuid = value.get("uuid") or ""
-    count = _integer(value, "count", path, default=1, least=1)
-    if uuid and (not isinstance(uuid, str) or not _UUID.fullmatch(uuid)):
-        raise WireError(f"{path}.uuid: expected GPU- and 32 hexadecimal digits in NVIDIA's groups, found {uuid!r}")
+    uuid, count = fields.text(value, "uuid", path), fields.integer(value, "count", path, default=1, least=1)
+    if uuid and not _UUID.fullmatch(uuid):
+        raise WireError(f"{path}.uuid: expected GPU- and 32 hexadecimal digits in NVIDIA's groups, found {uuid!r:.100}")
     if uuid and count > 1:
         raise WireError(f"{path}.uuid: {count} GPUs cannot share one; leave it out or set count to 1")
     return GpuSpec(
-        model=model,
-        memory_mib=_integer(value, "memoryMiB", path, least=1),
+        model=fields.needed(value, "model", path),
+        memory_mib=fields.integer(value, "memoryMiB", path, least=1),
         count=count,
-        numa=_integer(value, "numa", path) if value.get("numa") is not None else None,
+        numa=fields.optional_integer(value, "numa", path),
         uuid=uuid,
     )
 
 
-def _fault(entry: Any, path: str, total: int) -> Fault:
+def _fault(entry: object, path: str, total: int) -> Fault:
     value = _mapping(entry, path, _FAULT)
     try:
         kind = FaultKind(value.get("kind"))
     except ValueError as error:
         known = ", ".join(kind.value for kind in FaultKind)
-        raise WireError(f"{path}.kind: expected one of {known}, found {value.get('kind')!r}") from error
-    gpu = _integer(value, "gpu", path) if "gpu" in value else None
+        raise WireError(f"{path}.kind: expected one of {known}, found {value.get('kind')!r:.100}") from error
+    gpu = fields.optional_integer(value, "gpu", path)
     if gpu is not None and gpu >= total:
         raise WireError(f"{path}.gpu: there is no GPU {gpu}; the node has 0 to {total - 1}")
     seconds = value.get("afterSeconds", 0)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
-        raise WireError(f"{path}.afterSeconds: expected a number, 0 or more, found {seconds!r}")
-    recovers = "recoversAfterPolls"
+        raise fields.unexpected("a number, 0 or more", seconds, f"{path}.afterSeconds")
     return Fault(
         gpu=gpu,
         kind=kind,
-        after_polls=_integer(value, "afterPolls", path, default=0),
+        after_polls=fields.integer(value, "afterPolls", path, default=0),
         after_seconds=float(seconds),
-        recovers_after_polls=_integer(value, recovers, path, least=1) if recovers in value else None,
+        recovers_after_polls=fields.optional_integer(value, "recoversAfterPolls", path, least=1),
     )
 
 
-def _mapping(value: Any, path: str, known: frozenset[str]) -> Mapping[str, Any]:
-    where = f"{path}: " if path else ""
-    if not isinstance(value, dict):
-        raise WireError(f"{where}expected {', '.join(sorted(known))}, found {value!r}")
-    for key in value:
+def _mapping(value: object, path: str, known: frozenset[str]) -> Mapping[str, Any]:
+    entries = fields.an_object(value, path)
+    for key in entries:
         if key not in known:
-            raise WireError(f"{where}unknown field {key!r}; known are {', '.join(sorted(known))}")
-    return value
-
-
-def _list(value: Any, path: str) -> Sequence[Any]:
-    if not isinstance(value, list):
-        raise WireError(f"{path}: expected a list, found {value!r}")
-    return value
-
-
-def _integer(value: Mapping[str, Any], key: str, path: str, *, default: int | None = None, least: int = 0) -> int:
-    found = value.get(key, default)
-    if isinstance(found, bool) or not isinstance(found, int) or found < least:
-        raise WireError(f"{_join(path, key)}: expected a whole number, {least} or more, found {found!r}")
-    return found
-
-
-def _join(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
+            problem = f"unknown field {key!r:.100}; known are {', '.join(sorted(known))}"
+            raise WireError(f"{path}: {problem}" if path else problem)
+    return entries

@@ -135,7 +135,7 @@ def test_a_pod_that_is_none_is_refused(world: World) -> None:
     pod = world.add_pod(3)
     world.edit_pod(pod, lambda found: found["spec"].update(containers=7))
     answer = world.bind(pod)
-    assert (answer.outcome, answer.error) == (Outcome.INVALID, "spec.containers: expected a list, found 7")
+    assert (answer.outcome, answer.error) == (Outcome.INVALID, "spec.containers: expected a list, found a number")
 
 
 def test_a_pod_that_no_one_has_shown_is_read_once(world: World) -> None:

@@ -61,26 +61,26 @@ def test_an_empty_selector_means_no_one_in_v1beta1(selector: object) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"metadata": {}}, "metadata.namespace: missing"),
-        ({"metadata": {"namespace": "n"}}, "metadata.name: missing"),
-        ({"metadata": []}, "object.metadata: expected an object, found []"),
-        ({"spec": "all"}, "object.spec: expected an object, found 'all'"),
-        ({"spec": {"selector": []}}, "spec.selector: expected an object, found []"),
+        ({"metadata": {}}, "metadata.namespace: expected a string, found nothing"),
+        ({"metadata": {"namespace": "n"}}, "metadata.name: expected a string, found nothing"),
+        ({"metadata": []}, "object.metadata: expected an object, found a list"),
+        ({"spec": "all"}, "object.spec: expected an object, found a string"),
+        ({"spec": {"selector": []}}, "spec.selector: expected an object, found a list"),
         (
             {"spec": {"selector": {"matchLabels": {"app": 1}}}},
-            "spec.selector.matchLabels.app: expected a string, found 1",
+            "spec.selector.matchLabels.app: expected a string, found a number",
         ),
         (
             {"spec": {"selector": {"matchLabels": ["app"]}}},
-            "spec.selector.matchLabels: expected an object, found ['app']",
+            "spec.selector.matchLabels: expected an object, found a list",
         ),
         (
             {"spec": {"selector": {"matchExpressions": [1]}}},
-            "spec.selector.matchExpressions[0]: expected an object, found 1",
+            "spec.selector.matchExpressions[0]: expected an object, found a number",
         ),
         (
             {"spec": {"selector": {"matchExpressions": [{"operator": "In"}]}}},
-            "spec.selector.matchExpressions[0].key: missing",
+            "spec.selector.matchExpressions[0].key: expected a string, found nothing",
         ),
         (
             {"spec": {"selector": expression("app", "Gt", "3")}},
@@ -100,7 +100,7 @@ def test_an_empty_selector_means_no_one_in_v1beta1(selector: object) -> None:
         ),
         ({"status": {"disruptionsAllowed": "1"}}, "status.disruptionsAllowed: expected a whole number, found '1'"),
         ({"status": {"disruptionsAllowed": True}}, "status.disruptionsAllowed: expected a whole number, found True"),
-        ({"status": {"disruptedPods": ["a"]}}, "status.disruptedPods: expected an object, found ['a']"),
+        ({"status": {"disruptedPods": ["a"]}}, "status.disruptedPods: expected an object, found a list"),
     ],
 )
 def test_what_is_no_budget_is_refused_with_what_is_wrong_where(change: dict[str, Any], message: str) -> None:

@@ -56,7 +56,7 @@ def test_a_budget_that_means_nothing_is_left_out_and_said(caplog: pytest.LogCapt
     assert [(line["budget"], line["error"]) for line in fields] == [
         ("default/b", "status.disruptionsAllowed: expected a whole number, found 'many'"),
         ("default/a", "status.disruptionsAllowed: expected a whole number, found 'many'"),
-        ("None/None", "metadata.namespace: missing"),
+        ("None/None", "metadata.namespace: expected a string, found nothing"),
     ]
 
 

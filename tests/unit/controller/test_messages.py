@@ -59,7 +59,7 @@ def args(text: str) -> bytes:
         ),
         (
             '{"Pod":{"metadata":{},"spec":{"initContainers":[{"name":""}]}}}',
-            "Pod.spec.initContainers[0].name: expected a string, found an empty string",
+            "Pod.spec.initContainers[0].name: expected a string, found nothing",
         ),
         (
             '{"Pod":{"metadata":{},"spec":{"containers":[{"name":"c","resources":[]}]}}}',

@@ -94,7 +94,7 @@ def test_a_pod_whose_allocation_cannot_be_read_is_told_once(world: World) -> Non
         (
             "GpuShareUnreadableAllocation",
             "what this pod holds cannot be read, so its node takes no new pods:"
-            " annotation gpushare.dev/allocation: expected a JSON object, found a list;"
+            " annotation gpushare.dev/allocation: expected an object, found a list;"
             " and annotation devices.gpushare.dev/c0: expected UUIDs of different GPUs, found None;"
             " delete it, or install the version of gpushare that bound it",
         )
@@ -111,7 +111,7 @@ def test_a_pod_that_is_counted_from_its_other_annotations_is_told_so(world: Worl
         (
             "GpuShareUnreadableAllocation",
             "its allocation cannot be read and is counted from its other annotations:"
-            " annotation gpushare.dev/allocation: expected a JSON object, found a list",
+            " annotation gpushare.dev/allocation: expected an object, found a list",
         )
     ]
 

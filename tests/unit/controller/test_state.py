@@ -121,7 +121,7 @@ def test_an_inventory_that_cannot_be_read_is_the_refusal(world: World) -> None:
     assert refusal(world) == Refused(
         RefusalReason.NO_INVENTORY,
         "node-a has an inventory that cannot be read: annotation gpushare.dev/inventory of node node-a:"
-        " field 'version' must be a whole number, 0 or more, found None",
+        " version: expected a whole number, 0 or more, found nothing",
         permanent=True,
     )
 
@@ -166,7 +166,7 @@ def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -
     assert refusal(world) == Refused(
         RefusalReason.INSUFFICIENT_GPU_MEMORY,
         "node-a takes no new pods, because what team/odd holds there cannot be read:"
-        " annotation gpushare.dev/allocation: expected a JSON object, found a list;"
+        " annotation gpushare.dev/allocation: expected an object, found a list;"
         " and annotation devices.gpushare.dev/c0: expected UUIDs of different GPUs, found None;"
         " delete that pod, or install the version of gpushare that bound it",
     )

@@ -134,7 +134,7 @@ DEVICES = "devices.gpushare.dev/main"
         (
             start(bound_pod(annotations={"gpushare.dev/allocation": "[]"})),
             Reason.UNREADABLE,
-            "pod default/pod: annotation gpushare.dev/allocation: expected a JSON object, found a list; delete the pod"
+            "pod default/pod: annotation gpushare.dev/allocation: expected an object, found a list; delete the pod"
             " and create it again",
         ),
         (

@@ -116,7 +116,9 @@ def test_a_change_for_the_worse_keeps_the_last_good_profile(
     rewrite(path, "gpus: 3")
     assert len(state(source)) == 4
     assert len(state(source)) == 4
-    assert fields_of(caplog, "profile rejected") == [{"error": f"profile {path}: gpus: expected a list, found 3"}]
+    assert fields_of(caplog, "profile rejected") == [
+        {"error": f"profile {path}: gpus: expected a list, found a number"}
+    ]
     path.unlink()
     assert len(state(source)) == 4
     rewrite(path, "gpus: [{model: X, memoryMiB: 1}]")
@@ -140,7 +142,7 @@ def test_a_profile_that_is_fixed_is_used(make: Make, path: Path) -> None:
         ("a: b: c", "not YAML at line 1, column 5; check indentation and brackets"),
         ("x: !!python/object:os.system {}", "not YAML at line 1, column 4; check indentation and brackets"),
         ("gpus: \x00", "not YAML; check indentation and brackets"),
-        ("", "expected faults, gpus, nodes, seed, found None"),
+        ("", "expected an object, found nothing"),
         ("gpus: []", "gpus: 0 GPUs; a node has 1 to 64"),
     ],
 )

@@ -52,36 +52,36 @@ def test_when_a_container_runs_is_written_as_previous_versions_read_it(kind: str
     ("text", "message"),
     [
         ("nonsense", f"{WHAT}: not JSON ("),
-        ('{"version":1}', f"{WHAT}: field 'node' must be a string, found None"),
-        ('{"version":1,"node":""}', f"{WHAT}: field 'node' must be a string, found ''"),
-        ('{"version":1,"node":"n"}', f"{WHAT}: field 'containers' must be a list of objects"),
+        ('{"version":1}', f"{WHAT}: node: expected a string, found nothing"),
+        ('{"version":1,"node":""}', f"{WHAT}: node: expected a string, found an empty string"),
+        ('{"version":1,"node":"n"}', f"{WHAT}: containers: expected a list, found nothing"),
         (
             '{"version":1,"node":"n","containers":[{}]}',
-            f"{WHAT}: field 'gpus' must be a list of UUIDs, found None",
+            f"{WHAT}: containers[0].gpus: expected UUIDs of different GPUs, found []",
         ),
         (
             '{"version":1,"node":"n","containers":[{"gpus":[]}]}',
-            f"{WHAT}: field 'gpus' must be a list of UUIDs, found []",
+            f"{WHAT}: containers[0].gpus: expected UUIDs of different GPUs, found []",
         ),
         (
             '{"version":1,"node":"n","containers":[{"gpus":["a",1]}]}',
-            f"{WHAT}: field 'gpus' must be a list of UUIDs, found ['a', 1]",
+            f"{WHAT}: containers[0].gpus[1]: expected a string, found a number",
         ),
         (
             '{"version":1,"node":"n","containers":[{"gpus":["a","a"]}]}',
-            f"{WHAT}: field 'gpus' names a GPU twice: ['a', 'a']",
+            f"{WHAT}: containers[0].gpus: expected UUIDs of different GPUs, found ['a', 'a']",
         ),
         (
             '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"x"}]}',
-            f"{WHAT}: field 'kind' must be init, sidecar or app, found 'x'",
+            f"{WHAT}: containers[0].kind: expected init, sidecar or app, found 'x'",
         ),
         (
             '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"app"}]}',
-            f"{WHAT}: field 'name' must be a string, found None",
+            f"{WHAT}: containers[0].name: expected a string, found nothing",
         ),
         (
             '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"app","name":"c","memoryMiB":-1}]}',
-            f"{WHAT}: field 'memoryMiB' must be a whole number, 0 or more, found -1",
+            f"{WHAT}: containers[0].memoryMiB: expected a whole number, 0 or more, found -1",
         ),
     ],
 )

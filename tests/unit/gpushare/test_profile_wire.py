@@ -83,7 +83,7 @@ def test_a_profile_names_nodes_in_its_order() -> None:
     assert profile.nodes({"gpus": [T4]}) == ()
 
 
-@pytest.mark.parametrize("nothing", [None, [], {}])
+@pytest.mark.parametrize("nothing", [None, []])
 def test_no_faults_may_be_said_as_nothing_at_all(nothing: object) -> None:
     assert profile.parse({"gpus": [T4], "faults": nothing}, NODE).faults == ()
 
@@ -111,30 +111,30 @@ def test_the_inventory_of_a_shipped_profile_is_the_one_that_the_plugin_publishes
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (None, "expected faults, gpus, nodes, seed, found None"),
-        ([], "expected faults, gpus, nodes, seed, found []"),
+        (None, "expected an object, found nothing"),
+        ([], "expected an object, found a list"),
         ({"gpu": []}, "unknown field 'gpu'; known are faults, gpus, nodes, seed"),
-        ({}, "gpus: expected a list, found None"),
-        ({"gpus": {}}, "gpus: expected a list, found {}"),
+        ({}, "gpus: expected a list, found nothing"),
+        ({"gpus": {}}, "gpus: expected a list, found an object"),
         ({"gpus": []}, "gpus: 0 GPUs; a node has 1 to 64"),
         ({"gpus": [{**T4, "count": 65}]}, "gpus: 65 GPUs; a node has 1 to 64"),
-        ({"gpus": ["T4"]}, "gpus[0]: expected count, memoryMiB, model, numa, uuid, found 'T4'"),
+        ({"gpus": ["T4"]}, "gpus[0]: expected an object, found a string"),
         (
             {"gpus": [{**T4, "memoryGiB": 15}]},
             "gpus[0]: unknown field 'memoryGiB'; known are count, memoryMiB, model, numa, uuid",
         ),
-        ({"gpus": [{"memoryMiB": 1}]}, "gpus[0].model: expected a name such as Tesla T4, found None"),
-        ({"gpus": [{"model": "", "memoryMiB": 1}]}, "gpus[0].model: expected a name such as Tesla T4, found ''"),
-        ({"gpus": [{"model": 4, "memoryMiB": 1}]}, "gpus[0].model: expected a name such as Tesla T4, found 4"),
-        ({"gpus": [T4, {"model": "T4"}]}, "gpus[1].memoryMiB: expected a whole number, 1 or more, found None"),
+        ({"gpus": [{"memoryMiB": 1}]}, "gpus[0].model: expected a string, found nothing"),
+        ({"gpus": [{"model": "", "memoryMiB": 1}]}, "gpus[0].model: expected a string, found an empty string"),
+        ({"gpus": [{"model": 4, "memoryMiB": 1}]}, "gpus[0].model: expected a string, found a number"),
+        ({"gpus": [T4, {"model": "T4"}]}, "gpus[1].memoryMiB: expected a whole number, 1 or more, found nothing"),
         (
             {"gpus": [{**T4, "memoryMiB": "15Gi"}]},
-            "gpus[0].memoryMiB: expected a whole number, 1 or more, found '15Gi'",
+            "gpus[0].memoryMiB: expected a whole number, 1 or more, found a string",
         ),
         ({"gpus": [{**T4, "memoryMiB": 0}]}, "gpus[0].memoryMiB: expected a whole number, 1 or more, found 0"),
         ({"gpus": [{**T4, "memoryMiB": 1.5}]}, "gpus[0].memoryMiB: expected a whole number, 1 or more, found 1.5"),
         ({"gpus": [{**T4, "count": 0}]}, "gpus[0].count: expected a whole number, 1 or more, found 0"),
-        ({"gpus": [{**T4, "count": True}]}, "gpus[0].count: expected a whole number, 1 or more, found True"),
+        ({"gpus": [{**T4, "count": True}]}, "gpus[0].count: expected a whole number, 1 or more, found true or false"),
         ({"gpus": [{**T4, "numa": -1}]}, "gpus[0].numa: expected a whole number, 0 or more, found -1"),
         (
             {"gpus": [{**T4, "uuid": "GPU-1"}]},
@@ -142,7 +142,7 @@ def test_the_inventory_of_a_shipped_profile_is_the_one_that_the_plugin_publishes
         ),
         (
             {"gpus": [{**T4, "uuid": 5}]},
-            "gpus[0].uuid: expected GPU- and 32 hexadecimal digits in NVIDIA's groups, found 5",
+            "gpus[0].uuid: expected a string, found a number",
         ),
         (
             {"gpus": [{**T4, "count": 2, "uuid": "GPU-01234567-89ab-cdef-0123-456789abcdef"}]},
@@ -152,12 +152,12 @@ def test_the_inventory_of_a_shipped_profile_is_the_one_that_the_plugin_publishes
             {"gpus": [{**T4, "uuid": "GPU-01234567-89ab-cdef-0123-456789abcdef"}] * 2},
             "gpus: two GPUs with the same uuid; leave uuid out to have them derived",
         ),
-        ({"gpus": [T4], "seed": "x"}, "seed: expected a whole number, 0 or more, found 'x'"),
-        ({"gpus": [T4], "faults": 3}, "faults: expected a list, found 3"),
-        ({"gpus": [T4], "faults": {"a": 1}}, "faults: expected a list, found {'a': 1}"),
+        ({"gpus": [T4], "seed": "x"}, "seed: expected a whole number, 0 or more, found a string"),
+        ({"gpus": [T4], "faults": 3}, "faults: expected a list, found a number"),
+        ({"gpus": [T4], "faults": {"a": 1}}, "faults: expected a list, found an object"),
         (
             {"gpus": [T4], "faults": [3]},
-            "faults[0]: expected afterPolls, afterSeconds, gpu, kind, recoversAfterPolls, found 3",
+            "faults[0]: expected an object, found a number",
         ),
         ({"gpus": [T4], "faults": [{"gpu": 0}]}, "faults[0].kind: expected one of xid, ecc, lost, found None"),
         (
@@ -180,16 +180,16 @@ def test_the_inventory_of_a_shipped_profile_is_the_one_that_the_plugin_publishes
             {"gpus": [T4], "faults": [{"kind": "xid", "recoversAfterPolls": 0}]},
             "faults[0].recoversAfterPolls: expected a whole number, 1 or more, found 0",
         ),
-        ({"gpus": [T4], "nodes": ["node-b"]}, "nodes: expected names of nodes, each with gpus, found ['node-b']"),
-        ({"gpus": [T4], "nodes": {"node-b": None}}, "nodes.node-b: expected faults, gpus, seed, found None"),
-        ({"gpus": [T4], "nodes": {"node-b": {"gpus": 3}}}, "nodes.node-b.gpus: expected a list, found 3"),
+        ({"gpus": [T4], "nodes": ["node-b"]}, "nodes: expected an object, found a list"),
+        ({"gpus": [T4], "nodes": {"node-b": None}}, "nodes.node-b: expected an object, found nothing"),
+        ({"gpus": [T4], "nodes": {"node-b": {"gpus": 3}}}, "nodes.node-b.gpus: expected a list, found a number"),
         (
             {"gpus": [T4], "nodes": {"node-b": {"nodes": {}}}},
             "nodes.node-b: unknown field 'nodes'; known are faults, gpus, seed",
         ),
         (
             {"gpus": [T4], "nodes": {"node-b": {"gpus": [{"model": "X"}]}}},
-            "nodes.node-b.gpus[0].memoryMiB: expected a whole number, 1 or more, found None",
+            "nodes.node-b.gpus[0].memoryMiB: expected a whole number, 1 or more, found nothing",
         ),
         (
             {"gpus": [T4], "nodes": {"node-b": {"seed": -1}}},

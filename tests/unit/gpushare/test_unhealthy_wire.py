@@ -51,13 +51,13 @@ def test_other_config_maps_are_none_of_them(name: str) -> None:
 @pytest.mark.parametrize(
     ("obj", "message"),
     [
-        ({"metadata": 3}, "ConfigMap.metadata: expected an object, found 3"),
-        ({"metadata": {"name": 3}}, "metadata.name: expected a string, found 3"),
+        ({"metadata": 3}, "ConfigMap.metadata: expected an object, found a number"),
+        ({"metadata": {"name": 3}}, "metadata.name: expected a string, found a number"),
         (
             {"metadata": {"name": "unhealthy-gpu-a"}, "data": "0"},
-            "ConfigMap unhealthy-gpu-a.data: expected an object, found '0'",
+            "ConfigMap unhealthy-gpu-a.data: expected an object, found a string",
         ),
-        (config_map("unhealthy-gpu-a", 7), "ConfigMap unhealthy-gpu-a.data.gpus: expected a string, found 7"),
+        (config_map("unhealthy-gpu-a", 7), "ConfigMap unhealthy-gpu-a.data.gpus: expected a string, found a number"),
     ],
 )
 def test_what_is_no_config_map_is_an_error(obj: Json, message: str) -> None:

@@ -27,7 +27,7 @@ def test_a_pod_without_a_uid_cannot_be_kept_apart_from_others() -> None:
 def test_a_waiting_pod_keeps_its_name_and_the_problem() -> None:
     record = records.pod_record(pod(labels=7), RESOURCE_CONFIG)
     assert isinstance(record, Pending)
-    assert (record.ref.name, record.problem) == ("pod", "metadata.labels: expected an object, found 7")
+    assert (record.ref.name, record.problem) == ("pod", "metadata.labels: expected an object, found a number")
 
 
 def test_a_bound_pod_keeps_what_can_be_read_and_the_problem() -> None:
@@ -41,7 +41,7 @@ def test_of_a_bound_pod_with_odd_labels_only_its_place_is_kept() -> None:
     record = records.pod_record(pod("node-a", labels=7), RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     assert (record.node, record.labels) == ("node-a", {})
-    assert record.problem == "metadata.labels: expected an object, found 7"
+    assert record.problem == "metadata.labels: expected an object, found a number"
 
 
 @pytest.mark.parametrize("annotations", [{}, {names.ALIYUN_IDX: "x"}])

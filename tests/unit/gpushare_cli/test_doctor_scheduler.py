@@ -110,7 +110,7 @@ ROWS: list[tuple[str, Change, str]] = [
     (
         "a string",
         text("later"),
-        f"error scheduler-config {CONFIG} | scheduler.yaml: expected an object, found 'later' | {WRITE}",
+        f"error scheduler-config {CONFIG} | scheduler.yaml: expected an object, found a string | {WRITE}",
     ),
     (
         "two documents",

@@ -140,7 +140,7 @@ def test_what_no_one_can_read_blocks_the_node() -> None:
     assert found.code == 0
     assert found.out.splitlines()[1:3] == [
         "STATE:     Running on node-a; what it holds cannot be read",
-        "WHY:       annotation gpushare.dev/allocation: field 'version' must be a whole number, 0 or more, found None;"
+        "WHY:       annotation gpushare.dev/allocation: version: expected a whole number, 0 or more, found nothing;"
         " and annotation devices.gpushare.dev/main: expected UUIDs of different GPUs, found None; until that is fixed"
         " node-a takes no new GPU pods: delete the pod, or install the version of gpushare that bound it",
     ]

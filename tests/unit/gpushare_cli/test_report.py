@@ -84,8 +84,8 @@ def test_an_unreadable_inventory_is_noted_and_the_status_is_shown() -> None:
 
     assert len(found.nodes[0].gpus) == 2
     assert found.notes == (
-        "annotation gpushare.dev/inventory of node node-a: field 'version' must be a whole number, 0 or more,"
-        " found None; its GPUs are shown as equal",
+        "annotation gpushare.dev/inventory of node node-a: version: expected a whole number, 0 or more,"
+        " found nothing; its GPUs are shown as equal",
     )
 
 

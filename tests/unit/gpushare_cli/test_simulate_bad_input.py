@@ -45,10 +45,13 @@ def metadata(kind: str = "Pod", **fields: Any) -> Json:
         ("{kind: PodList, items: {}}", "1.yaml: items: expected a list, found an object"),
         ("{kind: List, items: [x]}", "1.yaml, items[0]: expected an object of Kubernetes, found a string"),
         ("{kind: List, items: [{}]}", "1.yaml, items[0]: kind: missing; expected an object of Kubernetes"),
-        ("{kind: Pod}", "1.yaml: Pod: metadata.name: missing"),
-        ("{kind: Pod, metadata: 3}", "1.yaml: Pod: Pod.metadata: expected an object, found 3"),
-        ("{kind: Pod, metadata: {name: [a]}}", "1.yaml: Pod: metadata.name: expected a string, found ['a']"),
-        ("{kind: NodeList, items: [{metadata: {}}]}", "1.yaml, items[0]: Node: metadata.name: missing"),
+        ("{kind: Pod}", "1.yaml: Pod: metadata.name: expected a string, found nothing"),
+        ("{kind: Pod, metadata: 3}", "1.yaml: Pod: Pod.metadata: expected an object, found a number"),
+        ("{kind: Pod, metadata: {name: [a]}}", "1.yaml: Pod: metadata.name: expected a string, found a list"),
+        (
+            "{kind: NodeList, items: [{metadata: {}}]}",
+            "1.yaml, items[0]: Node: metadata.name: expected a string, found nothing",
+        ),
         (
             "{kind: Pod, metadata: {name: p, annotations: {gpushare.dev/gpus: 2}}}",
             "1.yaml: Pod: metadata.annotations[gpushare.dev/gpus]: expected a string, found the number 2;"
@@ -61,9 +64,12 @@ def metadata(kind: str = "Pod", **fields: Any) -> Json:
         ("{kind: Pod, metadata: {name: p}}", "1.yaml: Pod default/p: spec.containers: missing"),
         (
             "{kind: Pod, metadata: {name: p}, spec: {containers: {}}}",
-            "1.yaml: Pod default/p: spec.containers: expected a list, found {}",
+            "1.yaml: Pod default/p: spec.containers: expected a list, found an object",
         ),
-        ("{kind: Pod, metadata: {name: p, uid: 7}}", "1.yaml: Pod default/p: metadata.uid: expected a string, found 7"),
+        (
+            "{kind: Pod, metadata: {name: p, uid: 7}}",
+            "1.yaml: Pod default/p: metadata.uid: expected a string, found a number",
+        ),
     ],
 )
 def test_texts_that_are_no_objects(tmp_path: Path, text: str, message: str) -> None:
@@ -111,7 +117,7 @@ def test_texts_that_are_no_objects(tmp_path: Path, text: str, message: str) -> N
         (workload("DaemonSet", "d", template={}), "DaemonSet default/d: spec.template.spec.containers: missing"),
         (
             workload("DaemonSet", "d", template={"spec": "x"}),
-            "DaemonSet default/d: spec.template.spec: expected an object, found 'x'",
+            "DaemonSet default/d: spec.template.spec: expected an object, found a string",
         ),
         (
             workload("StatefulSet", "s", ordinals={"start": -1}),
@@ -124,22 +130,25 @@ def test_texts_that_are_no_objects(tmp_path: Path, text: str, message: str) -> N
         ),
         (
             {"kind": "Deployment", "metadata": {"name": "web"}, "spec": []},
-            "Deployment default/web: Deployment.spec: expected an object, found []",
+            "Deployment default/web: Deployment.spec: expected an object, found a list",
         ),
         (
             manifest(make_pod({"resources": {"limits": {names.GPU_MEM: 3}}})),
-            "Pod default/pod: spec.containers[0].name: missing",
+            "Pod default/pod: spec.containers[0].name: expected a string, found nothing",
         ),
         (
             manifest(make_pod(make_container(resources={"limits": 3}))),
-            "Pod default/pod: container.resources.limits: expected an object, found 3",
+            "Pod default/pod: container.resources.limits: expected an object, found a number",
         ),
-        (changed(NODE, spec={"taints": [{}]}), "Node node-a: spec.taints[0].key: missing"),
-        (changed(NODE, spec=[]), "Node node-a: node.spec: expected an object, found []"),
-        (changed(NODE, status={"allocatable": 3}), "Node node-a: status.allocatable: expected an object, found 3"),
+        (changed(NODE, spec={"taints": [{}]}), "Node node-a: spec.taints[0].key: expected a string, found nothing"),
+        (changed(NODE, spec=[]), "Node node-a: node.spec: expected an object, found a list"),
+        (
+            changed(NODE, status={"allocatable": 3}),
+            "Node node-a: status.allocatable: expected an object, found a number",
+        ),
         (
             {"kind": "ConfigMap", "metadata": {"name": "unhealthy-gpu-a", "namespace": "kube-system"}, "data": 3},
-            "ConfigMap unhealthy-gpu-a.data: expected an object, found 3",
+            "ConfigMap unhealthy-gpu-a.data: expected an object, found a number",
         ),
     ],
 )
@@ -190,25 +199,25 @@ def test_objects_that_do_not_go_together(tmp_path: Path, objects: list[Json], me
 @pytest.mark.parametrize(
     ("profile", "message"),
     [
-        ("3", "expected faults, gpus, nodes, seed, found 3"),
-        ("{}", "gpus: expected a list, found None"),
+        ("3", "expected an object, found a number"),
+        ("{}", "gpus: expected a list, found nothing"),
         ("{gpus: []}", "gpus: 0 GPUs; a node has 1 to 64"),
         ("{gpus: [{model: T4, memoryMiB: 1, count: 65}]}", "gpus: 65 GPUs; a node has 1 to 64"),
-        ("{gpus: [{memoryMiB: 1}]}", "gpus[0].model: expected a name such as Tesla T4, found None"),
+        ("{gpus: [{memoryMiB: 1}]}", "gpus[0].model: expected a string, found nothing"),
         (
             "{gpus: [{model: T4, memoryMiB: 16GiB}]}",
-            "gpus[0].memoryMiB: expected a whole number, 1 or more, found '16GiB'",
+            "gpus[0].memoryMiB: expected a whole number, 1 or more, found a string",
         ),
         (
             "{gpus: [{model: T4, memory: 1}]}",
             "gpus[0]: unknown field 'memory'; known are count, memoryMiB, model, numa, uuid",
         ),
-        ("{nodes: [a]}", "nodes: expected names of nodes, each with gpus, found ['a']"),
+        ("{nodes: [a]}", "nodes: expected an object, found a list"),
         ("kind: Pod", "unknown field 'kind'; known are faults, gpus, nodes, seed"),
         ("a: [", "not YAML at line 2, column 1; check indentation and brackets"),
         (
             json.dumps({"kind": "ConfigMap", "data": {"profile.yaml": "gpus: 3"}}),
-            "gpus: expected a list, found 3",
+            "gpus: expected a list, found a number",
         ),
     ],
 )

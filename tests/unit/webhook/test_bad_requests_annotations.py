@@ -135,7 +135,7 @@ def test_such_words_refuse_no_pod_that_asks_for_nothing(whole: Webhook, key: str
 def test_an_annotation_is_a_text(webhook: Webhook, key: str, value: object, found: str) -> None:
     sent = pod(asking(mem=3))
     sent["metadata"]["annotations"] = {key: value}
-    message = f"metadata.annotations[{key}]: expected a string in quotes, found {found}"
+    message = f"metadata.annotations[{key}]: expected a string, found {found}"
     webhook.refuses("/mutate", review(sent), f"{message}; see kubectl explain pod.metadata.annotations")
 
 
@@ -144,5 +144,5 @@ def test_an_annotation_is_a_text(webhook: Webhook, key: str, value: object, foun
 def test_so_is_a_label(webhook: Webhook, key: str, value: object, found: str) -> None:
     sent = pod(asking(mem=3))
     sent["metadata"]["labels"] = {key: value}
-    message = f"metadata.labels[{key}]: expected a string in quotes, found {found}"
+    message = f"metadata.labels[{key}]: expected a string, found {found}"
     webhook.refuses("/mutate", review(sent), f"{message}; see kubectl explain pod.metadata.labels")

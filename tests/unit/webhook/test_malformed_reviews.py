@@ -41,7 +41,7 @@ MALFORMED = [
         "request: expected an object, found a list",
     ),
     (changed(uid=None), "request.uid: expected a string, found nothing"),
-    (changed(uid=""), "request.uid: expected a string, found nothing"),
+    (changed(uid=""), "request.uid: expected a string, found an empty string"),
     (changed(uid=7), "request.uid: expected a string, found a number"),
     (changed(operation=["CREATE"]), "request.operation: expected a string, found a list"),
     (changed(resource="pods"), "request.resource: expected an object, found a string"),

@@ -121,7 +121,7 @@ STRUCTURES: list[tuple[object, str]] = [
     ({"spec": {}, "metadata": []}, f"metadata: expected an object, found a list; {EXPLAIN}.metadata"),
     (
         {"spec": {}, "metadata": {"annotations": {"a.b/c": 3}}},
-        f"metadata.annotations[a.b/c]: expected a string in quotes, found a number; {EXPLAIN}.metadata.annotations",
+        f"metadata.annotations[a.b/c]: expected a string, found a number; {EXPLAIN}.metadata.annotations",
     ),
     (
         {"spec": {}, "metadata": {"labels": ["x"]}},
