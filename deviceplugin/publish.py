@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deviceplugin.inventory_feed import InventoryFeed, Snapshot
-from gpushare import names
+from gpushare import names, units
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi, PatchKind
@@ -97,12 +97,7 @@ def _amounts(inventory: NodeInventory) -> Mapping[str, str]:
     """
     count = len(inventory.gpus)
     # Aliyun's tools divide the node's memory by the first number.
-    return {names.GPU_COUNT: _quantity(count), names.GPU_CORE: _quantity(100 * count)}
-
-
-def _quantity(number: int) -> str:
-    """As the API server spells it when it is read back."""
-    return f"{number // 1000}k" if number and number % 1000 == 0 else str(number)
+    return {names.GPU_COUNT: units.spelled(count), names.GPU_CORE: units.spelled(100 * count)}
 
 
 def _explain(error: kube.KubeError) -> str:

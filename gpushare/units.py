@@ -1,4 +1,4 @@
-"""Memory units. Memory is an int of MiB everywhere inside; units exist at the edges only."""
+"""Amounts: how they are read and written. Memory is an int of MiB everywhere inside; units exist at the edges only."""
 
 import decimal
 import fractions
@@ -10,9 +10,7 @@ from typing import Final
 from gpushare import errors
 
 _UNIT: Final = re.compile(r"(?P<count>[1-9][0-9]{0,6})?\s?(?P<name>GiB|MiB)")
-_INTEGER: Final = re.compile(r"([0-9]+)(k|M)?")
-# The API server shortens amounts: 16000 comes back as 16k, 2000000 as 2M.
-_DECIMAL: Final = {None: 1, "k": 10**3, "M": 10**6}
+_INTEGER: Final = re.compile(r"[0-9]+[kM]?")  # the API server shortens amounts: 16000 comes back as 16k, 2000000 as 2M
 _LONGEST: Final = 40  # characters of an amount; more are no amount, and are not repeated
 MAX_UNITS: Final = 10**9  # far above any node; keeps products inside what JSON readers hold exactly
 
@@ -43,11 +41,7 @@ class MemoryUnit:
     @property
     def name(self) -> str:
         """`GiB`, `MiB`, or the multiple."""
-        if self.mib == 1:
-            return "MiB"
-        if self.mib == 1024:
-            return "GiB"
-        return f"{self.mib // 1024}GiB" if self.mib % 1024 == 0 else f"{self.mib}MiB"
+        return {1: "MiB", 1024: "GiB"}.get(self.mib) or memory(self.mib).replace(" ", "")
 
     def floor(self, mib: int) -> int:
         """Whole units in so many MiB: what a GPU can hand out."""
@@ -82,10 +76,9 @@ def parse_amount(value: object, of: str = "units") -> int:
     text = str(value).strip()
     if len(text) > _LONGEST:
         raise ValueError(f"{text[:_LONGEST]!r}... is too long for an amount; write a whole number of {of} such as 3")
-    match = _INTEGER.fullmatch(text)
-    if match is None:
+    if not _INTEGER.fullmatch(text):
         raise ValueError(_why_not_integer(text, of))
-    amount = int(match[1]) * _DECIMAL[match[2]]
+    amount = int(quantity(text) or 0)
     if amount == 0:
         raise ValueError("0 asks for nothing; remove the entry or write at least 1")
     if amount > MAX_UNITS:
@@ -103,8 +96,8 @@ def parse_memory(text: str, unit: MemoryUnit) -> int:
     if match is None:
         raise ValueError(f"{text!r:.80} is no amount of memory; write one such as 16Gi or 40000Mi")
     number, suffix = match["number"], match["suffix"].removesuffix("B")
-    amount = fractions.Fraction(number) * (unit.mib * _MIB if suffix == "" else _BYTES[suffix])
-    mib = math.ceil(amount / _MIB)
+    amount = fractions.Fraction(quantity(f"{number}{suffix}") or 0)
+    mib = math.ceil(amount / _MIB if suffix else amount * unit.mib)
     if mib == 0:
         raise ValueError(f"{text} asks for nothing; remove the annotation or write an amount such as 16Gi")
     if mib > MAX_UNITS:
@@ -113,7 +106,6 @@ def parse_memory(text: str, unit: MemoryUnit) -> int:
 
 
 _MIB: Final = 2**20
-_BYTES: Final = {"M": 10**6, "G": 10**9, "T": 10**12, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _MEMORY: Final = re.compile(r"(?P<number>[0-9]{1,15}(\.[0-9]{1,9})?)\s?(?P<suffix>|[MGT]i?B?)")
 
 
@@ -139,6 +131,7 @@ _QUANTITY: Final = re.compile(
     r"(?P<number>[+-]?([0-9]+\.?[0-9]*|\.[0-9]+))(?:(?P<suffix>[numkMGTPE]|[KMGTPE]i)|[eE](?P<power>[+-]?[0-9]{1,4}))?"
 )
 _POWERS: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_LARGEST: Final = 2**63 - 1  # Kubernetes' own arithmetic
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
@@ -157,3 +150,27 @@ def quantity(value: object) -> decimal.Decimal | None:
         return None
     power = int(match["power"] or _POWERS.get(match["suffix"], 0))
     return decimal.Decimal(match["number"]).scaleb(power) * (1 << _BINARY.get(match["suffix"], 0))
+
+
+def whole(value: object) -> int:
+    """A number of devices in any spelling that the API server takes, up to the largest that it counts; 0 if none."""
+    amount = min(quantity(value) or 0, _LARGEST)
+    return int(amount) if amount > 0 and amount == int(amount) else 0
+
+
+def spelled(number: int) -> str:
+    """A number of devices as the API server spells it when it is read back: 15000 as 15k."""
+    for suffix, power in (("M", 10**6), ("k", 10**3)):
+        if number and number % power == 0:
+            return f"{number // power}{suffix}"
+    return str(number)
+
+
+def memory(mib: int) -> str:
+    """An amount of memory for people, exactly."""
+    return f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
+
+
+def percent(used: int, total: int) -> int:
+    """Truncated, as Aliyun's tool does; 0 of nothing."""
+    return used * 100 // total if total else 0

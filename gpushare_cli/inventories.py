@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpushare import names
+from gpushare import names, units
 from gpushare.cluster import node_records
 from gpushare.identity import NodeName, by_index
 from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import fields
-from gpushare_cli import quantities
 
 _MIB: Final = MemoryUnit(1)
 
@@ -39,10 +38,10 @@ def equal_gpus(
     """
     name = node_records.name_of(node)
     allocatable = fields.mapping(fields.mapping(node, "status", "node"), "allocatable", "status")
-    total = quantities.whole(allocatable.get(names.GPU_MEM))
+    total = units.whole(allocatable.get(names.GPU_MEM))
     if total == 0:
         return None
-    count = quantities.whole(allocatable.get(names.GPU_COUNT))
+    count = units.whole(allocatable.get(names.GPU_COUNT))
     if count == 0:
         notes.append(f"node {name}: no {names.GPU_COUNT} in its status; its memory is shown as one GPU")
         count = 1

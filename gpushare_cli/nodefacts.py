@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare import names
+from gpushare import names, units
 from gpushare.identity import NodeName
 from gpushare.wire import fields
-from gpushare_cli import quantities
 
 Object = Mapping[str, Any]
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -54,7 +53,7 @@ def node_facts(node: Object) -> NodeFacts:
         labels={HOSTNAME: name, **fields.mapping(metadata, "labels", "metadata")},
         taints=tuple(_taint(taint, i) for i, taint in enumerate(fields.objects(spec, "taints", "spec"))),
         cordoned=spec.get("unschedulable") is True,
-        allocatable={key: quantities.whole(allocatable.get(key)) for key in RESOURCES} if allocatable else None,
+        allocatable={key: units.whole(allocatable.get(key)) for key in RESOURCES} if allocatable else None,
     )
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import orjson
 
+from gpushare import units
 from gpushare.units import MemoryUnit
-from gpushare_cli import quantities, tabwriter
+from gpushare_cli import tabwriter
 from gpushare_cli.report import NodeRow, PodRow, Report
 
 
@@ -38,7 +39,7 @@ def detail(report: Report) -> str:
         used, total = unit.ceil(node.used_mib), unit.floor(node.total_mib)
         lines += ["", f"NAME:\t{node.name}", f"IPADDRESS:\t{node.address}", ""]
         lines += ["\t".join(header) + "\t", *rows]
-        lines += [f"Allocated :\t{used} ({quantities.percent(used, total)}%)\t", f"Total :\t{total}\t", dashes]
+        lines += [f"Allocated :\t{used} ({units.percent(used, total)}%)\t", f"Total :\t{total}\t", dashes]
     lines += ["", "", f"Allocated/Total GPU Memory In Cluster:\t{_total(report)}\t", *_beyond_memory(report), ""]
     return tabwriter.layout("\n".join(lines))
 
@@ -86,7 +87,7 @@ def _beyond_memory(report: Report) -> list[str]:
 
 def _total(report: Report) -> str:
     used, total = report.unit.ceil(report.used_mib), report.unit.floor(report.total_mib)
-    return f"{used}/{total} ({quantities.percent(used, total)}%)"
+    return f"{used}/{total} ({units.percent(used, total)}%)"
 
 
 def _columns(report: Report) -> int:

@@ -7,11 +7,11 @@ more than was evaluated.
 from collections.abc import Mapping
 from typing import Any
 
-from gpushare import names
+from gpushare import names, units
 from gpushare.model.allocation import peak
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import quantities, selection
+from gpushare_cli import selection
 from gpushare_cli.nodefacts import RESOURCES, NodeFacts
 
 Object = Mapping[str, Any]
@@ -71,7 +71,7 @@ def requests(pod: Object) -> dict[str, int]:
     steps = []
     for _, kind, container in pods_wire.containers(pod):
         limits = fields.mapping(fields.mapping(container, "resources", "container"), "limits", "container.resources")
-        amounts = (quantities.whole(limits.get(resource)) * times.get(resource, 1) for resource in resources)
+        amounts = (units.whole(limits.get(resource)) * times.get(resource, 1) for resource in resources)
         steps.append((kind, tuple(amounts)))
     return {resource: amount for resource, amount in zip(resources, peak(steps), strict=False) if amount}
 
@@ -118,4 +118,4 @@ def _multiplier(pod: Object) -> int:
     """The webhook multiplies the limits of the per-GPU form; a manifest that it has not seen counts as if it had."""
     if pods_wire.limits_are_totals(pod):
         return 1
-    return max(quantities.whole(pods_wire.annotations(pod).get(names.ANNOTATION_GPUS)), 1)
+    return max(units.whole(pods_wire.annotations(pod).get(names.ANNOTATION_GPUS)), 1)

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from gpushare import names
+from gpushare import names, units
 from gpushare.wire import fields
-from gpushare_cli import quantities
 from gpushare_cli.doctor import checks_scheduler, finding, foreign, own
 from gpushare_cli.doctor.cluster import Cluster, GpuNode
 from gpushare_cli.doctor.finding import Finding
@@ -84,7 +83,7 @@ def _whole_gpus(node: GpuNode) -> str:
     return ", ".join(
         f"{amount} {resource}"
         for resource, value in sorted(node.allocatable.items())
-        if (resource.startswith((names.GPU, _MIG))) and (amount := quantities.whole(value))
+        if (resource.startswith((names.GPU, _MIG))) and (amount := units.whole(value))
     )
 
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from gpushare import names
+from gpushare import names, units
 from gpushare.cluster import node_records
 from gpushare.model.gpu import GpuHealth, NodeInventory
-from gpushare_cli import quantities
 from gpushare_cli.doctor import finding, own
 from gpushare_cli.doctor.cluster import Cluster, GpuNode, Settings
 from gpushare_cli.doctor.finding import Finding
@@ -70,7 +69,7 @@ def amounts(cluster: Cluster) -> Iterator[Finding]:
         if not node.runs_plugin or node.published is None or node.published.unit != settings.resource_config.unit:
             continue  # another check says so
         for resource, expected in _expected(node.published, settings).items():
-            found = quantities.whole(node.allocatable.get(resource, "0"))
+            found = units.whole(node.allocatable.get(resource, "0"))
             if found != expected:
                 yield finding.error(
                     f"node/{node.name}",

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
+from gpushare import units
 from gpushare.cluster import records
 from gpushare.cluster.records import Bound, Pending
 from gpushare.kube.api import JsonObject
-from gpushare_cli import quantities
 from gpushare_cli.doctor import finding, objects
 from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
@@ -90,10 +90,10 @@ def over_committed(cluster: Cluster) -> Iterator[Finding]:
         for uuid, mib in ledger.over_committed().items():
             gpu = ledger.inventory.by_uuid.get(uuid)
             which = f"GPU {gpu.index} ({uuid})" if gpu else f"GPU {uuid}, which it does not have any more,"
-            has = quantities.memory(gpu.memory_mib if gpu else 0)
+            has = units.memory(gpu.memory_mib if gpu else 0)
             yield finding.error(
                 f"node/{name}",
-                f"{which} has {has}, and pods hold {quantities.memory(mib)} more",
+                f"{which} has {has}, and pods hold {units.memory(mib)} more",
                 f"look who: kubectl inspect gpushare -d {name}; delete one of them",
             )
         for uuid, percent in ledger.over_computed().items():

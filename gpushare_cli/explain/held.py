@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from gpushare import names
+from gpushare import names, units
 from gpushare.cluster.records import Bound
 from gpushare.errors import WireError
 from gpushare.identity import GpuUuid
@@ -14,7 +14,6 @@ from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.units import GIB
 from gpushare.wire import fields, held_gpus
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import quantities
 from gpushare_cli.explain.model import Explanation, Fill, Neighbour, Share, State
 
 Object = Mapping[str, Any]
@@ -69,7 +68,7 @@ def shares(allocation: Allocation, inventory: NodeInventory | None) -> Iterator[
                 gpu=gpu,
                 uuid=gpu.uuid if gpu else uuid,
                 memory_mib=mib,
-                memory_percent=quantities.percent(mib, gpu.memory_mib) if gpu else 0,
+                memory_percent=units.percent(mib, gpu.memory_mib) if gpu else 0,
                 compute_percent=grant.compute_percent,
                 whole=grant.whole,
                 evaluated=inventory is not None,
@@ -142,7 +141,7 @@ def _together(found: Sequence[Share]) -> str:
 
 def amount(share: Share) -> str:
     """How much of a GPU."""
-    return "all" if share.whole else quantities.memory(share.memory_mib)
+    return "all" if share.whole else units.memory(share.memory_mib)
 
 
 def _origin(pod: Object) -> str:

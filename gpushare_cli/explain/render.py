@@ -6,9 +6,10 @@ from typing import Any, Final
 
 import orjson
 
+from gpushare import units
 from gpushare.cluster.reasons import NODES_NAMED
 from gpushare.model.verdict import Placed
-from gpushare_cli import answers, quantities, tables
+from gpushare_cli import answers, tables
 from gpushare_cli.answers import Answer
 from gpushare_cli.explain import requested
 from gpushare_cli.explain.model import Explanation, Fill, Neighbour, Share
@@ -104,7 +105,7 @@ def _head(explained: Explanation) -> Iterator[tuple[str, ...]]:
 def _share(share: Share) -> tuple[str, ...]:
     kind = "" if share.kind == "app" else f" ({share.kind})"
     index, model = (str(share.gpu.index), share.gpu.model) if share.gpu else ("?", "?")
-    memory = "whole" if share.whole else quantities.memory(share.memory_mib)
+    memory = "whole" if share.whole else units.memory(share.memory_mib)
     if share.memory_percent and not share.whole:
         memory += f" ({share.memory_percent}%)"
     compute = f"{share.compute_percent}%" if share.compute_percent else "shared"
@@ -112,15 +113,15 @@ def _share(share: Share) -> tuple[str, ...]:
 
 
 def _fill(fill: Fill) -> tuple[str, ...]:
-    used = f"{quantities.memory(fill.used_mib)} of {quantities.memory(fill.gpu.memory_mib)}"
-    used += f" ({quantities.percent(fill.used_mib, fill.gpu.memory_mib)}%)"
+    used = f"{units.memory(fill.used_mib)} of {units.memory(fill.gpu.memory_mib)}"
+    used += f" ({units.percent(fill.used_mib, fill.gpu.memory_mib)}%)"
     if fill.compute_percent:
         used += f", {fill.compute_percent}% of compute"
     return str(fill.gpu.index), used, ", ".join(map(_neighbour, fill.neighbours)) or "none"
 
 
 def _neighbour(other: Neighbour) -> str:
-    return f"{other.pod} ({quantities.memory(other.memory_mib)})"
+    return f"{other.pod} ({units.memory(other.memory_mib)})"
 
 
 def _answer(answer: Answer) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """What a pod asks for, in words. Pure."""
 
+from gpushare import units
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
-from gpushare_cli import quantities
 
 
 def lines(shape: RequestShape) -> list[str]:
@@ -37,4 +37,4 @@ def _amount(request: ContainerRequest) -> str:
     if request.memory_percent:
         return f"{request.memory_percent}% of {where}"
     compute = f" and {request.compute_percent}% of compute" if request.compute_percent else ""
-    return f"{quantities.memory(request.memory_mib)}{compute} on {where}"
+    return f"{units.memory(request.memory_mib)}{compute} on {where}"

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from gpushare import units
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Grant
@@ -13,7 +14,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy
 from gpushare.model.verdict import Refused
 from gpushare.units import MemoryUnit
-from gpushare_cli import answers, quantities, schedulable, tables
+from gpushare_cli import answers, schedulable, tables
 from gpushare_cli.simulate.plan import Outcome, Plan, Row
 
 
@@ -49,7 +50,7 @@ def as_json(plan: Plan, unit: MemoryUnit, policy: Policy, notes: Sequence[str]) 
             "placed": _placed(plan),
             "totalMiB": total,
             "usedMiB": used,
-            "usedPercent": quantities.percent(used, total),
+            "usedPercent": units.percent(used, total),
         },
         "notes": notes,
     }
@@ -62,7 +63,7 @@ def amount(grant: Grant) -> str:
     if grant.whole:
         return "whole"
     compute = f" and {grant.compute_percent}% of compute" if grant.compute_percent else ""
-    return f"{quantities.memory(grant.memory_mib)}{compute}{each}"
+    return f"{units.memory(grant.memory_mib)}{compute}{each}"
 
 
 def _lines(row: Row, plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -85,7 +86,7 @@ def _fill(ledgers: Mapping[NodeName, NodeLedger], unit: MemoryUnit) -> Iterator[
         by_index = {gpu.index: gpu for gpu in ledger.inventory.gpus}
         cells = [_cell(by_index[i], ledger, unit) if i in by_index else "-" for i in range(columns)]
         used, total = unit.ceil(_used_mib([ledger])), _total_units([ledger], unit)
-        yield name, *cells, f"{used}/{total} ({quantities.percent(used, total)}%)"
+        yield name, *cells, f"{used}/{total} ({units.percent(used, total)}%)"
 
 
 def _cell(gpu: Gpu, ledger: NodeLedger, unit: MemoryUnit) -> str:
@@ -103,7 +104,7 @@ def _cell(gpu: Gpu, ledger: NodeLedger, unit: MemoryUnit) -> str:
 def _sums(plan: Plan, ledgers: Mapping[NodeName, NodeLedger], unit: MemoryUnit) -> str:
     used, total = unit.ceil(_used_mib(ledgers.values())), _total_units(ledgers.values(), unit)
     counted = f"units of {unit.name}" if unit.name[0].isdigit() else unit.name
-    memory = f"{used}/{total} {counted} ({quantities.percent(used, total)}%) of GPU memory in use"
+    memory = f"{used}/{total} {counted} ({units.percent(used, total)}%) of GPU memory in use"
     return f"{_placed(plan)} of {len(plan.rows)} pods placed; {memory}"
 
 
@@ -178,7 +179,7 @@ def _json_node(name: NodeName, ledger: LedgerOrRefused) -> dict[str, Any]:
                 "health": gpu.health.value,
                 "totalMiB": gpu.memory_mib,
                 "usedMiB": ledger.used_mib.get(gpu.uuid, 0),
-                "usedPercent": quantities.percent(ledger.used_mib.get(gpu.uuid, 0), gpu.memory_mib),
+                "usedPercent": units.percent(ledger.used_mib.get(gpu.uuid, 0), gpu.memory_mib),
                 "computePercent": ledger.used_percent.get(gpu.uuid, 0),
                 "whole": gpu.uuid in ledger.whole,
             }

@@ -104,3 +104,38 @@ def test_every_spelling_of_an_amount_is_read(text: object, amount: object) -> No
 @pytest.mark.parametrize("text", ["", "x", "1x", "E", "1.2.3", "1 k", "1kk", "1e", "e3", True, None, [1], "x" * 100])
 def test_what_is_no_amount_is_none(text: object) -> None:
     assert units.quantity(text) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "amount"),
+    [
+        *((3, 3), ("15k", 15_000), ("2Gi", 2**31), ("1e3", 1000), ("2000m", 2), ("10E", 2**63 - 1)),
+        *(("9" * 99, 2**63 - 1), ("1e9999", 2**63 - 1), ("1500m", 0), ("-3", 0), ("0", 0), ("x", 0), (None, 0)),
+    ],
+)
+def test_a_number_of_devices_is_read_in_every_spelling(value: object, amount: int) -> None:
+    assert units.whole(value) == amount
+
+
+@pytest.mark.parametrize("number", [0, 1, 999, 1000, 1001, 15_000, 2_000_000, 2_001_000])
+def test_a_number_of_devices_is_spelled_as_the_api_server_does(number: int) -> None:
+    assert units.whole(units.spelled(number)) == number
+    assert len(units.spelled(number)) <= len(str(number))
+
+
+def test_numbers_are_shortened_by_the_largest_suffix() -> None:
+    assert [units.spelled(number) for number in (0, 999, 15_000, 2_000_000)] == ["0", "999", "15k", "2M"]
+
+
+def test_memory_is_told_exactly() -> None:
+    assert [units.memory(mib) for mib in (0, 512, 1024, 5068, 16384)] == [
+        "0 GiB",
+        "512 MiB",
+        "1 GiB",
+        "5068 MiB",
+        "16 GiB",
+    ]
+
+
+def test_a_percentage_is_truncated() -> None:
+    assert [units.percent(used, total) for used, total in ((2, 3), (3, 3), (1, 0))] == [66, 100, 0]
