@@ -115,10 +115,20 @@ def shared_namespace(system: System, request: pytest.FixtureRequest) -> Iterator
 
 
 def fresh_namespace(system: System, what: str) -> Iterator[str]:
-    """A namespace in which pods can be created, and none is left afterwards."""
+    """A namespace in which pods can be created; afterwards none is left, and the controller counts none any more."""
     name = f"e2e-{zlib.crc32(what.encode()):08x}-{time.time_ns() % 10**6:06}"
     system.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     system.eventually("service account", lambda: system.exists(f"/api/v1/namespaces/{name}/serviceaccounts/default"))
     yield name
     system.delete_all(name)
+    system.eventually(f"the controller has no pods of {name}", lambda: not counted(system, name))
     system.api.delete(f"/api/v1/namespaces/{name}")
+
+
+def counted(system: System, namespace: str) -> bool:
+    """Whether the controller counts pods of a namespace, or does not answer."""
+    try:
+        devices = [device for node in system.inspect()["nodes"] for device in node["devs"]]
+    except OSError:
+        return True
+    return any(pod["namespace"] == namespace for device in devices for pod in device["pods"])
