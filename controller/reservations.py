@@ -177,6 +177,7 @@ class Reservations:
 
 
 def _pop(outer: dict[K, dict[L, Reservation]], first: K, second: L) -> None:
-    inner = outer.get(first)
-    if inner is not None and inner.pop(second, None) is not None and not inner:
+    inner = outer[first]
+    del inner[second]
+    if not inner:
         del outer[first]

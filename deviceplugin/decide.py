@@ -75,7 +75,7 @@ def _allocation(start: Start) -> Allocation | None:
     if not _is_own(start) and not former:
         return None
     found = held_gpus.allocation(start.pod, start.inventory.unit)
-    return found if found is None or _is_own(start) else replace(found, grants=_known(found.grants, start.inventory))
+    return None if found is None else replace(found, grants=_known(found.grants, start.inventory))
 
 
 def _is_own(start: Start) -> bool:
@@ -83,15 +83,14 @@ def _is_own(start: Start) -> bool:
 
 
 def _known(grants: Sequence[Grant], inventory: NodeInventory) -> tuple[Grant, ...]:
-    """A former system's grants, with the UUIDs of their GPUs.
+    """The grants with the UUIDs of their GPUs, one for each container.
 
-    Such systems know GPUs by number, and some make a grant for each GPU even if a container has the same on all.
+    Former systems know GPUs by number, and some make a grant for each GPU even if a container has the same on all.
     """
     merged: dict[Grant, tuple[GpuUuid, ...]] = {}
     for grant in grants:
-        gpus = tuple(inventory.resolve(gpu) for gpu in grant.gpus)
         key = replace(grant, gpus=())
-        merged[key] = (*merged.get(key, ()), *gpus)
+        merged[key] = (*merged.get(key, ()), *map(inventory.resolve, grant.gpus))
     return tuple(replace(key, gpus=gpus) for key, gpus in merged.items())
 
 

@@ -118,3 +118,13 @@ def test_the_end_of_a_former_choice_leaves_the_present_one() -> None:
     reservations.add(Reservation(allocation=make_allocation("a", make_grant(0)), since=1, bypassed=False))
     reservations.expire(1e6)
     assert len(reservations.counted()) == 1
+
+
+def test_a_reservation_that_ended_takes_no_memory() -> None:
+    reservations = made("a", "b")
+    reservations.drop(uid("a"), NodeName("node-a"))
+    reservations.drop(uid("a"), NodeName("node-a"))
+    assert (list(reservations._by_pod), list(reservations._by_node)) == ([uid("b")], ["node-a"])
+    reservations.drop(uid("b"), NodeName("node-a"))
+    assert not reservations._by_pod
+    assert not reservations._by_node
