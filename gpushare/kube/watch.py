@@ -60,8 +60,8 @@ class Reflector(Generic[T]):
     """The last resourceVersion seen; a cut stream resumes there."""
     _limit: int = field(init=False, default=_PAGE)
     """Objects of a page; fewer after a page that the server or the network did not manage."""
-    _listed_at: float = field(init=False, default=float("-inf"))
-    """When the last list was begun."""
+    _was_healthy: bool = field(init=False, default=False)
+    """Whether a stream since the last list was."""
     _contact_at: float = field(init=False, default=float("nan"))
     """When the server last answered about the collection: a list, an accepted watch, an event."""
     _backoff: Backoff = field(init=False, default_factory=Backoff)
@@ -87,8 +87,7 @@ class Reflector(Generic[T]):
             except kube.GoneError as error:
                 # Versions expire as a matter of course; a server whose fresh versions have expired already is
                 # unhealthy.
-                usual = self.clock.monotonic() - self._listed_at > _HEALTHY_S
-                self._pause(stop, "watch expired", error, delay=0.0 if usual else self._backoff.next_s())
+                self._pause(stop, "watch expired", error, delay=0.0 if self._was_healthy else self._backoff.next_s())
             except (kube.NotFoundError, kube.ForbiddenError) as error:
                 if self.optional:
                     self._pause(stop, "watch ended", error, delay=0.0)
@@ -110,13 +109,13 @@ class Reflector(Generic[T]):
 
     def _list(self) -> bool:
         """Read the whole collection. Whether it is of one version, from which a watch can go on."""
-        self._listed_at = self.clock.monotonic()
+        self._was_healthy = False
         with heap.loading():
-            found = self._all()
-            self.sink.replace([one for one in found.items if one is not None])
-        self._version = found.version
+            page = self._all()
+            self.sink.replace([record for record in page.items if record is not None])
+        self._version = page.version
         self.synced.set()
-        return bool(found.version)
+        return bool(page.version)
 
     def _all(self) -> Page[T | None]:
         """The whole collection, at a version that is not older than this call: see docs/architecture.md.
@@ -164,10 +163,12 @@ class Reflector(Generic[T]):
     def _watch(self, stop: threading.Event) -> None:
         """Watch, resuming at the last version seen, until an error or `stop`."""
         while not stop.is_set():
-            started = self.clock.monotonic()
+            accepted = float("inf")
             events = 0
             try:
-                for version in self._stream():
+                versions = self._stream()
+                accepted = self.clock.monotonic()
+                for version in versions:
                     self._version = version
                     events += 1
                     if stop.is_set():
@@ -176,7 +177,8 @@ class Reflector(Generic[T]):
                 # A cut stream loses nothing: the next one resumes at the last version.
                 logs.event(_LOG, "watch cut", level=logging.DEBUG, path=self.path, error=str(error))
             finally:
-                lived = self.clock.monotonic() - started > _HEALTHY_S
+                lived = self.clock.monotonic() - accepted > _HEALTHY_S
+                self._was_healthy |= lived
                 if lived or events:
                     self._backoff.reset()
             if not lived and not stop.is_set():
@@ -204,9 +206,9 @@ class Reflector(Generic[T]):
             raise self._malformed("metadata.resourceVersion is missing")
         if kind not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
             raise self._malformed(f"{kind!r} is no type of event")
-        found = None if kind == "BOOKMARK" else self._read(obj)
-        if found is not None:
-            (self.sink.remove if kind == "DELETED" else self.sink.upsert)(found)
+        record = None if kind == "BOOKMARK" else self._read(obj)
+        if record is not None:
+            (self.sink.remove if kind == "DELETED" else self.sink.upsert)(record)
         return version
 
     def _read(self, obj: JsonObject) -> T | None:

@@ -161,7 +161,7 @@ def test_a_stream_that_lasted_resets_the_back_off() -> None:
             clock.at += 10
             if self.streams == 3:
                 stop.set()
-            return iter(())
+            yield from ()
 
     stop, api = threading.Event(), Slow()
     Reflector(api=api, path=PODS, sink=Collection(), clock=clock)._watch(stop)

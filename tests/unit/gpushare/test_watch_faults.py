@@ -39,11 +39,12 @@ class Sink:
 class Server:
     """Answers lists and watches from scripts, whose last line repeats; stops the reflector after so many requests.
 
-    Time passes only when the reflector waits, and in streams that say so.
+    Time passes only when the reflector waits, for `answer_s` before each answer, and in streams that say so.
     """
 
-    def __init__(self, lists: list[Any], streams: list[Any], requests: int = 60) -> None:
+    def __init__(self, lists: list[Any], streams: list[Any], requests: int = 60, answer_s: float = 0.0) -> None:
         self.at = 0.0
+        self.answer_s = answer_s
         self.stop = threading.Event()
         self.sink = Sink()
         self.listed: list[tuple[float, dict[str, str]]] = []
@@ -62,6 +63,7 @@ class Server:
     ) -> kube.Page[Any]:
         self._count()
         self.listed.append((self.at, dict(params)))
+        self.at += self.answer_s
         answer = self._next(self._lists)
         if isinstance(answer, Exception):
             raise answer
@@ -70,6 +72,7 @@ class Server:
     def watch(self, path: str, params: dict[str, str], *, timeout_s: float) -> Iterator[Json]:
         self._count()
         self.watched.append((self.at, params["resourceVersion"]))
+        self.at += self.answer_s
         answer = self._next(self._streams)
         if isinstance(answer, Exception):
             raise answer
@@ -123,6 +126,18 @@ def test_a_watch_that_always_fails_costs_a_list_every_ten_seconds_at_most(stream
     later = [at for at, _ in server.listed if at > 30]
     assert all(b - a >= 5 for a, b in itertools.pairwise(later))
     assert server.at > 100
+
+
+@pytest.mark.parametrize("stream", [kube.GoneError("too old"), [ERROR_410]])
+def test_a_fresh_version_that_has_always_expired_costs_pauses_however_long_answers_take(stream: Any) -> None:
+    server = Server([LIST], [stream], answer_s=6.0).run()
+    later = [at for at, _ in server.listed if at > 150]
+    assert all(b - a >= 6 + 6 + 5 for a, b in itertools.pairwise(later))
+
+
+def test_a_long_list_that_always_expires_costs_pauses() -> None:
+    server = Server([kube.GoneError("continue is too old")], [[9.0]], answer_s=6.0).run()
+    assert all(b - a >= 6 + 5 for (a, _), (b, _) in itertools.pairwise(server.listed[10:]))
 
 
 def test_a_version_that_expired_after_a_long_stream_is_listed_again_at_once() -> None:
