@@ -25,7 +25,7 @@ def nvidia_plugin(cluster: Cluster) -> Iterator[Finding]:
                 f"{found} hands out the same GPUs{what}",
                 _fix(found),
             )
-        elif offered and not cluster.settings.resource_config.whole_gpus:
+        elif offered and not cluster.settings.whole_gpus:
             yield finding.error(
                 f"node/{node.name}",
                 f"another plugin offers {offered} there, which are the GPUs that are shared",

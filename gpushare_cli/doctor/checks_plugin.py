@@ -6,9 +6,10 @@ from gpushare import names, units
 from gpushare.cluster import node_records
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare_cli.doctor import finding, own
-from gpushare_cli.doctor.cluster import Cluster, GpuNode, Settings
+from gpushare_cli.doctor.cluster import Cluster, GpuNode
 from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
+from gpushare_cli.settings import Settings
 
 
 def daemonset(cluster: Cluster) -> Iterator[Finding]:
@@ -155,7 +156,7 @@ def _expected(published: NodeInventory, settings: Settings) -> Mapping[str, int]
     offered = {names.GPU_MEM: sum(published.unit.floor(gpu.memory_mib) for gpu in healthy)}
     if settings.gpu_percent:
         offered[names.GPU_PERCENT] = 100 * len(healthy)
-    if settings.resource_config.whole_gpus:
+    if settings.whole_gpus:
         offered[names.GPU] = len(healthy)
     return offered
 

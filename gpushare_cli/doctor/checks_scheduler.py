@@ -18,7 +18,7 @@ _VERBS: Final = ("filterVerb", "prioritizeVerb", "preemptVerb", "bindVerb")
 
 def running(cluster: Cluster) -> Iterator[Finding]:
     """The scheduler that GPU pods name runs."""
-    wanted = cluster.settings.scheduler
+    wanted = cluster.settings.scheduler_name
     if wanted != names.SCHEDULER:
         yield finding.note(
             f"configmap/{cluster.namespace}/{names.CONFIG}",
@@ -62,7 +62,7 @@ def configuration(cluster: Cluster) -> Iterator[Finding]:
     if config is None:
         yield finding.error(where, "it is missing, and the scheduler does not start without it", own.APPLY)
         return
-    whole = " --whole-gpus" if cluster.settings.resource_config.whole_gpus else ""
+    whole = " --whole-gpus" if cluster.settings.whole_gpus else ""
     restart = cluster.kubectl(f"rollout restart deployment/{names.SCHEDULER}")
     fix = (
         f"write what this prints into its key {own.SCHEDULER_KEY}: gpushare scheduler-config --server-version"
@@ -130,9 +130,9 @@ def parsed_settings(cluster: Cluster) -> Mapping[str, Any]:
 
 def _problems(cluster: Cluster, found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
     profiles = [profile.get("schedulerName") for profile in fields.objects(found, "profiles", own.SCHEDULER_KEY)]
-    if cluster.settings.scheduler not in profiles:
+    if cluster.settings.scheduler_name not in profiles:
         others = f"; there is {', '.join(map(str, profiles))}" if profiles else ""
-        yield f"no profile has the schedulerName {cluster.settings.scheduler} that GPU pods have{others}"
+        yield f"no profile has the schedulerName {cluster.settings.scheduler_name} that GPU pods have{others}"
     ours = next((extender for extender in extenders(found) if is_ours(extender)), None)
     if ours is None:
         yield f"no extender has the urlPrefix {expected['urlPrefix']}, so no one asks the controller"
@@ -162,7 +162,7 @@ def _parsed(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _shipped(cluster: Cluster) -> Mapping[str, Any]:
     """The extender as `gpushare scheduler-config` writes it for this server."""
-    options = Options(server=cluster.snapshot.server, whole_gpus=cluster.settings.resource_config.whole_gpus)
+    options = Options(server=cluster.snapshot.server, whole_gpus=cluster.settings.whole_gpus)
     [written] = yamls.load_all(schedconfig.configuration(options), own.SCHEDULER_KEY)
     [extender] = extenders(fields.an_object(written, own.SCHEDULER_KEY))
     return extender
@@ -179,5 +179,5 @@ def _waiting(cluster: Cluster, scheduler: str) -> int:
 
 
 def _needs_second(cluster: Cluster) -> None:
-    if cluster.settings.scheduler != names.SCHEDULER:
+    if cluster.settings.scheduler_name != names.SCHEDULER:
         raise NothingToCheckError("GPU pods go to another scheduler")

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
-from gpushare import names, units
+from gpushare import names
 from gpushare.cluster import cluster_ledger, node_records, records
 from gpushare.cluster.cluster_ledger import Ledgers
 from gpushare.cluster.node_records import NodeRecord
@@ -14,27 +14,14 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import NodeInventory
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import options
-from gpushare.units import MemoryUnit
 from gpushare.wire import fields, unhealthy
 from gpushare.wire import inventory as inventory_wire
-from gpushare_cli import configmap
+from gpushare_cli import settings
 from gpushare_cli.doctor import objects, own
 from gpushare_cli.doctor.foreign import ForeignPod, foreign_pod
 from gpushare_cli.doctor.snapshot import Snapshot, Unread, known
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What the components were told, as far as checks depend on it."""
-
-    resource_config: ResourceConfig
-    gpu_percent: bool
-    scheduler: str
-    """Empty if GPU pods go to the cluster's own."""
-    runtime_class: str
-    runtime_class_mode: str
+from gpushare_cli.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +65,7 @@ class Cluster:
         Raises:
             SettingsError: one cannot be read.
         """
-        config = known(self.snapshot.settings) or {}
-        value = partial(configmap.setting, config)
-        unit = value("memory_unit", units.GIB, MemoryUnit.parse)
-        return Settings(
-            resource_config=ResourceConfig(unit=unit, whole_gpus=value("whole_gpus", False, options.boolean)),
-            gpu_percent=value("gpu_percent", True, options.boolean),
-            scheduler=value("scheduler_name", names.SCHEDULER, str),
-            runtime_class=value("runtime_class", names.RUNTIME_CLASS, str),
-            runtime_class_mode=value("runtime_class_mode", "if-exists", str),
-        )
+        return settings.load(known(self.snapshot.settings))
 
     @cached_property
     def is_simulated(self) -> bool:

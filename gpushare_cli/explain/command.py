@@ -1,24 +1,22 @@
 """`gpushare explain`: reads pods and their cluster, decides, prints."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from gpushare import names
 from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
-from gpushare.model.request import Policy
-from gpushare.runtime import options
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, configmap, gather
+from gpushare_cli import arguments, gather, settings
 from gpushare_cli.commands import BAD, FAILED, OK, Streams
 from gpushare_cli.explain import decide, render, workloads
-from gpushare_cli.explain.decide import Rules
 from gpushare_cli.explain.model import Explanation
 from gpushare_cli.explain.workloads import Target
 from gpushare_cli.gather import Cluster
+from gpushare_cli.settings import Settings
 
 EXIT_CODES: Final = (
     "Exit codes: 0 the pod has its GPUs, needs none (any more), or fits somewhere; 1 it or the cluster cannot be read;"
@@ -83,8 +81,8 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
     try:
         pods = workloads.pods(api, target.kind, where, target.name)
         cluster = _cluster(api)
-        config = rules(gather.config_map(api, options.installation, names.CONFIG), options.memory_unit)
-        explained = [decide.explain(pod, cluster, config, _events(api, pod, cluster)) for pod in pods]
+        known = _settings(api, options)
+        explained = [decide.explain(pod, cluster, known, _events(api, pod, cluster)) for pod in pods]
     except kube.NotFoundError:
         return streams.error(f"there is no {what}")
     except kube.ForbiddenError as error:
@@ -108,25 +106,13 @@ def _events(api: KubeApi, pod: JsonObject, cluster: Cluster) -> Sequence[JsonObj
     return workloads.events(api, pod) if cluster.forbidden else ()
 
 
-def rules(settings: Mapping[str, Any] | None, unit: MemoryUnit | None) -> Rules:
-    """What the administrators decided.
-
-    Args:
-        settings: the ConfigMap, if it can be read.
-        unit: of the command line.
-
-    Raises:
-        WireError: a setting cannot be understood.
-    """
-    config = settings or {}
+def _settings(api: KubeApi, options: Options) -> Settings:
+    """Of the installation, as far as they can be read, and of the command line."""
     try:
-        return Rules(
-            unit=unit or configmap.setting(config, "memory_unit", None, MemoryUnit.parse),
-            whole_gpus=configmap.setting(config, "whole_gpus", False, options.boolean),
-            policy=configmap.setting(config, "gpu_policy", Policy.BINPACK, Policy),
-        )
+        found = settings.load(gather.config_map(api, options.installation, names.CONFIG))
     except SettingsError as error:
         raise WireError(f"ConfigMap {names.CONFIG}: {error}") from error
+    return replace(found, memory_unit=options.memory_unit or found.memory_unit)
 
 
 def _print(explained: Sequence[Explanation], streams: Streams, options: Options) -> int:

@@ -1,7 +1,7 @@
 """One pod and its cluster -> all that there is to say. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gpushare import names
@@ -18,62 +18,49 @@ from gpushare.units import MemoryUnit
 from gpushare.wire import fields, misspelt, requests
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, world
-from gpushare_cli.explain import held, requested, waiting
+from gpushare_cli.explain import held, waiting
 from gpushare_cli.explain.model import Explanation, State
 from gpushare_cli.gather import Cluster
 from gpushare_cli.nodefacts import NodeFacts
+from gpushare_cli.settings import Settings
 from gpushare_cli.world import World
 
 Object = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What the administrators decided, as far as it is known."""
-
-    unit: MemoryUnit | None = None
-    """None for the one in which the nodes count."""
-    whole_gpus: bool = False
-    policy: Policy = Policy.BINPACK
-
-
-def explain(pod: Object, cluster: Cluster, rules: Rules, events: Sequence[Object] = ()) -> Explanation:
+def explain(pod: Object, cluster: Cluster, settings: Settings, events: Sequence[Object] = ()) -> Explanation:
     """All about one pod.
 
-    Args:
-        pod: as the API server returns it.
-        cluster: all nodes, and all pods that concern GPUs.
-        rules: of the cluster.
-        events: on the pod, the latest last; used where the cluster may not be read.
+    Events on it, the latest last, serve where the cluster may not be read.
 
     Raises:
         WireError: an object cannot be read.
         SettingsError: the nodes count in different units, and none is known.
     """
     known = {record.name: (record, facts) for record, facts in (_node(node, cluster) for node in cluster.nodes)}
-    unit = rules.unit or world.unit_of(record for record, _ in known.values())
-    resource_config = ResourceConfig(unit=unit, whole_gpus=rules.whole_gpus)
+    unit = settings.memory_unit or world.unit_of(record for record, _ in known.values())
+    resource_config = ResourceConfig(unit=unit, whole_gpus=settings.whole_gpus)
     state = world.build(known, ((one, _record(one, resource_config)) for one in cluster.pods), unit)
-    blank = _blank(pod, cluster, unit)
+    blank = _blank(pod, cluster, unit, settings.gpu_policy)
     record = _record(pod, resource_config)
     match record:
         case Pending() | Bound(bypassed=Bypassed()) if cluster.forbidden and schedulable.counts(pod):
-            return waiting.told(_with_request(blank, pod, resource_config, rules.policy), pod, events)
+            return waiting.told(_with_request(blank, pod, resource_config), pod, events)
         case Pending() if schedulable.counts(pod):
             own = resource_configs.of_pod(pod, resource_config)
-            return waiting.pending(blank, pod, record, state, resource_config=own, policy=rules.policy)
+            return waiting.pending(blank, pod, record, state, own)
         case Pending():
             headline = f"{blank.phase}; it has ended"
             return replace(blank, state=State.ENDED, headline=headline, summary="it was on no node")
         case Bound(bypassed=Bypassed() as way):
-            return waiting.bypassed(blank, pod, record, way, state, policy=rules.policy)
+            return waiting.bypassed(blank, pod, record, way, state)
         case Bound():
-            return _bound(_with_request(blank, pod, resource_config, rules.policy), pod, record, state, cluster)
+            return _bound(_with_request(blank, pod, resource_config), pod, record, state, cluster)
         case None:
             return _not_ours(blank, pod, cluster, resource_config)
 
 
-def _blank(pod: Object, cluster: Cluster, unit: MemoryUnit) -> Explanation:
+def _blank(pod: Object, cluster: Cluster, unit: MemoryUnit, policy: Policy) -> Explanation:
     """What holds for a pod that asks for nothing."""
     phase = fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") or "Pending"
     return Explanation(
@@ -84,6 +71,7 @@ def _blank(pod: Object, cluster: Cluster, unit: MemoryUnit) -> Explanation:
         summary="no container of it asks for a GPU, so it is none of gpushare's",
         good=True,
         unit=unit,
+        policy=policy,
         notes=(*_left_out(cluster), *cluster.notes),
     )
 
@@ -136,13 +124,13 @@ def _bound(blank: Explanation, pod: Object, record: Bound, state: World, cluster
     return held.holds(replace(blank, notes=tuple(notes)), pod, allocation, shown, ledger)
 
 
-def _with_request(blank: Explanation, pod: Object, resource_config: ResourceConfig, policy: Policy) -> Explanation:
+def _with_request(blank: Explanation, pod: Object, resource_config: ResourceConfig) -> Explanation:
     """What a pod asked for, if that can still be understood; it does not matter any more."""
     try:
         request = requests.of_pod(pod, resource_configs.of_pod(pod, resource_config))
     except InvalidRequestError:
         return blank
-    return replace(blank, request=request, policy=requested.policy(request.shape, policy)) if request else blank
+    return replace(blank, request=request)
 
 
 def _node(node: Object, cluster: Cluster) -> tuple[NodeRecord, NodeFacts]:

@@ -5,7 +5,7 @@ from enum import Enum
 
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.gpu import Gpu, GpuHealth
-from gpushare.model.request import PodRequest
+from gpushare.model.request import PodRequest, Policy
 from gpushare.units import MemoryUnit
 from gpushare_cli.answers import Answer
 
@@ -84,7 +84,8 @@ class Explanation:
     """It holds its GPUs, needs none (any more), or a node takes it."""
     unit: MemoryUnit
     request: PodRequest | None = None
-    policy: str = ""
+    policy: Policy
+    """Of the cluster; a request may name another."""
     node: NodeName | None = None
     scheduler: str = ""
     said: str = ""

@@ -8,10 +8,10 @@ import orjson
 
 from gpushare import units
 from gpushare.cluster.reasons import NODES_NAMED
+from gpushare.model.request import ContainerRequest, Policy, RequestShape
 from gpushare.model.verdict import Placed
 from gpushare_cli import answers, tables
 from gpushare_cli.answers import Answer
-from gpushare_cli.explain import requested
 from gpushare_cli.explain.model import Explanation, Fill, Neighbour, Share
 
 _GROUPS: Final = 5
@@ -71,8 +71,8 @@ def _value(explained: Explanation) -> dict[str, Any]:
         "good": explained.good,
         "headline": explained.headline,
         "summary": explained.summary,
-        "asks": requested.lines(explained.request.shape) if explained.request else [],
-        "policy": explained.policy or None,
+        "asks": _asks(explained.request.shape) if explained.request else [],
+        "policy": _policy(explained.request.shape, explained.policy) if explained.request else None,
         "node": explained.node,
         "scheduler": explained.scheduler or None,
         "schedulerMessage": explained.said or None,
@@ -90,16 +90,51 @@ def _head(explained: Explanation) -> Iterator[tuple[str, ...]]:
     yield "STATE:", explained.headline
     yield "WHY:", explained.summary
     if explained.request is not None:
-        for i, line in enumerate(requested.lines(explained.request.shape)):
+        for i, line in enumerate(_asks(explained.request.shape)):
             yield "" if i else "ASKS FOR:", line
-    if explained.policy:
-        yield "POLICY:", explained.policy
+        yield "POLICY:", _policy(explained.request.shape, explained.policy)
     if explained.origin:
         yield "CHOSEN BY:", explained.origin
     if explained.limit:
         yield "LIMIT:", explained.limit
     if explained.scheduler:
         yield "SCHEDULER:", f"{explained.scheduler}{': ' if explained.said else ''}{explained.said}"
+
+
+def _asks(shape: RequestShape) -> list[str]:
+    """One for each container that asks, and one for each thing that the pod says about its GPUs."""
+    found = [_asked(request) for request in shape.containers]
+    if text := str(shape.gpus):
+        found.append(f"only GPUs with {text}")
+    if shape.affinity is not None and shape.affinity.same is not None:
+        found.append(f"only GPUs that a pod with {shape.affinity.same} holds")
+    if shape.affinity is not None and shape.affinity.other is not None:
+        found.append(f"only GPUs that no pod with {shape.affinity.other} holds")
+    return found
+
+
+def _policy(shape: RequestShape, default: Policy) -> str:
+    """How its GPUs are chosen."""
+    chosen = shape.policy or default
+    order = {Policy.BINPACK: "the fullest GPU with room first", Policy.SPREAD: "the emptiest GPU first"}[chosen]
+    whose = "named by the pod" if shape.policy else "the cluster's default"
+    return f"{chosen.value}: {order} ({whose})"
+
+
+def _asked(request: ContainerRequest) -> str:
+    kind = "" if request.kind.value == "app" else f" ({request.kind.value})"
+    return f"{request.container}{kind}: {_amount(request)}"
+
+
+def _amount(request: ContainerRequest) -> str:
+    several = request.gpu_count > 1
+    if request.whole:
+        return f"{request.gpu_count} whole GPU{'s' if several else ''}"
+    where = f"each of {request.gpu_count} GPUs" if several else "one GPU"
+    if request.memory_percent:
+        return f"{request.memory_percent}% of {where}"
+    compute = f" and {request.compute_percent}% of compute" if request.compute_percent else ""
+    return f"{units.memory(request.memory_mib)}{compute} on {where}"
 
 
 def _share(share: Share) -> tuple[str, ...]:

@@ -12,13 +12,12 @@ from gpushare.cluster import bypass
 from gpushare.cluster.bypass import Bind, Invalid, LeftAlone
 from gpushare.cluster.reasons import NODES_NAMED
 from gpushare.cluster.records import Bound, Bypassed, Pending
-from gpushare.model.request import PodRequest, Policy
+from gpushare.model.request import PodRequest
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import answers, schedulable, world
 from gpushare_cli.bypassed import why_not
-from gpushare_cli.explain import requested
 from gpushare_cli.explain.model import Explanation, State
 from gpushare_cli.world import World
 
@@ -27,17 +26,9 @@ _DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def pending(
-    blank: Explanation, pod: Object, record: Pending, state: World, *, resource_config: ResourceConfig, policy: Policy
+    blank: Explanation, pod: Object, record: Pending, state: World, resource_config: ResourceConfig
 ) -> Explanation:
     """A pod that is on no node.
-
-    Args:
-        blank: what is known of every pod.
-        pod: the pod.
-        record: what the controller keeps of it.
-        state: the cluster.
-        resource_config: in which the pod is read.
-        policy: the cluster's.
 
     Raises:
         WireError: what the pod demands of its node cannot be read.
@@ -50,11 +41,10 @@ def pending(
             headline="waits; what it asks for cannot be understood",
             summary=f"{record.problem}; fix that, delete the pod and create it again",
         )
-    found = world.ask(state, pod, record.request, policy)
+    found = world.ask(state, pod, record.request, blank.policy)
     blank = replace(
         blank,
         request=record.request,
-        policy=requested.policy(record.request.shape, policy),
         answers=tuple(found),
         notes=(*blank.notes, *_notes(pod, scheduler, resource_config)),
     )
@@ -69,11 +59,6 @@ def pending(
 
 def told(blank: Explanation, pod: Object, events: Sequence[Object]) -> Explanation:
     """A pod that waits in a cluster that may not be read: what the scheduler and gpushare have told its author.
-
-    Args:
-        blank: what is known of every pod.
-        pod: the pod.
-        events: on it, the latest last.
 
     Raises:
         WireError: it is no pod.
@@ -94,24 +79,8 @@ def told(blank: Explanation, pod: Object, events: Sequence[Object]) -> Explanati
     )
 
 
-def bypassed(
-    blank: Explanation,
-    pod: Object,
-    record: Bound,
-    way: Bypassed,
-    state: World,
-    *,
-    policy: Policy,
-) -> Explanation:
+def bypassed(blank: Explanation, pod: Object, record: Bound, way: Bypassed, state: World) -> Explanation:
     """A pod that is on a node and was given no GPUs: what the controller does about it.
-
-    Args:
-        blank: what is known of every pod.
-        pod: the pod.
-        record: what the controller keeps of it.
-        way: how it came there.
-        state: the cluster.
-        policy: the cluster's.
 
     Raises:
         WireError: it is no pod.
@@ -129,19 +98,17 @@ def bypassed(
         return replace(blank, headline=f"{headline} from gpushare", summary=summary, good=way.started)
     if isinstance(outcome, Invalid):
         return replace(blank, summary=why_not(outcome, way))
-    if way.request is not None:
-        blank = replace(blank, request=way.request, policy=requested.policy(way.request.shape, policy))
+    blank = replace(blank, request=way.request)
     if node is None or isinstance(outcome, LeftAlone):
         return replace(blank, summary=f"its node {record.node} is gone")
     if isinstance(outcome, Bind):
-        again = bypass.again(way)
-        return _on_its_node(blank, outcome.request, replace(state, nodes={record.node: node}), again, policy)
+        return _on_its_node(blank, outcome.request, replace(state, nodes={record.node: node}), bypass.again(way))
     return replace(blank, summary=why_not(outcome, way))
 
 
-def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: str, policy: Policy) -> Explanation:
+def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: str) -> Explanation:
     # Kubernetes has nothing more to say: the pod is there.
-    (answer,) = [replace(found, blockers=()) for found in world.ask(alone, {}, request, policy)]
+    (answer,) = [replace(found, blockers=()) for found in world.ask(alone, {}, request, blank.policy)]
     blank = replace(blank, answers=(answer,))
     if answer.fits:
         summary = "there is room: the controller chooses its GPUs within moments, and its containers start then"

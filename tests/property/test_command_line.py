@@ -21,9 +21,9 @@ from gpushare.units import GIB
 from gpushare.wire import allocation as allocation_wire
 from gpushare.wire import requests
 from gpushare_cli.explain import decide
-from gpushare_cli.explain.decide import Rules
 from gpushare_cli.explain.model import State
 from gpushare_cli.gather import Cluster
+from gpushare_cli.settings import Settings
 from gpushare_cli.simulate import cluster, objects, plan
 from gpushare_cli.simulate.plan import Outcome, Plan
 from testing import ledgers
@@ -83,7 +83,9 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
     names = sorted(node_records.name_of(node) for node in found)
     present: list[Json] = []
     for row, pod in zip(made.rows, pods, strict=True):
-        said = decide.explain(pod, Cluster(nodes=tuple(found), pods=(*present, pod)), Rules(unit=GIB, whole_gpus=True))
+        said = decide.explain(
+            pod, Cluster(nodes=tuple(found), pods=(*present, pod)), Settings(memory_unit=GIB, whole_gpus=True)
+        )
         request = request_of(pod)
         shape = state.resolve(request.shape, request.labels)
         answers = node_verdicts.answers(shape, names)
@@ -103,7 +105,7 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         present.append(on_node(pod, reserved.allocation))
         state.confirm(reserved.allocation)
         PodSink(state).upsert(bound_record(present[-1]))
-        held = decide.explain(present[-1], Cluster(nodes=tuple(found), pods=tuple(present)), Rules(unit=GIB))
+        held = decide.explain(present[-1], Cluster(nodes=tuple(found), pods=tuple(present)), Settings(memory_unit=GIB))
         assert (held.state, held.node, held.good) == (State.HOLDS, chosen, True)
         assert {share.uuid for share in held.shares} == {gpu for grant in row.grants for gpu in grant.gpus}
 

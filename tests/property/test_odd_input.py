@@ -16,8 +16,8 @@ from gpushare.wire import profile, unhealthy
 from gpushare_cli import yamls
 from gpushare_cli.explain import decide
 from gpushare_cli.explain import render as explain_render
-from gpushare_cli.explain.decide import Rules
 from gpushare_cli.gather import Cluster
+from gpushare_cli.settings import Settings
 from gpushare_cli.simulate import cluster, madeup, objects, plan, render
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from tests.property.test_odd_objects import amounts, anything, texts
@@ -144,7 +144,7 @@ def test_explain_answers_or_says_what_is_wrong(found: list[Any], which: int, who
     with readable:
         nodes, pods = tuple(found[:2]), tuple(found[2:6])
         around = Cluster(nodes=nodes, pods=pods, unhealthy=unhealthy.of_all(found[6:]))
-        said = decide.explain(pods[which - 2], around, Rules(whole_gpus=whole))
+        said = decide.explain(pods[which - 2], around, Settings(whole_gpus=whole))
         explain_render.text(said, 80)
         explain_render.as_json(said)
 

@@ -50,13 +50,13 @@ ROWS: list[tuple[str, Callable[[DoctorKube], None], str]] = [
     (
         "a unit that is none",
         setting("GPUSHARE_MEMORY_UNIT", "GB"),
-        f"error settings {SETTINGS} | GPUSHARE_MEMORY_UNIT is 'GB': memory unit 'GB': write GiB, MiB or a multiple such"
+        f"error settings {SETTINGS} | GPUSHARE_MEMORY_UNIT='GB': memory unit 'GB': write GiB, MiB or a multiple such"
         f" as 256MiB | {EDIT}",
     ),
     (
         "a switch that is none",
         setting("GPUSHARE_WHOLE_GPUS", "maybe"),
-        f"error settings {SETTINGS} | GPUSHARE_WHOLE_GPUS is 'maybe': write true or false | {EDIT}",
+        f"error settings {SETTINGS} | GPUSHARE_WHOLE_GPUS='maybe': write true or false | {EDIT}",
     ),
     (
         "no RuntimeClass",

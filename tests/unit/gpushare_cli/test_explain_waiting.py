@@ -234,7 +234,7 @@ def test_a_setting_that_cannot_be_understood_is_an_error() -> None:
 
     assert (found.code, found.out) == (1, "")
     assert found.err == (
-        "error: ConfigMap gpushare-config: GPUSHARE_MEMORY_UNIT is 'lots': memory unit 'lots': write GiB, MiB or a"
+        "error: ConfigMap gpushare-config: GPUSHARE_MEMORY_UNIT='lots': memory unit 'lots': write GiB, MiB or a"
         " multiple such as 256MiB\n"
     )
 
