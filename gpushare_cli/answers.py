@@ -43,13 +43,7 @@ class Answer:
 
 
 def of_node(pod: Mapping[str, Any], node: NodeFacts, requested: Mapping[str, int], verdict: Verdict) -> Answer:
-    """The answer of one node.
-
-    Args:
-        pod: the pod.
-        node: what kube-scheduler knows of the node.
-        requested: GPU resources that the pods on it ask for.
-        verdict: of its GPUs. If that is a refusal, it has the better numbers.
+    """The answer of one node. A verdict that is a refusal has better numbers than the sums of what is requested.
 
     Raises:
         WireError: what the pod demands of its node cannot be read.

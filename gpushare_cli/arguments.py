@@ -52,11 +52,6 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def add_memory_unit(parser: argparse.ArgumentParser, default: str) -> None:
-    """`--memory-unit`.
-
-    Args:
-        parser: of the command.
-        default: what is taken without it, in words.
-    """
+    """`--memory-unit`, with the words for what is taken without it."""
     what = f"what one {names.GPU_MEM} is: GiB, MiB, or 256MiB; by default {default}"
     parser.add_argument("--memory-unit", type=MemoryUnit.parse, metavar="UNIT", help=what)

@@ -15,7 +15,7 @@ _PAGE: Final = "500"
 _TIMEOUT_S: Final = 30.0
 _TRIES: Final = 3  # a list of many pages expires when the server compacts its history meanwhile
 _ANY: Final = ResourceConfig(whole_gpus=True)  # no matter whose resource it is; what is read decides later
-_CONFIG_MAPS: Final = f"/api/v1/namespaces/{names.UNHEALTHY_NAMESPACE}/configmaps"
+CONFIG_MAPS: Final = f"/api/v1/namespaces/{names.UNHEALTHY_NAMESPACE}/configmaps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +54,6 @@ def everything(api: KubeApi) -> Cluster:
     return _cluster(api, listed(api, "/api/v1/nodes", {}), {})
 
 
-def pod(api: KubeApi, namespace: str, name: str) -> JsonObject:
-    """Read one pod.
-
-    Raises:
-        KubeError: it cannot be read; NotFoundError if there is none.
-    """
-    return api.get(kube.pod_path(namespace, name), timeout_s=_TIMEOUT_S)
-
-
 def config_map(api: KubeApi, namespace: str, name: str) -> JsonObject | None:
     """Read a ConfigMap; None if there is none or it may not be read."""
     try:
@@ -72,9 +63,9 @@ def config_map(api: KubeApi, namespace: str, name: str) -> JsonObject | None:
 
 
 def _cluster(api: KubeApi, nodes: list[JsonObject], selector: dict[str, str]) -> Cluster:
-    found = listed(api, "/api/v1/pods", selector, keep=_concerns_gpus)
+    found = listed(api, "/api/v1/pods", selector, keep=concerns_gpus)
     try:
-        maps = listed(api, _CONFIG_MAPS, {}, keep=_is_unhealthy_list)
+        maps = listed(api, CONFIG_MAPS, {}, keep=is_unhealthy_list)
     except kube.KubeError as error:
         what = f"ConfigMaps {names.PREFIX_UNHEALTHY}* in {names.UNHEALTHY_NAMESPACE}"
         note = f"{what} cannot be read ({error}); GPUs that they name are taken for healthy"
@@ -110,11 +101,17 @@ def _pages(api: KubeApi, path: str, params: dict[str, str], keep: Callable[[Json
         query["continue"] = page.more
 
 
-def _concerns_gpus(one: JsonObject) -> bool:
+def concerns_gpus(one: JsonObject) -> bool:
+    """Whether a pod asks for GPUs or carries an allocation, of whatever system.
+
+    Raises:
+        WireError: it is no pod.
+    """
     notes = pods.annotations(one)
     return pods.needs_gpu(one, _ANY) or names.ANNOTATION_ALLOCATION in notes or interop_read.is_bound(notes)
 
 
-def _is_unhealthy_list(one: JsonObject) -> bool:
+def is_unhealthy_list(one: JsonObject) -> bool:
+    """Whether a ConfigMap says which GPUs of a node must not be used."""
     metadata = one.get("metadata") or {}
     return unhealthy.is_one(names.UNHEALTHY_NAMESPACE, str(metadata.get("name")))

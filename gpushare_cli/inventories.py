@@ -29,13 +29,7 @@ def of_node(
 def equal_gpus(
     node: Mapping[str, Any], notes: list[str], unit: MemoryUnit | None = None
 ) -> tuple[NodeInventory, int] | None:
-    """GPUs of a node of which Aliyun's plugin tells how many there are and what they have together.
-
-    Args:
-        node: as the API server returns it.
-        notes: grows by what is odd.
-        unit: of the cluster, if it is known.
-    """
+    """GPUs of a node of which Aliyun's plugin tells how many there are and what they have together."""
     name = node_records.name_of(node)
     allocatable = fields.mapping(fields.mapping(node, "status", "node"), "allocatable", "status")
     total = units.whole(allocatable.get(names.GPU_MEM))

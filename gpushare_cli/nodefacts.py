@@ -1,15 +1,18 @@
-"""What kube-scheduler knows of a node. Pure."""
+"""What kube-scheduler knows of a node, and what of it keeps a pod away: cordon, taints, selectors, affinity. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import names, units
+from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.wire import fields
 
 Object = Mapping[str, Any]
 HOSTNAME: Final = "kubernetes.io/hostname"
+_BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
+_CORDON: Final = "node.kubernetes.io/unschedulable"
 RESOURCES: Final = (names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE, names.GPU)
 """Extended resources whose sum kube-scheduler checks for every node, beside the GPUs' own ledger."""
 
@@ -64,3 +67,95 @@ def _taint(taint: Object, i: int) -> Taint:
         value=fields.text(taint, "value", path),
         effect=fields.text(taint, "effect", path),
     )
+
+
+def cordoned(pod: Object, node: NodeFacts) -> Iterator[str]:
+    """That nothing new is to come to the node."""
+    if node.cordoned and not _tolerates(pod, Taint(key=_CORDON, value="", effect="NoSchedule")):
+        yield "cordoned (spec.unschedulable)"
+
+
+def untolerated(pod: Object, node: NodeFacts) -> Iterator[str]:
+    """Taints that keep the pod away. The one of a cordon is left to `cordoned`."""
+    for taint in node.taints:
+        if taint.effect in _BLOCKING and taint.key != _CORDON and not _tolerates(pod, taint):
+            yield f"taint {taint} is not tolerated"
+
+
+def _tolerates(pod: Object, taint: Taint) -> bool:
+    tolerations = fields.objects(fields.mapping(pod, "spec", "pod"), "tolerations", "spec")
+    return any(_matches_taint(toleration, taint) for toleration in tolerations)
+
+
+def _matches_taint(toleration: Object, taint: Taint) -> bool:
+    key, effect, operator, value = (
+        fields.text(toleration, field, "spec.tolerations") for field in ("key", "effect", "operator", "value")
+    )
+    if effect not in {"", taint.effect}:
+        return False
+    if operator == "Exists":
+        return key in {"", taint.key}
+    return operator in {"", "Equal"} and key == taint.key and value == taint.value
+
+
+def unselected(pod: Object, node: NodeFacts) -> Iterator[str]:
+    """Of the node selector and the required node affinity."""
+    spec = fields.mapping(pod, "spec", "pod")
+    for key, value in sorted(fields.mapping(spec, "nodeSelector", "spec").items()):
+        if node.labels.get(key) != value:
+            has = f"the node has {node.labels[key]}" if key in node.labels else "the node has no such label"
+            yield f"spec.nodeSelector wants {key}={value}, {has}"
+    affinity = fields.mapping(fields.mapping(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
+    field = "requiredDuringSchedulingIgnoredDuringExecution"
+    path = f"spec.affinity.nodeAffinity.{field}"
+    if affinity.get(field) is None:
+        return
+    required = fields.mapping(affinity, field, "spec.affinity.nodeAffinity")
+    terms = fields.objects(required, "nodeSelectorTerms", path)
+    if not any(_term(term, node, f"{path}.nodeSelectorTerms[{i}]") for i, term in enumerate(terms)):
+        yield "no term of the required node affinity matches"
+
+
+def _term(term: Object, node: NodeFacts, path: str) -> bool:
+    """As Kubernetes: a term without conditions matches nothing."""
+    by_label = fields.objects(term, "matchExpressions", path)
+    by_field = fields.objects(term, "matchFields", path)
+    if not by_label and not by_field:
+        return False
+    values = {"metadata.name": str(node.name)}
+    return all(holds(each, node.labels, f"{path}.matchExpressions[{i}]") for i, each in enumerate(by_label)) and all(
+        holds(each, values, f"{path}.matchFields[{i}]") for i, each in enumerate(by_field)
+    )
+
+
+def holds(condition: Object, labels: Mapping[str, str], path: str) -> bool:
+    """Whether labels meet one of an object's `matchExpressions`, which `path` names.
+
+    Raises:
+        WireError: its values are no list.
+    """
+    value = labels.get(str(condition.get("key")))
+    wanted: Any = condition.get("values") or ()
+    if not isinstance(wanted, list | tuple):
+        raise WireError(f"{path}.values: expected a list, found {wanted!r:.100}")
+    match condition.get("operator"):
+        case "In":
+            return value in wanted
+        case "NotIn":
+            return value not in wanted
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt" as operator:
+            return _compare(operator, value, wanted)
+        case _:
+            return False
+
+
+def _compare(operator: str, value: str | None, wanted: Sequence[Any]) -> bool:
+    try:
+        left, right = int(value or ""), int(wanted[0])
+    except (ValueError, TypeError, IndexError):
+        return False
+    return left > right if operator == "Gt" else left < right

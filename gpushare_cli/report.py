@@ -113,13 +113,7 @@ def build(
     pods: Iterable[Mapping[str, Any]],
     unhealthy: Mapping[NodeName, frozenset[int]] = _NO_POD,
 ) -> Report:
-    """Make the report. Nodes without GPUs to share do not appear; bad annotations become notes.
-
-    Args:
-        nodes: as the API server returns them.
-        pods: those that are bound.
-        unhealthy: numbers of GPUs that somebody beside the plugin calls unhealthy.
-    """
+    """Make the report. Nodes without GPUs to share do not appear; bad annotations become notes."""
     notes: list[str] = []
     by_node: dict[str, list[Mapping[str, Any]]] = {}
     for pod in pods:

@@ -11,7 +11,7 @@ from gpushare import names, units
 from gpushare.model.allocation import peak
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import selection
+from gpushare_cli import nodefacts
 from gpushare_cli.nodefacts import RESOURCES, NodeFacts
 
 Object = Mapping[str, Any]
@@ -27,9 +27,9 @@ def misplaced(pod: Object, node: NodeFacts) -> list[str]:
     if preset is not None:  # no one asks the scheduler
         return [] if preset == node.name else [f"spec.nodeName is {preset}"]
     return [
-        *selection.cordoned(pod, node),
-        *selection.untolerated(pod, node),
-        *selection.unselected(pod, node),
+        *nodefacts.cordoned(pod, node),
+        *nodefacts.untolerated(pod, node),
+        *nodefacts.unselected(pod, node),
     ]
 
 
@@ -37,11 +37,6 @@ def short(pod: Object, node: NodeFacts, requested: Mapping[str, int]) -> list[st
     """GPU resources of which the node as a whole has too little left, by kube-scheduler's count.
 
     That is less than the GPUs have where pods hold a part of one that does not count any more, because it is unhealthy.
-
-    Args:
-        pod: the pod.
-        node: the node.
-        requested: what the pods on the node ask for.
 
     Raises:
         WireError: the pod cannot be read.

@@ -58,12 +58,7 @@ def build(
     pods: Iterable[tuple[Object, PodRecord | None]],
     unit: MemoryUnit,
 ) -> World:
-    """The cluster's state, by the controller's own arithmetic.
-
-    Args:
-        known: all nodes.
-        pods: all pods, and what the controller would keep of each.
-        unit: of the cluster.
+    """The state of a cluster of these nodes, and pods with what the controller would keep of each.
 
     Raises:
         WireError: a pod cannot be read.

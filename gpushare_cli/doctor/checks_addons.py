@@ -1,11 +1,10 @@
 """Whether the cluster's own GPU add-ons, such as dcgm-exporter, see the GPUs that they need. Pure."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from gpushare import names
-from gpushare.model.selector import Operator, Requirement
 from gpushare.wire import fields
+from gpushare_cli import nodefacts
 from gpushare_cli.doctor import checks_webhook, finding
 from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
@@ -39,10 +38,4 @@ def _is_isolated(cluster: Cluster, labels: Mapping[str, str]) -> bool:
     selector = fields.mapping(webhook, "namespaceSelector", "webhook")
     equal = fields.mapping(selector, "matchLabels", "namespaceSelector").items() <= labels.items()
     expressions = fields.objects(selector, "matchExpressions", "namespaceSelector")
-    return equal and all(_requirement(each).holds(labels) for each in expressions)
-
-
-def _requirement(expression: Mapping[str, Any]) -> Requirement:
-    operators = {"In": Operator.IN, "NotIn": Operator.NOT_IN, "Exists": Operator.EXISTS}
-    operator = operators.get(str(expression.get("operator")), Operator.ABSENT)
-    return Requirement(str(expression.get("key")), operator, tuple(expression.get("values") or ()))
+    return equal and all(nodefacts.holds(each, labels, "namespaceSelector.matchExpressions") for each in expressions)

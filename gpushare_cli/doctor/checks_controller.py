@@ -88,12 +88,7 @@ def ledger(cluster: Cluster) -> Iterator[Finding]:
 
 
 def lease_problem(lease: JsonObject | None, now: datetime) -> str:
-    """Why no one can be leading by this Lease; empty if one can be.
-
-    Args:
-        lease: as it was read.
-        now: at that moment.
-    """
+    """Why no one can be leading by this Lease; empty if one can be."""
     if lease is None:
         return "there is no such Lease"
     spec = fields.mapping(lease, "spec", "lease")

@@ -13,10 +13,8 @@ from gpushare import names
 from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import Clock
-from gpushare.wire import fields, interop_read, unhealthy
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import fields
 from gpushare_cli import gather as lists
 from gpushare_cli import schedconfig
 from gpushare_cli.doctor import foreign, own, trial
@@ -29,7 +27,6 @@ _TRIAL_S: Final = 20.0  # the API server waits up to 10 s for a webhook
 _AT_ONCE: Final = 32
 _QUIET_S: Final = 4.0  # after this long without an end, a word about what is still being read
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
-_ALL: Final = ResourceConfig(whole_gpus=True)
 
 Say = Callable[[str], None]
 
@@ -43,11 +40,7 @@ class Server:
 
 
 def server(api: KubeApi, clock: Clock) -> Server:
-    """The first thing that is asked.
-
-    Args:
-        api: the cluster.
-        clock: for a server that does not say what time it is.
+    """The first thing that is asked. The clock is for a server that does not say what time it is.
 
     Raises:
         KubeError: it does not answer, or not to us.
@@ -68,14 +61,7 @@ def server(api: KubeApi, clock: Clock) -> Server:
 
 
 def gather(api: KubeApi, found: Server, namespace: str, say: Say) -> Snapshot:
-    """Read the cluster.
-
-    Args:
-        api: the cluster.
-        found: its server.
-        namespace: of the installation.
-        say: told what is still being read, every few seconds.
-    """
+    """Read the cluster, and say every few seconds what is still being read."""
     reader = _Reader(api, namespace)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         reads: dict[str, Future[Any]] = {field: pool.submit(read) for field, read in _reads(reader).items()}
@@ -180,25 +166,15 @@ class _Reader:
 
     def unhealthy(self) -> Objects:
         """ConfigMaps that say which GPUs must not be used."""
-
-        def is_meant(config: JsonObject) -> bool:
-            return unhealthy.is_one(names.UNHEALTHY_NAMESPACE, str(config["metadata"].get("name")))
-
-        return self.many(f"/api/v1/namespaces/{names.UNHEALTHY_NAMESPACE}/configmaps", keep=is_meant)
+        return self.many(lists.CONFIG_MAPS, keep=lists.is_unhealthy_list)
 
     def pods(self) -> Objects:
         """Pods that any check looks at."""
 
         def is_meant(pod: JsonObject) -> bool:
             try:
-                notes = pods_wire.annotations(pod)
-                return (
-                    fields.text(fields.mapping(pod, "metadata", "pod"), "namespace", "metadata") == self.namespace
-                    or pods_wire.needs_gpu(pod, _ALL)
-                    or names.ANNOTATION_ALLOCATION in notes
-                    or interop_read.is_bound(notes)
-                    or foreign.foreign_pod(pod) is not None
-                )
+                is_own = fields.text(fields.mapping(pod, "metadata", "pod"), "namespace", "metadata") == self.namespace
+                return is_own or lists.concerns_gpus(pod) or foreign.foreign_pod(pod) is not None
             except WireError:
                 return True  # a check says what is odd about it
 

@@ -61,11 +61,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[], str]) -> int:
     """Print all about a pod, or about the pods of a workload. The exit code.
 
-    Args:
-        api: the cluster.
-        streams: where to write.
-        options: the arguments.
-        namespace: what is meant if the options name none.
+    The namespace is asked for if the options name none.
 
     Raises:
         KubeError: the cluster cannot be read.

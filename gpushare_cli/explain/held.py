@@ -30,15 +30,7 @@ LIMITS: Final = (
 def holds(
     blank: Explanation, pod: Object, allocation: Allocation, inventory: NodeInventory | None, others: NodeLedger | None
 ) -> Explanation:
-    """A pod that has GPUs.
-
-    Args:
-        blank: what is known of every pod.
-        pod: the pod.
-        allocation: what it has.
-        inventory: of its node, if that is known.
-        others: the ledger of its node, if there are any.
-    """
+    """A pod that has GPUs, of a node whose inventory and ledger may not be known."""
     found = tuple(shares(allocation, inventory))
     troubles = {f"GPU {share.uuid} is {share.trouble}" for share in found if share.trouble}
     return replace(

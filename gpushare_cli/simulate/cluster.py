@@ -41,13 +41,7 @@ class Question:
 
 
 def prepare(found: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpus: bool) -> Question:
-    """Make sense of the input.
-
-    Args:
-        found: what was read.
-        make_up: makes further nodes.
-        unit: of the cluster; None for the one in which its nodes count.
-        whole_gpus: whether `nvidia.com/gpu` is this project's.
+    """Make sense of the input. Without a unit it is the one in which the nodes count.
 
     Raises:
         WireError: an object cannot be read.

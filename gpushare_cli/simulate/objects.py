@@ -65,10 +65,7 @@ class Input:
 
 
 def collect(files: Iterable[tuple[str, Sequence[object]]]) -> Input:
-    """Sort the objects of all files.
-
-    Args:
-        files: name and documents of each.
+    """Sort the objects of all files, of which the names and the documents are given.
 
     Raises:
         WireError: something is no object of Kubernetes, or is there twice.

@@ -80,12 +80,7 @@ class Plan:
 
 
 def make(world: World, pods: Iterable[Pod], policy: Policy) -> Plan:
-    """Place the pods in their order.
-
-    Args:
-        world: the cluster at the beginning.
-        pods: those that are to be placed.
-        policy: of pods that name none.
+    """Place the pods in their order; the policy is of those that name none.
 
     Raises:
         WireError: what a pod demands of its node cannot be read.

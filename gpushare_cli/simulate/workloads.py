@@ -45,11 +45,6 @@ def expand(wanted: Iterable[Found], known: Sequence[Found], nodes: Sequence[Node
 
     A workload whose pods are in the input was read from the cluster together with them, and makes no others.
 
-    Args:
-        wanted: workloads and manifests of pods.
-        known: pods that exist.
-        nodes: for DaemonSets.
-
     Raises:
         WireError: a workload cannot be read, or there are too many pods.
     """
