@@ -30,7 +30,7 @@ CHILD = """
 import sys
 from gpushare.kube import client, credentials
 server = sys.argv.pop(1)
-client.connect = lambda *_: client.RestClient(credentials.StaticCredentials(server=server))
+client.connect = lambda *_: client.RestClient(credentials.Credentials(server=server))
 from deviceplugin.main import main
 sys.exit(main())
 """

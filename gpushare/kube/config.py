@@ -7,7 +7,7 @@ from kubernetes import client, config
 from kubernetes.config import kube_config
 
 from gpushare.errors import SettingsError
-from gpushare.kube.credentials import StaticCredentials
+from gpushare.kube.credentials import Credentials
 
 
 def namespace(path: str, context: str = "") -> str:
@@ -31,7 +31,7 @@ def namespace(path: str, context: str = "") -> str:
     return str(found or "default")
 
 
-def load(path: str, context: str = "") -> StaticCredentials:
+def load(path: str, context: str = "") -> Credentials:
     """Credentials of a context of a kubeconfig file, or of several that are merged as kubectl does.
 
     Args:
@@ -58,7 +58,7 @@ def load(path: str, context: str = "") -> StaticCredentials:
         value = found.get_api_key_with_prefix("BearerToken", alias="authorization")
         return value.removeprefix("Bearer ") if value else None
 
-    return StaticCredentials(
+    return Credentials(
         server=found.host,
         ca_file=found.ssl_ca_cert,
         cert_file=found.cert_file,

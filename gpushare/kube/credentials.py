@@ -1,10 +1,9 @@
 """Where the API server is and who we are."""
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from gpushare.errors import SettingsError
 from gpushare.runtime.clock import Clock, SystemClock
@@ -14,37 +13,20 @@ _DIRECTORY: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 _TOKEN_LIFE_S: Final = 60.0  # the kubelet replaces the file long before a token expires
 
 
-class Credentials(Protocol):
-    """What a client needs to know of a cluster."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What a client needs to know of a cluster. Files are PEM."""
 
-    @property
-    def server(self) -> str:
-        """URL without a path, such as https://10.0.0.1:443."""
-        ...
-
-    @property
-    def ca_file(self) -> str | None:
-        """PEM bundle that the server's certificate must chain to."""
-        ...
-
-    @property
-    def cert_file(self) -> str | None:
-        """PEM client certificate."""
-        ...
-
-    @property
-    def key_file(self) -> str | None:
-        """PEM client key."""
-        ...
-
-    @property
-    def verify(self) -> bool:
-        """False only if a kubeconfig says insecure-skip-tls-verify."""
-        ...
-
-    def token(self) -> str | None:
-        """The bearer token to use now."""
-        ...
+    server: str
+    """URL without a path, such as https://10.0.0.1:443."""
+    ca_file: str | None = None
+    """Bundle that the server's certificate must chain to."""
+    cert_file: str | None = None
+    key_file: str | None = None
+    verify: bool = True
+    """False only if a kubeconfig says insecure-skip-tls-verify."""
+    token_source: Callable[[], str | None] = lambda: None
+    """Gives the bearer token to use now; may take long, and fail in any way."""
 
 
 def own_namespace(directory: str = _DIRECTORY) -> str:
@@ -55,57 +37,36 @@ def own_namespace(directory: str = _DIRECTORY) -> str:
         return "default"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticCredentials:
-    """Read once, from a kubeconfig."""
+def in_cluster(directory: str = _DIRECTORY, *, clock: Clock | None = None) -> Credentials:
+    """The pod's service account, from the variables and files that the kubelet gives to every pod.
 
-    server: str
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    verify: bool = True
-    token_source: Callable[[], str | None] = lambda: None
+    Raises:
+        SettingsError: this is no pod, or it has no service account token.
+    """
+    host, port = environment("KUBERNETES_SERVICE_HOST"), environment("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        raise SettingsError("not in a cluster: KUBERNETES_SERVICE_HOST is not set; give --kubeconfig")
+    token = Path(directory, "token")
+    if not token.exists():
+        raise SettingsError(f"{token}: no service account token; is automountServiceAccountToken off?")
+    return Credentials(
+        server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
+        ca_file=str(Path(directory, "ca.crt")),
+        token_source=_TokenFile(token, clock or SystemClock()).read,
+    )
 
-    def token(self) -> str | None:
-        """See Credentials."""
-        return self.token_source()
 
+class _TokenFile:
+    """The file is read again every minute because it is rotated."""
 
-@dataclass(slots=True, kw_only=True)
-class InClusterCredentials:
-    """The pod's service account; the token file is read again every minute because it is rotated."""
+    def __init__(self, file: Path, clock: Clock) -> None:
+        self._file = file
+        self._clock = clock
+        self._token = ""
+        self._read_at = float("-inf")
 
-    server: str
-    directory: str = _DIRECTORY
-    clock: Clock = field(default_factory=SystemClock)
-    cert_file: str | None = None
-    key_file: str | None = None
-    verify: bool = True
-    _token: str = field(init=False, default="")
-    _read_at: float = field(init=False, default=float("-inf"))
-
-    @classmethod
-    def load(cls, directory: str = _DIRECTORY) -> "InClusterCredentials":
-        """From the variables and files that the kubelet gives to every pod.
-
-        Raises:
-            SettingsError: this is no pod, or it has no service account token.
-        """
-        host, port = environment("KUBERNETES_SERVICE_HOST"), environment("KUBERNETES_SERVICE_PORT", "443")
-        if not host:
-            raise SettingsError("not in a cluster: KUBERNETES_SERVICE_HOST is not set; give --kubeconfig")
-        if not Path(directory, "token").exists():
-            raise SettingsError(f"{directory}/token: no service account token; is automountServiceAccountToken off?")
-        return cls(server=f"https://{f'[{host}]' if ':' in host else host}:{port}", directory=directory)
-
-    @property
-    def ca_file(self) -> str | None:
-        """See Credentials."""
-        return os.path.join(self.directory, "ca.crt")  # noqa: PTH118 - a text is what the TLS library wants
-
-    def token(self) -> str | None:
-        """See Credentials."""
-        if self.clock.monotonic() - self._read_at > _TOKEN_LIFE_S:
-            self._token = Path(self.directory, "token").read_text(encoding="utf-8").strip()
-            self._read_at = self.clock.monotonic()
+    def read(self) -> str:
+        if self._clock.monotonic() - self._read_at > _TOKEN_LIFE_S:
+            self._token = self._file.read_text(encoding="utf-8").strip()
+            self._read_at = self._clock.monotonic()
         return self._token

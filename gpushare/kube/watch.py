@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
+from gpushare.errors import WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi, Page
 from gpushare.runtime import heap, logs
 from gpushare.runtime.backoff import Backoff
 from gpushare.runtime.clock import Clock
+from gpushare.wire import fields
 
 _LOG: Final = logging.getLogger(__name__)
 _PAGE: Final = 500  # objects
@@ -189,40 +191,32 @@ class Reflector(Generic[T]):
         params = {**self.params, "resourceVersion": self._version, "allowWatchBookmarks": "true"}
         events = self.api.watch(self.path, params, timeout_s=self.watch_timeout_s)
         self._touch()
-        # By map, which does not hold an object, perhaps a large one, while it waits for the next one.
-        return map(self._apply, events)
+        return map(self._apply, events)  # holds no object, perhaps a large one, while it waits for the next one
 
     def _apply(self, event: JsonObject) -> str:
         """Tell the sink about one event; the version that it brings."""
         self._touch()
-        obj, kind = event.get("object"), event.get("type")
-        if not isinstance(obj, dict):
-            raise self._malformed("an event has no object")
-        if kind == "ERROR":
-            code = obj.get("code")
-            raise kube.error_of(code if isinstance(code, int) else 500, str(obj.get("message", "watch error")))
-        version = self._metadata(obj).get("resourceVersion")
-        if not isinstance(version, str) or not version:
-            raise self._malformed("metadata.resourceVersion is missing")
+        try:
+            obj, kind = fields.needed_mapping(event, "object", ""), fields.text(event, "type", "")
+            if kind == "ERROR":
+                code = fields.integer(obj, "code", "object", default=500)
+                raise kube.error_of(code, fields.text(obj, "message", "object") or "watch error")
+            version = fields.needed(fields.mapping(obj, "metadata", "object"), "resourceVersion", "object.metadata")
+        except WireError as error:
+            raise self._malformed(error) from error
         if kind not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
-            raise self._malformed(f"{kind!r} is no type of event")
+            raise self._malformed(f"{kind!r:.40} is no type of event")
         record = None if kind == "BOOKMARK" else self._read(obj)
         if record is not None:
             (self.sink.remove if kind == "DELETED" else self.sink.upsert)(record)
         return version
 
     def _read(self, obj: JsonObject) -> T | None:
-        self._metadata(obj)
         try:
+            fields.needed_mapping(obj, "metadata", "")
             return self.sink.read(obj)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError, WireError) as error:
             raise self._malformed(f"an object cannot be read ({type(error).__name__}: {error})") from error
 
-    def _metadata(self, obj: JsonObject) -> JsonObject:
-        metadata = obj.get("metadata")
-        if not isinstance(metadata, dict):
-            raise self._malformed("metadata is missing")
-        return metadata
-
-    def _malformed(self, what: str) -> kube.ServerFaultError:
-        return kube.ServerFaultError(f"malformed answer for {self.path}: {what}; is there a proxy in between?")
+    def _malformed(self, problem: object) -> kube.ServerFaultError:
+        return kube.ServerFaultError(f"malformed answer for {self.path}: {problem}; is there a proxy in between?")

@@ -10,7 +10,7 @@ import pytest
 
 from gpushare.kube import api, client
 from gpushare.kube.client import RestClient
-from gpushare.kube.credentials import StaticCredentials
+from gpushare.kube.credentials import Credentials
 
 
 class Dripping:
@@ -42,7 +42,7 @@ class Dripping:
 @contextlib.contextmanager
 def dripping(text: bytes) -> Iterator[RestClient]:
     server = Dripping(text)
-    rest = RestClient(StaticCredentials(server=server.url))
+    rest = RestClient(Credentials(server=server.url))
     yield rest
     rest.close()
     server.close()
@@ -69,7 +69,7 @@ def test_a_quiet_watch_is_cut_before_its_own_end(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(client, "_QUIET_S", 0.2)
     event = b'{"type":"ADDED","object":{}}\n'
     server = socket.create_server(("127.0.0.1", 0))
-    rest = RestClient(StaticCredentials(server=f"http://127.0.0.1:{server.getsockname()[1]}"))
+    rest = RestClient(Credentials(server=f"http://127.0.0.1:{server.getsockname()[1]}"))
 
     def serve() -> socket.socket:
         peer, _ = server.accept()
@@ -82,7 +82,7 @@ def test_a_quiet_watch_is_cut_before_its_own_end(monkeypatch: pytest.MonkeyPatch
     thread.start()
     events = rest.watch("/x", {}, timeout_s=300)
     assert next(events) == {"type": "ADDED", "object": {}}
-    with pytest.raises(api.UnreachableError, match="watch /x: "):
+    with pytest.raises(api.UnreachableError, match="GET /x: "):
         next(events)
     thread.join()
     peers[0].close()
@@ -108,7 +108,7 @@ class Source:
     [FileNotFoundError(2, "No such file", "/token"), PermissionError("no"), RuntimeError("exec: no such plugin")],
 )
 def test_without_a_token_the_fix_is_named(error: Exception) -> None:
-    rest = RestClient(StaticCredentials(server="http://127.0.0.1:9", token_source=Source(error, error)))
+    rest = RestClient(Credentials(server="http://127.0.0.1:9", token_source=Source(error, error)))
     message = (
         f"no token for the API server ({type(error).__name__}: {error}); check the pod's service account volume, or the"
         " authentication plug-in that the kubeconfig names"
@@ -121,8 +121,6 @@ def test_without_a_token_the_fix_is_named(error: Exception) -> None:
 
 def test_while_the_token_cannot_be_renewed_the_old_one_is_used(caplog: pytest.LogCaptureFixture) -> None:
     error = FileNotFoundError("/token")
-    rest = RestClient(
-        StaticCredentials(server="http://127.0.0.1:9", token_source=Source("a", error, error, "b", error))
-    )
+    rest = RestClient(Credentials(server="http://127.0.0.1:9", token_source=Source("a", error, error, "b", error)))
     assert [rest._current_token() for _ in range(5)] == ["a", "a", "a", "b", "b"]
     assert caplog.messages == ["token not renewed"] * 2  # once for each failure, not for each request

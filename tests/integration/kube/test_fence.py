@@ -14,7 +14,7 @@ import urllib3
 from certs import authority
 from gpushare.kube import api as kube
 from gpushare.kube.client import RestClient
-from gpushare.kube.credentials import StaticCredentials
+from gpushare.kube.credentials import Credentials
 from tests.unit.controller.world import ManualClock
 
 
@@ -70,7 +70,7 @@ def test_the_lead_that_ends_while_the_token_is_read_sends_nothing(lead: Lead) ->
         return "secret"
 
     with listening(everything) as (port, sent):
-        rest = RestClient(StaticCredentials(server=f"http://127.0.0.1:{port}", token_source=slow_token))
+        rest = RestClient(Credentials(server=f"http://127.0.0.1:{port}", token_source=slow_token))
         with pytest.raises(kube.NotSentError):
             rest.create("/bindings", {"target": "node-a"}, precondition=lead)
         rest.close()
@@ -92,7 +92,7 @@ def test_the_lead_that_ends_during_the_handshake_sends_nothing(lead: Lead, tmp_p
             return everything(secure)
 
     with listening(serve) as (port, sent):
-        rest = RestClient(StaticCredentials(server=f"https://localhost:{port}", ca_file=str(tmp_path / "ca.crt")))
+        rest = RestClient(Credentials(server=f"https://localhost:{port}", ca_file=str(tmp_path / "ca.crt")))
         with pytest.raises(kube.NotSentError):
             rest.patch("/pods/p", {"metadata": {}}, precondition=lead)
         rest.close()
@@ -102,7 +102,7 @@ def test_the_lead_that_ends_during_the_handshake_sends_nothing(lead: Lead, tmp_p
 def test_a_deletion_without_a_body_is_not_sent_either(lead: Lead) -> None:
     lead.held = False
     with listening(everything) as (port, sent):
-        rest = RestClient(StaticCredentials(server=f"http://127.0.0.1:{port}"))
+        rest = RestClient(Credentials(server=f"http://127.0.0.1:{port}"))
         with pytest.raises(kube.NotSentError):
             rest.delete("/pods/p", precondition=lead)
         rest.close()
@@ -123,7 +123,7 @@ def test_reading_the_token_counts_against_the_deadline(lead: Lead, monkeypatch: 
         given.append(timeout.total)
         raise OSError("that is enough")
 
-    rest = RestClient(StaticCredentials(server="http://127.0.0.1", token_source=slow_token), clock=clock)
+    rest = RestClient(Credentials(server="http://127.0.0.1", token_source=slow_token), clock=clock)
     monkeypatch.setattr(urllib3.PoolManager, "request", request)
     for timeout_s in (10.0, 5.0):
         with pytest.raises(kube.UnreachableError):
@@ -141,7 +141,7 @@ def test_the_leader_sends_the_whole_request(lead: Lead) -> None:
         return request
 
     with listening(answer) as (port, sent):
-        rest = RestClient(StaticCredentials(server=f"http://127.0.0.1:{port}"))
+        rest = RestClient(Credentials(server=f"http://127.0.0.1:{port}"))
         assert rest.create("/bindings", {"target": "node-a"}, precondition=lead) == {}
         rest.close()
     assert b"Content-Length: 19\r\n" in sent[0]

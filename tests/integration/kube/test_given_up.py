@@ -8,7 +8,7 @@ import pytest
 
 from gpushare.kube import api as kube
 from gpushare.kube.client import RestClient
-from gpushare.kube.credentials import StaticCredentials
+from gpushare.kube.credentials import Credentials
 
 _WINDOW: bytes = b"x" * 256 * 1024  # more than the server's window takes, less than the client's kernel buffers
 
@@ -26,7 +26,7 @@ def deaf() -> Iterator[socket.socket]:
 
 def test_a_request_that_ran_out_of_time_is_not_delivered_later(deaf: socket.socket) -> None:
     """The kernel would send its buffer for minutes after `close`, and a Binding would arrive under the next leader."""
-    rest = RestClient(StaticCredentials(server=f"http://127.0.0.1:{deaf.getsockname()[1]}"))
+    rest = RestClient(Credentials(server=f"http://127.0.0.1:{deaf.getsockname()[1]}"))
     with pytest.raises(kube.UnreachableError):
         rest.create("/binding", {"padding": _WINDOW.decode()}, timeout_s=0.3)
     received, _ = deaf.accept()

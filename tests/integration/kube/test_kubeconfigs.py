@@ -33,7 +33,7 @@ def test_contexts_of_all_files_can_be_chosen_and_the_first_current_one_counts(tm
     paths = joined(write(tmp_path / "1", "a", is_current=False), write(tmp_path / "2", "b"), write(tmp_path / "3", "c"))
     assert config.load(paths).server == "http://b:1"
     chosen = config.load(paths, "c")
-    assert (chosen.server, chosen.token()) == ("http://c:1", "token-of-c")
+    assert (chosen.server, chosen.token_source()) == ("http://c:1", "token-of-c")
 
 
 def test_the_first_of_two_entries_with_one_name_counts(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from gpushare.kube import api as kube
 from gpushare.kube.api import Reply
 from gpushare.kube.client import RestClient
-from gpushare.kube.credentials import StaticCredentials
+from gpushare.kube.credentials import Credentials
 
 Sent = tuple[int, bytes, str]
 Serve = Callable[[Sent], RestClient]
@@ -40,7 +40,7 @@ def serve() -> Iterator[Serve]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
-    client = RestClient(StaticCredentials(server=f"http://127.0.0.1:{server.server_address[1]}"))
+    client = RestClient(Credentials(server=f"http://127.0.0.1:{server.server_address[1]}"))
 
     def start(reply: Sent) -> RestClient:
         replies.append(reply)
@@ -91,7 +91,7 @@ def test_older_api_servers_say_in_plain_text_that_they_do_not_reach_an_endpoint(
 
 
 def test_a_server_that_is_away_is_unreachable() -> None:
-    client = RestClient(StaticCredentials(server="http://127.0.0.1:1"))
+    client = RestClient(Credentials(server="http://127.0.0.1:1"))
 
     with pytest.raises(kube.UnreachableError):
         client.ask("/version", timeout_s=1)

@@ -12,7 +12,7 @@ from gpushare.errors import SettingsError
 from gpushare.kube import api, client
 from gpushare.kube.api import PatchKind
 from gpushare.kube.client import RestClient
-from gpushare.kube.credentials import InClusterCredentials, StaticCredentials
+from gpushare.kube.credentials import Credentials, in_cluster
 
 Reply = tuple[int, bytes]
 
@@ -64,7 +64,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def rest(server: Server) -> Iterator[RestClient]:
-    rest = RestClient(StaticCredentials(server=server.url, token_source=lambda: "secret"))
+    rest = RestClient(Credentials(server=server.url, token_source=lambda: "secret"))
     yield rest
     rest.close()
 
@@ -120,7 +120,11 @@ def test_what_is_no_status_never_reaches_a_message(server: Server, rest: RestCli
 
 
 @pytest.mark.parametrize(
-    ("body", "message"), [(b"no json", "GET /x: answer is not JSON ("), (b"[]", "GET /x: answer is not an object")]
+    ("body", "message"),
+    [
+        (b"no json", "GET /x: unreadable answer (invalid literal"),
+        (b"[]", "GET /x: unreadable answer (expected an object, found a list)"),
+    ],
 )
 def test_an_answer_that_is_no_object_is_the_servers_fault(
     server: Server, rest: RestClient, body: bytes, message: str
@@ -180,7 +184,7 @@ def test_a_watch_gives_events_until_the_stream_ends(server: Server, rest: RestCl
 def test_a_broken_line_is_the_servers_fault(server: Server, rest: RestClient) -> None:
     """Resumed at the same version as after a cut, the same line would come again."""
     server.reply = lambda: (200, b"{broken\n")
-    with pytest.raises(api.ServerFaultError, match="watch /w: broken line"):
+    with pytest.raises(api.ServerFaultError, match="watch /w: unreadable event"):
         list(rest.watch("/w", {}, timeout_s=1))
 
 
@@ -195,10 +199,10 @@ def test_managed_fields_that_nest_too_deep_hide_nothing(server: Server, rest: Re
     assert list(rest.watch("/w", {}, timeout_s=1)) == [{"type": "ADDED", "object": plain}]
 
 
-@pytest.mark.parametrize("line", [b"[]\n", b'{"type":"ADDED"}\n'])
-def test_a_line_that_is_no_event_is_the_servers_fault(server: Server, rest: RestClient, line: bytes) -> None:
-    server.reply = lambda: (200, line)
-    with pytest.raises(api.ServerFaultError, match="watch /w: a line is not an event; is there a proxy in between"):
+def test_a_line_that_is_no_object_is_the_servers_fault(server: Server, rest: RestClient) -> None:
+    server.reply = lambda: (200, b"[]\n")
+    problem = r"watch /w: unreadable event \(expected an object, found a list\); is there a proxy in between"
+    with pytest.raises(api.ServerFaultError, match=problem):
         list(rest.watch("/w", {}, timeout_s=1))
 
 
@@ -212,8 +216,6 @@ def test_a_pods_token_is_read_again_after_a_minute(tmp_path: Path, monkeypatch: 
     (tmp_path / "token").write_text("one\n")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.delenv("KUBERNETES_SERVICE_PORT", raising=False)
-    found = InClusterCredentials.load(str(tmp_path))
-    assert (found.server, found.ca_file) == ("https://[fd00::1]:443", str(tmp_path / "ca.crt"))
 
     class Later:
         at = 0.0
@@ -222,13 +224,14 @@ def test_a_pods_token_is_read_again_after_a_minute(tmp_path: Path, monkeypatch: 
             return self.at
 
     clock = Later()
-    found.clock = clock  # type: ignore[assignment]  # only monotonic is needed
-    assert found.token() == "one"
+    found = in_cluster(str(tmp_path), clock=clock)  # type: ignore[arg-type]  # only monotonic is needed
+    assert (found.server, found.ca_file) == ("https://[fd00::1]:443", str(tmp_path / "ca.crt"))
+    assert found.token_source() == "one"
     (tmp_path / "token").write_text("two")
     clock.at = 59
-    assert found.token() == "one"
+    assert found.token_source() == "one"
     clock.at = 61
-    assert found.token() == "two"
+    assert found.token_source() == "two"
 
 
 def test_outside_of_a_cluster_the_fix_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +240,7 @@ def test_outside_of_a_cluster_the_fix_is_named(tmp_path: Path, monkeypatch: pyte
         client.connect()
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     with pytest.raises(SettingsError, match="no service account token; is automountServiceAccountToken off"):
-        InClusterCredentials.load(str(tmp_path))
+        in_cluster(str(tmp_path))
 
 
 def kubeconfig(path: Path, server: str) -> str:

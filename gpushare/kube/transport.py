@@ -1,0 +1,128 @@
+"""HTTP to one server: pooled connections and a deadline on everything. The only importer of urllib3."""
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import urllib3
+
+from gpushare.kube import answers, deadline
+from gpushare.kube import api as kube
+from gpushare.kube.api import Params
+from gpushare.kube.credentials import Credentials
+from gpushare.runtime.clock import Clock
+
+_POOL: Final = 32  # concurrent binds plus watches
+_CONNECT_S: Final = 5.0
+_CHUNK: Final = 65536
+_LARGEST_ERROR: Final = 65536
+# Closing discards what was not delivered, also when the process is killed. Otherwise the kernel goes on sending for
+# minutes, and a Binding on which its sender has given up would arrive under the next leader.
+_ABORT: Final = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+_KEEPALIVE: Final = [
+    *urllib3.connection.HTTPConnection.default_socket_options,
+    # A peer that vanished without a word is noticed after about 30 s, not after the watch's whole timeout.
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+
+
+class Transport:
+    """Connections to one server. Safe for use by many threads. What goes wrong with them is an UnreachableError."""
+
+    def __init__(self, credentials: Credentials, clock: Clock) -> None:
+        self._server = credentials.server.rstrip("/")
+        tls: dict[str, Any] = {}
+        if credentials.server.startswith("https"):
+            tls = {
+                "ca_certs": credentials.ca_file,
+                "cert_reqs": "CERT_REQUIRED" if credentials.verify else "CERT_NONE",
+                "cert_file": credentials.cert_file,
+                "key_file": credentials.key_file,
+            }
+        given = {key: value for key, value in tls.items() if value is not None}
+        self._streams = urllib3.PoolManager(maxsize=_POOL, retries=False, socket_options=_KEEPALIVE, **given)
+        self._calls = urllib3.PoolManager(maxsize=_POOL, retries=False, socket_options=[*_KEEPALIVE, _ABORT], **given)
+        self._calls.pool_classes_by_scheme = _pools_with_deadline(clock)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        params: Params | None,
+        headers: Mapping[str, str],
+        *,
+        body: bytes | Iterable[bytes] | None,
+        timeout_s: float,
+    ) -> answers.Answer:
+        """A request and its answer, which is read whole within so many seconds."""
+        what = f"{method} {path}"
+        with _unreachable(what):
+            response = self._calls.request(
+                method, self._url(path, params), body=body, headers=headers, timeout=_timeout(timeout_s)
+            )
+        return answers.Answer(what=what, status=response.status, data=response.data, date=response.headers.get("Date"))
+
+    @contextlib.contextmanager
+    def opened(
+        self, path: str, params: Params | None, headers: Mapping[str, str], *, quiet_s: float
+    ) -> Iterator[Iterator[bytes]]:
+        """The body of an answer to a GET, piece by piece, each of which may take so many seconds.
+
+        The connection is used again if the body was read whole.
+        """
+        with _unreachable(f"GET {path}"):
+            response = self._streams.request(
+                "GET", self._url(path, params), headers=headers, timeout=_timeout(quiet_s), preload_content=False
+            )
+            try:
+                if response.status != 200:
+                    raise answers.error(response.status, response.read(_LARGEST_ERROR))
+                yield response.stream(_CHUNK, decode_content=True)
+            finally:
+                response.close()
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._calls.clear()
+        self._streams.clear()
+
+    def _url(self, path: str, params: Params | None) -> str:
+        return self._server + path + (f"?{urlencode(params)}" if params else "")
+
+
+@contextlib.contextmanager
+def _unreachable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise kube.UnreachableError(f"{what}: {error}") from error
+
+
+def _timeout(seconds: float) -> urllib3.Timeout:
+    return urllib3.Timeout(connect=min(seconds, _CONNECT_S), total=seconds)
+
+
+def _pools_with_deadline(clock: Clock) -> dict[str, Any]:
+    """Pools whose answers have to be read whole within the timeout; urllib3's own bounds each wait for bytes only."""
+    answer = staticmethod(partial(deadline.Answer, clock=clock))
+
+    class Plain(urllib3.connection.HTTPConnection):
+        response_class = answer  # type: ignore[assignment] # called, never asked for its type
+
+    class Tls(urllib3.connection.HTTPSConnection):
+        response_class = answer  # type: ignore[assignment] # same
+
+    class PlainPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class TlsPool(urllib3.HTTPSConnectionPool):
+        ConnectionCls = Tls
+
+    return {"http": PlainPool, "https": TlsPool}
