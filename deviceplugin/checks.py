@@ -44,16 +44,16 @@ def _sets_no_devices(start: Start, grant: Grant, who: str) -> Refuse | None:
 
 
 def _annotations_match(start: Start, grant: Grant, who: str) -> Refuse | None:
-    found = pods.annotations(start.pod)
+    written = pods.annotations(start.pod)
     expected = {
         names.PREFIX_DEVICES + grant.container: ",".join(grant.gpus),
         names.PREFIX_MEMORY + grant.container: str(grant.memory_mib),
     }
     for key, value in expected.items():
-        if found.get(key) != value:
+        if written.get(key) != value:
             return Refuse(
                 Reason.TAMPERED,
-                f"{who}: annotation {key} says {found.get(key)!r}, but its allocation says {value!r}: it was changed"
+                f"{who}: annotation {key} says {written.get(key)!r}, but its allocation says {value!r}: it was changed"
                 f" after the pod was bound; {AGAIN}",
             )
     return None

@@ -60,17 +60,17 @@ class HealthLoop:
         """Read once and post a change. False if the settings can never work with these GPUs."""
         try:
             raw = self._read()
-            found = inventory.build(raw, node=self.node, unit=self.unit, previous=self._current)
+            latest = inventory.build(raw, node=self.node, unit=self.unit, previous=self._current)
         except GpuSourceError as error:
             self._failures += 1
             self._complain("gpus unreadable", error)
             if self._current is None or self._failures < _PATIENCE:
                 return True
             raw = ()
-            found = inventory.build(raw, node=self.node, unit=self.unit, previous=self._current)
+            latest = inventory.build(raw, node=self.node, unit=self.unit, previous=self._current)
         else:
             self._failures = 0
-        return found == self._current or self._post(found, raw)
+        return latest == self._current or self._post(latest, raw)
 
     def _read(self) -> Sequence[RawGpu]:
         raw = self.source.read()
@@ -84,22 +84,22 @@ class HealthLoop:
             logs.event(_LOG, event, level=logging.ERROR, error=str(error))
         self._complaint = str(error)
 
-    def _post(self, found: NodeInventory, raw: Sequence[RawGpu]) -> bool:
+    def _post(self, latest: NodeInventory, raw: Sequence[RawGpu]) -> bool:
         try:
-            advertised = advertise.devices(found, self.offered)
+            advertised = advertise.devices(latest, self.offered)
         except SettingsError as error:
             self._complain("gpus cannot be advertised", error)
             return self._current is not None
-        self._current, self._complaint = found, ""
-        self.feed.post(found, advertised)
+        self._current, self._complaint = latest, ""
+        self.feed.post(latest, advertised)
         memory = advertised[names.GPU_MEM]
         logs.event(
             _LOG,
             "gpus changed",
-            gpus=len(found.gpus),
-            unit=found.unit.name,
+            gpus=len(latest.gpus),
+            unit=latest.unit.name,
             healthy_units=len(memory.healthy),
             unhealthy_units=len(memory.unhealthy),
-            faults=dict(inventory.faults(raw, found)),
+            faults=dict(inventory.faults(raw, latest)),
         )
         return True

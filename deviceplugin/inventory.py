@@ -32,7 +32,8 @@ def build(
         if gpu.uuid not in uuids and gpu.index not in indices
     ]
     try:
-        return NodeInventory(node=node, gpus=tuple(sorted([*present, *lost], key=_index)), unit=unit)
+        gpus = sorted([*present, *lost], key=lambda gpu: gpu.index)
+        return NodeInventory(node=node, gpus=tuple(gpus), unit=unit)
     except ValueError as error:
         raise GpuSourceError(f"{error}; the GPU source is broken") from error
 
@@ -56,7 +57,3 @@ def _gpu(raw: RawGpu) -> Gpu:
         numa=raw.numa,
         health=GpuHealth.UNHEALTHY if raw.fault else GpuHealth.HEALTHY,
     )
-
-
-def _index(gpu: Gpu) -> int:
-    return gpu.index

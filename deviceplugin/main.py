@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from deviceplugin import probe
-from deviceplugin import settings as settings_module
 from deviceplugin.settings import Settings
 from gpushare import names
 from gpushare.errors import SettingsError
-from gpushare.runtime import group, logs
+from gpushare.runtime import group, logs, options
 from gpushare.runtime.clock import SystemClock
 
 _CHECK: Final = "--check"
@@ -25,11 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        settings = settings_module.load([argument for argument in arguments if argument != _CHECK])
-        if _CHECK in arguments:
-            return _check(settings)
-        settings_module.require_node(settings)
-        return _run(settings)
+        flags = [argument for argument in arguments if argument != _CHECK]
+        settings = options.load(Settings, flags, prog=names.PLUGIN)
+        return _check(settings) if _CHECK in arguments else _run(settings)
     except SettingsError as error:
         print(f"{names.PLUGIN}: {error}", file=sys.stderr)
         return 2
@@ -43,6 +40,10 @@ def _check(settings: Settings) -> int:
 
 
 def _run(settings: Settings) -> int:
+    if not settings.node_name:
+        raise SettingsError(
+            "the node's name is missing: set --node-name or GPUSHARE_NODE_NAME; in a pod take it from spec.nodeName"
+        )
     clock = SystemClock()
     publish_until = clock.monotonic() + _PUBLISH_FIRST_S
     logs.configure(level=settings.log_level)

@@ -27,7 +27,7 @@ def library() -> Any:
 
 @dataclass(kw_only=True)
 class NvmlSource:
-    """See GpuSource.
+    """Reads the driver's GPUs.
 
     A GPU with a critical error stays unhealthy until this process ends: the driver does not say when it is well again,
     and a reset needs the pods gone anyway.
@@ -44,7 +44,7 @@ class NvmlSource:
     _said: set[str] = field(init=False, default_factory=set)
 
     def read(self) -> Sequence[RawGpu]:
-        """See GpuSource. GPUs in MIG mode are left out: their memory is partitioned by the hardware."""
+        """All GPUs but those in MIG mode, whose memory is partitioned by the hardware."""
         nvml = self.nvml
         try:
             if not self._open:
@@ -61,7 +61,7 @@ class NvmlSource:
         return [gpu for index in range(count) if (gpu := self._gpu(index)) is not None]
 
     def wait(self, stop: threading.Event, seconds: float) -> None:
-        """See GpuSource."""
+        """Sleep, but return early after a fault event of the driver."""
         end = self.clock.monotonic() + seconds
         while not stop.is_set() and (left := end - self.clock.monotonic()) > 0:
             if not self._watched:
@@ -70,7 +70,7 @@ class NvmlSource:
                 return
 
     def close(self) -> None:
-        """See GpuSource."""
+        """Shut the library down; it is opened again by the next reading."""
         if not self._open:
             return
         events, self._events, self._open = self._events, None, False

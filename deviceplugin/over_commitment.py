@@ -31,25 +31,20 @@ def shortage(
 ) -> str:
     """Why the memory or the compute that a pod was given is not there, or nothing if it is.
 
-    Args:
-        pod: the pod.
-        allocation: what it was given.
-        inventory: the node's GPUs.
-        others: all known pods of the node; the pod itself may be among them.
-        resource_config: of the cluster.
+    The others are all known pods of the node; the pod itself may be among them.
     """
     held = [(_assumed(pod), allocation), *_held(others, allocation, resource_config, inventory.unit)]
-    full = _excess(NodeLedger.of(inventory, (one for _, one in held)))
+    full = _excess(NodeLedger.of(inventory, (other for _, other in held)))
     if not any(gpu in full for grant in allocation.grants for gpu in grant.gpus):
         return ""
     ledger = NodeLedger.of(inventory)
-    for _, one in sorted(held, key=_age):
-        tried = ledger.with_allocation(one)
+    for _, next_held in sorted(held, key=lambda entry: (entry[0], entry[1].pod.uid)):
+        tried = ledger.with_allocation(next_held)
         # A GPU that is gone has nothing to give, but its pods may hold others beside it.
         excess = [gpu for gpu in _excess(tried) if gpu in inventory.by_uuid]
         if not excess:
             ledger = tried
-        elif one.pod.uid == allocation.pod.uid:
+        elif next_held.pod.uid == allocation.pod.uid:
             return _describe(ledger, tried, excess[0])
     return ""
 
@@ -81,10 +76,6 @@ def _assumed(pod: Pod) -> int:
     """Nanoseconds; a pod that does not say comes last."""
     text = pods.annotations(pod).get(names.ALIYUN_ASSUME_TIME, "")
     return int(text) if text.isdecimal() and len(text) < 20 else _LAST
-
-
-def _age(held: tuple[int, Allocation]) -> tuple[int, str]:
-    return held[0], held[1].pod.uid
 
 
 def _describe(ledger: NodeLedger, tried: NodeLedger, uuid: GpuUuid) -> str:

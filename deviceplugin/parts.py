@@ -58,7 +58,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
             resource=resource,
             directory=settings.device_plugins_dir,
             feed=feed,
-            start_check=start_check,
+            start_check=start_check.check,
             clock=clock,
             ready=publisher.published.is_set,
             ready_by=publish_until,

@@ -27,7 +27,7 @@ _RETRY_S: Final = 0.05
 
 @dataclass(kw_only=True)
 class PodResources:
-    """See Lister. Safe for use by many threads.
+    """Asks over the kubelet's socket. Safe for use by many threads.
 
     Calls that come while one is under way share the next one: the kubelet refuses more than a few at once, and a
     list that began after a caller came knows that caller's container.
@@ -42,8 +42,8 @@ class PodResources:
     _result: Sequence[Listed] = field(init=False, default=())
 
     def list(self, resource: Resource, timeout_s: float) -> Sequence[Listed]:
-        """See Lister."""
-        return [one for one in self._all(timeout_s) if one.resource == resource.name]
+        """All containers with devices of a resource, as the kubelet knows them now."""
+        return [container for container in self._all(timeout_s) if container.resource == resource.name]
 
     def _all(self, timeout_s: float) -> Sequence[Listed]:
         end = self.clock.monotonic() + timeout_s
@@ -71,12 +71,8 @@ class PodResources:
 
     def _ask(self, end: float) -> Sequence[Listed]:
         with grpc.insecure_channel(f"unix:{self.socket}", options=_OPTIONS) as channel:
-            call = channel.unary_unary(
-                METHOD,
-                request_serializer=api.ListPodResourcesRequest.SerializeToString,
-                response_deserializer=api.ListPodResourcesResponse.FromString,
-            )
-            return _listed(self._answer(call, end))
+            sent, received = api.ListPodResourcesRequest.SerializeToString, api.ListPodResourcesResponse.FromString
+            return _listed(self._answer(channel.unary_unary(METHOD, sent, received), end))
 
     def _answer(self, call: Callable[..., Any], end: float) -> Any:
         while True:
@@ -97,11 +93,7 @@ def _problem(socket: Path, cause: str) -> str:
 def _listed(answer: Any) -> Sequence[Listed]:
     return [
         Listed(
-            resource=resource,
-            namespace=pod.namespace,
-            name=pod.name,
-            container=ContainerName(container.name),
-            ids=ids,
+            resource=resource, namespace=pod.namespace, name=pod.name, container=ContainerName(container.name), ids=ids
         )
         for pod in answer.pod_resources
         for container in pod.containers
@@ -111,8 +103,8 @@ def _listed(answer: Any) -> Sequence[Listed]:
 
 def _ids(container: Any) -> Mapping[str, frozenset[str]]:
     """By resource; the kubelet makes one entry for each NUMA node."""
-    found: dict[str, frozenset[str]] = {}
+    ids: dict[str, frozenset[str]] = {}
     for entry in container.devices:
         if entry.resource_name in resources.BY_NAME and entry.device_ids:
-            found[entry.resource_name] = found.get(entry.resource_name, frozenset()).union(entry.device_ids)
-    return found
+            ids[entry.resource_name] = ids.get(entry.resource_name, frozenset()).union(entry.device_ids)
+    return ids

@@ -112,35 +112,34 @@ class PodCache:
         self._shown: dict[PodUid, _Shown] = {}
 
     def read(self, pod: JsonObject) -> Pod | None:
-        """See Sink. Pods that ask for no GPU are left out: they never have devices, and hold nothing."""
+        """A pod, reduced. One that asks for no GPU is left out: it never has devices, and holds nothing."""
         try:
-            reduced = reduce(pod) if wire.needs_gpu(pod, _ANY) else None
+            return reduce(pod) if wire.needs_gpu(pod, _ANY) else None
         except WireError as error:
             logs.event(_LOG, "object left out", level=logging.ERROR, error=str(error))
             return None
-        return reduced
 
-    def replace(self, found: list[Pod]) -> None:
-        """See Sink."""
+    def replace(self, pods: list[Pod]) -> None:
+        """Keep these pods and no others."""
         with self._changed:
-            self._pods = {wire.ref(pod).uid: pod for pod in found}
+            self._pods = {wire.ref(pod).uid: pod for pod in pods}
             known, self._shown = self._shown, {}
             for uid, pod in self._pods.items():
                 self._show(uid, pod, known.get(uid))
             self._tell()
 
-    def upsert(self, found: Pod) -> None:
-        """See Sink."""
+    def upsert(self, pod: Pod) -> None:
+        """Keep a pod that was added or changed."""
         with self._changed:
-            uid = wire.ref(found).uid
-            self._pods[uid] = found
-            self._show(uid, found, self._shown.pop(uid, None))
+            uid = wire.ref(pod).uid
+            self._pods[uid] = pod
+            self._show(uid, pod, self._shown.pop(uid, None))
             self._tell()
 
-    def remove(self, found: Pod) -> None:
-        """See Sink."""
+    def remove(self, pod: Pod) -> None:
+        """Forget a pod that is gone."""
         with self._changed:
-            uid = wire.ref(found).uid
+            uid = wire.ref(pod).uid
             self._pods.pop(uid, None)
             self._shown.pop(uid, None)
             self._tell()

@@ -61,16 +61,16 @@ class StartCheck:
     def check(self, resource: Resource, device_ids: Sequence[str]) -> Decision:
         """May the container that holds these devices start? Never raises for what others do wrong."""
         asked = _Asked(resource, frozenset(device_ids))
-        found = self._owner(asked)
-        if isinstance(found, Refuse):
-            return _logged(found, "unknown", asked, ())
-        pod = self._pod(found, asked)
+        owner = self._owner(asked)
+        if isinstance(owner, Refuse):
+            return _logged(owner, "unknown", asked, ())
+        pod = self._pod(owner, asked)
         if isinstance(pod, Refuse):
-            return _logged(pod, _describe(found), asked, found.containers)
-        decision = self._decide(pod, found.containers, asked)
+            return _logged(pod, _describe(owner), asked, owner.containers)
+        decision = self._decide(pod, owner.containers, asked)
         if isinstance(decision, Refuse):
-            self._refuse(wire.ref(pod), found.containers, decision)
-        return _logged(decision, str(wire.ref(pod)), asked, found.containers)
+            self._refuse(wire.ref(pod), owner.containers, decision)
+        return _logged(decision, str(wire.ref(pod)), asked, owner.containers)
 
     def _refuse(self, pod: PodRef, containers: tuple[ContainerName, ...], refusal: Refuse) -> None:
         """Do what a refusal leads to. One that the next try will not meet is nothing to tell anybody."""
@@ -84,10 +84,10 @@ class StartCheck:
             listed = self.lister.list(asked.resource, _LIST_S)
         except ListerError as error:
             return Refuse(Reason.KUBELET_SILENT, str(error))
-        found = identify.owner(asked.ids, listed, self._recorded(asked.resource))
-        if isinstance(found, Unknown):
-            return Refuse(Reason.UNIDENTIFIED, f"{found.message}; the kubelet will try again")
-        return found
+        owner = identify.owner(asked.ids, listed, self._recorded(asked.resource))
+        if isinstance(owner, Unknown):
+            return Refuse(Reason.UNIDENTIFIED, f"{owner.message}; the kubelet will try again")
+        return owner
 
     def _recorded(self, resource: Resource) -> Sequence[Recorded]:
         try:
@@ -99,13 +99,10 @@ class StartCheck:
     def _pod(self, owner: Owner, asked: _Asked) -> Pod | Refuse:
         # A name alone does not tell the pod of a StatefulSet from its predecessor, which the watch may still show, so
         # only a UID is looked up in the cache. And without a name there is nothing to ask the API server for.
-        known: Pod | None = None
-        if (uid := owner.uid) is not None:
-            known = (
-                self.cache.by_uid(uid) if owner.name else self.cache.wait_for(partial(self.cache.by_uid, uid), _CACHE_S)
-            )
-        if known is not None:
-            return known
+        if owner.uid is not None:
+            wait_s = 0.0 if owner.name else _CACHE_S
+            if (known := self.cache.wait_for(partial(self.cache.by_uid, owner.uid), wait_s)) is not None:
+                return known
         unknown = unknown_pod(_describe(owner), self.node, asked.resource)
         if not owner.name:
             return unknown

@@ -23,7 +23,7 @@ _TIMEOUT_S: Final = 3.0
 
 @dataclass(kw_only=True)
 class Publisher:
-    """Keeps annotation and status of this node's Node object equal to the board."""
+    """Keeps annotation and status of this node's Node object equal to the latest inventory."""
 
     api: KubeApi
     feed: InventoryFeed
@@ -69,9 +69,9 @@ class Publisher:
         amounts = _amounts(snapshot.inventory)
         if known:
             node = self.api.get(kube.node_path(self.node), timeout_s=_TIMEOUT_S)
-            found = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_INVENTORY)
+            present = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_INVENTORY)
             capacity = (node.get("status") or {}).get("capacity") or {}
-            if found == annotation and amounts.items() <= capacity.items():
+            if present == annotation and amounts.items() <= capacity.items():
                 return
             logs.event(_LOG, "inventory was changed by others", level=logging.WARNING, node=self.node)
         self.api.patch(

@@ -90,9 +90,8 @@ class Registrar:
             return
         try:
             if self._register():
-                logs.event(
-                    _LOG, "registration ends", resource=self.resource.name, reason=self._watch(stop, own, kubelet)
-                )
+                reason = self._watch(stop, own, kubelet)
+                logs.event(_LOG, "registration ends", resource=self.resource.name, reason=reason)
         finally:
             own.stop()
             self.on_beat(False)
@@ -108,12 +107,8 @@ class Registrar:
         options = (("grpc.use_local_subchannel_pool", 1),)
         try:
             with grpc.insecure_channel(f"unix:{self.directory / KUBELET_SOCKET}", options=options) as channel:
-                call = channel.unary_unary(
-                    METHOD,
-                    request_serializer=api.RegisterRequest.SerializeToString,
-                    response_deserializer=api.Empty.FromString,
-                )
-                call(request, timeout=_REGISTER_S)
+                register = channel.unary_unary(METHOD, api.RegisterRequest.SerializeToString, api.Empty.FromString)
+                register(request, timeout=_REGISTER_S)
         except grpc.RpcError as error:
             reason = f"{error.code().name}: {error.details()}"
             logs.event(_LOG, "not registered", level=logging.WARNING, resource=self.resource.name, error=reason)
@@ -149,14 +144,9 @@ class Registrar:
 
     def _say_absent(self) -> None:
         if not self._absent:
-            logs.event(
-                _LOG,
-                "no kubelet",
-                level=logging.WARNING,
-                resource=self.resource.name,
-                socket=str(self.directory / KUBELET_SOCKET),
-                fix="is --device-plugins-dir right?",
-            )
+            resource, socket = self.resource.name, str(self.directory / KUBELET_SOCKET)
+            fix = "is --device-plugins-dir right?"
+            logs.event(_LOG, "no kubelet", level=logging.WARNING, resource=resource, socket=socket, fix=fix)
         self._absent = True
 
     def _kubelet(self) -> _Mark | None:

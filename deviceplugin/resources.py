@@ -82,7 +82,7 @@ WHOLE: Final = Resource(
     of_gpu=lambda _gpu, _unit: 1,
     of_grant=_whole,
 )
-BY_NAME: Final[Mapping[str, Resource]] = MappingProxyType({one.name: one for one in (MEMORY, PERCENT, WHOLE)})
+BY_NAME: Final[Mapping[str, Resource]] = MappingProxyType({each.name: each for each in (MEMORY, PERCENT, WHOLE)})
 
 
 def offered(*, percent: bool, whole_gpus: bool) -> tuple[Resource, ...]:

@@ -1,20 +1,20 @@
 """The plugin's side of the kubelet's gRPC interface: translates and delegates."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 
-from deviceplugin import grant
 from deviceplugin.advertise import Advertisement
 from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.decision import Decision, Reason, Refuse
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.resources import Resource
+from gpushare import names
 from gpushare.errors import GpuShareError
 from gpushare.model.gpu import GpuHealth
 
@@ -29,12 +29,8 @@ class ServeError(GpuShareError):
     """The plugin cannot serve on its socket."""
 
 
-class StartCheck(Protocol):
-    """Decides whether a container may start."""
-
-    def check(self, resource: Resource, device_ids: list[str]) -> Decision:
-        """See `deviceplugin.prestart.StartCheck`."""
-        ...
+StartCheck = Callable[[Resource, Sequence[str]], Decision]
+"""Decides whether the container that holds these devices may start."""
 
 
 def options() -> Any:
@@ -92,16 +88,21 @@ class Servicer:
             self._count(-1)
 
     def allocate(self, request: Any, _context: Any) -> Any:
-        """Allocate: the same answer for every container, at once."""
-        one = api.ContainerAllocateResponse(envs=grant.ENVIRONMENT)
-        return api.AllocateResponse(container_responses=[one] * len(request.container_requests))
+        """Allocate: the same answer for every container, at once, because the kubelet does not say who is asking.
+
+        The variable is weaker than the pod's own variables and stronger than the image's: a pod that the webhook did
+        not change sees no GPU, also when its image says `all`. In every other pod the webhook's variable, which names
+        the granted GPUs, wins.
+        """
+        answer = api.ContainerAllocateResponse(envs={names.ENV_VISIBLE_DEVICES: names.VISIBLE_DEVICES_NONE})
+        return api.AllocateResponse(container_responses=[answer] * len(request.container_requests))
 
     def pre_start(self, request: Any, context: Any) -> Any:
         """PreStartContainer: nothing, or an error that the kubelet shows as the reason why the container waits."""
         if not self._starts.acquire(blocking=False):
             context.abort(grpc.StatusCode.UNAVAILABLE, "too many containers start at once; the kubelet will try again")
         try:
-            decision = self.start_check.check(self.resource, list(request.devices_ids))
+            decision = self.start_check(self.resource, list(request.devices_ids))
         finally:
             self._starts.release()
         if isinstance(decision, Refuse):

@@ -1,12 +1,10 @@
 """What an administrator can set."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gpushare import names, units
-from gpushare.errors import SettingsError
 from gpushare.runtime import options
 from gpushare.runtime.options import option
 from gpushare.units import MemoryUnit
@@ -73,24 +71,3 @@ class Settings:
     log_level: str = option(
         "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")
     )
-
-
-def load(argv: Sequence[str]) -> Settings:
-    """Settings from flags and environment.
-
-    Raises:
-        SettingsError: one of them cannot be used.
-    """
-    return options.load(Settings, argv, prog=names.PLUGIN)
-
-
-def require_node(settings: Settings) -> None:
-    """Everything but --check needs the node's name.
-
-    Raises:
-        SettingsError: it is not set.
-    """
-    if not settings.node_name:
-        raise SettingsError(
-            "the node's name is missing: set --node-name or GPUSHARE_NODE_NAME; in a pod take it from spec.nodeName"
-        )

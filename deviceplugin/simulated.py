@@ -28,7 +28,7 @@ _MIB: Final = 1024 * 1024
 
 @dataclass(kw_only=True)
 class SimulatedSource:
-    """See GpuSource."""
+    """Makes up the GPUs of one node."""
 
     path: Path
     node: NodeName
@@ -39,18 +39,18 @@ class SimulatedSource:
     _polls: int = field(init=False, default=0)
 
     def read(self) -> Sequence[RawGpu]:
-        """See GpuSource."""
+        """The profile's GPUs, with the faults that they have at this reading."""
         current = self._load()
         gpus = [gpu for i in range(current.total) if (gpu := self._gpu(current, i)) is not None]
         self._polls += 1
         return gpus
 
     def wait(self, stop: threading.Event, seconds: float) -> None:
-        """See GpuSource."""
+        """Sleep: a fault is found at the next reading."""
         self.clock.wait(stop, seconds)
 
     def close(self) -> None:
-        """See GpuSource."""
+        """There is no library to give back."""
 
     def _load(self) -> Profile:
         try:

@@ -111,7 +111,7 @@ def serving(kubelet: FakeKubelet, pod_resources: FakePodResources, *offered: Res
     start_check = start_check_of(api, cache, pod_resources.socket, kubelet.directory, clock, make_inventory(15, 15))
     with (
         watching(api, cache),
-        running_all(*offered, directory=kubelet.directory, feed=start_check.feed, start_check=start_check),
+        running_all(*offered, directory=kubelet.directory, feed=start_check.feed, start_check=start_check.check),
     ):
         plugins = {resource.name: kubelet.wait_for_devices(1, resource.name) for resource in offered}
         made = Node(plugins=plugins, api=api, cache=cache, resources=pod_resources, checkpoint=start_check.checkpoint)

@@ -14,7 +14,7 @@ from deviceplugin.registrar import Registrar
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_inventory
 from testing.fakes.kubelet import FakeKubelet, wait_until
-from tests.integration.deviceplugin.running import OpenStartCheck, feed_with, running, show
+from tests.integration.deviceplugin.running import feed_with, running, show, start_all
 
 
 def test_it_serves_before_it_registers_and_offers_one_device_for_each_unit(kubelet: FakeKubelet) -> None:
@@ -189,7 +189,7 @@ def test_a_link_that_is_stopped_before_it_began_does_nothing(directory: Path) ->
         resource=resources.MEMORY,
         directory=directory,
         feed=InventoryFeed(),
-        start_check=OpenStartCheck(),
+        start_check=start_all,
         clock=SystemClock(),
     ).run(stop)
     assert list(directory.iterdir()) == []
@@ -224,7 +224,7 @@ def test_allocate_answers_also_what_makes_no_sense(
 
 def test_a_server_leaves_a_socket_alone_that_another_process_made_in_its_place(directory: Path) -> None:
     own = server.PluginServer(
-        server.Servicer(resource=resources.MEMORY, feed=feed_with(), start_check=OpenStartCheck()),
+        server.Servicer(resource=resources.MEMORY, feed=feed_with(), start_check=start_all),
         directory / "gpushare.sock",
     )
     own.start()

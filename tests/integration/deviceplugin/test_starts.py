@@ -84,7 +84,7 @@ def test_a_pod_that_the_watch_has_not_told_yet_is_read_once(
     api.seed("/api/v1/namespaces/default/pods/a", bound_pod(make_grant(0), name="a"))
     start_check = start_check_of(api, PodCache(clock), pod_resources.socket, directory, clock, make_inventory(15))
     pod_resources.hold("a", *THREE)
-    with running(directory=directory, feed=start_check.feed, start_check=start_check):
+    with running(directory=directory, feed=start_check.feed, start_check=start_check.check):
         assert kubelet.wait_for_devices().start(*THREE) == ""
     assert [call.verb for call in api.calls] == ["get"]
 

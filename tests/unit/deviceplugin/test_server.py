@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -34,14 +35,14 @@ class FixedStartCheck:
         self.open = threading.Event()
         self.open.set()
 
-    def check(self, resource: Resource, device_ids: list[str]) -> Decision:
-        self.asked.append((resource.name, device_ids))
+    def check(self, resource: Resource, device_ids: Sequence[str]) -> Decision:
+        self.asked.append((resource.name, list(device_ids)))
         self.open.wait()
         return self.decision
 
 
 def servicer(start_check: FixedStartCheck, resource: Resource = resources.MEMORY) -> Servicer:
-    return Servicer(resource=resource, feed=feed_with(), start_check=start_check)
+    return Servicer(resource=resource, feed=feed_with(), start_check=start_check.check)
 
 
 def pre_start(asked: Servicer, *ids: str) -> Any:

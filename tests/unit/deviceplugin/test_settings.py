@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import main as program
-from deviceplugin import settings
 from deviceplugin.settings import Settings
+from gpushare.runtime import options
 from gpushare.units import GIB, MemoryUnit
 
 
@@ -18,7 +18,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_defaults() -> None:
-    assert settings.load([]) == Settings(
+    assert options.load(Settings, [], prog="plugin") == Settings(
         node_name="",
         kubeconfig="",
         gpu_source="nvml",
@@ -38,7 +38,8 @@ def test_variables_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSHARE_NODE_NAME", "node-a.example.com")
     monkeypatch.setenv("GPUSHARE_MEMORY_UNIT", "MiB")
     monkeypatch.setenv("GPUSHARE_GPU_PERCENT", "false")
-    found = settings.load(["--memory-unit=256MiB", "--gpu-source=simulated:/etc/gpus.yaml", "--whole-gpus=true"])
+    flags = ["--memory-unit=256MiB", "--gpu-source=simulated:/etc/gpus.yaml", "--whole-gpus=true"]
+    found = options.load(Settings, flags, prog="plugin")
     assert (found.gpu_percent, found.whole_gpus) == (False, True)
     assert found.node_name == "node-a.example.com"
     assert found.memory_unit == MemoryUnit(256)
