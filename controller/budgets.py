@@ -46,14 +46,14 @@ class Budget:
 def violating(pods: Iterable[Bound], budgets: Sequence[Budget]) -> frozenset[PodUid]:
     """Pods whose eviction breaks a budget, when all of these are evicted in this order."""
     left = [budget.allowed for budget in budgets]
-    found: set[PodUid] = set()
+    violating_pods: set[PodUid] = set()
     for pod in pods:
         for i, budget in enumerate(budgets):
             if budget.counts(pod):
                 left[i] -= 1
                 if left[i] < 0:
-                    found.add(pod.ref.uid)
-    return frozenset(found)
+                    violating_pods.add(pod.ref.uid)
+    return frozenset(violating_pods)
 
 
 def parse(obj: Mapping[str, Any], *, empty_is_all: bool) -> Budget:

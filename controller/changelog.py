@@ -1,5 +1,6 @@
 """Which nodes have changed since somebody asked last. Not thread-safe: `controller.cluster_cache` holds the lock."""
 
+import itertools
 from typing import Final
 
 from gpushare.identity import NodeName
@@ -41,9 +42,5 @@ class ChangeLog:
         """Nodes that changed after a sequence number; None if some that went since then are forgotten."""
         if sequence < self._forgotten:
             return None
-        found = []
-        for name, changed in reversed(self._last.items()):
-            if changed <= sequence:
-                break
-            found.append(name)
-        return found
+        recent = itertools.takewhile(lambda entry: entry[1] > sequence, reversed(self._last.items()))
+        return [name for name, _ in recent]

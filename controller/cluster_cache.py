@@ -41,7 +41,7 @@ class ClusterCache:
         with self.lock:
             changed, now = self.cluster_index.log.since(sequence), self.cluster_index.log.sequence
             if changed is None:
-                return Changes(ledgers=dict(self.cluster_index.all_ledgers()), complete=True, sequence=now)
+                return Changes(ledgers=dict(self.cluster_index.ledgers), complete=True, sequence=now)
             known = self.cluster_index.nodes
             ledgers = {name: self.cluster_index.ledger(name) if name in known else None for name in changed}
             return Changes(ledgers=ledgers, complete=False, sequence=now)
@@ -75,7 +75,7 @@ class ClusterCache:
                 unit=self._unit,
                 nodes=list(known.nodes.values()),
                 pods=list(known.pods.values()),
-                ledgers=dict(known.all_ledgers()),
+                ledgers=dict(known.ledgers),
                 bypassed=[pod for uid, pod in known.bypassed.items() if not reservations.is_confirmed(uid)],
                 overridden=list(known.overridden.values()),
                 problems={ref: why for on_node in known.problems.values() for ref, why in on_node.items()},

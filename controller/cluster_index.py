@@ -5,7 +5,6 @@ Nothing here decides; it is arithmetic that has to be done while no one else may
 
 import itertools
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
 
 from controller.changelog import ChangeLog
 from controller.label_index import LabelIndex
@@ -19,8 +18,6 @@ from gpushare.model.allocation import Allocation
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.resource_config import ResourceConfig
-
-K = TypeVar("K")
 
 
 class ClusterIndex:
@@ -41,13 +38,13 @@ class ClusterIndex:
         """Grows whenever a node may have got more room."""
         self.problems: dict[NodeName, dict[PodRef, Problem]] = {}
         self._unhealthy: dict[NodeName, frozenset[int]] = {}
+        self.ledgers: dict[NodeName, LedgerOrRefused] = {}
         self._resource_config = resource_config
         self._on_node: dict[NodeName, dict[PodUid, Bound]] = {}
-        self._ledgers: dict[NodeName, LedgerOrRefused] = {}
 
     def ledger(self, name: NodeName) -> LedgerOrRefused:
         """A node's ledger, or why it has none."""
-        return self._ledgers.get(name) or Refused(RefusalReason.NO_INVENTORY, node_records.unknown(name))
+        return self.ledgers.get(name) or Refused(RefusalReason.NO_INVENTORY, node_records.unknown(name))
 
     def set_node(self, name: NodeName, record: NodeRecord | None) -> None:
         """A node came, changed or went."""
@@ -80,8 +77,10 @@ class ClusterIndex:
             return set()
         dirty: set[NodeName] = set()
         if isinstance(before, Bound):
-            _drop(self._on_node, before.node, uid)
-            if _holds(before):
+            del self._on_node[before.node][uid]
+            if not self._on_node[before.node]:
+                del self._on_node[before.node]
+            if before.holds:
                 self.label_index.remove(before.ref.namespace, before.labels)
             self.bypassed.pop(uid, None)
             dirty.add(before.node)
@@ -94,7 +93,7 @@ class ClusterIndex:
             self.overridden[uid] = record
         if isinstance(record, Bound):
             self._on_node.setdefault(record.node, {})[uid] = record
-            if _holds(record):
+            if record.holds:
                 self.label_index.add(record.ref.namespace, record.labels)
             if record.bypassed is not None or record.failed:
                 self.bypassed[uid] = record
@@ -105,25 +104,16 @@ class ClusterIndex:
         return dirty
 
     def rebuild(self, nodes: Iterable[NodeName], *, frees: bool) -> None:
-        """Compute the ledgers of these nodes again.
-
-        Args:
-            nodes: those that changed.
-            frees: whether they may have more room than before.
-        """
+        """Compute the ledgers of nodes that changed; `frees` if they may have more room than before."""
         for name in nodes:
             self.freed += frees
             record = self.nodes.get(name)
             self.log.note(name, exists=record is not None)
             self.problems.pop(name, None)
             if record is None:
-                self._ledgers.pop(name, None)
+                self.ledgers.pop(name, None)
             else:
-                self._ledgers[name] = self._compute(record)
-
-    def all_ledgers(self) -> Mapping[NodeName, LedgerOrRefused]:
-        """The ledger of every node. Not to be changed."""
-        return self._ledgers
+                self.ledgers[name] = self._compute(record)
 
     def bound_on(self, name: NodeName) -> Iterable[Bound]:
         """The pods on a node that ask for GPUs. Not to be kept."""
@@ -138,8 +128,8 @@ class ClusterIndex:
 
     def _compute(self, record: NodeRecord) -> LedgerOrRefused:
         reserved = (known.allocation for known in self.reservations.on_node(record.name).values())
-        bound = self._on_node.get(record.name, {}).values()
-        ledger, problems = node_ledger.of_node(record, bound, reserved, self._resource_config.unit)
+        unit = self._resource_config.unit
+        ledger, problems = node_ledger.of_node(record, self.bound_on(record.name), reserved, unit)
         if problems:
             self.problems[record.name] = problems
         return ledger
@@ -147,16 +137,5 @@ class ClusterIndex:
 
 def label_index_of(pods: Iterable[PodRecord], reserved: Iterable[Allocation]) -> LabelIndex:
     """The labels of all that hold GPUs or are about to, from nothing but pods and choices."""
-    holding = ((pod.ref.namespace, pod.labels) for pod in pods if isinstance(pod, Bound) and _holds(pod))
+    holding = ((pod.ref.namespace, pod.labels) for pod in pods if isinstance(pod, Bound) and pod.holds)
     return LabelIndex(itertools.chain(holding, ((held.pod.namespace, held.labels) for held in reserved)))
-
-
-def _holds(record: Bound) -> bool:
-    return record.allocation is not None or record.interop_pod is not None or bool(record.problem)
-
-
-def _drop(index: dict[K, dict[PodUid, Bound]], key: K, uid: PodUid) -> None:
-    inner = index.get(key, {})
-    inner.pop(uid, None)
-    if not inner:
-        index.pop(key, None)

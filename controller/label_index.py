@@ -52,18 +52,18 @@ class _Namespace:
                     marks = [(requirement.key,)]
                 case _:
                     continue
-            found = [self._having.get(mark, _NONE) for mark in marks]
-            fewest = min(fewest, found, key=lambda sets: sum(map(len, sets)))
+            having = [self._having.get(mark, _NONE) for mark in marks]
+            fewest = min(fewest, having, key=lambda sets: sum(map(len, sets)))
         return (dict(labels) for labels in chain.from_iterable(fewest) if self.pods[labels] > besides.get(labels, 0))
 
 
 class LabelIndex:
     """All namespaces."""
 
-    def __init__(self, found: Iterable[tuple[str, Labels]] = ()) -> None:
+    def __init__(self, pods: Iterable[tuple[str, Labels]] = ()) -> None:
         """So many pods, each by its namespace and its labels."""
         self._namespaces: dict[str, _Namespace] = {}
-        for namespace, labels in found:
+        for namespace, labels in pods:
             self.add(namespace, labels)
 
     def add(self, namespace: str, labels: Labels) -> None:

@@ -84,13 +84,9 @@ class Leadership:
         """Why the extender must not be asked; empty if it may."""
         if not self.leading():
             return "this replica of the gpushare controller does not lead"
-        for reflector in self._reflectors:
-            if not reflector.synced.is_set():
-                return _still_reading(reflector.path)
-        for optional in self._optional:
-            if not optional.settled():
-                return _still_reading(optional.path)
-        return ""
+        unread = [reflector.path for reflector in self._reflectors if not reflector.synced.is_set()]
+        unread += [optional.path for optional in self._optional if not optional.settled()]
+        return f"the gpushare controller has just taken the lead and is still reading {unread[0]}" if unread else ""
 
     def shut_down(self) -> None:
         """Return when nothing that was sent can take effect any more. Call after the last answer."""
@@ -119,11 +115,8 @@ class Leadership:
         return False
 
     def _lead(self, on_lost: Callable[[], None]) -> None:
-        for reflector in self._reflectors:
-            watch = functools.partial(reflector.run, self._stop_working)
-            self._spawn(f"watch {reflector.path}", watch, on_lost)
-        for optional in self._optional:
-            self._spawn(f"watch {optional.path}", functools.partial(optional.run, self._stop_working), on_lost)
+        for watch in (*self._reflectors, *self._optional):
+            self._spawn(f"watch {watch.path}", functools.partial(watch.run, self._stop_working), on_lost)
         self._chores = self._spawn("reconcile", self._reconcile, on_lost)
 
     def _reconcile(self) -> None:
@@ -143,7 +136,3 @@ class Leadership:
         thread = threading.Thread(target=guarded, name=name, daemon=True)
         thread.start()
         return thread
-
-
-def _still_reading(path: str) -> str:
-    return f"the gpushare controller has just taken the lead and is still reading {path}"

@@ -114,7 +114,8 @@ class _LedgerGauges(Collector):
             labels=["node", "gpu"],
         )
         pods = GaugeMetricFamily("gpushare_node_pods", "Pods that hold GPU memory on a node", labels=["node"])
-        for name, ledger in self._state.cache.snapshot().ledgers.items():
+        snapshot = self._state.cache.snapshot()
+        for name, ledger in snapshot.ledgers.items():
             if isinstance(ledger, NodeLedger):
                 total.add_metric([name], sum(gpu.memory_mib for gpu in ledger.inventory.gpus) * _MIB)
                 used.add_metric([name], sum(ledger.used_mib.values()) * _MIB)
@@ -127,10 +128,10 @@ class _LedgerGauges(Collector):
         yield GaugeMetricFamily(
             "gpushare_reservations_unconfirmed",
             "Choices whose Binding is being sent or in doubt",
-            value=self._state.cache.snapshot().unconfirmed,
+            value=snapshot.unconfirmed,
         )
         yield GaugeMetricFamily(
             "gpushare_pods_unreadable",
             "Bound pods whose allocation cannot be read; their nodes may take no new pods",
-            value=len(self._state.cache.snapshot().problems),
+            value=len(snapshot.problems),
         )

@@ -29,10 +29,10 @@ class Forked:
     def exit_code(self) -> int | None:
         """None while it runs; below 0 for a signal. Reaps also what the first process of a container inherits."""
         while self._code is None:
-            found, status = os.waitpid(-1, os.WNOHANG)
-            if not found:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
                 break
-            self._note(found, status)
+            self._note(pid, status)
         return self._code
 
     def terminate(self) -> None:

@@ -44,7 +44,7 @@ class Snapshot:
 
     def unknown_gpus(self) -> dict[NodeName, str]:
         """Nodes of which somebody has cordoned, or called unhealthy, GPUs that they do not have: which ones."""
-        return {record.name: ", ".join(found) for record in self.nodes if (found := _unknown_gpus(record))}
+        return {record.name: ", ".join(unknown) for record in self.nodes if (unknown := _unknown_gpus(record))}
 
     def differences(self) -> list[str]:
         """Between the ledger as it is kept and as computed from nodes and pods alone: none, ever."""
@@ -58,8 +58,8 @@ class Snapshot:
         return cluster_ledger.differences(usable, kept) + _other_labels(labels, self.labels)
 
 
-def _other_labels(expected: Counts, found: Counts) -> list[str]:
-    wrong = [name for name in sorted(expected.keys() | found.keys()) if expected.get(name) != found.get(name)]
+def _other_labels(expected: Counts, actual: Counts) -> list[str]:
+    wrong = [name for name in sorted(expected.keys() | actual.keys()) if expected.get(name) != actual.get(name)]
     return [f"namespace {name}: disagree about the labels of pods that hold GPUs" for name in wrong]
 
 

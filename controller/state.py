@@ -53,7 +53,7 @@ class _Claim:
 
 
 class ClusterState:
-    """The ledgers, with the reservations of this leader. Safe for use by many threads."""
+    """The ledgers, with the reservations of this leader. Times are monotonic seconds. Safe for use by many threads."""
 
     def __init__(
         self, *, resource_config: ResourceConfig, policy: Policy = Policy.BINPACK, in_doubt_s: float = 120.0
@@ -89,13 +89,7 @@ class ClusterState:
             return self._index.resolved(shape, labels, uid)
 
     def reserve(self, request: PodRequest, node: NodeName, *, now: float) -> Reserved | AlreadyBound | Refused:
-        """Choose GPUs and set their memory aside. Every `Reserved` must be ended by confirm, mark_in_doubt or undo.
-
-        Args:
-            request: the pod and what it asks for.
-            node: where the scheduler wants it.
-            now: monotonic time.
-        """
+        """Choose GPUs and set their memory aside. Every `Reserved` must be ended by confirm, mark_in_doubt or undo."""
         return self._reserve(_Claim(request=request, node=node, now=now, bypassed=False))
 
     def reserve_bypassed(self, request: PodRequest, node: NodeName, *, now: float) -> Reserved | AlreadyBound | Refused:

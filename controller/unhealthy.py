@@ -38,9 +38,9 @@ class UnhealthySink:
             logs.event(_LOG, "object left out", level=logging.ERROR, kind="ConfigMap", error=str(error))
             return None
 
-    def replace(self, found: list[Marked]) -> None:
+    def replace(self, marks: list[Marked]) -> None:
         """Mark the GPUs of these nodes and of no others."""
-        fresh = {marked.node: marked for marked in found}
+        fresh = {marked.node: marked for marked in marks}
         for node in self._told.keys() - fresh.keys():
             self._forget(node)
         for marked in fresh.values():

@@ -69,7 +69,7 @@ def build(
     holders: list[Holder] = []
     for value, record in pods:
         if isinstance(record, Bound):
-            if record.allocation or record.interop_pod or record.problem:
+            if record.holds:
                 holders.append((record.ref.namespace, record.labels))
             if record.node in known:
                 on_node[record.node].append(record)

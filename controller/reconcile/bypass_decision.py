@@ -145,12 +145,7 @@ def _rejected(pod: Bound, note: Note, resources: Iterable[str], now: float) -> S
 
 
 def is_ours(failed: str, resources: Iterable[str]) -> bool:
-    """Whether a node rejected a pod because of what this system hands out.
-
-    Args:
-        failed: `reason: message` of the pod's status.
-        resources: that make a pod one of ours.
-    """
+    """Whether a node rejected a pod, for `reason: message`, because of what this system hands out."""
     reason = failed.partition(": ")[0]
     if reason != "UnexpectedAdmissionError" and not reason.startswith("OutOf"):
         return False

@@ -22,12 +22,7 @@ class LivePod:
 
 
 def read(current: Mapping[str, Any], known: Bound, resource_config: ResourceConfig) -> LivePod | None:
-    """What the API server says of a pod; None if that is another pod, is being deleted or has got its GPUs.
-
-    Args:
-        current: the object under the pod's name.
-        known: what the watch says.
-        resource_config: of the cluster.
+    """What the API server says of a pod that the watch knows; None if that is another one, being deleted or has GPUs.
 
     Raises:
         WireError: the object cannot be read.

@@ -84,32 +84,26 @@ class Reconciler:
         for pod in list(problems.keys() - self._reported)[:MAX_REPORTS]:
             self._reported.add(pod)
             problem = problems[pod]
-            logs.event(
-                _LOG,
-                "allocation unreadable",
-                level=logging.ERROR,
-                pod=str(pod),
-                counted=problem.counted,
-                error=problem.why,
-            )
+            why, counted = problem.why, problem.counted
+            logs.event(_LOG, "allocation unreadable", level=logging.ERROR, pod=str(pod), counted=counted, error=why)
             message = (
-                f"its allocation cannot be read and is counted from its other annotations: {problem.why}"
-                if problem.counted
-                else f"what this pod holds cannot be read, so its node takes no new pods: {problem.why}; delete it, or"
+                f"its allocation cannot be read and is counted from its other annotations: {why}"
+                if counted
+                else f"what this pod holds cannot be read, so its node takes no new pods: {why}; delete it, or"
                 " install the version of gpushare that bound it"
             )
             self._writer.warn(pod, apply.REASON_UNREADABLE, message)
 
     def _unknown_gpus(self) -> None:
         """Nodes may be known later than what is said of them, so this is no business of the watches."""
-        found = self.state.cache.snapshot().unknown_gpus()
-        for node, gpus in found.items():
+        unknown = self.state.cache.snapshot().unknown_gpus()
+        for node, gpus in unknown.items():
             if self._unknown.get(node) != gpus:
                 logs.event(_LOG, "no such GPUs", level=logging.WARNING, node=node, gpus=gpus)
-        self._unknown = found
+        self._unknown = unknown
 
     def _audit(self) -> None:
-        found = self.state.cache.snapshot().differences()
-        self.audit_differences = len(found)
-        for line in found[:10]:
+        differences = self.state.cache.snapshot().differences()
+        self.audit_differences = len(differences)
+        for line in differences[:10]:
             logs.event(_LOG, "ledger differs", level=logging.ERROR, difference=line)

@@ -27,11 +27,11 @@ class OverriddenPods:
 
     def tick(self) -> None:
         """Warn those that have not been warned."""
-        found = {record.ref.uid: record for record in self.state.cache.snapshot().overridden}
-        self._told &= found.keys()
+        pods = {record.ref.uid: record for record in self.state.cache.snapshot().overridden}
+        self._told &= pods.keys()
         # An earlier leader has told those that are older; after a change of leader no one needs all of it again.
         since = (self.clock.now() - RECENT).strftime("%Y-%m-%dT%H:%M:%SZ")
-        fresh = [record for uid, record in found.items() if uid not in self._told and _is_recent(record, since)]
+        fresh = [record for uid, record in pods.items() if uid not in self._told and _is_recent(record, since)]
         for record in fresh[:MAX_EVENTS]:
             self._told.add(record.ref.uid)
             self.writer.warn(record.ref, REASON_OVERRIDDEN, _message(record.overridden))

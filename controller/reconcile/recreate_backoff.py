@@ -27,29 +27,18 @@ class _Try:
 
 
 class RecreateBackoff:
-    """Tries by the owners' UIDs. Not shared between threads."""
+    """Tries by the owners' UIDs; times are monotonic seconds. Not shared between threads."""
 
     def __init__(self) -> None:
         self._tries: dict[str, _Try] = {}
 
     def may_delete(self, owner: str, now: float) -> bool:
-        """Whether one of its bad pods may be deleted now: always, or for one try.
-
-        Args:
-            owner: its UID.
-            now: monotonic time.
-        """
+        """Whether one of the owner's bad pods may be deleted now: always, or for one try."""
         last = self._tries.get(owner)
         return last is None or now - last.at >= last.wait_s
 
     def deleted(self, owner: str, bad: Set[PodUid], now: float) -> None:
-        """One of its bad pods was deleted.
-
-        Args:
-            owner: its UID.
-            bad: all its bad pods, that one included.
-            now: monotonic time.
-        """
+        """One of the owner's bad pods was deleted; `bad` are all of them, that one included."""
         last = self._tries.get(owner)
         if last is not None and last.has_worked(bad):
             return

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gpushare.cluster import records
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bypassed
 from gpushare.model.request import PodRequest
 from gpushare.model.verdict import RefusalReason, Refused
-from gpushare.wire import fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,7 @@ Outcome = LeftAlone | Bind | Hopeless
 
 
 def outcome(pod: Bypassed, ledger: LedgerOrRefused | None, owner: Owner | None) -> Outcome:
-    """What becomes of a bypassed pod.
-
-    Args:
-        pod: what is known of it.
-        ledger: of its node; None if the node is not known.
-        owner: what recreates it; None if nothing does.
-    """
+    """What becomes of a bypassed pod. Without a ledger its node is not known, without an owner nothing recreates it."""
     if not pod.mutated and _is_foreign(ledger):
         return LeftAlone()
     if pod.request is None:
@@ -109,10 +103,8 @@ def owner(pod: Mapping[str, Any]) -> Owner | None:
     Raises:
         WireError: it is no pod.
     """
-    for reference in fields.objects(fields.mapping(pod, "metadata", "pod"), "ownerReferences", "metadata"):
-        if reference.get("controller") is True:
-            return _KEEPING.get(str(reference.get("kind")), _ANY)
-    return None
+    reference = records.controller_of(pod)
+    return None if reference is None else _KEEPING.get(str(reference.get("kind")), _ANY)
 
 
 def _is_foreign(ledger: LedgerOrRefused | None) -> bool:

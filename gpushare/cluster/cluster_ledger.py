@@ -20,23 +20,22 @@ def from_records(nodes: Iterable[NodeRecord], pods: Iterable[PodRecord | None]) 
     for pod in pods:
         if isinstance(pod, Bound):
             on_node.setdefault(pod.node, []).append(pod)
-    result: Ledgers = {}
+    ledgers: Ledgers = {}
     for node in nodes:
         if node.inventory is not None:
             pods_there = on_node.get(node.name, ())
-            found, problems = records.all_held(pods_there, node.inventory.unit)
-            if all(problem.counted for problem in problems.values()) and not any(
-                map(records.has_foreign_gpus, pods_there)
-            ):
-                result[node.name] = NodeLedger.of(node.inventory, found)
-    return result
+            held, problems = records.all_held(pods_there, node.inventory.unit)
+            foreign = any(map(records.has_foreign_gpus, pods_there))
+            if not foreign and all(problem.counted for problem in problems.values()):
+                ledgers[node.name] = NodeLedger.of(node.inventory, held)
+    return ledgers
 
 
-def differences(expected: Ledgers, found: Ledgers) -> list[str]:
+def differences(expected: Ledgers, actual: Ledgers) -> list[str]:
     """What two ledgers disagree about, in words; empty if they are equal."""
     lines: list[str] = []
-    for name in sorted(expected.keys() | found.keys()):
-        left, right = expected.get(name), found.get(name)
+    for name in sorted(expected.keys() | actual.keys()):
+        left, right = expected.get(name), actual.get(name)
         if left is None or right is None:
             lines.append(f"node {name}: {'not expected' if left is None else 'missing'}")
         elif left.inventory.gpus != right.inventory.gpus:

@@ -24,16 +24,12 @@ def of_node(
 ) -> tuple[LedgerOrRefused, dict[PodRef, Problem]]:
     """A node's ledger, and the pods on it whose allocations cannot be read.
 
-    Args:
-        node: what is known of the node.
-        bound: pods on it.
-        reserved: choices that are not yet seen on a pod. What a pod shows of itself counts instead.
-        unit: of the cluster.
+    What a bound pod shows of itself counts instead of a choice that is reserved for it.
     """
     if node.inventory is None:
         return Refused(RefusalReason.NO_INVENTORY, _no_inventory(node), permanent=True), {}
     bound = list(bound)
-    found, problems = records.all_held(bound, node.inventory.unit)
+    held, problems = records.all_held(bound, node.inventory.unit)
     if node.inventory.unit != unit:
         message = (
             f"{node.name} counts {names.GPU_MEM} in {node.inventory.unit.name}, the controller in {unit.name};"
@@ -45,7 +41,7 @@ def of_node(
         return Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, _unknown(unknown, node, problems[unknown].why)), problems
     if (foreign := next(filter(records.has_foreign_gpus, bound), None)) is not None:
         return Refused(RefusalReason.NO_UNTOUCHED_GPU, _foreign_gpus(foreign.ref, node)), problems
-    return NodeLedger.of(node.inventory, [*reserved, *found]), problems
+    return NodeLedger.of(node.inventory, [*reserved, *held]), problems
 
 
 def _foreign_gpus(pod: PodRef, node: NodeRecord) -> str:
@@ -56,13 +52,7 @@ def _foreign_gpus(pod: PodRef, node: NodeRecord) -> str:
 
 
 def verdict(shape: RequestShape, ledger: LedgerOrRefused, policy: Policy) -> Verdict:
-    """Whether a pod fits.
-
-    Args:
-        shape: what it asks for, resolved (`groups`).
-        ledger: of the node.
-        policy: of the cluster.
-    """
+    """Whether a pod fits on a node; the shape has to be resolved (`groups`), and the policy is the cluster's."""
     return ledger if isinstance(ledger, Refused) else place(shape, ledger, policy)
 
 

@@ -65,6 +65,11 @@ class Bound:
     overridden: str = ""
     """Names, comma-separated, of containers whose author chose devices himself, which the webhook has undone."""
 
+    @property
+    def holds(self) -> bool:
+        """Whether it holds GPUs, also if no one can tell which."""
+        return self.allocation is not None or self.interop_pod is not None or bool(self.problem)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bypassed:
@@ -113,11 +118,7 @@ def pod_record(pod: Mapping[str, Any], resource_config: ResourceConfig) -> PodRe
 
 
 def held(bound: Bound, unit: MemoryUnit) -> Allocation | None:
-    """What a bound pod holds.
-
-    Args:
-        bound: the pod.
-        unit: of its node.
+    """What a bound pod holds, in the unit of its node.
 
     Raises:
         WireError: no one can tell.
@@ -140,7 +141,7 @@ class Problem:
 
 def all_held(bound: Iterable[Bound], unit: MemoryUnit) -> tuple[list[Allocation], dict[PodRef, Problem]]:
     """What the pods of one node hold, and which of their allocations cannot be read."""
-    found: list[Allocation] = []
+    allocations: list[Allocation] = []
     problems: dict[PodRef, Problem] = {}
     for record in bound:
         try:
@@ -149,10 +150,10 @@ def all_held(bound: Iterable[Bound], unit: MemoryUnit) -> tuple[list[Allocation]
             problems[record.ref] = Problem(why=str(error), counted=False)
             continue
         if allocation is not None:
-            found.append(allocation)
+            allocations.append(allocation)
         if record.problem:
             problems[record.ref] = Problem(why=record.problem, counted=True)
-    return found, problems
+    return allocations, problems
 
 
 def _pending(pod: Mapping[str, Any], ref: PodRef, resource_config: ResourceConfig) -> Pending:
@@ -215,8 +216,8 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, resource_config:
         return replace(record, failed=_rejection(pod))
     annotations = pods_wire.annotations(pod)
     if names.ANNOTATION_ALLOCATION in annotations:
-        found = held_gpus.of_pod(pod, resource_config, resource_config.unit)
-        return replace(record, allocation=found.allocation, problem=found.problem)
+        holding = held_gpus.of_pod(pod, resource_config, resource_config.unit)
+        return replace(record, allocation=holding.allocation, problem=holding.problem)
     if interop_read.is_bound(annotations):
         return replace(record, interop_pod=_reduced(pod))
     request, problem = _request(pod, resource_config)
@@ -230,12 +231,19 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, resource_config:
     return replace(record, bypassed=bypassed)
 
 
+def controller_of(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The reference to the controller that owns a pod; None if none does.
+
+    Raises:
+        WireError: it is no pod.
+    """
+    references = fields.objects(fields.mapping(pod, "metadata", "pod"), "ownerReferences", "metadata")
+    return next((reference for reference in references if reference.get("controller") is True), None)
+
+
 def _owner(pod: Mapping[str, Any]) -> str:
     """UID of the controller that owns a pod."""
-    for reference in fields.objects(fields.mapping(pod, "metadata", "pod"), "ownerReferences", "metadata"):
-        if reference.get("controller") is True:
-            return fields.text(reference, "uid", "metadata.ownerReferences")
-    return ""
+    return fields.text(controller_of(pod) or {}, "uid", "metadata.ownerReferences")
 
 
 def _rejection(pod: Mapping[str, Any]) -> str:

@@ -90,14 +90,14 @@ class ShapeCache(Generic[A]):
 
     def of(self, shape: RequestShape) -> A:
         """The answers to a kind of pod, as they were left."""
-        found = self._kinds.get(shape)
-        if found is None:
-            found = self._kinds[shape] = self._make(shape)
+        answers = self._kinds.get(shape)
+        if answers is None:
+            answers = self._kinds[shape] = self._make(shape)
         self._kinds.move_to_end(shape)
         while len(self._kinds) > 1 and self._crowded():
             self._kinds.popitem(last=False)
-        return found
+        return answers
 
     def _crowded(self) -> bool:
-        entries = sum(len(found.by_node) for found in self._kinds.values())
+        entries = sum(len(answers.by_node) for answers in self._kinds.values())
         return len(self._kinds) > MAX_SHAPES // self._part or entries > MAX_ENTRIES // self._part
