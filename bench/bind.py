@@ -32,7 +32,7 @@ PODS = "/api/v1/namespaces/default/pods"
 def create(api: RestClient, count: int, prefix: str) -> list[BindArgs]:
     """Pods that no scheduler touches, and where to bind them."""
 
-    def one(i: int) -> BindArgs:
+    def arguments(i: int) -> BindArgs:
         container = make_container(gpu_mem=1)
         spec = {"schedulerName": "none", "containers": [container], "automountServiceAccountToken": False}
         name = f"{prefix}-{i}"
@@ -41,7 +41,7 @@ def create(api: RestClient, count: int, prefix: str) -> list[BindArgs]:
         return BindArgs(namespace="default", name=name, uid=ref.uid, node=NodeName(f"bench-{i % NODES}"))
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        return list(pool.map(one, range(count)))
+        return list(pool.map(arguments, range(count)))
 
 
 def measure(api: RestClient, count: int, streams: int) -> None:

@@ -12,16 +12,16 @@ from controller.extender.messages import BindArgs
 def timed(binder: Binder, args: Sequence[BindArgs], streams: int) -> str:
     """One line of the table: rate, median and 99th percentile. The first bind that fails ends the measurement."""
 
-    def bind(one: BindArgs) -> float:
+    def bind(arguments: BindArgs) -> float:
         started = time.perf_counter()
-        answer = binder.bind(one)
+        answer = binder.bind(arguments)
         if answer.error:
             raise SystemExit(answer.error)
         return (time.perf_counter() - started) * 1000
 
     started = time.perf_counter()
     with concurrent.futures.ThreadPoolExecutor(streams) as pool:
-        found = sorted(pool.map(bind, args))
-    rate = len(found) / (time.perf_counter() - started)
-    p99 = found[int(len(found) * 0.99)]
-    return f"{streams} streams: {rate:6.0f} binds a second, p50 {statistics.median(found):.2f} ms, p99 {p99:.2f} ms"
+        times = sorted(pool.map(bind, args))
+    rate = len(times) / (time.perf_counter() - started)
+    p99 = times[int(len(times) * 0.99)]
+    return f"{streams} streams: {rate:6.0f} binds a second, p50 {statistics.median(times):.2f} ms, p99 {p99:.2f} ms"

@@ -68,16 +68,16 @@ def body(gib: int, names: list[str]) -> bytes:
 
 
 def times_ms(act: Callable[[], object], count: int) -> list[float]:
-    found = []
+    times = []
     for _ in range(count):
         started = time.perf_counter()
         act()
-        found.append((time.perf_counter() - started) * 1000)
-    return found
+        times.append((time.perf_counter() - started) * 1000)
+    return times
 
 
-def row(what: str, found: list[float], size: int) -> None:
-    ordered = sorted(found)
+def row(what: str, times: list[float], size: int) -> None:
+    ordered = sorted(times)
     p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
     print(f"  {what:<52} p50 {statistics.median(ordered):8.2f} ms   p99 {p99:8.2f} ms   {size:>9,} bytes")
 
@@ -155,11 +155,11 @@ def connected(port: int) -> Client:
 
 
 def streams(port: int, data: bytes, *, count: int = 8, each: int = 100) -> None:
-    found: list[float] = []
+    times: list[float] = []
 
     def work() -> None:
         client = Client(port)
-        found.extend(times_ms(lambda: client.post(data), each))
+        times.extend(times_ms(lambda: client.post(data), each))
         client.close()
 
     started = time.perf_counter()
@@ -168,7 +168,7 @@ def streams(port: int, data: bytes, *, count: int = 8, each: int = 100) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    row(f"HTTP, {count} streams, sampled names", found, 0)
+    row(f"HTTP, {count} streams, sampled names", times, 0)
     print(f"  {'':<52} {count * each / (time.perf_counter() - started):8.0f} a second")
 
 

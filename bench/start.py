@@ -38,17 +38,17 @@ def pod(number: int) -> JsonObject:
     notes = {}
     if mem:
         notes[names.ANNOTATION_ALLOCATION] = allocation_wire.encode(make_allocation(name, make_grant(0, gib=mem)))
-    found = make_pod(make_container(gpu_mem=mem), name=name, node="node-a", annotations=notes)
-    found["metadata"] |= {
+    value = make_pod(make_container(gpu_mem=mem), name=name, node="node-a", annotations=notes)
+    value["metadata"] |= {
         "resourceVersion": str(number),
         "managedFields": [{"manager": "m", "fieldsV1": {f"f:{i}": {"f:a": {}, "f:b": {}} for i in range(60)}}] * 2,
     }
-    found["spec"] |= {
+    value["spec"] |= {
         "volumes": [{"name": f"v{i}", "configMap": {"name": f"c{i}", "defaultMode": 420}} for i in range(8)],
         "tolerations": [{"key": f"t{i}", "operator": "Exists", "effect": "NoExecute"} for i in range(4)],
     }
-    found["status"]["conditions"] = [{"type": f"c{i}", "status": "True"} for i in range(5)]
-    return found
+    value["status"]["conditions"] = [{"type": f"c{i}", "status": "True"} for i in range(5)]
+    return value
 
 
 def read(mode: str, body: list[bytes]) -> ClusterState:
@@ -56,8 +56,8 @@ def read(mode: str, body: list[bytes]) -> ClusterState:
     state = ClusterState(resource_config=ResourceConfig())
     sink = PodSink(state)
     with heap.loading() if mode == MODES[-1] else contextlib.nullcontext():
-        found = [record for page in body for record in _page(mode, page, sink)]
-        PodSink(state).replace([record for record in found if record is not None])
+        records = [record for page in body for record in _page(mode, page, sink)]
+        sink.replace([record for record in records if record is not None])
     return state
 
 
@@ -74,7 +74,9 @@ def measured(mode: str, count: int) -> None:
     pages = [[pod(number) for number in range(at, min(at + PAGE, count))] for at in range(0, count, PAGE)]
     body = [orjson.dumps({"metadata": {"resourceVersion": "7"}, "items": page}) for page in pages]
     if mode == MODES[-1]:  # one answer from the API server's cache
-        body = [orjson.dumps({"metadata": {"resourceVersion": "7"}, "items": [one for page in pages for one in page]})]
+        body = [
+            orjson.dumps({"metadata": {"resourceVersion": "7"}, "items": [each for page in pages for each in page]})
+        ]
     del pages
     gc.collect()
     gc.freeze()
@@ -91,16 +93,16 @@ def main() -> int:
     if len(sys.argv) > 2:
         measured(sys.argv[2], count)
         return 0
-    found: dict[str, list[tuple[float, float]]] = {mode: [] for mode in MODES}
+    timings: dict[str, list[tuple[float, float]]] = {mode: [] for mode in MODES}
     for _ in range(ROUNDS):
         for mode in MODES:
             argv = [sys.executable, "-m", "bench.start", str(count), mode]
             out = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split()
-            found[mode].append((float(out[0]), float(out[1])))
+            timings[mode].append((float(out[0]), float(out[1])))
     size = len(orjson.dumps(pod(1))) / 1024
     print(f"| {count} pods, {size:.1f} KiB each | CPU | a pod | a full collection afterwards |")
     print("|---|---|---|---|")
-    for mode, runs in found.items():
+    for mode, runs in timings.items():
         cpu, later = (statistics.median(column) for column in zip(*runs, strict=True))
         print(f"| {mode} | {cpu:.1f} s | {cpu / count * 1000:.3f} ms | {later:.3f} s |")
     return 0

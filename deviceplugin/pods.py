@@ -167,13 +167,13 @@ class PodCache:
         because many at once would keep the processor from the watch.
         """
         until = self._clock.monotonic() + seconds
-        version, found = self._version, look()
-        while found is None and self._is_newer(version, until) and self._turn.acquire(timeout=self._left(until)):
+        version, result = self._version, look()
+        while result is None and self._is_newer(version, until) and self._turn.acquire(timeout=self._left(until)):
             try:
-                version, found = self._version, look()
+                version, result = self._version, look()
             finally:
                 self._turn.release()
-        return found
+        return result
 
     def _is_newer(self, version: int, until: float) -> bool:
         """Whether something changes after this version and before that moment."""

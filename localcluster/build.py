@@ -53,9 +53,9 @@ KUBELET_WAITS = (
 def cached_or_built(cache: Path, say: Say) -> Path:
     """Return a directory with all Kubernetes binaries, building them if this machine never did."""
     with locked(cache / "kubernetes.lock", say):
-        found = _cached(cache)
-        if found is not None:
-            return found
+        binaries = _cached(cache)
+        if binaries is not None:
+            return binaries
         install_packages((name for name, probe in PACKAGES.items() if not probe.exists()), say)
         return _Build(cache, say).run()
 
@@ -206,7 +206,7 @@ def _openapi_packages(tree: Path) -> list[str]:
     """Return the packages, relative to the tree, whose types carry the generator's mark."""
     tops = [tree / name for name in ("pkg", "cmd", "plugin")]
     tops += [path for path in (tree / "vendor/k8s.io").iterdir() if path.name not in OPENAPI_SKIPPED]
-    found: set[str] = set()
+    packages: set[str] = set()
     for top in tops:
         # The vendored Kubernetes modules are links; a trailing slash makes the walk enter them.
         for directory, _, names in os.walk(f"{top}/"):
@@ -219,5 +219,5 @@ def _openapi_packages(tree: Path) -> list[str]:
                     continue
                 path = Path(directory, name)
                 if OPENAPI_MARK in path.read_text(errors="replace"):
-                    found.add(str(path.parent.relative_to(tree)))
-    return sorted(found)
+                    packages.add(str(path.parent.relative_to(tree)))
+    return sorted(packages)

@@ -57,12 +57,12 @@ def remove(group: str) -> None:
 
 def pids(group: str) -> set[int]:
     """Return the processes in a group and all below it."""
-    found: set[int] = set()
+    members: set[int] = set()
     for hierarchy in hierarchies():
         for path in _tree(hierarchy / group):
             with contextlib.suppress(OSError):
-                found.update(int(line) for line in (path / "cgroup.procs").read_text().split())
-    return found
+                members.update(int(line) for line in (path / "cgroup.procs").read_text().split())
+    return members
 
 
 def _tree(top: Path) -> Iterator[Path]:

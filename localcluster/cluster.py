@@ -200,7 +200,7 @@ class Cluster:
             return False
         ready = 0
         for item in json.loads(done.stdout)["items"]:
-            conditions = {one["type"]: one["status"] for one in item["status"].get("conditions", [])}
+            conditions = {condition["type"]: condition["status"] for condition in item["status"].get("conditions", [])}
             tainted = any(t["key"].startswith("node.kubernetes.io/") for t in item["spec"].get("taints", []))
             ready += conditions.get("Ready") == "True" and not tainted
         return ready == self._count
@@ -285,10 +285,10 @@ class Cluster:
         return child
 
     def _processes(self) -> list[process.Process]:
-        found = [child for node in self.nodes for child in node.processes]
-        found += self._control.processes if self._control is not None else []
-        found += [self._dns] if self._dns is not None else []
-        return found
+        children = [child for node in self.nodes for child in node.processes]
+        children += self._control.processes if self._control is not None else []
+        children += [self._dns] if self._dns is not None else []
+        return children
 
     def _kept(self, owned: leftovers.Owned) -> leftovers.Owned:
         self._say(f"logs stay in {owned.workdir / 'logs'}")

@@ -65,9 +65,9 @@ class Names:
             if cluster_ip and cluster_ip != "None":
                 return None if host else [cluster_ip]
             endpoints = self._objects["endpoints"].get((namespace, name), {})
-        ready = [one for subset in endpoints.get("subsets") or [] for one in subset.get("addresses") or []]
-        found = [one["ip"] for one in ready if not host or one.get("hostname") == host]
-        return None if host and not found else found
+        ready = [endpoint for subset in endpoints.get("subsets") or [] for endpoint in subset.get("addresses") or []]
+        ips = [endpoint["ip"] for endpoint in ready if not host or endpoint.get("hostname") == host]
+        return None if host and not ips else ips
 
 
 def _key(item: Any) -> tuple[str, str]:
@@ -84,9 +84,9 @@ def answer(query: bytes, names: Names, limit: int) -> bytes:
     elif labels[-1:] != ("local",) or len(labels) not in (5, 6):
         code = NO_SUCH_NAME
     else:
-        found = names.addresses(labels)
-        code = NO_SUCH_NAME if found is None else OK
-        addresses = found if found and kind in (TYPE_A, TYPE_ANY) else []
+        known = names.addresses(labels)
+        code = NO_SUCH_NAME if known is None else OK
+        addresses = known if known and kind in (TYPE_A, TYPE_ANY) else []
     records = [_record(address) for address in addresses]
     while sum(map(len, records)) + len(question) + 12 > limit:
         records.pop()

@@ -151,12 +151,12 @@ def account_files() -> dict[str, Entry]:
 
 
 def _parents(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    found = {}
+    parents = {}
     for name in entries:
         for parent in Path(name.strip("/")).parents:
             if str(parent) != ".":
-                found[str(parent)] = Entry.directory()
-    return found
+                parents[str(parent)] = Entry.directory()
+    return parents
 
 
 def _add(archive: tarfile.TarFile, name: str, entry: Entry) -> None:

@@ -28,13 +28,13 @@ def check(nodes: int, proc: Path = Path("/proc")) -> None:
 
 def in_use(proc: Path = Path("/proc")) -> int:
     """How many instances the processes of this user hold; the limit is for each user."""
-    found = 0
+    instances = 0
     for process in proc.glob("[0-9]*"):
         # Processes and their files come and go meanwhile.
         with contextlib.suppress(OSError):
             if process.stat().st_uid == os.geteuid():
-                found += sum(_is_instance(file) for file in (process / "fd").iterdir())
-    return found
+                instances += sum(_is_instance(file) for file in (process / "fd").iterdir())
+    return instances
 
 
 def _is_instance(file: Path) -> bool:

@@ -142,13 +142,13 @@ def wait_ready(cluster: Cluster, timeout_s: float = limits.INSTALLATION_S) -> No
 
 
 def _missing(cluster: Cluster) -> list[str]:
-    found = cluster.kubectl("get", "deployments,daemonsets", "-n", NAMESPACE, "-o", "json", check=False)
-    if found.returncode != 0:
-        return [found.stderr.strip()]
+    answer = cluster.kubectl("get", "deployments,daemonsets", "-n", NAMESPACE, "-o", "json", check=False)
+    if answer.returncode != 0:
+        return [answer.stderr.strip()]
     # Only the controller that leads is ready.
     wanted = {"gpushare-controller": 1, "gpushare-webhook": 2, "gpushare-scheduler": 2}
     wanted["gpushare-device-plugin"] = len(cluster.nodes)
-    for item in json.loads(found.stdout)["items"]:
+    for item in json.loads(answer.stdout)["items"]:
         status = item.get("status", {})
         ready = status.get("readyReplicas", status.get("numberReady", 0))
         name = item["metadata"]["name"]

@@ -57,11 +57,11 @@ def record(name: str, workdir: Path, *, keep: bool) -> Owned:
 
 def existing() -> list[Owned]:
     """Return all clusters of this machine."""
-    found = []
+    clusters = []
     for path in sorted(STATE.glob("*.json")):
         document = json.loads(path.read_text())
-        found.append(Owned(**{**document, "workdir": Path(document["workdir"])}))
-    return found
+        clusters.append(Owned(**{**document, "workdir": Path(document["workdir"])}))
+    return clusters
 
 
 def remove(owned: Owned) -> None:
@@ -120,10 +120,10 @@ def start_time(pid: int) -> str:
 
 
 def _processes(name: str) -> set[int]:
-    found = cgroups.pids(name)
+    pids = cgroups.pids(name)
     if (network.NAMESPACES / name).exists():
-        found.update(int(line) for line in process.run(["ip", "netns", "pids", name]).split())
-    return {pid for pid in found if not _is_zombie(pid)}
+        pids.update(int(line) for line in process.run(["ip", "netns", "pids", name]).split())
+    return {pid for pid in pids if not _is_zombie(pid)}
 
 
 def _is_zombie(pid: int) -> bool:

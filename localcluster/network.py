@@ -106,12 +106,12 @@ class Network:
 
     def _taken(self) -> list[ipaddress.IPv4Network]:
         routes = json.loads(process.run([self._ip, "-json", "-4", "route", "show", "table", "all"]) or "[]")
-        found = []
+        targets = []
         for route in routes:
             target = str(route.get("dst", "default"))
             if target != "default" and route.get("type", "unicast") in {"unicast", "local"}:
-                found.append(ipaddress.ip_network(target, strict=False))
-        return [network for network in found if isinstance(network, ipaddress.IPv4Network)]
+                targets.append(ipaddress.ip_network(target, strict=False))
+        return [network for network in targets if isinstance(network, ipaddress.IPv4Network)]
 
     def create(self, nodes: int) -> None:
         """Create the namespace with all addresses of the plan."""

@@ -41,7 +41,7 @@ def run(argv: Sequence[str | Path], *, timeout_s: float = limits.COMMAND_S) -> s
 
 def children(pid: int) -> list[int]:
     """Return the process ids whose parent is the given one."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -50,8 +50,8 @@ def children(pid: int) -> list[int]:
             # The command name, in parentheses, may hold spaces; the parent is the second field after it.
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
             if int(fields[1]) == pid:
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, *watched: "Process") -> None:
@@ -103,14 +103,14 @@ class Process:
     def _find_pid(self, child: subprocess.Popen[bytes]) -> int:
         if not self._wrapped:
             return child.pid
-        found: list[int] = []
+        pids: list[int] = []
 
         def forked() -> bool:
-            found[:] = children(child.pid)
-            return bool(found)
+            pids[:] = children(child.pid)
+            return bool(pids)
 
         wait_until(forked, f"{self.name}: wrapper forks", limits.MOUNTS_S, self)
-        return found[0]
+        return pids[0]
 
     def start(self) -> None:
         """Start the child; a no-op if it runs."""

@@ -66,10 +66,10 @@ class Version:
     @staticmethod
     def parse(text: str) -> "Version":
         """Read the first ``N.N.N`` in the text, such as ``Kubernetes v1.20.2``."""
-        found = re.search(r"(\d+)\.(\d+)\.(\d+)", text)
-        if found is None:
+        version = re.search(r"(\d+)\.(\d+)\.(\d+)", text)
+        if version is None:
             raise ProvisionError(f"no version number in {text!r}")
-        major, minor, patch = (int(part) for part in found.groups())
+        major, minor, patch = (int(part) for part in version.groups())
         return Version(major, minor, patch)
 
 
@@ -99,11 +99,11 @@ def provision(say: Say = say_nothing) -> Programs:
     paths = {name: path for name in (*COMMAND_PACKAGES, "busybox") if (path := _which(name)) is not None}
     missing = []
     for name in KUBERNETES:
-        found = _which(name)
-        if found is None:
+        program = _which(name)
+        if program is None:
             missing.append(name)
         else:
-            paths[name] = found
+            paths[name] = program
     if missing:
         directory = _cached_or_built(say)
         # One version for all that must fit together; a proxy or a kubectl of another version does.
@@ -242,8 +242,8 @@ def _which(name: str) -> Path | None:
     if assets and os.access(Path(assets) / name, os.X_OK):
         return Path(assets) / name
     # Root shells of ordinary users often lack the sbin directories, where iptables and runc live.
-    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin")
-    return Path(found) if found else None
+    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin")
+    return Path(path) if path else None
 
 
 def _is_asset(path: Path) -> bool:

@@ -111,20 +111,20 @@ def _complete(settings: images.Settings) -> images.Settings:
 
 def closure(requirements: Iterable[str]) -> list[importlib.metadata.Distribution]:
     """Return the named distributions and everything that they require on this machine, by name."""
-    found: dict[str, importlib.metadata.Distribution] = {}
+    distributions: dict[str, importlib.metadata.Distribution] = {}
     waiting = [_canonical(name) for name in requirements]
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in distributions:
             continue
         try:
-            found[name] = importlib.metadata.distribution(name)
+            distributions[name] = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             # A requirement for another system or Python version; one that is needed fails at its import.
             continue
-        texts = found[name].requires or []
+        texts = distributions[name].requires or []
         waiting.extend(_canonical(text) for text in texts if "extra ==" not in text)
-    return [found[name] for name in sorted(found)]
+    return [distributions[name] for name in sorted(distributions)]
 
 
 def _canonical(requirement: str) -> str:
@@ -137,7 +137,7 @@ def _canonical(requirement: str) -> str:
 def _base_layer(requirements: Sequence[str], say: provision.Say) -> Path:
     distributions = closure(requirements)
     described = [sys.version, sys.base_prefix, _own_digest()]
-    described += [f"{one.name} {one.version} {one.locate_file('')}" for one in distributions]
+    described += [f"{each.name} {each.version} {each.locate_file('')}" for each in distributions]
     key = hashlib.sha256("\n".join(described).encode()).hexdigest()[:16]
     directory = provision.cache_directory() / "images"
     path = directory / f"python-{key}.tar"
@@ -167,25 +167,25 @@ def _own_digest() -> str:
 def _interpreter() -> dict[str, Entry]:
     # Not sys.executable: a virtual environment's is a link with other ideas about its prefix.
     program = Path(sys.base_prefix, "bin", VERSION).resolve()
-    found = {INTERPRETER: Entry(source=program, mode=0o755)}
-    found |= {f"/usr/local/bin/{name}": Entry(link=VERSION) for name in ("python", "python3")}
+    entries = {INTERPRETER: Entry(source=program, mode=0o755)}
+    entries |= {f"/usr/local/bin/{name}": Entry(link=VERSION) for name in ("python", "python3")}
     for key in ("stdlib", "platstdlib"):
         # The directories of the base, seen also from within a virtual environment.
         variables = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix, "installed_base": sys.base_prefix}
         directory = Path(sysconfig.get_path(key, vars={**variables, "installed_platbase": sys.base_exec_prefix}))
-        found.update(_tree(directory, STANDARD_LIBRARY, _left_out_of_library))
-    return found
+        entries.update(_tree(directory, STANDARD_LIBRARY, _left_out_of_library))
+    return entries
 
 
 def _tree(top: Path, inside: str, left_out: Callable[[str], bool]) -> dict[str, Entry]:
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for directory, directories, names in os.walk(top):
         directories[:] = [name for name in directories if not left_out(name)]
         for name in names:
             if not left_out(name):
                 path = Path(directory, name)
-                found[f"{inside}/{path.relative_to(top)}"] = Entry(source=path.resolve())
-    return found
+                entries[f"{inside}/{path.relative_to(top)}"] = Entry(source=path.resolve())
+    return entries
 
 
 def _left_out_of_library(name: str) -> bool:
@@ -195,18 +195,18 @@ def _left_out_of_library(name: str) -> bool:
 
 
 def _distributions(distributions: Sequence[importlib.metadata.Distribution]) -> dict[str, Entry]:
-    found = {}
-    for one in distributions:
-        for file in one.files or []:
+    entries = {}
+    for distribution in distributions:
+        for file in distribution.files or []:
             # Scripts and manual pages lie beside site-packages, not in it.
             if ".." in file.parts or "__pycache__" in file.parts or file.name.endswith(LEFT_OUT_SUFFIXES):
                 continue
             if file.as_posix().startswith(LEFT_OUT_MODULES):
                 continue
-            source = Path(str(one.locate_file(file)))
+            source = Path(str(distribution.locate_file(file)))
             if source.is_file():
-                found[f"{DISTRIBUTIONS}/{file}"] = Entry(source=source.resolve())
-    return found
+                entries[f"{DISTRIBUTIONS}/{file}"] = Entry(source=source.resolve())
+    return entries
 
 
 def _libraries(entries: Mapping[str, Entry]) -> dict[str, Entry]:
@@ -220,7 +220,7 @@ def _libraries(entries: Mapping[str, Entry]) -> dict[str, Entry]:
         ["ldd", *binaries], check=False, capture_output=True, text=True, timeout=120, env=clean_environment()
     )
     present = {Path(name).name for name in entries}
-    found: dict[str, Entry] = {}
+    libraries: dict[str, Entry] = {}
     for line in done.stdout.splitlines():
         matched = re.match(r"\s+(?:\S+ => )?(/\S+) \(0x", line)
         if matched is None or Path(matched.group(1)).name in present:
@@ -228,20 +228,20 @@ def _libraries(entries: Mapping[str, Entry]) -> dict[str, Entry]:
         path = Path(matched.group(1))
         standard = str(path).startswith(LIBRARY_PREFIXES)
         inside = str(path) if standard else f"{UNUSED_LIBRARIES}/{path.name}"
-        found[inside] = Entry(source=path.resolve(), mode=0o755)
-    return found
+        libraries[inside] = Entry(source=path.resolve(), mode=0o755)
+    return libraries
 
 
 def _compiled(entries: Mapping[str, Entry]) -> dict[str, Entry]:
     modules = [(name, str(entry.source)) for name, entry in entries.items() if name.endswith(".py") and entry.source]
     batches = list(_batches(modules, 200))
-    found: dict[str, Entry] = {}
+    files: dict[str, Entry] = {}
     # Not forked: the process may have threads already, of which a fork would copy the locks only.
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(mp_context=context) as pool:
         for compiled in pool.map(_compile, batches):
-            found.update({name: Entry(data=data) for name, data in compiled})
-    return found
+            files.update({name: Entry(data=data) for name, data in compiled})
+    return files
 
 
 def _batches(items: list[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
@@ -251,7 +251,7 @@ def _batches(items: list[tuple[str, str]], size: int) -> Iterator[list[tuple[str
 
 def _compile(modules: list[tuple[str, str]]) -> list[tuple[str, bytes]]:
     """Compile modules into the form that is never compared with its source: the image keeps no file times."""
-    found = []
+    compiled = []
     for name, source in modules:
         data = Path(source).read_bytes()
         try:
@@ -261,5 +261,5 @@ def _compile(modules: list[tuple[str, str]]) -> list[tuple[str, bytes]]:
             continue
         # The head of a cache file: the magic number, "hash, unchecked", the hash of the source.
         head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + importlib.util.source_hash(data)
-        found.append((importlib.util.cache_from_source(name), head + marshal.dumps(code)))
-    return found
+        compiled.append((importlib.util.cache_from_source(name), head + marshal.dumps(code)))
+    return compiled
