@@ -19,9 +19,9 @@ Devices = Mapping[str, str]
 
 def free_port() -> int:
     """A port on which nothing listens now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -55,7 +55,7 @@ class Plugin:
         )(request, timeout=timeout)
 
     def allocate(self, *ids: Sequence[str]) -> list[dict[str, str]]:
-        requests = [api.ContainerAllocateRequest(devices_ids=one) for one in ids]
+        requests = [api.ContainerAllocateRequest(devices_ids=devices) for devices in ids]
         answer = self.call("Allocate", api.AllocateRequest(container_requests=requests), api.AllocateResponse)
         return [dict(response.envs) for response in answer.container_responses]
 
@@ -82,6 +82,21 @@ class Plugin:
         self.ended.set()
 
 
+class _Served:
+    """A gRPC service on a unix socket."""
+
+    def __init__(self, socket: Path, service: str, handlers: Mapping[str, Any]) -> None:
+        self._pool = futures.ThreadPoolExecutor(8)
+        self._server = grpc.server(self._pool)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        self._server.add_insecure_port(f"unix:{socket}")
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop(grace=None).wait()
+        self._pool.shutdown(wait=True)
+
+
 class FakeKubelet:
     """Serves Registration and dials back, as the kubelet does."""
 
@@ -93,8 +108,7 @@ class FakeKubelet:
         self.refuses = ""
         self.refused: Mapping[str, str] = {}
         """Resources, and why they are refused."""
-        self._server: Any = None
-        self._pool: Any = None
+        self._served: _Served | None = None
 
     @property
     def socket(self) -> Path:
@@ -105,26 +119,19 @@ class FakeKubelet:
         for file in self.directory.iterdir():
             if file.name != "kubelet_internal_checkpoint":
                 file.unlink(missing_ok=True)
-        self._pool = futures.ThreadPoolExecutor(4)
-        self._server = grpc.server(self._pool)
         handler = grpc.unary_unary_rpc_method_handler(
             self._register,
             request_deserializer=api.RegisterRequest.FromString,
             response_serializer=api.Empty.SerializeToString,
         )
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler}),)
-        )
-        self._server.add_insecure_port(f"unix:{self.socket}")
-        self._server.start()
+        self._served = _Served(self.socket, "v1beta1.Registration", {"Register": handler})
 
     def stop(self) -> None:
         for plugin in self.plugins:
             plugin.close()
-        if self._server is not None:
-            self._server.stop(grace=None).wait()
-            self._pool.shutdown(wait=True)
-            self._server = None
+        if self._served is not None:
+            self._served.stop()
+            self._served = None
 
     def restart_with_the_same_inode(self) -> None:
         """What a plugin sees of a kubelet restart on file systems that give a freed inode number to the next file."""
@@ -165,25 +172,18 @@ class FakePodResources:
         self.answers = threading.Event()
         """Until it is set, calls wait."""
         self.answers.set()
-        self._pool = futures.ThreadPoolExecutor(8)
-        self._server = grpc.server(self._pool)
         handler = grpc.unary_unary_rpc_method_handler(
             self._list,
             request_deserializer=resources.ListPodResourcesRequest.FromString,
             response_serializer=resources.ListPodResourcesResponse.SerializeToString,
         )
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler}),)
-        )
-        self._server.add_insecure_port(f"unix:{socket}")
-        self._server.start()
+        self._served = _Served(socket, "v1.PodResourcesLister", {"List": handler})
 
     def hold(self, name: str, *ids: str, container: str = "main", resource: str = "aliyun.com/gpu-mem") -> None:
         self.held["default", name, container, resource] = ids
 
     def stop(self) -> None:
-        self._server.stop(grace=None).wait()
-        self._pool.shutdown(wait=True)
+        self._served.stop()
 
     def _list(self, _request: Any, context: Any) -> Any:
         self.calls += 1

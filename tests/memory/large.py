@@ -6,13 +6,13 @@ Each has about as many bytes as etcd stores, 1.5 MiB as protobuf, in the form th
 import contextlib
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 
 from testing.builders import Json, make_container, make_inventory, make_node
+from testing.fakes import http_server
 
 LISTED: Final = 120
 CHANGED: Final = 12
@@ -78,28 +78,16 @@ class LargeServer:
         yield b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"%s"}}}\n' % _AFTER.encode()
 
 
-@contextlib.contextmanager
-def serving(large: LargeServer) -> Iterator[str]:
+def serving(large: LargeServer) -> contextlib.AbstractContextManager[str]:
     """The server's URL."""
 
     class Handler(_Handler):
         source = large
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        large.end.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return http_server.serving(Handler, before_end=large.end.set)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(http_server.Handler):
     source: LargeServer
 
     def do_GET(self) -> None:
@@ -107,9 +95,9 @@ class _Handler(BaseHTTPRequestHandler):
         params = dict(parse_qsl(target.query))
         if target.path == PODS:
             version = params.get("resourceVersion", "")
-            self._send(self.source.changes(version) if "watch" in params else self.source.list())
+            self.stream(self.source.changes(version) if "watch" in params else self.source.list())
         elif params.get("watch"):
-            self._send(self._nothing())
+            self.stream(self._nothing())
         elif target.path.startswith("/api/v1/nodes/"):
             self._answer(make_node(make_inventory(80, 80, node=NODE)))
         elif target.path == "/api/v1/nodes":
@@ -122,33 +110,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer({"metadata": {"resourceVersion": "7"}, "items": []})
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.body()
         self._answer({"metadata": {"name": "x"}}, status=201)
 
-    do_PUT = do_PATCH = do_POST  # noqa: N815 - the names that the library wants
-
-    def log_message(self, *_: object) -> None:
-        """Tests print nothing."""
+    do_PUT = do_PATCH = do_POST
 
     def _nothing(self) -> Iterator[bytes]:
         self.source.end.wait()
         yield b""
 
     def _answer(self, value: Any, *, status: int = 200) -> None:
-        body = orjson.dumps(value)
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def _send(self, parts: Iterator[bytes]) -> None:
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        try:
-            for part in parts:
-                if part:
-                    self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
-            self.wfile.write(b"0\r\n\r\n")
-        except OSError:
-            self.close_connection = True
+        self.send(status, orjson.dumps(value))

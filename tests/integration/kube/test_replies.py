@@ -1,9 +1,7 @@
 """Text from a real socket: the endpoint's own words are told from the API server's."""
 
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import orjson
 import pytest
@@ -12,6 +10,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import Reply
 from gpushare.kube.client import RestClient
 from gpushare.kube.credentials import Credentials
+from testing.fakes import http_server
 
 Sent = tuple[int, bytes, str]
 Serve = Callable[[Sent], RestClient]
@@ -24,7 +23,7 @@ def serve() -> Iterator[Serve]:
     """A client of a server that always gives the same answer: status, body and the header Date."""
     replies: list[Sent] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(http_server.Handler):
         def do_GET(self) -> None:
             status, body, date = replies[-1]
             self.send_response_only(status)
@@ -34,23 +33,15 @@ def serve() -> Iterator[Serve]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            pass
+    with http_server.serving(Handler) as url:
+        client = RestClient(Credentials(server=url))
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    client = RestClient(Credentials(server=f"http://127.0.0.1:{server.server_address[1]}"))
+        def start(reply: Sent) -> RestClient:
+            replies.append(reply)
+            return client
 
-    def start(reply: Sent) -> RestClient:
-        replies.append(reply)
-        return client
-
-    yield start
-    client.close()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+        yield start
+        client.close()
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
+import contextlib
 import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from gpushare.kube import api, client
 from gpushare.kube.api import PatchKind
 from gpushare.kube.client import RestClient
 from gpushare.kube.credentials import Credentials, in_cluster
+from testing.fakes import http_server
 
 Reply = tuple[int, bytes]
 
@@ -20,46 +20,31 @@ Reply = tuple[int, bytes]
 class Server:
     """Answers with what the test says and remembers what it was asked."""
 
+    url: str
+
     def __init__(self) -> None:
         self.reply: Callable[[], Reply] = lambda: (200, b"{}")
         self.asked: list[tuple[str, str, str, str, bytes]] = []
+
+    def serving(self) -> contextlib.AbstractContextManager[str]:
         server = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(http_server.Handler):
             def _answer(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 kind, auth = self.headers.get("Content-Type", ""), self.headers.get("Authorization", "")
-                server.asked.append((self.command, self.path, kind, auth, body))
-                status, data = server.reply()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+                server.asked.append((self.command, self.path, kind, auth, self.body()))
+                self.send(*server.reply())
 
-            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815 - the names that the library wants
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
 
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02})
-        self._thread.start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+        return http_server.serving(Handler)
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
-    yield server
-    server.close()
+    with server.serving() as server.url:
+        yield server
 
 
 @pytest.fixture

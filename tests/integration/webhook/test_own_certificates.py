@@ -15,8 +15,8 @@ import pytest
 
 from certs import contents, inject
 from gpushare import names
+from testing.fakes import kube_http
 from testing.fakes.kube import FakeKube
-from tests.integration.webhook import front
 from tests.integration.webhook.conftest import ROOT, command, free_port
 from tests.integration.webhook.test_server import JSON, REVIEW
 
@@ -54,7 +54,7 @@ def admit(api: FakeKube, port: int) -> str:
 @contextlib.contextmanager
 def running(api: FakeKube, directory: Path, count: int) -> Iterator[list[int]]:
     """Replicas of the webhook; their ports."""
-    with front.served(api) as url, contextlib.ExitStack() as ends:
+    with kube_http.serving(api) as url, contextlib.ExitStack() as ends:
         ports, logs = [], []
         for i in range(count):
             place = directory / str(i)
