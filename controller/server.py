@@ -4,7 +4,6 @@ The sockets are opened once, before any worker is forked, so that requests betwe
 """
 
 import signal
-import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -12,10 +11,10 @@ from flask import Flask
 from gunicorn import sock
 from gunicorn.app.base import BaseApplication
 
-from controller.extender.app import RECEIVED
 from controller.settings import Settings
 from gpushare import names
-from gpushare.runtime.worker import CONNECTIONS, Logger, Worker
+from gpushare.runtime import worker
+from gpushare.runtime.intake import MIB
 
 GRACE_S: Final = 8  # every request has an answer by then: a bind's deadline is below the scheduler's 5 s
 
@@ -45,7 +44,7 @@ class Server:
         """
         self._supervisor_pid = supervisor_pid
         self._application = _Application(settings)
-        self._log = Logger(self._application.cfg)
+        self._log = worker.Logger(self._application.cfg)
         self._sockets = sock.create_sockets(self._application.cfg, self._log)
 
     def serve(self, build: Callable[[], Running], beat: Callable[[], None]) -> int:
@@ -63,45 +62,26 @@ class Server:
             running.start()
 
         cfg.set("post_worker_init", ready)
-        worker = ArrivalWorker(0, self._supervisor_pid, self._sockets, self._application, cfg.timeout, cfg, self._log)
-        worker.beat = beat
-        self._application.callable = worker.stamped(closing(running.app))
-        worker.init_process()
+        serving = Worker(0, self._supervisor_pid, self._sockets, self._application, cfg.timeout, cfg, self._log)
+        serving.beat = beat
+        self._application.callable = closing(running.app)
+        serving.init_process()
         running.shut_down()
         return 0
 
 
-class ArrivalWorker(Worker):
-    """Tells the application when a request arrived, which is before a thread takes it up."""
+class Worker(worker.Worker):
+    """Reads what `controller.extender.app` does, and tells the supervisor that its main loop goes round."""
+
+    most = 64 * MIB
+    room = 128 * MIB
 
     beat: Callable[[], None]
-    _arrival = threading.local()
 
     def notify(self) -> None:
         """Tell the supervisor, where gunicorn would touch a file for its master."""
         self.beat()
-        self.deadlines.enforce()
-
-    def stamped(self, application: Callable[..., Any]) -> Callable[..., Any]:
-        """An application that finds the time under `RECEIVED`, if it is known."""
-
-        def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-            if self._arrival.at is not None:
-                environ[RECEIVED] = self._arrival.at
-            return application(environ, start_response)
-
-        return call
-
-    def enqueue_req(self, conn: Any) -> None:
-        """Note when a request came that waits for a thread."""
-        conn.received = self.clock.monotonic()
-        super().enqueue_req(conn)
-
-    def handle(self, conn: Any) -> Any:
-        """Answer one request. A new connection may bring its first one much later."""
-        known = conn.initialized or conn.wait_for_data(0)
-        self._arrival.at = conn.received if known else None
-        return super().handle(conn)
+        self.look()
 
 
 def closing(application: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,11 +108,11 @@ class _Application(BaseApplication):  # type: ignore[misc]  # gunicorn has no ty
             "bind": [f"{self._settings.bind_address}:{self._settings.port}"],
             "worker_class": "gthread",
             "threads": self._settings.threads,
-            "worker_connections": CONNECTIONS,
+            "worker_connections": worker.CONNECTIONS,
             "keepalive": 75,  # kube-scheduler keeps its connections; closing them first would race with its requests
             "graceful_timeout": GRACE_S,
             "worker_tmp_dir": self._settings.worker_tmp_dir or None,
-            "logger_class": Logger,
+            "logger_class": worker.Logger,
             "proc_name": names.CONTROLLER,
         }
         for name, value in options.items():

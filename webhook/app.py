@@ -14,6 +14,7 @@ from werkzeug.exceptions import HTTPException
 from gpushare import names
 from gpushare.errors import WireError
 from gpushare.runtime import intake, logs
+from gpushare.runtime.arrival import BUSY
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.intake import MIB, Intake, Limit, RefusedBodyError, Stream
 from webhook import admission, review
@@ -95,7 +96,8 @@ class _Endpoint:
             return _error(411, "Transfer-Encoding: not read; send a Content-Length"), Outcome.MALFORMED
         length = flask.request.content_length or 0
         try:
-            with self.intake.body(flask.request.stream, length, self.limit) as body:
+            busy = flask.request.environ.get(BUSY, False)
+            with self.intake.body(flask.request.stream, length, self.limit, busy=busy) as body:
                 return self._reviewed(body)
         except RefusedBodyError as error:
             answer, outcome = self._not_looked_at(error)

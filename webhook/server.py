@@ -13,8 +13,9 @@ from typing import Any, Final
 from gunicorn.app.base import BaseApplication
 
 from gpushare import names
+from gpushare.runtime import worker
+from gpushare.runtime.intake import MIB
 from gpushare.runtime.signals import Signals
-from gpushare.runtime.worker import CONNECTIONS, Logger, Worker
 from webhook.settings import Settings
 from webhook.tls import Contexts
 
@@ -53,7 +54,7 @@ def _options(settings: Settings, contexts: Contexts, stop: threading.Event, sign
         "worker_class": Worker,
         "workers": 1,
         "threads": settings.threads,
-        "worker_connections": CONNECTIONS,
+        "worker_connections": worker.CONNECTIONS,  # about 100 KiB each while they are idle
         "limit_request_fields": 50,
         "limit_request_field_size": 4096,
         "worker_tmp_dir": settings.worker_tmp_dir,
@@ -65,10 +66,17 @@ def _options(settings: Settings, contexts: Contexts, stop: threading.Event, sign
         "certfile": f"{settings.cert_dir}/tls.crt",
         "keyfile": f"{settings.cert_dir}/tls.key",
         "ssl_context": ssl_context,
-        "logger_class": Logger,
+        "logger_class": worker.Logger,
         "when_ready": deliver,
         "worker_exit": lambda _server, _worker: stop.set(),
     }
+
+
+class Worker(worker.Worker):
+    """Reads what `webhook.app` does."""
+
+    most = 16 * MIB
+    room = 64 * MIB
 
 
 class _Server(BaseApplication):  # type: ignore[misc] # gunicorn has no type information

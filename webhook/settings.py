@@ -38,9 +38,7 @@ class Settings(CertSettings):
 
     address: str = option("0.0.0.0", "address to listen on; [::] for IPv6")  # noqa: S104 - a pod's only interface
     port: int = option(8443, "TLS port of webhook, probes and metrics", parse=options.port)
-    threads: int = option(
-        32, "requests served at once; a connection that is slow to send holds one for up to a minute", parse=_threads
-    )
+    threads: int = option(32, "requests that are answered at the same time", parse=_threads)
     memory_unit: MemoryUnit = option(
         units.GIB, f"what one unit of {names.GPU_MEM} is: GiB, MiB or a multiple", parse=MemoryUnit.parse
     )

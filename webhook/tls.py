@@ -1,22 +1,16 @@
-"""The server's side of TLS: certificates that change under a running server, and clients that may be slow."""
+"""The server's side of TLS: certificates that change under a running server."""
 
-import contextlib
 import logging
 import ssl
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from certs import store
 from gpushare.runtime import logs
-from gpushare.runtime.clock import Clock, SystemClock
 
 _LOG: Final = logging.getLogger(__name__)
-_CLIENT_S: Final = 3.0  # well below the 10 s after which the API server gives an admission up
-_REQUEST_S: Final = 6.0  # the whole of a request, however steadily its pieces come
-_PIECE: Final = 64 * 1024
 
 _Stamp = tuple[int, int, int]
 
@@ -62,62 +56,9 @@ class Contexts:
             return
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.sslsocket_class = PatientSocket
         context.load_cert_chain(certificate, key)
         self._current, self._stamp = context, stamp
         logs.event(_LOG, "certificate loaded", path=str(certificate))
-
-
-class PatientSocket(ssl.SSLSocket):
-    """A connection on which no handshake, read or write blocks its thread for longer than three seconds.
-
-    Nor does a request take its thread for longer than six. A client that stops in the middle is reported as a lost
-    connection, which servers take for what it is.
-    """
-
-    clock: Clock = SystemClock()
-    _until: float | None = None
-    """When the request that is being read has to be there; None between two requests."""
-
-    def setblocking(self, flag: bool) -> None:
-        """See socket."""
-        self.settimeout(_CLIENT_S if flag else 0.0)
-
-    def do_handshake(self, block: bool = False) -> None:
-        """See ssl.SSLSocket."""
-        self.settimeout(_CLIENT_S)
-        with _lost_if_late():
-            super().do_handshake(block)
-
-    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """See socket."""
-        with _lost_if_late():
-            if self.gettimeout() != 0:
-                self._wait_for_the_rest_only()
-            return super().recv(min(buflen, _PIECE), flags)
-
-    def sendall(self, data: Any, flags: int = 0) -> None:
-        """See socket."""
-        self._until = None
-        with _lost_if_late():
-            if self.gettimeout() != 0:
-                self.settimeout(_CLIENT_S)
-            super().sendall(data, flags)
-
-    def _wait_for_the_rest_only(self) -> None:
-        now = self.clock.monotonic()
-        self._until = self._until or now + _REQUEST_S
-        if now >= self._until:
-            raise TimeoutError
-        self.settimeout(min(_CLIENT_S, self._until - now))
-
-
-@contextlib.contextmanager
-def _lost_if_late() -> Iterator[None]:
-    try:
-        yield
-    except TimeoutError as error:
-        raise ConnectionResetError(104, "the client was silent for too long") from error
 
 
 def _stat(path: Path) -> _Stamp:

@@ -26,6 +26,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
 from gpushare.runtime import intake, logs
+from gpushare.runtime.arrival import BUSY, RECEIVED
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.intake import MIB, Intake, Limit, RefusedBodyError, Stream
 from gpushare.wire import pods as pods_wire
@@ -38,8 +39,6 @@ _ROOM: Final = 1024 * MIB
 """For all large requests together: one of the largest."""
 _JSON: Final = "application/json"
 _BUSY: Final = "this replica of the gpushare controller is binding as many pods as it can; try again"
-RECEIVED: Final = "gpushare.received"
-"""In the WSGI environment: monotonic time at which a request arrived, from a server that lets requests wait."""
 BINDS: Final = 24
 """Binds at the same time. Fewer than the server has threads: each may wait for the API server, and nothing else may."""
 
@@ -129,7 +128,8 @@ class _Verbs:
         length, after = 0, _nothing
         try:
             length = _length()
-            with self._intake.body(flask.request.stream, length, _LIMIT) as received:
+            busy = flask.request.environ.get(BUSY, False)
+            with self._intake.body(flask.request.stream, length, _LIMIT, busy=busy) as received:
                 body, outcome = act(received)
         except RefusedBodyError as error:
             after = functools.partial(_skip, flask.request.stream, length)

@@ -14,7 +14,11 @@ from gpushare.errors import GpuShareError
 
 MIB: Final = 2**20
 _PIECE: Final = 64 * 1024
-_HEAD: Final = 4096
+HEAD: Final = 4096
+"""Bytes of a refused body by which its sender is answered."""
+SMALL: Final = 64 * 1024
+"""Bytes of a body that never waits for room: ordinary requests do not depend on what others send. The number of
+connections and of threads bounds them."""
 
 _BYTE, _OPEN, _FIELD, _QUOTE, _ENTRY = 5, 104, 140, 32, 64
 """Most bytes of memory for a byte of a string, a list or an object, a key with its place, half of a string's head, and
@@ -56,17 +60,21 @@ class Intake:
 
     room: int
     """Bytes of memory for all bodies that are not small."""
-    small: int = 64 * 1024
-    """A body of at most so many bytes never waits for room: ordinary requests do not depend on what others send. The
-    number of threads bounds them."""
+    small: int = SMALL
     wait_s: float = 0.5
     """How long a body waits for room, before it is read and before it is used."""
     _taken: int = field(init=False, default=0)
     _changed: threading.Condition = field(init=False, default_factory=threading.Condition)
 
     @contextlib.contextmanager
-    def body(self, stream: Stream, length: int, limit: Limit) -> Iterator[bytes]:
+    def body(self, stream: Stream, length: int, limit: Limit, *, busy: bool = False) -> Iterator[bytes]:
         """The body, and the room that its parsed form needs for as long as it is used.
+
+        Args:
+            stream: has the body.
+            length: of the body.
+            limit: what is refused.
+            busy: whether the server had no room for it, so that its first 4096 bytes are all that there is.
 
         Raises:
             RefusedBodyError: it is not taken. Answer first and `skip` the rest of it then.
@@ -74,24 +82,24 @@ class Intake:
         if length > limit.body:
             raise RefusedBodyError(
                 f"it has {length} bytes of JSON, with all defaults; at most {limit.body} are read",
-                stream.read(min(length, _HEAD)),
+                stream.read(min(length, HEAD)),
             )
         if length <= self.small:
             yield b"".join(_pieces(stream, length))
             return
         with contextlib.ExitStack() as held:
-            if not self._take(2 * length, held):  # pieces, and the whole of them
-                raise self._busy(stream.read(min(length, _HEAD)))
+            if busy or not self._take(2 * length, held):  # pieces, and the whole of them
+                raise self._busy(stream.read(min(length, HEAD)))
             body = b"".join(_pieces(stream, length))
             needed = weight(body)
             if needed > limit.weight:
                 raise RefusedBodyError(
                     f"it has {entries(body)} fields and list entries in {length} bytes of JSON, with all defaults;"
                     " write fewer, such as ports, env, volumes, tolerations",
-                    body[:_HEAD],
+                    body[:HEAD],
                 )
             if not self._take(needed, held):
-                raise self._busy(body[:_HEAD])
+                raise self._busy(body[:HEAD])
             yield body
 
     def _busy(self, head: bytes) -> RefusedBodyError:

@@ -1,56 +1,271 @@
-"""gunicorn's threaded worker for servers that anyone in the cluster may connect to. Only servers install gunicorn."""
+"""gunicorn's threaded worker, in which a thread is taken only by a request that is there as a whole.
 
+gunicorn reads with one thread for each connection, so that as many slow peers as there are threads stop a server, and
+anyone in the cluster may connect. Here its main loop waits for all of them, with the means by which gunicorn itself
+waits for idle connections. A thread may still have to wait for a peer that reads slowly, for a time that has a bound.
+"""
+
+import contextlib
+import functools
 import logging
+import selectors
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from gunicorn import http
+from gunicorn import sock as sockets
 from gunicorn.glogging import Logger as GunicornLogger
 from gunicorn.workers.gthread import ThreadWorker
 
+from gpushare.runtime.arrival import BUSY, RECEIVED, Arrival, Progress, Room
 from gpushare.runtime.clock import Clock, SystemClock
-from gpushare.runtime.hang_up import Deadlines, hang_up
 
 CONNECTIONS: Final = 800
-"""About 100 KiB each while they are idle; the others wait in the kernel. With four files for each thread they stay
-below the usual limit of 1024 open files; one more, and gunicorn's loop ends."""
+"""Others wait in the kernel. With four files for each thread they stay below the usual limit of 1024 open files; one
+more, and gunicorn's loop ends."""
+RECEIVE_S: Final = 10.0  # API servers and kube-scheduler send in milliseconds
+REQUEST_S: Final = 60.0  # far longer than they wait, also for what has to be computed
+SEND_S: Final = 5.0
+LEAVE_S: Final = 2.0
+ROOM_S: Final = 2.0
+"""How long after its beginning a large request may wait for room. Then its sender is told that it may come again."""
+HURRY_S: Final = 1.0
+"""What remains of these times for a peer whose place others need."""
+_LOOK_S: Final = 0.2
+_MOST_AFTER_END: Final = 65536  # bytes that are read after the answer
+
+Wsgi = Callable[..., Any]
 
 
-class Worker(ThreadWorker):  # type: ignore[misc] # gunicorn has no type information
-    """Lets no peer hold the main loop, nor a thread for ever."""
+class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
+    """No peer holds its main loop, nor a thread for long."""
 
     clock: Clock = SystemClock()
+    most: int
+    """Bytes of the longest body that the application reads."""
+    room: int
+    """Bytes for all requests above 64 KiB, from their headers to their answers."""
     nr_conns: int
 
     def __init__(self, *args: Any) -> None:
+        """See ThreadWorker."""
         super().__init__(*args)
-        self.deadlines = Deadlines(self.clock)
+        self._deadlines = Deadlines(self.clock)
+        self._room = Room(self.room)
+        self._current = threading.local()
+        self._queued = set[Any]()
+        self._waiting = dict[Any, Progress]()
+        self._looked = self.clock.monotonic()
+
+    def load_wsgi(self) -> None:
+        """See ThreadWorker."""
+        super().load_wsgi()
+        self.wsgi: Wsgi = self.timed(self.wsgi)
+
+    def timed(self, application: Wsgi) -> Wsgi:
+        """An application that is told when its request came, and whose answer has a deadline."""
+
+        def call(environ: dict[str, Any], start_response: Wsgi) -> Any:
+            connection = self._current.connection
+            environ[RECEIVED], environ[BUSY] = connection.arrival.began, connection.arrival.busy
+            answer = application(environ, start_response)
+            self._deadlines.answering(connection)
+            return answer
+
+        return call
 
     def notify(self) -> None:
-        """Show that the main loop goes round: called at least once a second."""
+        """See ThreadWorker: called at least once a second, by the main loop."""
         super().notify()
-        self.deadlines.enforce()
+        self.look()
+
+    def enqueue_req(self, conn: Any) -> None:
+        """See ThreadWorker."""
+        conn.received = self.clock.monotonic()
+        if not hasattr(conn, "arrival"):
+            conn.arrival, conn.opened, conn.left = Arrival(room=self._room, most=self.most), conn.received, None
+        self._queued.add(conn)
+        super().enqueue_req(conn)
 
     def handle(self, conn: Any) -> Any:
-        """Answer one request. Whether the connection stays open."""
-        with self.deadlines.bound(conn):
-            again = super().handle(conn)
+        """See ThreadWorker. What the connection waits for; True: the next request, False: nothing."""
+        self._queued.discard(conn)
+        if conn.left is not None:
+            return _drain(conn)
+        if not conn.initialized and (progress := self._secure(conn)) is not Progress.WHOLE:
+            return progress
+        while (progress := conn.arrival.advance(conn.sock, conn.received)) is Progress.WHOLE:
+            self._current.connection = conn
+            conn.parser = http.get_parser(self.cfg, conn.arrival.pieces(), conn.client)
+            with self._deadlines.bound(conn):
+                again = super().handle(conn)
+            conn.arrival.answered()
             if not again:
-                hang_up(conn.sock, clock=self.clock)
-        return again
+                conn.left = self.clock.monotonic()
+                return _hang_up(conn)
+            conn.sock.setblocking(False)
+            conn.received = self.clock.monotonic()
+        is_idle = progress is Progress.MORE and conn.parser and conn.arrival.began is None
+        return True if is_idle else progress
 
     def finish_request(self, conn: Any, fs: Any) -> None:
-        """Keep or close a connection. gunicorn counts one twice that was closed already, and then takes too many."""
-        open_before = self.nr_conns
-        super().finish_request(conn, fs)
-        self.nr_conns = max(self.nr_conns, open_before - 1)
+        """See ThreadWorker, which waits in its main loop for peers to leave."""
+        result = Progress.ENDED if fs.cancelled() or fs.exception() else fs.result()
+        if result is Progress.MORE:
+            self.poller.register(conn.sock, selectors.EVENT_READ, functools.partial(self._readable, conn))
+        if result in (Progress.MORE, Progress.ROOM):
+            self._waiting[conn] = result
+        elif result is True:
+            super().finish_request(conn, fs)
+        else:
+            self._end(conn)
+        self._use_room()
+
+    def look(self) -> None:
+        """End the connections that are late."""
+        now = self.clock.monotonic()
+        if now < self._looked + _LOOK_S:
+            return
+        self._looked = now
+        self._deadlines.enforce(hurried=bool(self._queued))
+        crowded = self.nr_conns >= self.worker_connections
+        short = Progress.ROOM in self._waiting.values()
+        for conn, progress in list(self._waiting.items()):
+            since, limit_s = self._limit(conn)
+            if now >= since + (min(HURRY_S, limit_s) if crowded else limit_s):
+                self._stop_waiting(conn)
+                self._end(conn)
+            elif (short and conn.arrival.held and now >= since + HURRY_S) or (
+                progress is Progress.ROOM and now >= since + ROOM_S
+            ):
+                self._stop_waiting(conn)
+                conn.arrival.give_up_room()
+                self.enqueue_req(conn)
+        self._use_room()
+
+    def _use_room(self) -> None:
+        needing = [conn for conn, progress in self._waiting.items() if progress is Progress.ROOM]
+        if needing and self._room.freed:
+            self._room.freed = False
+            for conn in needing:
+                self._stop_waiting(conn)
+                self.enqueue_req(conn)
+
+    def _limit(self, conn: Any) -> tuple[float, float]:
+        """Since when a connection has been waiting for its peer, and how long it may, in seconds."""
+        if conn.left is not None:
+            return conn.left, LEAVE_S
+        if conn.arrival.began is not None:
+            return conn.arrival.began, RECEIVE_S
+        if not conn.initialized:
+            return conn.opened, RECEIVE_S
+        return conn.received, self.cfg.keepalive if self.alive else 0.0
+
+    def _readable(self, conn: Any, _socket: object) -> None:
+        self._stop_waiting(conn)
+        self.enqueue_req(conn)
+
+    def _stop_waiting(self, conn: Any) -> None:
+        if self._waiting.pop(conn) is Progress.MORE:
+            self.poller.unregister(conn.sock)
+
+    def _end(self, conn: Any) -> None:
+        conn.arrival.close()
+        self.nr_conns -= 1
+        conn.close()
+
+    def _secure(self, conn: Any) -> Progress:
+        try:
+            if self.cfg.is_ssl:
+                if not isinstance(conn.sock, ssl.SSLSocket):
+                    conn.sock = sockets.ssl_wrap_socket(conn.sock, self.cfg)
+                conn.sock.do_handshake()
+        except ssl.SSLWantReadError:
+            return Progress.MORE
+        except OSError:
+            return Progress.ENDED
+        conn.initialized = True
+        return Progress.WHOLE
 
 
-class Logger(GunicornLogger):  # type: ignore[misc] # gunicorn has no type information
+def _hang_up(conn: Any) -> Progress:
+    """Say that no more comes, and wait for the peer to say the same.
+
+    A connection that is closed while bytes are unread is reset, and the peer may lose the answer.
+    """
+    conn.to_drop = _MOST_AFTER_END
+    try:
+        conn.sock.setblocking(False)
+        conn.sock.shutdown(socket.SHUT_WR)  # from here on without TLS
+    except OSError:
+        return Progress.ENDED  # the peer has left
+    return _drain(conn)
+
+
+def _drain(conn: Any) -> Progress:
+    try:
+        while conn.to_drop > 0 and (data := conn.sock.recv(4096)):
+            conn.to_drop -= len(data)
+    except BlockingIOError:
+        return Progress.MORE
+    except OSError:
+        pass
+    return Progress.ENDED
+
+
+class Deadlines:
+    """Of the requests that have a thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until: dict[Any, tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def bound(self, connection: Any) -> Iterator[None]:
+        """While a request is answered."""
+        self._set(connection, REQUEST_S, REQUEST_S)
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._until[connection]
+
+    def answering(self, connection: Any) -> None:
+        """From now on only the peer can make it late."""
+        self._set(connection, SEND_S, HURRY_S)
+
+    def enforce(self, *, hurried: bool) -> None:
+        """End what is too late: its thread cannot send. To be called often, by the thread that closes connections.
+
+        Args:
+            hurried: other requests wait for a thread.
+        """
+        now = self._clock.monotonic()
+        with self._lock:
+            late = [connection.sock for connection, until in self._until.items() if now >= until[hurried]]
+        for sock in late:
+            # Beneath its TLS, which another thread is writing.
+            with contextlib.suppress(OSError), socket.fromfd(sock.fileno(), sock.family, sock.type) as plain:
+                plain.shutdown(socket.SHUT_RDWR)
+
+    def _set(self, connection: Any, limit_s: float, hurried_s: float) -> None:
+        now = self._clock.monotonic()
+        with self._lock:
+            self._until[connection] = now + limit_s, now + hurried_s
+
+
+class Logger(GunicornLogger):  # type: ignore[misc]  # gunicorn has no types
     """Hands everything to the process's own logging."""
 
     def setup(self, cfg: Any) -> None:
-        """Keep gunicorn's lines about its own life cycle out, and the access log."""
+        """See Logger."""
         self.cfg = cfg
         self._access_log_enabled = False
+        # Its life cycle lines at INFO say nothing about pods.
         self.error_log.setLevel(logging.WARNING)
         self.error_log.propagate = True
         self.access_log.setLevel(logging.CRITICAL)

@@ -108,7 +108,9 @@ def ask(server: Server, sent: Sent) -> Json:
             assert any(ready), f"no answer; {len(left)} bytes not sent"
             left = sent_some(connection.sock, left)
             with contextlib.suppress(ssl.SSLWantReadError):
-                received += connection.sock.recv(2**20)
+                piece = connection.sock.recv(2**20)
+                assert piece, f"the connection ended without an answer; {len(left)} bytes not sent"
+                received += piece
     return answer
 
 

@@ -129,6 +129,18 @@ def schedule(program: Program, pod: JsonObject) -> str:
     return error
 
 
+def test_requests_that_are_half_sent_keep_kube_scheduler_from_nothing(
+    api: FakeKube, start: Callable[..., Program]
+) -> None:
+    program = start(THREADS="2")
+    eventually("ready", program.is_ready)
+    with contextlib.ExitStack() as slow:
+        for sent in (b"POST /gpushare-scheduler/filter HTTP/1.1\r\n", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"):
+            for _ in range(5):
+                slow.enter_context(socket.create_connection(("127.0.0.1", program.port))).sendall(sent)
+        assert schedule(program, add_pod(api, "p")) == ""
+
+
 def test_a_program_serves_binds_and_gives_the_lease_back(api: FakeKube, start: Callable[..., Program]) -> None:
     program = start()
     eventually("ready", program.is_ready)

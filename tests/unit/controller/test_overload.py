@@ -14,6 +14,7 @@ from controller.extender.bind import Outcome
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
+from gpushare.runtime.arrival import RECEIVED
 from testing.fakes.kube import Call, Delayed
 from tests.unit.controller.world import World, bind_args, uid_of
 
@@ -77,7 +78,7 @@ def test_a_bind_of_which_the_scheduler_has_given_up_is_not_sent(world: World) ->
     """It has waited in the server's queue; that it was taken from there does not make it new."""
     pod = world.add_pod(3)
     world.see()
-    environ = {app.RECEIVED: world.clock.at - 5}
+    environ = {RECEIVED: world.clock.at - 5}
     answer = world.client().post("/gpushare-scheduler/bind", data=bind_body(pod), environ_overrides=environ)
     assert answer.json is not None
     assert answer.json["Error"] == "there was no time left to bind the pod before kube-scheduler gives up; try again"

@@ -104,6 +104,14 @@ def test_a_body_is_not_even_read_where_there_is_no_room_for_it(shared: Intake) -
     assert stream.tell() == 4096
 
 
+def test_a_server_without_room_has_the_head_only(shared: Intake) -> None:
+    body = review(b'"' + b"x" * 800 + b'"')
+    with pytest.raises(RefusedBodyError) as caught, shared.body(io.BytesIO(body), len(body), ROOMY, busy=True):
+        pass
+    assert (caught.value.busy, caught.value.head) == (True, body[:4096])
+    assert shared._taken == 0
+
+
 def test_ordinary_bodies_never_wait(shared: Intake) -> None:
     body = review(b'"' + b"x" * 800 + b'"')
     with shared.body(io.BytesIO(body), len(body), ROOMY), shared.body(io.BytesIO(b"{}"), 2, ROOMY) as found:
