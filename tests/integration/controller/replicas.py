@@ -1,10 +1,13 @@
 """Replicas of the controller in one process, with threads, each with its own line to one fake API server."""
 
+import collections
 import contextlib
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from controller.extender.bind import Binder
@@ -16,11 +19,52 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Page, Params, PatchKind, Reply
 from gpushare.kube.lease import Elector
 from gpushare.resource_config import ResourceConfig
-from gpushare.runtime.clock import SystemClock
 from testing.fakes.kube import FakeKube
 
 T = TypeVar("T")
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lead"
+
+
+class SharedClock:
+    """One time for all replicas, which passes only when a test says so: a thread that does not run misses no lease."""
+
+    def __init__(self) -> None:
+        self._at = 1000.0
+        self._supervisors: list[threading.Thread] = []
+        self._waits = collections.Counter[threading.Thread]()
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self._at)
+
+    def monotonic(self) -> float:
+        return self._at
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        """Returns early rather than never: what waits for something else than time has to look at it again."""
+        self._waits[threading.current_thread()] += 1
+        until, patience = self._at + seconds, time.monotonic() + min(seconds, 0.2)
+        while self._at < until and time.monotonic() < patience:
+            if stop.wait(0.01):
+                return True
+        return stop.is_set()
+
+    def tick(self) -> None:
+        """Let a supervisor's tick pass, and every supervisor go round: a leader has renewed its lease if it could."""
+        self._at += 0.1
+        before = dict(self._waits)
+        for thread in self._supervisors:
+            while thread.is_alive() and self._waits[thread] < before.get(thread, 0) + 2:
+                time.sleep(0.002)
+
+    def start(self, supervisor: threading.Thread) -> None:
+        self._supervisors.append(supervisor)
+        supervisor.start()
+
+    def end(self, supervisor: threading.Thread) -> None:
+        """Wait for its end, however long it takes."""
+        while supervisor.is_alive():
+            self._at += 0.1
+            supervisor.join(0.01)
 
 
 @dataclass
@@ -101,9 +145,9 @@ class Line:
 class Term:
     """A worker with threads in place of a process: it is dead when its line is cut."""
 
-    def __init__(self, api: FakeKube, fence: Fence, *, quiet_s: float, dead_s: float) -> None:
+    def __init__(self, api: FakeKube, clock: SharedClock, fence: Fence, *, quiet_s: float, dead_s: float) -> None:
         self._fence = fence
-        self.line, clock = Line(api), SystemClock()
+        self.line = Line(api)
         self.state = ClusterState(resource_config=ResourceConfig())
         self.leadership = Leadership(
             api=self.line, clock=clock, fence=fence, state=self.state, quiet_s=quiet_s, dead_s=dead_s
@@ -136,12 +180,19 @@ class Replica:
     """One replica: a supervisor in a thread, and its workers."""
 
     def __init__(
-        self, api: FakeKube, name: str, *, lease_s: float = 0.6, quiet_s: float = 0.1, dead_s: float = 60.0
+        self,
+        api: FakeKube,
+        clock: SharedClock,
+        name: str,
+        *,
+        lease_s: float = 0.6,
+        quiet_s: float = 0.1,
+        dead_s: float = 60.0,
     ) -> None:
         self.line, self.lost = Line(api), threading.Event()
         self._api, self._name, self._lease_s = api, name, lease_s
         self._quiet_s, self._dead_s = quiet_s, dead_s
-        self._clock, self._stop, self._terms = SystemClock(), threading.Event(), itertools.count(1)
+        self._clock, self._stop, self._terms = clock, threading.Event(), itertools.count(1)
         self._fence = Fence(self._clock)
         self.term = self._make_term()
         self._supervisor = Supervisor(
@@ -168,7 +219,7 @@ class Replica:
         return self.term.binder
 
     def start(self) -> "Replica":
-        self._thread.start()
+        self._clock.start(self._thread)
         return self
 
     def die(self) -> None:
@@ -179,12 +230,11 @@ class Replica:
 
     def stop(self) -> None:
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(60)
+        self._clock.end(self._thread)
         self.die()
 
     def _make_term(self) -> Term:
-        return Term(self._api, self._fence, quiet_s=self._quiet_s, dead_s=self._dead_s)
+        return Term(self._api, self._clock, self._fence, quiet_s=self._quiet_s, dead_s=self._dead_s)
 
     def _spawn(self) -> Term:
         if self.term.code is not None:
