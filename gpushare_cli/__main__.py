@@ -29,6 +29,7 @@ from gpushare_cli.terminal import Printable
 
 T = TypeVar("T")
 _EXIT_CODES: Final = "Exit codes: 0 done; 1 the cluster cannot be read or shares no GPU; 2 wrong arguments."
+_EXIT_CODES_OFFLINE: Final = "Exit codes: 0 done; 2 wrong arguments."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +48,13 @@ def command_line() -> argparse.ArgumentParser:
         ("inspect", "who holds how much of which GPU", _EXIT_CODES, _add_inspect, _inspect),
         ("explain", "why a pod waits, or where it is", explain.EXIT_CODES, explain.add, _explain),
         ("simulate", "what would go where, without a cluster", simulate.EXIT_CODES, simulate.add, _simulate),
-        ("scheduler-config", "configuration of kube-scheduler", _EXIT_CODES, _add_scheduler_config, _scheduler_config),
+        (
+            "scheduler-config",
+            "configuration of kube-scheduler",
+            _EXIT_CODES_OFFLINE,
+            _add_scheduler_config,
+            _scheduler_config,
+        ),
         ("doctor", "what is wrong with an installation", doctor.EXIT_CODES, doctor.add, _doctor),
     ):
         command = sub.add_parser(name, help=what, epilog=exit_codes)

@@ -22,7 +22,7 @@ def installed(cluster: Cluster) -> Iterator[Finding]:
         yield finding.error(
             f"namespace/{cluster.namespace}",
             "there is no such namespace, so gpushare is not installed or is in another one",
-            "kubectl apply -k manifests/overlays/production, or say which namespace with -n",
+            "install it as docs/install.md says, or say which namespace with -n",
         )
 
 
@@ -79,7 +79,7 @@ def settings(cluster: Cluster) -> Iterator[Finding]:
         yield finding.error(
             where,
             "it is missing, and no component's container starts without it",
-            "apply the overlay again: kubectl apply -k manifests/overlays/OVERLAY",
+            own.APPLY,
         )
         return
     try:

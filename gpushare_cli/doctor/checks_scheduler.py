@@ -86,7 +86,7 @@ def configuration(cluster: Cluster) -> Iterator[Finding]:
 
 
 def version(cluster: Cluster) -> Iterator[Finding]:
-    """The second scheduler is of the server's version, or next to it."""
+    """The second scheduler has the server's minor version, or the one before it."""
     _needs_second(cluster)
     deployment = known(cluster.snapshot.scheduler_deployment)
     server = cluster.snapshot.server
@@ -96,10 +96,11 @@ def version(cluster: Cluster) -> Iterator[Finding]:
             found = ServerVersion.parse(tag)
         except SettingsError:
             continue  # somebody's own tag, or none; nothing says that it is wrong
-        if abs(found.minor - server.minor) > 1:
+        if not 0 <= server.minor - found.minor <= 1:
             yield finding.warning(
                 f"deployment/{cluster.namespace}/{names.SCHEDULER}",
-                f"kube-scheduler {found} works for a server {server}; they may be one minor version apart",
+                f"kube-scheduler {found} runs against a server {server};"
+                " it may be one minor version older, and not newer",
                 f"set newTag: v{server}.0 for registry.k8s.io/kube-scheduler in the overlay, and apply it",
             )
 

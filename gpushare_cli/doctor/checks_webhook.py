@@ -18,7 +18,6 @@ from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
 
 DAYS_LEFT: Final = "gpushare_webhook_certificate_days_left"
 _FEW_DAYS: Final = 7  # a leaf is renewed 30 days before its end, so somebody has had time
-_APPLY: Final = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
 _APPLY_WHOLE: Final = (
     "write ../../whole-gpus/ for ../../gpus/ and ../../servers/ in the overlay, as manifests/README.md says, then:"
     " kubectl apply -k manifests/overlays/OVERLAY"
@@ -42,14 +41,14 @@ def configured(cluster: Cluster) -> Iterator[Finding]:
     for kind, config in _configurations(cluster):
         where = f"{kind}/{names.MUTATING_WEBHOOK}"
         if config is None:
-            yield finding.error(where, "it is missing, so no pod comes past the webhook", _APPLY)
+            yield finding.error(where, "it is missing, so no pod comes past the webhook", own.APPLY)
             continue
         for webhook in fields.objects(config, "webhooks", kind):
             service = fields.mapping(fields.mapping(webhook, "clientConfig", "webhook"), "service", "clientConfig")
             called = f"{service.get('namespace')}/{service.get('name')}"
             if called != f"{cluster.namespace}/{names.WEBHOOK}":
                 yield finding.error(
-                    where, f"{webhook.get('name')} calls {called}, not {cluster.namespace}/{names.WEBHOOK}", _APPLY
+                    where, f"{webhook.get('name')} calls {called}, not {cluster.namespace}/{names.WEBHOOK}", own.APPLY
                 )
 
 
@@ -82,7 +81,7 @@ def policies(cluster: Cluster) -> Iterator[Finding]:
         yield finding.warning(
             f"webhook/{names.MUTATING_WEBHOOK}",
             f"{name} is not configured, but is shipped for Kubernetes {cluster.snapshot.server}",
-            _APPLY,
+            own.APPLY,
         )
     for name, (kind, webhook) in found.items():
         wanted = "Fail" if name == WHOLE else shipped.get(name, "")
@@ -95,7 +94,7 @@ def running(cluster: Cluster) -> Iterator[Finding]:
     where = f"deployment/{cluster.namespace}/{names.WEBHOOK}"
     deployment = known(cluster.snapshot.webhook_deployment)
     if deployment is None:
-        yield finding.error(where, "it is missing, so GPU pods are refused or are created incomplete", _APPLY)
+        yield finding.error(where, "it is missing, so GPU pods are refused or are created incomplete", own.APPLY)
         return
     ready, wanted = objects.replicas(deployment)
     reached = objects.endpoints(known(cluster.snapshot.webhook_endpoints))
@@ -157,7 +156,7 @@ def admission(cluster: Cluster) -> Iterator[Finding]:
             yield finding.error(
                 where,
                 f"a new GPU pod (dry run) comes back without {' and without '.join(lacking)}",
-                f"the webhook was not called; the other findings may say why, else: {_APPLY}",
+                f"the webhook was not called; the other findings may say why, else: {own.APPLY}",
             )
     elif isinstance(admitted.error, kube.ServerFaultError | kube.BadRequestError):
         yield finding.error(
@@ -189,7 +188,7 @@ def server_policies(cluster: Cluster) -> Iterator[Finding]:
         present = {each["metadata"]["name"] for each in items}
         for name, consequence in _WITHOUT.items():
             if name not in present:
-                yield finding.warning(f"{kind}/{name}", f"it is missing: {consequence}", _APPLY)
+                yield finding.warning(f"{kind}/{name}", f"it is missing: {consequence}", own.APPLY)
 
 
 def _configurations(cluster: Cluster) -> Iterator[tuple[str, JsonObject | None]]:
@@ -216,13 +215,13 @@ def _policy(cluster: Cluster, where: str, name: str, webhook: Mapping[str, Any],
             where,
             f"{name} has failurePolicy Fail and neither matchConditions nor an objectSelector: while the webhook is"
             f" away, no pod at all can be created (servers before {FIRST_WITH_CONDITIONS} need their own overlay)",
-            _APPLY,
+            own.APPLY,
         )
     elif shipped and policy != shipped:
         yield finding.warning(
             where,
             f"{name} has failurePolicy {policy}; {shipped} is shipped for Kubernetes {cluster.snapshot.server}",
-            _APPLY,
+            own.APPLY,
         )
 
 
@@ -241,7 +240,7 @@ def _conditions(cluster: Cluster, found: Mapping[str, Mapping[str, Any]]) -> Ite
                 f"mutatingwebhookconfiguration/{names.MUTATING_WEBHOOK}",
                 f"the matchConditions of {' and '.join(present)} do not name {', '.join(unnamed)}, so pods that ask for"
                 " it slip by",
-                _APPLY_WHOLE if names.GPU in unnamed else _APPLY,
+                _APPLY_WHOLE if names.GPU in unnamed else own.APPLY,
             )
 
 

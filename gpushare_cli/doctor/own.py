@@ -16,4 +16,4 @@ WEBHOOK_PORT: Final = 443
 
 RUNTIME_CLASSES: Final = (names.RUNTIME_CLASS, "nvidia-cdi", "nvidia-legacy", "nvidia-experimental")
 
-APPLY: Final = "apply the overlay again: kubectl apply -k manifests/overlays/OVERLAY"
+APPLY: Final = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"

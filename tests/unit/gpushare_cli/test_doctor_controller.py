@@ -42,8 +42,8 @@ ROWS: list[tuple[str, Change, str]] = [
     (
         "no Deployment",
         lambda api: world.vanish(api, "Deployment", "gpushare-controller"),
-        f"error controller-running {DEPLOYMENT} | it is missing, so no GPU pod is placed | apply the overlay again:"
-        " kubectl apply -k manifests/overlays/OVERLAY",
+        f"error controller-running {DEPLOYMENT} | it is missing, so no GPU pod is placed | apply the overlay for"
+        " your server's version again: kubectl apply -k manifests/overlays/OVERLAY",
     ),
     (
         "no one is ready",

@@ -45,7 +45,7 @@ ROWS: list[tuple[str, Callable[[DoctorKube], None], str]] = [
         "no settings",
         lambda api: world.vanish(api, "ConfigMap", "gpushare-config"),
         f"error settings {SETTINGS} | it is missing, and no component's container starts without it"
-        " | apply the overlay again: kubectl apply -k manifests/overlays/OVERLAY",
+        " | apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY",
     ),
     (
         "a unit that is none",
@@ -136,7 +136,7 @@ def test_without_an_installation_there_is_one_line_and_nothing_else_is_looked_at
 
     assert list(world.formatted(found)) == [
         "error installed namespace/elsewhere | there is no such namespace, so gpushare is not installed or is in"
-        " another one | kubectl apply -k manifests/overlays/production, or say which namespace with -n"
+        " another one | install it as docs/install.md says, or say which namespace with -n"
     ]
     assert {result.skipped for result in found.results[1:]} == {"gpushare is not installed"}
 

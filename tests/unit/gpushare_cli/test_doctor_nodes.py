@@ -180,8 +180,8 @@ def test_a_missing_daemonset_is_one_line_and_not_one_for_each_node() -> None:
         world.vanish(api, "Pod", f"{PLUGIN}-{name}")
 
     assert world.lines(api) == [
-        f"error plugin-daemonset {DAEMONSET} | it is missing, so no node shares a GPU | apply the overlay again:"
-        " kubectl apply -k manifests/overlays/OVERLAY"
+        f"error plugin-daemonset {DAEMONSET} | it is missing, so no node shares a GPU | apply the overlay for"
+        " your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
     ]
 
 

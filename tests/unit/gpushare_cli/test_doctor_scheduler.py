@@ -21,7 +21,11 @@ WRITE = (
     "write what this prints into its key scheduler.yaml: gpushare scheduler-config --server-version 1.30; then:"
     f" {RESTART}"
 )
-APPLY = "apply the overlay again: kubectl apply -k manifests/overlays/OVERLAY"
+SKEW = (
+    "it may be one minor version older, and not newer | set newTag: v1.30.0 for registry.k8s.io/kube-scheduler in the"
+    " overlay, and apply it"
+)
+APPLY = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
 
 
 def ready(count: int, *, waiting: int = 0) -> Change:
@@ -176,8 +180,12 @@ ROWS: list[tuple[str, Change, str]] = [
     (
         "a scheduler of another version",
         image("registry.k8s.io/kube-scheduler:v1.27.4@sha256:0123"),
-        f"warning scheduler-version {DEPLOYMENT} | kube-scheduler 1.27 works for a server 1.30; they may be one minor"
-        " version apart | set newTag: v1.30.0 for registry.k8s.io/kube-scheduler in the overlay, and apply it",
+        f"warning scheduler-version {DEPLOYMENT} | kube-scheduler 1.27 runs against a server 1.30; {SKEW}",
+    ),
+    (
+        "a scheduler of the next version",
+        image("registry.k8s.io/kube-scheduler:v1.31.0"),
+        f"warning scheduler-version {DEPLOYMENT} | kube-scheduler 1.31 runs against a server 1.30; {SKEW}",
     ),
 ]
 
