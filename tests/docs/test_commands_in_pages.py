@@ -1,0 +1,67 @@
+"""Commands and files that the pages name exist, and have the flags that are shown."""
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonpatch
+import pytest
+
+from controller.settings import Settings as ControllerSettings
+from deviceplugin.settings import Settings as PluginSettings
+from gpushare import names
+from gpushare.runtime import options
+from gpushare_cli.__main__ import command_line
+from webhook.settings import Settings as WebhookSettings
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "manifests" / "README.md"]
+TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
+OF_OTHERS = {"--config", "--extender-ca", "--force", "--grace-period", "--kube-scheduler-arg", "--policy-config-file"}
+"""Flags of Kubernetes' own programs that pages name."""
+
+
+def typed() -> Iterator[str]:
+    """Commands of this project in the console blocks of all pages."""
+    for text in TEXTS.values():
+        for line in text.replace("\\\n", " ").splitlines():
+            if match := re.match(r" *\$ (?:kubectl inspect )?(gpushare .*)", line):
+                yield (
+                    match[1]
+                    if "kubectl inspect" not in line
+                    else f"gpushare inspect{match[1].removeprefix('gpushare')}"
+                )
+
+
+def arguments(command: str) -> list[str]:
+    """As a shell passes them, up to a redirection or the next command."""
+    words = shlex.split(command.partition(";")[0], comments=True)[1:]
+    return words[: words.index(">")] if ">" in words else words
+
+
+@pytest.mark.parametrize("command", sorted(set(typed())))
+def test_every_command_of_gpushare_is_one_that_it_takes(command: str) -> None:
+    assert command_line().parse_args(arguments(command)).handler
+
+
+def test_every_flag_in_the_text_exists() -> None:
+    settings = (WebhookSettings, ControllerSettings, PluginSettings)
+    known = {options.flag_names(field.name)[0] for cls in settings for field in dataclasses.fields(cls)} | OF_OTHERS
+    known |= {"--check", *re.findall(r"`(--[a-z-]+)", (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8"))}
+    code = [found for text in TEXTS.values() for found in re.findall(r"`([^`\n]+)`", text) if "kubectl" not in found]
+    named = {flag for found in code for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", found)}
+    assert named - known == set()
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_file_of_the_manifests_exists(page: str) -> None:
+    named = {path.rstrip("/.") for path in re.findall(r"(?<![\w/])manifests/[\w./-]+(?![\w./-])(?<!\.py)", TEXTS[page])}
+    assert {path for path in named if not (ROOT / path).exists()} <= {"manifests/overlays/OVERLAY"}
+
+
+def test_the_patch_takes_away_what_the_plugin_wrote_into_the_status_of_a_node() -> None:
+    [patch] = re.findall(r"--subresource=status --type=json --patch '(.+)'", TEXTS["docs/operate.md"])
+    node = {"status": {"capacity": {"cpu": "4", names.GPU_COUNT: "2", names.GPU_CORE: "200"}}}
+    assert jsonpatch.apply_patch(node, patch) == {"status": {"capacity": {"cpu": "4"}}}

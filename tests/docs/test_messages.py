@@ -1,0 +1,116 @@
+"""The messages in `docs/troubleshoot.md` about pods that are refused are those that the webhook has."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare import names
+from tests.unit.webhook.builders import ALL, DEVICES, RULES, Json, asking, container, pod
+from webhook import mutation, validation
+from webhook.mutation import Denied, Mutated
+
+PAGE = (Path(__file__).parents[2] / "docs" / "troubleshoot.md").read_text(encoding="utf-8")
+ELSEWHERE = (
+    "the object is too large",  # what depends on the server's state, not on the pod
+    "gpushare-webhook is busy",
+    "failed calling webhook",
+    "it is not known yet",
+    "... ValidatingAdmissionPolicy ",
+    "a new pod must not choose devices",
+    "... choose devices past the scheduler; remove them",
+)
+"""Patterns of rows whose messages are the API server's, its policies', or of a webhook that cannot answer."""
+
+
+def patterns(section: str) -> list[str]:
+    """The messages in the first column of a section's table; three dots stand for anything."""
+    rows = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0].splitlines()
+    cells = [row.split(" | ")[0] for row in rows if row.startswith("| `")]
+    return [found for cell in cells for found in re.findall(r"`([^`]+)`", cell) if not found.startswith(ELSEWHERE)]
+
+
+def matches(pattern: str, message: str) -> bool:
+    return re.search(".*".join(map(re.escape, pattern.split("..."))), message) is not None
+
+
+def annotated(key: str, value: str, *containers: Json) -> Json:
+    return pod(*(containers or (asking(mem=4),)), annotations={key: value})
+
+
+NEW: list[Json] = [
+    *(pod(asking(mem=amount)) for amount in (0, "-1", "1500m", "1.5", "x", "3Gi", 1000000001)),
+    pod(asking(mem=3, requests={"mem": 2})),
+    pod(asking(requests={"mem": 2})),
+    pod(asking(mem=1, count=2)),
+    pod(asking(mem=5), labels={names.LABEL_GPU_COUNT: "2"}),
+    pod(asking(mem=4), labels={names.LABEL_GPU_COUNT: "2"}, annotations={names.ANNOTATION_GPUS: "2"}),
+    annotated(names.ANNOTATION_GPUS, "two"),
+    annotated(names.ANNOTATION_GPUS, "65"),
+    annotated(names.ANNOTATION_GPUS, "4", asking(mem=1000000000)),
+    annotated(names.ANNOTATION_GPUS, "2", asking(percent=20)),
+    annotated(names.ANNOTATION_POLICY, "best"),
+    annotated(names.ANNOTATION_MODEL, "?"),
+    pod(asking(percent=101)),
+    pod(asking(mem=1, percent=20)),
+    pod(asking(core=20)),
+    pod(*(asking(f"c{number}", mem=1) for number in range(65))),
+    pod(*(container(f"c{number}") for number in range(513))),
+    annotated("gpushare.dev/gpu-modle", "T4"),
+    pod(asking(mem=1), labels={"gpushare.dev/modle": "x"}),
+    annotated(names.LABEL_GPU_COUNT, "2"),
+    pod(asking(mem=1), labels={names.ANNOTATION_GPUS: "2"}),
+    pod(asking(mem=1), nodeName="node-a"),
+    pod(container(resources={"limits": {"nvidia.com/gpu": 1}}), nodeName="node-a"),
+    pod(container(resources={"limits": {"nvidia.com/gpu": 2**63 - 1}})),
+    pod(container(resources={"limits": {"aliyun.com/gpu-memory": "1"}})),
+    pod(asking(mem=1), schedulerName="volcano"),
+    pod(container(volumeMounts=[{"name": "v", "mountPath": "/var/run/nvidia-container-devices/all"}])),
+    pod(asking(mem=1), volumes=[{"name": "v", "hostPath": {"path": "/"}}]),
+    annotated("cdi.k8s.io/x", "nvidia.com/gpu=all"),
+    annotated(f"{DEVICES}a", "GPU-1"),
+    pod({**asking(mem=1), "env": [ALL]}),
+    pod({**asking(mem=1), "securityContext": {"privileged": True}}),
+    pod({"name": "a", "image": "i", "resources": {"limits": {"aliyun.com/gpu-mem": 1, "nvidia.com/gpu": 1}}}),
+]
+
+
+def told_of_new_pods() -> Iterator[str]:
+    for value in NEW:
+        decision = mutation.mutate(value, RULES)
+        assert isinstance(decision, Denied | Mutated)
+        told = map(str, decision.errors) if isinstance(decision, Denied) else decision.warnings
+        yield from told
+
+
+def told_of_changes() -> Iterator[str]:
+    before, forged = pod(asking(mem=1), labels={names.LABEL_MANAGED: "true"}), annotated(f"{DEVICES}a", "GPU-1")
+    yield from map(str, validation.created(forged))
+    yield from map(str, validation.bound({"metadata": forged["metadata"]}))
+    yield from map(str, validation.bound({"metadata": {"labels": {names.LABEL_GPU_COUNT: "2"}}}))
+    for after in (
+        forged,
+        annotated("cdi.k8s.io/x", "nvidia.com/gpu=all"),
+        annotated(names.ANNOTATION_OVERRIDDEN, "a", asking(mem=1)),
+        annotated(names.ANNOTATION_GPUS, "2", asking(mem=1)),
+    ):
+        yield from map(str, validation.updated(after, before, RULES.resource_config, by_controller=False))
+
+
+NEW_MESSAGES, CHANGE_MESSAGES = list(told_of_new_pods()), list(told_of_changes())
+SECTIONS = {"The pod is refused when it is created": NEW_MESSAGES, "A change of a pod is refused": CHANGE_MESSAGES}
+
+
+@pytest.mark.parametrize(
+    ("section", "message"), [(section, message) for section, messages in SECTIONS.items() for message in messages]
+)
+def test_every_message_is_explained(section: str, message: str) -> None:
+    assert any(matches(pattern, message) for pattern in patterns(section))
+
+
+@pytest.mark.parametrize(
+    ("section", "pattern"), [(section, pattern) for section in SECTIONS for pattern in patterns(section)]
+)
+def test_every_message_that_is_explained_is_said(section: str, pattern: str) -> None:
+    assert any(matches(pattern, message) for message in SECTIONS[section])
