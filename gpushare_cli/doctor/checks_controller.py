@@ -28,7 +28,7 @@ def running(cluster: Cluster) -> Iterator[Finding]:
     _, wanted = objects.replicas(deployment)
     reached = objects.endpoints(known(cluster.snapshot.controller_endpoints))
     look = cluster.kubectl(f"get pods -l {own.LABEL_APP}={names.CONTROLLER}")
-    logs = cluster.kubectl(f"logs -l {own.LABEL_APP}={names.CONTROLLER} --prefix")
+    logs = cluster.kubectl(f"logs -l {own.LABEL_APP}={names.CONTROLLER} --prefix --tail=100")
     if not reached:
         yield finding.error(
             where, "its Service has no endpoint, because no replica leads: no GPU pod is placed", f"{look}; {logs}"
@@ -48,7 +48,7 @@ def leads(cluster: Cluster) -> Iterator[Finding]:
     where = f"lease/{cluster.namespace}/{names.LEASE}"
     problem = lease_problem(known(cluster.snapshot.controller_lease), cluster.now)
     if problem:
-        logs = cluster.kubectl(f"logs -l {own.LABEL_APP}={names.CONTROLLER} --prefix")
+        logs = cluster.kubectl(f"logs -l {own.LABEL_APP}={names.CONTROLLER} --prefix --tail=100")
         yield finding.error(where, f"{problem}, so no controller leads and no GPU pod is placed", logs)
 
 

@@ -48,7 +48,7 @@ def leads(cluster: Cluster) -> Iterator[Finding]:
     _needs_second(cluster)
     problem = checks_controller.lease_problem(known(cluster.snapshot.scheduler_lease), cluster.now)
     if problem:
-        logs = cluster.kubectl(f"logs -l {own.LABEL_APP}={names.SCHEDULER} --prefix")
+        logs = cluster.kubectl(f"logs -l {own.LABEL_APP}={names.SCHEDULER} --prefix --tail=100")
         yield finding.error(
             f"lease/{cluster.namespace}/{names.SCHEDULER}", f"{problem}, so no one schedules GPU pods", logs
         )

@@ -11,7 +11,7 @@ from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
 
 Change = Callable[[DoctorKube], None]
 PODS = f"kubectl -n {NS} get pods -l app.kubernetes.io/name=gpushare-controller"
-LOGS = f"kubectl -n {NS} logs -l app.kubernetes.io/name=gpushare-controller --prefix"
+LOGS = f"kubectl -n {NS} logs -l app.kubernetes.io/name=gpushare-controller --prefix --tail=100"
 DEPLOYMENT = f"deployment/{NS}/gpushare-controller"
 LEASE = f"lease/{NS}/gpushare-controller"
 SERVICE = f"service/{NS}/gpushare-controller"

@@ -93,7 +93,7 @@ ROWS: list[tuple[str, Change, str]] = [
         "no Lease",
         lambda api: world.vanish(api, "Lease", names.SCHEDULER),
         f"error scheduler-leads lease/{NS}/gpushare-scheduler | there is no such Lease, so no one schedules GPU pods"
-        f" | kubectl -n {NS} logs -l app.kubernetes.io/name=gpushare-scheduler --prefix",
+        f" | kubectl -n {NS} logs -l app.kubernetes.io/name=gpushare-scheduler --prefix --tail=100",
     ),
     (
         "no configuration",

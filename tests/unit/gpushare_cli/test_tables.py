@@ -171,7 +171,8 @@ def test_doctor_fits_80_columns_and_its_commands_stay_whole(
     assert words(out) == words(wide)
     commands = [line.strip() for line in out.splitlines() if line.strip().startswith("kubectl")]
     assert too_long(out) == [line for line in too_long(out) if line.strip() in commands]
-    assert "kubectl -n gpushare-system logs -l app.kubernetes.io/name=gpushare-controller --prefix" in commands
+    selector = "app.kubernetes.io/name=gpushare-controller"
+    assert f"kubectl -n gpushare-system logs -l {selector} --prefix --tail=100" in commands
     assert "kubectl -n gpushare-system describe daemonset gpushare-device-plugin" in commands
 
 
@@ -186,4 +187,4 @@ def test_what_is_no_terminal_is_not_folded(monkeypatch: pytest.MonkeyPatch, caps
     cli.main(["doctor"])
 
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
-    assert line.endswith("--prefix")
+    assert line.endswith("--tail=100")
