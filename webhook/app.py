@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
@@ -12,7 +12,7 @@ import orjson
 from werkzeug.exceptions import HTTPException
 
 from gpushare import names
-from gpushare.errors import WireError
+from gpushare.errors import FieldError, WireError
 from gpushare.runtime import intake, logs
 from gpushare.runtime.arrival import BUSY
 from gpushare.runtime.clock import Clock
@@ -34,7 +34,7 @@ _OF_ANY_UPDATE: Final = Limit(body=16 * MIB, weight=320 * MIB)
 """A pod of the above size that has grown since, twice: its kubelet must go on reporting."""
 
 _Decide = Callable[[Review], Decision]
-_Refuse = Callable[[Review, Denied], AdmissionReview]
+_Refuse = Callable[[Review, Sequence[FieldError]], AdmissionReview]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,9 @@ def create_app(settings: Settings, services: Services) -> flask.Flask:
         return admission.validate(request, settings.controller, settings.resource_config)
 
     for path, decide, refuse, limit in (
-        ("mutate", mutate, _invalid, _OF_ONE_POD),
-        ("isolate", mutate, _invalid, _OF_ONE_POD),
-        ("validate", validate, _forbidden, _OF_ANY_UPDATE),
+        ("mutate", mutate, review.invalid, _OF_ONE_POD),
+        ("isolate", mutate, review.invalid, _OF_ONE_POD),
+        ("validate", validate, review.forbidden, _OF_ANY_UPDATE),
     ):
         endpoint = _Endpoint(path, decide, refuse, services, shared, limit)
         app.add_url_rule(f"/{path}", path, endpoint, methods=["POST"])
@@ -90,8 +90,8 @@ class _Endpoint:
 
     def _answer(self) -> tuple[flask.Response, Outcome]:
         if flask.request.mimetype != "application/json":
-            found = flask.request.mimetype or "none"
-            return _error(415, f"Content-Type: expected application/json, found {found}"), Outcome.MALFORMED
+            sent = flask.request.mimetype or "none"
+            return _error(415, f"Content-Type: expected application/json, found {sent}"), Outcome.MALFORMED
         if "Transfer-Encoding" in flask.request.headers:
             return _error(411, "Transfer-Encoding: not read; send a Content-Length"), Outcome.MALFORMED
         length = flask.request.content_length or 0
@@ -138,7 +138,7 @@ class _Endpoint:
                 return _json(200, review.patched(request, pod, warnings)), Outcome.MUTATED
             case Denied(errors):
                 _log("denied", self.name, request, message=review.message(errors))
-                return _json(200, self.refuse(request, decision)), Outcome.DENIED
+                return _json(200, self.refuse(request, errors)), Outcome.DENIED
             case Undecided(message):
                 _log("undecided", self.name, request, level=logging.WARNING, message=message)
                 return _json(200, review.unavailable(request.uid, message)), Outcome.FAILED
@@ -175,14 +175,6 @@ def _add_probes(app: flask.Flask, services: Services) -> None:
     @app.get("/metrics")
     def metrics() -> flask.Response:
         return flask.Response(services.metrics.exposition(), content_type=Metrics.CONTENT_TYPE)
-
-
-def _invalid(request: Review, denied: Denied) -> AdmissionReview:
-    return review.invalid(request, denied.errors)
-
-
-def _forbidden(request: Review, denied: Denied) -> AdmissionReview:
-    return review.forbidden(request, denied.errors)
 
 
 def _log(event: str, webhook: str, request: Review, *, level: int = logging.INFO, **more: object) -> None:

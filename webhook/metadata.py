@@ -42,13 +42,13 @@ def _overridden(pod: JsonObject, spec: JsonObject) -> str:
     leave it; an author who forges all of that has no more of it than an Event on his own pod.
     """
     noted = objects.annotations(pod).get(names.ANNOTATION_OVERRIDDEN, "").split(",")
-    found = []
+    overridden = []
     for field in _LISTS:
         for old, new in zip(pod["spec"].get(field) or (), spec.get(field) or (), strict=True):
             is_ours = containers.env_of_devices(old) == containers.env_of_devices(new)
             if containers.overridden(old, new) or (is_ours and new["name"] in noted):
-                found.append(new["name"])
-    return ",".join(found)
+                overridden.append(new["name"])
+    return ",".join(overridden)
 
 
 def _labels(pod: JsonObject) -> dict[str, str]:

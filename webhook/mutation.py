@@ -113,8 +113,8 @@ def _container_requests(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest
     errors: tuple[FieldError, ...] = ()
     container_requests: tuple[ContainerRequest, ...] = ()
     try:
-        found = requests.of_pod({**pod, "metadata": pod.get("metadata") or {}}, rules.resource_config)
-        container_requests = found.shape.containers if found else ()
+        request = requests.of_pod({**pod, "metadata": pod.get("metadata") or {}}, rules.resource_config)
+        container_requests = request.shape.containers if request else ()
     except InvalidRequestError as error:
         errors = error.errors
     errors = (

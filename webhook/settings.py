@@ -22,14 +22,14 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _resources(text: str) -> tuple[str, ...]:
-    found = _names(text)
-    for name in found:
+    resources = _names(text)
+    for name in resources:
         if "/" not in name or name.endswith("/") or "*" in name[:-1]:
             raise ValueError(
                 f"{name!r} is no name of a resource; write names such as {names.GPU}, or beginnings such as"
                 " nvidia.com/mig-*"
             )
-    return found
+    return resources
 
 
 @dataclass(frozen=True, kw_only=True)

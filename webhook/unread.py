@@ -22,8 +22,8 @@ _LIMIT: Final = 256  # characters of a warning that Kubernetes shows for sure
 
 def resources(pod: JsonObject, rules: Rules) -> Iterator[str]:
     """Resources that were probably meant to be ours."""
-    found = (each for each in misspelt.of_pod(pod, rules.resource_config) if not rules.is_foreign(each[1]))
-    for name, resource, meant in itertools.islice(found, _TOLD):
+    likely = (each for each in misspelt.of_pod(pod, rules.resource_config) if not rules.is_foreign(each[1]))
+    for name, resource, meant in itertools.islice(likely, _TOLD):
         yield cut(f"container {name}: gpushare does not know {resource} and gives no GPU for it; do you mean {meant}?")
 
 
@@ -55,7 +55,7 @@ def _similar(key: str, known: Sequence[str]) -> str:
     name = key.partition("/")[2]
     if len(name) > _LONGEST_NAME:
         return ""
-    by_name = {one.partition("/")[2]: one for one in known}
+    by_name = {key.partition("/")[2]: key for key in known}
     near = difflib.get_close_matches(name, by_name, n=1)
     return f"; do you mean {by_name[near[0]]}?" if near else ""
 

@@ -107,10 +107,10 @@ class _Verbs:
     def inspect(self, node: str | None) -> flask.Response:
         known = self._services.state.cache.snapshot().ledgers
         ledgers = {name: ledger for name, ledger in known.items() if isinstance(ledger, NodeLedger)}
-        found = inspect.report(ledgers, None if node is None else NodeName(node))
+        report = inspect.report(ledgers, None if node is None else NodeName(node))
         if reason := self._services.unready():
-            found["error"] = reason
-        return flask.Response(orjson.dumps(found), mimetype=_JSON)
+            report["error"] = reason
+        return flask.Response(orjson.dumps(report), mimetype=_JSON)
 
     def ready(self) -> flask.Response:
         reason = self._services.unready()
@@ -174,8 +174,8 @@ class _Verbs:
     def _preempt(self, body: bytes) -> tuple[bytes, str]:
         args = messages.preempt_args(body)
         request = self._request(args.pod)
-        found = self._services.preemption.decide(args, request)
-        return messages.preempt_result(found), "no-gpu" if request is None else "nodes" if found else "no-nodes"
+        victims = self._services.preemption.decide(args, request)
+        return messages.preempt_result(victims), "no-gpu" if request is None else "nodes" if victims else "no-nodes"
 
     def _bind(self, body: bytes) -> tuple[bytes, str]:
         args = messages.bind_args(body)

@@ -190,15 +190,15 @@ def _no_gpu(ref: PodRef) -> str:
     return f"pod {ref} asks for no GPU; let kube-scheduler bind it"
 
 
-def _bound_before(args: BindArgs, found: AlreadyBound) -> Answer:
-    if found.node != args.node:
+def _bound_before(args: BindArgs, before: AlreadyBound) -> Answer:
+    if before.node != args.node:
         return Answer(
-            Outcome.BOUND_ELSEWHERE, f"pod {args.namespace}/{args.name} is bound to node {found.node} already"
+            Outcome.BOUND_ELSEWHERE, f"pod {args.namespace}/{args.name} is bound to node {before.node} already"
         )
-    if not found.granted:
+    if not before.granted:
         return Answer(
             Outcome.BOUND_ELSEWHERE,
-            f"pod {args.namespace}/{args.name} was bound to node {found.node} without GPUs, not by gpushare;"
+            f"pod {args.namespace}/{args.name} was bound to node {before.node} without GPUs, not by gpushare;"
             " delete it so that it is recreated",
         )
     return Answer(Outcome.BOUND_BEFORE)
@@ -208,22 +208,22 @@ def _gone(args: BindArgs) -> Answer:
     return Answer(Outcome.POD_GONE, f"pod {args.namespace}/{args.name} with uid {args.uid} does not exist any more")
 
 
-def _undelivered(args: BindArgs, found: Undelivered) -> Answer:
-    match found.shown:
+def _undelivered(args: BindArgs, ended: Undelivered) -> Answer:
+    match ended.shown:
         case AlreadyBound():
-            return _bound_before(args, found.shown)
+            return _bound_before(args, ended.shown)
         case Absent.GONE:
             return _gone(args)
-    match found.error:
+    match ended.error:
         case kube.NotFoundError():
             return _gone(args)
-        case kube.ConflictError() if found.unread:
-            text = f"{found.error}; and the pod could not be read: {found.unread}; try again"
+        case kube.ConflictError() if ended.unread:
+            text = f"{ended.error}; and the pod could not be read: {ended.unread}; try again"
             return Answer(Outcome.IN_DOUBT, text)
-    if not found.in_doubt:
-        return Answer(Outcome.API_ERROR, f"the API server refused the Binding: {found.error}")
-    rest = f"and the pod could not be read: {found.unread}" if found.unread else "the memory stays reserved, try again"
-    return Answer(Outcome.IN_DOUBT, f"no answer to the Binding: {found.error}; {rest}")
+    if not ended.in_doubt:
+        return Answer(Outcome.API_ERROR, f"the API server refused the Binding: {ended.error}")
+    rest = f"and the pod could not be read: {ended.unread}" if ended.unread else "the memory stays reserved, try again"
+    return Answer(Outcome.IN_DOUBT, f"no answer to the Binding: {ended.error}; {rest}")
 
 
 def _not_leading() -> Answer:

@@ -46,7 +46,7 @@ class Preemption:
         else:
             decisions = self._judged(Preemptor(request=request, priority=args.priority, policy=self.state.policy), args)
         self._tell(args, decisions)
-        return {node: found.victims for node, found in decisions.items() if found.ruling is not Ruling.DROPPED}
+        return {node: decision.victims for node, decision in decisions.items() if decision.ruling is not Ruling.DROPPED}
 
     def _judged(self, preemptor: Preemptor, args: PreemptArgs) -> Mapping[NodeName, Decision]:
         """In the scheduler's order; nodes for which there is no time are left out."""
@@ -61,18 +61,18 @@ class Preemption:
         return decisions
 
     def _tell(self, args: PreemptArgs, decisions: Mapping[NodeName, Decision]) -> None:
-        nodes = Counter(found.ruling.value for found in decisions.values())
+        nodes = Counter(decision.ruling.value for decision in decisions.values())
         nodes["late"] = len(args.victims) - len(decisions)
         victims: Counter[str] = Counter()
-        for node, found in decisions.items():
-            before, after = set(args.victims[node].pods), set(found.victims.pods)
+        for node, decision in decisions.items():
+            before, after = set(args.victims[node].pods), set(decision.victims.pods)
             victims.update(kept=len(before & after), dropped=len(before - after), added=len(after - before))
         nodes, victims = +nodes, +victims  # without zeros
         self.metrics.preempted(nodes=nodes, victims=victims)
         chosen = (
-            f"{node}: {', '.join(found.victims.pods)}"
-            for node, found in decisions.items()
-            if found.ruling is Ruling.CHOSEN
+            f"{node}: {', '.join(decision.victims.pods)}"
+            for node, decision in decisions.items()
+            if decision.ruling is Ruling.CHOSEN
         )
         metadata = args.pod["metadata"]
         logs.event(

@@ -27,8 +27,8 @@ def namespace(path: str, context: str = "") -> str:
     except Exception as error:  # the loader lets through whatever a file provokes
         raise SettingsError(f"kubeconfig {path}: {error}") from error
     wanted = context or _current_context(files)
-    found = next((each["context"].get("namespace") for each in contexts if each["name"] == wanted), None)
-    return str(found or "default")
+    chosen = next((each["context"].get("namespace") for each in contexts if each["name"] == wanted), None)
+    return str(chosen or "default")
 
 
 def load(path: str, context: str = "") -> Credentials:
@@ -43,27 +43,27 @@ def load(path: str, context: str = "") -> Credentials:
         SettingsError: no such file or context, or it cannot be used.
     """
     files = _files(path)
-    found = client.Configuration()
+    configuration = client.Configuration()
     try:
         config.load_kube_config(
             config_file=os.pathsep.join(files),
             context=context or _current_context(files),
-            client_configuration=found,
+            client_configuration=configuration,
         )
     except Exception as error:  # the loader lets through whatever a file provokes
         raise SettingsError(f"kubeconfig {path}: {error}") from error
 
     def token() -> str | None:
         # The hook runs an authentication plug-in again when its token has expired.
-        value = found.get_api_key_with_prefix("BearerToken", alias="authorization")
+        value = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         return value.removeprefix("Bearer ") if value else None
 
     return Credentials(
-        server=found.host,
-        ca_file=found.ssl_ca_cert,
-        cert_file=found.cert_file,
-        key_file=found.key_file,
-        verify=found.verify_ssl,
+        server=configuration.host,
+        ca_file=configuration.ssl_ca_cert,
+        cert_file=configuration.cert_file,
+        key_file=configuration.key_file,
+        verify=configuration.verify_ssl,
         token_source=token,
     )
 

@@ -99,12 +99,12 @@ class Objects:
     def _head(self) -> bytes | None:
         """What stands before the first object."""
         sought = 0
-        while (found := _LIST.search(self._buffer, sought)) is None:
+        while (begin := _LIST.search(self._buffer, sought)) is None:
             sought = max(0, len(self._buffer) - _MARGIN)
             if not self._more():
                 return None
-        head = bytes(self._buffer[: found.end()])
-        del self._buffer[: found.end()]
+        head = bytes(self._buffer[: begin.end()])
+        del self._buffer[: begin.end()]
         return head
 
     def _object(self) -> JsonObject:

@@ -29,13 +29,13 @@ class SystemClock:
     """The machine's time."""
 
     def now(self) -> datetime:
-        """See Clock."""
+        """Wall-clock time in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """See Clock."""
+        """Seconds of a clock that goes on in suspend."""
         return time.clock_gettime(_BOOTTIME)
 
     def wait(self, stop: threading.Event, seconds: float) -> bool:
-        """See Clock."""
+        """Sleep until `stop` is set, or for so long."""
         return stop.wait(seconds)

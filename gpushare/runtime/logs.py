@@ -5,6 +5,7 @@
 
 import logging
 import sys
+import time
 from typing import Any, Final, TextIO
 
 import orjson
@@ -48,7 +49,7 @@ def configure(*, level: str = "info", stream: TextIO | None = None, text: bool |
     handler = logging.StreamHandler(target)
     as_text = target.isatty() if text is None else text
     formatter: logging.Formatter = _TextFormatter() if as_text else _JsonFormatter()
-    formatter.converter = _utc
+    formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers = [handler]
@@ -65,9 +66,3 @@ def event(
 
 def _cut(value: object) -> object:
     return f"{value[: _LONGEST - 4]} ..." if isinstance(value, str) and len(value) > _LONGEST else value
-
-
-def _utc(seconds: float | None) -> Any:
-    import time
-
-    return time.gmtime(seconds)

@@ -27,12 +27,12 @@ def allocation(pod: pods.Pod, unit: MemoryUnit) -> Allocation | None:
     if names.ANNOTATION_ALLOCATION not in pods.annotations(pod):
         return interop_read.allocation(pod, pods.ref(pod), node, unit)
     text = fields.text(pods.annotations(pod), names.ANNOTATION_ALLOCATION, "metadata.annotations")
-    found = allocation_wire.decode(text, pods.ref(pod))
-    if found.node != node:
+    written = allocation_wire.decode(text, pods.ref(pod))
+    if written.node != node:
         raise WireError(
-            f"annotation {names.ANNOTATION_ALLOCATION}: made for node {found.node}, but the pod is on {node}"
+            f"annotation {names.ANNOTATION_ALLOCATION}: made for node {written.node}, but the pod is on {node}"
         )
-    return replace(found, labels=pods.labels(pod))
+    return replace(written, labels=pods.labels(pod))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,25 +63,25 @@ def of_pod(pod: pods.Pod, resource_config: ResourceConfig, unit: MemoryUnit) -> 
             raise
         asking = pods.asking(pod, resource_config)
         try:
-            found = allocation_wire.of_containers(pods.annotations(pod), asking, pod=pods.ref(pod), node=node)
+            partial = allocation_wire.of_containers(pods.annotations(pod), asking, pod=pods.ref(pod), node=node)
         except WireError as other:
             raise WireError(f"{error}; and {other}") from error
         return HeldGpus(
-            allocation=replace(_completed(found, pod, resource_config), labels=pods.labels(pod)), problem=str(error)
+            allocation=replace(_completed(partial, pod, resource_config), labels=pods.labels(pod)), problem=str(error)
         )
 
 
-def _completed(found: Allocation, pod: pods.Pod, resource_config: ResourceConfig) -> Allocation:
+def _completed(partial: Allocation, pod: pods.Pod, resource_config: ResourceConfig) -> Allocation:
     """With what the annotations of single containers do not tell, but the pod's own request does."""
     try:
         asked = requests.of_pod(pod, resource_config)
     except InvalidRequestError:
-        return found
+        return partial
     wanted = {request.container: request for request in asked.shape.containers} if asked else {}
     grants = tuple(
         replace(grant, compute_percent=wanted[grant.container].compute_percent, whole=wanted[grant.container].whole)
         if grant.container in wanted
         else grant
-        for grant in found.grants
+        for grant in partial.grants
     )
-    return replace(found, grants=grants)
+    return replace(partial, grants=grants)

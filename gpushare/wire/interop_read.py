@@ -1,7 +1,7 @@
 """Allocations that Aliyun gpushare, ACK or nano-gpu wrote: their running pods are counted after a change of system."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -11,7 +11,7 @@ from gpushare.errors import WireError
 from gpushare.identity import ContainerName, NodeName, PodRef, by_index
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.units import MemoryUnit
-from gpushare.wire import fields
+from gpushare.wire import fields, parse_resources
 
 _INDEX: Final = re.compile(r"[0-9]{1,4}")
 _AMOUNT: Final = re.compile(r"[0-9]{1,10}")
@@ -55,15 +55,10 @@ def _aliyun(index: str, containers: Sequence[Mapping[str, Any]], unit: MemoryUni
     if _INDEX.fullmatch(index) is None:
         raise WireError(f"{what}: expected the number of a GPU, found {index!r:.100}")
     grants = []
-    for i, container in enumerate(containers):
-        path = f"spec.containers[{i}]"
-        limits = fields.mapping(fields.mapping(container, "resources", path), "limits", f"{path}.resources")
-        if names.GPU_MEM not in limits:
-            continue
-        name = fields.needed(container, "name", path)
+    for name, limit in _limited(containers, names.GPU_MEM):
         # The spec, not ALIYUN_COM_GPU_MEM_POD: a tenant can edit that annotation, but not the spec.
         try:
-            amount = units.parse_amount(limits[names.GPU_MEM])
+            amount = units.parse_amount(limit)
         except ValueError as error:
             raise WireError(f"{what}: container {name}: {error}") from error
         grants.append(
@@ -94,18 +89,13 @@ def _ack(text: str, containers: Sequence[Mapping[str, Any]], unit: MemoryUnit) -
 def _nano(annotations: Mapping[str, str], containers: Sequence[Mapping[str, Any]]) -> tuple[Grant, ...]:
     """One GPU for each container that asks for a part of it."""
     grants = []
-    for i, container in enumerate(containers):
-        path = f"spec.containers[{i}]"
-        limits = fields.mapping(fields.mapping(container, "resources", path), "limits", f"{path}.resources")
-        if names.GPU_PERCENT not in limits:
-            continue
-        name = fields.needed(container, "name", path)
+    for name, limit in _limited(containers, names.GPU_PERCENT):
         key = names.PREFIX_NANO_CONTAINER + name
         index = fields.text(annotations, key, "metadata.annotations")
         if index == _NONE or _INDEX.fullmatch(index) is None:
             raise WireError(f"annotation {key}: expected the number of a GPU, found {annotations.get(key)!r:.100}")
         try:
-            percent = min(units.parse_amount(limits[names.GPU_PERCENT], "per cent"), 100)
+            percent = min(units.parse_amount(limit, "per cent"), 100)
         except ValueError as error:
             raise WireError(f"annotation {key}: {error}") from error
         grants.append(
@@ -118,6 +108,14 @@ def _nano(annotations: Mapping[str, str], containers: Sequence[Mapping[str, Any]
             )
         )
     return tuple(grants)
+
+
+def _limited(containers: Sequence[Mapping[str, Any]], resource: str) -> Iterator[tuple[str, object]]:
+    """Name and limit of the containers that ask for a resource."""
+    for i, container in enumerate(containers):
+        limits = parse_resources.amounts(container, "limits")
+        if resource in limits:
+            yield fields.needed(container, "name", f"spec.containers[{i}]"), limits[resource]
 
 
 def _amount(value: object) -> int:

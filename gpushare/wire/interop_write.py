@@ -12,7 +12,14 @@ from gpushare.model.request import ContainerKind, PodRequest
 def annotations(
     allocation: Allocation, inventory: NodeInventory, assumed_ns: int, request: PodRequest | None
 ) -> dict[str, str]:
-    """See `wire.allocation.binding_annotations`."""
+    """Annotations for a Binding. Those of ACK and nano-gpu need the request, which names all containers.
+
+    Args:
+        allocation: the decision; every GPU in it is in the inventory.
+        inventory: of the allocation's node.
+        assumed_ns: Unix time of the decision in nanoseconds, Aliyun's format.
+        request: what the pod asked for, if it is known.
+    """
     result = _aliyun(allocation, inventory, assumed_ns)
     if request is None:
         return result

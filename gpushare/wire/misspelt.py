@@ -52,8 +52,8 @@ def of_pod(pod: Mapping[str, Any], resource_config: ResourceConfig) -> Iterator[
         if "/" in resource
     )
     for name, resource in itertools.islice(asked, COMPARED):
-        if found := meant(resource, resource_config):
-            yield name, resource, found
+        if likely := meant(resource, resource_config):
+            yield name, resource, likely
 
 
 def _likeness(name: str, ours: str) -> float:

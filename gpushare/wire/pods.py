@@ -30,8 +30,8 @@ def annotations(pod: Pod) -> Mapping[str, str]:
 
 def labels(pod: Pod) -> Mapping[str, str]:
     """The pod's labels; of more than MAX_LABELS, which nothing else bounds, only the first by name."""
-    found = fields.mapping(fields.mapping(pod, "metadata", "pod"), "labels", "metadata")
-    return found if len(found) <= MAX_LABELS else {key: found[key] for key in sorted(found)[:MAX_LABELS]}
+    labels = fields.mapping(fields.mapping(pod, "metadata", "pod"), "labels", "metadata")
+    return labels if len(labels) <= MAX_LABELS else {key: labels[key] for key in sorted(labels)[:MAX_LABELS]}
 
 
 def node_of(pod: Pod) -> NodeName | None:

@@ -31,12 +31,12 @@ def of_pod(pod: pods.Pod, resource_config: ResourceConfig) -> PodRequest | None:
     if too_large := _too_large(pod, resource_config):
         raise InvalidRequestError((too_large,))
     errors: list[FieldError] = []
-    found: list[ContainerRequest] = []
+    containers: list[ContainerRequest] = []
     spread = _spread_over(pod, errors)
     for path, kind, container in pods.containers(pod):
         request = parse_resources.of_container(path, kind, container, spread=spread, resource_config=resource_config)
         if isinstance(request, ContainerRequest):
-            found.append(request)
+            containers.append(request)
         elif request is not None:
             errors.extend(request)
     notes, meta = pods.annotations(pod), fields.mapping(pod, "metadata", "pod")
@@ -45,11 +45,11 @@ def of_pod(pod: pods.Pod, resource_config: ResourceConfig) -> PodRequest | None:
     affinity = selectors.affinity(notes, fields.text(meta, "namespace", "metadata"), errors)
     if errors:
         raise InvalidRequestError(tuple(dict.fromkeys(errors)))
-    if not found:
+    if not containers:
         return None
     return PodRequest(
         pod=pods.ref(pod),
-        shape=RequestShape(containers=tuple(found), policy=policy, gpus=gpus, affinity=affinity),
+        shape=RequestShape(containers=tuple(containers), policy=policy, gpus=gpus, affinity=affinity),
         labels=pods.labels(pod),
         app_containers=tuple(
             fields.text(container, "name", path)

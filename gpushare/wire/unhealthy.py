@@ -53,12 +53,12 @@ def of_all(config_maps: Iterable[Mapping[str, Any]]) -> dict[NodeName, frozenset
     Raises:
         WireError: one is no ConfigMap.
     """
-    found: dict[NodeName, frozenset[int]] = {}
-    for one in config_maps:
-        namespace = fields.text(fields.mapping(one, "metadata", "ConfigMap"), "namespace", "metadata")
-        if namespace == names.UNHEALTHY_NAMESPACE and (marked := parse(one)) is not None:
-            found[marked.node] = marked.gpus
-    return found
+    gpus_by_node: dict[NodeName, frozenset[int]] = {}
+    for config_map in config_maps:
+        namespace = fields.text(fields.mapping(config_map, "metadata", "ConfigMap"), "namespace", "metadata")
+        if namespace == names.UNHEALTHY_NAMESPACE and (marked := parse(config_map)) is not None:
+            gpus_by_node[marked.node] = marked.gpus
+    return gpus_by_node
 
 
 def is_one(namespace: str, name: str) -> bool:

@@ -49,9 +49,9 @@ class FakeKube:
     def list_page(
         self, path: str, params: Params | None = None, *, keep: Callable[[JsonObject], T], timeout_s: float = 300.0
     ) -> Page[T]:
-        found = self.get(path, params, timeout_s=timeout_s)
-        metadata = found["metadata"]
-        items = [keep(item) for item in found["items"]]
+        page = self.get(path, params, timeout_s=timeout_s)
+        metadata = page["metadata"]
+        items = [keep(item) for item in page["items"]]
         return Page(items=items, version=metadata["resourceVersion"], more=metadata.get("continue", ""))
 
     def create(

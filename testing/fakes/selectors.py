@@ -18,8 +18,8 @@ def of(params: Mapping[str, str], namespace: str) -> Wanted:
             return False
         if not all(_holds(_field(obj, key) or "", operator, value) for key, operator, value in fields):
             return False
-        found = meta.get("labels") or {}
-        return all(_holds(found.get(key), operator, value) for key, operator, value in labels)
+        own = meta.get("labels") or {}
+        return all(_holds(own.get(key), operator, value) for key, operator, value in labels)
 
     return wanted
 
@@ -35,16 +35,16 @@ def _terms(text: str) -> list[tuple[str, str, str]]:
     return terms
 
 
-def _holds(found: str | None, operator: str, value: str) -> bool:
+def _holds(actual: str | None, operator: str, value: str) -> bool:
     match operator:
         case "!=":
-            return found != value
+            return actual != value
         case "present":
-            return found is not None
+            return actual is not None
         case "absent":
-            return found is None
+            return actual is None
         case _:
-            return found == value
+            return actual == value
 
 
 def _field(obj: Mapping[str, Any], path: str) -> str | None:
