@@ -68,14 +68,11 @@ def parse(obj: Mapping[str, Any], *, empty_is_all: bool) -> Budget:
     """
     metadata = fields.mapping(obj, "metadata", "object")
     spec, status = fields.mapping(obj, "spec", "object"), fields.mapping(obj, "status", "object")
-    allowed = status.get("disruptionsAllowed", 0)
-    if isinstance(allowed, bool) or not isinstance(allowed, int):
-        raise WireError(f"status.disruptionsAllowed: expected a whole number, found {allowed!r:.100}")
     return Budget(
         namespace=fields.needed(metadata, "namespace", "metadata"),
         name=fields.needed(metadata, "name", "metadata"),
         selector=_selector(spec, empty_is_all=empty_is_all),
-        allowed=allowed,
+        allowed=fields.integer(status, "disruptionsAllowed", "status", default=0),
         disrupted=frozenset(fields.mapping(status, "disruptedPods", "status")),
     )
 
@@ -100,9 +97,7 @@ def _requirement(each: Mapping[str, Any], path: str) -> Requirement:
     operator = _OPERATORS.get(word)
     if operator is None:
         raise WireError(f"{path}.operator: expected {', '.join(_OPERATORS)}, found {word!r:.100}")
-    values = each.get("values") or ()
-    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
-        raise WireError(f"{path}.values: expected a list of strings, found {values!r:.100}")
+    values = fields.strings(each, "values", path)
     if (operator in {Operator.IN, Operator.NOT_IN}) != bool(values):
         raise WireError(f"{path}.values: {word} needs {'no values' if values else 'at least one'}")
     return Requirement(key, operator, tuple(values))

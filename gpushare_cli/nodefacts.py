@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import names, units
-from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.wire import fields
 
@@ -132,12 +131,10 @@ def holds(condition: Object, labels: Mapping[str, str], path: str) -> bool:
     """Whether labels meet one of an object's `matchExpressions`, which `path` names.
 
     Raises:
-        WireError: its values are no list.
+        WireError: its values are no list of strings.
     """
     value = labels.get(str(condition.get("key")))
-    wanted: Any = condition.get("values") or ()
-    if not isinstance(wanted, list | tuple):
-        raise WireError(f"{path}.values: expected a list, found {wanted!r:.100}")
+    wanted = fields.strings(condition, "values", path)
     match condition.get("operator"):
         case "In":
             return value in wanted

@@ -126,7 +126,7 @@ def _flat(document: object, where: str) -> Iterator[Found]:
             continue
         items = item.get("items")
         if not isinstance(items, list):
-            raise WireError(f"{place}: items: expected a list, found {what(items)}")
+            raise WireError(f"{place}: items: {fields.mismatch('a list', items)}")
         inner = kind.removesuffix("List")  # of a NodeList or PodList, which the API server sends
         todo += [(one, f"{place}, items[{i}]", inner) for i, one in reversed(list(enumerate(items)))]
 
@@ -141,7 +141,7 @@ def _kind(item: JsonObject, where: str, default: str) -> str:
         raise WireError(f"{where}: this looks like a profile of GPUs; give it with --profile")
     if kind is None:
         raise WireError(f"{where}: kind: missing; expected an object of Kubernetes")
-    raise WireError(f"{where}: kind: expected a string, found {what(kind)}")
+    raise WireError(f"{where}: kind: {fields.mismatch('a string', kind)}")
 
 
 def _found(item: JsonObject, kind: str, where: str) -> Found:
@@ -199,25 +199,10 @@ def check_texts(metadata: Mapping[str, Any], path: str) -> None:
     for field_name in ("labels", "annotations"):
         for key, value in fields.mapping(metadata, field_name, path).items():
             if not isinstance(value, str):
-                raise WireError(f"{path}.{field_name}[{key}]: expected a string, found {what(value)}; put it in quotes")
+                raise WireError(f"{path}.{field_name}[{key}]: {fields.mismatch('a string', value)}; put it in quotes")
 
 
 def _an_object(value: object, where: str) -> JsonObject:
     if not isinstance(value, dict):
-        raise WireError(f"{where}: expected an object of Kubernetes, found {what(value)}")
+        raise WireError(f"{where}: {fields.mismatch('an object of Kubernetes', value)}")
     return value
-
-
-def what(value: object) -> str:
-    """What a value is, for messages."""
-    match value:
-        case None:
-            return "nothing"
-        case str():
-            return "a string" if value else "an empty string"
-        case list():
-            return "a list"
-        case dict():
-            return "an object"
-        case _:
-            return str(value).lower() if isinstance(value, bool) else f"the number {value}"

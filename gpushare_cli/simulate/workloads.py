@@ -127,18 +127,18 @@ def _replicas(found: Found, spec: Mapping[str, Any]) -> _Batch:
     def make(i: int) -> NewPod:
         return _new(found, spec, "spec", naming.random_like(base, f"{found}/{i}"), labels)
 
-    return _Batch(count=_number(spec, "replicas", "spec", 1), make=make)
+    return _Batch(count=fields.integer(spec, "replicas", "spec", default=1), make=make)
 
 
 def _stateful_set(found: Found, spec: Mapping[str, Any]) -> _Batch:
-    start = _number(fields.mapping(spec, "ordinals", "spec"), "start", "spec.ordinals", 0)
+    start = fields.integer(fields.mapping(spec, "ordinals", "spec"), "start", "spec.ordinals", default=0)
 
     def make(i: int) -> NewPod:
         name = f"{found.name}-{start + i}"
         labels = {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": str(start + i)}
         return _new(found, spec, "spec", name, labels)
 
-    return _Batch(count=_number(spec, "replicas", "spec", 1), make=make)
+    return _Batch(count=fields.integer(spec, "replicas", "spec", default=1), make=make)
 
 
 def _daemon_set(found: Found, spec: Mapping[str, Any], nodes: Sequence[NodeFacts]) -> _Batch:
@@ -160,8 +160,8 @@ def _daemon_set(found: Found, spec: Mapping[str, Any], nodes: Sequence[NodeFacts
 
 def _job(found: Found, spec: Mapping[str, Any], path: str, name: str) -> _Batch:
     """Only the pods that run at the same time: the others come when these have ended."""
-    completions = _number(spec, "completions", path, 0)
-    parallelism = _number(spec, "parallelism", path, 1)
+    completions = fields.integer(spec, "completions", path, default=0)
+    parallelism = fields.integer(spec, "parallelism", path, default=1)
     count = min(parallelism, completions) if completions else parallelism
     indexed = spec.get("completionMode") == "Indexed"
 
@@ -203,12 +203,3 @@ def _pod(found: Found, template: Mapping[str, Any], path: str, name: str, labels
         "spec": dict(spec),
         "status": {"phase": "Pending"},
     }
-
-
-def _number(spec: Mapping[str, Any], key: str, path: str, default: int) -> int:
-    value = spec.get(key)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise WireError(f"{path}.{key}: expected a whole number, 0 or more, found {value!r:.100}")
-    return value

@@ -23,7 +23,7 @@ KEEPS_STATUS: Final = frozenset({"pods", "nodes"})  # a write to the object leav
 
 
 class FakeKube:
-    """See KubeApi. Safe for use by many threads."""
+    """KubeApi in memory. Safe for use by many threads."""
 
     def __init__(self, *, binding_checks_uid: bool = True) -> None:
         self.binding_checks_uid = binding_checks_uid

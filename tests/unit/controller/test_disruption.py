@@ -54,8 +54,8 @@ def test_a_budget_that_means_nothing_is_left_out_and_said(caplog: pytest.LogCapt
     assert allowed(followed.budgets) == {}
     fields = [record.gpushare_fields for record in caplog.records]  # type: ignore[attr-defined]  # set by `logs.event`
     assert [(line["budget"], line["error"]) for line in fields] == [
-        ("default/b", "status.disruptionsAllowed: expected a whole number, found 'many'"),
-        ("default/a", "status.disruptionsAllowed: expected a whole number, found 'many'"),
+        ("default/b", "status.disruptionsAllowed: expected a whole number, 0 or more, found a string"),
+        ("default/a", "status.disruptionsAllowed: expected a whole number, 0 or more, found a string"),
         ("None/None", "metadata.namespace: expected a string, found nothing"),
     ]
 
