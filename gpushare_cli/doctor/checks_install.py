@@ -96,7 +96,8 @@ def runtime_class(cluster: Cluster) -> Iterator[Finding]:
     if mode == "never" or wanted in {each["metadata"]["name"] for each in known(cluster.snapshot.runtime_classes)}:
         return
     fix = (
-        f"run nvidia-ctk runtime configure on the nodes, then create the RuntimeClass {wanted} with the handler it made"
+        "run nvidia-ctk runtime configure --runtime=containerd (or crio) on the nodes, restart it, then create"
+        f" the RuntimeClass {wanted} with the handler it made"
     )
     if mode == "always":
         yield finding.error(

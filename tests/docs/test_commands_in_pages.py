@@ -19,7 +19,15 @@ from webhook.settings import Settings as WebhookSettings
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "manifests" / "README.md"]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
-OF_OTHERS = {"--config", "--extender-ca", "--force", "--grace-period", "--kube-scheduler-arg", "--policy-config-file"}
+OF_OTHERS = {
+    "--config",
+    "--extender-ca",
+    "--force",
+    "--grace-period",
+    "--kube-scheduler-arg",
+    "--policy-config-file",
+    "--runtime",
+}
 """Flags of Kubernetes' own programs that pages name."""
 
 

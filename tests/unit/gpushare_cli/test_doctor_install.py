@@ -40,6 +40,10 @@ def no_runtime_class_but_always(api: DoctorKube) -> None:
     setting("GPUSHARE_RUNTIME_CLASS_MODE", "always")(api)
 
 
+HANDLER = (
+    "run nvidia-ctk runtime configure --runtime=containerd (or crio) on the nodes, restart it, then create"
+    " the RuntimeClass nvidia with the handler it made"
+)
 ROWS: list[tuple[str, Callable[[DoctorKube], None], str]] = [
     (
         "no settings",
@@ -62,15 +66,14 @@ ROWS: list[tuple[str, Callable[[DoctorKube], None], str]] = [
         "no RuntimeClass",
         no_runtime_class,
         "warning runtime-class runtimeclass/nvidia | there is none: containers see their GPUs only where NVIDIA's is"
-        " the nodes' default runtime, and there every other pod runs under it too | run nvidia-ctk runtime configure"
-        " on the nodes, then create the RuntimeClass nvidia with the handler it made",
+        " the nodes' default runtime, and there every other pod runs under it too"
+        f" | {HANDLER}",
     ),
     (
         "no RuntimeClass although it is always written",
         no_runtime_class_but_always,
         "error runtime-class runtimeclass/nvidia | there is none, and the webhook writes it into every GPU pod, which"
-        " no node runs | run nvidia-ctk runtime configure on the nodes, then create the RuntimeClass nvidia with the"
-        " handler it made",
+        f" no node runs | {HANDLER}",
     ),
     (
         "kube-system without its label",
