@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ import yaml
 
 from gpushare import names
 from tests.manifests import tree
-from tests.manifests.tree import MANIFESTS, OVERLAYS, SERVERS
+from tests.manifests.tree import MANIFESTS, OVERLAYS, ROOT, SERVERS
 
 KUSTOMIZATIONS = sorted(MANIFESTS.rglob("kustomization.yaml"), key=str)
 API_VERSIONS = {
@@ -59,6 +60,24 @@ def test_every_kubectl_builds_the_same_objects(overlay: str) -> None:
         assert images == {"gpushare:0.1.0", f"registry.k8s.io/kube-scheduler:v{minor}.0"}
         scheduler = yaml.safe_load(tree.one(built, "ConfigMap", names.SCHEDULER)["data"]["scheduler.yaml"])
         assert scheduler["apiVersion"] == API_VERSIONS[minor]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_second_scheduler_is_left_out_by_one_line_as_the_page_on_installation_says(
+    overlay: str, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    assert "the line `- scheduler.yaml` out of `manifests/base/kustomization.yaml`" in page
+    changed = Path(shutil.copytree(MANIFESTS, tmp_path / "manifests"))
+    base = changed / "base" / "kustomization.yaml"
+    lines = base.read_text(encoding="utf-8").splitlines()
+    base.write_text("\n".join(line for line in lines if line.strip() != "- scheduler.yaml"), encoding="utf-8")
+
+    left = {path.relative_to(changed) for path in tree.kustomized(changed / "overlays" / overlay)}
+    assert Path("base/scheduler.yaml") not in left
+    for kubectl in tree.kubectls():
+        built = dict(tree.workloads(tree.build(overlay, kubectl, changed)))
+        assert set(built) == {names.CONTROLLER, names.WEBHOOK, names.PLUGIN}
 
 
 @pytest.mark.parametrize("server", SERVERS)
