@@ -93,12 +93,7 @@ def split(bundle: bytes) -> tuple[bytes, ...]:
 
 
 def read_certificate(pem: bytes, issuers: Sequence[bytes] = ()) -> Facts | Unreadable | None:
-    """Facts of the first certificate in `pem`; None if there is nothing.
-
-    Args:
-        pem: as found.
-        issuers: certificates, PEM, one of which may have signed it.
-    """
+    """Facts of the first certificate in `pem`, which one of the issuers may have signed; None if there is nothing."""
     if not pem.strip():
         return None
     try:

@@ -60,15 +60,10 @@ def material(contents: Contents) -> Material:
 def after(
     action: Action, before: Contents, plan: Plan, *, served: Contents, known: tuple[bytes, ...], now: datetime
 ) -> Contents:
-    """The contents after a step.
+    """The contents after a step at `now`, which is aware; before it they are empty if there was no Secret.
 
-    Args:
-        action: as decided.
-        before: the Secret as read; empty contents if there is none.
-        plan: names and lives of new certificates.
-        served: what this replica's files hold, for Adopt.
-        known: CA certificates that API servers may still verify with, for Make.
-        now: aware time.
+    Adopt takes what is served, from this replica's files; Make keeps the known CA certificates, with which API servers
+    may still verify.
     """
     match action:
         case Action.MAKE:

@@ -80,10 +80,7 @@ class LabelIndex:
     def like(self, namespace: str, selector: LabelSelector, besides: Iterable[Labels] = ()) -> Iterator[Labels]:
         """The labels of all pods that a selector means, and of some others; each set once. Not to be kept.
 
-        Args:
-            namespace: whose pods.
-            selector: of their labels.
-            besides: labels that were added and are not to be counted, as often as they are given here.
+        What is given as `besides` was added, but is not to be counted, as often as it is given.
         """
         known = self._namespaces.get(namespace)
         return iter(()) if known is None else known.like(selector, Counter(map(_set, besides)))

@@ -8,6 +8,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from controller import disruption, unhealthy
@@ -29,26 +30,20 @@ DEAD_S: Final = 180.0
 _TICK_S: Final = 0.1  # how late the start and the end of the lead may be noticed; writes look at the fence themselves
 
 
+@dataclass(kw_only=True, eq=False)
 class Leadership:
     """Watches and chores of one term."""
 
-    def __init__(
-        self,
-        *,
-        api: KubeApi,
-        clock: Clock,
-        fence: Fence,
-        state: ClusterState,
-        bind_s: float = 2.0,
-        quiet_s: float = QUIET_S,
-        dead_s: float = DEAD_S,
-    ) -> None:
-        self._api = api
-        self._clock = clock
-        self._fence = fence
-        self._state = state
-        self._quiet_s = quiet_s
-        self._dead_s = dead_s
+    api: KubeApi
+    clock: Clock
+    fence: Fence
+    state: ClusterState
+    bind_s: float = 2.0
+    quiet_s: float = QUIET_S
+    dead_s: float = DEAD_S
+
+    def __post_init__(self) -> None:
+        api, clock, state = self.api, self.clock, self.state
         self._stop_working = threading.Event()
         self._chores: threading.Thread | None = None
         self.nodes = Reflector(api=api, path="/api/v1/nodes", sink=NodeSink(state), clock=clock)
@@ -65,20 +60,16 @@ class Leadership:
             node_verdicts=NodeVerdicts(state, clock, part=4),
             clock=clock,
             leading=lambda: self.leading() and not self._stop_working.is_set(),
-            bind_s=bind_s,
+            bind_s=self.bind_s,
         )
 
     def start(self, on_lost: Callable[[], None]) -> None:
-        """Wait for the lead in the background, and serve.
-
-        Args:
-            on_lost: called when the lead is lost or a part fails; must end the process at once.
-        """
+        """Wait for the lead in the background, and serve. If it is lost or a part fails, `on_lost` ends the process."""
         self._spawn("lead", lambda: self._wait(on_lost), on_lost)
 
     def leading(self) -> bool:
         """Whether this process may write, at this very moment."""
-        return self._fence.leading()
+        return self.fence.leading()
 
     def unready(self) -> str:
         """Why the extender must not be asked; empty if it may."""
@@ -91,25 +82,25 @@ class Leadership:
     def shut_down(self) -> None:
         """Return when nothing that was sent can take effect any more. Call after the last answer."""
         self._stop_working.set()
-        deadline = self._clock.monotonic() + self._quiet_s
+        deadline = self.clock.monotonic() + self.quiet_s
         if self._chores is not None:
-            self._chores.join(self._quiet_s)  # no new request begins, but one may be on its way
-        while self._state.cache.snapshot().unconfirmed and self._clock.monotonic() < deadline:
-            self._clock.wait(threading.Event(), 0.1)
+            self._chores.join(self.quiet_s)  # no new request begins, but one may be on its way
+        while self.state.cache.snapshot().unconfirmed and self.clock.monotonic() < deadline:
+            self.clock.wait(threading.Event(), 0.1)
 
     def _wait(self, on_lost: Callable[[], None]) -> None:
         while not self.leading():
-            if self._clock.wait(self._stop_working, _TICK_S):
+            if self.clock.wait(self._stop_working, _TICK_S):
                 return
         self._lead(on_lost)
         while self.leading() and not self._dead_watch():
-            if self._clock.wait(self._stop_working, _TICK_S):
+            if self.clock.wait(self._stop_working, _TICK_S):
                 return
         on_lost()
 
     def _dead_watch(self) -> bool:
         for reflector in self._reflectors:
-            if (stale_s := reflector.stale_for()) > self._dead_s:
+            if (stale_s := reflector.stale_for()) > self.dead_s:
                 logs.event(_LOG, "watch dead", level=logging.ERROR, path=reflector.path, stale_s=round(stale_s))
                 return True
         return False
@@ -120,7 +111,7 @@ class Leadership:
         self._chores = self._spawn("reconcile", self._reconcile, on_lost)
 
     def _reconcile(self) -> None:
-        while self.unready() and not self._clock.wait(self._stop_working, 0.1):
+        while self.unready() and not self.clock.wait(self._stop_working, 0.1):
             pass
         logs.event(_LOG, "ready")
         self.reconciler.run(self._stop_working)

@@ -58,22 +58,15 @@ class Metrics:
                 self._refusals.labels(result).inc(count)
 
     def preempted(self, *, nodes: Mapping[str, int], victims: Mapping[str, int]) -> None:
-        """One answer about preemption.
-
-        Args:
-            nodes: how many by what was decided.
-            victims: how many of the scheduler's were kept and dropped, and how many were added.
-        """
+        """One answer about preemption: how many nodes by ruling, and victims that were kept, dropped and added."""
         for counter, counts in ((self._preempt_nodes, nodes), (self._victims, victims)):
             for result, count in counts.items():
                 counter.labels(result).inc(count)
 
     def watch(self, state: ClusterState, readings: Mapping[str, tuple[str, Reading]]) -> None:
-        """Add the gauges that are computed at every scrape.
+        """Add the gauges that are computed at every scrape, and counters if their names end in `_total`.
 
-        Args:
-            state: the ledger.
-            readings: further gauges, and counters if they end in `_total`: name -> help and function.
+        Each reading is a help text and a function, by name.
         """
         self.registry.register(_LedgerGauges(state))
         self.registry.register(_Readings(readings))

@@ -33,26 +33,16 @@ class NodeVerdicts:
     """Answers for recently asked kinds of pods. Safe for use by many threads."""
 
     def __init__(self, state: ClusterState, clock: Clock, *, part: int = 1) -> None:
-        """An empty cache.
-
-        Args:
-            state: the ledger.
-            clock: for the time that a refresh may take.
-            part: divides the limits; a cache beside that of the scheduler's questions is to be small.
-        """
+        """An empty cache; `part` divides its limits, for one beside that of the scheduler's questions."""
         self._state = state
         self._clock = clock
         self._lock = threading.Lock()
         self._cache = ShapeCache(lambda shape: _CachedVerdicts(state, shape), part=part)
 
     def answers(self, shape: RequestShape, first: Iterable[NodeName] = ()) -> dict[NodeName, Score | Refused]:
-        """Score or refusal of every known node.
+        """Score or refusal of every known node; the first ones are judged first, in case there is no time for all.
 
         The result is live: look nodes up in it, but do not iterate over it while others may ask.
-
-        Args:
-            shape: what the pod asks for.
-            first: nodes to judge before all others, in case there is no time for all.
         """
         cached = self._cached(shape)
         with cached.lock:

@@ -71,12 +71,7 @@ def decide(
     processors, and all stay; it does not check again. Else no one here knows which of them it only named for the sum
     of GPU memory: of its victims those without GPUs stay, and if the others were needed too, it asks once more.
 
-    Args:
-        preemptor: the pod, which asks for GPUs.
-        given: whom the scheduler would evict.
-        ledger: the node's ledger.
-        bound: the pods on it that ask for GPUs.
-        known: all budgets of the cluster.
+    Whom the scheduler would evict is `given`; `bound` are the pods on the node that ask for GPUs.
     """
     if isinstance(ledger, Refused):
         return _DROPPED
@@ -110,28 +105,23 @@ class _GivenUpError(Exception):
     """Too many searches were too long; no one is evicted on a guess."""
 
 
+@dataclass(slots=True)
 class _Trial:
     """The node's ledger without some of its pods."""
 
-    def __init__(self, preemptor: Preemptor, ledger: NodeLedger) -> None:
-        self._preemptor = preemptor
-        self._ledger = ledger
-        self._long = 0
-
-    @property
-    def affinity(self) -> Affinity | None:
-        """Whom the preemptor wants beside it."""
-        return self._preemptor.request.shape.affinity
+    preemptor: Preemptor
+    ledger: NodeLedger
+    long: int = 0
+    """Searches that were too long."""
 
     def fits(self, gone: Collection[PodUid]) -> bool:
         """Whether the preemptor fits when these pods are gone."""
-        rest = (held for uid, held in self._ledger.allocations.items() if uid not in gone)
-        verdict = place(
-            self._preemptor.request.shape, NodeLedger.of(self._ledger.inventory, rest), self._preemptor.policy
-        )
+        rest = (held for uid, held in self.ledger.allocations.items() if uid not in gone)
+        ledger = NodeLedger.of(self.ledger.inventory, rest)
+        verdict = place(self.preemptor.request.shape, ledger, self.preemptor.policy)
         if isinstance(verdict, Refused) and verdict.reason is RefusalReason.SEARCH_TOO_LONG:
-            self._long += 1
-            if self._long >= MAX_LONG_SEARCHES:
+            self.long += 1
+            if self.long >= MAX_LONG_SEARCHES:
                 raise _GivenUpError
         return isinstance(verdict, Placed)
 
@@ -168,7 +158,7 @@ def _start(trial: _Trial, order: Sequence[Bound]) -> frozenset[PodUid] | None:
     It may want some of the very pods that could be evicted beside it. Then those stay, or at least one of them.
     """
     everybody = frozenset(pod.ref.uid for pod in order)
-    beside = [pod.ref.uid for pod in order if _wanted(trial.affinity, pod)]
+    beside = [pod.ref.uid for pod in order if _wanted(trial.preemptor.request.shape.affinity, pod)]
     tries = [everybody]
     if beside:
         tries += [everybody.difference(beside), *(everybody - {uid} for uid in beside)]

@@ -78,10 +78,7 @@ class ClusterState:
     def resolve(self, shape: RequestShape, labels: Mapping[str, str], uid: PodUid | None = None) -> RequestShape:
         """What a pod asks for, with what depends on all pods of its namespace: whether it may start its own group.
 
-        Args:
-            shape: what the pod asks for, resolved before or not.
-            labels: of the pod.
-            uid: of the pod, whose own reservations are no members; None for what all pods of a kind are told.
+        A pod's own reservations are no members of it; without a UID the answer is for all pods of a kind.
         """
         if shape.affinity is None or shape.affinity.same is None:
             return shape

@@ -30,12 +30,7 @@ from gpushare.runtime.group import Part
 def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) -> Mapping[str, Part]:
     """What a plugin does at the same time, by name.
 
-    Args:
-        settings: of the process.
-        api: the API server.
-        clock: for everything.
-        publish_until: moment of the clock's `monotonic` up to which the first registration waits for the inventory to
-            be on the Node.
+    The first registration waits for the inventory to be on the Node, at most up to the moment `publish_until`.
     """
     node, feed, cache = NodeName(settings.node_name), InventoryFeed(), PodCache(clock)
     offered = resources.offered(percent=settings.gpu_percent, whole_gpus=settings.whole_gpus)

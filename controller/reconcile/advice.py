@@ -47,12 +47,7 @@ def waiting(pod: Bound, refusal: str) -> Tell:
 
 
 def not_mutated(pod: Bound, who: str = "") -> Tell:
-    """Its environment can never become right, and no one recreates it without being asked.
-
-    Args:
-        pod: the pod.
-        who: advice for the kind of its owner, if that is not deleted without being asked.
-    """
+    """Its environment can never become right, and only its author recreates it: `who` says how, by its owner's kind."""
     message = f"{_NOT_MUTATED}; {who or bypass.again(None)} while {names.WEBHOOK_SERVICE} is running"
     return Tell(pod.ref, REASON_NOT_MUTATED, message)
 

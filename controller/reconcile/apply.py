@@ -39,12 +39,7 @@ class Writer:
         self._post(pod, EventType.NORMAL, reason, message)
 
     def delete(self, pod: PodRef, version: str) -> bool:
-        """Delete a pod, unless it has changed since it was looked at. Whether it was done.
-
-        Args:
-            pod: the pod; another one of the same name is left alone.
-            version: resourceVersion of what was looked at.
-        """
+        """Delete a pod, unless its resourceVersion is another by now, or another pod has its name. Whether it did."""
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",

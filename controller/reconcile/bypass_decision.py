@@ -104,7 +104,7 @@ def decide(
     Args:
         pod: as the watch shows it.
         note: from earlier looks.
-        ledger: the ledger of its node.
+        ledger: of its node.
         refusal: why it does not fit there; empty if it does, or if an earlier choice for it may have been written: the
             same one has to be sent again, whatever is free now.
         resources: that make a pod one of ours.

@@ -46,15 +46,9 @@ class Note:
 def decide(
     pod: Pending, *, fits: bool, why: Callable[[], str], note: Note, now: float, freed: int
 ) -> tuple[Tell | Nudge | None, Note]:
-    """The next step for one pod that is marked unschedulable.
+    """The next step for one pod that is marked unschedulable, and the note about it afterwards.
 
-    Args:
-        pod: the pod.
-        fits: whether some node has room for it.
-        why: says what the nodes lack; asked only when it is to be told.
-        note: what was done before.
-        now: monotonic time.
-        freed: the state's count of freed memory.
+    What the nodes lack is asked only when it is to be told; `freed` is the state's count of freed memory.
     """
     if not fits:
         note = replace(note, fits_since=None)
@@ -78,12 +72,7 @@ def fits_somewhere(answers: Mapping[NodeName, int | Refused]) -> bool:
 
 
 def explain(answers: Mapping[NodeName, int | Refused], ledgers: Mapping[NodeName, LedgerOrRefused]) -> str:
-    """What the nodes that come closest lack, with numbers.
-
-    Args:
-        answers: the refusal of every node.
-        ledgers: the nodes' ledgers, for ranking.
-    """
+    """What the nodes that come closest lack, with numbers; every node has refused the pod."""
     refused = {
         name: answer
         for name, answer in answers.items()

@@ -88,17 +88,17 @@ class WaitingPods:
         return {key: _Kind(requests[key], self.node_verdicts, self.state) for key in first}
 
 
+@dataclass
 class _Kind:
     """How one kind of pod stands; expensive answers are computed once, and only if asked."""
 
-    def __init__(self, request: PodRequest, node_verdicts: NodeVerdicts, state: ClusterState) -> None:
-        self._request = request
-        self._node_verdicts = node_verdicts
-        self._state = state
+    request: PodRequest
+    node_verdicts: NodeVerdicts
+    state: ClusterState
 
     @functools.cached_property
     def _answers(self) -> dict[NodeName, int | Refused]:
-        return self._node_verdicts.snapshot(self._state.resolve(self._request.shape, self._request.labels))
+        return self.node_verdicts.snapshot(self.state.resolve(self.request.shape, self.request.labels))
 
     @functools.cached_property
     def fits(self) -> bool:
@@ -106,7 +106,7 @@ class _Kind:
 
     @functools.cached_property
     def message(self) -> str:
-        return unschedulable.explain(self._answers, self._state.cache.snapshot().ledgers)
+        return unschedulable.explain(self._answers, self.state.cache.snapshot().ledgers)
 
 
 def _kind_key(request: PodRequest) -> _KindKey:

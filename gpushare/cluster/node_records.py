@@ -32,12 +32,7 @@ class NodeRecord:
 def read(
     node: Mapping[str, Any], known: NodeRecord | None = None, unhealthy: frozenset[int] = frozenset()
 ) -> NodeRecord:
-    """What matters of a node.
-
-    Args:
-        node: the Node object.
-        known: what was known before; returned again if nothing that matters has changed.
-        unhealthy: numbers of GPUs that somebody beside the plugin calls unhealthy.
+    """What matters of a node; what is known of it already, if nothing that matters has changed.
 
     Raises:
         WireError: it is no node.

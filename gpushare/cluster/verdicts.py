@@ -58,12 +58,7 @@ class Answers(Generic[V]):
                 self._stale[name] = ledger
 
     def refresh(self, first: Iterable[NodeName] = (), *, in_time: Callable[[], bool] = lambda: True) -> list[NodeName]:
-        """Judge the nodes that have changed. Those for which there was no time.
-
-        Args:
-            first: nodes to judge before all others.
-            in_time: asked before each node.
-        """
+        """Judge the nodes that have changed, some before all others, while there is time. Those that are left."""
         for name in dict.fromkeys(name for name in first if name in self._stale) | dict.fromkeys(self._stale):
             if not in_time():
                 break
@@ -78,12 +73,7 @@ class ShapeCache(Generic[A]):
     """Answers to the kinds of pods that were asked about last."""
 
     def __init__(self, make: Callable[[RequestShape], A], *, part: int = 1) -> None:
-        """An empty cache.
-
-        Args:
-            make: answers that know nothing yet.
-            part: divides the limits.
-        """
+        """An empty cache, which makes answers that know nothing yet; `part` divides its limits."""
         self._make = make
         self._part = part
         self._kinds: OrderedDict[RequestShape, A] = OrderedDict()
