@@ -1,9 +1,9 @@
 """Reads all that the checks look at, everything at the same time. Changes nothing: its one POST is a dry run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,11 +14,10 @@ from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.runtime.clock import Clock
-from gpushare.wire import fields
+from gpushare.wire import pods as pods_wire
 from gpushare_cli import gather as lists
-from gpushare_cli import schedconfig
 from gpushare_cli.doctor import foreign, own, trial
-from gpushare_cli.doctor.snapshot import Object, Objects, Snapshot, Text, Unread
+from gpushare_cli.doctor.snapshot import READ, Object, Objects, Snapshot, Text, Unread
 from gpushare_cli.schedconfig import ServerVersion
 
 _ONE_S: Final = 10.0
@@ -26,7 +25,6 @@ _ASK_S: Final = 5.0
 _TRIAL_S: Final = 20.0  # the API server waits up to 10 s for a webhook
 _AT_ONCE: Final = 32
 _QUIET_S: Final = 4.0  # after this long without an end, a word about what is still being read
-_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 
 Say = Callable[[str], None]
 
@@ -64,51 +62,16 @@ def gather(api: KubeApi, found: Server, namespace: str, say: Say) -> Snapshot:
     """Read the cluster, and say every few seconds what is still being read."""
     reader = _Reader(api, namespace)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        reads: dict[str, Future[Any]] = {field: pool.submit(read) for field, read in _reads(reader).items()}
+        how = {each.name: each.metadata[READ] for each in fields(Snapshot) if READ in each.metadata}
+        reads: dict[str, Future[Any]] = {part: pool.submit(read, reader) for part, read in how.items()}
         waiting = set(reads.values())
         while waiting:
             _, waiting = futures.wait(waiting, timeout=_QUIET_S)
             if waiting:
-                left = sorted(field for field, read in reads.items() if read in waiting)
+                left = sorted(part for part, read in reads.items() if read in waiting)
                 say(f"still reading {', '.join(left).replace('_', ' ')}")
-    parts = {field: read.result() for field, read in reads.items()}
+    parts = {part: read.result() for part, read in reads.items()}
     return Snapshot(namespace=namespace, server=found.version, now=found.now, **parts)
-
-
-def _reads(reader: "_Reader") -> Mapping[str, Callable[[], object]]:
-    """Field of the snapshot -> how it is read."""
-    one, many, ask, inside = reader.one, reader.many, reader.ask, f"namespaces/{reader.namespace}"
-    webhook = f"https:{names.WEBHOOK}:{own.WEBHOOK_PORT}"
-    controller = f"{names.CONTROLLER}:{schedconfig.CONTROLLER_PORT}"
-    apps, leases = f"/apis/apps/v1/{inside}", f"/apis/coordination.k8s.io/v1/{inside}/leases"
-    return {
-        "installed": lambda: one(f"/api/v1/{inside}"),
-        "namespaces": lambda: many("/api/v1/namespaces"),
-        "settings": lambda: one(f"/api/v1/{inside}/configmaps/{names.CONFIG}"),
-        "runtime_classes": lambda: many("/apis/node.k8s.io/v1/runtimeclasses"),
-        "mutating": lambda: one(f"{_ADMISSION}/mutatingwebhookconfigurations/{names.MUTATING_WEBHOOK}"),
-        "validating": lambda: one(f"{_ADMISSION}/validatingwebhookconfigurations/{names.VALIDATING_WEBHOOK}"),
-        "policies": lambda: reader.policies("validatingadmissionpolicies"),
-        "policy_bindings": lambda: reader.policies("validatingadmissionpolicybindings"),
-        "webhook_deployment": lambda: one(f"{apps}/deployments/{names.WEBHOOK}"),
-        "webhook_endpoints": lambda: one(f"/api/v1/{inside}/endpoints/{names.WEBHOOK}"),
-        "webhook_ready": lambda: ask(webhook, "readyz"),
-        "webhook_metrics": lambda: reader.metrics(webhook),
-        "admitted": reader.admitted,
-        "controller_deployment": lambda: one(f"{apps}/deployments/{names.CONTROLLER}"),
-        "controller_endpoints": lambda: one(f"/api/v1/{inside}/endpoints/{names.CONTROLLER}"),
-        "controller_lease": lambda: one(f"{leases}/{names.LEASE}"),
-        "controller_ready": lambda: ask(controller, "readyz"),
-        "controller_metrics": lambda: reader.metrics(controller),
-        "scheduler_deployment": lambda: one(f"{apps}/deployments/{names.SCHEDULER}"),
-        "scheduler_settings": lambda: one(f"/api/v1/{inside}/configmaps/{own.SCHEDULER_SETTINGS}"),
-        "scheduler_lease": lambda: one(f"{leases}/{names.SCHEDULER}"),
-        "plugin": lambda: one(f"{apps}/daemonsets/{names.PLUGIN}"),
-        "daemonsets": lambda: many("/apis/apps/v1/daemonsets", keep=foreign.needs_every_gpu),
-        "nodes": lambda: many("/api/v1/nodes"),
-        "unhealthy": reader.unhealthy,
-        "pods": reader.pods,
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +83,7 @@ class _Reader:
 
     def one(self, path: str) -> Object:
         """An object; None if there is none."""
+        path = path.format(namespace=self.namespace)
         try:
             return self.api.get(path, timeout_s=_ONE_S)
         except kube.NotFoundError:
@@ -127,12 +91,10 @@ class _Reader:
         except kube.KubeError as error:
             return Unread(_what(path), error)
 
-    def many(
-        self, path: str, params: dict[str, str] | None = None, keep: Callable[[JsonObject], bool] = lambda _: True
-    ) -> Objects:
+    def many(self, path: str, keep: Callable[[JsonObject], bool] = lambda _: True) -> Objects:
         """All objects of a collection that are kept."""
         try:
-            return tuple(lists.listed(self.api, path, params or {}, keep=keep))
+            return tuple(lists.listed(self.api, path, {}, keep=keep))
         except kube.KubeError as error:
             return Unread(_what(path), error)
 
@@ -160,9 +122,13 @@ class _Reader:
 
     def policies(self, collection: str) -> Objects:
         """Those of the installation, or their bindings, that exist; on servers without such policies, none."""
-        found = [self.one(f"{_ADMISSION}/{collection}/{name}") for name in names.POLICIES]
+        found = [self.one(f"{collection}/{name}") for name in names.POLICIES]
         unread = next((each for each in found if isinstance(each, Unread)), None)
         return unread or tuple(each for each in found if each is not None and not isinstance(each, Unread))
+
+    def daemonsets(self) -> Objects:
+        """Those that need every GPU of their nodes."""
+        return self.many("/apis/apps/v1/daemonsets", keep=foreign.needs_every_gpu)
 
     def unhealthy(self) -> Objects:
         """ConfigMaps that say which GPUs must not be used."""
@@ -173,7 +139,7 @@ class _Reader:
 
         def is_meant(pod: JsonObject) -> bool:
             try:
-                is_own = fields.text(fields.mapping(pod, "metadata", "pod"), "namespace", "metadata") == self.namespace
+                is_own = pods_wire.ref(pod).namespace == self.namespace
                 return is_own or lists.concerns_gpus(pod) or foreign.foreign_pod(pod) is not None
             except WireError:
                 return True  # a check says what is odd about it

@@ -1,12 +1,16 @@
-"""What was read of a cluster: each part is there, or absent, or says why it could not be read."""
+"""What is read of a cluster, and how: each part is there, or absent, or says why it could not be read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeVar
+from operator import methodcaller
+from typing import Any, Final, TypeVar
 
+from gpushare import names
 from gpushare.errors import GpuShareError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Reply
+from gpushare_cli import schedconfig
+from gpushare_cli.doctor import own
 from gpushare_cli.schedconfig import ServerVersion
 
 T = TypeVar("T")
@@ -48,6 +52,19 @@ Object = JsonObject | None | Unread
 Objects = tuple[JsonObject, ...] | Unread
 Text = Reply | Unread
 
+READ: Final = "read"
+_INSIDE: Final = "namespaces/{namespace}"
+_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+_APPS: Final = f"/apis/apps/v1/{_INSIDE}"
+_LEASES: Final = f"/apis/coordination.k8s.io/v1/{_INSIDE}/leases"
+_WEBHOOK: Final = f"https:{names.WEBHOOK}:{own.WEBHOOK_PORT}"
+_CONTROLLER: Final = f"{names.CONTROLLER}:{schedconfig.CONTROLLER_PORT}"
+
+
+def part(method: str, *arguments: str) -> Any:
+    """A part, and the reader's method that reads it; `{namespace}` in a path is the installation's."""
+    return field(metadata={READ: methodcaller(method, *arguments)})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
@@ -59,40 +76,40 @@ class Snapshot:
     now: datetime
     """When it was asked, by the clock of the API server if it told."""
 
-    installed: Object
+    installed: Object = part("one", f"/api/v1/{_INSIDE}")
     """The installation's Namespace."""
-    namespaces: Objects
-    settings: Object
+    namespaces: Objects = part("many", "/api/v1/namespaces")
+    settings: Object = part("one", f"/api/v1/{_INSIDE}/configmaps/{names.CONFIG}")
     """The ConfigMap that all components share."""
-    runtime_classes: Objects
+    runtime_classes: Objects = part("many", "/apis/node.k8s.io/v1/runtimeclasses")
 
-    mutating: Object
-    validating: Object
-    policies: Objects
-    policy_bindings: Objects
-    webhook_deployment: Object
-    webhook_endpoints: Object
-    webhook_ready: Text
-    webhook_metrics: Text
-    admitted: JsonObject | Unread
+    mutating: Object = part("one", f"{_ADMISSION}/mutatingwebhookconfigurations/{names.MUTATING_WEBHOOK}")
+    validating: Object = part("one", f"{_ADMISSION}/validatingwebhookconfigurations/{names.VALIDATING_WEBHOOK}")
+    policies: Objects = part("policies", f"{_ADMISSION}/validatingadmissionpolicies")
+    policy_bindings: Objects = part("policies", f"{_ADMISSION}/validatingadmissionpolicybindings")
+    webhook_deployment: Object = part("one", f"{_APPS}/deployments/{names.WEBHOOK}")
+    webhook_endpoints: Object = part("one", f"/api/v1/{_INSIDE}/endpoints/{names.WEBHOOK}")
+    webhook_ready: Text = part("ask", _WEBHOOK, "readyz")
+    webhook_metrics: Text = part("metrics", _WEBHOOK)
+    admitted: JsonObject | Unread = part("admitted")
     """What a new pod that asks for one unit comes back as; it was not stored."""
 
-    controller_deployment: Object
-    controller_endpoints: Object
-    controller_lease: Object
-    controller_ready: Text
-    controller_metrics: Text
+    controller_deployment: Object = part("one", f"{_APPS}/deployments/{names.CONTROLLER}")
+    controller_endpoints: Object = part("one", f"/api/v1/{_INSIDE}/endpoints/{names.CONTROLLER}")
+    controller_lease: Object = part("one", f"{_LEASES}/{names.LEASE}")
+    controller_ready: Text = part("ask", _CONTROLLER, "readyz")
+    controller_metrics: Text = part("metrics", _CONTROLLER)
 
-    scheduler_deployment: Object
-    scheduler_settings: Object
-    scheduler_lease: Object
+    scheduler_deployment: Object = part("one", f"{_APPS}/deployments/{names.SCHEDULER}")
+    scheduler_settings: Object = part("one", f"/api/v1/{_INSIDE}/configmaps/{own.SCHEDULER_SETTINGS}")
+    scheduler_lease: Object = part("one", f"{_LEASES}/{names.SCHEDULER}")
 
-    plugin: Object
+    plugin: Object = part("one", f"{_APPS}/daemonsets/{names.PLUGIN}")
     """The DaemonSet."""
-    daemonsets: Objects
+    daemonsets: Objects = part("daemonsets")
     """Those of the whole cluster that need every GPU."""
-    nodes: Objects
-    unhealthy: Objects
+    nodes: Objects = part("many", "/api/v1/nodes")
+    unhealthy: Objects = part("unhealthy")
     """ConfigMaps of GPUs that must not be used."""
-    pods: Objects
+    pods: Objects = part("pods")
     """Those that ask for GPUs or hold some, the installation's own, and other GPU plugins'."""
