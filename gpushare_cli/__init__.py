@@ -1,1 +1,4 @@
-"""Command lines: `gpushare` and `kubectl inspect gpushare`."""
+"""Command lines: `gpushare` and `kubectl inspect gpushare`.
+
+Whatever looks at an object that does not have its kind's form raises WireError, and `commands.answer` tells it.
+"""

@@ -7,6 +7,8 @@ from typing import Any
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.reasons import NODES_NAMED, largest_free, together
 from gpushare.identity import NodeName
+from gpushare.model.allocation import Grant
+from gpushare.model.request import ContainerKind, ContainerRequest
 from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
 from gpushare_cli import schedulable
 from gpushare_cli.nodefacts import NodeFacts
@@ -43,11 +45,7 @@ class Answer:
 
 
 def of_node(pod: Mapping[str, Any], node: NodeFacts, requested: Mapping[str, int], verdict: Verdict) -> Answer:
-    """The answer of one node. A verdict that is a refusal has better numbers than the sums of what is requested.
-
-    Raises:
-        WireError: what the pod demands of its node cannot be read.
-    """
+    """The answer of one node. A verdict that is a refusal has better numbers than the sums of what is requested."""
     short = schedulable.short(pod, node, requested) if isinstance(verdict, Placed) else []
     return Answer(node=node.name, verdict=verdict, blockers=(*schedulable.misplaced(pod, node), *short))
 
@@ -64,6 +62,11 @@ def summary(answers: Sequence[Answer]) -> str:
     relevant = [answer for answer in answers if answer.has_gpus]
     meant, which = (relevant, " with GPUs") if relevant else (answers, "")
     return together([answer.why_not for answer in meant[:NODES_NAMED]], len(meant), which)
+
+
+def named(part: ContainerRequest | Grant) -> str:
+    """A container, with its kind unless it is an ordinary one."""
+    return part.container if part.kind is ContainerKind.APP else f"{part.container} ({part.kind.value})"
 
 
 def as_json(answer: Answer) -> dict[str, Any]:

@@ -102,11 +102,7 @@ def _pages(api: KubeApi, path: str, params: dict[str, str], keep: Callable[[Json
 
 
 def concerns_gpus(one: JsonObject) -> bool:
-    """Whether a pod asks for GPUs or carries an allocation, of whatever system.
-
-    Raises:
-        WireError: it is no pod.
-    """
+    """Whether a pod asks for GPUs or carries an allocation, of whatever system."""
     notes = pods.annotations(one)
     return pods.needs_gpu(one, _ANY) or names.ANNOTATION_ALLOCATION in notes or interop_read.is_bound(notes)
 

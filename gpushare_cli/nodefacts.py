@@ -41,11 +41,7 @@ class NodeFacts:
 
 
 def node_facts(node: Object) -> NodeFacts:
-    """What matters of a node.
-
-    Raises:
-        WireError: it is no node.
-    """
+    """What matters of a node."""
     metadata = fields.mapping(node, "metadata", "node")
     spec, status = fields.mapping(node, "spec", "node"), fields.mapping(node, "status", "node")
     name = NodeName(fields.needed(metadata, "name", "metadata"))

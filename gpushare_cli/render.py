@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import orjson
-
 from gpushare import units
 from gpushare.units import MemoryUnit
-from gpushare_cli import tabwriter
+from gpushare_cli import tabwriter, yamls
 from gpushare_cli.report import NodeRow, PodRow, Report
 
 
@@ -53,7 +51,7 @@ def as_json(report: Report) -> str:
         "nodes": [_json_node(node) for node in report.nodes],
         "notes": report.notes,
     }
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    return yamls.dump_json(value)
 
 
 def _summary_row(node: NodeRow, unit: MemoryUnit, *, columns: int, has_pending: bool) -> str:
@@ -69,7 +67,7 @@ def _summary_row(node: NodeRow, unit: MemoryUnit, *, columns: int, has_pending: 
 
 
 def _detail_row(pod: PodRow, unit: MemoryUnit, *, count: int, has_pending: bool) -> str:
-    cells = [pod.name, pod.namespace, *(str(unit.ceil(pod.by_gpu.get(i, 0))) for i in range(count))]
+    cells = [pod.name, pod.namespace, *(str(unit.ceil(pod.on(i).memory_mib)) for i in range(count))]
     cells += [str(unit.ceil(pod.pending_mib))] if has_pending else []
     return "\t".join(cells) + "\t"
 
@@ -127,11 +125,11 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
                 "gpus": [
                     {
                         "index": index,
-                        "usedMiB": mib,
-                        "computePercent": pod.compute.get(index, 0),
-                        "whole": index in pod.whole,
+                        "usedMiB": held.memory_mib,
+                        "computePercent": held.compute_percent,
+                        "whole": held.whole,
                     }
-                    for index, mib in sorted(pod.by_gpu.items())
+                    for index, held in sorted(pod.held.items())
                 ],
                 "pendingMiB": pod.pending_mib,
             }

@@ -5,12 +5,12 @@ a count only, so their GPUs are shown as equal, as Aliyun's own tool does.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import GpuUuid, NodeName
-from gpushare.model.allocation import Allocation, Grant
+from gpushare.model.allocation import Allocation, Grant, Held
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest
@@ -44,19 +44,19 @@ class PodRow:
 
     namespace: str
     name: str
-    by_gpu: Mapping[int, int]
-    """GPU index -> MiB."""
-    compute: Mapping[int, int] = field(default_factory=dict)
-    """GPU index -> per cent of compute, where any is set aside."""
-    whole: frozenset[int] = frozenset()
-    """Indices of the GPUs that it has for itself."""
-    pending_mib: int = 0
+    held: Mapping[int, Held]
+    """By GPU index."""
+    pending_mib: int
     """Asked for by a bound pod on a GPU that no one has named, or held on one that the node no longer lists."""
+
+    def on(self, index: int) -> Held:
+        """What it holds of a GPU, perhaps nothing."""
+        return self.held.get(index, Held(0))
 
     @property
     def order(self) -> tuple[int, str, str]:
         """Rows are grouped by GPU; pods that hold none come last."""
-        return min(self.by_gpu, default=1 << 30), self.namespace, self.name
+        return min(self.held, default=1 << 30), self.namespace, self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +142,9 @@ def _node_row(
         GpuRow(
             gpu=gpu,
             total_mib=unit.to_mib(unit.floor(gpu.memory_mib)),
-            used_mib=sum(row.by_gpu.get(gpu.index, 0) for row in rows),
-            compute_percent=sum(row.compute.get(gpu.index, 0) for row in rows),
-            whole=tuple(sorted(f"{row.namespace}/{row.name}" for row in rows if gpu.index in row.whole)),
+            used_mib=sum(row.on(gpu.index).memory_mib for row in rows),
+            compute_percent=sum(row.on(gpu.index).compute_percent for row in rows),
+            whole=tuple(sorted(f"{row.namespace}/{row.name}" for row in rows if row.on(gpu.index).whole)),
         )
         for gpu in inventory.gpus
     )
@@ -171,12 +171,11 @@ def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str])
         allocation = None
     if allocation is None:
         allocation = _asked(pod, resource_config, inventory, notes)
-    # The ledger of this pod alone: it knows what a whole GPU is, and what a part of one.
-    held = NodeLedger.of(inventory, [allocation] if allocation else [])
-    if not held.used_mib:
+    # A ledger knows what a whole GPU is, and what a part of one.
+    held = NodeLedger.of(inventory).held(allocation) if allocation else {}
+    if not held:
         return None
-    known = [gpu for gpu in inventory.gpus if gpu.uuid in held.used_mib]
-    lost = {uuid: mib for uuid, mib in held.used_mib.items() if uuid not in inventory.by_uuid}
+    lost = {uuid: share.memory_mib for uuid, share in held.items() if uuid not in inventory.by_uuid}
     notes.extend(
         f"pod {who}: holds memory on GPU {uuid}, which node {inventory.node} does not list"
         for uuid in lost
@@ -185,9 +184,7 @@ def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str])
     return PodRow(
         namespace=who.namespace,
         name=who.name,
-        by_gpu={gpu.index: held.used_mib[gpu.uuid] for gpu in known},
-        compute={gpu.index: percent for gpu in known if (percent := held.used_percent[gpu.uuid])},
-        whole=frozenset(gpu.index for gpu in known if gpu.uuid in held.whole),
+        held={gpu.index: held[gpu.uuid] for gpu in inventory.gpus if gpu.uuid in held},
         pending_mib=sum(lost.values()),
     )
 

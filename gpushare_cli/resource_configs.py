@@ -11,11 +11,7 @@ from gpushare.wire import pods as pods_wire
 
 
 def of_pod(pod: Mapping[str, Any], resource_config: ResourceConfig) -> ResourceConfig:
-    """Of one pod: whole GPUs are this project's where its webhook or controller has taken care of them.
-
-    Raises:
-        WireError: it is no pod.
-    """
+    """Of one pod: whole GPUs are this project's where its webhook or controller has taken care of them."""
     if resource_config.whole_gpus or not (
         names.ANNOTATION_ALLOCATION in pods_wire.annotations(pod) or _is_granted(pod)
     ):

@@ -12,8 +12,6 @@ from enum import Enum
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import orjson
-
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.resource_config import ResourceConfig
@@ -128,7 +126,7 @@ def policy(options: Options) -> str:
     # A Go time.Duration without a text form: nanoseconds.
     extender["httpTimeout"] = names.EXTENDER_TIMEOUT_S * 10**9
     value = {"kind": "Policy", "apiVersion": "v1", "extenders": [extender]}
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    return yamls.dump_json(value)
 
 
 def policy_flags(options: Options, path: str = "/etc/kubernetes/scheduler-policy.json") -> Sequence[str]:

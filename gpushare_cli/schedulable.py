@@ -18,11 +18,7 @@ Object = Mapping[str, Any]
 
 
 def misplaced(pod: Object, node: NodeFacts) -> list[str]:
-    """Everything about a node's place in the cluster that keeps a pod away, in a few words each.
-
-    Raises:
-        WireError: the pod cannot be read.
-    """
+    """Everything about a node's place in the cluster that keeps a pod away, in a few words each."""
     preset = pods_wire.node_of(pod)
     if preset is not None:  # no one asks the scheduler
         return [] if preset == node.name else [f"spec.nodeName is {preset}"]
@@ -37,9 +33,6 @@ def short(pod: Object, node: NodeFacts, requested: Mapping[str, int]) -> list[st
     """GPU resources of which the node as a whole has too little left, by kube-scheduler's count.
 
     That is less than the GPUs have where pods hold a part of one that does not count any more, because it is unhealthy.
-
-    Raises:
-        WireError: the pod cannot be read.
     """
     if node.allocatable is None:
         return []

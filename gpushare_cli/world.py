@@ -58,11 +58,7 @@ def build(
     pods: Iterable[tuple[Object, PodRecord | None]],
     unit: MemoryUnit,
 ) -> World:
-    """The state of a cluster of these nodes, and pods with what the controller would keep of each.
-
-    Raises:
-        WireError: a pod cannot be read.
-    """
+    """The state of a cluster of these nodes, and pods with what the controller would keep of each."""
     on_node: dict[NodeName, list[Bound]] = {name: [] for name in known}
     requested: dict[NodeName, Counter[str]] = {name: Counter() for name in known}
     elsewhere: Counter[str] = Counter()
@@ -89,11 +85,7 @@ def build(
 
 
 def ask(world: World, pod: Object, request: PodRequest, policy: Policy) -> list[Answer]:
-    """What every node answers to a pod, the best first.
-
-    Raises:
-        WireError: what the pod demands of its node cannot be read.
-    """
+    """What every node answers to a pod, the best first."""
     shape = groups.resolved(request.shape, request.labels, world.labels_in)
     found = []
     for node in world.nodes.values():

@@ -47,6 +47,11 @@ def dump(value: object) -> str:
     return yaml.safe_dump(value, sort_keys=False)
 
 
+def dump_json(value: object) -> str:
+    """JSON for programs."""
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
 def _load(text: str, what: str) -> list[object]:
     if text.lstrip()[:1] == "{":
         try:

@@ -7,7 +7,6 @@ from typing import Final
 from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare_cli.doctor import (
-    checks_addons,
     checks_conflicts,
     checks_controller,
     checks_install,
@@ -76,7 +75,7 @@ CHECKS: Final = (
     Check("nvidia-plugin", "conflicts", checks_conflicts.nvidia_plugin),
     Check("sharing-plugins", "conflicts", checks_conflicts.sharing_plugins),
     Check("other-schedulers", "conflicts", checks_conflicts.schedulers),
-    Check("gpu-addons", "conflicts", checks_addons.addons),
+    Check("gpu-addons", "conflicts", checks_conflicts.addons),
     Check("pods-pending", "pods", checks_pods.pending),
     Check("pods-without-gpus", "pods", checks_pods.unallocated),
     Check("pods-unreadable", "pods", checks_pods.unreadable),

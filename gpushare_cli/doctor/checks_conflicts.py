@@ -1,14 +1,16 @@
-"""Whether anybody else hands out the same GPUs. Pure."""
+"""Whether anybody else hands out the same GPUs, and the cluster's own GPU add-ons see those that they need. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gpushare import names, units
 from gpushare.wire import fields
-from gpushare_cli.doctor import checks_scheduler, finding, foreign, own
+from gpushare_cli import nodefacts
+from gpushare_cli.doctor import checks_scheduler, checks_webhook, finding, foreign, own
 from gpushare_cli.doctor.cluster import Cluster, GpuNode
 from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.foreign import ForeignPod, Role
+from gpushare_cli.doctor.snapshot import known
 
 _MIG: Final = "nvidia.com/mig-"
 
@@ -65,6 +67,23 @@ def schedulers(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
+def addons(cluster: Cluster) -> Iterator[Finding]:
+    """DaemonSets that need every GPU of their nodes get them."""
+    labels = {
+        str(each["metadata"]["name"]): fields.mapping(each["metadata"], "labels", "metadata")
+        for each in known(cluster.snapshot.namespaces)
+    }
+    for workload in known(cluster.snapshot.daemonsets):
+        namespace, name = (str(workload["metadata"][key]) for key in ("namespace", "name"))
+        if _is_isolated(cluster, labels.get(namespace, {})):
+            yield finding.warning(
+                f"daemonset/{namespace}/{name}",
+                f"it needs every GPU of its nodes, but {names.WEBHOOK} gives its containers none",
+                f"if no one but administrators may create pods there: kubectl label namespace {namespace}"
+                f" {names.LABEL_ISOLATION}=disabled; then: kubectl -n {namespace} rollout restart daemonset {name}",
+            )
+
+
 def _sharing(cluster: Cluster) -> Iterator[GpuNode]:
     return (node for node in cluster.nodes if node.is_wanted or node.plugin is not None)
 
@@ -89,3 +108,16 @@ def _whole_gpus(node: GpuNode) -> str:
 
 def _fix(found: ForeignPod) -> str:
     return found.system.fix.format(namespace=found.namespace, workload=found.workload, node=found.node)
+
+
+def _is_isolated(cluster: Cluster, labels: Mapping[str, str]) -> bool:
+    """Whether a webhook is called for every new pod of a namespace with these labels."""
+    config = known(cluster.snapshot.mutating) or {}
+    found = {str(each.get("name")): each for each in fields.objects(config, "webhooks", "configuration")}
+    webhook = found.get(checks_webhook.ISOLATION) or found.get(checks_webhook.GPU)
+    if webhook is None:
+        return False
+    selector = fields.mapping(webhook, "namespaceSelector", "webhook")
+    equal = fields.mapping(selector, "matchLabels", "namespaceSelector").items() <= labels.items()
+    expressions = fields.objects(selector, "matchExpressions", "namespaceSelector")
+    return equal and all(nodefacts.holds(each, labels, "namespaceSelector.matchExpressions") for each in expressions)

@@ -11,7 +11,7 @@ from gpushare_cli import schedconfig
 from gpushare_cli.doctor import finding, objects, own
 from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
-from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
+from gpushare_cli.doctor.snapshot import Unread, known
 
 DIFFERENCES: Final = "gpushare_ledger_differences"
 _SKEW: Final = timedelta(seconds=30)  # between the clocks of the holder and of anyone who tells us the time
@@ -54,7 +54,7 @@ def leads(cluster: Cluster) -> Iterator[Finding]:
 
 def answers(cluster: Cluster) -> Iterator[Finding]:
     """The leader says that kube-scheduler may ask it."""
-    _needs_endpoint(cluster)
+    objects.needs_endpoint(cluster.snapshot.controller_endpoints)
     where, answer = f"service/{cluster.namespace}/{names.CONTROLLER}", cluster.snapshot.controller_ready
     if isinstance(answer, Unread):
         yield _not_checked(cluster, where, "whether it answers", answer)
@@ -68,7 +68,7 @@ def answers(cluster: Cluster) -> Iterator[Finding]:
 
 def ledger(cluster: Cluster) -> Iterator[Finding]:
     """The leader's ledger is what the pods alone tell."""
-    _needs_endpoint(cluster)
+    objects.needs_endpoint(cluster.snapshot.controller_endpoints)
     where, page = f"service/{cluster.namespace}/{names.CONTROLLER}", cluster.snapshot.controller_metrics
     if isinstance(page, Unread):
         yield _not_checked(cluster, where, "its ledger", page)
@@ -110,11 +110,6 @@ def _alive(cluster: Cluster) -> int:
         and (pod.get("status") or {}).get("phase") == "Running"
         for pod in known(cluster.snapshot.pods)
     )
-
-
-def _needs_endpoint(cluster: Cluster) -> None:
-    if not objects.endpoints(known(cluster.snapshot.controller_endpoints)):
-        raise NothingToCheckError("no replica is ready")
 
 
 def _not_checked(cluster: Cluster, where: str, what: str, unread: Unread) -> Finding:

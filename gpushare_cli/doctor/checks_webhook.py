@@ -113,7 +113,7 @@ def running(cluster: Cluster) -> Iterator[Finding]:
 
 def answers(cluster: Cluster) -> Iterator[Finding]:
     """It answers through its Service, and says that it can work."""
-    _needs_endpoint(cluster)
+    objects.needs_endpoint(cluster.snapshot.webhook_endpoints)
     where, answer = f"service/{cluster.namespace}/{names.WEBHOOK}", cluster.snapshot.webhook_ready
     if not isinstance(answer, Unread):
         if not answer.is_good:
@@ -132,7 +132,7 @@ def answers(cluster: Cluster) -> Iterator[Finding]:
 
 def certificate(cluster: Cluster) -> Iterator[Finding]:
     """The served certificate is good for days."""
-    _needs_endpoint(cluster)
+    objects.needs_endpoint(cluster.snapshot.webhook_endpoints)
     where, page = f"secret/{cluster.namespace}/{names.WEBHOOK_SECRET}", cluster.snapshot.webhook_metrics
     if isinstance(page, Unread):
         yield _not_checked(cluster, where, "how long the certificate is good", page)
@@ -247,11 +247,6 @@ def _conditions(cluster: Cluster, found: Mapping[str, Mapping[str, Any]]) -> Ite
 def _expressions(webhook: Mapping[str, Any]) -> str:
     conditions = fields.objects(webhook, "matchConditions", "webhook")
     return " ".join(fields.text(each, "expression", "matchConditions") for each in conditions)
-
-
-def _needs_endpoint(cluster: Cluster) -> None:
-    if not objects.endpoints(known(cluster.snapshot.webhook_endpoints)):
-        raise NothingToCheckError("no replica is ready")
 
 
 def _not_checked(cluster: Cluster, where: str, what: str, unread: Unread) -> Finding:

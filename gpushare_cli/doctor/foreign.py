@@ -99,11 +99,7 @@ class ForeignPod:
 
 
 def foreign_pod(pod: Mapping[str, Any]) -> ForeignPod | None:
-    """Whose pod it is, if it belongs to one of these systems and has not ended.
-
-    Raises:
-        WireError: it is no pod.
-    """
+    """Whose pod it is, if it belongs to one of these systems and has not ended."""
     metadata, spec = fields.mapping(pod, "metadata", "pod"), fields.mapping(pod, "spec", "pod")
     if fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") in {"Succeeded", "Failed"}:
         return None

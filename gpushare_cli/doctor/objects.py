@@ -6,6 +6,7 @@ from typing import Any
 
 from gpushare.kube.api import JsonObject
 from gpushare.wire import fields
+from gpushare_cli.doctor.snapshot import NothingToCheckError, Object, known
 
 
 def annotations(item: JsonObject) -> Mapping[str, Any]:
@@ -40,6 +41,16 @@ def endpoints(item: JsonObject | None) -> int:
     """Addresses that a Service sends to."""
     subsets = fields.objects(item or {}, "subsets", "endpoints")
     return sum(len(fields.objects(subset, "addresses", "subsets")) for subset in subsets)
+
+
+def needs_endpoint(item: Object) -> None:
+    """End a check that asks a Service which sends to no one.
+
+    Raises:
+        NothingToCheckError: its endpoints are empty.
+    """
+    if not endpoints(known(item)):
+        raise NothingToCheckError("no replica is ready")
 
 
 def moment(text: object) -> datetime | None:

@@ -4,9 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-import orjson
-
-from gpushare_cli import tables
+from gpushare_cli import tables, yamls
 from gpushare_cli.doctor.checks import CHECKS, Diagnosis
 from gpushare_cli.doctor.finding import Severity
 
@@ -50,7 +48,7 @@ def as_json(diagnosis: Diagnosis) -> str:
             for result in diagnosis.results
         ],
     }
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    return yamls.dump_json(value)
 
 
 def summary(diagnosis: Diagnosis) -> str:

@@ -35,11 +35,7 @@ def pod() -> JsonObject:
 
 
 def missing(admitted: Mapping[str, Any]) -> list[str]:
-    """What the webhook should have written into it and has not.
-
-    Raises:
-        WireError: it is no pod.
-    """
+    """What the webhook should have written into it and has not."""
     lacking = []
     if pods_wire.labels(admitted).get(names.LABEL_MANAGED) != "true":
         lacking.append(f"the label {names.LABEL_MANAGED}")

@@ -14,7 +14,7 @@ from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.units import GIB
 from gpushare.wire import fields, held_gpus
 from gpushare.wire import pods as pods_wire
-from gpushare_cli.explain.model import Explanation, Fill, Neighbour, Share, State
+from gpushare_cli.explain.model import Explanation, Fill, Share, State
 
 Object = Mapping[str, Any]
 LIMITS: Final = (
@@ -53,16 +53,11 @@ def shares(allocation: Allocation, inventory: NodeInventory | None) -> Iterator[
     for grant in allocation.grants:
         for uuid in grant.gpus:
             gpu = _gpu(uuid, inventory)
-            mib = mib_on(grant, gpu)
             yield Share(
-                container=grant.container,
-                kind=grant.kind.value,
+                grant=grant,
                 gpu=gpu,
                 uuid=gpu.uuid if gpu else uuid,
-                memory_mib=mib,
-                memory_percent=units.percent(mib, gpu.memory_mib) if gpu else 0,
-                compute_percent=grant.compute_percent,
-                whole=grant.whole,
+                memory_mib=mib_on(grant, gpu),
                 evaluated=inventory is not None,
             )
 
@@ -103,26 +98,16 @@ def ended(blank: Explanation, pod: Object, record: Bound, inventory: NodeInvento
 
 
 def _fills(allocation: Allocation, ledger: NodeLedger) -> Iterator[Fill]:
-    mine = NodeLedger.of(ledger.inventory, [allocation]).used_mib
+    mine = ledger.held(allocation)
+    others = [other for other in ledger.allocations.values() if other.pod.uid != allocation.pod.uid]
+    beside = [(other.pod, ledger.held(other)) for other in sorted(others, key=lambda other: str(other.pod))]
     for gpu in ledger.inventory.gpus:
         if gpu.uuid in mine:
             yield Fill(
                 gpu=gpu,
                 used_mib=ledger.used_mib.get(gpu.uuid, 0),
                 compute_percent=ledger.used_percent.get(gpu.uuid, 0),
-                neighbours=tuple(_neighbours(gpu, allocation, ledger)),
-            )
-
-
-def _neighbours(gpu: Gpu, allocation: Allocation, ledger: NodeLedger) -> Iterator[Neighbour]:
-    others = [held for held in ledger.allocations.values() if held.pod.uid != allocation.pod.uid]
-    for held in sorted(others, key=lambda held: str(held.pod)):
-        alone = NodeLedger.of(ledger.inventory, [held])
-        if gpu.uuid in alone.used_mib:
-            yield Neighbour(
-                pod=held.pod,
-                memory_mib=alone.used_mib[gpu.uuid],
-                compute_percent=alone.used_percent[gpu.uuid],
+                neighbours=[(pod, held[gpu.uuid]) for pod, held in beside if gpu.uuid in held],
             )
 
 
@@ -133,7 +118,7 @@ def _together(found: Sequence[Share]) -> str:
 
 def amount(share: Share) -> str:
     """How much of a GPU."""
-    return "all" if share.whole else units.memory(share.memory_mib)
+    return "all" if share.grant.whole else units.memory(share.memory_mib)
 
 
 def _origin(pod: Object) -> str:

@@ -1,9 +1,12 @@
 """All that there is to say about one pod. Pure values."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from gpushare import units
 from gpushare.identity import NodeName, PodRef
+from gpushare.model.allocation import Grant, Held
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import MemoryUnit
@@ -29,18 +32,18 @@ class State(Enum):
 class Share:
     """What one container has of one GPU."""
 
-    container: str
-    kind: str
+    grant: Grant
     gpu: Gpu | None
     """None if the node does not list it."""
     uuid: str
     memory_mib: int
-    memory_percent: int
-    """Of the GPU's memory; 0 if that is not known."""
-    compute_percent: int
-    whole: bool
     evaluated: bool = True
     """Whether the node's GPUs could be read."""
+
+    @property
+    def memory_percent(self) -> int:
+        """Of the GPU's memory; 0 if that is not known."""
+        return units.percent(self.memory_mib, self.gpu.memory_mib) if self.gpu else 0
 
     @property
     def trouble(self) -> str:
@@ -51,22 +54,14 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
-    """What another pod has of the same GPU."""
-
-    pod: PodRef
-    memory_mib: int
-    compute_percent: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fill:
     """How full one of the pod's GPUs is, and who else is on it."""
 
     gpu: Gpu
     used_mib: int
     compute_percent: int
-    neighbours: tuple[Neighbour, ...]
+    neighbours: Sequence[tuple[PodRef, Held]]
+    """Other pods, and what they hold of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

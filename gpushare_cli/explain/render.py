@@ -4,15 +4,13 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import orjson
-
 from gpushare import units
 from gpushare.cluster.reasons import NODES_NAMED
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
 from gpushare.model.verdict import Placed
-from gpushare_cli import answers, tables
+from gpushare_cli import answers, tables, yamls
 from gpushare_cli.answers import Answer
-from gpushare_cli.explain.model import Explanation, Fill, Neighbour, Share
+from gpushare_cli.explain.model import Explanation, Fill, Share
 
 _GROUPS: Final = 5
 """Most groups of equal pods that are shown."""
@@ -49,16 +47,12 @@ def grouped(explained: Sequence[Explanation], width: int) -> str:
 
 def all_as_json(explained: Sequence[Explanation]) -> str:
     """The pods of a workload for programs."""
-    return _dumped({"pods": [_value(each) for each in explained]})
+    return yamls.dump_json({"pods": [_value(each) for each in explained]})
 
 
 def as_json(explained: Explanation) -> str:
     """The explanation for programs. All memory is in MiB."""
-    return _dumped(_value(explained))
-
-
-def _dumped(value: object) -> str:
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    return yamls.dump_json(_value(explained))
 
 
 def _value(explained: Explanation) -> dict[str, Any]:
@@ -122,8 +116,7 @@ def _policy(shape: RequestShape, default: Policy) -> str:
 
 
 def _asked(request: ContainerRequest) -> str:
-    kind = "" if request.kind.value == "app" else f" ({request.kind.value})"
-    return f"{request.container}{kind}: {_amount(request)}"
+    return f"{answers.named(request)}: {_amount(request)}"
 
 
 def _amount(request: ContainerRequest) -> str:
@@ -138,13 +131,13 @@ def _amount(request: ContainerRequest) -> str:
 
 
 def _share(share: Share) -> tuple[str, ...]:
-    kind = "" if share.kind == "app" else f" ({share.kind})"
+    grant = share.grant
     index, model = (str(share.gpu.index), share.gpu.model) if share.gpu else ("?", "?")
-    memory = "whole" if share.whole else units.memory(share.memory_mib)
-    if share.memory_percent and not share.whole:
+    memory = "whole" if grant.whole else units.memory(share.memory_mib)
+    if share.memory_percent and not grant.whole:
         memory += f" ({share.memory_percent}%)"
-    compute = f"{share.compute_percent}%" if share.compute_percent else "shared"
-    return f"{share.container}{kind}", index, share.uuid, model, memory, compute
+    compute = f"{grant.compute_percent}%" if grant.compute_percent else "shared"
+    return answers.named(grant), index, share.uuid, model, memory, compute
 
 
 def _fill(fill: Fill) -> tuple[str, ...]:
@@ -152,11 +145,8 @@ def _fill(fill: Fill) -> tuple[str, ...]:
     used += f" ({units.percent(fill.used_mib, fill.gpu.memory_mib)}%)"
     if fill.compute_percent:
         used += f", {fill.compute_percent}% of compute"
-    return str(fill.gpu.index), used, ", ".join(map(_neighbour, fill.neighbours)) or "none"
-
-
-def _neighbour(other: Neighbour) -> str:
-    return f"{other.pod} ({units.memory(other.memory_mib)})"
+    beside = [f"{pod} ({units.memory(held.memory_mib)})" for pod, held in fill.neighbours]
+    return str(fill.gpu.index), used, ", ".join(beside) or "none"
 
 
 def _answer(answer: Answer) -> tuple[str, ...]:
@@ -167,15 +157,15 @@ def _answer(answer: Answer) -> tuple[str, ...]:
 
 def _json_share(share: Share) -> dict[str, Any]:
     return {
-        "container": share.container,
-        "kind": share.kind,
+        "container": share.grant.container,
+        "kind": share.grant.kind.value,
         "gpu": share.gpu.index if share.gpu else None,
         "uuid": share.uuid,
         "model": share.gpu.model if share.gpu else None,
         "memoryMiB": share.memory_mib,
         "memoryPercent": share.memory_percent,
-        "computePercent": share.compute_percent,
-        "whole": share.whole,
+        "computePercent": share.grant.compute_percent,
+        "whole": share.grant.whole,
         "trouble": share.trouble or None,
     }
 
@@ -190,11 +180,11 @@ def _json_fill(fill: Fill) -> dict[str, Any]:
         "computePercent": fill.compute_percent,
         "sharedWith": [
             {
-                "namespace": other.pod.namespace,
-                "name": other.pod.name,
-                "usedMiB": other.memory_mib,
-                "computePercent": other.compute_percent,
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "usedMiB": held.memory_mib,
+                "computePercent": held.compute_percent,
             }
-            for other in fill.neighbours
+            for pod, held in fill.neighbours
         ],
     }

@@ -28,11 +28,7 @@ _DEFAULT_SCHEDULER = "default-scheduler"
 def pending(
     blank: Explanation, pod: Object, record: Pending, state: World, resource_config: ResourceConfig
 ) -> Explanation:
-    """A pod that is on no node.
-
-    Raises:
-        WireError: what the pod demands of its node cannot be read.
-    """
+    """A pod that is on no node."""
     scheduler = fields.text(fields.mapping(pod, "spec", "pod"), "schedulerName", "spec") or _DEFAULT_SCHEDULER
     blank = replace(blank, state=State.WAITS, scheduler=scheduler, said=_said(pod), good=False)
     if record.request is None:
@@ -58,11 +54,7 @@ def pending(
 
 
 def told(blank: Explanation, pod: Object, events: Sequence[Object]) -> Explanation:
-    """A pod that waits in a cluster that may not be read: what the scheduler and gpushare have told its author.
-
-    Raises:
-        WireError: it is no pod.
-    """
+    """A pod that waits in a cluster that may not be read: what the scheduler and gpushare have told its author."""
     node = pods_wire.node_of(pod)
     scheduler = fields.text(fields.mapping(pod, "spec", "pod"), "schedulerName", "spec") or _DEFAULT_SCHEDULER
     ours = [event for event in events if str(event.get("reason", "")).startswith(names.EVENT_PREFIX)]
@@ -80,11 +72,7 @@ def told(blank: Explanation, pod: Object, events: Sequence[Object]) -> Explanati
 
 
 def bypassed(blank: Explanation, pod: Object, record: Bound, way: Bypassed, state: World) -> Explanation:
-    """A pod that is on a node and was given no GPUs: what the controller does about it.
-
-    Raises:
-        WireError: it is no pod.
-    """
+    """A pod that is on a node and was given no GPUs: what the controller does about it."""
     headline = f"on {record.node} without GPUs"
     blank = replace(blank, state=State.WITHOUT_GPU, node=record.node, headline=headline, good=False)
     node = state.nodes.get(record.node)

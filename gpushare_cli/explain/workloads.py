@@ -108,11 +108,7 @@ def _expression(expression: Mapping[str, Any]) -> str:
 
 
 def events(api: KubeApi, pod: JsonObject) -> Sequence[JsonObject]:
-    """Events on a pod, the latest last; empty if they may not be read.
-
-    Raises:
-        WireError: it is no pod.
-    """
+    """Events on a pod, the latest last; empty if they may not be read."""
     metadata = fields.mapping(pod, "metadata", "pod")
     path = f"/api/v1/namespaces/{quote(str(metadata.get('namespace')), safe='')}/events"
     params = {"fieldSelector": f"involvedObject.uid={metadata.get('uid')}"}

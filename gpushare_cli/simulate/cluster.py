@@ -154,7 +154,7 @@ def _omissions(found: Input, without_gpus: int) -> Iterator[str]:
     if without_gpus:
         yield f"left out: {without_gpus} new pod{'s that ask' if without_gpus > 1 else ' that asks'} for no GPU"
     if found.ignored:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in found.ignored.items())
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(found.ignored.items()))
         yield f"not evaluated: {kinds}"
     spaces = {one.namespace for one in found.known}
     if found.nodes and len(spaces) == 1:

@@ -53,14 +53,14 @@ class Found:
 class Input:
     """All that was read, in the order of the files."""
 
-    nodes: tuple[Found, ...] = ()
-    known: tuple[Found, ...] = ()
+    nodes: list[Found] = field(default_factory=list)
+    known: list[Found] = field(default_factory=list)
     """Pods that an API server knows, because they have a uid."""
-    wanted: tuple[Found, ...] = ()
+    wanted: list[Found] = field(default_factory=list)
     """Pods and workloads that are still to be created."""
-    config_maps: tuple[JsonObject, ...] = ()
+    config_maps: list[JsonObject] = field(default_factory=list)
     """Aliyun's, of GPUs that must not be used."""
-    ignored: Mapping[str, int] = field(default_factory=dict)
+    ignored: Counter[str] = field(default_factory=Counter)
     """Kinds that have nothing to do with GPUs, and how many objects of them there were."""
 
 
@@ -70,35 +70,25 @@ def collect(files: Iterable[tuple[str, Sequence[object]]]) -> Input:
     Raises:
         WireError: something is no object of Kubernetes, or is there twice.
     """
-    nodes: list[Found] = []
-    known: list[Found] = []
-    wanted: list[Found] = []
-    config_maps: list[JsonObject] = []
-    ignored: Counter[str] = Counter()
+    collected = Input()
     seen: dict[str, Found] = {}
     for found in (found for file, documents in files for found in _objects(file, documents)):
         match found.kind:
             case "Node":
-                nodes.append(found)
+                collected.nodes.append(found)
             case "Pod" if _is_known(found):
-                known.append(_with_identity(found))
+                collected.known.append(_with_identity(found))
             case kind if kind == "Pod" or kind in WORKLOADS:
-                wanted.append(found)
+                collected.wanted.append(found)
             case "ConfigMap" if unhealthy.is_one(found.namespace, found.name):
-                config_maps.append(found.value)
+                collected.config_maps.append(found.value)
             case kind:
-                ignored[kind] += 1
+                collected.ignored[kind] += 1
                 continue
         if (other := seen.setdefault(str(found), found)) is not found:
             raise WireError(f"{found.where}: {found} is there already ({other.where}); rename or remove one")
-    _check_uids(known)
-    return Input(
-        nodes=tuple(nodes),
-        known=tuple(known),
-        wanted=tuple(wanted),
-        config_maps=tuple(config_maps),
-        ignored=dict(sorted(ignored.items())),
-    )
+    _check_uids(collected.known)
+    return collected
 
 
 def _objects(file: str, documents: Sequence[object]) -> Iterator[Found]:

@@ -80,11 +80,7 @@ class Plan:
 
 
 def make(world: World, pods: Iterable[Pod], policy: Policy) -> Plan:
-    """Place the pods in their order; the policy is of those that name none.
-
-    Raises:
-        WireError: what a pod demands of its node cannot be read.
-    """
+    """Place the pods in their order; the policy is of those that name none."""
     ledgers = _Ledgers(world, policy)
     rows = tuple(ledgers.add(pod) for pod in pods)
     return Plan(rows=rows, ledgers=ledgers.ledgers)

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from gpushare import units
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
@@ -14,7 +12,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy
 from gpushare.model.verdict import Refused
 from gpushare.units import MemoryUnit
-from gpushare_cli import answers, schedulable, tables
+from gpushare_cli import answers, schedulable, tables, yamls
 from gpushare_cli.simulate.plan import Outcome, Plan, Row
 
 
@@ -54,7 +52,7 @@ def as_json(plan: Plan, unit: MemoryUnit, policy: Policy, notes: Sequence[str]) 
         },
         "notes": notes,
     }
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    return yamls.dump_json(value)
 
 
 def amount(grant: Grant) -> str:
@@ -74,9 +72,8 @@ def _lines(row: Row, plan: Plan) -> Iterator[tuple[str, ...]]:
     inventory = _inventory(plan.ledgers[row.node])
     for i, grant in enumerate(row.grants):
         pod, node = (who, row.node) if i == 0 else ("", "")
-        kind = "" if grant.kind.value == "app" else f" ({grant.kind.value})"
         gpus = ",".join(str(gpu.index) for gpu in _gpus(grant, inventory))
-        yield pod, node, f"{grant.container}{kind}", gpus, amount(grant)
+        yield pod, node, answers.named(grant), gpus, amount(grant)
 
 
 def _fill(ledgers: Mapping[NodeName, NodeLedger], unit: MemoryUnit) -> Iterator[Sequence[str]]:
