@@ -63,14 +63,14 @@ def config_map(api: KubeApi, namespace: str, name: str) -> JsonObject | None:
 
 
 def _cluster(api: KubeApi, nodes: list[JsonObject], selector: dict[str, str]) -> Cluster:
-    found = listed(api, "/api/v1/pods", selector, keep=concerns_gpus)
+    concerned = listed(api, "/api/v1/pods", selector, keep=concerns_gpus)
     try:
         maps = listed(api, CONFIG_MAPS, {}, keep=is_unhealthy_list)
     except kube.KubeError as error:
         what = f"ConfigMaps {names.PREFIX_UNHEALTHY}* in {names.UNHEALTHY_NAMESPACE}"
         note = f"{what} cannot be read ({error}); GPUs that they name are taken for healthy"
-        return Cluster(nodes=tuple(nodes), pods=tuple(found), notes=(note,))
-    return Cluster(nodes=tuple(nodes), pods=tuple(found), unhealthy=unhealthy.of_all(maps))
+        return Cluster(nodes=tuple(nodes), pods=tuple(concerned), notes=(note,))
+    return Cluster(nodes=tuple(nodes), pods=tuple(concerned), unhealthy=unhealthy.of_all(maps))
 
 
 def listed(
@@ -91,23 +91,23 @@ def listed(
 
 def _pages(api: KubeApi, path: str, params: dict[str, str], keep: Callable[[JsonObject], bool]) -> list[JsonObject]:
     """All pages of a list; what is of no interest is dropped at once, so that it never lies in memory together."""
-    found: list[JsonObject] = []
+    kept: list[JsonObject] = []
     query = {**params, "limit": _PAGE}
     while True:
         page = api.list_page(path, query, keep=lambda obj: obj if keep(obj) else None, timeout_s=_TIMEOUT_S)
-        found.extend(obj for obj in page.items if obj is not None)
+        kept.extend(obj for obj in page.items if obj is not None)
         if not page.more:
-            return found
+            return kept
         query["continue"] = page.more
 
 
-def concerns_gpus(one: JsonObject) -> bool:
+def concerns_gpus(pod: JsonObject) -> bool:
     """Whether a pod asks for GPUs or carries an allocation, of whatever system."""
-    notes = pods.annotations(one)
-    return pods.needs_gpu(one, _ANY) or names.ANNOTATION_ALLOCATION in notes or interop_read.is_bound(notes)
+    notes = pods.annotations(pod)
+    return pods.needs_gpu(pod, _ANY) or names.ANNOTATION_ALLOCATION in notes or interop_read.is_bound(notes)
 
 
-def is_unhealthy_list(one: JsonObject) -> bool:
+def is_unhealthy_list(config_map: JsonObject) -> bool:
     """Whether a ConfigMap says which GPUs of a node must not be used."""
-    metadata = one.get("metadata") or {}
+    metadata = config_map.get("metadata") or {}
     return unhealthy.is_one(names.UNHEALTHY_NAMESPACE, str(metadata.get("name")))

@@ -11,7 +11,7 @@ from gpushare_cli.report import NodeRow, PodRow, Report
 def summary(report: Report) -> str:
     """One line for each node, then the cluster's total."""
     unit = report.unit
-    columns = _columns(report)
+    columns = max(map(_node_columns, report.nodes), default=0)
     has_pending = any(node.pending_mib for node in report.nodes)
     header = ["NAME", "IPADDRESS", *(f"GPU{i}(Allocated/Total)" for i in range(columns))]
     header += ["PENDING(Allocated)"] if has_pending else []
@@ -86,10 +86,6 @@ def _beyond_memory(report: Report) -> list[str]:
 def _total(report: Report) -> str:
     used, total = report.unit.ceil(report.used_mib), report.unit.floor(report.total_mib)
     return f"{used}/{total} ({units.percent(used, total)}%)"
-
-
-def _columns(report: Report) -> int:
-    return max((_node_columns(node) for node in report.nodes), default=0)
 
 
 def _node_columns(node: NodeRow) -> int:

@@ -94,8 +94,8 @@ class Report:
     @property
     def unit(self) -> MemoryUnit:
         """The nodes' unit; MiB if they differ."""
-        found = {node.unit for node in self.nodes}
-        return found.pop() if len(found) == 1 else _MIB
+        used = {node.unit for node in self.nodes}
+        return used.pop() if len(used) == 1 else _MIB
 
     @property
     def total_mib(self) -> int:

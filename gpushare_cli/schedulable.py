@@ -36,13 +36,13 @@ def short(pod: Object, node: NodeFacts, requested: Mapping[str, int]) -> list[st
     """
     if node.allocatable is None:
         return []
-    found = []
+    lacking = []
     for resource, amount in requests(pod).items():
         total, used = node.allocatable.get(resource, 0), requested.get(resource, 0)
         if amount > total - used:
             have = f"{total} allocatable" if total else "none allocatable"
-            found.append(f"Insufficient {resource}: {amount} asked for, {have}, {used} requested by pods there")
-    return found
+            lacking.append(f"Insufficient {resource}: {amount} asked for, {have}, {used} requested by pods there")
+    return lacking
 
 
 def gates(pod: Object) -> list[str]:
@@ -74,7 +74,7 @@ def overlooked(pod: Object) -> list[str]:
     """What may keep a pod away from a node, too, and was not evaluated."""
     spec = fields.mapping(pod, "spec", "pod")
     affinity = fields.mapping(spec, "affinity", "spec")
-    found = {
+    demanded = {
         "CPU, memory and other resources": _others(pod),
         "pod affinity": bool(affinity.get("podAffinity") or affinity.get("podAntiAffinity")),
         "topology spread constraints": bool(spec.get("topologySpreadConstraints")),
@@ -89,7 +89,7 @@ def overlooked(pod: Object) -> list[str]:
         ),
         "resource claims": bool(spec.get("resourceClaims")),
     }
-    return [what for what, there in found.items() if there]
+    return [what for what, there in demanded.items() if there]
 
 
 def _others(pod: Object) -> bool:

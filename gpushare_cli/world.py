@@ -54,32 +54,33 @@ class World:
 
 
 def build(
-    known: Mapping[NodeName, tuple[NodeRecord, NodeFacts]],
+    known: Iterable[tuple[NodeRecord, NodeFacts]],
     pods: Iterable[tuple[Object, PodRecord | None]],
     unit: MemoryUnit,
 ) -> World:
     """The state of a cluster of these nodes, and pods with what the controller would keep of each."""
-    on_node: dict[NodeName, list[Bound]] = {name: [] for name in known}
-    requested: dict[NodeName, Counter[str]] = {name: Counter() for name in known}
+    by_name = {record.name: (record, facts) for record, facts in known}
+    on_node: dict[NodeName, list[Bound]] = {name: [] for name in by_name}
+    requested: dict[NodeName, Counter[str]] = {name: Counter() for name in by_name}
     elsewhere: Counter[str] = Counter()
     holders: list[Holder] = []
     for value, record in pods:
         if isinstance(record, Bound):
             if record.holds:
                 holders.append((record.ref.namespace, record.labels))
-            if record.node in known:
+            if record.node in by_name:
                 on_node[record.node].append(record)
             else:
                 elsewhere[record.node] += 1
         node = pods_wire.node_of(value)
-        if node is not None and node in known and schedulable.counts(value):
+        if node is not None and node in by_name and schedulable.counts(value):
             requested[node].update(schedulable.requests(value))
     nodes: dict[NodeName, Node] = {}
     problems: dict[PodRef, Problem] = {}
-    for name in sorted(known):
-        record_of_node, facts = known[name]
-        ledger, found = node_ledger.of_node(record_of_node, on_node[name], (), unit)
-        problems |= found
+    for name in sorted(by_name):
+        record_of_node, facts = by_name[name]
+        ledger, unreadable = node_ledger.of_node(record_of_node, on_node[name], (), unit)
+        problems |= unreadable
         nodes[name] = Node(record=record_of_node, facts=facts, ledger=ledger, requested=requested[name])
     return World(nodes=nodes, holders=tuple(holders), problems=problems, elsewhere=dict(sorted(elsewhere.items())))
 
@@ -87,11 +88,11 @@ def build(
 def ask(world: World, pod: Object, request: PodRequest, policy: Policy) -> list[Answer]:
     """What every node answers to a pod, the best first."""
     shape = groups.resolved(request.shape, request.labels, world.labels_in)
-    found = []
+    answered = []
     for node in world.nodes.values():
         verdict = node_ledger.verdict(shape, node.ledger, policy)
-        found.append(answers.of_node(pod, node.facts, node.requested, verdict))
-    return answers.closest_first(found, {name: node.ledger for name, node in world.nodes.items()})
+        answered.append(answers.of_node(pod, node.facts, node.requested, verdict))
+    return answers.closest_first(answered, {name: node.ledger for name, node in world.nodes.items()})
 
 
 def unit_of(known: Iterable[NodeRecord]) -> MemoryUnit:
@@ -100,11 +101,11 @@ def unit_of(known: Iterable[NodeRecord]) -> MemoryUnit:
     Raises:
         SettingsError: they count in different ones.
     """
-    found: dict[MemoryUnit, NodeName] = {}
+    counted: dict[MemoryUnit, NodeName] = {}
     for record in sorted(known, key=lambda record: record.name):
         if record.inventory is not None:
-            found.setdefault(record.inventory.unit, record.name)
-    if len(found) > 1:
-        counts = " and ".join(f"{name} in {unit.name}" for unit, name in found.items())
+            counted.setdefault(record.inventory.unit, record.name)
+    if len(counted) > 1:
+        counts = " and ".join(f"{name} in {unit.name}" for unit, name in counted.items())
         raise SettingsError(f"--memory-unit: needed, because nodes count in different ones: {counts}")
-    return next(iter(found), GIB)
+    return next(iter(counted), GIB)

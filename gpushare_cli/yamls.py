@@ -36,10 +36,10 @@ def load_all(text: str, what: str) -> list[object]:
     Raises:
         WireError: neither; says where.
     """
-    found = _load(text, what)
-    for document in found:
+    documents = _load(text, what)
+    for document in documents:
         _check(document, what)
-    return found
+    return documents
 
 
 def dump(value: object) -> str:

@@ -18,14 +18,14 @@ _MIG: Final = "nvidia.com/mig-"
 def nvidia_plugin(cluster: Cluster) -> Iterator[Finding]:
     """NVIDIA's own plugin does not hand out the GPUs of a node that shares."""
     for node in _sharing(cluster):
-        found = next((each for each in _plugins_on(cluster, node) if each.system is foreign.NVIDIA), None)
+        plugin = next((each for each in _plugins_on(cluster, node) if each.system is foreign.NVIDIA), None)
         offered = _whole_gpus(node)
-        if found is not None:
+        if plugin is not None:
             what = f"; the node offers {offered}" if offered else ""
             yield finding.error(
                 f"node/{node.name}",
-                f"{found} hands out the same GPUs{what}",
-                _fix(found),
+                f"{plugin} hands out the same GPUs{what}",
+                _fix(plugin),
             )
         elif offered and not cluster.settings.whole_gpus:
             yield finding.error(
@@ -38,23 +38,23 @@ def nvidia_plugin(cluster: Cluster) -> Iterator[Finding]:
 def sharing_plugins(cluster: Cluster) -> Iterator[Finding]:
     """No other system that shares GPUs is left on a node that shares."""
     for node in _sharing(cluster):
-        for found in _plugins_on(cluster, node):
-            if found.system is not foreign.NVIDIA:
+        for plugin in _plugins_on(cluster, node):
+            if plugin.system is not foreign.NVIDIA:
                 yield finding.error(
                     f"node/{node.name}",
-                    f"{found} hands out the same GPUs",
-                    _fix(found),
+                    f"{plugin} hands out the same GPUs",
+                    _fix(plugin),
                 )
 
 
 def schedulers(cluster: Cluster) -> Iterator[Finding]:
     """No other system's scheduler or extender chooses GPUs."""
-    for found in {each.workload: each for each in cluster.foreign_pods if each.role is Role.SCHEDULER}.values():
+    for theirs in {each.workload: each for each in cluster.foreign_pods if each.role is Role.SCHEDULER}.values():
         yield finding.warning(
-            f"deployment/{found.namespace}/{found.workload}",
-            f"the scheduler of {found.system.name} still runs; where kube-scheduler asks it as well, both choose GPUs",
+            f"deployment/{theirs.namespace}/{theirs.workload}",
+            f"the scheduler of {theirs.system.name} still runs; where kube-scheduler asks it as well, both choose GPUs",
             "take its entry out of kube-scheduler's extenders, then:"
-            f" kubectl -n {found.namespace} delete deployment {found.workload}",
+            f" kubectl -n {theirs.namespace} delete deployment {theirs.workload}",
         )
     for extender in checks_scheduler.extenders(checks_scheduler.parsed_settings(cluster)):
         managed = {str(entry.get("name")) for entry in fields.objects(extender, "managedResources", "extender")}
@@ -91,10 +91,10 @@ def _sharing(cluster: Cluster) -> Iterator[GpuNode]:
 def _plugins_on(cluster: Cluster, node: GpuNode) -> Iterator[ForeignPod]:
     """One pod of each system."""
     seen: set[str] = set()
-    for found in cluster.foreign_pods:
-        if found.role is Role.PLUGIN and found.node == node.name and found.system.name not in seen:
-            seen.add(found.system.name)
-            yield found
+    for pod in cluster.foreign_pods:
+        if pod.role is Role.PLUGIN and pod.node == node.name and pod.system.name not in seen:
+            seen.add(pod.system.name)
+            yield pod
 
 
 def _whole_gpus(node: GpuNode) -> str:
@@ -106,15 +106,15 @@ def _whole_gpus(node: GpuNode) -> str:
     )
 
 
-def _fix(found: ForeignPod) -> str:
-    return found.system.fix.format(namespace=found.namespace, workload=found.workload, node=found.node)
+def _fix(pod: ForeignPod) -> str:
+    return pod.system.fix.format(namespace=pod.namespace, workload=pod.workload, node=pod.node)
 
 
 def _is_isolated(cluster: Cluster, labels: Mapping[str, str]) -> bool:
     """Whether a webhook is called for every new pod of a namespace with these labels."""
     config = known(cluster.snapshot.mutating) or {}
-    found = {str(each.get("name")): each for each in fields.objects(config, "webhooks", "configuration")}
-    webhook = found.get(checks_webhook.ISOLATION) or found.get(checks_webhook.GPU)
+    webhooks = {str(each.get("name")): each for each in fields.objects(config, "webhooks", "configuration")}
+    webhook = webhooks.get(checks_webhook.ISOLATION) or webhooks.get(checks_webhook.GPU)
     if webhook is None:
         return False
     selector = fields.mapping(webhook, "namespaceSelector", "webhook")

@@ -40,9 +40,10 @@ def namespace_labels(cluster: Cluster) -> Iterator[Finding]:
 
     Servers before 1.21 do not set it.
     """
+    excluded = {own.KUBE_SYSTEM, cluster.namespace, *names.ADDON_NAMESPACES}
     for namespace in known(cluster.snapshot.namespaces):
         name = str(namespace["metadata"]["name"])
-        if name in _excluded(cluster) and objects.label(namespace, own.LABEL_NAMESPACE) != name:
+        if name in excluded and objects.label(namespace, own.LABEL_NAMESPACE) != name:
             yield finding.warning(
                 f"namespace/{name}",
                 f"it lacks the label {own.LABEL_NAMESPACE}={name}, so the webhook does not leave its pods alone",
@@ -68,19 +69,11 @@ def isolation_exceptions(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-def _excluded(cluster: Cluster) -> set[str]:
-    return {own.KUBE_SYSTEM, cluster.namespace, *names.ADDON_NAMESPACES}
-
-
 def settings(cluster: Cluster) -> Iterator[Finding]:
     """The settings that all components share are there and can be read."""
     where = f"configmap/{cluster.namespace}/{names.CONFIG}"
     if known(cluster.snapshot.settings) is None:
-        yield finding.error(
-            where,
-            "it is missing, and no component's container starts without it",
-            own.APPLY,
-        )
+        yield finding.error(where, "it is missing, and no component's container starts without it", own.APPLY)
         return
     try:
         _ = cluster.settings

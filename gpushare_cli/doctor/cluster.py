@@ -89,12 +89,12 @@ class Cluster:
     def nodes(self) -> tuple[GpuNode, ...]:
         """By name."""
         plugins = self._plugins
-        found = []
+        relevant = []
         for node in known(self.snapshot.nodes):
             name = node_records.name_of(node)
             if self._is_wanted(node) or names.ANNOTATION_INVENTORY in objects.annotations(node) or name in plugins:
-                found.append(self._gpu_node(node, plugins.get(name)))
-        return tuple(sorted(found, key=lambda each: each.name))
+                relevant.append(self._gpu_node(node, plugins.get(name)))
+        return tuple(sorted(relevant, key=lambda each: each.name))
 
     @cached_property
     def pods(self) -> tuple[tuple[JsonObject, PodRecord], ...]:
@@ -116,16 +116,16 @@ class Cluster:
     @cached_property
     def _plugins(self) -> Mapping[str, JsonObject]:
         """Node -> the device plugin's pod there."""
-        found: dict[str, JsonObject] = {}
+        by_node: dict[str, JsonObject] = {}
         for pod in known(self.snapshot.pods):
             meta = fields.mapping(pod, "metadata", "pod")
             is_own = meta.get("namespace") == self.namespace and objects.label(pod, own.LABEL_APP) == names.PLUGIN
             if not is_own or meta.get("deletionTimestamp"):
                 continue
             node = fields.text(fields.mapping(pod, "spec", "pod"), "nodeName", "spec")
-            if node not in found or objects.is_true(pod, "Ready"):
-                found[node] = pod
-        return found
+            if node not in by_node or objects.is_true(pod, "Ready"):
+                by_node[node] = pod
+        return by_node
 
     def _is_wanted(self, node: JsonObject) -> bool:
         return all(objects.label(node, key) == value for key, value in self.wanted_labels.items())

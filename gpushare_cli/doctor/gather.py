@@ -58,7 +58,7 @@ def server(api: KubeApi, clock: Clock) -> Server:
         raise WireError(str(error)) from error
 
 
-def gather(api: KubeApi, found: Server, namespace: str, say: Say) -> Snapshot:
+def gather(api: KubeApi, server: Server, namespace: str, say: Say) -> Snapshot:
     """Read the cluster, and say every few seconds what is still being read."""
     reader = _Reader(api, namespace)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -71,7 +71,7 @@ def gather(api: KubeApi, found: Server, namespace: str, say: Say) -> Snapshot:
                 left = sorted(part for part, read in reads.items() if read in waiting)
                 say(f"still reading {', '.join(left).replace('_', ' ')}")
     parts = {part: read.result() for part, read in reads.items()}
-    return Snapshot(namespace=namespace, server=found.version, now=found.now, **parts)
+    return Snapshot(namespace=namespace, server=server.version, now=server.now, **parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +107,10 @@ class _Reader:
 
     def metrics(self, service: str) -> Text:
         """What it measures; anything but a page of metrics is no answer."""
-        found = self.ask(service, "metrics")
-        if isinstance(found, Unread) or found.is_good:
-            return found
-        return Unread(_endpoint(self.namespace, service, "metrics"), kube.error_of(found.status, found.brief))
+        page = self.ask(service, "metrics")
+        if isinstance(page, Unread) or page.is_good:
+            return page
+        return Unread(_endpoint(self.namespace, service, "metrics"), kube.error_of(page.status, page.brief))
 
     def admitted(self) -> JsonObject | Unread:
         """A new pod as it would be stored."""
@@ -122,9 +122,9 @@ class _Reader:
 
     def policies(self, collection: str) -> Objects:
         """Those of the installation, or their bindings, that exist; on servers without such policies, none."""
-        found = [self.one(f"{collection}/{name}") for name in names.POLICIES]
-        unread = next((each for each in found if isinstance(each, Unread)), None)
-        return unread or tuple(each for each in found if each is not None and not isinstance(each, Unread))
+        present = [self.one(f"{collection}/{name}") for name in names.POLICIES]
+        unread = next((each for each in present if isinstance(each, Unread)), None)
+        return unread or tuple(each for each in present if each is not None and not isinstance(each, Unread))
 
     def daemonsets(self) -> Objects:
         """Those that need every GPU of their nodes."""

@@ -56,10 +56,10 @@ def needs_endpoint(item: Object) -> None:
 def moment(text: object) -> datetime | None:
     """A time as the API server writes it."""
     try:
-        found = datetime.fromisoformat(str(text))
+        when = datetime.fromisoformat(str(text))
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
 def created(item: JsonObject) -> datetime | None:

@@ -8,7 +8,7 @@ from typing import Final
 from gpushare import names
 from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, KubeApi
+from gpushare.kube.api import KubeApi
 from gpushare.units import MemoryUnit
 from gpushare_cli import arguments, gather, settings
 from gpushare_cli.commands import BAD, FAILED, OK, Streams
@@ -78,7 +78,8 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
         pods = workloads.pods(api, target.kind, where, target.name)
         cluster = _cluster(api)
         known = _settings(api, options)
-        explained = [decide.explain(pod, cluster, known, _events(api, pod, cluster)) for pod in pods]
+        events = workloads.events if cluster.forbidden else lambda _api, _pod: ()
+        explained = [decide.explain(pod, cluster, known, events(api, pod)) for pod in pods]
     except kube.NotFoundError:
         return streams.error(f"there is no {what}")
     except kube.ForbiddenError as error:
@@ -98,17 +99,13 @@ def _cluster(api: KubeApi) -> Cluster:
         return Cluster(nodes=(), pods=(), forbidden=str(error))
 
 
-def _events(api: KubeApi, pod: JsonObject, cluster: Cluster) -> Sequence[JsonObject]:
-    return workloads.events(api, pod) if cluster.forbidden else ()
-
-
 def _settings(api: KubeApi, options: Options) -> Settings:
     """Of the installation, as far as they can be read, and of the command line."""
     try:
-        found = settings.load(gather.config_map(api, options.installation, names.CONFIG))
+        installed = settings.load(gather.config_map(api, options.installation, names.CONFIG))
     except SettingsError as error:
         raise WireError(f"ConfigMap {names.CONFIG}: {error}") from error
-    return replace(found, memory_unit=options.memory_unit or found.memory_unit)
+    return replace(installed, memory_unit=options.memory_unit or installed.memory_unit)
 
 
 def _print(explained: Sequence[Explanation], streams: Streams, options: Options) -> int:

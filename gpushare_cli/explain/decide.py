@@ -1,12 +1,11 @@
 """One pod and its cluster -> all that there is to say. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gpushare import names
 from gpushare.cluster import node_records, records
-from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound, Bypassed, Pending, PodRecord
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName
@@ -21,7 +20,6 @@ from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, 
 from gpushare_cli.explain import held, waiting
 from gpushare_cli.explain.model import Explanation, State
 from gpushare_cli.gather import Cluster
-from gpushare_cli.nodefacts import NodeFacts
 from gpushare_cli.settings import Settings
 from gpushare_cli.world import World
 
@@ -37,10 +35,14 @@ def explain(pod: Object, cluster: Cluster, settings: Settings, events: Sequence[
         WireError: an object cannot be read.
         SettingsError: the nodes count in different units, and none is known.
     """
-    known = {record.name: (record, facts) for record, facts in (_node(node, cluster) for node in cluster.nodes)}
-    unit = settings.memory_unit or world.unit_of(record for record, _ in known.values())
+    marked = cluster.unhealthy
+    known = [
+        (node_records.read(node, None, marked.get(node_records.name_of(node), frozenset())), nodefacts.node_facts(node))
+        for node in cluster.nodes
+    ]
+    unit = settings.memory_unit or world.unit_of(record for record, _ in known)
     resource_config = ResourceConfig(unit=unit, whole_gpus=settings.whole_gpus)
-    state = world.build(known, ((one, _record(one, resource_config)) for one in cluster.pods), unit)
+    state = world.build(known, ((each, _record(each, resource_config)) for each in cluster.pods), unit)
     blank = _blank(pod, cluster, unit, settings.gpu_policy)
     record = _record(pod, resource_config)
     match record:
@@ -63,6 +65,9 @@ def explain(pod: Object, cluster: Cluster, settings: Settings, events: Sequence[
 def _blank(pod: Object, cluster: Cluster, unit: MemoryUnit, policy: Policy) -> Explanation:
     """What holds for a pod that asks for nothing."""
     phase = fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") or "Pending"
+    notes = cluster.notes
+    if cluster.forbidden:
+        notes = (f"not evaluated: nodes and the pods of other namespaces ({cluster.forbidden})", *notes)
     return Explanation(
         pod=pods_wire.ref(pod),
         phase=phase,
@@ -72,13 +77,8 @@ def _blank(pod: Object, cluster: Cluster, unit: MemoryUnit, policy: Policy) -> E
         good=True,
         unit=unit,
         policy=policy,
-        notes=(*_left_out(cluster), *cluster.notes),
+        notes=notes,
     )
-
-
-def _left_out(cluster: Cluster) -> Iterator[str]:
-    if cluster.forbidden:
-        yield f"not evaluated: nodes and the pods of other namespaces ({cluster.forbidden})"
 
 
 def _not_ours(blank: Explanation, pod: Object, cluster: Cluster, resource_config: ResourceConfig) -> Explanation:
@@ -133,11 +133,6 @@ def _with_request(blank: Explanation, pod: Object, resource_config: ResourceConf
     return replace(blank, request=request)
 
 
-def _node(node: Object, cluster: Cluster) -> tuple[NodeRecord, NodeFacts]:
-    marked = cluster.unhealthy.get(node_records.name_of(node), frozenset())
-    return node_records.read(node, None, marked), nodefacts.node_facts(node)
-
-
 def _record(pod: Object, resource_config: ResourceConfig) -> PodRecord | None:
     return records.pod_record(pod, resource_configs.of_pod(pod, resource_config))
 
@@ -145,5 +140,5 @@ def _record(pod: Object, resource_config: ResourceConfig) -> PodRecord | None:
 def _equal_gpus(name: NodeName, cluster: Cluster) -> NodeInventory | None:
     """GPUs of a node of Aliyun's plugin, to show what its pods hold."""
     node = next((node for node in cluster.nodes if node_records.name_of(node) == name), None)
-    found = inventories.equal_gpus(node, []) if node else None
-    return found[0] if found else None
+    equal = inventories.equal_gpus(node, []) if node else None
+    return equal[0] if equal else None

@@ -7,9 +7,8 @@ from typing import Any, Final
 from gpushare import names, units
 from gpushare.cluster.records import Bound
 from gpushare.errors import WireError
-from gpushare.identity import GpuUuid
 from gpushare.model.allocation import Allocation
-from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.units import GIB
 from gpushare.wire import fields, held_gpus
@@ -31,16 +30,16 @@ def holds(
     blank: Explanation, pod: Object, allocation: Allocation, inventory: NodeInventory | None, others: NodeLedger | None
 ) -> Explanation:
     """A pod that has GPUs, of a node whose inventory and ledger may not be known."""
-    found = tuple(shares(allocation, inventory))
-    troubles = {f"GPU {share.uuid} is {share.trouble}" for share in found if share.trouble}
+    held = tuple(shares(allocation, inventory))
+    troubles = {f"GPU {share.uuid} is {share.trouble}" for share in held if share.trouble}
     return replace(
         blank,
         state=State.HOLDS,
         node=allocation.node,
         headline=f"{blank.phase} on {allocation.node}",
-        summary=f"it has {_together(found)}" if found else "it has no GPU",
+        summary=f"it has {_together(held)}" if held else "it has no GPU",
         good=True,
-        shares=found,
+        shares=held,
         fills=tuple(_fills(allocation, others)) if others is not None else (),
         origin=_origin(pod),
         limit=_limit(pod, allocation),
@@ -52,7 +51,7 @@ def shares(allocation: Allocation, inventory: NodeInventory | None) -> Iterator[
     """Every container's part of every GPU."""
     for grant in allocation.grants:
         for uuid in grant.gpus:
-            gpu = _gpu(uuid, inventory)
+            gpu = inventory.by_uuid.get(inventory.resolve(uuid)) if inventory else None
             yield Share(
                 grant=grant,
                 gpu=gpu,
@@ -83,17 +82,17 @@ def ended(blank: Explanation, pod: Object, record: Bound, inventory: NodeInvento
         held = held_gpus.allocation(pod, inventory.unit if inventory else GIB)
     except WireError:
         held = None  # it holds nothing any more, whatever the annotation says
-    found = tuple(shares(held, inventory)) if held else ()
+    were_held = tuple(shares(held, inventory)) if held else ()
     if record.failed:
         summary = f"{record.node} rejected it before any container ran: {record.failed}; it holds no GPU"
         summary += ", and its controller makes another" if record.owned else "; delete it and create it again"
-    elif found:
-        summary = f"it held {_together(found)}, which was given back when its containers ended"
+    elif were_held:
+        summary = f"it held {_together(were_held)}, which was given back when its containers ended"
     else:
         summary = "it holds no GPU"
     headline = f"{blank.phase} on {record.node}; it has ended"
     return replace(
-        blank, state=State.ENDED, node=record.node, good=True, headline=headline, summary=summary, shares=found
+        blank, state=State.ENDED, node=record.node, good=True, headline=headline, summary=summary, shares=were_held
     )
 
 
@@ -111,9 +110,9 @@ def _fills(allocation: Allocation, ledger: NodeLedger) -> Iterator[Fill]:
             )
 
 
-def _together(found: Sequence[Share]) -> str:
+def _together(held: Sequence[Share]) -> str:
     """`3 GiB of GPU 0 and 5 GiB of GPU 1`, container by container."""
-    return " and ".join(f"{amount(share)} of GPU {share.gpu.index if share.gpu else share.uuid}" for share in found)
+    return " and ".join(f"{amount(share)} of GPU {share.gpu.index if share.gpu else share.uuid}" for share in held)
 
 
 def amount(share: Share) -> str:
@@ -142,10 +141,10 @@ def _limit(pod: Object, allocation: Allocation) -> str:
         if container.get("name") in granted
         for entry in fields.objects(container, "env", path)
     }
-    found = [name for name in LIMITS if name in there]
-    if not found:
+    told = [name for name in LIMITS if name in there]
+    if not told:
         return "nothing: no variable tells its programs about their share"
-    return f"variables that its programs may obey, and nothing else: {', '.join(found)}"
+    return f"variables that its programs may obey, and nothing else: {', '.join(told)}"
 
 
 def _stuck(pod: Object) -> Iterator[str]:
@@ -155,7 +154,3 @@ def _stuck(pod: Object) -> Iterator[str]:
         reason, message = fields.text(waiting, "reason", "waiting"), fields.text(waiting, "message", "waiting")
         if reason and reason not in {"ContainerCreating", "PodInitializing"}:
             yield f"container {report.get('name')} waits: {reason}{': ' if message else ''}{message}"
-
-
-def _gpu(uuid: GpuUuid, inventory: NodeInventory | None) -> Gpu | None:
-    return inventory.by_uuid.get(inventory.resolve(uuid)) if inventory else None

@@ -97,14 +97,14 @@ def _head(explained: Explanation) -> Iterator[tuple[str, ...]]:
 
 def _asks(shape: RequestShape) -> list[str]:
     """One for each container that asks, and one for each thing that the pod says about its GPUs."""
-    found = [_asked(request) for request in shape.containers]
+    asked = [f"{answers.named(request)}: {_amount(request)}" for request in shape.containers]
     if text := str(shape.gpus):
-        found.append(f"only GPUs with {text}")
+        asked.append(f"only GPUs with {text}")
     if shape.affinity is not None and shape.affinity.same is not None:
-        found.append(f"only GPUs that a pod with {shape.affinity.same} holds")
+        asked.append(f"only GPUs that a pod with {shape.affinity.same} holds")
     if shape.affinity is not None and shape.affinity.other is not None:
-        found.append(f"only GPUs that no pod with {shape.affinity.other} holds")
-    return found
+        asked.append(f"only GPUs that no pod with {shape.affinity.other} holds")
+    return asked
 
 
 def _policy(shape: RequestShape, default: Policy) -> str:
@@ -113,10 +113,6 @@ def _policy(shape: RequestShape, default: Policy) -> str:
     order = {Policy.BINPACK: "the fullest GPU with room first", Policy.SPREAD: "the emptiest GPU first"}[chosen]
     whose = "named by the pod" if shape.policy else "the cluster's default"
     return f"{chosen.value}: {order} ({whose})"
-
-
-def _asked(request: ContainerRequest) -> str:
-    return f"{answers.named(request)}: {_amount(request)}"
 
 
 def _amount(request: ContainerRequest) -> str:

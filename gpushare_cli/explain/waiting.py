@@ -37,19 +37,19 @@ def pending(
             headline="waits; what it asks for cannot be understood",
             summary=f"{record.problem}; fix that, delete the pod and create it again",
         )
-    found = world.ask(state, pod, record.request, blank.policy)
+    answered = world.ask(state, pod, record.request, blank.policy)
     blank = replace(
         blank,
         request=record.request,
-        answers=tuple(found),
+        answers=tuple(answered),
         notes=(*blank.notes, *_notes(pod, scheduler, resource_config)),
     )
     if gates := schedulable.gates(pod):
         summary = f"no scheduler looks at it until its scheduling gates are removed: {', '.join(gates)}"
         return replace(blank, headline="waits behind scheduling gates", summary=summary)
-    fitting = [answer.node for answer in found if answer.fits]
+    fitting = [answer.node for answer in answered if answer.fits]
     if not fitting:
-        return replace(blank, headline="waits; it fits on no node", summary=answers.summary(found))
+        return replace(blank, headline="waits; it fits on no node", summary=answers.summary(answered))
     return replace(blank, headline=f"waits; it fits on {_nodes(fitting)}", summary=_soon(pod, fitting), good=True)
 
 
@@ -96,7 +96,7 @@ def bypassed(blank: Explanation, pod: Object, record: Bound, way: Bypassed, stat
 
 def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: str) -> Explanation:
     # Kubernetes has nothing more to say: the pod is there.
-    (answer,) = [replace(found, blockers=()) for found in world.ask(alone, {}, request, blank.policy)]
+    (answer,) = [replace(answered, blockers=()) for answered in world.ask(alone, {}, request, blank.policy)]
     blank = replace(blank, answers=(answer,))
     if answer.fits:
         summary = "there is room: the controller chooses its GPUs within moments, and its containers start then"
@@ -112,22 +112,22 @@ def _said(pod: Object) -> str:
 
 
 def _notes(pod: Object, scheduler: str, resource_config: ResourceConfig) -> Sequence[str]:
-    found = []
+    notes = []
     if scheduler != names.SCHEDULER:
-        found.append(
+        notes.append(
             f"its scheduler is {scheduler}: only one that asks gpushare's extender gives it GPUs at once"
             f" ({names.SCHEDULER} does; gpushare doctor tells of others)"
         )
     if not pods_wire.is_mutated(pod, resource_config):
-        found.append("the webhook did not change it, so its containers would not see their GPUs; recreate it")
+        notes.append("the webhook did not change it, so its containers would not see their GPUs; recreate it")
     if missing := schedulable.overlooked(pod):
-        found.append(f"not evaluated: {', '.join(missing)}")
+        notes.append(f"not evaluated: {', '.join(missing)}")
     nominated = fields.text(fields.mapping(pod, "status", "pod"), "nominatedNodeName", "status")
     if nominated:
-        found.append(f"pods on {nominated} are being evicted to make room for it")
+        notes.append(f"pods on {nominated} are being evicted to make room for it")
     if fields.mapping(pod, "metadata", "pod").get("deletionTimestamp"):
-        found.append("it is being deleted")
-    return found
+        notes.append("it is being deleted")
+    return notes
 
 
 def _soon(pod: Object, fitting: Sequence[str]) -> str:

@@ -72,10 +72,10 @@ def pods(api: KubeApi, kind: Kind, namespace: str, name: str) -> Sequence[JsonOb
         KubeError: something cannot be read; NotFoundError if there is no such object.
         WireError: the workload has no selector that can be read.
     """
-    found = api.get(kind.path(namespace, name), timeout_s=_TIMEOUT_S)
+    named = api.get(kind.path(namespace, name), timeout_s=_TIMEOUT_S)
     if kind == POD:
-        return [found]
-    params = {"labelSelector": selector_of(found)}
+        return [named]
+    params = {"labelSelector": selector_of(named)}
     return gather.listed(api, f"/api/v1/namespaces/{quote(namespace, safe='')}/pods", params)
 
 
@@ -113,10 +113,7 @@ def events(api: KubeApi, pod: JsonObject) -> Sequence[JsonObject]:
     path = f"/api/v1/namespaces/{quote(str(metadata.get('namespace')), safe='')}/events"
     params = {"fieldSelector": f"involvedObject.uid={metadata.get('uid')}"}
     try:
-        return sorted(gather.listed(api, path, params), key=_last_seen)
+        events_on_it = gather.listed(api, path, params)
     except kube.ForbiddenError:
         return ()
-
-
-def _last_seen(event: Mapping[str, Any]) -> str:
-    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
+    return sorted(events_on_it, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))

@@ -40,7 +40,7 @@ class Question:
     notes: tuple[str, ...]
 
 
-def prepare(found: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpus: bool) -> Question:
+def prepare(given: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpus: bool) -> Question:
     """Make sense of the input. Without a unit it is the one in which the nodes count.
 
     Raises:
@@ -48,7 +48,7 @@ def prepare(found: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpu
         SettingsError: the nodes count in different units, and none was given.
     """
     notes: list[str] = []
-    known = _nodes(found, unit, notes)
+    known = _nodes(given, unit, notes)
     unit = unit or world.unit_of(record for record, _ in known.values())
     for inventory in make_up(unit, list(known)):
         labels = {nodefacts.HOSTNAME: inventory.node, names.LABEL_SHARES: "true"}
@@ -57,12 +57,12 @@ def prepare(found: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpu
     if not known:
         raise WireError("no node in the input; add what kubectl get nodes,pods -A -o yaml prints, or give --profile")
     resource_config = ResourceConfig(unit=unit, whole_gpus=whole_gpus)
-    existing = [(one, _record(one, resource_config)) for one in found.known]
-    state = world.build(known, ((one.value, record) for one, record in existing), unit)
-    expanded = workloads.expand(found.wanted, found.known, [facts for _, facts in known.values()])
+    existing = [(pod, _record(pod, resource_config)) for pod in given.known]
+    state = world.build(known.values(), ((pod.value, record) for pod, record in existing), unit)
+    expanded = workloads.expand(given.wanted, given.known, [facts for _, facts in known.values()])
     new = [_new(pod, resource_config) for pod in expanded.pods]
     meant = [pod for pod in new if pod is not None]
-    notes += [*_oddities(state), *expanded.notes, *_omissions(found, len(new) - len(meant))]
+    notes += [*_oddities(state), *expanded.notes, *_omissions(given, len(new) - len(meant))]
     notes += dict.fromkeys(
         f"{made.of}: container {container} asks for {resource}, which gpushare does not know; do you mean {near}?"
         for made in expanded.pods
@@ -72,29 +72,29 @@ def prepare(found: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpu
     return Question(world=state, pods=(*waiting, *meant), unit=unit, notes=tuple(notes))
 
 
-def _nodes(found: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[NodeName, tuple[NodeRecord, NodeFacts]]:
-    marked = unhealthy.of_all(found.config_maps)
+def _nodes(given: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[NodeName, tuple[NodeRecord, NodeFacts]]:
+    marked = unhealthy.of_all(given.config_maps)
     known: dict[NodeName, tuple[NodeRecord, NodeFacts]] = {}
-    for one in found.nodes:
-        name = NodeName(one.name)
+    for node in given.nodes:
+        name = NodeName(node.name)
         try:
-            record = node_records.read(one.value, None, marked.get(name, frozenset()))
-            if record.published is None and (equal := inventories.equal_gpus(one.value, notes, unit)) is not None:
+            record = node_records.read(node.value, None, marked.get(name, frozenset()))
+            if record.published is None and (equal := inventories.equal_gpus(node.value, notes, unit)) is not None:
                 record = replace(record, inventory=equal[0])
                 notes.append(f"node {name}: has no inventory, so its GPUs are taken to be equal")
-            known[name] = record, nodefacts.node_facts(one.value)
+            known[name] = record, nodefacts.node_facts(node.value)
         except WireError as error:
-            raise one.fail(error) from error
+            raise node.fail(error) from error
         if record.problem:
             notes.append(f"node {name}: takes no new pods: {record.problem}")
     return known
 
 
-def _record(one: Found, resource_config: ResourceConfig) -> PodRecord | None:
+def _record(pod: Found, resource_config: ResourceConfig) -> PodRecord | None:
     try:
-        return records.pod_record(one.value, resource_configs.of_pod(one.value, resource_config))
+        return records.pod_record(pod.value, resource_configs.of_pod(pod.value, resource_config))
     except WireError as error:
-        raise one.fail(error) from error
+        raise pod.fail(error) from error
 
 
 def _oddities(state: World) -> Iterator[str]:
@@ -109,25 +109,25 @@ def _oddities(state: World) -> Iterator[str]:
 
 def _waiting(existing: Iterable[tuple[Found, PodRecord | None]], state: World) -> Iterator[Pod]:
     """Pods of the cluster that have no GPU yet: those on a node first, then by priority and age."""
-    alive = [(one, record) for one, record in existing if _is_alive(one)]
+    alive = [(pod, record) for pod, record in existing if _is_alive(pod)]
     bypassed = [
-        (one, record, record.bypassed) for one, record in alive if isinstance(record, Bound) and record.bypassed
+        (pod, record, record.bypassed) for pod, record in alive if isinstance(record, Bound) and record.bypassed
     ]
-    pending = [(one, record) for one, record in alive if isinstance(record, Pending)]
-    for one, record, way in sorted(bypassed, key=lambda found: _age(found[0])):
+    pending = [(pod, record) for pod, record in alive if isinstance(record, Pending)]
+    for pod, record, way in sorted(bypassed, key=lambda found: _age(found[0])):
         node = state.nodes.get(record.node)
-        outcome = bypass.outcome(way, node.ledger if node is not None else None, bypass.owner(one.value))
+        outcome = bypass.outcome(way, node.ledger if node is not None else None, bypass.owner(pod.value))
         if not isinstance(outcome, LeftAlone):
-            yield _bypassed(one, record, way, outcome)
-    for one, waiting in sorted(pending, key=lambda pair: (-_priority(pair[0]), *_age(pair[0]))):
-        gates = schedulable.gates(one.value)
+            yield _bypassed(pod, record, way, outcome)
+    for pod, waiting in sorted(pending, key=lambda pair: (-_priority(pair[0]), *_age(pair[0]))):
+        gates = schedulable.gates(pod.value)
         problem = waiting.problem or (f"waits behind scheduling gates: {', '.join(gates)}" if gates else "")
         request = None if problem else waiting.request
-        yield Pod(ref=waiting.ref, value=one.value, request=request, problem=problem)
+        yield Pod(ref=waiting.ref, value=pod.value, request=request, problem=problem)
 
 
-def _bypassed(one: Found, record: Bound, way: Bypassed, outcome: Bind | Hopeless) -> Pod:
-    bound = Pod(ref=record.ref, value=one.value, request=None, only=record.node, bound=True)
+def _bypassed(pod: Found, record: Bound, way: Bypassed, outcome: Bind | Hopeless) -> Pod:
+    bound = Pod(ref=record.ref, value=pod.value, request=None, only=record.node, bound=True)
     if isinstance(outcome, Bind):
         return replace(bound, request=outcome.request)
     return replace(bound, problem=why_not(outcome, way))
@@ -150,31 +150,31 @@ def _new(new: NewPod, resource_config: ResourceConfig) -> Pod | None:
     return Pod(ref=ref, value=new.value, request=None if gates else request, problem=problem, of=of, only=only)
 
 
-def _omissions(found: Input, without_gpus: int) -> Iterator[str]:
+def _omissions(given: Input, without_gpus: int) -> Iterator[str]:
     if without_gpus:
         yield f"left out: {without_gpus} new pod{'s that ask' if without_gpus > 1 else ' that asks'} for no GPU"
-    if found.ignored:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(found.ignored.items()))
+    if given.ignored:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(given.ignored.items()))
         yield f"not evaluated: {kinds}"
-    spaces = {one.namespace for one in found.known}
-    if found.nodes and len(spaces) == 1:
+    spaces = {pod.namespace for pod in given.known}
+    if given.nodes and len(spaces) == 1:
         yield (
             f"all pods of the input are in namespace {spaces.pop()}; if the list was made without -A, others hold more"
             " than is counted here"
         )
 
 
-def _age(one: Found) -> tuple[str, str, str]:
-    metadata = fields.mapping(one.value, "metadata", "pod")
-    return fields.text(metadata, "creationTimestamp", "metadata"), one.namespace, one.name
+def _age(pod: Found) -> tuple[str, str, str]:
+    metadata = fields.mapping(pod.value, "metadata", "pod")
+    return fields.text(metadata, "creationTimestamp", "metadata"), pod.namespace, pod.name
 
 
-def _is_alive(one: Found) -> bool:
+def _is_alive(pod: Found) -> bool:
     """Whether anybody still looks for a GPU for a pod."""
-    deleted = fields.mapping(one.value, "metadata", "pod").get("deletionTimestamp") is not None
-    return schedulable.counts(one.value) and not deleted
+    deleted = fields.mapping(pod.value, "metadata", "pod").get("deletionTimestamp") is not None
+    return schedulable.counts(pod.value) and not deleted
 
 
-def _priority(one: Found) -> int:
-    value: Any = fields.mapping(one.value, "spec", "pod").get("priority")
+def _priority(pod: Found) -> int:
+    value: Any = fields.mapping(pod.value, "spec", "pod").get("priority")
     return value if isinstance(value, int) else 0

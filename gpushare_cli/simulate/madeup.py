@@ -20,14 +20,14 @@ def document(documents: list[object], what: str) -> object:
     Raises:
         WireError: the profile inside of a ConfigMap is no YAML.
     """
-    found = next((one for one in documents if one is not None), None)
-    if isinstance(found, dict) and found.get("kind") == "ConfigMap":
-        data: Any = found.get("data")
+    first = next((document for document in documents if document is not None), None)
+    if isinstance(first, dict) and first.get("kind") == "ConfigMap":
+        data: Any = first.get("data")
         inner = data.get(_IN_CONFIG_MAP) if isinstance(data, dict) else None
         if isinstance(inner, str):
             loaded = yamls.load_all(inner, f"{what}, data[{_IN_CONFIG_MAP}]")
-            return next((one for one in loaded if one is not None), None)
-    return found
+            return next((document for document in loaded if document is not None), None)
+    return first
 
 
 def inventories(
@@ -59,11 +59,11 @@ def inventories(
 def _names(count: int, taken: Collection[str]) -> list[str]:
     """`node-1` and so on, with as many digits as the last one needs, so that they sort by number."""
     digits = len(str(count))
-    found: list[str] = []
+    made: list[str] = []
     number = 0
-    while len(found) < count:
+    while len(made) < count:
         number += 1
         name = f"node-{number:0{digits}}"
         if name not in taken:
-            found.append(name)
-    return found
+            made.append(name)
+    return made

@@ -3,6 +3,7 @@
 Whatever a file holds, nothing but WireError comes out of here; it names the file, the object in it and the field.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,6 @@ from typing import Any, Final
 from gpushare import names
 from gpushare.errors import WireError
 from gpushare.wire import fields, interop_read, unhealthy
-from gpushare_cli.simulate import naming
 
 JsonObject = dict[str, Any]
 
@@ -27,6 +27,8 @@ WORKLOADS: Final = frozenset(
     }
 )
 DEFAULT_NAMESPACE: Final = "default"
+_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"  # those of Kubernetes' own suffixes
+_LONGEST: Final = 58  # Kubernetes cuts a longer base before it adds a suffix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +144,7 @@ def _found(item: JsonObject, kind: str, where: str) -> Found:
         metadata = fields.mapping(item, "metadata", kind)
         name = fields.text(metadata, "name", "metadata")
         if not name and (start := fields.text(metadata, "generateName", "metadata")):
-            name = naming.random_like(start, where)
+            name = random_like(start, where)
         name = name or fields.needed(metadata, "name", "metadata")
         namespace = "" if kind == "Node" else fields.text(metadata, "namespace", "metadata") or DEFAULT_NAMESPACE
         check_texts(metadata, "metadata")
@@ -196,3 +198,22 @@ def _an_object(value: object, where: str) -> JsonObject:
     if not isinstance(value, dict):
         raise WireError(f"{where}: {fields.mismatch('an object of Kubernetes', value)}")
     return value
+
+
+def random_like(base: str, seed: str) -> str:
+    """The name that Kubernetes would give: a base with five letters behind it, the same in every run."""
+    return f"{base[:_LONGEST]}{_letters(seed, 5)}"
+
+
+def template_hash(seed: str) -> str:
+    """What a Deployment puts between its name and the name of a pod."""
+    return _letters(seed, 10)
+
+
+def _letters(seed: str, count: int) -> str:
+    number = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16])
+    found = []
+    for _ in range(count):
+        number, rest = divmod(number, len(_LETTERS))
+        found.append(_LETTERS[rest])
+    return "".join(found)

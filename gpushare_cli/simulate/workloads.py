@@ -9,7 +9,7 @@ from gpushare.identity import NodeName
 from gpushare.wire import fields
 from gpushare_cli import schedulable
 from gpushare_cli.nodefacts import NodeFacts
-from gpushare_cli.simulate import naming, objects
+from gpushare_cli.simulate import objects
 from gpushare_cli.simulate.objects import Found, JsonObject
 
 MAX_PODS: Final = 10_000
@@ -121,11 +121,11 @@ def _replicas(found: Found, spec: Mapping[str, Any]) -> _Batch:
     """Of a Deployment, a ReplicaSet or a ReplicationController."""
     base, labels = f"{found.name}-", {}
     if found.kind == "Deployment":
-        token = naming.template_hash(str(found))
+        token = objects.template_hash(str(found))
         base, labels = f"{base}{token}-", {"pod-template-hash": token}
 
     def make(i: int) -> NewPod:
-        return _new(found, spec, "spec", naming.random_like(base, f"{found}/{i}"), labels)
+        return _new(found, spec, "spec", objects.random_like(base, f"{found}/{i}"), labels)
 
     return _Batch(count=fields.integer(spec, "replicas", "spec", default=1), make=make)
 
@@ -153,7 +153,7 @@ def _daemon_set(found: Found, spec: Mapping[str, Any], nodes: Sequence[NodeFacts
     meant = [node.name for node in nodes if not schedulable.misplaced(probe, node)]
 
     def make(i: int) -> NewPod:
-        return pod(naming.random_like(f"{found.name}-", f"{found}/{meant[i]}"), meant[i])
+        return pod(objects.random_like(f"{found.name}-", f"{found}/{meant[i]}"), meant[i])
 
     return _Batch(count=len(meant), make=make, note="" if meant else "matches no node, so it makes no pods")
 
@@ -170,7 +170,7 @@ def _job(found: Found, spec: Mapping[str, Any], path: str, name: str) -> _Batch:
         labels = {"batch.kubernetes.io/job-name": name, "job-name": name}
         if indexed:
             labels["batch.kubernetes.io/job-completion-index"] = str(i)
-        return _new(found, spec, path, naming.random_like(base, f"{found}/{i}"), labels)
+        return _new(found, spec, path, objects.random_like(base, f"{found}/{i}"), labels)
 
     if spec.get("suspend") is True:
         return _Batch(count=0, make=make, note="is suspended, so it makes no pods")
