@@ -5,7 +5,7 @@ best score wins, and among equal ones the first name.
 """
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -93,19 +93,20 @@ class _Ledgers:
         self.ledgers: dict[NodeName, LedgerOrRefused] = {name: node.ledger for name, node in world.nodes.items()}
         self._facts = {name: node.facts for name, node in world.nodes.items()}
         self._requested = {name: dict(node.requested) for name, node in world.nodes.items()}
-        self._policy = policy
         self._labels: dict[str, list[Mapping[str, str]]] = {}
         for namespace, labels in world.holders:
             self._labels.setdefault(namespace, []).append(labels)
         self._changes: list[NodeName] = []
-        self._cache = ShapeCache(self._nothing_yet)
+        self._cache = ShapeCache(lambda shape: Answers(lambda ledger: node_ledger.verdict(shape, ledger, policy)))
         self._failed: tuple[object, tuple[Answer, ...]] = (None, ())
 
     def add(self, pod: Pod) -> Row:
         """Place one pod, if it can be."""
         if pod.request is None:
             return Row(pod=pod, outcome=pod.outcome)
-        shape = groups.resolved(pod.request.shape, pod.request.labels, self._labels_in)
+        shape = groups.resolved(
+            pod.request.shape, pod.request.labels, lambda namespace: self._labels.get(namespace, ())
+        )
         verdicts = self._verdicts(shape)
         # Replicas that find no room get the answers of the first, as long as nothing has changed.
         key = (pod.of, pod.only, shape, len(self._changes))
@@ -119,9 +120,6 @@ class _Ledgers:
         name, placed = best
         self._hold(pod, name, placed)
         return Row(pod=pod, outcome=Outcome.PLACED, node=name, grants=placed.grants)
-
-    def _labels_in(self, namespace: str) -> Sequence[Mapping[str, str]]:
-        return self._labels.get(namespace, ())
 
     def _best(self, pod: Pod, verdicts: Mapping[NodeName, Verdict]) -> tuple[NodeName, Placed] | None:
         ranked = [(-verdict.score, name) for name, verdict in verdicts.items() if isinstance(verdict, Placed)]
@@ -153,9 +151,6 @@ class _Ledgers:
         if not pod.bound:
             for resource, amount in schedulable.requests(pod.value).items():
                 self._requested[name][resource] = self._requested[name].get(resource, 0) + amount
-
-    def _nothing_yet(self, shape: RequestShape) -> Answers[Verdict]:
-        return Answers(lambda ledger: node_ledger.verdict(shape, ledger, self._policy))
 
     def _verdicts(self, shape: RequestShape) -> Mapping[NodeName, Verdict]:
         """Of every node; only those are asked again whose ledger has changed."""

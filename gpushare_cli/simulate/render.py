@@ -7,7 +7,7 @@ from gpushare import units
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Grant
-from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy
 from gpushare.model.verdict import Refused
@@ -69,10 +69,9 @@ def _lines(row: Row, plan: Plan) -> Iterator[tuple[str, ...]]:
     if row.outcome is not Outcome.PLACED or row.node is None:
         yield who, "-", "-", "-", f"{row.outcome.value.lower()}: {row.why}"
         return
-    inventory = _inventory(plan.ledgers[row.node])
     for i, grant in enumerate(row.grants):
         pod, node = (who, row.node) if i == 0 else ("", "")
-        gpus = ",".join(str(gpu.index) for gpu in _gpus(grant, inventory))
+        gpus = ",".join(str(gpu.index) for gpu in _gpus(grant, plan.ledgers[row.node]))
         yield pod, node, answers.named(grant), gpus, amount(grant)
 
 
@@ -113,13 +112,10 @@ def _ledgers(ledgers: Mapping[NodeName, LedgerOrRefused]) -> dict[NodeName, Node
     return {name: ledger for name, ledger in ledgers.items() if isinstance(ledger, NodeLedger)}
 
 
-def _inventory(ledger: LedgerOrRefused) -> NodeInventory | None:
-    return ledger.inventory if isinstance(ledger, NodeLedger) else None
-
-
-def _gpus(grant: Grant, inventory: NodeInventory | None) -> list[Gpu]:
-    if inventory is None:
+def _gpus(grant: Grant, ledger: LedgerOrRefused | None) -> list[Gpu]:
+    if not isinstance(ledger, NodeLedger):
         return []
+    inventory = ledger.inventory
     return sorted((inventory.by_uuid[inventory.resolve(uuid)] for uuid in grant.gpus), key=lambda gpu: gpu.index)
 
 
@@ -137,25 +133,25 @@ def _total_units(ledgers: Iterable[NodeLedger], unit: MemoryUnit) -> int:
 
 
 def _json_row(row: Row, plan: Plan) -> dict[str, Any]:
-    inventory = _inventory(plan.ledgers[row.node]) if row.node else None
+    ledger = plan.ledgers[row.node] if row.node else None
     return {
         "namespace": row.pod.ref.namespace,
         "name": row.pod.ref.name,
         "of": row.pod.of or None,
         "outcome": row.outcome.value,
         "node": row.node,
-        "containers": [_json_grant(grant, inventory) for grant in row.grants],
+        "containers": [_json_grant(grant, ledger) for grant in row.grants],
         "message": row.why or None,
         "nodes": [answers.as_json(answer) for answer in row.answers],
         "notLookedAt": schedulable.overlooked(row.pod.value),
     }
 
 
-def _json_grant(grant: Grant, inventory: NodeInventory | None) -> dict[str, Any]:
+def _json_grant(grant: Grant, ledger: LedgerOrRefused | None) -> dict[str, Any]:
     return {
         "name": grant.container,
         "kind": grant.kind.value,
-        "gpus": [{"index": gpu.index, "uuid": gpu.uuid} for gpu in _gpus(grant, inventory)],
+        "gpus": [{"index": gpu.index, "uuid": gpu.uuid} for gpu in _gpus(grant, ledger)],
         "memoryMiB": grant.memory_mib,
         "computePercent": grant.compute_percent,
         "whole": grant.whole,
