@@ -1,7 +1,7 @@
 """Nodes and pods as API objects -> what the controller knows of them, and what kube-scheduler does. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +19,6 @@ from gpushare_cli.answers import Answer
 from gpushare_cli.nodefacts import NodeFacts
 
 Object = Mapping[str, Any]
-
-Holder = tuple[str, Mapping[str, str]]
-"""Namespace and labels of a pod that holds GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +39,12 @@ class World:
 
     nodes: Mapping[NodeName, Node]
     """By name, sorted."""
-    holders: tuple[Holder, ...]
+    holders: Mapping[str, Sequence[Mapping[str, str]]]
+    """Namespace -> labels of each of its pods that hold GPUs."""
     problems: Mapping[PodRef, Problem]
     """Bound pods whose allocations cannot be read."""
     elsewhere: Mapping[str, int]
     """Nodes that are not known -> how many pods of theirs hold or want GPUs."""
-
-    def labels_in(self, namespace: str) -> Iterator[Mapping[str, str]]:
-        """Labels of the pods of a namespace that hold GPUs."""
-        return (labels for other, labels in self.holders if other == namespace)
 
 
 def build(
@@ -63,11 +57,11 @@ def build(
     on_node: dict[NodeName, list[Bound]] = {name: [] for name in by_name}
     requested: dict[NodeName, Counter[str]] = {name: Counter() for name in by_name}
     elsewhere: Counter[str] = Counter()
-    holders: list[Holder] = []
+    holders: dict[str, list[Mapping[str, str]]] = {}
     for value, record in pods:
         if isinstance(record, Bound):
             if record.holds:
-                holders.append((record.ref.namespace, record.labels))
+                holders.setdefault(record.ref.namespace, []).append(record.labels)
             if record.node in by_name:
                 on_node[record.node].append(record)
             else:
@@ -82,12 +76,12 @@ def build(
         ledger, unreadable = node_ledger.of_node(record_of_node, on_node[name], (), unit)
         problems |= unreadable
         nodes[name] = Node(record=record_of_node, facts=facts, ledger=ledger, requested=requested[name])
-    return World(nodes=nodes, holders=tuple(holders), problems=problems, elsewhere=dict(sorted(elsewhere.items())))
+    return World(nodes=nodes, holders=holders, problems=problems, elsewhere=dict(sorted(elsewhere.items())))
 
 
 def ask(world: World, pod: Object, request: PodRequest, policy: Policy) -> list[Answer]:
     """What every node answers to a pod, the best first."""
-    shape = groups.resolved(request.shape, request.labels, world.labels_in)
+    shape = groups.resolved(request.shape, request.labels, lambda namespace: world.holders.get(namespace, ()))
     answered = []
     for node in world.nodes.values():
         verdict = node_ledger.verdict(shape, node.ledger, policy)

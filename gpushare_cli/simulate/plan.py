@@ -93,9 +93,7 @@ class _Ledgers:
         self.ledgers: dict[NodeName, LedgerOrRefused] = {name: node.ledger for name, node in world.nodes.items()}
         self._facts = {name: node.facts for name, node in world.nodes.items()}
         self._requested = {name: dict(node.requested) for name, node in world.nodes.items()}
-        self._labels: dict[str, list[Mapping[str, str]]] = {}
-        for namespace, labels in world.holders:
-            self._labels.setdefault(namespace, []).append(labels)
+        self._labels = {namespace: list(labels) for namespace, labels in world.holders.items()}
         self._changes: list[NodeName] = []
         self._cache = ShapeCache(lambda shape: Answers(lambda ledger: node_ledger.verdict(shape, ledger, policy)))
         self._failed: tuple[object, tuple[Answer, ...]] = (None, ())
