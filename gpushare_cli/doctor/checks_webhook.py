@@ -257,5 +257,6 @@ def _rights(unread: Unread, namespace: str) -> str:
     if not isinstance(unread.error, kube.ForbiddenError):
         return "try again"
     if unread.what.startswith("/"):
-        return f"get rights for services/proxy in {namespace}, or look by kubectl -n {namespace} port-forward"
+        forward = f"kubectl -n {namespace} port-forward svc/{names.WEBHOOK} 8443:{own.WEBHOOK_PORT}"
+        return f"get rights for services/proxy in {namespace}, or look by {forward}"
     return "get rights to create pods there, or create a GPU pod and look at it"

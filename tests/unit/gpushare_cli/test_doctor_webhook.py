@@ -19,7 +19,7 @@ PODS = f"kubectl -n {NS} get pods -l app.kubernetes.io/name=gpushare-webhook"
 MUTATING = "mutatingwebhookconfiguration/gpushare-webhook"
 VALIDATING = "validatingwebhookconfiguration/gpushare-webhook"
 RENEW = f"look for 'certificates not checked': {LOGS}"
-RIGHTS = f"get rights for services/proxy in {NS}, or look by kubectl -n {NS} port-forward"
+RIGHTS = f"get rights for services/proxy in {NS}, or look by kubectl -n {NS} port-forward svc/gpushare-webhook 8443:443"
 FORBIDDEN = kube.ForbiddenError('services "https:gpushare-webhook:443" is forbidden')
 
 
