@@ -52,15 +52,10 @@ def make_leaf(
     subject: tuple[str, str] = ("gpushare-webhook", ""),
     uses: Sequence[x509.ObjectIdentifier] = SERVER,
 ) -> KeyPair:
-    """A certificate for DNS names and IP addresses; it never outlives its CA.
+    """A certificate for DNS names and IP addresses, of which a client has none; it never outlives its CA.
 
-    Args:
-        ca: signs it.
-        names: DNS names and IP addresses; a client has none.
-        now: when its life begins.
-        life: how long it is valid.
-        subject: common name and organization; the API server takes a client's for its user and group.
-        uses: `SERVER` or `SERVER_AND_CLIENT`.
+    Its subject is a common name and an organization, which the API server takes for a client's user and group; it is
+    for `SERVER` or `SERVER_AND_CLIENT`.
 
     Raises:
         ValueError, TypeError: the CA cannot sign; check it by `certs.policy` first.

@@ -158,9 +158,8 @@ class CertificateManager:
         status = self._report(self._files.load(), carried=True)
         days = self.days_left()
         if days is None or days < 1:
-            logs.event(
-                _LOG, "certificate files old", level=logging.WARNING, directory=self.settings.cert_dir, days=days
-            )
+            directory = self.settings.cert_dir
+            logs.event(_LOG, "certificate files old", level=logging.WARNING, directory=directory, days=days)
         return status
 
     def _report(self, present: Contents, *, carried: bool) -> Status:

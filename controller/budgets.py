@@ -57,11 +57,7 @@ def violating(pods: Iterable[Bound], budgets: Sequence[Budget]) -> frozenset[Pod
 
 
 def parse(obj: Mapping[str, Any], *, empty_is_all: bool) -> Budget:
-    """Read a PodDisruptionBudget.
-
-    Args:
-        obj: the object.
-        empty_is_all: whether a selector without conditions means every pod, as in policy/v1, or none, as in v1beta1.
+    """Read a PodDisruptionBudget. A selector without conditions means every pod in policy/v1, and none in v1beta1.
 
     Raises:
         WireError: it is none, or has a selector that means nothing.

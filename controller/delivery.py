@@ -57,11 +57,7 @@ def deliver(
 ) -> Allocation | Undelivered:
     """Send a choice and end its reservation, whatever happens. What the pod holds now, if that is known.
 
-    Args:
-        state: where the memory is reserved.
-        reserved: the choice.
-        send: makes the request; may raise a KubeError.
-        read: what the pod shows; may raise a KubeError or a WireError.
+    Making the request may raise a KubeError, reading what the pod shows a KubeError or a WireError.
     """
     pod, node = reserved.allocation.pod.uid, reserved.allocation.node
     ended: Allocation | Undelivered | None = None

@@ -1,6 +1,7 @@
 """Prometheus metrics of the controller. Gauges of nodes are computed when they are asked for, from the ledger."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import prometheus_client
@@ -76,19 +77,19 @@ class Metrics:
         return prometheus_client.generate_latest(self.registry)
 
 
+@dataclass(eq=False)
 class _Readings(Collector):
-    def __init__(self, readings: Mapping[str, tuple[str, Reading]]) -> None:
-        self._readings = readings
+    readings: Mapping[str, tuple[str, Reading]]
 
     def collect(self) -> Iterable[Metric]:
-        for name, (text, reading) in self._readings.items():
+        for name, (text, reading) in self.readings.items():
             family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             yield family(name, text, value=reading())
 
 
+@dataclass(eq=False)
 class _LedgerGauges(Collector):
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
+    state: ClusterState
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -107,7 +108,7 @@ class _LedgerGauges(Collector):
             labels=["node", "gpu"],
         )
         pods = GaugeMetricFamily("gpushare_node_pods", "Pods that hold GPU memory on a node", labels=["node"])
-        snapshot = self._state.cache.snapshot()
+        snapshot = self.state.cache.snapshot()
         for name, ledger in snapshot.ledgers.items():
             if isinstance(ledger, NodeLedger):
                 total.add_metric([name], sum(gpu.memory_mib for gpu in ledger.inventory.gpus) * _MIB)

@@ -50,9 +50,7 @@ class Server:
     def serve(self, build: Callable[[], Running], beat: Callable[[], None]) -> int:
         """Serve until SIGTERM or the supervisor's end. The exit code. To be called by the worker.
 
-        Args:
-            build: makes the controller.
-            beat: called at least once a second while the main loop goes round.
+        The controller is built first; `beat` is called at least once a second while the main loop goes round.
         """
         running = build()
         cfg = self._application.cfg

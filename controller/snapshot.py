@@ -8,7 +8,7 @@ from controller.label_index import Counts
 from gpushare.cluster import cluster_ledger, node_records
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, Pending, PodRecord, Problem
+from gpushare.cluster.records import Bound, PodRecord, Problem
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import Allocation
 from gpushare.model.ledger import NodeLedger
@@ -37,10 +37,6 @@ class Snapshot:
     """Of those, how many are being sent or in doubt."""
     labels: Counts
     """Of the pods that hold GPUs or are about to, as they are counted."""
-
-    def pending(self) -> list[Pending]:
-        """All pods that wait for a node."""
-        return [record for record in self.pods if isinstance(record, Pending)]
 
     def unknown_gpus(self) -> dict[NodeName, str]:
         """Nodes of which somebody has cordoned, or called unhealthy, GPUs that they do not have: which ones."""

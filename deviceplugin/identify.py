@@ -72,12 +72,9 @@ class Lister(Protocol):
 
 
 def owner(ids: frozenset[str], listed: Iterable[Listed], recorded: Iterable[Recorded]) -> Owner | Unknown:
-    """The container that holds exactly these IDs.
+    """The container that holds exactly the IDs that PreStartContainer gets.
 
-    Args:
-        ids: as PreStartContainer gets them.
-        listed: from PodResources, of the IDs' resource only.
-        recorded: from the checkpoint, likewise; empty if it could not be read.
+    PodResources and the checkpoint are of the IDs' resource only; a checkpoint that could not be read is empty.
     """
     if not ids:
         return Unknown("the kubelet named no device IDs")

@@ -44,15 +44,9 @@ class InventoryFeed:
             self._changed.notify_all()
 
     def newer(self, version: int, *, over: Callable[[], bool], seconds: float | None = None) -> Snapshot | None:
-        """Wait for a later snapshot.
+        """Wait for a snapshot later than a version, 0 for any. None if there is none in so many seconds.
 
-        Args:
-            version: the last one seen; 0 for none.
-            over: whether the caller wants to wait no longer; looked at after each `wake`.
-            seconds: the longest wait; None for ever.
-
-        Returns:
-            None if there is none.
+        The wait also ends when `over` says that the caller wants to wait no longer; it is asked after each `wake`.
         """
         with self._changed:
             self._changed.wait_for(lambda: over() or self._is_newer(version), seconds)

@@ -38,14 +38,8 @@ class Refusals:
         key = (pod.uid, containers, refusal.message)
         if not self._claim(key):
             return
-        body = events.event(
-            pod,
-            events.EventType.WARNING,
-            REASON,
-            refusal.message,
-            component=names.PLUGIN,
-            now=self.clock.now(),
-        )
+        warning, now = events.EventType.WARNING, self.clock.now()
+        body = events.event(pod, warning, REASON, refusal.message, component=names.PLUGIN, now=now)
         try:
             events.post(self.api, body, timeout_s=_TIMEOUT_S)
         except kube.KubeError as error:

@@ -99,16 +99,10 @@ def decide(
     resources: Iterable[str],
     now: float,
 ) -> Step | None:
-    """The next step for one pod.
+    """The next step for one pod, as the watch shows it; `resources` are those that make a pod one of ours.
 
-    Args:
-        pod: as the watch shows it.
-        note: from earlier looks.
-        ledger: of its node.
-        refusal: why it does not fit there; empty if it does, or if an earlier choice for it may have been written: the
-            same one has to be sent again, whatever is free now.
-        resources: that make a pod one of ours.
-        now: monotonic time.
+    The refusal says why it does not fit on its node. It is empty if it does, or if an earlier choice for it may have
+    been written: the same one has to be sent again, whatever is free now.
     """
     if pod.deleting:
         return None

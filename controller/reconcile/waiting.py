@@ -44,8 +44,8 @@ class WaitingPods:
         """Look after those whose turn it is."""
         waiting: list[tuple[Pending, _KindKey]] = []
         requests: dict[_KindKey, PodRequest] = {}
-        for pod in self.state.cache.snapshot().pending():
-            if pod.unschedulable and pod.request is not None:
+        for pod in self.state.cache.snapshot().pods:
+            if isinstance(pod, Pending) and pod.unschedulable and pod.request is not None:
                 waiting.append((pod, key := _kind_key(pod.request)))
                 requests.setdefault(key, pod.request)
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note()) for pod, _ in waiting}

@@ -11,10 +11,7 @@ Labels = Mapping[str, str]
 def resolved(shape: RequestShape, labels: Labels, labels_in: Callable[[str], Iterable[Labels]]) -> RequestShape:
     """What a pod asks for, with what depends on all pods of its namespace: whether it may start its own group.
 
-    Args:
-        shape: what the pod asks for, resolved before or not.
-        labels: of the pod.
-        labels_in: labels of the other pods of a namespace that hold GPUs or are about to, on whatever node.
+    `labels_in` gives the labels of the other pods of a namespace that hold GPUs or are about to, on whatever node.
     """
     affinity = shape.affinity
     if affinity is None or affinity.same is None:

@@ -157,7 +157,7 @@ def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> N
     for pod in kept:
         sink.remove(pod)
     assert state.cache.snapshot().problems == {}
-    assert state.cache.snapshot().pending() == []
+    assert list(state.cache.snapshot().pods) == []
 
 
 @given(st.lists(odd_nodes, max_size=3), st.booleans())
