@@ -42,6 +42,25 @@ def test_it_is_asked_at_every_door_that_writes_annotations_of_a_pod() -> None:
     assert (POLICY["failurePolicy"], POLICY.get("matchConditions")) == ("Fail", None)
 
 
+def test_very_many_annotations_cost_an_api_server_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pod of the cluster comes here, and its status every time that it changes."""
+    evaluated, evaluate = list[None](), cel._value
+
+    def counted(*arguments: Any) -> Any:
+        evaluated.append(None)
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(cel, "_value", counted)
+    many = noted(**{f"a{i}": "" for i in range(1000)})
+    assert refusals(many, many) == []
+    assert len(evaluated) < 100
+    assert refusals(many) == []
+    assert len(evaluated) < 1000 * 5
+    changed = noted(**many["metadata"]["annotations"], b="")
+    assert refusals(changed, many) == []
+    assert len(evaluated) < 2 * 1000 * 5
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_devices_by_cdi_are_refused(key: str) -> None:
     assert names.is_cdi(key)
