@@ -1,17 +1,23 @@
-"""What single nodes answer to a pod, and what they say together. Pure."""
+"""What nodes answer to a pod, alone and together, and what becomes of one that bypassed the scheduler. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from gpushare import names
+from gpushare.cluster import bypass
+from gpushare.cluster.bypass import AskAuthor, Hopeless, Invalid, Recreate, TooLate
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.reasons import NODES_NAMED, largest_free, together
+from gpushare.cluster.records import Bypassed
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Grant
 from gpushare.model.request import ContainerKind, ContainerRequest
 from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
 from gpushare_cli import schedulable
 from gpushare_cli.nodefacts import NodeFacts
+
+_NOT_MUTATED: Final = "the webhook did not change it, so its containers would not see GPUs that they are given"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +68,25 @@ def summary(answers: Sequence[Answer]) -> str:
     relevant = [answer for answer in answers if answer.has_gpus]
     meant, which = (relevant, " with GPUs") if relevant else (answers, "")
     return together([answer.why_not for answer in meant[:NODES_NAMED]], len(meant), which)
+
+
+def why_not(outcome: Hopeless, pod: Bypassed) -> str:
+    """Why this pod gets no GPUs, and what is done about it."""
+    again = bypass.again(pod)
+    match outcome:
+        case Invalid(problem):
+            return f"what it asks for cannot be understood: {problem}; fix that and {again}"
+        case TooLate():
+            return (
+                "its containers have started without GPUs from gpushare, and cannot be given any more;"
+                f" {again} without spec.nodeName and with the scheduler {names.SCHEDULER}"
+            )
+        case Recreate():
+            return f"{_NOT_MUTATED}; the controller deletes it, so that its owner recreates it"
+        case AskAuthor(""):
+            return f"{_NOT_MUTATED}; {again}"
+        case AskAuthor(advice):
+            return f"{_NOT_MUTATED}; {advice} while {names.WEBHOOK} is running"
 
 
 def named(part: ContainerRequest | Grant) -> str:

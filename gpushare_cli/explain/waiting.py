@@ -17,7 +17,7 @@ from gpushare.resource_config import ResourceConfig
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import answers, schedulable, world
-from gpushare_cli.bypassed import why_not
+from gpushare_cli.answers import why_not
 from gpushare_cli.explain.model import Explanation, State
 from gpushare_cli.world import World
 

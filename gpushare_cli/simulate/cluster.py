@@ -17,7 +17,7 @@ from gpushare.units import MemoryUnit
 from gpushare.wire import fields, misspelt, requests, unhealthy
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, world
-from gpushare_cli.bypassed import why_not
+from gpushare_cli.answers import why_not
 from gpushare_cli.nodefacts import NodeFacts
 from gpushare_cli.simulate import workloads
 from gpushare_cli.simulate.objects import Found, Input
@@ -59,13 +59,13 @@ def prepare(given: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpu
     resource_config = ResourceConfig(unit=unit, whole_gpus=whole_gpus)
     existing = [(pod, _record(pod, resource_config)) for pod in given.known]
     state = world.build(known.values(), ((pod.value, record) for pod, record in existing), unit)
-    expanded = workloads.expand(given.wanted, given.known, [facts for _, facts in known.values()])
-    new = [_new(pod, resource_config) for pod in expanded.pods]
+    created, noted = workloads.expand(given.wanted, given.known, [facts for _, facts in known.values()])
+    new = [_new(pod, resource_config) for pod in created]
     meant = [pod for pod in new if pod is not None]
-    notes += [*_oddities(state), *expanded.notes, *_omissions(given, len(new) - len(meant))]
+    notes += [*_oddities(state), *noted, *_omissions(given, len(new) - len(meant))]
     notes += dict.fromkeys(
         f"{made.of}: container {container} asks for {resource}, which gpushare does not know; do you mean {near}?"
-        for made in expanded.pods
+        for made in created
         for container, resource, near in misspelt.of_pod(made.value, resource_config)
     )
     waiting = _waiting(existing, state)

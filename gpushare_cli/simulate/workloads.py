@@ -32,16 +32,10 @@ class NewPod:
     """The node for which a DaemonSet makes it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expanded:
-    """All new pods, in the order of the files."""
-
-    pods: tuple[NewPod, ...]
-    notes: tuple[str, ...]
-
-
-def expand(wanted: Iterable[Found], known: Sequence[Found], nodes: Sequence[NodeFacts]) -> Expanded:
-    """The pods of all workloads.
+def expand(
+    wanted: Iterable[Found], known: Sequence[Found], nodes: Sequence[NodeFacts]
+) -> tuple[list[NewPod], list[str]]:
+    """The pods of all workloads, in the order of the files, and notes.
 
     A workload whose pods are in the input was read from the cluster together with them, and makes no others.
 
@@ -61,7 +55,7 @@ def expand(wanted: Iterable[Found], known: Sequence[Found], nodes: Sequence[Node
         except WireError as error:
             raise found.fail(error) from error
         notes += [f"{found}: {batch.note}"] if batch.note else []
-    return Expanded(pods=tuple(pods), notes=tuple(notes))
+    return pods, notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
