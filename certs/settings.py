@@ -31,7 +31,7 @@ class CertSettings:
 
     cert_source: str = option(
         SELF,
-        "self: make and rotate an own CA; files: use the files in cert-dir, which somebody else (cert-manager) renews",
+        "self: make and rotate an own CA; files: use the files in cert-dir, which cert-manager, for instance, renews",
         parse=choice(SELF, FILES),
     )
     cert_dir: str = option("/run/gpushare/certs", "directory of tls.crt, tls.key and ca.crt; best in memory")
@@ -43,7 +43,7 @@ class CertSettings:
     )
     cert_check_s: float = option(
         30.0,
-        "seconds between two looks at Secret and webhook configurations; 2 while a rotation is under way",
+        "seconds between two checks of the Secret and the webhook configurations; 2 during a rotation",
         parse=positive,
     )
     cert_propagation_s: float = option(

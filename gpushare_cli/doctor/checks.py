@@ -152,7 +152,7 @@ def _run(check: Check, cluster: Cluster, unread: dict[Unread, list[str]]) -> Res
         skipped = f"the settings cannot be read: {error}"
     except WireError as error:
         odd = f"an object has a shape that no one expects: {error}"
-        findings.append(finding.error("cluster", odd, "look at it, and repair it"))
+        findings.append(finding.error("cluster", odd, "look at that object, and correct it"))
     return Result(check=check, findings=tuple(findings), skipped=skipped)
 
 
@@ -167,4 +167,4 @@ def _way_out(error: kube.KubeError) -> str:
         kube.ForbiddenError: "ask a user who may read it; docs/reference/doctor.md lists the rights",
         kube.UnauthorizedError: "log in again",
     }
-    return ways.get(type(error), "ask again; if it stays, look at the API server")
+    return ways.get(type(error), "ask again; if it stays, check the API server")

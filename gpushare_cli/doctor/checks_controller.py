@@ -76,7 +76,7 @@ def ledger(cluster: Cluster) -> Iterator[Finding]:
     differences = objects.metric(page.text, DIFFERENCES)
     if differences is None:
         yield finding.warning(
-            where, f"it has no metric {DIFFERENCES}", "look whether all components have the same version of the image"
+            where, f"it has no metric {DIFFERENCES}", "check whether all components have the same version of the image"
         )
     elif differences:
         restart = cluster.kubectl(f"rollout restart deployment/{names.CONTROLLER}")
@@ -118,5 +118,5 @@ def _not_checked(cluster: Cluster, where: str, what: str, unread: Unread) -> Fin
         where,
         f"not checked {what}: {unread.error}",
         f"it takes rights for services/proxy in {cluster.namespace}, and the NetworkPolicy {names.CONTROLLER} may keep"
-        f" the control plane out; look by {forward}",
+        f" the control plane out; check by {forward}",
     )

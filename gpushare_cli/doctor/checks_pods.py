@@ -94,13 +94,13 @@ def over_committed(cluster: Cluster) -> Iterator[Finding]:
             yield finding.error(
                 f"node/{name}",
                 f"{which} has {has}, and pods hold {units.memory(mib)} more",
-                f"look who: kubectl inspect gpushare -d {name}; delete one of them",
+                f"see who holds it: kubectl inspect gpushare -d {name}; delete one of them",
             )
         for uuid, percent in ledger.over_computed().items():
             yield finding.error(
                 f"node/{name}",
                 f"pods hold {100 + percent} per cent of the compute of GPU {uuid}",
-                f"look who: kubectl inspect gpushare -d {name}; delete one of them",
+                f"see who holds it: kubectl inspect gpushare -d {name}; delete one of them",
             )
 
 

@@ -63,7 +63,7 @@ def authority(cluster: Cluster) -> Iterator[Finding]:
                 yield finding.error(
                     f"{kind}/{names.MUTATING_WEBHOOK}",
                     f"the caBundle of {webhook.get('name')} {problem}, so the API server cannot call it",
-                    f"the webhook writes it at its next look; if it stays: {restart}, and let no other tool write it",
+                    f"the webhook writes it at its next check; if it stays: {restart}, and let no other tool write it",
                 )
 
 
@@ -258,5 +258,5 @@ def _rights(unread: Unread, namespace: str) -> str:
         return "try again"
     if unread.what.startswith("/"):
         forward = f"kubectl -n {namespace} port-forward svc/{names.WEBHOOK} 8443:{own.WEBHOOK_PORT}"
-        return f"get rights for services/proxy in {namespace}, or look by {forward}"
+        return f"get rights for services/proxy in {namespace}, or check by {forward}"
     return "get rights to create pods there, or create a GPU pod and look at it"

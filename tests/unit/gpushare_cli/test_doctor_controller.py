@@ -18,7 +18,7 @@ SERVICE = f"service/{NS}/gpushare-controller"
 FORBIDDEN = kube.ForbiddenError("services/proxy is forbidden")
 LOOK = (
     f"it takes rights for services/proxy in {NS}, and the NetworkPolicy gpushare-controller may keep the control plane"
-    f" out; look by kubectl -n {NS} port-forward svc/gpushare-controller 12345"
+    f" out; check by kubectl -n {NS} port-forward svc/gpushare-controller 12345"
 )
 
 
@@ -111,13 +111,13 @@ ROWS: list[tuple[str, Change, str]] = [
     (
         "a metric that is no number",
         answer("metrics", kube.Reply(status=200, text="gpushare_ledger_differences many\nother 1\n")),
-        f"warning controller-ledger {SERVICE} | it has no metric gpushare_ledger_differences | look whether all"
+        f"warning controller-ledger {SERVICE} | it has no metric gpushare_ledger_differences | check whether all"
         " components have the same version of the image",
     ),
     (
         "a controller of another version",
         answer("metrics", kube.Reply(status=200, text="other 1\n")),
-        f"warning controller-ledger {SERVICE} | it has no metric gpushare_ledger_differences | look whether all"
+        f"warning controller-ledger {SERVICE} | it has no metric gpushare_ledger_differences | check whether all"
         " components have the same version of the image",
     ),
 ]

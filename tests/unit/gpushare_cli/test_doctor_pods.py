@@ -121,14 +121,14 @@ ROWS: list[tuple[str, Change, str]] = [
     (
         "more than a GPU has",
         twice(holds("a", 0, 10), holds("b", 0, 10)),
-        "error over-committed node/node-b | GPU 0 (GPU-0) has 15 GiB, and pods hold 5 GiB more | look who: kubectl"
-        " inspect gpushare -d node-b; delete one of them",
+        "error over-committed node/node-b | GPU 0 (GPU-0) has 15 GiB, and pods hold 5 GiB more | see who holds it:"
+        " kubectl inspect gpushare -d node-b; delete one of them",
     ),
     (
         "a GPU that is gone",
         holds("a", "GPU-old", 10),
         "error over-committed node/node-b | GPU GPU-old, which it does not have any more, has 0 GiB, and pods hold 10"
-        " GiB more | look who: kubectl inspect gpushare -d node-b; delete one of them",
+        " GiB more | see who holds it: kubectl inspect gpushare -d node-b; delete one of them",
     ),
 ]
 
@@ -169,8 +169,8 @@ def test_compute_can_be_granted_twice_as_well() -> None:
         world.seed(api, world.bound_pod(name, node="node-b", held_by=held))
 
     assert world.lines(api) == [
-        "error over-committed node/node-b | pods hold 120 per cent of the compute of GPU GPU-0 | look who: kubectl"
-        " inspect gpushare -d node-b; delete one of them"
+        "error over-committed node/node-b | pods hold 120 per cent of the compute of GPU GPU-0 | see who holds it:"
+        " kubectl inspect gpushare -d node-b; delete one of them"
     ]
 
 

@@ -11,7 +11,7 @@ from tests.unit.gpushare_cli import doctor_cluster as world
 from tests.unit.gpushare_cli.doctor_cluster import NS, Clock
 
 RIGHTS = "ask a user who may read it; docs/reference/doctor.md lists the rights"
-AGAIN = "ask again; if it stays, look at the API server"
+AGAIN = "ask again; if it stays, check the API server"
 OF_NODES = (
     "plugin-daemonset, plugin-running, inventory, memory-unit, node-amounts, stale-inventory, gpu-health, gpu-cordon,"
     " nvidia-plugin, sharing-plugins, pods-without-gpus, pods-unreadable, over-committed"
@@ -173,7 +173,7 @@ def test_an_odd_object_ends_only_the_checks_that_look_at_it() -> None:
 
     assert world.lines(api) == [
         "error controller-leads cluster | an object has a shape that no one expects: lease.spec: expected an object,"
-        " found a number | look at it, and repair it"
+        " found a number | look at that object, and correct it"
     ]
 
 

@@ -19,7 +19,9 @@ PODS = f"kubectl -n {NS} get pods -l app.kubernetes.io/name=gpushare-webhook"
 MUTATING = "mutatingwebhookconfiguration/gpushare-webhook"
 VALIDATING = "validatingwebhookconfiguration/gpushare-webhook"
 RENEW = f"look for 'certificates not checked': {LOGS}"
-RIGHTS = f"get rights for services/proxy in {NS}, or look by kubectl -n {NS} port-forward svc/gpushare-webhook 8443:443"
+RIGHTS = (
+    f"get rights for services/proxy in {NS}, or check by kubectl -n {NS} port-forward svc/gpushare-webhook 8443:443"
+)
 FORBIDDEN = kube.ForbiddenError('services "https:gpushare-webhook:443" is forbidden')
 
 
@@ -97,21 +99,21 @@ ROWS: list[tuple[str, Change, str]] = [
         "an empty caBundle",
         webhook("binding.gpushare.dev", lambda each: each["clientConfig"].pop("caBundle"), "Validating"),
         f"error webhook-ca {VALIDATING} | the caBundle of binding.gpushare.dev is empty, so the API server cannot call"
-        f" it | the webhook writes it at its next look; if it stays: kubectl -n {NS} rollout restart"
+        f" it | the webhook writes it at its next check; if it stays: kubectl -n {NS} rollout restart"
         " deployment/gpushare-webhook, and let no other tool write it",
     ),
     (
         "a caBundle that is not a string of base64",
         webhook("gpu.gpushare.dev", lambda each: each["clientConfig"].update(caBundle="!")),
         f"error webhook-ca {MUTATING} | the caBundle of gpu.gpushare.dev is not base64, so the API server cannot call"
-        f" it | the webhook writes it at its next look; if it stays: kubectl -n {NS} rollout restart"
+        f" it | the webhook writes it at its next check; if it stays: kubectl -n {NS} rollout restart"
         " deployment/gpushare-webhook, and let no other tool write it",
     ),
     (
         "a caBundle of something else",
         webhook("gpu.gpushare.dev", lambda each: each["clientConfig"].update(caBundle="Cg==")),
         f"error webhook-ca {MUTATING} | the caBundle of gpu.gpushare.dev has no PEM certificate, so the API server"
-        f" cannot call it | the webhook writes it at its next look; if it stays: kubectl -n {NS} rollout restart"
+        f" cannot call it | the webhook writes it at its next check; if it stays: kubectl -n {NS} rollout restart"
         " deployment/gpushare-webhook, and let no other tool write it",
     ),
     (
