@@ -96,12 +96,17 @@ def test_no_admission_fails_while_two_replicas_rotate_under_load(api: FakeKube, 
         threads = [threading.Thread(target=ask, args=(port,)) for port in (*ports, *ports)]
         for thread in threads:
             thread.start()
-        api.edit(SECRET, lambda secret: secret["metadata"].update(annotations={contents.ROTATE_ANNOTATION: "now"}))
         deadline = time.monotonic() + 250
+        while first not in seen and not failures:
+            assert time.monotonic() < deadline, "the first CA is not used"
+            time.sleep(0.1)
+        api.edit(SECRET, lambda secret: secret["metadata"].update(annotations={contents.ROTATE_ANNOTATION: "now"}))
         while bundle(api) == first or bundle(api).count("BEGIN") != 1:
             assert time.monotonic() < deadline, "the rotation does not end"
             time.sleep(0.1)
-        time.sleep(1)
+        while bundle(api) not in seen and not failures:
+            assert time.monotonic() < deadline, "the next CA is not used"
+            time.sleep(0.1)
         stop.set()
         for thread in threads:
             thread.join()
