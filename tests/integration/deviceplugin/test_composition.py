@@ -92,12 +92,15 @@ def test_a_watch_that_ends_by_itself_ends_the_process() -> None:
 
 
 def test_a_watch_that_waits_for_the_network_holds_no_one_up() -> None:
-    stop, release = threading.Event(), threading.Event()
+    stop, release, ended = threading.Event(), threading.Event(), threading.Event()
 
     def watch(_stop: threading.Event) -> None:
         release.wait(10.0)
+        ended.set()
 
     part = parts.abandoned(watch)
     stop.set()
     part(stop)
+    assert not ended.is_set()
     release.set()
+    assert ended.wait(60.0)
