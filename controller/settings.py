@@ -89,7 +89,7 @@ class Settings:
                 f"--retry-seconds {self.retry_seconds:g} < --renew-seconds {self.renew_seconds:g}"
                 f" < --lease-seconds {self.lease_seconds:g} must hold"
             )
-        # A leader may send a Binding until the last moment of its lead. It takes one deadline to connect and one more
+        # A leader may send a Binding until the last moment of its lead. It takes one deadline to be sent and one more
         # to be answered; anyone who leads next must not choose before that.
         margin = self.lease_seconds - self.renew_seconds
         if 2 * self.bind_seconds >= margin:
