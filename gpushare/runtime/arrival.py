@@ -18,7 +18,7 @@ BUSY: Final = "gpushare.busy"
 _MOST_HEADERS: Final = 32 * 1024
 _PIECE: Final = 64 * 1024
 _END: Final = b"\r\n\r\n"
-_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})", re.IGNORECASE)
+_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*0*(\d{1,18})", re.IGNORECASE)
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 
 

@@ -68,6 +68,18 @@ def test_a_request_without_a_body_ends_with_its_headers(connection: Connection) 
         connection.arrival.answered()
 
 
+@pytest.mark.parametrize("zeros", [1, 17, 18, 4000])
+def test_a_length_with_zeros_before_it_is_the_same_length(connection: Connection, zeros: int) -> None:
+    """gunicorn takes it so. What is left of a body would be read as the next request."""
+    sent = b"POST / HTTP/1.1\r\nContent-Length: " + b"0" * zeros + b"5\r\n\r\nhello"
+    assert connection.send(sent[:-1]) is Progress.MORE
+    assert connection.send(sent[-1:] + request(3)) is Progress.WHOLE
+    assert whole(connection.arrival) == sent
+    connection.arrival.answered()
+    assert connection.send(b"") is Progress.WHOLE
+    assert whole(connection.arrival) == request(3)
+
+
 def test_requests_that_come_together_are_told_apart(connection: Connection) -> None:
     first, second = request(5), request(LARGE)
     assert connection.send(first + second) is Progress.WHOLE
