@@ -16,7 +16,9 @@ RECEIVED: Final = "gpushare.received"
 BUSY: Final = "gpushare.busy"
 """In the WSGI environment: whether others have taken all room, so that only the beginning of this body is there."""
 _MOST_HEADERS: Final = 32 * 1024
-_PIECE: Final = 64 * 1024
+_PIECE: Final = 64 * 1024  # more than a TLS record: no poll of the socket would tell of the rest of one
+_TURN: Final = 256
+"""Pieces after which others have their turn; the largest requests take a few."""
 _END: Final = b"\r\n\r\n"
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*0*(\d{1,18})", re.IGNORECASE)
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
@@ -76,24 +78,24 @@ class Arrival:
     """Bytes of its body beyond these."""
     _drop: int = field(init=False, default=0)
     """Bytes of the request before that still have to come."""
+    _last: float = field(init=False, default=0.0)
+    """When something came."""
 
     def advance(self, sock: socket.socket, now: float) -> Progress:
-        """Read what there is of a non-blocking socket, until a request is whole."""
+        """Read what there is of a non-blocking socket, until a request is whole or others should have their turn."""
         try:
-            while (progress := self._progress()) is Progress.MORE:
+            for _ in range(_TURN):
+                if (progress := self._progress()) is not Progress.MORE:
+                    return progress
                 data = sock.recv(_PIECE)
                 if not data:
                     return Progress.ENDED
-                if self.began is None:
-                    self.began = now
-                dropped = min(self._drop, len(data))
-                self._drop -= dropped
-                self._data += data[dropped:]
+                self._add(data, now)
         except (BlockingIOError, ssl.SSLWantReadError):
             return Progress.MORE
         except OSError:
             return Progress.ENDED
-        return progress
+        return self._progress()
 
     def pieces(self) -> Iterator[bytes]:
         """The request, as far as it is needed."""
@@ -112,14 +114,24 @@ class Arrival:
         dropped = min(self._left_out, len(self._data))
         del self._data[:dropped]
         self._drop, self._left_out, self._needed, self.busy = self._left_out - dropped, 0, 0, False
-        if not self._data and not self._drop:
-            self.began = None
+        if not self._drop:
+            self.began = self._last if self._data else None
         self.close()
 
     def close(self) -> None:
         """Give back the room."""
         self.room.give_back(self.held)
         self.held = 0
+
+    def _add(self, data: bytes, now: float) -> None:
+        self._last = now
+        dropped = min(self._drop, len(data))
+        self._drop -= dropped
+        self._data += data[dropped:]
+        if dropped and not self._drop:
+            self.began = None  # of the request before
+        if self.began is None and self._data:
+            self.began = now
 
     def _progress(self) -> Progress:
         if not self._needed and not self._measure():

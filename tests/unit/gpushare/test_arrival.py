@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -97,6 +98,56 @@ def test_its_time_begins_with_its_first_byte(connection: Connection) -> None:
             connection.arrival.answered()
             assert connection.arrival.began is None
     assert began == [2, 5]
+
+
+def test_the_time_of_what_is_dropped_ends_with_it(connection: Connection) -> None:
+    """The next request is as old as its own first byte."""
+    length = 10 * LARGE + 1
+    for rest, began in ((b"", None), (b"POST", 3)):
+        connection.send(request(length, sent=5000), now=1)
+        connection.arrival.answered()
+        connection.send(b"x" * 1000, now=2)
+        assert connection.arrival.began == 1
+        assert connection.send(b"x" * (length - 6000) + rest, now=3) is Progress.MORE
+        assert connection.arrival.began == began
+
+
+def test_a_request_that_came_with_the_one_before_is_as_old_as_what_came_last(connection: Connection) -> None:
+    connection.send(request(5)[:-1], now=1)
+    assert connection.send(request(5)[-1:] + b"POST", now=2) is Progress.WHOLE
+    assert connection.arrival.began == 1
+    connection.arrival.answered()
+    assert connection.arrival.began == 2
+    connection.send(request(5)[4:], now=3)
+    assert connection.arrival.began == 2
+
+
+class Endless:
+    """A socket on which something is there all the time."""
+
+    def __init__(self, data: bytes, piece: int) -> None:
+        self._data, self._piece = data, piece
+        self.reads = 0
+
+    def recv(self, size: int) -> bytes:
+        self.reads += 1
+        assert self.reads <= 1000
+        data, self._data = self._data[:size], self._data[size:]
+        return data or b"x" * min(size, self._piece)
+
+
+@pytest.mark.parametrize("piece", [1, 2**14, 2**20])
+def test_a_peer_that_sends_all_the_time_gets_its_turn_and_no_more(piece: int) -> None:
+    """Otherwise each such peer would have a thread for ever."""
+    arrival = Arrival(room=Room(0), most=LARGE)
+    sock: Any = Endless(request(10**17, sent=4096), piece)
+    assert arrival.advance(sock, 1) is Progress.WHOLE
+    arrival.answered()
+    for _ in range(3):
+        sock.reads = 0
+        assert arrival.advance(sock, 2) is Progress.MORE
+        assert sock.reads > 0
+        assert arrival.began == 1
 
 
 @pytest.mark.parametrize("extra", [0, LARGE])
