@@ -97,7 +97,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
             return _drain(conn)
         if not conn.initialized and (progress := self._secure(conn)) is not Progress.WHOLE:
             return progress
-        while (progress := conn.arrival.advance(conn.sock, conn.received)) is Progress.WHOLE:
+        if (progress := conn.arrival.advance(conn.sock, conn.received)) is Progress.WHOLE:
             self._current.connection = conn
             conn.parser = http.get_parser(self.cfg, conn.arrival.pieces(), conn.client)
             with self._deadlines.bound(conn):
@@ -108,6 +108,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
                 return _hang_up(conn)
             conn.sock.setblocking(False)
             conn.received = self.clock.monotonic()
+            progress = conn.arrival.advance(conn.sock, conn.received)
         is_idle = progress is Progress.MORE and conn.parser and conn.arrival.began is None
         return True if is_idle else progress
 
@@ -118,6 +119,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
             self.poller.register(conn.sock, selectors.EVENT_READ, functools.partial(self._readable, conn))
         if result in (Progress.MORE, Progress.ROOM):
             self._waiting[conn] = result
+        elif result is Progress.WHOLE:
+            self.enqueue_req(conn)  # behind those who wait for a thread
         elif result is True:
             super().finish_request(conn, fs)
         else:

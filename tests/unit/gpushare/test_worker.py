@@ -50,7 +50,7 @@ class Server:
     """The worker's main loop in a thread, on time that the test owns."""
 
     def __init__(self, directory: Path | None, connections: int) -> None:
-        self.clock, self.seen = ManualClock(), list[dict[str, Any]]()
+        self.clock, self.seen, self.gate = ManualClock(), list[dict[str, Any]](), threading.Event()
         settings = {"clock": self.clock, "most": MIB, "room": 5 * MIB // 4, "is_parent_alive": lambda _: True}
         made: type[Worker] = type("Small", (Worker,), settings)
         config = Config()
@@ -73,6 +73,7 @@ class Server:
         self._thread.start()
 
     def stop(self) -> None:
+        self.gate.set()
         self._open.close()
         self.worker.handle_exit(None, None)
         while self._thread.is_alive():
@@ -91,6 +92,8 @@ class Server:
 
     def _application(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         body = environ["wsgi.input"].read()
+        if environ["PATH_INFO"] == "/gate":
+            self.gate.wait()
         seen = {"path": environ["PATH_INFO"], "length": len(body), "received": environ[RECEIVED], "busy": environ[BUSY]}
         self.seen.append(seen)
         answer = b"x" * (64 * MIB) if environ["PATH_INFO"] == "/large" else b"ok"
@@ -323,6 +326,17 @@ def test_requests_that_come_together_are_all_answered(server: Server) -> None:
     while data.count(b"\r\n\r\nok") < 4:
         data += received(peer, b"ok")
     assert [seen["length"] for seen in server.seen] == [0, 0, 0, 5]
+
+
+def test_peers_that_send_many_requests_at_once_wait_their_turn() -> None:
+    with running(None) as server:
+        server.peers(CHECK.replace(b"/ok", b"/gate") + CHECK * 100, THREADS)
+        wait_until(lambda: len(server.worker._deadlines._until) == THREADS)
+        server.peers(CHECK.replace(b"/ok", b"/other"), 1)
+        wait_until(lambda: server.worker._queued)
+        server.gate.set()
+        wait_until(lambda: len(server.seen) == 101 * THREADS + 1)
+        assert [seen["path"] for seen in server.seen].index("/other") <= 2 * THREADS
 
 
 def test_a_request_is_as_old_as_its_first_byte() -> None:
