@@ -115,6 +115,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
     def finish_request(self, conn: Any, fs: Any) -> None:
         """See ThreadWorker, which waits in its main loop for peers to leave."""
         result = Progress.ENDED if fs.cancelled() or fs.exception() else fs.result()
+        if result is Progress.MORE and self._is_slow(conn):
+            result = Progress.ENDED
         if result is Progress.MORE:
             self.poller.register(conn.sock, selectors.EVENT_READ, functools.partial(self._readable, conn))
         if result in (Progress.MORE, Progress.ROOM):
@@ -156,6 +158,11 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
             for conn in needing:
                 self._stop_waiting(conn)
                 self.enqueue_req(conn)
+
+    def _is_slow(self, conn: Any) -> bool:
+        """Whether its request should be there. Of a peer that always sends, the main loop seldom sees that it waits."""
+        began = conn.arrival.began
+        return began is not None and self.clock.monotonic() >= began + RECEIVE_S
 
     def _limit(self, conn: Any) -> tuple[float, float]:
         """Since when a connection has been waiting for its peer, and how long it may, in seconds."""

@@ -339,6 +339,20 @@ def test_peers_that_send_many_requests_at_once_wait_their_turn() -> None:
         assert [seen["path"] for seen in server.seen].index("/other") <= 2 * THREADS
 
 
+@pytest.mark.parametrize(
+    "sent", [STOPPED["half of a small body"], STOPPED["too long a body of which nothing more comes"]]
+)
+def test_a_sender_that_is_late_is_ended_when_it_is_read(server: Server, sent: bytes) -> None:
+    """One that sends all the time is seldom waiting when the main loop looks."""
+    [late] = server.peers(sent, 1)
+    server.wait_until_begun(at=1000.0)
+    server.worker._looked = 10_000.0
+    server.clock.at += worker.RECEIVE_S
+    late.sendall(b"x")
+    wait_until(lambda: server.worker.nr_conns == 0)
+    server.worker._looked = 0.0
+
+
 def test_a_request_is_as_old_as_its_first_byte() -> None:
     with running(None) as server:
         peer = server.connect()
