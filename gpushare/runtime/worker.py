@@ -112,6 +112,11 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         is_idle = progress is Progress.MORE and conn.parser and conn.arrival.began is None
         return True if is_idle else progress
 
+    def handle_request(self, req: Any, conn: Any) -> Any:
+        """See ThreadWorker, which tells a peer to go on. Its body is there, and nothing limits how long that takes."""
+        req._expected_100_continue = False
+        return super().handle_request(req, conn)
+
     def finish_request(self, conn: Any, fs: Any) -> None:
         """See ThreadWorker, which waits in its main loop for peers to leave."""
         result = Progress.ENDED if fs.cancelled() or fs.exception() else fs.result()

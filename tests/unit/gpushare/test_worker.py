@@ -353,6 +353,12 @@ def test_a_sender_that_is_late_is_ended_when_it_is_read(server: Server, sent: by
     server.worker._looked = 0.0
 
 
+def test_a_peer_that_asks_whether_to_send_gets_one_answer(server: Server) -> None:
+    """Its body is there. A question to go on would be sent without a limit of time if it reads nothing."""
+    [peer] = server.peers(post(5, 5).replace(b"Host", b"Expect: 100-continue\r\nHost"), 1)
+    assert answer(peer) == b"ok"
+
+
 def test_a_request_is_as_old_as_its_first_byte() -> None:
     with running(None) as server:
         peer = server.connect()
