@@ -145,11 +145,11 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         short = Progress.ROOM in self._waiting.values()
         for conn, progress in list(self._waiting.items()):
             since, limit_s = self._limit(conn)
-            if now >= since + (min(HURRY_S, limit_s) if crowded else limit_s):
+            if progress is not Progress.ROOM and now >= since + (min(HURRY_S, limit_s) if crowded else limit_s):
                 self._stop_waiting(conn)
                 self._end(conn)
             elif (short and conn.arrival.held and now >= since + HURRY_S) or (
-                progress is Progress.ROOM and now >= since + ROOM_S
+                progress is Progress.ROOM and now >= since + (HURRY_S if crowded else ROOM_S)
             ):
                 self._stop_waiting(conn)
                 conn.arrival.give_up_room()

@@ -359,6 +359,16 @@ def test_a_peer_that_asks_whether_to_send_gets_one_answer(server: Server) -> Non
     assert answer(peer) == b"ok"
 
 
+def test_a_request_that_waits_for_room_is_told_so_also_where_there_are_too_many_connections() -> None:
+    with running(None, connections=2) as server:
+        assert server.worker._room.take(MIB)
+        peer, _ = server.peers(post(MIB // 2, 5000), 1), server.peers(b"", 1)
+        wait_until(lambda: Progress.ROOM in server.worker._waiting.values() and len(server.worker._waiting) == 2)
+        server.pass_time(worker.HURRY_S)
+        assert answer(peer[0]) == b"ok"
+        assert server.seen[0]["busy"]
+
+
 def test_a_request_is_as_old_as_its_first_byte() -> None:
     with running(None) as server:
         peer = server.connect()
