@@ -35,6 +35,9 @@ ROOM_S: Final = 2.0
 HURRY_S: Final = 1.0
 """What remains of these times for a peer whose place others need."""
 _LOOK_S: Final = 0.2
+_KERNEL: Final = 64 * 1024
+"""Bytes that the kernel holds of what one connection has received, and of what it has to send. It takes twice as much
+for itself, counts it as the container's memory, and without a bound lets fast peers have megabytes."""
 _MOST_AFTER_END: Final = 65536  # bytes that are read after the answer
 
 Wsgi = Callable[..., Any]
@@ -53,6 +56,9 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
     def __init__(self, *args: Any) -> None:
         """See ThreadWorker."""
         super().__init__(*args)
+        for listener in self.sockets:  # connections inherit it
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL)
         self._deadlines = Deadlines(self.clock)
         self._room = Room(self.room)
         self._current = threading.local()

@@ -369,6 +369,18 @@ def test_a_request_that_waits_for_room_is_told_so_also_where_there_are_too_many_
         assert server.seen[0]["busy"]
 
 
+def test_what_the_kernel_holds_of_all_connections_has_a_bound(server: Server) -> None:
+    """It counts as the container's memory. Of a connection that once was fast it would be megabytes."""
+    peer = server.secure()
+    for _ in range(3):
+        peer.sendall(post(MIB, MIB))
+        assert answer(peer) == b"ok"
+    server.wait_until_idle()
+    [conn] = server.worker.keepalived_conns
+    sizes = [conn.sock.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_RCVBUF, socket.SO_SNDBUF)]
+    assert worker.CONNECTIONS * sum(sizes) <= 200 * MIB
+
+
 def test_a_request_is_as_old_as_its_first_byte() -> None:
     with running(None) as server:
         peer = server.connect()
