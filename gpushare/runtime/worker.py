@@ -7,6 +7,7 @@ waits for idle connections. A thread may still have to wait for a peer that read
 
 import contextlib
 import functools
+import itertools
 import logging
 import selectors
 import socket
@@ -65,6 +66,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         self._queued = set[Any]()
         self._waiting = dict[Any, Progress]()
         self._looked = self.clock.monotonic()
+        self.max_keepalived = self.worker_connections  # else who came first is kept, and all others are not
 
     def load_wsgi(self) -> None:
         """See ThreadWorker."""
@@ -148,6 +150,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         self._looked = now
         self._deadlines.enforce(hurried=bool(self._queued))
         crowded = self.nr_conns >= self.worker_connections
+        if crowded:
+            self._keep_fewer()
         short = Progress.ROOM in self._waiting.values()
         for conn, progress in list(self._waiting.items()):
             since, limit_s = self._limit(conn)
@@ -161,6 +165,13 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
                 conn.arrival.give_up_room()
                 self.enqueue_req(conn)
         self._use_room()
+
+    def _keep_fewer(self) -> None:
+        """End those of the kept connections that asked longest ago, until they leave half of all places to others."""
+        more = max(0, len(self.keepalived_conns) - self.worker_connections // 2)
+        for conn in itertools.islice(self.keepalived_conns, more):
+            conn.timeout = 0.0
+        self.murder_keepalived()
 
     def _use_room(self) -> None:
         needing = [conn for conn, progress in self._waiting.items() if progress is Progress.ROOM]

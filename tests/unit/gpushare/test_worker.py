@@ -128,6 +128,9 @@ class Server:
         """The only connection: its peer may read an answer before the worker is done with it."""
         wait_until(lambda: self.worker.keepalived_conns or self.worker._waiting)
 
+    def wait_until_kept(self, count: int) -> None:
+        wait_until(lambda: len(self.worker.keepalived_conns) == count)
+
     def pass_time_until(self, done: Callable[[], object]) -> None:
         while not done():
             self.pass_time(0.5)
@@ -318,6 +321,24 @@ def test_connections_that_wait_give_way_where_there_are_too_many() -> None:
         server.pass_time(worker.HURRY_S)
         assert answer(peer) == b"ok"
         assert all(map(is_closed, slow))
+
+
+def test_of_too_many_idle_connections_those_that_asked_last_are_kept() -> None:
+    """Whoever holds all places by asking once must not keep others from connecting, nor from being kept."""
+    with running(None, connections=10) as server:
+        idle = server.peers(b"", 9)
+        kept = server.connect()
+        for count, peer in enumerate([*idle, kept], start=1):
+            peer.sendall(CHECK)
+            assert b"\r\nConnection: keep-alive\r\n" in received(peer, b"ok")
+            server.wait_until_kept(count)
+        peer = server.connect()
+        peer.sendall(CHECK)
+        server.pass_time(worker.HURRY_S)
+        assert answer(peer) == b"ok"
+        assert all(map(is_closed, idle[:5]))
+        kept.sendall(CHECK)
+        assert answer(kept) == b"ok"
 
 
 def test_requests_that_come_together_are_all_answered(server: Server) -> None:
