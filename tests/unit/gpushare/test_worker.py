@@ -324,7 +324,7 @@ def test_connections_that_wait_give_way_where_there_are_too_many() -> None:
 
 
 def test_of_too_many_idle_connections_those_that_asked_last_are_kept() -> None:
-    """Whoever holds all places by asking once must not keep others from connecting, nor from being kept."""
+    """A peer that holds all places by asking once must not keep others from connecting, nor from being kept."""
     with running(None, connections=10) as server:
         idle = server.peers(b"", 9)
         kept = server.connect()
