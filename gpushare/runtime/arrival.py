@@ -17,8 +17,8 @@ BUSY: Final = "gpushare.busy"
 """In the WSGI environment: whether others have taken all room, so that only the beginning of this body is there."""
 _MOST_HEADERS: Final = 32 * 1024
 _PIECE: Final = 64 * 1024  # more than a TLS record: no poll of the socket would tell of the rest of one
-_TURN: Final = 256
-"""Pieces after which others have their turn; the largest requests take a few."""
+_TURN: Final = 2048
+"""Pieces after which others have their turn. The largest requests of ordinary peers take less."""
 _END: Final = b"\r\n\r\n"
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*0*(\d{1,18})", re.IGNORECASE)
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
@@ -28,6 +28,7 @@ class Progress(Enum):
     """What a connection waits for."""
 
     MORE = "the peer has to send more"
+    TURN = "others have their turn; more of it may be there"
     ROOM = "others have to give back room"
     WHOLE = "a request has to be answered"
     ENDED = "nothing: it is to be closed"
@@ -95,7 +96,13 @@ class Arrival:
             return Progress.MORE
         except OSError:
             return Progress.ENDED
-        return self._progress()
+        progress = self._progress()
+        return Progress.TURN if progress is Progress.MORE else progress
+
+    @property
+    def is_dropping(self) -> bool:
+        """Whether bytes of a request still come that was answered."""
+        return self._drop > 0
 
     def pieces(self) -> Iterator[bytes]:
         """The request, as far as it is needed."""

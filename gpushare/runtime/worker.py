@@ -39,6 +39,8 @@ _LOOK_S: Final = 0.2
 _KERNEL: Final = 64 * 1024
 """Bytes that the kernel holds of what one connection has received, and of what it has to send. It takes twice as much
 for itself, counts it as the container's memory, and without a bound lets fast peers have megabytes."""
+_SO_BUF_LOCK: Final = 72  # include/uapi/asm-generic/socket.h, since Linux 5.14
+_SOCK_SNDBUF_LOCK: Final = 1
 _MOST_AFTER_END: Final = 65536  # bytes that are read after the answer
 
 Wsgi = Callable[..., Any]
@@ -57,9 +59,6 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
     def __init__(self, *args: Any) -> None:
         """See ThreadWorker."""
         super().__init__(*args)
-        for listener in self.sockets:  # connections inherit it
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL)
         self._deadlines = Deadlines(self.clock)
         self._room = Room(self.room)
         self._current = threading.local()
@@ -95,6 +94,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         conn.received = self.clock.monotonic()
         if not hasattr(conn, "arrival"):
             conn.arrival, conn.opened, conn.left = Arrival(room=self._room, most=self.most), conn.received, None
+            _narrow(conn)
         self._queued.add(conn)
         super().enqueue_req(conn)
 
@@ -111,12 +111,16 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
             with self._deadlines.bound(conn):
                 again = super().handle(conn)
             conn.arrival.answered()
+            if conn.is_wide:
+                _narrow(conn)
             if not again:
                 conn.left = self.clock.monotonic()
                 return _hang_up(conn)
             conn.sock.setblocking(False)
             conn.received = self.clock.monotonic()
             progress = conn.arrival.advance(conn.sock, conn.received)
+        if conn.arrival.held and not conn.is_wide:
+            _widen(conn)
         is_idle = progress is Progress.MORE and conn.parser and conn.arrival.began is None
         return True if is_idle else progress
 
@@ -128,13 +132,13 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
     def finish_request(self, conn: Any, fs: Any) -> None:
         """See ThreadWorker, which waits in its main loop for peers to leave."""
         result = Progress.ENDED if fs.cancelled() or fs.exception() else fs.result()
-        if result is Progress.MORE and self._is_slow(conn):
+        if self._sends_too_long(conn):
             result = Progress.ENDED
         if result is Progress.MORE:
             self.poller.register(conn.sock, selectors.EVENT_READ, functools.partial(self._readable, conn))
         if result in (Progress.MORE, Progress.ROOM):
             self._waiting[conn] = result
-        elif result is Progress.WHOLE:
+        elif result in (Progress.WHOLE, Progress.TURN):
             self.enqueue_req(conn)  # behind those who wait for a thread
         elif result is True:
             super().finish_request(conn, fs)
@@ -181,10 +185,11 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
                 self._stop_waiting(conn)
                 self.enqueue_req(conn)
 
-    def _is_slow(self, conn: Any) -> bool:
-        """Whether its request should be there. Of a peer that always sends, the main loop seldom sees that it waits."""
-        began = conn.arrival.began
-        return began is not None and self.clock.monotonic() >= began + RECEIVE_S
+    def _sends_too_long(self, conn: Any) -> bool:
+        """Whether what is dropped has no end. Such a peer may always be read, and the main loop never see it wait."""
+        arrival: Arrival = conn.arrival
+        began = arrival.began or 0.0
+        return arrival.is_dropping and self.clock.monotonic() >= began + RECEIVE_S
 
     def _limit(self, conn: Any) -> tuple[float, float]:
         """Since when a connection has been waiting for its peer, and how long it may, in seconds."""
@@ -221,6 +226,20 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
             return Progress.ENDED
         conn.initialized = True
         return Progress.WHOLE
+
+
+def _narrow(conn: Any) -> None:
+    with contextlib.suppress(OSError):  # it would end the main loop
+        conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL)
+        conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL)
+    conn.is_wide = False
+
+
+def _widen(conn: Any) -> None:
+    """Let its buffer grow with its speed. It holds room, which is a bound for all that do."""
+    with contextlib.suppress(OSError):  # an old kernel
+        conn.sock.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, _SOCK_SNDBUF_LOCK)
+    conn.is_wide = True
 
 
 def _hang_up(conn: Any) -> Progress:

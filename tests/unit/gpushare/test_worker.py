@@ -360,12 +360,10 @@ def test_peers_that_send_many_requests_at_once_wait_their_turn() -> None:
         assert [seen["path"] for seen in server.seen].index("/other") <= 2 * THREADS
 
 
-@pytest.mark.parametrize(
-    "sent", [STOPPED["half of a small body"], STOPPED["too long a body of which nothing more comes"]]
-)
-def test_a_sender_that_is_late_is_ended_when_it_is_read(server: Server, sent: bytes) -> None:
+def test_a_body_without_an_end_is_ended_when_it_is_read(server: Server) -> None:
     """One that sends all the time is seldom waiting when the main loop looks."""
-    [late] = server.peers(sent, 1)
+    [late] = server.peers(STOPPED["too long a body of which nothing more comes"], 1)
+    assert answer(late) == b"ok"
     server.wait_until_begun(at=1000.0)
     server.worker._looked = 10_000.0
     server.clock.at += worker.RECEIVE_S
@@ -400,6 +398,18 @@ def test_what_the_kernel_holds_of_all_connections_has_a_bound(server: Server) ->
     [conn] = server.worker.keepalived_conns
     sizes = [conn.sock.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_RCVBUF, socket.SO_SNDBUF)]
     assert worker.CONNECTIONS * sum(sizes) <= 200 * MIB
+
+
+def test_the_kernel_may_hold_more_for_a_connection_that_holds_room(server: Server) -> None:
+    """On a busy node a large request would come too late in small pieces."""
+    [peer] = server.peers(post(MIB // 2, 70_000), 1)
+    server.wait_until_read(post(MIB // 2, 70_000), 1)
+    [conn] = server.worker._waiting
+    assert conn.is_wide
+    peer.sendall(b"x" * (MIB // 2 - 70_000))
+    assert answer(peer) == b"ok"
+    server.wait_until_idle()
+    assert not conn.is_wide
 
 
 def test_a_request_is_as_old_as_its_first_byte() -> None:
