@@ -19,6 +19,8 @@ _MOST_HEADERS: Final = 32 * 1024
 _PIECE: Final = 64 * 1024  # more than a TLS record: no poll of the socket would tell of the rest of one
 _TURN: Final = 2048
 """Pieces after which others have their turn. The largest requests of ordinary peers take less."""
+_TURN_DROPPING: Final = 128
+"""The same of what is dropped: no one waits for it."""
 _END: Final = b"\r\n\r\n"
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*0*(\d{1,18})", re.IGNORECASE)
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
@@ -85,7 +87,7 @@ class Arrival:
     def advance(self, sock: socket.socket, now: float) -> Progress:
         """Read what there is of a non-blocking socket, until a request is whole or others should have their turn."""
         try:
-            for _ in range(_TURN):
+            for _ in range(_TURN_DROPPING if self.is_dropping else _TURN):
                 if (progress := self._progress()) is not Progress.MORE:
                     return progress
                 data = sock.recv(_PIECE)

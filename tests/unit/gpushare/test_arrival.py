@@ -125,13 +125,13 @@ def test_a_request_that_came_with_the_one_before_is_as_old_as_what_came_last(con
 class Endless:
     """A socket on which something is there all the time."""
 
-    def __init__(self, data: bytes, piece: int) -> None:
-        self._data, self._piece = data, piece
+    def __init__(self, data: bytes, piece: int, most_reads: int) -> None:
+        self._data, self._piece, self._most_reads = data, piece, most_reads
         self.reads = 0
 
     def recv(self, size: int) -> bytes:
         self.reads += 1
-        assert self.reads <= 10_000
+        assert self.reads <= self._most_reads
         data, self._data = self._data[:size], self._data[size:]
         return data or b"x" * min(size, self._piece)
 
@@ -140,7 +140,7 @@ class Endless:
 def test_a_peer_that_sends_all_the_time_gets_its_turn_and_no_more(piece: int) -> None:
     """Otherwise each such peer would have a thread for ever."""
     arrival = Arrival(room=Room(0), most=LARGE)
-    sock: Any = Endless(request(10**17, sent=4096), piece)
+    sock: Any = Endless(request(10**17, sent=4096), piece, 200)
     assert arrival.advance(sock, 1) is Progress.WHOLE
     arrival.answered()
     for _ in range(3):
@@ -148,6 +148,13 @@ def test_a_peer_that_sends_all_the_time_gets_its_turn_and_no_more(piece: int) ->
         assert arrival.advance(sock, 2) is Progress.TURN
         assert sock.reads > 0
         assert arrival.began == 1
+
+
+def test_a_request_in_small_pieces_takes_turns_with_others() -> None:
+    arrival = Arrival(room=Room(2 * LARGE), most=LARGE)
+    sock: Any = Endless(request(LARGE, sent=0), 1, 10_000)
+    assert arrival.advance(sock, 1) is Progress.TURN
+    assert arrival.began == 1
 
 
 @pytest.mark.parametrize("extra", [0, LARGE])
