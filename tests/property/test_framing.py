@@ -1,0 +1,91 @@
+"""Where a request ends: as it is received, and as gunicorn reads it."""
+
+import contextlib
+import socket
+from typing import Any
+
+from gunicorn import http
+from gunicorn.config import Config
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.runtime.arrival import Arrival, Progress, Room
+
+CONFIG = Config()
+PEER = ("192.0.2.1", 1)
+LINES = st.sampled_from(
+    [
+        b"Content-Length: 5",
+        b"content-length:\t005 ",
+        b"Content-Length: 00000000000000000000005",
+        b"Content-Length: 0",
+        b"Content-Length: +5",
+        b"Content-Length: 5, 5",
+        b"Content-Length : 5",
+        b"Content-Length: 5_0",
+        b"Content-Length:",
+        b"Content_Length: 5",
+        b" Content-Length: 5",
+        b"X: y\nContent-Length: 5",
+        b"Connection: close",
+        b"Expect: 100-continue",
+        b"X: y",
+        b"",
+    ]
+)
+ENDS = st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n", b"\r"])
+BODIES = st.sampled_from([b"", b"hello", b"hell", b"hello\r\n"])
+START = st.sampled_from([b"GET /a HTTP/1.1\r\n", b"POST /b HTTP/1.1\r\n", b"POST /c HTTP/1.0\r\n", b"\r\n", b""])
+REQUEST = st.builds(
+    lambda start, lines, body: start + b"".join(line + end for line, end in lines) + b"\r\n" + body,
+    START,
+    st.lists(st.tuples(LINES, ENDS), max_size=3),
+    BODIES,
+)
+
+
+def read(parser: Any) -> tuple[str, str, bytes] | None:
+    """The next request with all of its body; None if there is none that can be answered."""
+    with contextlib.suppress(StopIteration, Exception):
+        request = next(parser)
+        body = request.body.read()
+        announced = [int(value) for name, value in request.headers if name == "CONTENT-LENGTH"]
+        if [len(body)] == (announced or [0]):
+            return request.method, request.uri, body
+    return None
+
+
+def as_gunicorn_reads(data: bytes) -> list[Any]:
+    found, parser = [], http.get_parser(CONFIG, iter([data]), PEER)
+    while (request := read(parser)) is not None:
+        found.append(request)
+    return found
+
+
+def as_received(data: bytes, pieces: list[int]) -> list[Any]:
+    found, arrival = [], Arrival(room=Room(0), most=1000)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        while (progress := arrival.advance(ours, 0)) is not Progress.ENDED:
+            if progress is Progress.WHOLE:
+                parser = http.get_parser(CONFIG, arrival.pieces(), PEER)
+                if (request := read(parser)) is None:
+                    break
+                found.append(request)
+                if parser.mesg.should_close():
+                    break
+                arrival.answered()
+            elif data:
+                size = pieces.pop() if pieces else len(data)
+                theirs.sendall(data[:size])
+                data = data[size:]
+            else:
+                theirs.shutdown(socket.SHUT_WR)
+    return found
+
+
+@given(st.lists(REQUEST, min_size=1, max_size=3), st.lists(st.integers(1, 40), max_size=5))
+def test_requests_are_those_that_gunicorn_reads(requests: list[bytes], pieces: list[int]) -> None:
+    data = b"".join(requests)
+    assert as_received(data, pieces) == as_gunicorn_reads(data)
