@@ -233,6 +233,7 @@ def test_a_connection_between_two_requests_lives_on(server: Server) -> None:
     for _ in range(2):
         kept.sendall(CHECK)
         assert answer(kept) == b"ok"
+        server.wait_until_kept(1)
         server.clock.at += 3 * worker.RECEIVE_S
     fresh.sendall(CHECK)
     assert answer(fresh) == b"ok"
