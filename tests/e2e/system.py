@@ -1,5 +1,6 @@
 """A running installation on a test cluster, and the questions that tests ask it."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -70,7 +71,8 @@ class System:
         """Delete the pods that have failed, which may have no logs; their statuses."""
         failed = [pod for pod in self.pods(namespace) if pod["status"].get("phase") == "Failed"]
         for pod in failed:
-            self.api.delete(kube.pod_path(namespace, pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
+            with contextlib.suppress(kube.NotFoundError):  # gone since it was listed
+                self.api.delete(kube.pod_path(namespace, pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
         return [pod["status"] for pod in failed]
 
     def eventually(self, what: str, condition: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
