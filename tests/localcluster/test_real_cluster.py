@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,9 @@ def test_pods_outlive_their_kubelet(cluster: Cluster, how: str) -> None:
     assert (node.device_plugins_dir / "kubelet.sock").is_socket()
     cluster.wait_nodes_ready()
     assert containers(cluster) == before
+    # A kubelet that has just started knows no pod before it has listed them.
+    runs = partial(cluster.kubectl, "exec", "client", "--", "true", check=False)
+    wait_until(lambda: runs().returncode == 0, "the kubelet runs commands in pods again", 60)
 
 
 def test_a_node_comes_back_from_a_crash(cluster: Cluster) -> None:
