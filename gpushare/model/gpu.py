@@ -21,18 +21,61 @@ class GpuHealth(Enum):
     """It works, but an administrator keeps new pods away; never published by a plugin."""
 
 
+class Limit(Enum):
+    """What keeps a container within its share of a GPU, from the strongest down."""
+
+    MIG = "mig"
+    CGROUP = "cgroup"
+    MPS = "mps"
+    HAMI_CORE = "hami-core"
+    WATCHDOG = "watchdog"
+    ADVISORY = "advisory"
+
+    @property
+    def enforced(self) -> bool:
+        """Whether the hardware or the driver refuses what is above the share, whatever the container does."""
+        return self in {Limit.MIG, Limit.CGROUP, Limit.MPS}
+
+
+class HandOver(Enum):
+    """How a node's containers get the devices of their GPUs."""
+
+    CDI = "cdi"
+    """The container runtime injects what the device plugin wrote for the container."""
+    ENVVAR = "envvar"
+    """NVIDIA's runtime reads NVIDIA_VISIBLE_DEVICES."""
+    VOLUME_MOUNTS = "volume-mounts"
+    """NVIDIA's runtime reads mounts below /var/run/nvidia-container-devices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstance:
+    """Which part of which GPU a MIG instance is."""
+
+    gpu: int
+    """NVML index of the GPU that is partitioned."""
+    number: int
+    """NVML index of the instance on that GPU, from 0."""
+    profile: str
+    """Compute and memory slices, such as 1g.10gb; empty where the driver does not say."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One physical GPU. `uuid` is its identity; `index` is for people and for Aliyun's annotations."""
+    """One GPU or MIG instance. `uuid` is its identity; `index` is for people and for Aliyun's annotations."""
 
     uuid: GpuUuid
     index: int
-    """NVML index on its node, from 0."""
+    """NVML index on its node, from 0; above those of all GPUs for a MIG instance."""
     model: str
     memory_mib: int
     """Total memory in MiB, rounded down."""
     numa: int | None = None
     health: GpuHealth = GpuHealth.HEALTHY
+    reason: str = ""
+    """Why it is not healthy, in a few words; empty if it is, or if its plugin did not say."""
+    limit: Limit = Limit.ADVISORY
+    mig: MigInstance | None = None
 
     def __post_init__(self) -> None:
         if self.index < 0 or self.memory_mib < 0:
@@ -47,6 +90,9 @@ class NodeInventory:
     gpus: tuple[Gpu, ...]
     unit: MemoryUnit
     """The unit in which the node's plugin advertises `aliyun.com/gpu-mem`."""
+    hand_over: HandOver = HandOver.ENVVAR
+    hand_over_reason: str = ""
+    """Why this way, in a few words."""
     by_uuid: Mapping[GpuUuid, Gpu] = field(init=False, repr=False, compare=False)
     _aliases: Mapping[GpuUuid, GpuUuid] = field(init=False, repr=False, compare=False)
 

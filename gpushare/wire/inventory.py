@@ -1,35 +1,29 @@
 """`gpushare.dev/inventory` on a node: JSON <-> NodeInventory."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from gpushare import names
 from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName
-from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit, MigInstance, NodeInventory
 from gpushare.units import MemoryUnit
 from gpushare.wire import fields, json
+
+_HAND_OVERS: Final = {each.value: each for each in HandOver}
+_LIMITS: Final = {each.value: each for each in Limit}
 
 
 def encode(inventory: NodeInventory) -> str:
     """The annotation's value."""
-    return json.dump(
-        {
-            "version": 1,
-            "unitMiB": inventory.unit.mib,
-            "gpus": [
-                {
-                    "uuid": gpu.uuid,
-                    "index": gpu.index,
-                    "model": gpu.model,
-                    "memoryMiB": gpu.memory_mib,
-                    "numa": gpu.numa,
-                    "health": gpu.health.value,
-                }
-                for gpu in inventory.gpus
-            ],
-        }
-    )
+    value: dict[str, Any] = {
+        "version": 1,
+        "unitMiB": inventory.unit.mib,
+        "gpus": [_encoded(gpu) for gpu in inventory.gpus],
+    }
+    if inventory.hand_over_reason or inventory.hand_over is not HandOver.ENVVAR:
+        value["handOver"] = {"strategy": inventory.hand_over.value, "reason": inventory.hand_over_reason}
+    return json.dump(value)
 
 
 def decode(text: str, node: NodeName) -> NodeInventory:
@@ -42,7 +36,15 @@ def decode(text: str, node: NodeName) -> NodeInventory:
         value = json.load(text)
         gpus = [_gpu(entry, f"gpus[{i}]") for i, entry in enumerate(fields.needed_objects(value, "gpus", ""))]
         unit = MemoryUnit(fields.integer(value, "unitMiB", "", least=1))
-        return NodeInventory(node=node, gpus=tuple(sorted(gpus, key=lambda gpu: gpu.index)), unit=unit)
+        hand_over = fields.mapping(value, "handOver", "")
+        return NodeInventory(
+            node=node,
+            gpus=tuple(sorted(gpus, key=lambda gpu: gpu.index)),
+            unit=unit,
+            # A word of a later version: such a node may need what NVIDIA's runtime needs.
+            hand_over=_HAND_OVERS.get(fields.text(hand_over, "strategy", "handOver"), HandOver.ENVVAR),
+            hand_over_reason=fields.text(hand_over, "reason", "handOver"),
+        )
     except (ValueError, WireError) as error:
         raise WireError(f"annotation {names.ANNOTATION_INVENTORY} of node {node}: {error}") from error
 
@@ -61,6 +63,25 @@ def of_node(node: Mapping[str, Any]) -> NodeInventory | None:
     return decode(text, NodeName(fields.needed(metadata, "name", "metadata")))
 
 
+def _encoded(gpu: Gpu) -> dict[str, Any]:
+    """What is not said has its default, as in inventories of plugins that knew nothing of it."""
+    value: dict[str, Any] = {
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "model": gpu.model,
+        "memoryMiB": gpu.memory_mib,
+        "numa": gpu.numa,
+        "health": gpu.health.value,
+    }
+    if gpu.reason:
+        value["reason"] = gpu.reason
+    if gpu.limit is not Limit.ADVISORY:
+        value["limit"] = gpu.limit.value
+    if gpu.mig:
+        value["mig"] = {"gpu": gpu.mig.gpu, "number": gpu.mig.number, "profile": gpu.mig.profile}
+    return value
+
+
 def _gpu(entry: fields.JsonObject, path: str) -> Gpu:
     return Gpu(
         uuid=GpuUuid(fields.needed(entry, "uuid", path)),
@@ -70,4 +91,18 @@ def _gpu(entry: fields.JsonObject, path: str) -> Gpu:
         numa=fields.optional_integer(entry, "numa", path),
         # Anything but Healthy keeps new work away, also a word that a later version introduces.
         health=GpuHealth.HEALTHY if entry.get("health") == GpuHealth.HEALTHY.value else GpuHealth.UNHEALTHY,
+        reason=fields.text(entry, "reason", path),
+        # A word of a later version promises nothing here.
+        limit=_LIMITS.get(fields.text(entry, "limit", path), Limit.ADVISORY),
+        mig=_mig(fields.mapping(entry, "mig", path), fields.at(path, "mig")),
+    )
+
+
+def _mig(entry: fields.JsonObject, path: str) -> MigInstance | None:
+    if not entry:
+        return None
+    return MigInstance(
+        gpu=fields.integer(entry, "gpu", path),
+        number=fields.integer(entry, "number", path),
+        profile=fields.text(entry, "profile", path),
     )

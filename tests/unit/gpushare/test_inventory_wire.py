@@ -5,7 +5,7 @@ import pytest
 
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
-from gpushare.model.gpu import GpuHealth
+from gpushare.model.gpu import GpuHealth, HandOver, Limit, MigInstance
 from gpushare.wire import inventory
 from testing.builders import make_inventory, make_node
 
@@ -42,6 +42,38 @@ def test_a_later_version_that_only_adds_fields_is_read() -> None:
     assert inventory.decode(text, NODE) == make_inventory(15)
 
 
+def test_what_an_older_plugin_does_not_say_has_its_weakest_meaning() -> None:
+    [gpu] = make_inventory(15).gpus
+    assert (gpu.limit, gpu.mig, gpu.reason) == (Limit.ADVISORY, None, "")
+    assert make_inventory(15).hand_over is HandOver.ENVVAR
+
+
+def test_limit_hand_over_and_mig_come_back_as_they_were() -> None:
+    plain = make_inventory(15, 10)
+    first, second = plain.gpus
+    gpus = (
+        replace(first, health=GpuHealth.UNHEALTHY, reason="Xid 79"),
+        replace(second, limit=Limit.MIG, mig=MigInstance(gpu=0, number=2, profile="1g.10gb")),
+    )
+    said = replace(plain, gpus=gpus, hand_over=HandOver.CDI, hand_over_reason="containerd 2.1.9")
+    text = inventory.encode(said)
+    assert text.endswith('"handOver":{"strategy":"cdi","reason":"containerd 2.1.9"}}')
+    assert '"limit":"mig","mig":{"gpu":0,"number":2,"profile":"1g.10gb"}' in text
+    assert inventory.decode(text, NODE) == said
+
+
+def test_words_of_a_later_version_promise_nothing() -> None:
+    said = replace(make_inventory(15), hand_over=HandOver.CDI)
+    said = replace(said, gpus=(replace(said.gpus[0], limit=Limit.CGROUP),))
+    text = inventory.encode(said).replace("cgroup", "stronger").replace("cdi", "newer")
+    assert inventory.decode(text, NODE) == make_inventory(15)
+
+
+@pytest.mark.parametrize("limit", Limit)
+def test_only_what_a_container_cannot_avoid_is_enforced(limit: Limit) -> None:
+    assert limit.enforced == (limit.value in {"mig", "cgroup", "mps"})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -71,6 +103,11 @@ def test_a_later_version_that_only_adds_fields_is_read() -> None:
         (
             '{"version":1,"gpus":[{"uuid":"a","index":0,"model":"m","memoryMiB":1,"numa":"x"}],"unitMiB":1}',
             f"{WHAT}: gpus[0].numa: expected a whole number, 0 or more, found a string",
+        ),
+        ('{"version":1,"gpus":[],"unitMiB":1,"handOver":1}', f"{WHAT}: handOver: expected an object, found a number"),
+        (
+            '{"version":1,"unitMiB":1,"gpus":[{"uuid":"a","index":0,"model":"m","memoryMiB":1,"mig":{"gpu":"x"}}]}',
+            f"{WHAT}: gpus[0].mig.gpu: expected a whole number, 0 or more, found a string",
         ),
         (
             '{"version":1,"unitMiB":1,"gpus":[{"uuid":"a","index":0,"model":"m","memoryMiB":1,"numa":0},'
