@@ -1,0 +1,114 @@
+"""Which pod and container a process belongs to, and where the cgroups of a pod and its containers are.
+
+Paths are the kubelet's and the container runtime's: both cgroup versions, both cgroup drivers, any cgroup root.
+A program in a container may make groups below its own one and name them as it likes, so the outermost pod counts.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpushare.identity import PodUid
+
+MOUNT: Final = Path("/sys/fs/cgroup")
+_UID: Final = r"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
+"""A static pod has the hash of its manifest: 32 digits."""
+_KUBEPODS: Final = re.compile(r"(?:.*-)?kubepods(?:\.slice|[-.].*)?")
+_POD: Final = re.compile(rf"(?:(?:.*-)?kubepods(?:-burstable|-besteffort)?-)?pod{_UID}(?:\.slice)?(?::[^:]*:(.*))?")
+"""The last part is of a containerd that uses cgroupfs beside a kubelet that uses systemd."""
+_CONTAINER: Final = re.compile(r"(?:[a-z-]+-)?([0-9a-f]{64})(?:\.scope)?")
+_QOS: Final = ("", "burstable", "besteffort")
+"""A guaranteed pod has no level of its own."""
+_DEPTH: Final = 4
+"""How deep a kubelet's cgroup root may lie below the mount."""
+_V1: Final = ("unified", "memory", "devices", "pids", "systemd")
+"""Hierarchies of version 1 in which runtimes make groups for containers; the first is version 2 beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupOwner:
+    """Whose a process is."""
+
+    pod: PodUid
+    """With dashes, as the API has it; for a static pod the hash of its manifest."""
+    container: str
+    """The runtime's ID, 64 hexadecimal digits; empty for a process of the pod that is in no container."""
+
+
+def owner(text: str) -> CgroupOwner | None:
+    """Whose process has this text in /proc/PID/cgroup. None: no pod's, or the hierarchies do not agree."""
+    found = [who for line in text.splitlines() if (who := owner_of_path(line.split(":", 2)[-1])) is not None]
+    pods = {who.pod for who in found}
+    containers = {who.container for who in found if who.container}
+    if len(pods) != 1 or len(containers) > 1:
+        return None
+    return CgroupOwner(pods.pop(), containers.pop() if containers else "")
+
+
+def owner_of_path(path: str) -> CgroupOwner | None:
+    """Whose the group at this path is. Also below `/..`, as seen from another cgroup namespace."""
+    parts = iter(path.removesuffix(" (deleted)").split("/"))
+    kubepods = False
+    for part in parts:
+        kubepods = kubepods or _KUBEPODS.fullmatch(part) is not None
+        if kubepods and (pod := _POD.fullmatch(part)):
+            uid = PodUid(pod[1].replace("_", "-"))
+            ids = (_CONTAINER.fullmatch(below) for below in ([pod[2]] if pod[2] else parts))
+            return CgroupOwner(uid, next((match[1] for match in ids if match), ""))
+    return None
+
+
+def hierarchies(mount: Path = MOUNT) -> tuple[Path, ...]:
+    """The roots below which pods have groups, best first: one for version 2, several for version 1."""
+    if (mount / "cgroup.controllers").exists():
+        return (mount,)
+    return tuple(mount / name for name in _V1 if (mount / name).is_dir())
+
+
+def kubepods(hierarchy: Path) -> tuple[Path, ...]:
+    """The kubelets' groups in a hierarchy: usually one. Reads directories, so keep the answer."""
+    return tuple(_kubepods(hierarchy, _DEPTH))
+
+
+def _kubepods(directory: Path, depth: int) -> Iterator[Path]:
+    for child in _directories(directory):
+        if _is_kubepods(child.name):
+            yield child
+        elif depth > 1:
+            yield from _kubepods(child, depth - 1)
+
+
+def _is_kubepods(name: str) -> bool:
+    return name in {"kubepods", "kubepods.slice"} or name.endswith("-kubepods.slice")
+
+
+def pod_paths(base: Path, pod: PodUid) -> tuple[Path, ...]:
+    """Where the group of a pod can be below the kubelet's group `base`, one path for each QoS level. Pure."""
+    if base.suffix != ".slice":
+        return tuple(base / level / f"pod{pod}" for level in _QOS)
+    stem, name = base.name.removesuffix(".slice"), f"pod{pod.replace('-', '_')}.slice"
+    return tuple(
+        base / f"{stem}-{level}.slice" / f"{stem}-{level}-{name}" if level else base / f"{stem}-{name}"
+        for level in _QOS
+    )
+
+
+def pod_directory(bases: tuple[Path, ...], pod: PodUid) -> Path | None:
+    """The group of a pod, if it is there."""
+    return next((path for base in bases for path in pod_paths(base, pod) if path.is_dir()), None)
+
+
+def container_directories(pod: Path) -> Mapping[str, Path]:
+    """The groups of a pod's containers by the runtime's ID, the pod's sandbox among them."""
+    found = {child: _CONTAINER.fullmatch(child.name) for child in _directories(pod)}
+    return {match[1]: path for path, match in found.items() if match}
+
+
+def _directories(parent: Path) -> list[Path]:
+    """Children that are there now: pods and containers end at any moment."""
+    with suppress(OSError):
+        return sorted(child for child in parent.iterdir() if child.is_dir())
+    return []
