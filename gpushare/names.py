@@ -28,6 +28,8 @@ ANNOTATION_POLICY: Final = "gpushare.dev/gpu-policy"
 ANNOTATION_MODEL: Final = "gpushare.dev/gpu-model"
 ANNOTATION_UUID: Final = "gpushare.dev/gpu-uuid"
 ANNOTATION_MIN_MEMORY: Final = "gpushare.dev/min-gpu-memory"
+ANNOTATION_LIMIT: Final = "gpushare.dev/limit"  # also a label of namespaces, for all of their GPU pods
+ANNOTATION_MIG: Final = "gpushare.dev/mig"
 ANNOTATION_SAME_GPU: Final = "gpushare.dev/same-gpu-as"  # a label selector of pods in the same namespace
 ANNOTATION_OTHER_GPU: Final = "gpushare.dev/other-gpu-than"  # the same, to keep away from them
 REQUEST_ANNOTATIONS: Final = (
@@ -36,6 +38,8 @@ REQUEST_ANNOTATIONS: Final = (
     ANNOTATION_MODEL,
     ANNOTATION_UUID,
     ANNOTATION_MIN_MEMORY,
+    ANNOTATION_LIMIT,
+    ANNOTATION_MIG,
     ANNOTATION_SAME_GPU,
     ANNOTATION_OTHER_GPU,
 )

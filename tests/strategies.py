@@ -7,10 +7,19 @@ from hypothesis import strategies as st
 
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.allocation import Allocation, Grant
-from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.model.gpu import Gpu, GpuHealth, Limit, MigInstance, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
-from gpushare.model.selector import ANY_GPU, Affinity, Choice, GpuSelector, LabelSelector, Operator, Requirement
+from gpushare.model.selector import (
+    ANY_GPU,
+    Affinity,
+    Choice,
+    GpuSelector,
+    LabelSelector,
+    MigChoice,
+    Operator,
+    Requirement,
+)
 from gpushare.units import MemoryUnit
 from testing.builders import make_allocation, make_inventory, make_ref
 
@@ -79,6 +88,8 @@ selectors = st.sampled_from([ANY_GPU, ANY_GPU, ANY_GPU]) | st.builds(
     models=st.builds(Choice, wanted=st.sampled_from([(), ("T4",), ("A100", "T4")]), unwanted=st.sampled_from([()])),
     uuids=st.builds(Choice, unwanted=st.sampled_from([(), ("GPU-0",)])),
     min_memory_mib=st.sampled_from([0, 4096]),
+    enforced=st.sampled_from([False, False, True]),
+    mig=st.sampled_from([None, None, *MigChoice]),
 )
 affinities = (
     st.sampled_from([None, None, None])
@@ -111,7 +122,15 @@ def ledgers(draw: st.DrawFn, node: str = "node-a") -> NodeLedger:
     inventory = make_inventory(*sizes, node=node)
     models = st.sampled_from(["Tesla T4", "NVIDIA A100-SXM4-80GB"])
     health = st.sampled_from([*[GpuHealth.HEALTHY] * 5, GpuHealth.UNHEALTHY, GpuHealth.CORDONED])
-    gpus = tuple(replace(gpu, model=draw(models), health=draw(health)) for gpu in inventory.gpus)
+    held_by = st.sampled_from(
+        [(Limit.ADVISORY, None), (Limit.CGROUP, None), (Limit.MIG, MigInstance(gpu=0, number=0, profile="1g.5gb"))]
+    )
+
+    def drawn(gpu: Gpu) -> Gpu:
+        limit, mig = draw(held_by)
+        return replace(gpu, model=draw(models), health=draw(health), limit=limit, mig=mig)
+
+    gpus = tuple(map(drawn, inventory.gpus))
     held = [
         replace(
             make_allocation(

@@ -33,6 +33,13 @@ class Choice:
 _ALL: Final = Choice()
 
 
+class MigChoice(Enum):
+    """Whether a pod takes MIG instances."""
+
+    ONLY = "only"
+    NEVER = "never"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSelector:
     """What a GPU must be."""
@@ -41,6 +48,10 @@ class GpuSelector:
     uuids: Choice = _ALL
     min_memory_mib: int = 0
     """Of the whole GPU."""
+    enforced: bool = False
+    """Whether only a limit will do that no container can exceed."""
+    mig: MigChoice | None = None
+    """None for MIG instances and GPUs alike."""
 
     def why_not(self, gpu: Gpu) -> str:
         """In two or three words why a GPU is not among them; empty if it is."""
@@ -50,6 +61,10 @@ class GpuSelector:
             return "other model"
         if gpu.memory_mib < self.min_memory_mib:
             return "too small"
+        if self.enforced and not gpu.limit.enforced:
+            return f"limit {gpu.limit.value}"
+        if self.mig is not None and (gpu.mig is None) == (self.mig is MigChoice.ONLY):
+            return "MIG" if gpu.mig else "no MIG"
         return ""
 
     def __str__(self) -> str:
@@ -60,6 +75,10 @@ class GpuSelector:
             parts.append(f"UUID {self.uuids}")
         if self.min_memory_mib:
             parts.append(f"at least {self.min_memory_mib} MiB in all")
+        if self.enforced:
+            parts.append("an enforced limit")
+        if self.mig is not None:
+            parts.append("MIG" if self.mig is MigChoice.ONLY else "no MIG")
         return " and ".join(parts)
 
 

@@ -3,6 +3,9 @@
 Whatever an object looks like, nothing but WireError and InvalidRequestError comes out of here.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from gpushare import names, units
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.gpu import MAX_GPUS
@@ -14,6 +17,7 @@ from gpushare.model.request import (
     PodRequest,
     RequestShape,
 )
+from gpushare.model.selector import ANY_GPU, GpuSelector
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import fields, parse_resources, pods, selectors
 from gpushare.wire.parse_resources import Spread
@@ -41,7 +45,7 @@ def of_pod(pod: pods.Pod, resource_config: ResourceConfig) -> PodRequest | None:
             errors.extend(request)
     notes, meta = pods.annotations(pod), fields.mapping(pod, "metadata", "pod")
     policy = selectors.policy(notes, errors)
-    gpus = selectors.selector(notes, resource_config.unit, errors)
+    gpus = _where_shared(selectors.selector(notes, resource_config.unit, errors), containers)
     affinity = selectors.affinity(notes, fields.text(meta, "namespace", "metadata"), errors)
     if errors:
         raise InvalidRequestError(tuple(dict.fromkeys(errors)))
@@ -57,6 +61,14 @@ def of_pod(pod: pods.Pod, resource_config: ResourceConfig) -> PodRequest | None:
             if kind is ContainerKind.APP
         ),
     )
+
+
+def _where_shared(gpus: GpuSelector, containers: Sequence[ContainerRequest]) -> GpuSelector:
+    """A pod that has its GPUs to itself has no share that a limit could keep it within."""
+    if not gpus.enforced or not all(request.whole for request in containers):
+        return gpus
+    found = replace(gpus, enforced=False)
+    return ANY_GPU if found == ANY_GPU else found
 
 
 def _too_large(pod: pods.Pod, resource_config: ResourceConfig) -> FieldError | None:

@@ -7,14 +7,15 @@ from typing import Final, TypeVar
 from gpushare import names, units
 from gpushare.errors import FieldError
 from gpushare.model.request import Policy
-from gpushare.model.selector import ANY_GPU, Affinity, Choice, GpuSelector, LabelSelector
+from gpushare.model.selector import ANY_GPU, Affinity, Choice, GpuSelector, LabelSelector, MigChoice
 from gpushare.units import MemoryUnit
 from gpushare.wire import labels
 
-_UUID: Final = re.compile(r"GPU-[0-9A-Za-z][0-9A-Za-z-]{0,60}")
+_UUID: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z][0-9A-Za-z/-]{0,60}")
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,63}")
 _MODELS: Final = "write models such as A100 or T4, separated by commas; ! before one excludes it"
 _UUIDS: Final = "write UUIDs as nvidia-smi -L prints them, separated by commas; ! before one excludes it"
+_ENFORCED: Final = "enforced"
 _MOST: Final = 16
 T = TypeVar("T")
 Annotations = Mapping[str, str]
@@ -38,9 +39,14 @@ def selector(annotations: Annotations, unit: MemoryUnit, errors: list[FieldError
     models = _read(annotations, names.ANNOTATION_MODEL, lambda text: _choice(text, _MODEL.fullmatch, _MODELS), errors)
     uuids = _read(annotations, names.ANNOTATION_UUID, lambda text: _choice(text, _UUID.fullmatch, _UUIDS), errors)
     memory = _read(annotations, names.ANNOTATION_MIN_MEMORY, lambda text: units.parse_memory(text, unit), errors)
-    if models is None and uuids is None and memory is None:
-        return ANY_GPU
-    return GpuSelector(models=models or Choice(), uuids=uuids or Choice(), min_memory_mib=memory or 0)
+    found = GpuSelector(
+        models=models or Choice(),
+        uuids=uuids or Choice(),
+        min_memory_mib=memory or 0,
+        enforced=_read(annotations, names.ANNOTATION_LIMIT, _enforced, errors) or False,
+        mig=_read(annotations, names.ANNOTATION_MIG, _mig, errors),
+    )
+    return ANY_GPU if found == ANY_GPU else found
 
 
 def affinity(annotations: Annotations, namespace: str, errors: list[FieldError]) -> Affinity | None:
@@ -78,6 +84,20 @@ def _choice(text: str, check: Callable[[str], object], fix: str) -> Choice:
             raise ValueError(f"{part!r:.80} is none; {fix}")
         (unwanted if part.startswith("!") else wanted).append(value)
     return Choice(wanted=tuple(wanted), unwanted=tuple(unwanted))
+
+
+def _enforced(text: str) -> bool:
+    if text != _ENFORCED:
+        raise ValueError(f"{text!r:.80} is no strength of a limit; write {_ENFORCED}, or remove the annotation")
+    return True
+
+
+def _mig(text: str) -> MigChoice:
+    try:
+        return MigChoice(text)
+    except ValueError:
+        known = " or ".join(choice.value for choice in MigChoice)
+        raise ValueError(f"{text!r:.80} does not say whether MIG instances are taken; write {known}") from None
 
 
 def _labels(text: str) -> LabelSelector:

@@ -79,6 +79,19 @@ EXAMPLES: Final = (
         remark="a number alone counts units",
     ),
     Example(
+        name="limit",
+        limits={names.GPU_MEM: 8},
+        annotations={names.ANNOTATION_LIMIT: "enforced"},
+        remark="limits by MIG, the driver's cgroups or MPS; the label of a namespace asks it of all of its pods;"
+        " whole GPUs need none",
+    ),
+    Example(
+        name="mig",
+        limits={names.GPU_MEM: 1},
+        annotations={names.ANNOTATION_MIG: "never"},
+        remark="`only` takes nothing but MIG instances",
+    ),
+    Example(
         name="binpack",
         limits={names.GPU_MEM: 2},
         annotations={names.ANNOTATION_POLICY: "binpack"},

@@ -11,7 +11,8 @@ from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
 from gpushare.wire import parse_resources
 from localcluster.cluster import BUSYBOX_IMAGE
-from tests.docs.requests import EXAMPLES, RESOURCE_CONFIG, Example
+from tests.docs.requests import EXAMPLES as ALL_EXAMPLES
+from tests.docs.requests import RESOURCE_CONFIG, Example
 from tests.e2e import checks, gpus
 from tests.e2e.conftest import PROFILE
 from tests.e2e.system import Json, System, shown_by_inspect
@@ -26,6 +27,9 @@ MIXED: Final = {
     "nodes": {"node-1": {"gpus": [SMALL, {**T4, "count": 2}, {**BIG, "count": 3}]}},
 }
 """node-1 has GPUs of three kinds, node-2 ten equal ones."""
+
+EXAMPLES: Final = tuple(each for each in ALL_EXAMPLES if not each.request().shape.gpus.enforced)
+"""Those that simulated GPUs can serve: nothing enforces a limit on them."""
 
 PAIRS: Final = ("same", "other")
 """Examples that mean something only beside a second pod."""

@@ -6,7 +6,7 @@ import pytest
 
 from gpushare.identity import ContainerName, by_index
 from gpushare.model.allocation import Allocation
-from gpushare.model.gpu import Gpu, GpuHealth
+from gpushare.model.gpu import Gpu, GpuHealth, Limit
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, RequestShape
 from gpushare.model.selector import Affinity, Choice, GpuSelector
@@ -242,6 +242,23 @@ def test_a_node_without_the_kind_says_what_it_has() -> None:
     two = GpuSelector(models=Choice(wanted=("A100",)))
     assert refused(place(replace(make_shape((1, 2)), gpus=two), mixed()))[1].endswith(
         "1: fits (NVIDIA A100-SXM4-80GB, 81920 MiB)"
+    )
+
+
+def test_a_pod_that_demands_a_limit_is_placed_where_one_is_enforced() -> None:
+    enforced = GpuSelector(enforced=True)
+    ledger = make_ledger([15, 15])
+    advisory, cgroup = ledger.inventory.gpus
+    mixed = replace(ledger, inventory=replace(ledger.inventory, gpus=(advisory, replace(cgroup, limit=Limit.CGROUP))))
+    assert gpus(place(shape(request(gib=10), gpus=enforced), mixed)) == ["GPU-1"]
+    assert refused(place(shape(request(gib=16), gpus=enforced), mixed))[1].startswith(
+        "needs 16 GiB on one GPU; free per GPU on node-a: limit advisory, 15 GiB"
+    )
+    assert refused(place(shape(request(gib=10), gpus=enforced), ledger)) == (
+        RefusalReason.NO_MATCHING_GPU,
+        "needs a GPU with an enforced limit; GPUs of node-a: 0: limit advisory (Tesla T4, 15360 MiB), 1: limit advisory"
+        " (Tesla T4, 15360 MiB)",
+        True,
     )
 
 

@@ -1,11 +1,14 @@
 """Which GPUs a pod accepts, and beside whom."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpushare import names
 from gpushare.errors import InvalidRequestError
+from gpushare.model.gpu import Limit, MigInstance
 from gpushare.model.request import RequestShape
-from gpushare.model.selector import ANY_GPU, Operator, is_model
+from gpushare.model.selector import ANY_GPU, GpuSelector, MigChoice, Operator, is_model
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB, MemoryUnit, parse_memory
 from gpushare.wire import labels, requests
@@ -25,6 +28,8 @@ def shape(**annotations: str) -> RequestShape:
         "model": names.ANNOTATION_MODEL,
         "uuid": names.ANNOTATION_UUID,
         "memory": names.ANNOTATION_MIN_MEMORY,
+        "limit": names.ANNOTATION_LIMIT,
+        "mig": names.ANNOTATION_MIG,
         "same": names.ANNOTATION_SAME_GPU,
         "other": names.ANNOTATION_OTHER_GPU,
     }
@@ -70,6 +75,7 @@ def test_a_model_is_meant_by_whole_words(meant: str, model: str, expected: bool)
         ({"uuid": "GPU-0"}, ""),
         ({"uuid": "GPU-1,GPU-2"}, "other UUID"),
         ({"uuid": "! GPU-0"}, "other UUID"),
+        ({"uuid": "MIG-5a1f, MIG-GPU-0/1/2"}, "other UUID"),
         ({"memory": "15Gi"}, ""),
         ({"memory": "15"}, ""),
         ({"memory": "16Gi"}, "too small"),
@@ -80,11 +86,57 @@ def test_a_gpu_is_chosen_by_what_it_is(annotations: dict[str, str], why: str) ->
     assert shape(**annotations).gpus.why_not(make_gpu(0, 15)) == why
 
 
+INSTANCE = MigInstance(gpu=0, number=1, profile="1g.10gb")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "limit", "mig", "why"),
+    [
+        ({"limit": "enforced"}, Limit.MIG, INSTANCE, ""),
+        ({"limit": "enforced"}, Limit.CGROUP, None, ""),
+        ({"limit": "enforced"}, Limit.MPS, None, ""),
+        ({"limit": "enforced"}, Limit.HAMI_CORE, None, "limit hami-core"),
+        ({"limit": "enforced"}, Limit.WATCHDOG, None, "limit watchdog"),
+        ({"limit": "enforced"}, Limit.ADVISORY, None, "limit advisory"),
+        ({"limit": "enforced", "memory": "20Gi"}, Limit.ADVISORY, None, "too small"),
+        ({"mig": "only"}, Limit.MIG, INSTANCE, ""),
+        ({"mig": "only"}, Limit.CGROUP, None, "no MIG"),
+        ({"mig": "never"}, Limit.CGROUP, None, ""),
+        ({"mig": "never"}, Limit.MIG, INSTANCE, "MIG"),
+        ({"mig": "never", "limit": "enforced"}, Limit.MIG, INSTANCE, "MIG"),
+        ({"model": "T4"}, Limit.MIG, INSTANCE, ""),
+    ],
+)
+def test_a_gpu_is_chosen_by_what_holds_its_shares(
+    annotations: dict[str, str], limit: Limit, mig: MigInstance | None, why: str
+) -> None:
+    assert shape(**annotations).gpus.why_not(replace(make_gpu(0, 15), limit=limit, mig=mig)) == why
+
+
+def test_whole_gpus_need_no_limit() -> None:
+    def of(*limits: dict[str, str], **notes: str) -> GpuSelector:
+        containers = [{"name": f"c{i}", "resources": {"limits": each}} for i, each in enumerate(limits)]
+        keys = {f"gpushare.dev/{key.replace('_', '-')}": text for key, text in notes.items()}
+        found = requests.of_pod(make_pod(*containers, annotations=keys), ResourceConfig(whole_gpus=True))
+        assert found is not None
+        return found.shape.gpus
+
+    assert of({names.GPU: "1"}, limit="enforced") is ANY_GPU
+    assert of({names.GPU: "1"}, limit="enforced", mig="never") == GpuSelector(mig=MigChoice.NEVER)
+    assert of({names.GPU: "1"}, {names.GPU_MEM: "1"}, limit="enforced").enforced
+
+
 @pytest.mark.parametrize(
     ("annotations", "text"),
     [
         ({"model": "A100,!T4"}, "model A100, not T4"),
         ({"uuid": "!GPU-0", "memory": "2Gi"}, "UUID not GPU-0 and at least 2048 MiB in all"),
+        ({"limit": "enforced"}, "an enforced limit"),
+        (
+            {"memory": "2Gi", "limit": "enforced", "mig": "only"},
+            "at least 2048 MiB in all and an enforced limit and MIG",
+        ),
+        ({"mig": "never"}, "no MIG"),
     ],
 )
 def test_a_selector_reads_as_a_sentence(annotations: dict[str, str], text: str) -> None:
@@ -159,7 +211,8 @@ def test_affinity_knows_its_namespace() -> None:
         ("gpu-model", "x" * 65, f"{MODEL}: '{'x' * 65}' is none; {MODELS}"),
         ("gpu-uuid", "", f"{UUID}: '' is none; {UUIDS}"),
         ("gpu-uuid", "0", f"{UUID}: '0' is none; {UUIDS}"),
-        ("gpu-uuid", "MIG-1234", f"{UUID}: 'MIG-1234' is none; {UUIDS}"),
+        ("gpu-uuid", "MIG-", f"{UUID}: 'MIG-' is none; {UUIDS}"),
+        ("gpu-uuid", "CPU-1234", f"{UUID}: 'CPU-1234' is none; {UUIDS}"),
         ("gpu-uuid", "GPU-1 GPU-2", f"{UUID}: 'GPU-1 GPU-2' is none; {UUIDS}"),
         ("min-gpu-memory", "", f"{MEMORY}: '' is no amount of memory; write one such as 16Gi or 40000Mi"),
         ("min-gpu-memory", "lots", f"{MEMORY}: 'lots' is no amount of memory; write one such as 16Gi or 40000Mi"),
@@ -174,6 +227,18 @@ def test_affinity_knows_its_namespace() -> None:
             "min-gpu-memory",
             "999999Ti",
             f"{MEMORY}: 999999Ti is more than any GPU has; write an amount such as 16Gi",
+        ),
+        (
+            "limit",
+            "Enforced",
+            "metadata.annotations[gpushare.dev/limit]: 'Enforced' is no strength of a limit; write enforced, or remove"
+            " the annotation",
+        ),
+        (
+            "mig",
+            "true",
+            "metadata.annotations[gpushare.dev/mig]: 'true' does not say whether MIG instances are taken; write only or"
+            " never",
         ),
         ("same-gpu-as", "", f"{SAME}: it is empty, which would mean every pod; {labels.FIX}"),
         ("same-gpu-as", " ", f"{SAME}: it is empty, which would mean every pod; {labels.FIX}"),

@@ -7,6 +7,9 @@ from tests.unit.webhook.conftest import Webhook
 
 MODEL, UUID, MIN = "gpushare.dev/gpu-model", "gpushare.dev/gpu-uuid", "gpushare.dev/min-gpu-memory"
 SAME, OTHER = "gpushare.dev/same-gpu-as", "gpushare.dev/other-gpu-than"
+LIMIT, MIG = "gpushare.dev/limit", "gpushare.dev/mig"
+ENFORCED = "write enforced, or remove the annotation"
+ONLY_NEVER = "does not say whether MIG instances are taken; write only or never"
 POLICY, GPUS, COUNT = "gpushare.dev/gpu-policy", "gpushare.dev/gpus", "aliyun.com/gpu-count"
 MODELS = "write models such as A100 or T4, separated by commas; ! before one excludes it"
 UUIDS = "write UUIDs as nvidia-smi -L prints them, separated by commas; ! before one excludes it"
@@ -26,7 +29,7 @@ WORDS = [
     (UUID, "0", f"'0' is none; {UUIDS}"),
     (UUID, "GPU-", f"'GPU-' is none; {UUIDS}"),
     (UUID, "gpu-1a2b", f"'gpu-1a2b' is none; {UUIDS}"),
-    (UUID, "MIG-1a2b", f"'MIG-1a2b' is none; {UUIDS}"),
+    (UUID, "MIG-", f"'MIG-' is none; {UUIDS}"),
     (UUID, "GPU-1a2b,1", f"'1' is none; {UUIDS}"),
     (UUID, "GPU-1a2b GPU-3c4d", f"'GPU-1a2b GPU-3c4d' is none; {UUIDS}"),
     (MIN, "", f"'' is no amount of memory; {MEMORY}"),
@@ -36,6 +39,11 @@ WORDS = [
     (MIN, "1,5Gi", f"'1,5Gi' is no amount of memory; {MEMORY}"),
     (MIN, "0", "0 asks for nothing; remove the annotation or write an amount such as 16Gi"),
     (MIN, "9999999999Ti", "9999999999Ti is more than any GPU has; write an amount such as 16Gi"),
+    (LIMIT, "", f"'' is no strength of a limit; {ENFORCED}"),
+    (LIMIT, "cgroup", f"'cgroup' is no strength of a limit; {ENFORCED}"),
+    (LIMIT, "advisory", f"'advisory' is no strength of a limit; {ENFORCED}"),
+    (MIG, "", f"'' {ONLY_NEVER}"),
+    (MIG, "1g.10gb", f"'1g.10gb' {ONLY_NEVER}"),
     (SAME, "", EVERY),
     (SAME, "  ", EVERY),
     (SAME, "=web", f"'=web' is no condition on a label; {SELECTOR}"),

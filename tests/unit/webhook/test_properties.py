@@ -187,6 +187,7 @@ KEYS = [
     names.ANNOTATION_POLICY, names.ANNOTATION_TOTALS, "nvidia.com/gpu", "devices.gpushare.dev/a", VISIBLE,
     names.GPU_PERCENT, names.GPU_CORE, names.ANNOTATION_OVERRIDDEN, names.ANNOTATION_MODEL, names.ANNOTATION_UUID,
     names.ANNOTATION_MIN_MEMORY, names.ANNOTATION_SAME_GPU, names.ANNOTATION_OTHER_GPU,
+    names.ANNOTATION_LIMIT, names.ANNOTATION_MIG,
 ]  # fmt: skip
 POD_LIKE: st.SearchStrategy[Any] = st.recursive(
     SCALARS | st.sampled_from([VISIBLE, "3", "all"]),

@@ -28,6 +28,8 @@ REQUEST = [
     "gpushare.dev/gpu-model",
     "gpushare.dev/gpu-uuid",
     "gpushare.dev/min-gpu-memory",
+    "gpushare.dev/limit",
+    "gpushare.dev/mig",
     "gpushare.dev/same-gpu-as",
     "gpushare.dev/other-gpu-than",
     "gpushare.dev/limits-are-totals",
