@@ -83,9 +83,10 @@ def source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
     """The GPUs that the settings name."""
     if settings.gpu_source == NVML:
         # Late: the binding is large, and simulated GPUs need none.
-        from deviceplugin import nvml
+        from deviceplugin.nvml import binding
+        from deviceplugin.nvml.source import NvmlSource
 
-        return nvml.NvmlSource(nvml=nvml.library(), clock=clock)
+        return NvmlSource(nvml=binding.library(), clock=clock)
     # Late: the plugin of real GPUs reads no YAML.
     from deviceplugin import simulated
 

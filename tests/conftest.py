@@ -6,6 +6,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.nvml.stub import nvml_binding, nvml_library, nvml_stub
+
+__all__ = ["nvml_binding", "nvml_library", "nvml_stub"]
+"""Fixtures for all tests."""
+
 # A busy machine is slow, and that is no fault of the code. A failure prints how to have it again.
 settings.register_profile("any", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 # For `make mutants`: the same examples in every run, and nothing after the first that fails.

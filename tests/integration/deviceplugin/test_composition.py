@@ -10,7 +10,7 @@ import pytest
 
 from deviceplugin import main as program
 from deviceplugin import parts, probe
-from deviceplugin.nvml import NvmlSource
+from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.settings import Settings
 from gpushare.identity import NodeName
 from gpushare.kube import client

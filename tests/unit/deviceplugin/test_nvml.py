@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import nvml
-from deviceplugin.nvml import NvmlSource
+from deviceplugin.nvml import binding
+from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.source import GpuSourceError, RawGpu
 from tests.unit.deviceplugin.build import ManualClock, fields_of
 from tests.unit.deviceplugin.fake_nvml import Card, FakeNvml, NVMLError
@@ -33,8 +33,8 @@ def faults(source: NvmlSource) -> dict[str, str]:
 
 
 def test_the_maintained_binding_has_all_that_is_called() -> None:
-    binding = nvml.library()
-    assert [name for name in dir(FakeNvml) if name.startswith(("nvml", "NVML")) and not hasattr(binding, name)] == []
+    real = binding.library()
+    assert [name for name in dir(FakeNvml) if name.startswith(("nvml", "NVML")) and not hasattr(real, name)] == []
 
 
 def test_a_gpu_is_read_with_its_numa_node(source: NvmlSource, tmp_path: Path) -> None:

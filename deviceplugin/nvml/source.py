@@ -1,4 +1,4 @@
-"""GPUs as NVIDIA's driver reports them. The only user of `pynvml`."""
+"""GPUs as NVIDIA's driver reports them."""
 
 import logging
 import threading
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from deviceplugin.nvml.binding import text
 from deviceplugin.source import GpuSourceError, RawGpu
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
@@ -16,13 +17,6 @@ _APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """Errors that a faulty program causes: the GPU goes on working for everybody else."""
 _SLICE_S: Final = 0.5  # an event wait cannot be interrupted, so this is the delay of a stop
 _PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
-
-
-def library() -> Any:
-    """The binding. Imported late: a plugin with simulated GPUs needs none."""
-    import pynvml
-
-    return pynvml
 
 
 @dataclass(kw_only=True)
@@ -99,12 +93,12 @@ class NvmlSource:
                 reason = "it is in MIG mode; turn that off with nvidia-smi -mig 0 to share it"
                 self._say("gpu left out", index=index, reason=reason)
                 return None
-            uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+            uuid = text(nvml.nvmlDeviceGetUUID(handle))
             self._watch(handle, uuid)
             return RawGpu(
                 uuid=uuid,
                 index=index,
-                model=_text(nvml.nvmlDeviceGetName(handle)),
+                model=text(nvml.nvmlDeviceGetName(handle)),
                 memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
                 numa=self._numa(handle),
                 fault=self._faults.get(uuid, ""),
@@ -124,7 +118,7 @@ class NvmlSource:
     def _numa(self, handle: Any) -> int | None:
         """The NUMA node of the GPU's PCI slot, which NVML itself does not tell on most machines."""
         try:
-            bus = _text(self.nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+            bus = text(self.nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
             number = int((self.pci_devices / bus[-12:] / "numa_node").read_text(encoding="ascii"))
         except (self.nvml.NVMLError, OSError, ValueError):
             return None
@@ -148,7 +142,7 @@ class NvmlSource:
         nvml = self.nvml
         try:
             event = nvml.nvmlEventSetWait_v2(self._events, int(seconds * 1000))
-            uuid = _text(nvml.nvmlDeviceGetUUID(event.device))
+            uuid = text(nvml.nvmlDeviceGetUUID(event.device))
         except nvml.NVMLError_Timeout:
             return False
         except nvml.NVMLError as error:
@@ -173,8 +167,3 @@ class NvmlSource:
         if said not in self._said:
             logs.event(_LOG, what, level=logging.WARNING, **fields)
         self._said.add(said)
-
-
-def _text(value: str | bytes) -> str:
-    """Older bindings return bytes."""
-    return value.decode() if isinstance(value, bytes) else value

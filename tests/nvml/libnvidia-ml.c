@@ -1,0 +1,397 @@
+/* A stub of NVIDIA's management library: what a test wrote into a file, told through NVML's C interface, so that the
+ * real binding (pynvml) is exercised without a GPU. tests/nvml/stub.py builds it and writes the file.
+ *
+ * The file is named by the environment variable NVML_STUB_CONTROL and read again at every call. A line is a key, a
+ * blank and a value; a line that starts with # is a comment; the first line with a key counts:
+ *
+ *   driver 580.95.05            version of the kernel module
+ *   library 580.95.05           version of this library: read once, when the library is initialized for the first time
+ *                               in a process, as a real process keeps the file that it has loaded. Every call fails
+ *                               with NVML_ERROR_LIB_RM_VERSION_MISMATCH while the two differ.
+ *   gpus 2                      how many; their keys start with their index:
+ *   0.uuid GPU-…
+ *   0.name Tesla T4
+ *   0.bus 00000000:3B:00.0
+ *   0.minor 0
+ *   0.memory 16106127360 314572800 0      total, reserved, used in bytes; without the line: Not Supported
+ *   0.mig 1                     1 on, 0 off; without the line: Not Supported
+ *   0.mig.0.uuid MIG-…          its first MIG device, with name, memory, gi, ci and slices
+ *   0.mig.0.gi 7                number of its GPU instance
+ *   0.mig.0.ci 0                number of its compute instance
+ *   event.1 0 8 79              an event: GPU, type, data, and for MIG the GPU instance. Numbered from 1; only those
+ *                               that are written after an event set was made arrive, once in each process.
+ *   fail.nvmlInitWithFlags 9    this function returns this NVML error; fail.all for every function
+ *   0.fail.all 15               the same for one GPU (this one is lost), or 0.mig.0.fail.… for one MIG device
+ *
+ * To add a function: write it in a section of your own at the end, begin it with CHECK (or CHECK_DEVICE), look your own
+ * keys up with `numbers` or `text`, and describe them at the top of your section. A function that an old driver lacks
+ * is `fail.NAME 13`: the binding raises the same error as for a missing symbol. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+    TIMEOUT = 10, LIB_RM_VERSION_MISMATCH = 18, UNKNOWN = 999
+};
+typedef unsigned long long u64;
+typedef struct device *Device; /* BASE + GPU * 256, and + 1 + n for its MIG device n; never followed */
+
+static const size_t BASE = 0x100000;
+static int initialized = 0;
+static char loaded[128] = "";
+
+/* ---- The file ---- */
+
+/* The value of a key. 1 if there is a line with it. */
+static int text(const char *key, char *value, size_t size) {
+    const char *path = getenv("NVML_STUB_CONTROL");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    char line[4096];
+    size_t length = strlen(key);
+    int found = 0;
+    while (file && !found && fgets(line, sizeof line, file)) {
+        if (strncmp(line, key, length) == 0 && line[length] == ' ') {
+            line[strcspn(line, "\n")] = 0;
+            snprintf(value, size, "%s", line + length + 1);
+            found = 1;
+        }
+    }
+    if (file) fclose(file);
+    return found;
+}
+
+/* Up to `most` numbers of a key, decimal or 0x…; how many there are. The rest is left as it was. */
+static int numbers(const char *key, u64 *values, int most) {
+    char value[4096], *at = value, *end;
+    int count = 0;
+    if (!text(key, value, sizeof value)) return 0;
+    while (count < most) {
+        u64 number = strtoull(at, &end, 0);
+        if (end == at) break;
+        values[count++] = number;
+        at = end;
+    }
+    return count;
+}
+
+static u64 number(const char *key, u64 otherwise) {
+    numbers(key, &otherwise, 1);
+    return otherwise;
+}
+
+/* The key of something of a device, in a buffer that the next call uses again. */
+static const char *of(Device device, const char *what) {
+    static _Thread_local char key[256];
+    size_t at = (size_t)device - BASE, gpu = at >> 8, mig = at & 255;
+    if (mig) snprintf(key, sizeof key, "%zu.mig.%zu.%s", gpu, mig - 1, what);
+    else snprintf(key, sizeof key, "%zu.%s", gpu, what);
+    return key;
+}
+
+static Device gpu(size_t index) { return (Device)(BASE + (index << 8)); }
+static int is_mig(Device device) { return ((size_t)device & 255) != 0; }
+static Device parent(Device device) { return (Device)((size_t)device & ~(size_t)255); }
+
+/* ---- What every call checks ---- */
+
+static int mismatch(void) {
+    char driver[128];
+    return text("driver", driver, sizeof driver) && loaded[0] && strcmp(driver, loaded) != 0;
+}
+
+static int failure(const char *function) {
+    char key[256];
+    snprintf(key, sizeof key, "fail.%s", function);
+    int error = (int)number(key, number("fail.all", OK));
+    return error ? error : mismatch() ? LIB_RM_VERSION_MISMATCH : OK;
+}
+
+static int device_failure(Device device, const char *function) {
+    char what[256];
+    snprintf(what, sizeof what, "fail.%s", function);
+    u64 error = number(of(device, what), number(of(device, "fail.all"), OK));
+    if (!error && is_mig(device)) error = number(of(parent(device), "fail.all"), OK);
+    return error ? (int)error : failure(function);
+}
+
+#define CHECK()                                                   \
+    do {                                                          \
+        int _error = initialized ? failure(__func__) : UNINITIALIZED; \
+        if (_error) return _error;                                \
+    } while (0)
+#define CHECK_DEVICE(device)                                      \
+    do {                                                          \
+        int _error = initialized ? device_failure(device, __func__) : UNINITIALIZED; \
+        if (_error) return _error;                                \
+    } while (0)
+
+static int device_text(Device device, const char *what, char *buffer, unsigned size) {
+    char value[4096];
+    if (!text(of(device, what), value, sizeof value)) return NOT_SUPPORTED;
+    if (strlen(value) >= size) return INSUFFICIENT_SIZE;
+    strcpy(buffer, value);
+    return OK;
+}
+
+static int device_number(Device device, const char *what, unsigned *value) {
+    u64 found;
+    if (!numbers(of(device, what), &found, 1)) return NOT_SUPPORTED;
+    *value = (unsigned)found;
+    return OK;
+}
+
+/* ---- Start, end, versions, error strings ---- */
+
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    if (!loaded[0] && !text("library", loaded, sizeof loaded)) text("driver", loaded, sizeof loaded);
+    int error = failure(__func__);
+    if (!error) initialized++;
+    return error;
+}
+
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+
+int nvmlShutdown(void) {
+    CHECK();
+    initialized--;
+    return OK;
+}
+
+int nvmlSystemGetDriverVersion(char *version, unsigned size) {
+    char value[128];
+    CHECK();
+    if (!text("driver", value, sizeof value)) return NOT_SUPPORTED;
+    snprintf(version, size, "%s", value);
+    return OK;
+}
+
+const char *nvmlErrorString(int error) {
+    switch (error) {
+        case OK: return "The operation was successful";
+        case UNINITIALIZED: return "Uninitialized";
+        case INVALID_ARGUMENT: return "Invalid argument";
+        case NOT_SUPPORTED: return "Not supported";
+        case 4: return "Insufficient permissions";
+        case NOT_FOUND: return "Not found";
+        case INSUFFICIENT_SIZE: return "Insufficient size";
+        case 9: return "Driver not loaded";
+        case TIMEOUT: return "Timeout";
+        case 13: return "Function not found";
+        case 15: return "GPU is lost";
+        case 16: return "GPU requires restart";
+        case 17: return "The operating system has blocked the request";
+        case LIB_RM_VERSION_MISMATCH: return "RM has detected an NVML/RM version mismatch";
+        default: return "Unknown Error";
+    }
+}
+
+/* ---- GPUs ---- */
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    CHECK();
+    *count = (unsigned)number("gpus", 0);
+    return OK;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *device) {
+    CHECK_DEVICE(gpu(index));
+    if (index >= number("gpus", 0)) return INVALID_ARGUMENT;
+    *device = gpu(index);
+    return OK;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, Device *device) {
+    char found[128];
+    CHECK();
+    for (size_t index = 0; index < number("gpus", 0); index++) {
+        for (size_t mig = 0; mig <= 16; mig++) {
+            Device each = (Device)((size_t)gpu(index) + mig);
+            if (text(of(each, "uuid"), found, sizeof found) && strcmp(found, uuid) == 0) {
+                *device = each;
+                return device_failure(each, __func__);
+            }
+        }
+    }
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetIndex(Device device, unsigned *index) {
+    CHECK_DEVICE(device);
+    size_t at = (size_t)device - BASE;
+    *index = (unsigned)(is_mig(device) ? (at & 255) - 1 : at >> 8);
+    return OK;
+}
+
+int nvmlDeviceGetUUID(Device device, char *uuid, unsigned size) {
+    CHECK_DEVICE(device);
+    return device_text(device, "uuid", uuid, size);
+}
+
+int nvmlDeviceGetName(Device device, char *name, unsigned size) {
+    CHECK_DEVICE(device);
+    return device_text(device, "name", name, size);
+}
+
+int nvmlDeviceGetMinorNumber(Device device, unsigned *minor) {
+    CHECK_DEVICE(device);
+    return device_number(device, "minor", minor);
+}
+
+typedef struct {
+    char busIdLegacy[16];
+    unsigned domain, bus, device, pciDeviceId, pciSubSystemId;
+    char busId[32];
+} PciInfo;
+
+int nvmlDeviceGetPciInfo_v3(Device device, PciInfo *info) {
+    CHECK_DEVICE(device);
+    memset(info, 0, sizeof *info);
+    int error = device_text(parent(device), "bus", info->busId, sizeof info->busId);
+    if (!error && sscanf(info->busId, "%x:%x:%x", &info->domain, &info->bus, &info->device) == 3)
+        snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "%04x:%02x:%02x.0", info->domain & 0xffff,
+                 info->bus & 0xff, info->device & 0xff);
+    return error;
+}
+
+/* ---- Memory ---- */
+
+typedef struct { u64 total, free, used; } Memory;
+typedef struct { unsigned version; u64 total, reserved, free, used; } Memory_v2;
+
+/* Total, reserved, used. */
+static int memory(Device device, u64 amounts[3]) {
+    memset(amounts, 0, 3 * sizeof *amounts);
+    return numbers(of(device, "memory"), amounts, 3) ? OK : NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetMemoryInfo(Device device, Memory *info) {
+    u64 amounts[3];
+    CHECK_DEVICE(device);
+    int error = memory(device, amounts);
+    /* As documented: here "used" includes what the driver keeps. */
+    if (!error) *info = (Memory){amounts[0], amounts[0] - amounts[1] - amounts[2], amounts[1] + amounts[2]};
+    return error;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(Device device, Memory_v2 *info) {
+    u64 amounts[3];
+    CHECK_DEVICE(device);
+    if (info->version != 0x02000028) return 25;
+    int error = memory(device, amounts);
+    if (!error)
+        *info = (Memory_v2){info->version, amounts[0], amounts[1], amounts[0] - amounts[1] - amounts[2], amounts[2]};
+    return error;
+}
+
+/* ---- MIG ---- */
+
+int nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {
+    CHECK_DEVICE(device);
+    int error = device_number(device, "mig", current);
+    if (!error) *pending = *current;
+    return error;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned *count) {
+    CHECK_DEVICE(device);
+    *count = numbers(of(device, "mig"), &(u64){0}, 1) ? 7 : 0;
+    return OK;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device *mig) {
+    char uuid[128];
+    Device found = (Device)((size_t)device + 1 + index);
+    CHECK_DEVICE(device);
+    if (!text(of(found, "uuid"), uuid, sizeof uuid)) return NOT_FOUND;
+    *mig = found;
+    return OK;
+}
+
+int nvmlDeviceIsMigDeviceHandle(Device device, unsigned *answer) {
+    CHECK_DEVICE(device);
+    *answer = (unsigned)is_mig(device);
+    return OK;
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device mig, Device *device) {
+    CHECK_DEVICE(mig);
+    *device = parent(mig);
+    return OK;
+}
+
+int nvmlDeviceGetGpuInstanceId(Device device, unsigned *id) {
+    CHECK_DEVICE(device);
+    return is_mig(device) ? device_number(device, "gi", id) : NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetComputeInstanceId(Device device, unsigned *id) {
+    CHECK_DEVICE(device);
+    return is_mig(device) ? device_number(device, "ci", id) : NOT_SUPPORTED;
+}
+
+/* ---- Events ---- */
+
+typedef struct {
+    Device device;
+    u64 eventType, eventData;
+    unsigned gpuInstanceId, computeInstanceId;
+} Event;
+
+static u64 seen = 0; /* number of the last event that this process has had */
+
+/* An event: GPU, type, data, GPU instance. 0 if there is none with this number. */
+static int event(u64 which, u64 found[4]) {
+    char key[64];
+    snprintf(key, sizeof key, "event.%llu", which);
+    found[3] = 0xffffffff;
+    return numbers(key, found, 4) >= 3;
+}
+
+int nvmlEventSetCreate(void **set) {
+    u64 ignored[4];
+    CHECK();
+    while (event(seen + 1, ignored)) seen++;
+    *set = malloc(1);
+    return OK;
+}
+
+int nvmlEventSetFree(void *set) {
+    free(set);
+    CHECK();
+    return OK;
+}
+
+int nvmlDeviceGetSupportedEventTypes(Device device, u64 *types) {
+    CHECK_DEVICE(device);
+    *types = number(of(device, "events"), 0xff);
+    return OK;
+}
+
+int nvmlDeviceRegisterEvents(Device device, u64 types, void *set) {
+    (void)types, (void)set;
+    CHECK_DEVICE(device);
+    return OK;
+}
+
+int nvmlEventSetWait_v2(void *set, Event *data, unsigned milliseconds) {
+    struct timespec now, slice = {0, 20 * 1000 * 1000};
+    u64 found[4], end;
+    (void)set;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    end = (u64)now.tv_sec * 1000 + (u64)now.tv_nsec / 1000000 + milliseconds;
+    do {
+        CHECK();
+        if (event(seen + 1, found)) {
+            seen++;
+            *data = (Event){gpu(found[0]), found[1], found[2], (unsigned)found[3], 0xffffffff};
+            return OK;
+        }
+        nanosleep(&slice, NULL);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while ((u64)now.tv_sec * 1000 + (u64)now.tv_nsec / 1000000 < end);
+    return TIMEOUT;
+}
