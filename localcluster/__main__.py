@@ -25,7 +25,14 @@ def _up(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, stop)
     try:
         workdir = Path(arguments.workdir) if arguments.workdir else None
-        cluster = Cluster(workdir, arguments.nodes, audit=arguments.audit, keep=arguments.keep or None, say=_Say())
+        cluster = Cluster(
+            workdir,
+            arguments.nodes,
+            cdi=arguments.cdi,
+            audit=arguments.audit,
+            keep=arguments.keep or None,
+            say=_Say(),
+        )
         with cluster:
             print(f"export KUBECONFIG={cluster.kubeconfig}", flush=True)
             print(f"logs: {cluster.logs}; Ctrl-C ends the cluster", flush=True)
@@ -64,6 +71,7 @@ def main() -> int:
     commands = parser.add_subparsers(required=True)
     up = commands.add_parser("up", help="start a cluster and keep it until Ctrl-C")
     up.add_argument("--nodes", type=int, default=2)
+    up.add_argument("--cdi", type=int, nargs="*", default=[], help="numbers of the nodes whose containerd has CDI")
     up.add_argument("--workdir", help="a short path for its files (default: a temporary directory)")
     up.add_argument("--keep", action="store_true", help="keep the logs after the end")
     up.add_argument("--audit", action="store_true", help="log requests for pods and bindings")

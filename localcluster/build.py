@@ -8,9 +8,9 @@ disk that are given back afterwards. Standard library only, like ``provision``.
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
+from localcluster import apt
 from localcluster.provision import (
     KUBERNETES,
     ProvisionError,
@@ -102,10 +102,7 @@ class _Build:
     def _fetch(self) -> Version:
         source = self._work / "source"
         source.mkdir(parents=True)
-        options = _source_options(self._work / "apt")
-        # A third-party entry without source packages makes the update fail as a whole, though the lists that count
-        # have arrived; whether they did shows in the next step.
-        subprocess.run(["apt-get", *options, "update"], check=False, capture_output=True, timeout=300)
+        options = apt.private_lists(self._work / "apt", apt.source_packages)
         fetch = ["apt-get", *options, "source", "--download-only", SOURCE_PACKAGE]
         run_step(self._say, "fetching the Kubernetes source package", fetch, self._log, cwd=source)
         described = next(iter(source.glob("*.dsc")), None)
@@ -172,34 +169,6 @@ def _link_flags(version: Version) -> str:
         flags.append(f"-X {prefix}.gitVersion=v{version}")
         flags.append(f"-X {prefix}.gitMajor={version.major} -X {prefix}.gitMinor={version.minor}")
     return " ".join(flags)
-
-
-def _source_options(directory: Path) -> list[str]:
-    """Return options for apt-get that read source packages from wherever the machine reads its binary packages."""
-    parts, lists = directory / "sources.list.d", directory / "lists"
-    parts.mkdir(parents=True)
-    (lists / "partial").mkdir(parents=True)
-    entries = [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))]
-    for entry in entries:
-        if entry.is_file() and (text := source_entry(entry)) is not None:
-            (parts / entry.name).write_text(text)
-    return [
-        *("-o", "Dir::Etc::SourceList=/dev/null"),
-        *("-o", f"Dir::Etc::SourceParts={parts}"),
-        *("-o", f"Dir::State::Lists={lists}"),
-        # The unprivileged download user may not enter a cache below somebody's home directory.
-        *("-o", "APT::Sandbox::User=root"),
-    ]
-
-
-def source_entry(entry: Path) -> str | None:
-    """Return what an entry of the machine's package sources says, for source packages; nothing if it is no entry."""
-    if entry.suffix == ".sources":
-        return re.sub(r"(?mi)^types:.*$", "Types: deb-src", entry.read_text())
-    if entry.suffix == ".list":
-        lines = [line for line in entry.read_text().splitlines() if re.match(r"deb\s", line)]
-        return "".join("deb-src" + line.removeprefix("deb") + "\n" for line in lines)
-    return None
 
 
 def _openapi_packages(tree: Path) -> list[str]:

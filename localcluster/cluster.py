@@ -12,13 +12,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from localcluster import client, controlplane, dns, images, inotify, leftovers, limits, network, process, provision
+from localcluster import (
+    client,
+    controlplane,
+    dns,
+    images,
+    inotify,
+    leftovers,
+    limits,
+    network,
+    process,
+    provision,
+    runtimes,
+)
 from localcluster.node import Node
 from localcluster.node_files import SANDBOX_IMAGE
 
@@ -40,6 +52,7 @@ class Cluster:
         workdir: Path | None = None,
         nodes: int = 2,
         *,
+        cdi: Collection[int] = (),
         audit: bool = False,
         options: controlplane.Options | None = None,
         kubelet_configuration: Mapping[str, object] | None = None,
@@ -52,6 +65,7 @@ class Cluster:
             workdir: Where its files go, a short path that does not exist yet or is empty; a temporary directory if
                 not given.
             nodes: How many nodes, at least one.
+            cdi: Numbers, from 1, of the nodes whose container runtime injects CDI devices; the others' does not.
             audit: Write ``audit_log``, one JSON line per request for pods or bindings.
             options: More about the control plane; ``audit`` there counts as well.
             kubelet_configuration: Fields of every node's KubeletConfiguration to add or replace.
@@ -60,6 +74,7 @@ class Cluster:
         """
         self._given_workdir = workdir
         self._count = nodes
+        self._cdi = frozenset(cdi)
         chosen = options or controlplane.Options()
         self._options = dataclasses.replace(chosen, audit=audit or chosen.audit)
         self._kubelet_configuration = dict(kubelet_configuration or {})
@@ -68,6 +83,7 @@ class Cluster:
         self._owned: leftovers.Owned | None = None
         self._control: controlplane.ControlPlane | None = None
         self._programs: provision.Programs | None = None
+        self._runtimes: dict[bool, runtimes.ContainerRuntime] = {}
         self._plan: network.AddressPlan | None = None
         self._dns: process.Process | None = None
         self.nodes: list[Node] = []
@@ -79,6 +95,9 @@ class Cluster:
             raise process.ClusterError("a cluster needs root, for namespaces, mounts and control groups")
         began = time.monotonic()
         self._programs = provision.provision(self._say)
+        self._runtimes = {False: runtimes.of_the_machine(self._programs)}
+        if self._cdi:
+            self._runtimes[True] = runtimes.with_cdi(self.version, self._say)
         try:
             self._start()
         except BaseException as error:
@@ -243,6 +262,7 @@ class Cluster:
             net,
             self.control.authority,
             self.server,
+            runtime=self._runtimes[number in self._cdi],
             configuration=self._kubelet_configuration,
         )
 

@@ -13,13 +13,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from localcluster import cgroups, limits, network, node_files, pki, process, provision
+from localcluster import cgroups, limits, network, node_files, pki, process, provision, runtimes
 
 SHARED_PATHS = {
     "kubelet": "/var/lib/kubelet",
     "log-pods": "/var/log/pods",
     "log-containers": "/var/log/containers",
     "cni": "/var/lib/cni",
+    "cdi": "/etc/cdi",
 }
 """Directory below the node's own, and where it lies inside the node."""
 
@@ -50,6 +51,7 @@ class Node:
         authority: pki.Authority,
         server: str,
         *,
+        runtime: runtimes.ContainerRuntime,
         configuration: Mapping[str, object],
     ) -> None:
         self.name = f"node-{number}"
@@ -57,6 +59,7 @@ class Node:
         self.directory = directory
         self.logs = logs
         self._number = number
+        self.runtime = runtime
         self._programs = programs
         self._net = net
         self._authority = authority
@@ -104,12 +107,12 @@ class Node:
             cgroups.create(self.cgroup)
             self.holder.start()
             process.wait_until(ready.exists, f"{self.name}: mounts", limits.MOUNTS_S, self.holder)
-        argv = [*self.enter, str(self._programs["containerd"]), "--config", str(self.directory / "containerd.toml")]
+        argv = [*self.enter, str(self.runtime.containerd), "--config", str(self.directory / "containerd.toml")]
         self.containerd = process.Process(f"{self.name}: containerd", argv, self.logs / "containerd.log", wrapped=True)
         self.containerd.start()
 
         def answers() -> bool:
-            probe = [*self.enter, str(self._programs["ctr"]), "--connect-timeout=1s", "version"]
+            probe = [*self.enter, str(self.runtime.ctr), "--connect-timeout=1s", "version"]
             done = subprocess.run(
                 probe, check=False, capture_output=True, timeout=limits.COMMAND_S, env=process.clean_environment()
             )
@@ -174,7 +177,7 @@ class Node:
 
     def import_image(self, archive: Path) -> None:
         """Give the node an image from a docker-archive file."""
-        argv = [*self.enter, str(self._programs["ctr"]), "--namespace=k8s.io", "images", "import", "-"]
+        argv = [*self.enter, str(self.runtime.ctr), "--namespace=k8s.io", "images", "import", "-"]
         with archive.open("rb") as data:
             done = subprocess.run(
                 argv,
@@ -205,7 +208,7 @@ class Node:
         cni.mkdir()
         (cni / "10-test.conflist").write_text(network.ptp_configuration(self._net.plan.pod_subnet(self._number)))
         (self.directory / "resolv.conf").write_text("")
-        containerd = node_files.containerd_configuration(self.directory, self._programs)
+        containerd = node_files.containerd_configuration(self.directory, self._programs, self.runtime)
         (self.directory / "containerd.toml").write_text(containerd)
         serving = self._authority.issue(f"{self.name}-serving", self.name, subjects=[self.ip, self.name])
         kubelet = node_files.kubelet_configuration(

@@ -3,17 +3,20 @@
 import shutil
 from pathlib import Path
 
-from localcluster import pki, process, provision
+from localcluster import pki, process, provision, runtimes
 
 SANDBOX_IMAGE = "gpushare.test/pause:1"
 RUNTIME_ENDPOINT = "unix:///run/containerd/containerd.sock"
 RUNTIME_HANDLERS = ("runc", "nvidia")
 """Both are plain runc: the second exists so that a RuntimeClass for the NVIDIA runtime can be used."""
 
+CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
+"""containerd's default; both are the node's own."""
+
 CAP_SYS_RESOURCE = 24
 
 
-def containerd_configuration(directory: Path, programs: provision.Programs) -> str:
+def containerd_configuration(directory: Path, programs: provision.Programs, runtime: runtimes.ContainerRuntime) -> str:
     """Return the configuration file of the containerd whose files are in a directory."""
     cri = "plugins.'io.containerd.grpc.v1.cri'"
     lines = [
@@ -30,6 +33,7 @@ def containerd_configuration(directory: Path, programs: provision.Programs) -> s
         f"restrict_oom_score_adj = {str(not _has_capability(CAP_SYS_RESOURCE)).lower()}",
         "tolerate_missing_hugetlb_controller = true",
         "disable_apparmor = true",
+        *_cdi_settings(runtime),
         f"[{cri}.cni]",
         f"bin_dir = '{programs.cni_directory}'",
         f"conf_dir = '{directory / 'net.d'}'",
@@ -39,8 +43,16 @@ def containerd_configuration(directory: Path, programs: provision.Programs) -> s
     ]
     for handler in RUNTIME_HANDLERS:
         lines += [f"[{cri}.containerd.runtimes.{handler}]", "runtime_type = 'io.containerd.runc.v2'"]
+        lines += [f"runtime_path = '{runtime.shim}'"] if runtime.shim else []
         lines += [f"[{cri}.containerd.runtimes.{handler}.options]", f"BinaryName = '{programs['runc']}'"]
     return "\n".join(lines) + "\n"
+
+
+def _cdi_settings(runtime: runtimes.ContainerRuntime) -> list[str]:
+    if runtime.version < runtimes.CDI_SINCE:
+        return []
+    directories = ", ".join(f"'{path}'" for path in CDI_DIRECTORIES)
+    return [f"enable_cdi = {str(runtime.cdi).lower()}", f"cdi_spec_dirs = [{directories}]"]
 
 
 def kubelet_configuration(

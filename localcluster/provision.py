@@ -86,7 +86,7 @@ class Programs:
 
     def version_of(self, name: str) -> Version:
         """The version of one of Kubernetes' own programs, which may differ where that does no harm."""
-        return Version.parse(_output([str(self.paths[name]), "--version"]))
+        return Version.parse(output([str(self.paths[name]), "--version"]))
 
 
 def say_nothing(_: str) -> None:
@@ -117,7 +117,7 @@ def provision(say: Say = say_nothing) -> Programs:
     cni = next((path for path in CNI_DIRECTORIES if (path / "ptp").exists()), None)
     if cni is None:
         raise ProvisionError("no network plugins (ptp) in " + ", ".join(map(str, CNI_DIRECTORIES)))
-    printed = _output([str(paths["kube-apiserver"]), "--version"])
+    printed = output([str(paths["kube-apiserver"]), "--version"])
     return Programs(paths=paths, cni_directory=cni, version=Version.parse(printed))
 
 
@@ -238,33 +238,56 @@ def _cached_or_built(say: Say) -> Path:
 
 
 def _which(name: str) -> Path | None:
-    assets = os.environ.get(ASSETS_VARIABLE)
-    if assets and os.access(Path(assets) / name, os.X_OK):
-        return Path(assets) / name
+    assets = assets_directory()
+    if assets and os.access(assets / name, os.X_OK):
+        return assets / name
+    return on_path(name)
+
+
+def on_path(name: str) -> Path | None:
+    """Return where the machine itself has a program."""
     # Root shells of ordinary users often lack the sbin directories, where iptables and runc live.
     path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin")
     return Path(path) if path else None
 
 
-def _is_asset(path: Path) -> bool:
+def assets_directory() -> Path | None:
+    """Return the directory that the user names for programs."""
     assets = os.environ.get(ASSETS_VARIABLE)
-    return bool(assets) and path.parent == Path(str(assets))
+    return Path(assets) if assets else None
 
 
-def _output(argv: list[str]) -> str:
+def _is_asset(path: Path) -> bool:
+    return path.parent == assets_directory()
+
+
+def output(argv: list[str]) -> str:
+    """Return what a short command prints."""
     return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def _runtime_with_cdi(programs: Programs) -> Path:
+    from localcluster import runtimes  # It needs this module; importing it here breaks the circle.
+
+    return runtimes.with_cdi(programs.version, _print).containerd
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
 
 
 def main() -> int:
     """Provision everything and print where it is."""
     started = time.monotonic()
     try:
-        programs = provision(lambda line: print(line, flush=True))
+        programs = provision(_print)
+        with_cdi = _runtime_with_cdi(programs)
     except ProvisionError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     for name, path in sorted(programs.paths.items()):
         print(f"{name:26} {path}")
+    print(f"{'containerd with CDI':26} {with_cdi}")
     print(f"Kubernetes {programs.version}, ready after {time.monotonic() - started:.1f} s")
     return 0
 

@@ -32,6 +32,8 @@ CONFIG = {
     "GPUSHARE_CERT_PROPAGATION_S": "5",
     "GPUSHARE_CERT_RETIRE_S": "10",
 }
+CDI_NODES = [int(number) for number in os.environ.get("E2E_CDI", "1").split()]
+"""Numbers of the nodes whose container runtime has CDI; an empty setting: none."""
 PROFILE = f"gpus: [{{model: Simulated, memoryMiB: {GPU_GIB * 1024}, count: {GPUS_PER_NODE}}}]"
 
 
@@ -88,8 +90,8 @@ def say(pytestconfig: pytest.Config) -> Say:
 
 @pytest.fixture(scope="session")
 def cluster(say: Say) -> Iterator[Cluster]:
-    """Two nodes; the logs stay when a test failed."""
-    with Cluster(nodes=2, audit=True, kubelet_configuration={"maxPods": 220}, say=say) as running:
+    """Two nodes, of which one hands GPUs over by CDI and one by the variable; the logs stay when a test failed."""
+    with Cluster(nodes=2, cdi=CDI_NODES, audit=True, kubelet_configuration={"maxPods": 220}, say=say) as running:
         installation.install(running, config=CONFIG, profile=PROFILE, say=say)
         yield running
 

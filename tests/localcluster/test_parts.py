@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import build, controlplane, dns, images, leftovers, network, node_files, process
+from localcluster import apt, controlplane, dns, images, leftovers, network, node_files, process
 from localcluster import python_image as python
 from localcluster.provision import ProvisionError, Version
 
@@ -138,9 +138,9 @@ def test_package_sources_are_read_from_where_packages_come_from(tmp_path: Path) 
     entry.write_text("Types: deb\nURIs: http://packages.invalid/\nSuites: stable\n")
     listed = tmp_path / "b.list"
     listed.write_text("# comment\ndeb [signed-by=/k.gpg] http://packages.invalid/ stable main\n")
-    assert "Types: deb-src\nURIs: http://packages.invalid/" in (build.source_entry(entry) or "")
-    assert build.source_entry(listed) == "deb-src [signed-by=/k.gpg] http://packages.invalid/ stable main\n"
-    assert build.source_entry(tmp_path / "c.disabled") is None
+    assert "Types: deb-src\nURIs: http://packages.invalid/" in (apt.source_packages(entry) or "")
+    assert apt.source_packages(listed) == "deb-src [signed-by=/k.gpg] http://packages.invalid/ stable main\n"
+    assert apt.source_packages(tmp_path / "c.disabled") is None
 
 
 @pytest.mark.parametrize(("version", "configured"), [("1.20.2", False), ("1.36.2", True)])

@@ -16,6 +16,7 @@ import pytest
 from localcluster import cgroups, leftovers, network
 from localcluster.cluster import BUSYBOX_IMAGE, Cluster
 from localcluster.process import wait_until
+from localcluster.provision import Version
 
 pytestmark = [
     pytest.mark.e2e,
@@ -42,7 +43,7 @@ def pod(name: str, node: str, *, command: str | None = None, **spec: object) -> 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(nodes=2, audit=True, say=print) as running:
+    with Cluster(nodes=2, cdi={1}, audit=True, say=print) as running:
         handler = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
         running.apply({**handler, "handler": "nvidia"})
         service = {"selector": {"app": "server"}, "ports": [{"port": 80, "targetPort": 8080}]}
@@ -50,6 +51,15 @@ def cluster() -> Iterator[Cluster]:
         running.apply(pod("client", "node-1", runtimeClassName="nvidia"), pod("server", "node-2", command=SERVE))
         running.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
         yield running
+
+
+def test_a_node_has_the_container_runtime_that_was_asked_for(cluster: Cluster) -> None:
+    """Beside each other: one that injects CDI devices, and the machine's own with that off, or unknown to it."""
+    nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json").stdout)["items"]
+    told = [node["status"]["nodeInfo"]["containerRuntimeVersion"] for node in nodes]
+    assert [Version.parse(version) for version in told] == [node.runtime.version for node in cluster.nodes]
+    enabled = ["enable_cdi = true" in (node.directory / "containerd.toml").read_text() for node in cluster.nodes]
+    assert enabled == [True, False]
 
 
 def containers(cluster: Cluster) -> dict[str, tuple[str, int]]:

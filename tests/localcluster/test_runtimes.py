@@ -1,0 +1,81 @@
+"""Which containerd a node gets, and from where."""
+
+from pathlib import Path
+
+import pytest
+
+from localcluster import apt, provision, runtimes
+from localcluster.provision import ProvisionError, Version
+from localcluster.runtimes import ContainerRuntime
+
+OLD, NEW = Version(1, 20, 2), Version(1, 36, 2)
+STANZAS = """\
+Types: deb deb-src
+URIs: http://packages.invalid/debian
+Suites: bookworm bookworm-updates
+Components: main
+Signed-By: /k.gpg
+
+Types: deb
+URIs: http://packages.invalid/security
+Suites: bookworm-security
+Components: main
+"""
+LINES = """\
+# comment
+deb http://packages.invalid/debian bookworm main
+deb-src http://packages.invalid/debian bookworm main
+deb [signed-by=/k.gpg arch=amd64] http://packages.invalid/debian bookworm main contrib
+deb http://packages.invalid/debian bookworm-security main
+deb http://packages.invalid/other stable main
+"""
+
+
+def known(*versions: str) -> list[ContainerRuntime]:
+    return [ContainerRuntime(Path(version), Version.parse(version), cdi=False) for version in versions]
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "there", "chosen"),
+    [
+        (OLD, ("1.6.20", "1.7.24"), "1.7.24"),
+        (OLD, ("2.1.9", "1.7.24"), "1.7.24"),
+        (Version(1, 23), ("2.1.9", "1.7.24"), "2.1.9"),
+        (NEW, ("2.1.9", "1.7.24"), "2.1.9"),
+        (NEW, ("1.6.20", "1.7.24"), "1.7.24"),
+        (OLD, ("1.6.20", "2.1.9"), None),
+        (NEW, (), None),
+    ],
+)
+def test_the_first_runtime_with_cdi_that_the_kubelet_can_talk_to_is_used(
+    kubernetes: Version, there: tuple[str, ...], chosen: str | None
+) -> None:
+    best = runtimes.best(known(*there), kubernetes)
+    assert (best and (str(best.version), best.cdi)) == (chosen and (chosen, True))
+
+
+def test_packages_of_the_next_release_come_from_where_the_machine_has_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a.sources").write_text(STANZAS)
+    (tmp_path / "b.list").write_text(LINES)
+    (tmp_path / "c.sources").write_text(STANZAS.replace("bookworm", "sid"))
+    (tmp_path / "d.disabled").write_text(STANZAS)
+    read = [apt.packages_of(entry, "bookworm", "trixie") for entry in sorted(tmp_path.iterdir())]
+    assert read == [
+        "Types: deb\nURIs: http://packages.invalid/debian\nSuites: trixie\nComponents: main\nSigned-By: /k.gpg\n",
+        "deb http://packages.invalid/debian trixie main\n"
+        "deb [signed-by=/k.gpg arch=amd64] http://packages.invalid/debian trixie main contrib\n",
+        None,
+        None,
+    ]
+
+
+def test_a_machine_for_which_none_can_be_had_is_told_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "os-release").write_text("ID=other\n")
+    monkeypatch.setattr(apt, "OS_RELEASE", tmp_path / "os-release")
+    monkeypatch.setattr(provision, "on_path", lambda _: None)
+    monkeypatch.setenv(provision.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(provision.ASSETS_VARIABLE, str(tmp_path))
+    with pytest.raises(ProvisionError, match=r"no containerd with CDI for Kubernetes 1\.20\.2: install 1\.7, or 2\.0"):
+        runtimes.with_cdi(OLD, provision.say_nothing)
