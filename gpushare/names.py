@@ -109,6 +109,8 @@ ADDON_NAMESPACES: Final = (
 )
 
 # On namespaces.
+LABEL_LIMIT: Final = ANNOTATION_LIMIT
+ENFORCED: Final = "enforced"  # the value of both
 LABEL_ISOLATION: Final = "gpushare.dev/isolation"  # "disabled": pods without GPUs are left as they are
 
 # On nodes.

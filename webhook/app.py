@@ -4,7 +4,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 
 import flask
@@ -56,11 +56,15 @@ def create_app(settings: Settings, services: Services) -> flask.Flask:
     def mutate(request: Review) -> Decision:
         return admission.mutate(request, _rules(settings, services))
 
+    def enforce(request: Review) -> Decision:
+        return admission.mutate(request, replace(_rules(settings, services), demands_limit=True))
+
     def validate(request: Review) -> Decision:
         return admission.validate(request, settings.controller, settings.resource_config)
 
     for path, decide, refuse, limit in (
         ("mutate", mutate, review.invalid, _OF_ONE_POD),
+        ("enforce", enforce, review.invalid, _OF_ONE_POD),
         ("isolate", mutate, review.invalid, _OF_ONE_POD),
         ("validate", validate, review.forbidden, _OF_ANY_UPDATE),
     ):

@@ -30,6 +30,11 @@ def of_gpu_pod(pod: JsonObject, spec: JsonObject, container_requests: Iterable[C
     return _with(pod, labels, annotations)
 
 
+def demanding_limit(pod: JsonObject) -> JsonObject:
+    """The pod with a demand for an enforced limit; what its author wrote there stays, and is read as any request."""
+    return _with(pod, objects.labels(pod), {names.ANNOTATION_LIMIT: names.ENFORCED, **objects.annotations(pod)})
+
+
 def of_other_pod(pod: JsonObject) -> JsonObject:
     """The pod with the metadata of one that asks for none."""
     return _with(pod, _labels(pod), _annotations(pod))

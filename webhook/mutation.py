@@ -100,13 +100,14 @@ def _wants_gpu(pod: JsonObject, rules: Rules) -> bool:
     )
 
 
-def _gpu_pod(pod: JsonObject, rules: Rules) -> Decision:
+def _gpu_pod(written: JsonObject, rules: Rules) -> Decision:
+    pod = metadata.demanding_limit(written) if rules.demands_limit else written
     container_requests = _container_requests(pod, rules)
     if rules.runtime_class_unknown and pod["spec"].get("runtimeClassName") is None:
         return Undecided(rules.runtime_class_unknown)
     spec = _gpu_spec(pod["spec"], container_requests, rules)
     result = {**metadata.of_gpu_pod(pod, spec, container_requests), "spec": spec}
-    return _decision(pod, result, advice.of_gpu_pod(pod, result, rules))
+    return _decision(written, result, advice.of_gpu_pod(written, result, rules))
 
 
 def _container_requests(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest, ...]:

@@ -21,6 +21,8 @@ class Rules:
     """Further ones that ask the controller as an extender."""
     runtime_class: str | None = names.RUNTIME_CLASS
     """For GPU pods that name none; None to leave it out."""
+    demands_limit: bool = False
+    """Whether GPU pods demand an enforced limit, as those of a namespace with the label do."""
     runtime_class_unknown: str = ""
     """Why `runtime_class` cannot be told at the moment; empty if it can."""
     foreign_resources: tuple[str, ...] = names.PLUGIN_RESOURCES

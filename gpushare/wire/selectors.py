@@ -15,7 +15,6 @@ _UUID: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z][0-9A-Za-z/-]{0,60}")
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,63}")
 _MODELS: Final = "write models such as A100 or T4, separated by commas; ! before one excludes it"
 _UUIDS: Final = "write UUIDs as nvidia-smi -L prints them, separated by commas; ! before one excludes it"
-_ENFORCED: Final = "enforced"
 _MOST: Final = 16
 T = TypeVar("T")
 Annotations = Mapping[str, str]
@@ -87,8 +86,8 @@ def _choice(text: str, check: Callable[[str], object], fix: str) -> Choice:
 
 
 def _enforced(text: str) -> bool:
-    if text != _ENFORCED:
-        raise ValueError(f"{text!r:.80} is no strength of a limit; write {_ENFORCED}, or remove the annotation")
+    if text != names.ENFORCED:
+        raise ValueError(f"{text!r:.80} is no strength of a limit; write {names.ENFORCED}, or remove the annotation")
     return True
 
 

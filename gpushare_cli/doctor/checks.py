@@ -48,6 +48,7 @@ CHECKS: Final = (
     Check("runtime-class", "installation", checks_install.runtime_class),
     Check("namespace-labels", "installation", checks_install.namespace_labels),
     Check("isolation-exceptions", "installation", checks_install.isolation_exceptions),
+    Check("namespace-limits", "installation", checks_install.namespace_limits),
     Check("webhook-configured", "webhook", checks_webhook.configured),
     Check("webhook-running", "webhook", checks_webhook.running),
     Check("webhook-ca", "webhook", checks_webhook.authority),

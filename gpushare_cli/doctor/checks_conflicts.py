@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gpushare import names, units
+from gpushare.kube.api import JsonObject
 from gpushare.wire import fields
 from gpushare_cli import nodefacts
 from gpushare_cli.doctor import checks_scheduler, checks_webhook, finding, foreign, own
@@ -114,9 +115,13 @@ def _is_isolated(cluster: Cluster, labels: Mapping[str, str]) -> bool:
     """Whether a webhook is called for every new pod of a namespace with these labels."""
     config = known(cluster.snapshot.mutating) or {}
     webhooks = {str(each.get("name")): each for each in fields.objects(config, "webhooks", "configuration")}
-    webhook = webhooks.get(checks_webhook.ISOLATION) or webhooks.get(checks_webhook.GPU)
-    if webhook is None:
-        return False
+    found = [webhooks.get(checks_webhook.ISOLATION)]
+    if found == [None]:  # servers without conditions
+        found = [webhooks.get(name) for name in (checks_webhook.GPU, checks_webhook.LIMIT)]
+    return any(_calls(webhook, labels) for webhook in found if webhook is not None)
+
+
+def _calls(webhook: JsonObject, labels: Mapping[str, str]) -> bool:
     selector = fields.mapping(webhook, "namespaceSelector", "webhook")
     equal = fields.mapping(selector, "matchLabels", "namespaceSelector").items() <= labels.items()
     expressions = fields.objects(selector, "matchExpressions", "namespaceSelector")

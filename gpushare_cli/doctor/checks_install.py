@@ -69,6 +69,19 @@ def isolation_exceptions(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
+def namespace_limits(cluster: Cluster) -> Iterator[Finding]:
+    """Every namespace that asks for a strength of limits asks for one that there is."""
+    for namespace in known(cluster.snapshot.namespaces):
+        name, value = str(namespace["metadata"]["name"]), objects.label(namespace, names.LABEL_LIMIT)
+        if value not in {"", names.ENFORCED}:
+            yield finding.warning(
+                f"namespace/{name}",
+                f"the label {names.LABEL_LIMIT}={value} has no effect; only {names.ENFORCED} has one",
+                f"kubectl label namespace {name} --overwrite {names.LABEL_LIMIT}={names.ENFORCED}, or"
+                f" {names.LABEL_LIMIT}-",
+            )
+
+
 def settings(cluster: Cluster) -> Iterator[Finding]:
     """The settings that all components share are there and can be read."""
     where = f"configmap/{cluster.namespace}/{names.CONFIG}"

@@ -25,13 +25,14 @@ _APPLY_WHOLE: Final = (
 _PEM: Final = b"-----BEGIN CERTIFICATE-----"
 GPU: Final = "gpu.gpushare.dev"
 WHOLE: Final = "whole.gpushare.dev"
+LIMIT: Final = "limit.gpushare.dev"
 ISOLATION: Final = "isolation.gpushare.dev"
 BINDING: Final = "binding.gpushare.dev"
 REQUEST: Final = "request.gpushare.dev"
 STATUS: Final = "status.gpushare.dev"
 SHIPPED: Final[Mapping[bool, Mapping[str, str]]] = {
-    True: {GPU: "Fail", ISOLATION: "Ignore", BINDING: "Fail", REQUEST: "Fail"},
-    False: {GPU: "Ignore", BINDING: "Fail", STATUS: "Ignore"},
+    True: {GPU: "Fail", LIMIT: "Fail", ISOLATION: "Ignore", BINDING: "Fail", REQUEST: "Fail"},
+    False: {GPU: "Ignore", LIMIT: "Ignore", BINDING: "Fail", STATUS: "Ignore"},
 }
 """Whether the server knows matchConditions -> webhook -> what happens while it does not answer."""
 
@@ -229,7 +230,8 @@ def _conditions(cluster: Cluster, found: Mapping[str, Mapping[str, Any]]) -> Ite
     """What conditions lack: of the webhooks that GPU pods need together, and of the one for all others."""
     wanted = cluster.settings.resource_config.resources
     # Whole GPUs have a webhook of their own. The one for all other pods passes for them as well, which harms nothing.
-    for group, resources in (((WHOLE, GPU), wanted), ((ISOLATION,), [each for each in wanted if each != names.GPU])):
+    others = [each for each in wanted if each != names.GPU]
+    for group, resources in (((WHOLE, GPU), wanted), ((LIMIT,), others), ((ISOLATION,), others)):
         present = [name for name in group if name in found]
         texts = [_expressions(found[name]) for name in present]
         if not all(texts):

@@ -82,6 +82,7 @@ def asking(resource: str, field: str = "limits") -> Json:
 def test_a_pod_that_names_a_managed_resource_needs_the_webhook(resource: str, field: str) -> None:
     for wanted in (pod(asking(resource, field)), pod(init=[{"name": "i"}, asking(resource, field)])):
         assert called("gpu.gpushare.dev", wanted)
+        assert called("limit.gpushare.dev", wanted)
         assert not called("isolation.gpushare.dev", wanted)
     assert NEW["gpu.gpushare.dev"]["failurePolicy"] == "Fail"
 
@@ -108,6 +109,7 @@ def test_ephemeral_containers_are_isolated_too() -> None:
     plain, gpu = pod(), pod(asking(names.GPU_MEM))
     assert called("isolation.gpushare.dev", plain, plain, sub="ephemeralcontainers")
     assert called("gpu.gpushare.dev", gpu, gpu, sub="ephemeralcontainers")
+    assert called("limit.gpushare.dev", gpu, gpu, sub="ephemeralcontainers")
 
 
 @pytest.mark.parametrize("key", RESERVED)
@@ -215,7 +217,7 @@ def test_a_label_of_a_request_does_not_come_by_a_binding_unseen(key: str) -> Non
 def test_what_the_webhook_itself_writes_on_a_new_pod_calls_it_no_second_time() -> None:
     labels = {**MANAGED, names.NANO_ASSUME: "true"}
     new = pod(asking(names.GPU_PERCENT), annotations=dict.fromkeys(names.WEBHOOK_ANNOTATIONS, "c"), labels=labels)
-    assert [name for name in NEW if called(name, new)] == ["gpu.gpushare.dev"]
+    assert [name for name in NEW if called(name, new)] == ["gpu.gpushare.dev", "limit.gpushare.dev"]
 
 
 def test_a_late_binding_by_the_controller_depends_on_no_webhook() -> None:
@@ -224,6 +226,7 @@ def test_a_late_binding_by_the_controller_depends_on_no_webhook() -> None:
     assert [name for name in NEW if called(name, after, before)] == ["binding.gpushare.dev"]
 
 
+LIMIT = "limit.gpushare.dev"
 CORE = ["kube-system", names.NAMESPACE]
 LEFT_ALONE = [
     {
@@ -246,11 +249,31 @@ def test_the_installation_and_the_cluster_itself_are_never_asked_about(server: s
 @pytest.mark.parametrize("server", SERVERS)
 def test_gpu_add_ons_of_the_whole_cluster_keep_their_gpus(server: str) -> None:
     """Their pods ask for no GPU. Bindings and requests are guarded there as everywhere else."""
-    isolating = "isolation.gpushare.dev" if server == "1.30" else "gpu.gpushare.dev"
+    isolating = ["isolation.gpushare.dev"] if server == "1.30" else ["gpu.gpushare.dev", LIMIT]
     for name, hook in webhooks(server).items():
-        expressions = hook["namespaceSelector"]["matchExpressions"]
-        assert (expressions == LEFT_ALONE) == (name == isolating)
-        assert (expressions == [{**LEFT_ALONE[0], "values": CORE}]) == (name != isolating)
+        expressions = [
+            each for each in hook["namespaceSelector"]["matchExpressions"] if each["key"] != names.LABEL_LIMIT
+        ]
+        assert (expressions == LEFT_ALONE) == (name in isolating)
+        assert (expressions == [{**LEFT_ALONE[0], "values": CORE}]) == (name not in isolating)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_gpu_pods_of_a_labelled_namespace_never_pass_without_the_demand_for_a_limit(server: str) -> None:
+    """Where no pod is created without both webhooks, both are called; where each may be skipped, exactly one is."""
+    hooks = webhooks(server)
+    labelled = {"key": names.LABEL_LIMIT, "operator": "In", "values": [names.ENFORCED]}
+    asked = {
+        name: [each for each in hook["namespaceSelector"]["matchExpressions"] if each["key"] == names.LABEL_LIMIT]
+        for name, hook in hooks.items()
+    }
+    others = [{**labelled, "operator": "NotIn"}] if server != "1.30" else []
+    nothing: dict[str, list[Json]] = {key: [] for key in hooks}
+    assert asked == {**nothing, LIMIT: [labelled], "gpu.gpushare.dev": others}
+    gpu, limit = ({**hooks[name]} for name in ("gpu.gpushare.dev", LIMIT))
+    for hook in (gpu, limit):
+        del hook["name"], hook["clientConfig"], hook["namespaceSelector"]
+    assert limit == gpu
 
 
 @pytest.mark.parametrize("policy", sorted({*names.POLICIES} - {names.NODES_POLICY}))
@@ -272,7 +295,8 @@ def test_every_webhook_leads_to_a_route_of_ours(server: str) -> None:
     for hook in webhooks(server).values():
         service = hook["clientConfig"]["service"]
         assert (service["name"], service["namespace"], service["port"]) == (names.WEBHOOK_SERVICE, names.NAMESPACE, 443)
-        assert service["path"] in {"/mutate", "/isolate", "/validate"}
+        assert service["path"] in {"/mutate", "/enforce", "/isolate", "/validate"}
+        assert (service["path"] == "/enforce") == (hook["name"] == LIMIT)
         assert "caBundle" not in hook["clientConfig"]  # the webhook's own; applying the manifests again keeps it
         assert hook["sideEffects"] == "None"
         assert hook["admissionReviewVersions"] == ["v1"]

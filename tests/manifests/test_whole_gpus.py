@@ -105,6 +105,7 @@ def test_every_kubectl_builds_the_same_with_two_lines_of_an_overlay_changed(over
             assert [each["name"] for each in listed] == [
                 "whole.gpushare.dev",
                 "gpu.gpushare.dev",
+                "limit.gpushare.dev",
                 "isolation.gpushare.dev",
             ]
 

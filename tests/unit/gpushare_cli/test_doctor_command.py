@@ -29,7 +29,7 @@ def test_a_healthy_cluster_is_a_few_lines_and_exit_code_0(api: DoctorKube, capsy
     assert cli.main(["doctor"]) == 0
 
     assert capsys.readouterr() == (
-        "ok  installation  6 of 6 checks passed\n"
+        "ok  installation  7 of 7 checks passed\n"
         "ok  webhook       8 of 8 checks passed\n"
         "ok  controller    4 of 4 checks passed\n"
         "ok  scheduler     4 of 4 checks passed\n"
@@ -49,7 +49,7 @@ def test_warnings_alone_are_no_failure(api: DoctorKube, capsys: pytest.CaptureFi
 
     out = capsys.readouterr().out
     assert "\nwarning   runtime-class  runtimeclass/nvidia  there is none: " in out
-    assert "\nok  installation  5 of 6 checks passed\n" in out
+    assert "\nok  installation  6 of 7 checks passed\n" in out
     assert out.endswith(f"\n0 errors, 1 warning, {COUNT - 1} of {COUNT} checks passed\n")
 
 

@@ -102,6 +102,12 @@ ROWS: list[tuple[str, Callable[[DoctorKube], None], str]] = [
         " every GPU of their node | if tenants may create pods there: take the name out of the webhook configuration"
         " and the policies",
     ),
+    (
+        "a namespace whose limit is misspelt",
+        namespace("team-a", **{"gpushare.dev/limit": "true"}),
+        "warning namespace-limits namespace/team-a | the label gpushare.dev/limit=true has no effect; only enforced has"
+        " one | kubectl label namespace team-a --overwrite gpushare.dev/limit=enforced, or gpushare.dev/limit-",
+    ),
 ]
 
 

@@ -38,7 +38,7 @@ ROWS = [
         "scheduler-config, other-schedulers",
     ),
     ("/apis/node.k8s.io/v1/runtimeclasses", "runtimeclasses", "runtime-class"),
-    ("/api/v1/namespaces", "namespaces", "namespace-labels, isolation-exceptions, gpu-addons"),
+    ("/api/v1/namespaces", "namespaces", "namespace-labels, isolation-exceptions, namespace-limits, gpu-addons"),
     ("/apis/apps/v1/daemonsets", "daemonsets", "gpu-addons"),
     (
         f"{ADMISSION}/mutatingwebhookconfigurations/gpushare-webhook",
