@@ -15,7 +15,6 @@ from controller.fence import Fence
 from controller.leadership import Leadership
 from controller.metrics import CONTENT_TYPE, Metrics, Reading
 from controller.node_verdicts import NodeVerdicts
-from controller.probes import Page, Probes, verdict
 from controller.process import Forked, fork
 from controller.server import Server
 from controller.settings import Settings
@@ -29,6 +28,7 @@ from gpushare.kube.lease import Elector
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import group, logs, options
 from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.pages import Page, PageServer, verdict
 from gpushare.runtime.signals import Signals
 
 _LOST: Final = 3  # a worker's exit code
@@ -39,7 +39,7 @@ _STUCK_S: Final = 60.0  # a supervisor that stands still for so long is restarte
 class Controller:
     """Everything of a worker, wired together."""
 
-    def __init__(self, settings: Settings, api: KubeApi, fence: Fence, probes: Probes) -> None:
+    def __init__(self, settings: Settings, api: KubeApi, fence: Fence, probes: PageServer) -> None:
         clock = SystemClock()
         self._fence = fence
         self._probes = probes
@@ -114,7 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _supervisor(settings: Settings, api: client.RestClient, signals: Signals) -> Supervisor:
     clock = SystemClock()
     fence = Fence(clock)
-    probes = Probes(settings.bind_address, settings.probe_port)
+    address, port = settings.bind_address, settings.probe_port
+    # A port of their own: probes never wait behind kube-scheduler's requests.
+    probes = PageServer(address, port, f"--bind-address {address} --probe-port {port}")
     server = Server(settings, os.getpid())
 
     def work() -> int:

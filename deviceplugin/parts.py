@@ -4,11 +4,14 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from deviceplugin import prestart, resources
+from deviceplugin.counts import Counts
 from deviceplugin.health import HealthLoop
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.late import LateStarts
+from deviceplugin.metrics_server import MetricsServer
 from deviceplugin.podresources import PodResources
 from deviceplugin.pods import PATH, PodCache, selector
 from deviceplugin.prestart import StartCheck
@@ -18,6 +21,7 @@ from deviceplugin.refusals import Refusals
 from deviceplugin.registrar import Registrar
 from deviceplugin.settings import NVML, Settings
 from deviceplugin.source import GpuSource
+from deviceplugin.usage.current import CurrentUsage
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube.api import KubeApi
@@ -25,6 +29,8 @@ from gpushare.kube.watch import Reflector
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.group import Part
+
+_STALE: Final = 4  # readings of the process lists
 
 
 def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) -> Mapping[str, Part]:
@@ -46,14 +52,24 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     publisher = Publisher(api=api, feed=feed, clock=clock, node=node, recheck_s=settings.publish_interval)
     reflector = Reflector(api=api, path=PATH, sink=cache, clock=clock, params=selector(node))
     start_check = _start_check(settings, api, clock, feed, cache)
+    usage = CurrentUsage(
+        feed=feed,
+        cache=cache,
+        resource_config=start_check.resource_config,
+        clock=clock,
+        stale_s=_STALE * settings.poll_interval,
+    )
+    counts = Counts()
     probe = Probe(port=settings.probe_port, clock=clock, parts=[resource.name for resource in offered])
     parts = {"health": readings.run, "publish": publisher.run, "pods": abandoned(reflector.run), "probe": probe.run}
+    if settings.metrics_port:
+        parts["metrics"] = MetricsServer(port=settings.metrics_port, usage=usage.view, counts=counts, clock=clock).run
     for resource in offered:
         registrar = Registrar(
             resource=resource,
             directory=settings.device_plugins_dir,
             feed=feed,
-            start_check=start_check.check,
+            start_check=counts.counting(start_check.check),
             clock=clock,
             ready=publisher.published.is_set,
             ready_by=publish_until,

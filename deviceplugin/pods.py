@@ -1,8 +1,9 @@
 """The pods of this node, mirrored by a watch and reduced to what a decision needs."""
 
 import logging
+import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -22,6 +23,7 @@ _LOG: Final = logging.getLogger(__name__)
 PATH: Final = "/api/v1/pods"
 _ANY: Final = ResourceConfig(whole_gpus=True)
 _LIMITS: Final = (*names.SHARED_RESOURCES, names.GPU_CORE, names.GPU)
+_ID: Final = re.compile(r"[a-z-]{1,63}://[0-9a-f]{64}")
 T = TypeVar("T")
 
 
@@ -41,7 +43,6 @@ def reduce(pod: JsonObject) -> JsonObject:
     """
     ref, annotations = wire.ref(pod), wire.annotations(pod)
     spec, status = fields.mapping(pod, "spec", "pod"), fields.mapping(pod, "status", "pod")
-    running = any("running" in fields.mapping(report, "state", path) for path, report in wire.reports(pod))
     # Another system's annotations may count containers by their place.
     keep_all = interop_read.is_bound(annotations)
     containers = {field: _containers(spec, field, keep_all=keep_all) for field in ("initContainers", "containers")}
@@ -52,14 +53,29 @@ def reduce(pod: JsonObject) -> JsonObject:
             "namespace": ref.namespace,
             "name": ref.name,
             "uid": ref.uid,
-            "annotations": {key: value for key, value in annotations.items() if names.is_reserved(key)},
+            "annotations": {key: value for key, value in annotations.items() if _is_read(key)},
         },
         "spec": {"nodeName": spec.get("nodeName"), "schedulerName": spec.get("schedulerName"), **containers},
         "status": {
             "phase": status.get("phase"),
-            "containerStatuses": [{"state": {"running": None}}] if running else [],
+            "containerStatuses": _reports(pod, {each["name"] for kind in containers.values() for each in kind}),
         },
     }
+
+
+def _is_read(annotation: str) -> bool:
+    return annotation == names.WATCHDOG or names.is_reserved(annotation)
+
+
+def _reports(pod: JsonObject, among: Collection[str]) -> list[JsonObject]:
+    """Which of these containers has which ID, and whether any container of the pod runs."""
+    found, running = list[JsonObject](), False
+    for path, report in wire.reports(pod):
+        running = running or "running" in fields.mapping(report, "state", path)
+        identity = fields.text(report, "containerID", path)
+        if report.get("name") in among and _ID.fullmatch(identity):
+            found.append({"name": report["name"], "containerID": identity})
+    return [*found[:MAX_CONTAINERS], *([{"state": {"running": None}}] if running else [])]
 
 
 def _containers(spec: Mapping[str, Any], field: str, *, keep_all: bool) -> list[JsonObject]:

@@ -68,6 +68,7 @@ class Settings:
     probe_port: int = option(
         12346, "port that takes connections while the plugin is registered, for probes and --check", parse=options.port
     )
+    metrics_port: int = option(12347, "port of /metrics; 0 for none", parse=options.port)
     log_level: str = option(
         "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")
     )

@@ -44,6 +44,9 @@ REQUEST_ANNOTATIONS: Final = (
     ANNOTATION_OTHER_GPU,
 )
 
+# Annotation of a pod and label of a namespace: report, evict or kill; what is stricter than the node's setting counts.
+WATCHDOG: Final = "gpushare.dev/watchdog"
+
 # What the webhook writes on a pod.
 LABEL_MANAGED: Final = "gpushare.dev/managed"
 ANNOTATION_TOTALS: Final = "gpushare.dev/limits-are-totals"  # the per-GPU form was multiplied already
@@ -172,7 +175,7 @@ def is_known(key: str) -> bool:
     domain, slash, _ = key.partition("/")
     if not slash or not (domain == DOMAIN or domain.endswith(f".{DOMAIN}")):
         return True
-    known = {*REQUEST_ANNOTATIONS, *WEBHOOK_ANNOTATIONS, LABEL_MANAGED, LABEL_RETRY, LABEL_ISOLATION}
+    known = {*REQUEST_ANNOTATIONS, *WEBHOOK_ANNOTATIONS, LABEL_MANAGED, LABEL_RETRY, LABEL_ISOLATION, WATCHDOG}
     return key in known or is_reserved(key)
 
 

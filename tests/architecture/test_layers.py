@@ -45,7 +45,8 @@ def test_importing_starts_no_thread_and_writes_no_file(package: str, tmp_path: P
 
 
 def test_the_plugin_does_not_load_what_would_cost_its_first_second(tmp_path: Path) -> None:
-    found = loaded(modules("deviceplugin"), tmp_path)
+    late = {"deviceplugin.metrics"}  # loaded when someone reads them
+    found = loaded([name for name in modules("deviceplugin") if name not in late], tmp_path)
     assert not {"kubernetes", "flask", "gunicorn", "prometheus_client", "cryptography", "pynvml"} & set(found)
 
 

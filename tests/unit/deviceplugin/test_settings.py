@@ -30,6 +30,7 @@ def test_defaults() -> None:
         poll_interval=5.0,
         publish_interval=300.0,
         probe_port=12346,
+        metrics_port=12347,
         log_level="info",
     )
 

@@ -1,3 +1,5 @@
+"""A server of a few pages: probes and metrics."""
+
 import contextlib
 import http.client
 import socket
@@ -5,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from controller.probes import Page, Probes, verdict
 from gpushare.errors import SettingsError
+from gpushare.runtime.pages import Page, PageServer, verdict
 
 
 def boom() -> Page:
@@ -23,11 +25,11 @@ def port() -> Iterator[int]:
         "/metrics": lambda: Page(200, b"one 1\n", "text/x"),
         "/broken": boom,
     }
-    probes = Probes("127.0.0.1", number)
-    probes.pages = pages
-    probes.start()
+    server = PageServer("127.0.0.1", number, "--port")
+    server.pages = pages
+    server.start()
     yield number
-    probes.stop()
+    server.stop()
 
 
 def ask(port: int, path: str) -> tuple[int, str, bytes]:
@@ -56,5 +58,17 @@ def test_clients_that_connect_and_say_nothing_keep_no_probe_out(port: int) -> No
 
 
 def test_a_port_that_is_taken_is_a_message(port: int) -> None:
-    with pytest.raises(SettingsError, match=rf"^--bind-address 127.0.0.1 --probe-port {port}: Address already in use$"):
-        Probes("127.0.0.1", port)
+    with pytest.raises(SettingsError, match=r"^--port 1: Address already in use$"):
+        PageServer("127.0.0.1", port, "--port 1")
+
+
+def test_all_addresses_are_those_of_both_versions() -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        number = int(free.getsockname()[1])
+    server = PageServer("::", number, "--port")
+    server.pages = {"/livez": lambda: verdict("")}
+    server.start()
+    assert ask(number, "/livez")[0] == 200
+    server.stop()

@@ -1,4 +1,4 @@
-"""What the kubelet asks, on a port of its own, so that it never waits behind kube-scheduler's requests."""
+"""A few pages over HTTP, such as metrics and the answers of probes, on a port of their own."""
 
 import contextlib
 import logging
@@ -33,24 +33,29 @@ def verdict(problem: str) -> Page:
     return Page(503 if problem else 200, f"{problem or 'ok'}\n".encode())
 
 
-class Probes:
+class PageServer:
     """Answers GET for a few paths."""
 
-    def __init__(self, address: str, port: int) -> None:
+    def __init__(self, address: str, port: int, settings: str) -> None:
         """Open the socket.
+
+        Args:
+            address: of the machine; `::` for all of them, IPv4 as well.
+            port: TCP port.
+            settings: flags and values that say so, for the message.
 
         Raises:
             SettingsError: the address cannot be used.
         """
         self.pages: Mapping[str, Callable[[], Page]] = {}
         """To be set before `start`."""
-        probes = self
+        server = self
 
         class Handler(BaseHTTPRequestHandler):
             timeout = _TIMEOUT_S
 
             def do_GET(self) -> None:
-                answer = probes.answer(self.path)
+                answer = server.answer(self.path)
                 self.send_response(answer.status)
                 self.send_header("Content-Type", answer.content_type)
                 self.send_header("Content-Length", str(len(answer.body)))
@@ -58,16 +63,16 @@ class Probes:
                 self.wfile.write(answer.body)
 
             def log_message(self, *_: object) -> None:
-                """Probes are not logged."""
+                """Requests are not logged."""
 
         try:
             self._server = _Server(address, port, Handler)
         except OSError as error:
-            raise SettingsError(f"--bind-address {address} --probe-port {port}: {error.strerror or error}") from error
+            raise SettingsError(f"{settings}: {error.strerror or error}") from error
 
     def start(self) -> None:
         """Answer in the background, in this process."""
-        threading.Thread(target=self._server.serve_forever, name="probes", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, name="pages", daemon=True).start()
 
     def stop(self) -> None:
         """Close the socket."""
@@ -87,7 +92,7 @@ class Probes:
 
 
 class _Server(ThreadingMixIn, TCPServer):
-    """Keeps the newest connections, so that neither many idle clients nor slow ones keep a probe out."""
+    """Keeps the newest connections, so that neither many idle clients nor slow ones keep others out."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -98,6 +103,11 @@ class _Server(ThreadingMixIn, TCPServer):
         self._open: dict[socket.socket, None] = {}  # in the order of arrival
         self._lock = threading.Lock()
         super().__init__((address, port), handler)
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:

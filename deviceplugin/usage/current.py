@@ -1,0 +1,43 @@
+"""What is known of the use of GPUs at the moment: written by one thread, read by those who show it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from deviceplugin.inventory_feed import InventoryFeed
+from deviceplugin.pods import PodCache
+from deviceplugin.usage import holding, join
+from deviceplugin.usage.join import Joined
+from deviceplugin.usage.values import Key, NodeUsage
+from gpushare.resource_config import ResourceConfig
+from gpushare.runtime.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The last sample, and what was seen before."""
+
+    joined: Joined
+    peaks: Mapping[Key, int]
+
+
+@dataclass(kw_only=True)
+class CurrentUsage:
+    """Safe for use by many threads: what is written is replaced as a whole."""
+
+    feed: InventoryFeed
+    cache: PodCache
+    resource_config: ResourceConfig
+    clock: Clock
+    stale_s: float
+    """After so long without a sample nothing is known of what is used."""
+    latest: Latest | None = field(init=False, default=None)
+
+    def view(self) -> NodeUsage | None:
+        """For metrics; None while the GPUs are not known."""
+        snapshot, latest = self.feed.latest, self.latest
+        if snapshot is None:
+            return None
+        pods = holding.holding(self.cache.all(), snapshot.inventory, self.resource_config)
+        fresh = latest is not None and self.clock.monotonic() - latest.joined.at < self.stale_s
+        seen = latest.peaks if latest else {}
+        return join.view(snapshot.inventory, pods, latest.joined if latest and fresh else None, seen)

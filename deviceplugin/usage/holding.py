@@ -1,0 +1,58 @@
+"""The node's pods -> what each of their containers may use of which GPU. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+from deviceplugin.usage.join import Pods
+from deviceplugin.usage.values import HoldingPod, Policy
+from gpushare import names
+from gpushare.errors import WireError
+from gpushare.identity import ContainerName, GpuUuid
+from gpushare.model.gpu import NodeInventory
+from gpushare.model.ledger import NodeLedger, mib_on
+from gpushare.resource_config import ResourceConfig
+from gpushare.wire import fields, held_gpus
+from gpushare.wire import pods as wire
+from gpushare.wire.pods import Pod
+
+
+def holding(pods: Iterable[Pod], inventory: NodeInventory, resource_config: ResourceConfig) -> Pods:
+    """Those that hold GPUs, by UID; one whose allocation cannot be read is left out, because no one knows its grant."""
+    found = [each for pod in pods if (each := _one(pod, inventory, resource_config)) is not None]
+    return {each.ref.uid: each for each in found}
+
+
+def _one(pod: Pod, inventory: NodeInventory, resource_config: ResourceConfig) -> HoldingPod | None:
+    try:
+        if not wire.holds_gpus(pod):
+            return None
+        allocation = held_gpus.of_pod(pod, resource_config, inventory.unit).allocation
+        containers = ids(pod)
+    except WireError:
+        return None
+    if allocation is None:
+        return None
+    granted: dict[tuple[ContainerName, GpuUuid], int] = {}
+    for grant in allocation.grants:
+        for gpu in map(inventory.resolve, grant.gpus):
+            key = grant.container, gpu
+            granted[key] = granted.get(key, 0) + mib_on(grant, inventory.by_uuid.get(gpu))
+    most = {gpu: held.memory_mib for gpu, held in NodeLedger.of(inventory).held(allocation).items()}
+    return HoldingPod(
+        ref=allocation.pod, granted=granted, most=most, containers=containers, policy=_policy(wire.annotations(pod))
+    )
+
+
+def ids(pod: Pod) -> Mapping[str, ContainerName]:
+    """Names of the containers by the runtime's ID, as the kubelet has told."""
+    return {
+        identity.rpartition("//")[2]: ContainerName(fields.text(report, "name", path))
+        for path, report in wire.reports(pod)
+        if (identity := fields.text(report, "containerID", path))
+    }
+
+
+def _policy(annotations: Mapping[str, str]) -> Policy:
+    try:
+        return Policy.parse(str(annotations.get(names.WATCHDOG, "")))
+    except ValueError:
+        return Policy.OFF

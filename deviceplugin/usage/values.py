@@ -1,0 +1,137 @@
+"""What is read about the use of GPUs, and what it comes to. Pure values; memory is in bytes unless a name says MiB."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from deviceplugin.cgroups import CgroupOwner
+from gpushare.identity import ContainerName, GpuUuid, PodRef, PodUid
+from gpushare.model.gpu import Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """One entry of a GPU's process lists."""
+
+    pid: int
+    """As this process would call it."""
+    used: int | None
+    """None where the driver does not say."""
+
+
+Key = tuple[PodUid, ContainerName, GpuUuid]
+"""One container on one GPU; an empty name stands for all containers of the pod that hold nothing of it."""
+Lists = Mapping[GpuUuid, Sequence[GpuProcess] | None]
+"""The processes on each GPU, each once; None for a GPU that did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process, told from every other that has its PID before or after it."""
+
+    pid: int
+    started: int
+    """Clock ticks since the machine's start."""
+    owner: CgroupOwner | None
+    """None: it belongs to no pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The process lists at one moment, with whose processes these are."""
+
+    at: float
+    """By `Clock.monotonic`, before the lists were read."""
+    lists: Lists
+    processes: Mapping[int, Process]
+    """By PID. One that had ended, or that is younger than the lists, is missing: no one knows whose memory that was."""
+
+
+class Policy(IntEnum):
+    """What the watchdog does about a container above its grant; each does what those before it do."""
+
+    OFF = 0
+    REPORT = 1
+    EVICT = 2
+    KILL = 3
+
+    @classmethod
+    def parse(cls, text: str) -> "Policy":
+        """Read one of the words.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            return {str(each): each for each in cls}[text]
+        except KeyError:
+            raise ValueError(f"write one of {', '.join(str(each) for each in cls)}") from None
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldingPod:
+    """A pod of the node that holds GPUs."""
+
+    ref: PodRef
+    granted: Mapping[tuple[ContainerName, GpuUuid], int]
+    """MiB."""
+    most: Mapping[GpuUuid, int]
+    """MiB that all its containers together may use at its worst moment."""
+    containers: Mapping[str, ContainerName]
+    """By the runtime's ID, of those that hold GPUs; the kubelet tells a new ID some seconds late."""
+    policy: Policy = Policy.OFF
+    """That its author has asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What the processes of one container use of one GPU."""
+
+    pod: HoldingPod
+    container: str
+    """The runtime's ID; empty for processes of the pod in no container."""
+    gpu: GpuUuid
+    used: int
+    complete: bool
+    """Whether `used` is all: if the driver did not tell of a process, it is at least that."""
+    processes: tuple[Process, ...]
+
+    @property
+    def name(self) -> ContainerName:
+        """The container's name; empty for one that holds nothing of this GPU, or that the kubelet has yet to tell."""
+        name = self.pod.containers.get(self.container, ContainerName(""))
+        return name if (name, self.gpu) in self.pod.granted else ContainerName("")
+
+    @property
+    def key(self) -> Key:
+        """What its use is counted by."""
+        return self.pod.ref.uid, self.name, self.gpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One container on one GPU, as metrics and views show it."""
+
+    pod: PodRef
+    container: ContainerName
+    """Empty for all processes of the pod in containers that hold nothing of this GPU."""
+    gpu: GpuUuid
+    granted_mib: int
+    used: int | None
+    """None if it is not known."""
+    peak: int | None
+    """The most that was seen since this plugin started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeUsage:
+    """All that there is to show of a node."""
+
+    gpus: tuple[Gpu, ...] = ()
+    rows: tuple[Row, ...] = ()
+    """By namespace, pod, container, GPU."""
+    foreign: Mapping[GpuUuid, int]
+    """Used by processes of no pod that holds GPUs here; of GPUs that answered."""

@@ -1,0 +1,123 @@
+"""What Prometheus reads from the device plugin."""
+
+import socket
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import replace
+from threading import Event, Thread
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from deviceplugin import metrics, probe, resources
+from deviceplugin.counts import Counts
+from deviceplugin.decision import Accept, Decision, Reason, Refuse
+from deviceplugin.metrics import MOST_ROWS
+from deviceplugin.metrics_server import MetricsServer
+from deviceplugin.usage.values import NodeUsage, Row
+from gpushare.identity import ContainerName, GpuUuid
+from gpushare.model.gpu import GpuHealth, Limit
+from gpushare.runtime.clock import SystemClock
+from testing.builders import make_gpu, make_ref
+from testing.fakes.kubelet import free_port, wait_until
+from tests.unit.deviceplugin.build import ManualClock, fields_of
+
+MIB = 1024 * 1024
+GPUS = (
+    replace(make_gpu(0, 16), limit=Limit.CGROUP),
+    replace(make_gpu(1, 16), limit=Limit.CGROUP),
+    make_gpu(2, 8, health=GpuHealth.UNHEALTHY),
+)
+
+
+def row(pod: str = "p", *, gpu: int = 0, used: int | None = None, peak: int | None = None) -> Row:
+    uuid, name = GpuUuid(f"GPU-{gpu}"), ContainerName("main")
+    return Row(pod=make_ref(pod), container=name, gpu=uuid, granted_mib=3072, used=used, peak=peak)
+
+
+def samples(usage: NodeUsage | None, counts: Counts | None = None) -> dict[str, list[tuple[Mapping[str, str], float]]]:
+    found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    for family in text_string_to_metric_families(metrics.page(lambda: usage, counts or Counts()).decode()):
+        for each in family.samples:
+            if not each.name.endswith("_created"):
+                found.setdefault(each.name.removeprefix("gpushare_plugin_"), []).append((each.labels, each.value))
+    return found
+
+
+def test_gpus_are_counted_by_health_and_limit() -> None:
+    found = samples(NodeUsage(gpus=GPUS, foreign={GPUS[0].uuid: 5}))
+    assert found["gpus"] == [
+        ({"health": "Healthy", "limit": "cgroup"}, 2.0),
+        ({"health": "Unhealthy", "limit": "advisory"}, 1.0),
+    ]
+    labels = {"gpu": "GPU-2", "index": "2", "model": "Tesla T4", "limit": "advisory"}
+    assert found["gpu_memory_bytes"][-1] == (labels, 8192 * MIB)
+    assert found["gpu_foreign_bytes"] == [({"gpu": "GPU-0"}, 5.0)]
+
+
+def test_containers_have_what_is_known_of_them() -> None:
+    rows = (row("a", used=7, peak=9), row("b", gpu=9), row("c", gpu=2, peak=4))
+    found = samples(NodeUsage(gpus=GPUS, rows=rows, foreign={}))
+    place = {"namespace": "default", "container": "main"}
+    a, b, c = ({**place, "pod": pod, "gpu": gpu} for pod, gpu in (("a", "GPU-0"), ("b", "GPU-9"), ("c", "GPU-2")))
+    assert found["container_granted_bytes"] == [
+        ({**a, "limit": "cgroup"}, 3072 * MIB),
+        ({**b, "limit": ""}, 3072 * MIB),
+        ({**c, "limit": "advisory"}, 3072 * MIB),
+    ]
+    assert found["container_used_bytes"] == [(a, 7.0)]
+    assert found["container_peak_bytes"] == [(a, 9.0), (c, 4.0)]
+    assert found["containers_left_out"] == [({}, 0.0)]
+
+
+def test_the_number_of_series_has_a_bound() -> None:
+    rows = tuple(row(f"p{number}", used=1, peak=1) for number in range(MOST_ROWS + 3))
+    found = samples(NodeUsage(gpus=GPUS, rows=rows, foreign={}))
+    kinds = ("granted", "used", "peak")
+    assert {len(found[f"container_{kind}_bytes"]) for kind in kinds} == {MOST_ROWS}
+    assert found["containers_left_out"] == [({}, 3.0)]
+
+
+def test_starts_are_counted_by_outcome_and_reason() -> None:
+    counts = Counts()
+    decisions: list[Decision] = [Accept(()), Refuse(Reason.GPU_GONE, "x"), Refuse(Reason.GPU_GONE, "y"), Accept(())]
+    check = counts.counting(lambda _resource, _ids: decisions.pop())
+    while decisions:
+        check(resources.MEMORY, ["g000"])
+    assert samples(None, counts) == {
+        "starts_total": [
+            ({"outcome": "accepted", "reason": ""}, 2.0),
+            ({"outcome": "refused", "reason": "GpuGone"}, 2.0),
+        ]
+    }
+
+
+def test_they_are_served_until_the_plugin_ends() -> None:
+    port, stop = free_port(), Event()
+    server = MetricsServer(port=port, usage=lambda: None, counts=Counts(), clock=SystemClock())
+    thread = Thread(target=server.run, args=(stop,))
+    thread.start()
+    wait_until(lambda: not probe.problem(port))
+    with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=30) as page:
+        assert page.read().startswith(b"# HELP gpushare_plugin_starts_total")
+    stop.set()
+    thread.join()
+
+
+def test_a_port_that_is_taken_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    stop = Event()
+
+    class Ending(ManualClock):
+        def wait(self, stop: Event, seconds: float) -> bool:
+            super().wait(stop, seconds)
+            if len(self.waits) == 2:
+                stop.set()
+            return stop.is_set()
+
+    clock = Ending()
+    with socket.create_server(("", 0)) as taken:
+        port = int(taken.getsockname()[1])
+        MetricsServer(port=port, usage=lambda: None, counts=Counts(), clock=clock).run(stop)
+    assert clock.waits == [30.0, 30.0]
+    error = f"--metrics-port {port}: Address already in use"
+    assert [found["error"] for found in fields_of(caplog, "metrics not served")] == [error] * 2

@@ -1,0 +1,133 @@
+"""Process lists and pods are joined to what each container uses of each GPU."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from deviceplugin import pods as cache
+from deviceplugin.usage import holding, join
+from deviceplugin.usage.join import Pods
+from deviceplugin.usage.values import GpuProcess, Key, NodeUsage, Policy, Sample
+from gpushare.identity import GpuUuid
+from gpushare.model.request import ContainerKind
+from gpushare.resource_config import ResourceConfig
+from testing.builders import Json, make_grant, make_inventory
+from tests.unit.deviceplugin.usage.build import MIB, process, running_pod, sample, uid
+
+INVENTORY = make_inventory(16, 16)
+
+
+def held(*pods: Json) -> Pods:
+    """As the plugin sees them."""
+    return holding.holding([cache.reduce(pod) for pod in pods], INVENTORY, ResourceConfig())
+
+
+def shown(sample: Sample | None, *pods: Json, seen: Mapping[Key, int] | None = None) -> NodeUsage:
+    joined = join.join(sample, held(*pods)) if sample else None
+    peaks = join.peaks(seen or {}, joined, held(*pods)) if joined else seen or {}
+    return join.view(INVENTORY, held(*pods), joined, peaks)
+
+
+def rows(usage: NodeUsage) -> list[tuple[Any, ...]]:
+    """Pod, container, GPU, and MiB granted, used, peak."""
+    return [
+        (
+            row.pod.name,
+            row.container,
+            row.gpu,
+            row.granted_mib,
+            *(None if amount is None else amount // MIB for amount in (row.used, row.peak)),
+        )
+        for row in usage.rows
+    ]
+
+
+TWO = running_pod(1, make_grant(0, 1, gib=2, container="a"), make_grant(1, container="b"), ids={"a": 11, "b": 12})
+
+
+def test_without_a_sample_only_what_was_granted_is_known() -> None:
+    assert rows(shown(None, TWO)) == [
+        ("pod-1", "a", "GPU-0", 2048, None, None),
+        ("pod-1", "a", "GPU-1", 2048, None, None),
+        ("pod-1", "b", "GPU-1", 3072, None, None),
+    ]
+
+
+def test_processes_count_for_the_container_in_whose_cgroup_they_are() -> None:
+    read = sample(
+        {"GPU-0": {100: 500, 101: 700}, "GPU-1": {101: 10, 102: 20, 103: 40}},
+        process(100, 1, 11),
+        process(101, 1, 11),
+        process(102, 1, 12),
+        process(103, None),
+    )
+    usage = shown(read, TWO)
+    assert rows(usage) == [
+        ("pod-1", "a", "GPU-0", 2048, 1200, 1200),
+        ("pod-1", "a", "GPU-1", 2048, 10, 10),
+        ("pod-1", "b", "GPU-1", 3072, 20, 20),
+    ]
+    assert usage.foreign == {"GPU-0": 0, "GPU-1": 40 * MIB}
+
+
+def test_containers_that_hold_nothing_of_a_gpu_share_a_row() -> None:
+    read = sample({"GPU-0": {100: 500, 101: 1, 102: 2}}, process(100, 1, 12), process(101, 1, 99), process(102, 1, 0))
+    assert rows(shown(read, TWO))[0] == ("pod-1", "", "GPU-0", 0, 503, 503)
+
+
+def test_a_gpu_that_does_not_answer_is_unknown_and_keeps_its_peak() -> None:
+    seen = {(uid(1), "a", GpuUuid("GPU-0")): 7 * MIB}
+    read = sample({"GPU-0": None, "GPU-1": {}})
+    usage = shown(read, TWO, seen=seen)  # type: ignore[arg-type] # names of containers are strings
+    assert [row[3:] for row in rows(usage)] == [(2048, None, 7), (2048, 0, 0), (3072, 0, 0)]
+    assert usage.foreign == {"GPU-1": 0}
+
+
+def test_a_process_of_which_the_driver_does_not_tell_makes_the_sum_unknown() -> None:
+    read = sample({"GPU-0": {100: 500, 101: None}, "GPU-1": {}}, process(100, 1, 11), process(101, 1, 11))
+    assert rows(shown(read, TWO))[0] == ("pod-1", "a", "GPU-0", 2048, None, 500)
+
+
+def test_the_peak_is_the_most_and_goes_with_its_pod() -> None:
+    pods = held(TWO)
+    peaks: Mapping[Key, int] = {}
+    for used in (5, 9, 3):
+        peaks = join.peaks(peaks, join.join(sample({"GPU-0": {100: used}}, process(100, 1, 11)), pods), pods)
+    assert list(peaks.values()) == [9 * MIB]
+    assert join.peaks(peaks, join.join(sample({"GPU-0": {}}), {}), {}) == {}
+
+
+def test_of_a_process_that_two_lists_name_the_larger_amount_counts() -> None:
+    one, other = [GpuProcess(1, 5), GpuProcess(2, None), GpuProcess(3, None)], [GpuProcess(2, 7), GpuProcess(1, 4)]
+    assert join.merged([one, other]) == (GpuProcess(1, 5), GpuProcess(2, 7), GpuProcess(3, None))
+    assert join.merged([other, one]) == join.merged([one, other])
+
+
+def test_memory_of_pods_that_hold_nothing_here_is_foreign() -> None:
+    ended = running_pod(2, make_grant(0), ids={"main": 21})
+    ended["status"] = {"phase": "Succeeded"}
+    unreadable = running_pod(3, make_grant(0), ids={"main": 31})
+    unreadable["metadata"]["annotations"] = {"gpushare.dev/allocation": "?"}
+    read = sample({"GPU-0": {1: 1, 2: 2, 3: 4, 4: 8}}, process(1, 2, 21), process(2, 3, 31), process(3, 4, 41))
+    usage = shown(read, ended, unreadable)
+    assert rows(usage) == []
+    assert usage.foreign == {"GPU-0": 15 * MIB}
+
+
+def test_a_whole_gpu_is_granted_with_all_that_it_has_and_init_containers_count_once() -> None:
+    init, app = make_grant(0, gib=5, container="i", kind=ContainerKind.INIT), make_grant(0, gib=3, container="a")
+    (pod,) = held(running_pod(1, init, app)).values()
+    assert dict(pod.granted) == {("i", "GPU-0"): 5120, ("a", "GPU-0"): 3072}
+    assert dict(pod.most) == {"GPU-0": 5120}
+
+
+def test_the_policy_that_an_author_asks_for_is_read() -> None:
+    for text, policy in (("kill", Policy.KILL), ("evict", Policy.EVICT), ("Kill", Policy.OFF), ("", Policy.OFF)):
+        (pod,) = held(running_pod(1, make_grant(0), policy=text)).values()
+        assert pod.policy is policy
+
+
+def test_ids_of_other_forms_are_ignored() -> None:
+    pod = running_pod(1, make_grant(0), ids={"main": 11, "other": 12})
+    pod["status"]["containerStatuses"] += [{"name": "main", "containerID": "x", "state": {}}, {"name": "main"}]
+    (found,) = held(pod).values()
+    assert list(found.containers.values()) == ["main"]
