@@ -62,7 +62,7 @@ def _decided(start: Start, who: str) -> Decision:
         return Refuse(Reason.OVER_COMMITTED, f"{who}: {shortage}; {AGAIN}, so that it is placed where there is room")
     if names.ANNOTATION_LATE in pods.annotations(start.pod) and not start.up_to_date:
         return Refuse(Reason.LATE, _late(who))
-    return Accept(tuple(grants))
+    return Accept(tuple(grants), allocation.grants)
 
 
 def _allocation(start: Start) -> Allocation | None:

@@ -1,10 +1,11 @@
 """May this container start? What is asked, and what can be answered. Pure."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from deviceplugin.edits import ContainerEdits
 from deviceplugin.resources import Resource
 from gpushare.identity import ContainerName, NodeName
 from gpushare.model.allocation import Grant
@@ -32,6 +33,7 @@ class Reason(Enum):
     GPU_GONE = "GpuGone"
     GPU_UNHEALTHY = "GpuUnhealthy"
     OVER_COMMITTED = "OverCommitted"
+    NOT_LIMITED = "NotLimited"
     LATE = "Late"
 
 
@@ -40,6 +42,10 @@ class Accept:
     """The container starts, with the GPUs of its grant."""
 
     grants: tuple[Grant, ...]
+    of_pod: tuple[Grant, ...] = field(default=(), compare=False)
+    """Of all containers of the pod."""
+    limits: Mapping[ContainerName, ContainerEdits] = field(default_factory=dict, compare=False)
+    """What holds each of these containers to its share."""
 
 
 @dataclass(frozen=True, slots=True)

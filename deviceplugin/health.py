@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,6 +34,8 @@ class HealthLoop:
     unit: MemoryUnit
     offered: Sequence[Resource]
     poll_s: float
+    assess: Callable[[NodeInventory], NodeInventory] = lambda inventory: inventory
+    """Finds out what holds the limits of each GPU."""
     _current: NodeInventory | None = field(init=False, default=None)
     _failures: int = field(init=False, default=0)
     _complaint: str = field(init=False, default="")
@@ -60,17 +62,20 @@ class HealthLoop:
         """Read once and post a change. False if the settings can never work with these GPUs."""
         try:
             raw = self._read()
-            latest = inventory.build(raw, node=self.node, unit=self.unit, previous=self._current)
+            latest = self._built(raw)
         except GpuSourceError as error:
             self._failures += 1
             self._complain("gpus unreadable", error)
             if self._current is None or self._failures < _PATIENCE:
                 return True
             raw = ()
-            latest = inventory.build(raw, node=self.node, unit=self.unit, previous=self._current)
+            latest = self._built(raw)
         else:
             self._failures = 0
         return latest == self._current or self._post(latest, raw)
+
+    def _built(self, raw: Sequence[RawGpu]) -> NodeInventory:
+        return self.assess(inventory.build(raw, node=self.node, unit=self.unit, previous=self._current))
 
     def _read(self) -> Sequence[RawGpu]:
         raw = self.source.read()

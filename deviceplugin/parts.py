@@ -11,6 +11,9 @@ from deviceplugin.counts import Counts
 from deviceplugin.health import HealthLoop
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.late import LateStarts
+from deviceplugin.limits import compose
+from deviceplugin.limits.node import NodeLimits
+from deviceplugin.limits.starts import LimitStarts
 from deviceplugin.metrics_server import MetricsServer
 from deviceplugin.podresources import PodResources
 from deviceplugin.pods import PATH, PodCache, selector
@@ -40,6 +43,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     """
     node, feed, cache = NodeName(settings.node_name), InventoryFeed(), PodCache(clock)
     offered = resources.offered(percent=settings.gpu_percent, whole_gpus=settings.whole_gpus)
+    limits = compose.node_limits(settings, clock)
     readings = HealthLoop(
         source=source(settings, node, clock),
         feed=feed,
@@ -48,10 +52,11 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         unit=settings.memory_unit,
         offered=offered,
         poll_s=settings.poll_interval,
+        assess=limits.assess,
     )
     publisher = Publisher(api=api, feed=feed, clock=clock, node=node, recheck_s=settings.publish_interval)
     reflector = Reflector(api=api, path=PATH, sink=cache, clock=clock, params=selector(node))
-    start_check = _start_check(settings, api, clock, feed, cache)
+    start_check = _start_check(settings, api, clock, feed, cache, limits)
     usage = CurrentUsage(
         feed=feed,
         cache=cache,
@@ -81,7 +86,9 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     return parts
 
 
-def _start_check(settings: Settings, api: KubeApi, clock: Clock, feed: InventoryFeed, cache: PodCache) -> StartCheck:
+def _start_check(
+    settings: Settings, api: KubeApi, clock: Clock, feed: InventoryFeed, cache: PodCache, limits: NodeLimits
+) -> StartCheck:
     return StartCheck(
         node=NodeName(settings.node_name),
         resource_config=ResourceConfig(unit=settings.memory_unit, whole_gpus=settings.whole_gpus),
@@ -92,6 +99,7 @@ def _start_check(settings: Settings, api: KubeApi, clock: Clock, feed: Inventory
         checkpoint=settings.device_plugins_dir / prestart.CHECKPOINT,
         refusals=Refusals(api=api, clock=clock),
         late=LateStarts(cache=cache, clock=clock),
+        limit=LimitStarts(limits),
     )
 
 

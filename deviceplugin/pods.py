@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from deviceplugin.limits import variables
 from gpushare import names
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
@@ -22,6 +23,9 @@ from gpushare.wire.pods import Pod
 _LOG: Final = logging.getLogger(__name__)
 PATH: Final = "/api/v1/pods"
 _ANY: Final = ResourceConfig(whole_gpus=True)
+_AUTHORS: Final = (names.ANNOTATION_LIMIT, names.ANNOTATION_FRAMEWORK_VARIABLES)
+_AUTHORS_MOST: Final = 128
+_IMAGE_MOST: Final = 256
 _LIMITS: Final = (*names.SHARED_RESOURCES, names.GPU_CORE, names.GPU)
 _ID: Final = re.compile(r"[a-z-]{1,63}://[0-9a-f]{64}")
 T = TypeVar("T")
@@ -53,7 +57,8 @@ def reduce(pod: JsonObject) -> JsonObject:
             "namespace": ref.namespace,
             "name": ref.name,
             "uid": ref.uid,
-            "annotations": {key: value for key, value in annotations.items() if _is_read(key)},
+            "annotations": {key: value for key, value in annotations.items() if _is_read(key)}
+            | {key: annotations[key][:_AUTHORS_MOST] for key in _AUTHORS if key in annotations},
         },
         "spec": {"nodeName": spec.get("nodeName"), "schedulerName": spec.get("schedulerName"), **containers},
         "status": {
@@ -91,11 +96,18 @@ def _container(container: Mapping[str, Any]) -> JsonObject:
     return {
         "name": fields.needed(container, "name", "container"),
         "restartPolicy": container.get("restartPolicy"),
-        "env": [_variable(entry) for entry in fields.objects(container, "env", "container") if _is_devices(entry)][-1:],
+        "image": str(container.get("image"))[:_IMAGE_MOST],
+        "env": _variables(fields.objects(container, "env", "container")),
         # Only whether there is any: what it brings can change while the pod lives.
         "envFrom": bool(container.get("envFrom")),
         "resources": {"limits": {key: limits[key] for key in _LIMITS if key in limits}},
     }
+
+
+def _variables(env: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
+    devices = [_variable(entry) for entry in env if _is_devices(entry)]
+    limits = variables.READ.intersection(str(entry.get("name")) for entry in env)
+    return [*devices[-1:], *({"name": name} for name in sorted(limits))]
 
 
 def _is_devices(entry: Mapping[str, Any]) -> bool:

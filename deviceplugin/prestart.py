@@ -4,7 +4,7 @@ Everything has a deadline, and all of them together stay well below the 30 s aft
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from gpushare.errors import WireError
 from gpushare.identity import ContainerName, NodeName, PodRef
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
+from gpushare.model.gpu import NodeInventory
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import logs
 from gpushare.wire import pods as wire
@@ -57,6 +58,8 @@ class StartCheck:
     """The kubelet's record of devices and pods; it lies beside the sockets."""
     refusals: Refusals
     late: LateStarts
+    limit: Callable[[Pod, Accept, NodeInventory], Decision] = lambda _pod, accepted, _inventory: accepted
+    """Puts the limits of what was accepted in place."""
 
     def check(self, resource: Resource, device_ids: Sequence[str]) -> Decision:
         """May the container that holds these devices start? Never raises for what others do wrong."""
@@ -67,7 +70,7 @@ class StartCheck:
         pod = self._pod(owner, asked)
         if isinstance(pod, Refuse):
             return _logged(pod, _describe(owner), asked, owner.containers)
-        decision = self._decide(pod, owner.containers, asked)
+        decision = self._limited(pod, self._decide(pod, owner.containers, asked))
         if isinstance(decision, Refuse):
             self._refuse(wire.ref(pod), owner.containers, decision)
         return _logged(decision, str(wire.ref(pod)), asked, owner.containers)
@@ -127,6 +130,12 @@ class StartCheck:
         # Perhaps the watch has not told yet that an earlier pod has ended.
         self.cache.wait_for(settled, _CHANGE_S)
         return decisions[-1]
+
+    def _limited(self, pod: Pod, decision: Decision) -> Decision:
+        latest = self.feed.latest
+        if latest is None or isinstance(decision, Refuse):
+            return decision
+        return self.limit(pod, decision, latest.inventory)
 
     def _once(self, pod: Pod, containers: tuple[ContainerName, ...], asked: _Asked, *, up_to_date: bool) -> Decision:
         latest = self.feed.latest

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from deviceplugin.limits import choose
+from deviceplugin.limits.node import OnFailure
 from gpushare import names, units
 from gpushare.runtime import options
 from gpushare.runtime.options import option
@@ -17,6 +19,12 @@ def gpu_source(text: str) -> str:
     if text == NVML or (text.startswith(names.SIMULATED) and len(text) > len(names.SIMULATED)):
         return text
     raise ValueError(f"write {NVML} for the node's own GPUs, or {names.SIMULATED}PATH for those of a profile")
+
+
+def limits(text: str) -> str:
+    """Read `auto`, or back ends with commas between them."""
+    choose.order(text)
+    return text
 
 
 def node_name(text: str) -> str:
@@ -56,6 +64,18 @@ class Settings:
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
         "the kubelet's PodResources socket, which says who holds which devices",
         parse=Path,
+    )
+    limits: str = option(
+        choose.AUTO,
+        "what holds containers to their share of a GPU: auto for the strongest that works, or some of cgroup, mps,"
+        f" hami-core, advisory in the order in which they are tried; the label {names.LABEL_LIMITS} of a node beats it;"
+        " without advisory, GPUs on which nothing works take no containers",
+        parse=limits,
+    )
+    limit_failure: str = option(
+        OnFailure.REFUSE.value,
+        "what happens if a limit cannot be set when a container starts: refuse the start, or use the next of --limits",
+        parse=options.choice(*(each.value for each in OnFailure)),
     )
     poll_interval: float = option(
         5.0,

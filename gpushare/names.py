@@ -30,6 +30,7 @@ ANNOTATION_UUID: Final = "gpushare.dev/gpu-uuid"
 ANNOTATION_MIN_MEMORY: Final = "gpushare.dev/min-gpu-memory"
 ANNOTATION_LIMIT: Final = "gpushare.dev/limit"  # also a label of namespaces, for all of their GPU pods
 ANNOTATION_MIG: Final = "gpushare.dev/mig"
+ANNOTATION_FRAMEWORK_VARIABLES: Final = "gpushare.dev/framework-variables"  # which frameworks are told their limit
 ANNOTATION_SAME_GPU: Final = "gpushare.dev/same-gpu-as"  # a label selector of pods in the same namespace
 ANNOTATION_OTHER_GPU: Final = "gpushare.dev/other-gpu-than"  # the same, to keep away from them
 REQUEST_ANNOTATIONS: Final = (
@@ -118,6 +119,7 @@ LABEL_ISOLATION: Final = "gpushare.dev/isolation"  # "disabled": pods without GP
 
 # On nodes.
 LABEL_SHARES: Final = "gpushare"  # "true": the device plugin runs there
+LABEL_LIMITS: Final = "gpushare.dev/limits"  # an administrator's: auto, or back ends with dots between them
 ANNOTATION_INVENTORY: Final = "gpushare.dev/inventory"
 ANNOTATION_CORDON: Final = "gpushare.dev/cordoned-gpus"  # an administrator's: numbers or UUIDs, comma-separated
 
@@ -176,6 +178,7 @@ def is_known(key: str) -> bool:
     if not slash or not (domain == DOMAIN or domain.endswith(f".{DOMAIN}")):
         return True
     known = {*REQUEST_ANNOTATIONS, *WEBHOOK_ANNOTATIONS, LABEL_MANAGED, LABEL_RETRY, LABEL_ISOLATION, WATCHDOG}
+    known.add(ANNOTATION_FRAMEWORK_VARIABLES)
     return key in known or is_reserved(key)
 
 

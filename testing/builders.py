@@ -35,10 +35,10 @@ def make_ref(name: str = "pod", namespace: str = "default") -> PodRef:
 
 
 def make_grant(
-    *gpus: int | str, gib: int = 3, container: str = "main", kind: ContainerKind = ContainerKind.APP
+    *gpus: int | str, gib: int = 3, container: str = "main", kind: ContainerKind = ContainerKind.APP, **fields: Any
 ) -> Grant:
     uuids = tuple(GpuUuid(gpu if isinstance(gpu, str) else f"GPU-{gpu}") for gpu in gpus)
-    return Grant(container=ContainerName(container), kind=kind, gpus=uuids, memory_mib=gib * 1024)
+    return Grant(container=ContainerName(container), kind=kind, gpus=uuids, memory_mib=gib * 1024, **fields)
 
 
 def make_allocation(name: str = "pod", *grants: Grant, node: str = "node-a") -> Allocation:

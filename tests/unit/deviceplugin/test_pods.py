@@ -39,8 +39,22 @@ def test_a_reduced_pod_says_all_that_a_decision_needs() -> None:
     assert wire.asks(reduced["spec"]["containers"][0], EVERYTHING)
     assert reduced["spec"]["containers"][0]["env"] == pod["spec"]["containers"][0]["env"]
     assert "other" not in reduced["metadata"]["annotations"]
-    assert set(reduced["spec"]["containers"][0]) == {"name", "restartPolicy", "env", "envFrom", "resources"}
+    assert set(reduced["spec"]["containers"][0]) == {"name", "restartPolicy", "image", "env", "envFrom", "resources"}
     assert "startedAt" not in str(reduced)
+
+
+def test_what_limits_depend_on_stays_and_is_bounded() -> None:
+    annotations = {"gpushare.dev/framework-variables": "jax," * 1000, "gpushare.dev/limit": "enforced"}
+    pod = bound_pod(make_grant(0), annotations=annotations)
+    pod["spec"]["containers"][0] |= {"image": "x" * 10_000}
+    variables = [{"name": name, "value": "v"} for name in ("OTHER", "XLA_CLIENT_MEM_FRACTION", "CUPY_GPU_MEMORY_LIMIT")]
+    pod["spec"]["containers"][0]["env"] += variables * 100
+    reduced = pods.reduce(pod)
+    kept, container = wire.annotations(reduced), reduced["spec"]["containers"][0]
+    assert (len(kept["gpushare.dev/framework-variables"]), kept["gpushare.dev/limit"]) == (128, "enforced")
+    assert len(container["image"]) == 256
+    known = [{"name": "CUPY_GPU_MEMORY_LIMIT"}, {"name": "XLA_CLIENT_MEM_FRACTION"}]
+    assert container["env"] == [pod["spec"]["containers"][0]["env"][0], *known]
 
 
 def test_a_pod_without_anything_is_reduced_too() -> None:

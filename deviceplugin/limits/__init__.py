@@ -1,0 +1,1 @@
+"""What keeps a container within its share of a GPU: back ends of different strength behind one interface."""

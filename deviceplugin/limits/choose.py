@@ -1,0 +1,84 @@
+"""Which back end holds the limits on each GPU of this node. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from deviceplugin.limits.backend import PROVEN, Proofs
+from gpushare import names
+from gpushare.identity import GpuUuid
+from gpushare.model.gpu import Gpu, GpuHealth, Limit, NodeInventory
+
+AUTO: Final = "auto"
+_AUTO: Final = (Limit.MIG, Limit.CGROUP, Limit.MPS, Limit.HAMI_CORE, Limit.ADVISORY)
+Order = tuple[Limit, ...]
+"""Back ends that may be used, first choice first."""
+
+
+def order(text: str) -> Order:
+    """Read `auto`, or back ends by name with commas between them.
+
+    MIG instances are held by the hardware whatever is written, so mig may be left out.
+
+    Raises:
+        ValueError: the text names something else.
+    """
+    if text == AUTO:
+        return _AUTO
+    chosen = [word.strip() for word in text.split(",")]
+    known = {limit.value: limit for limit in _AUTO}
+    if not set(chosen) <= known.keys() or len(set(chosen)) != len(chosen):
+        raise ValueError(f"write {AUTO}, or some of {', '.join(known)}, each once, with commas between them")
+    return tuple(dict.fromkeys((Limit.MIG, *(known[word] for word in chosen))))
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What holds the limits on the GPUs of a node."""
+
+    candidates: Mapping[GpuUuid, Order] = field(default_factory=dict)
+    """The back ends that work on each GPU, first choice first."""
+    problems: Mapping[GpuUuid, str] = field(default_factory=dict)
+    """Why no back end works on a GPU; those without a problem are not in it."""
+
+
+def choose(gpus: Sequence[Gpu], wanted: Order, proofs: Mapping[Limit, Proofs]) -> Chosen:
+    """Give each GPU the back ends that work on it."""
+    candidates = {
+        gpu.uuid: tuple(limit for limit in wanted if proofs.get(limit, {}).get(gpu.uuid, "no") == PROVEN)
+        for gpu in gpus
+    }
+    problems = {gpu.uuid: _problem(gpu, wanted, proofs) for gpu in gpus if not candidates[gpu.uuid]}
+    return Chosen(candidates, problems)
+
+
+def _problem(gpu: Gpu, wanted: Order, proofs: Mapping[Limit, Proofs]) -> str:
+    why = (f"{limit.value}: {proofs[limit][gpu.uuid]}" for limit in wanted if gpu.uuid in proofs.get(limit, {}))
+    return "no limit can be held: " + "; ".join(why)
+
+
+def shown(inventory: NodeInventory, chosen: Chosen) -> NodeInventory:
+    """The inventory with what holds the limits. A GPU on which nothing wanted works takes no new containers."""
+    return replace(inventory, gpus=tuple(_shown(gpu, chosen) for gpu in inventory.gpus))
+
+
+def _shown(gpu: Gpu, chosen: Chosen) -> Gpu:
+    if gpu.uuid in chosen.problems and gpu.health is GpuHealth.HEALTHY:
+        return replace(gpu, health=GpuHealth.UNHEALTHY, reason=chosen.problems[gpu.uuid], limit=Limit.ADVISORY)
+    candidates = chosen.candidates.get(gpu.uuid)
+    return replace(gpu, limit=candidates[0]) if candidates else gpu
+
+
+def wanted(setting: Order, label: str | None) -> tuple[Order, str]:
+    """The order that counts on this node, and what is wrong with its label if that cannot be read.
+
+    Args:
+        setting: of the whole cluster.
+        label: `gpushare.dev/limits` of the Node; it cannot hold commas, so dots stand between back ends.
+    """
+    if label is None:
+        return setting, ""
+    try:
+        return order(label.replace(".", ",")), ""
+    except ValueError as error:
+        return setting, f"label {names.LABEL_LIMITS}={label}: {error}; in a label, write dots instead of commas"

@@ -1,0 +1,128 @@
+"""The limits of one node: proves what works, shows it, and puts it in place before a container starts."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from deviceplugin.edits import ContainerEdits
+from deviceplugin.limits import choose
+from deviceplugin.limits.backend import LimitBackend, LimitedStart, LimitError, Proofs
+from deviceplugin.limits.choose import Chosen, Order
+from gpushare import names
+from gpushare.model.gpu import Gpu, HandOver, Limit, NodeInventory
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+
+_LOG: Final = logging.getLogger(__name__)
+_PROVE_S: Final = 10.0
+_NO_EDITS: Final = (
+    "it needs mounts, which a container gets only where GPUs are handed over by CDI; this node hands them over by {}"
+)
+
+
+class OnFailure(Enum):
+    """What happens if the chosen back end fails when a container starts."""
+
+    REFUSE = "refuse"
+    """The container does not start; the kubelet tries again."""
+    NEXT = "next"
+    """The next back end that works on the GPU holds the limit."""
+
+
+@dataclass(kw_only=True)
+class NodeLimits:
+    """`assess` is called by one thread, `prepare` by many."""
+
+    backends: Mapping[Limit, LimitBackend]
+    wanted: Order
+    on_failure: OnFailure
+    clock: Clock
+    label: Callable[[], str | None] = lambda: None
+    """The label `gpushare.dev/limits` of the Node as it is now, which beats the setting."""
+    _chosen: Chosen = field(init=False, default_factory=Chosen)
+    _seen: object = field(init=False, default=None)
+    """For which GPUs and settings this was chosen."""
+    _prove_at: float = field(init=False, default=0.0)
+    _said: dict[str, object] = field(init=False, default_factory=dict)
+
+    def assess(self, inventory: NodeInventory) -> NodeInventory:
+        """The inventory with what holds the limit of each GPU. Proves it now and then, and after a failure at once."""
+        wanted, problem = choose.wanted(self.wanted, self.label())
+        if problem:
+            self._say("label not read", logging.WARNING, problem=problem)
+        seen = (wanted, inventory.hand_over, [(gpu.uuid, gpu.health) for gpu in inventory.gpus])
+        now = self.clock.monotonic()
+        if seen != self._seen or now >= self._prove_at:
+            self._seen, self._prove_at = seen, now + _PROVE_S
+            proofs = {limit: self._proofs(limit, inventory) for limit in wanted}
+            self._chosen = choose.choose(inventory.gpus, wanted, proofs)
+            self._say("limits proven", logging.INFO, **_told(wanted, proofs))
+        return choose.shown(inventory, self._chosen)
+
+    def prepare(self, start: LimitedStart) -> ContainerEdits:
+        """Put the limits of a container in place on all its GPUs.
+
+        Raises:
+            LimitError: one cannot be held, and nothing else may hold it.
+        """
+        edits = ContainerEdits()
+        for candidates, gpus in _by_candidates(start.gpus, self._chosen):
+            edits = edits.merge(self._prepare(start, gpus, candidates))
+        return edits
+
+    def _prepare(self, start: LimitedStart, gpus: Sequence[Gpu], candidates: Order) -> ContainerEdits:
+        is_demanded = start.annotations.get(names.ANNOTATION_LIMIT) == names.ENFORCED
+        allowed = [limit for limit in candidates if limit.enforced or not is_demanded]
+        if not allowed:
+            raise LimitError(_nothing(gpus, candidates))
+        for limit in allowed:
+            try:
+                return self.backends[limit].prepare(start, gpus)
+            except LimitError as error:
+                self._prove_at = 0.0
+                logs.event(
+                    _LOG, "limit failed", level=logging.ERROR, pod=str(start.pod), limit=limit.value, error=str(error)
+                )
+                if self.on_failure is OnFailure.REFUSE or limit is allowed[-1]:
+                    raise LimitError(f"the memory limit ({limit.value}) cannot be set: {error}") from error
+        raise AssertionError("unreachable: the last of the candidates was tried")
+
+    def _proofs(self, limit: Limit, inventory: NodeInventory) -> Proofs:
+        backend = self.backends.get(limit)
+        if backend is None:
+            return {gpu.uuid: "this plugin was started without what it needs" for gpu in inventory.gpus}
+        if backend.needs_edits and inventory.hand_over is not HandOver.CDI:
+            why = _NO_EDITS.format(inventory.hand_over.value)
+            return {gpu.uuid: why for gpu in inventory.gpus}
+        return backend.prove(inventory.gpus)
+
+    def _say(self, event: str, level: int, **fields: Any) -> None:
+        """Log it when it changes."""
+        if fields != self._said.get(event):
+            logs.event(_LOG, event, level=level, **fields)
+        self._said[event] = fields
+
+
+def _by_candidates(gpus: Sequence[Gpu], chosen: Chosen) -> Sequence[tuple[Order, tuple[Gpu, ...]]]:
+    """GPUs on which the same back ends work, together: variables name all GPUs of a container at once."""
+    groups: dict[Order, tuple[Gpu, ...]] = {}
+    for gpu in gpus:
+        candidates = chosen.candidates.get(gpu.uuid, ())
+        groups[candidates] = (*groups.get(candidates, ()), gpu)
+    return tuple(groups.items())
+
+
+def _nothing(gpus: Sequence[Gpu], candidates: Order) -> str:
+    which = ", ".join(gpu.uuid for gpu in gpus)
+    if candidates:
+        return (
+            f"the pod demands {names.ANNOTATION_LIMIT}: {names.ENFORCED}, and on {which} of this node limits are"
+            f" {candidates[0].value} only; delete the pod and create it again, so that it is placed where they are held"
+        )
+    return f"nothing holds limits on {which} yet; the kubelet will try again"
+
+
+def _told(wanted: Order, proofs: Mapping[Limit, Proofs]) -> dict[str, Any]:
+    return {limit.value: dict(proofs[limit]) for limit in wanted}

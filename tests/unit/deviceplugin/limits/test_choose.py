@@ -1,0 +1,85 @@
+"""Which back end holds the limits on a GPU: the first of the wanted ones that works there."""
+
+from typing import Final
+
+import pytest
+
+from deviceplugin.limits import choose
+from deviceplugin.limits.backend import PROVEN
+from gpushare.identity import GpuUuid
+from gpushare.model.gpu import GpuHealth, Limit
+from testing.builders import make_gpu, make_inventory
+
+FIRST, SECOND = GpuUuid("GPU-0"), GpuUuid("GPU-1")
+EVERYWHERE: Final = {FIRST: PROVEN, SECOND: PROVEN}
+GPUS: Final = (make_gpu(0), make_gpu(1))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("auto", (Limit.MIG, Limit.CGROUP, Limit.MPS, Limit.HAMI_CORE, Limit.ADVISORY)),
+        ("cgroup", (Limit.MIG, Limit.CGROUP)),
+        ("mps, advisory", (Limit.MIG, Limit.MPS, Limit.ADVISORY)),
+        ("hami-core,cgroup", (Limit.MIG, Limit.HAMI_CORE, Limit.CGROUP)),
+        ("cgroup,mig", (Limit.MIG, Limit.CGROUP)),
+    ],
+)
+def test_an_order_is_read(text: str, expected: choose.Order) -> None:
+    assert choose.order(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "none", "cgroup,cgroup", "auto,mps", "watchdog", "cgroup;mps"])
+def test_other_words_are_refused(text: str) -> None:
+    with pytest.raises(
+        ValueError, match="write auto, or some of mig, cgroup, mps, hami-core, advisory, each once, with commas"
+    ):
+        choose.order(text)
+
+
+def test_a_nodes_label_beats_the_setting() -> None:
+    setting = choose.order("auto")
+    assert choose.wanted(setting, None) == (setting, "")
+    assert choose.wanted(setting, "mps.advisory") == (choose.order("mps,advisory"), "")
+    order, problem = choose.wanted(setting, "mps-advisory")
+    assert order == setting
+    assert problem == (
+        "label gpushare.dev/limits=mps-advisory: write auto, or some of mig, cgroup, mps, hami-core, advisory, each"
+        " once, with commas between them; in a label, write dots instead of commas"
+    )
+
+
+def test_each_gpu_has_the_first_that_works_on_it() -> None:
+    proofs = {Limit.CGROUP: {FIRST: PROVEN, SECOND: "old driver"}, Limit.ADVISORY: EVERYWHERE}
+    chosen = choose.choose(GPUS, choose.order("cgroup,advisory"), proofs)
+    assert chosen.candidates == {"GPU-0": (Limit.CGROUP, Limit.ADVISORY), "GPU-1": (Limit.ADVISORY,)}
+    shown = choose.shown(make_inventory(15, 15), chosen)
+    assert [gpu.limit for gpu in shown.gpus] == [Limit.CGROUP, Limit.ADVISORY]
+    assert {gpu.health for gpu in shown.gpus} == {GpuHealth.HEALTHY}
+
+
+def test_the_order_counts_and_not_the_strength() -> None:
+    proofs = {Limit.CGROUP: EVERYWHERE, Limit.ADVISORY: EVERYWHERE}
+    chosen = choose.choose(GPUS, choose.order("advisory,cgroup"), proofs)
+    assert chosen.candidates[FIRST] == (Limit.ADVISORY, Limit.CGROUP)
+
+
+def test_a_gpu_on_which_nothing_works_takes_no_containers() -> None:
+    proofs = {Limit.MIG: {FIRST: "no MIG"}, Limit.CGROUP: {FIRST: "old driver", SECOND: PROVEN}}
+    chosen = choose.choose(GPUS, choose.order("cgroup"), proofs)
+    first, second = choose.shown(make_inventory(15, 15), chosen).gpus
+    assert (first.health, first.limit) == (GpuHealth.UNHEALTHY, Limit.ADVISORY)
+    assert first.reason == "no limit can be held: mig: no MIG; cgroup: old driver"
+    assert (second.health, second.limit, second.reason) == (GpuHealth.HEALTHY, Limit.CGROUP, "")
+
+
+def test_a_fault_of_the_gpu_is_not_hidden() -> None:
+    broken = make_gpu(0, health=GpuHealth.UNHEALTHY)
+    chosen = choose.choose([broken], choose.order("cgroup"), {Limit.CGROUP: {broken.uuid: "no"}})
+    inventory = make_inventory(15)
+    shown = choose.shown(type(inventory)(node=inventory.node, gpus=(broken,), unit=inventory.unit), chosen)
+    assert shown.gpus[0].reason == ""
+
+
+def test_a_gpu_that_was_not_looked_at_stays_as_it_is() -> None:
+    assert choose.shown(make_inventory(15), choose.Chosen()) == make_inventory(15)

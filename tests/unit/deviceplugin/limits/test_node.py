@@ -1,0 +1,165 @@
+"""What is proven is shown, what is shown is used, and a failure refuses the start or falls to the next back end."""
+
+from dataclasses import replace
+
+import pytest
+
+from deviceplugin.decision import Accept, Reason, Refuse
+from deviceplugin.edits import ContainerEdits
+from deviceplugin.limits import choose
+from deviceplugin.limits.backend import PROVEN, LimitError
+from deviceplugin.limits.node import NodeLimits, OnFailure
+from deviceplugin.limits.starts import LimitStarts
+from gpushare.model.gpu import GpuHealth, HandOver, Limit
+from testing.builders import make_grant, make_inventory
+from tests.unit.deviceplugin.build import ManualClock, bound_pod, fields_of
+from tests.unit.deviceplugin.limits.build import FakeBackend, start_of
+
+INVENTORY = make_inventory(15, 15)
+
+
+class Node:
+    """A node with two back ends, either of which can be broken."""
+
+    label: str | None = None
+
+    def __init__(self, on_failure: OnFailure = OnFailure.REFUSE, wanted: str = "cgroup,advisory") -> None:
+        self.cgroup, self.advisory = FakeBackend(Limit.CGROUP), FakeBackend(Limit.ADVISORY)
+        self.clock = ManualClock()
+        self.limits = NodeLimits(
+            backends={Limit.CGROUP: self.cgroup, Limit.ADVISORY: self.advisory},
+            wanted=choose.order(wanted),
+            on_failure=on_failure,
+            clock=self.clock,
+            label=lambda: self.label,
+        )
+
+    def shown(self) -> list[Limit]:
+        return [gpu.limit for gpu in self.limits.assess(INVENTORY).gpus]
+
+
+def test_what_works_is_shown_and_used() -> None:
+    node = Node()
+    node.cgroup.works = lambda gpu: PROVEN if gpu.index == 0 else "old driver"
+    assert node.shown() == [Limit.CGROUP, Limit.ADVISORY]
+    edits = node.limits.prepare(start_of(0, 1))
+    assert edits.env == (("BY_CGROUP_main", "GPU-0"), ("BY_ADVISORY_main", "GPU-1"))
+
+
+def test_gpus_with_the_same_back_end_are_prepared_at_once() -> None:
+    node = Node()
+    node.shown()
+    node.limits.prepare(start_of(0, 1))
+    assert (node.cgroup.prepared, node.advisory.prepared) == ([("GPU-0", "GPU-1")], [])
+
+
+def test_before_anything_is_proven_nothing_starts() -> None:
+    with pytest.raises(LimitError, match="nothing holds limits on GPU-0 yet; the kubelet will try again"):
+        Node().limits.prepare(start_of(0))
+
+
+def test_support_that_disappears_is_noticed_and_decides_about_new_starts() -> None:
+    node = Node()
+    assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
+    node.cgroup.works = lambda _gpu: "the driver is older now"
+    assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
+    node.clock.seconds += 10.0
+    assert node.shown() == [Limit.ADVISORY, Limit.ADVISORY]
+    node.limits.prepare(start_of(0))
+    assert node.advisory.prepared == [("GPU-0",)]
+
+
+def test_without_a_back_end_left_the_gpu_takes_no_containers() -> None:
+    node = Node(wanted="cgroup")
+    node.cgroup.works = lambda _gpu: "the driver is older now"
+    gpu = node.limits.assess(INVENTORY).gpus[0]
+    assert gpu.health is GpuHealth.UNHEALTHY
+    assert gpu.reason == (
+        "no limit can be held: mig: this plugin was started without what it needs; cgroup: the driver is older now"
+    )
+    with pytest.raises(LimitError, match="nothing holds limits"):
+        node.limits.prepare(start_of(0))
+
+
+def test_proofs_are_made_now_and_then_and_for_gpus_that_are_new() -> None:
+    node = Node()
+    for _ in range(3):
+        node.shown()
+    assert node.cgroup.proofs == 1
+    node.limits.assess(make_inventory(15))
+    assert node.cgroup.proofs == 2
+
+
+def test_a_failure_refuses_the_start_and_makes_the_next_look_prove_again(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node()
+    node.shown()
+    node.cgroup.error = "no such group"
+    with pytest.raises(LimitError, match=r"^the memory limit \(cgroup\) cannot be set: no such group$"):
+        node.limits.prepare(start_of(0))
+    assert node.advisory.prepared == []
+    assert fields_of(caplog, "limit failed")[0]["limit"] == "cgroup"
+    node.shown()
+    assert node.cgroup.proofs == 2
+
+
+def test_a_failure_falls_to_the_next_back_end_where_the_administrator_wants_that() -> None:
+    node = Node(OnFailure.NEXT)
+    node.shown()
+    node.cgroup.error = "no such group"
+    assert node.limits.prepare(start_of(0)).env == (("BY_ADVISORY_main", "GPU-0"),)
+    node.advisory.error = "nor this"
+    with pytest.raises(LimitError, match="nor this"):
+        node.limits.prepare(start_of(0))
+
+
+def test_a_pod_that_demands_an_enforced_limit_never_falls_below() -> None:
+    node = Node(OnFailure.NEXT)
+    node.shown()
+    demanding = start_of(0, annotations={"gpushare.dev/limit": "enforced"})
+    assert node.limits.prepare(demanding).env == (("BY_CGROUP_main", "GPU-0"),)
+    node.cgroup.error = "no such group"
+    with pytest.raises(LimitError, match="no such group"):
+        node.limits.prepare(demanding)
+    node.cgroup.works = lambda _gpu: "old driver"
+    node.shown()
+    with pytest.raises(LimitError) as caught:
+        node.limits.prepare(demanding)
+    assert str(caught.value) == (
+        "the pod demands gpushare.dev/limit: enforced, and on GPU-0 of this node limits are advisory only; delete the"
+        " pod and create it again, so that it is placed where they are held"
+    )
+    assert node.advisory.prepared == []
+
+
+def test_back_ends_that_need_mounts_work_with_cdi_only() -> None:
+    node = Node()
+    node.cgroup.needs_edits = True
+    assert node.shown() == [Limit.ADVISORY, Limit.ADVISORY]
+    by_cdi = replace(INVENTORY, hand_over=HandOver.CDI)
+    assert [gpu.limit for gpu in node.limits.assess(by_cdi).gpus] == [Limit.CGROUP, Limit.CGROUP]
+
+
+def test_the_nodes_label_counts_as_soon_as_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node()
+    assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
+    node.label = "advisory"
+    assert node.shown() == [Limit.ADVISORY, Limit.ADVISORY]
+    node.label = "advisroy"
+    assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
+    assert "gpushare.dev/limits=advisroy" in fields_of(caplog, "label not read")[0]["problem"]
+
+
+def test_a_start_gets_the_edits_of_each_container_that_may_be_meant() -> None:
+    node = Node()
+    node.shown()
+    grants = (make_grant(0, container="init"), make_grant(0, container="main"))
+    decision = LimitStarts(node.limits)(bound_pod(*grants), Accept(grants, grants), INVENTORY)
+    assert isinstance(decision, Accept)
+    assert decision.limits == {
+        "init": ContainerEdits(env=(("BY_CGROUP_init", "GPU-0"),)),
+        "main": ContainerEdits(env=(("BY_CGROUP_main", "GPU-0"),)),
+    }
+    node.cgroup.error = "no such group"
+    assert LimitStarts(node.limits)(bound_pod(*grants), Accept(grants, grants), INVENTORY) == Refuse(
+        Reason.NOT_LIMITED, "pod default/pod: the memory limit (cgroup) cannot be set: no such group"
+    )
