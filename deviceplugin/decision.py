@@ -35,6 +35,7 @@ class Reason(Enum):
     OVER_COMMITTED = "OverCommitted"
     NOT_LIMITED = "NotLimited"
     LATE = "Late"
+    NOT_HANDED_OVER = "NotHandedOver"
 
 
 @dataclass(frozen=True, slots=True)

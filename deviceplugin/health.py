@@ -3,10 +3,11 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from deviceplugin import advertise, inventory
+from deviceplugin.handover.choice import Choice
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.resources import Resource
 from deviceplugin.source import GpuSource, GpuSourceError, RawGpu
@@ -34,6 +35,8 @@ class HealthLoop:
     unit: MemoryUnit
     offered: Sequence[Resource]
     poll_s: float
+    choice: Callable[[], Choice | None] = lambda: None
+    """How GPUs are handed over; None for a plugin that only counts them."""
     assess: Callable[[NodeInventory], NodeInventory] = lambda inventory: inventory
     """Finds out what holds the limits of each GPU."""
     _current: NodeInventory | None = field(init=False, default=None)
@@ -75,7 +78,10 @@ class HealthLoop:
         return latest == self._current or self._post(latest, raw)
 
     def _built(self, raw: Sequence[RawGpu]) -> NodeInventory:
-        return self.assess(inventory.build(raw, node=self.node, unit=self.unit, previous=self._current))
+        built = inventory.build(raw, node=self.node, unit=self.unit, previous=self._current)
+        if chosen := self.choice():
+            built = replace(built, hand_over=chosen.way, hand_over_reason=chosen.reason)
+        return self.assess(built)
 
     def _read(self) -> Sequence[RawGpu]:
         raw = self.source.read()
@@ -96,7 +102,7 @@ class HealthLoop:
             self._complain("gpus cannot be advertised", error)
             return self._current is not None
         self._current, self._complaint = latest, ""
-        self.feed.post(latest, advertised)
+        self.feed.post(latest, advertised, raw)
         memory = advertised[names.GPU_MEM]
         logs.event(
             _LOG,

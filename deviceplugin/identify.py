@@ -3,7 +3,7 @@
 PodResources knows names but lists no init containers; the checkpoint file knows UIDs and all containers.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -34,6 +34,8 @@ class Recorded:
     uid: PodUid
     container: ContainerName
     ids: frozenset[str]
+    response: str = ""
+    """What Allocate answered, as the kubelet keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,8 @@ class Owner:
     containers: tuple[ContainerName, ...]
     """More than one if an init container's IDs were passed on to another container of its pod: each may be the one that
     starts."""
+    responses: Mapping[ContainerName, str] | None = None
+    """What Allocate answered for each; None if the checkpoint does not know them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,13 @@ def owner(ids: frozenset[str], listed: Iterable[Listed], recorded: Iterable[Reco
             f" {', '.join(containers)}"
         )
     namespace, name = pods.pop() if len(pods) == 1 else ("", "")
-    return Owner(uid=uids.pop() if uids else None, namespace=namespace, name=name, containers=containers)
+    return Owner(
+        uid=uids.pop() if uids else None,
+        namespace=namespace,
+        name=name,
+        containers=containers,
+        responses={entry.container: entry.response for entry in records} if records else None,
+    )
 
 
 def read_checkpoint(text: bytes, resource: Resource) -> Sequence[Recorded]:
@@ -114,6 +124,7 @@ def read_checkpoint(text: bytes, resource: Resource) -> Sequence[Recorded]:
                 uid=PodUid(_text(entry["PodUID"])),
                 container=ContainerName(_text(entry["ContainerName"])),
                 ids=_ids(entry["DeviceIDs"]),
+                response=_text(entry.get("AllocResp") or ""),
             )
             for entry in document["Data"]["PodDeviceEntries"] or ()
             if entry["ResourceName"] == resource.name

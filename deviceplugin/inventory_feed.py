@@ -1,10 +1,12 @@
 """What this node advertises at the moment: written by one thread, awaited by those that tell it to others."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from deviceplugin.advertise import Advertisement
+from deviceplugin.source import RawGpu
+from gpushare.identity import GpuUuid
 from gpushare.model.gpu import NodeInventory
 
 
@@ -17,6 +19,8 @@ class Snapshot:
     inventory: NodeInventory
     advertised: Mapping[str, Advertisement]
     """By the name of the resource."""
+    raw: Mapping[GpuUuid, RawGpu]
+    """The GPUs as their source describes them, those that it did not list excepted."""
 
 
 class InventoryFeed:
@@ -31,11 +35,15 @@ class InventoryFeed:
         """None until the GPUs were read for the first time."""
         return self._latest
 
-    def post(self, inventory: NodeInventory, advertised: Mapping[str, Advertisement]) -> None:
+    def post(
+        self, inventory: NodeInventory, advertised: Mapping[str, Advertisement], raw: Sequence[RawGpu] = ()
+    ) -> None:
         """Show a new state to all who wait."""
         with self._changed:
             version = self._latest.version + 1 if self._latest else 1
-            self._latest = Snapshot(version=version, inventory=inventory, advertised=advertised)
+            self._latest = Snapshot(
+                version=version, inventory=inventory, advertised=advertised, raw={GpuUuid(gpu.uuid): gpu for gpu in raw}
+            )
             self._changed.notify_all()
 
     def wake(self) -> None:

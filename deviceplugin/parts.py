@@ -8,6 +8,8 @@ from typing import Final
 
 from deviceplugin import prestart, resources
 from deviceplugin.counts import Counts
+from deviceplugin.handover import compose as handover
+from deviceplugin.handover.devices import DeviceHandOver
 from deviceplugin.health import HealthLoop
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.late import LateStarts
@@ -43,6 +45,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     """
     node, feed, cache = NodeName(settings.node_name), InventoryFeed(), PodCache(clock)
     offered = resources.offered(percent=settings.gpu_percent, whole_gpus=settings.whole_gpus)
+    hand_over = handover.hand_over(settings, api, clock, feed)
     limits = compose.node_limits(settings, clock)
     readings = HealthLoop(
         source=source(settings, node, clock),
@@ -52,11 +55,12 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         unit=settings.memory_unit,
         offered=offered,
         poll_s=settings.poll_interval,
+        choice=hand_over.chooser.latest,
         assess=limits.assess,
     )
     publisher = Publisher(api=api, feed=feed, clock=clock, node=node, recheck_s=settings.publish_interval)
     reflector = Reflector(api=api, path=PATH, sink=cache, clock=clock, params=selector(node))
-    start_check = _start_check(settings, api, clock, feed, cache, limits)
+    start_check = _start_check(settings, api, clock, feed, cache, limits, hand_over.devices)
     usage = CurrentUsage(
         feed=feed,
         cache=cache,
@@ -66,7 +70,13 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     )
     counts = Counts()
     probe = Probe(port=settings.probe_port, clock=clock, parts=[resource.name for resource in offered])
-    parts = {"health": readings.run, "publish": publisher.run, "pods": abandoned(reflector.run), "probe": probe.run}
+    parts = {
+        "health": readings.run,
+        "publish": publisher.run,
+        "pods": abandoned(reflector.run),
+        "probe": probe.run,
+        "hand-over": hand_over.chooser.run,
+    }
     if settings.metrics_port:
         parts["metrics"] = MetricsServer(port=settings.metrics_port, usage=usage.view, counts=counts, clock=clock).run
     for resource in offered:
@@ -76,7 +86,8 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
             feed=feed,
             start_check=counts.counting(start_check.check),
             clock=clock,
-            ready=publisher.published.is_set,
+            answer=hand_over.devices.answer,
+            ready=lambda: publisher.published.is_set() and hand_over.chooser.known.is_set(),
             ready_by=publish_until,
             on_beat=partial(probe.beat, resource.name),
         )
@@ -87,7 +98,13 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
 
 
 def _start_check(
-    settings: Settings, api: KubeApi, clock: Clock, feed: InventoryFeed, cache: PodCache, limits: NodeLimits
+    settings: Settings,
+    api: KubeApi,
+    clock: Clock,
+    feed: InventoryFeed,
+    cache: PodCache,
+    limits: NodeLimits,
+    hand_over: DeviceHandOver,
 ) -> StartCheck:
     return StartCheck(
         node=NodeName(settings.node_name),
@@ -100,6 +117,7 @@ def _start_check(
         refusals=Refusals(api=api, clock=clock),
         late=LateStarts(cache=cache, clock=clock),
         limit=LimitStarts(limits),
+        hand_over=hand_over,
     )
 
 

@@ -60,7 +60,12 @@ def reduce(pod: JsonObject) -> JsonObject:
             "annotations": {key: value for key, value in annotations.items() if _is_read(key)}
             | {key: annotations[key][:_AUTHORS_MOST] for key in _AUTHORS if key in annotations},
         },
-        "spec": {"nodeName": spec.get("nodeName"), "schedulerName": spec.get("schedulerName"), **containers},
+        "spec": {
+            "nodeName": spec.get("nodeName"),
+            "schedulerName": spec.get("schedulerName"),
+            "runtimeClassName": spec.get("runtimeClassName"),
+            **containers,
+        },
         "status": {
             "phase": status.get("phase"),
             "containerStatuses": _reports(pod, {each["name"] for kind in containers.values() for each in kind}),

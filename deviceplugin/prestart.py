@@ -13,6 +13,9 @@ from typing import Any, Final, assert_never
 from deviceplugin import identify, pods
 from deviceplugin.decide import decide, unknown_pod
 from deviceplugin.decision import Accept, Decision, Reason, Refuse, Start
+from deviceplugin.handover import recipients
+from deviceplugin.handover.devices import DeviceHandOver
+from deviceplugin.handover.grant_edits import HandOverError
 from deviceplugin.identify import Lister, ListerError, Owner, Recorded, Unknown
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.late import LateStarts
@@ -60,18 +63,24 @@ class StartCheck:
     late: LateStarts
     limit: Callable[[Pod, Accept, NodeInventory], Decision] = lambda _pod, accepted, _inventory: accepted
     """Puts the limits of what was accepted in place."""
+    hand_over: DeviceHandOver
 
     def check(self, resource: Resource, device_ids: Sequence[str]) -> Decision:
         """May the container that holds these devices start? Never raises for what others do wrong."""
         asked = _Asked(resource, frozenset(device_ids))
         owner = self._owner(asked)
         if isinstance(owner, Refuse):
+            self.hand_over.withdraw(asked.ids)
             return _logged(owner, "unknown", asked, ())
         pod = self._pod(owner, asked)
         if isinstance(pod, Refuse):
+            self.hand_over.withdraw(asked.ids)
             return _logged(pod, _describe(owner), asked, owner.containers)
         decision = self._limited(pod, self._decide(pod, owner.containers, asked))
+        if isinstance(decision, Accept):
+            decision = self._handed_over(decision, pod, owner, asked)
         if isinstance(decision, Refuse):
+            self.hand_over.withdraw(asked.ids)
             self._refuse(wire.ref(pod), owner.containers, decision)
         return _logged(decision, str(wire.ref(pod)), asked, owner.containers)
 
@@ -81,6 +90,14 @@ class StartCheck:
             self.late.refuse(pod.uid, containers)
         else:
             self.refusals.tell(pod, containers, refusal)
+
+    def _handed_over(self, accept: Accept, pod: Pod, owner: Owner, asked: _Asked) -> Decision:
+        try:
+            found = recipients.of(pod, owner, accept, self.hand_over.choice())
+            self.hand_over.prepare(asked.ids, found)
+        except HandOverError as error:
+            return Refuse(Reason.NOT_HANDED_OVER, f"pod {wire.ref(pod)}: {error}")
+        return accept
 
     def _owner(self, asked: _Asked) -> Owner | Refuse:
         try:

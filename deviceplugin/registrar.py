@@ -39,6 +39,7 @@ class Registrar:
     feed: InventoryFeed
     start_check: server.StartCheck
     clock: Clock
+    answer: server.Answering = server.no_devices
     ready: Callable[[], bool] = lambda: True
     """Whether the first registration may happen; see `ready_by`."""
     ready_by: float = 0.0
@@ -80,7 +81,7 @@ class Registrar:
     def _serve(self, stop: threading.Event, kubelet: _Mark) -> None:
         """Serve and register once; returns when that has to be done again."""
         own = server.PluginServer(
-            server.Servicer(resource=self.resource, feed=self.feed, start_check=self.start_check),
+            server.Servicer(resource=self.resource, feed=self.feed, start_check=self.start_check, answer=self.answer),
             self.directory / self.resource.socket,
         )
         try:

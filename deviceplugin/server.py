@@ -12,9 +12,9 @@ import grpc
 from deviceplugin.advertise import Advertisement
 from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.decision import Decision, Reason, Refuse
+from deviceplugin.handover.strategy import Answer
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.resources import Resource
-from gpushare import names
 from gpushare.errors import GpuShareError
 from gpushare.model.gpu import GpuHealth
 
@@ -31,6 +31,13 @@ class ServeError(GpuShareError):
 
 StartCheck = Callable[[Resource, Sequence[str]], Decision]
 """Decides whether the container that holds these devices may start."""
+Answering = Callable[[Resource, Sequence[str]], Answer]
+"""What a container that gets these devices is told."""
+
+
+def no_devices(_resource: Resource, _ids: Sequence[str]) -> Answer:
+    """Leaves the devices to the pod's own variable."""
+    return Answer()
 
 
 def options() -> Any:
@@ -53,6 +60,7 @@ class Servicer:
     resource: Resource
     feed: InventoryFeed
     start_check: StartCheck
+    answer: Answering = no_devices
     _stopping: threading.Event = field(init=False, default_factory=threading.Event)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _streams: int = field(init=False, default=0)
@@ -88,14 +96,9 @@ class Servicer:
             self._count(-1)
 
     def allocate(self, request: Any, _context: Any) -> Any:
-        """Allocate: the same answer for every container, at once, because the kubelet does not say who is asking.
-
-        The variable is weaker than the pod's own variables and stronger than the image's: a pod that the webhook did
-        not change sees no GPU, also when its image says `all`. In every other pod the webhook's variable, which names
-        the granted GPUs, wins.
-        """
-        answer = api.ContainerAllocateResponse(envs={names.ENV_VISIBLE_DEVICES: names.VISIBLE_DEVICES_NONE})
-        return api.AllocateResponse(container_responses=[answer] * len(request.container_requests))
+        """Allocate: at once and without a look-up, because the kubelet does not say who is asking."""
+        answers = [self.answer(self.resource, asked.devices_ids) for asked in request.container_requests]
+        return api.AllocateResponse(container_responses=map(_response, answers))
 
     def pre_start(self, request: Any, context: Any) -> Any:
         """PreStartContainer: nothing, or an error that the kubelet shows as the reason why the container waits."""
@@ -118,6 +121,15 @@ class Servicer:
     def _count(self, change: int) -> None:
         with self._lock:
             self._streams += change
+
+
+def _response(answer: Answer) -> Any:
+    return api.ContainerAllocateResponse(
+        envs=answer.env,
+        annotations=dict(answer.annotations),
+        cdi_devices=[api.CDIDevice(name=device) for device in answer.cdi_devices],
+        mounts=[api.Mount(container_path=path, host_path=source, read_only=True) for path, source in answer.mounts],
+    )
 
 
 class PluginServer:

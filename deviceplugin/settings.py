@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from deviceplugin.handover import choice
 from deviceplugin.limits import choose
 from deviceplugin.limits.node import OnFailure
 from gpushare import names, units
@@ -64,6 +65,21 @@ class Settings:
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
         "the kubelet's PodResources socket, which says who holds which devices",
         parse=Path,
+    )
+    hand_over: str = option(
+        choice.AUTO,
+        f"{', '.join(choice.SETTINGS)}: how containers get their GPUs; auto finds out what the node can; the label"
+        f" {names.LABEL_HAND_OVER} of a node overrides it",
+        parse=options.choice(*choice.SETTINGS),
+    )
+    nvidia_default_runtime: bool = option(
+        False,
+        "true or false: NVIDIA's runtime is the default one of the node's container runtime; the label"
+        f" {names.LABEL_NVIDIA_DEFAULT} of a node overrides it",
+        parse=options.boolean,
+    )
+    cdi_dir: Path = option(
+        Path("/var/run/cdi"), "directory for the CDI specs of containers; the container runtime reads it", parse=Path
     )
     limits: str = option(
         choose.AUTO,

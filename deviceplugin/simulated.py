@@ -87,6 +87,7 @@ class SimulatedSource:
             model=spec.model,
             memory_bytes=spec.memory_mib * _MIB,
             numa=spec.numa,
+            simulated=True,
             fault=f"simulated {kinds[0].value}" if kinds else "",
         )
 

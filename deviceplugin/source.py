@@ -22,6 +22,12 @@ class RawGpu:
     model: str
     memory_bytes: int
     numa: int | None = None
+    minor: int | None = None
+    """Of its device node `/dev/nvidia<minor>`; of a MIG instance, that of its GPU. None if the source does not say."""
+    caps: tuple[int, ...] = ()
+    """Of a MIG instance's device nodes `/dev/nvidia-caps/nvidia-cap<N>`."""
+    simulated: bool = False
+    """Whether it is made up, and has no device node."""
     fault: str = ""
     """Why no new work may be placed on it, in a few words; empty for a healthy GPU."""
 

@@ -100,6 +100,7 @@ RESERVED_PREFIXES: Final = (PREFIX_DEVICES, PREFIX_MEMORY, PREFIX_INDEX, PREFIX_
 # Of the Container Device Interface: runtimes and NVIDIA's NRI plugin take devices from annotations of a pod in this
 # domain and in its subdomains.
 CDI_DOMAIN: Final = "cdi.k8s.io"
+CDI_KIND: Final = "gpushare.dev/share"  # of the devices that the device plugin makes, one for each container
 
 # Namespaces of GPU add-ons whose pods need every GPU: NVIDIA's GPU Operator (now, before 1.9, on OpenShift), NVIDIA's
 # device plugin and DRA driver as their documents install them, AKS.
@@ -120,6 +121,8 @@ LABEL_ISOLATION: Final = "gpushare.dev/isolation"  # "disabled": pods without GP
 # On nodes.
 LABEL_SHARES: Final = "gpushare"  # "true": the device plugin runs there
 LABEL_LIMITS: Final = "gpushare.dev/limits"  # an administrator's: auto, or back ends with dots between them
+LABEL_HAND_OVER: Final = "gpushare.dev/hand-over"  # an administrator's: cdi, envvar or volume-mounts
+LABEL_NVIDIA_DEFAULT: Final = "gpushare.dev/nvidia-default-runtime"  # an administrator's: true or false
 ANNOTATION_INVENTORY: Final = "gpushare.dev/inventory"
 ANNOTATION_CORDON: Final = "gpushare.dev/cordoned-gpus"  # an administrator's: numbers or UUIDs, comma-separated
 
@@ -130,6 +133,7 @@ UNHEALTHY_KEY: Final = "gpus"  # numbers, comma-separated
 
 # Variables of a container.
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+ENV_GRANTED_DEVICES: Final = "GPUSHARE_VISIBLE_DEVICES"  # the UUIDs, also where the variable above says void
 ENV_DRIVER_CAPABILITIES: Final = "NVIDIA_DRIVER_CAPABILITIES"
 ENV_MPS_MEMORY_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 ENV_MPS_THREAD_PERCENTAGE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"

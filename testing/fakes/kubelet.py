@@ -55,9 +55,13 @@ class Plugin:
         )(request, timeout=timeout)
 
     def allocate(self, *ids: Sequence[str]) -> list[dict[str, str]]:
+        """The variables of each answer."""
+        return [dict(response.envs) for response in self.answers(*ids)]
+
+    def answers(self, *ids: Sequence[str]) -> list[Any]:
         requests = [api.ContainerAllocateRequest(devices_ids=devices) for devices in ids]
         answer = self.call("Allocate", api.AllocateRequest(container_requests=requests), api.AllocateResponse)
-        return [dict(response.envs) for response in answer.container_responses]
+        return list(answer.container_responses)
 
     def start(self, *ids: str) -> str:
         """PreStartContainer; the reason of a refusal, or nothing."""

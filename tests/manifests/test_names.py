@@ -71,9 +71,9 @@ def test_the_certificates_directory_is_writable_memory() -> None:
     assert volume["emptyDir"]["medium"] == "Memory"
 
 
-def test_the_plugin_sees_the_kubelets_directories_alone() -> None:
+def test_the_plugin_sees_the_directories_of_the_kubelet_and_of_cdi_alone() -> None:
     settings = PluginSettings(node_name="x")
-    wanted = {settings.device_plugins_dir, settings.pod_resources_socket.parent}
+    wanted = {settings.device_plugins_dir, settings.pod_resources_socket.parent, settings.cdi_dir, Path("/etc/cdi")}
     assert {Path(path) for path in mounts(names.PLUGIN)} == wanted
     paths = [each["hostPath"]["path"] for each in SPECS[names.PLUGIN]["volumes"] if "hostPath" in each]
     assert {Path(path) for path in paths} == wanted

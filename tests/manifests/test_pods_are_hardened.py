@@ -37,8 +37,8 @@ def test_only_the_plugin_is_root_and_nothing_shares_the_hosts_namespaces(workloa
 
 def test_only_the_plugin_mounts_directories_of_the_host(workload: str, spec: Json) -> None:
     mounted = [each["hostPath"]["path"] for each in spec.get("volumes", ()) if "hostPath" in each]
-    kubelet = ["/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"]
-    assert mounted == (kubelet if workload == PLUGIN else [])
+    plugin = ["/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources", "/var/run/cdi", "/etc/cdi"]
+    assert mounted == (plugin if workload == PLUGIN else [])
 
 
 def test_resources_are_asked_for_and_memory_is_bounded(spec: Json) -> None:

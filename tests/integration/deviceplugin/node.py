@@ -1,5 +1,6 @@
 """A node on which pods can be started: all parts of the plugin but the process itself, over real sockets."""
 
+import base64
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 import orjson
 
 from deviceplugin import pods
+from deviceplugin.handover.devices import DeviceHandOver
 from deviceplugin.late import LateStarts
 from deviceplugin.podresources import PodResources
 from deviceplugin.pods import PodCache
@@ -23,7 +25,7 @@ from testing.builders import Json, make_inventory
 from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import FakeKubelet, FakePodResources, Plugin, wait_until
 from tests.integration.deviceplugin.running import feed_with, running_all
-from tests.unit.deviceplugin.build import NODE
+from tests.unit.deviceplugin.build import NODE, handing_over
 
 
 @dataclass(kw_only=True)
@@ -46,7 +48,16 @@ class Node:
         self.api.seed(f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}", pod)
         wait_until(lambda: self.cache.by_uid(pod["metadata"]["uid"]))
 
-    def record(self, *entries: tuple[str, str, tuple[str, ...]], resource: Resource = MEMORY) -> None:
+    def admit(self, name: str, *containers: tuple[str, tuple[str, ...]]) -> None:
+        """The kubelet admits a pod: it asks for each container, and notes the answers. Args: containers: device IDs."""
+        for container, ids in containers:
+            self.resources.hold(name, *ids, container=container)
+            (answer,) = self.plugin.answers(ids)
+            self.record((f"uid-{name}", container, ids), response=answer.SerializeToString())
+
+    def record(
+        self, *entries: tuple[str, str, tuple[str, ...]], resource: Resource = MEMORY, response: bytes = b""
+    ) -> None:
         """Add to the kubelet's checkpoint. Args: UID, container, device IDs."""
         self.entries += [
             {
@@ -54,7 +65,7 @@ class Node:
                 "ContainerName": container,
                 "ResourceName": resource.name,
                 "DeviceIDs": {"-1": ids},
-                "AllocResp": "",
+                "AllocResp": base64.b64encode(response).decode(),
             }
             for uid, container, ids in entries
         ]
@@ -88,7 +99,13 @@ def watching(api: FakeKube, cache: PodCache) -> Iterator[None]:
 
 
 def start_check_of(
-    api: FakeKube, cache: PodCache, socket: Path, directory: Path, clock: Clock, inventory: NodeInventory
+    api: FakeKube,
+    cache: PodCache,
+    socket: Path,
+    directory: Path,
+    clock: Clock,
+    inventory: NodeInventory,
+    hand_over: DeviceHandOver | None = None,
 ) -> StartCheck:
     return StartCheck(
         node=NODE,
@@ -100,18 +117,33 @@ def start_check_of(
         checkpoint=directory / "kubelet_internal_checkpoint",
         refusals=Refusals(api=api, clock=clock),
         late=LateStarts(cache=cache, clock=clock),
+        hand_over=hand_over or handing_over(),
     )
 
 
 @contextmanager
-def serving(kubelet: FakeKubelet, pod_resources: FakePodResources, *offered: Resource) -> Iterator[Node]:
+def serving(
+    kubelet: FakeKubelet,
+    pod_resources: FakePodResources,
+    *offered: Resource,
+    hand_over: DeviceHandOver | None = None,
+) -> Iterator[Node]:
     """A node with two GPUs of 15 GiB and a plugin that has registered these resources."""
     clock = SystemClock()
     api, cache = FakeKube(), PodCache(clock)
-    start_check = start_check_of(api, cache, pod_resources.socket, kubelet.directory, clock, make_inventory(15, 15))
+    hand_over = hand_over or handing_over()
+    start_check = start_check_of(
+        api, cache, pod_resources.socket, kubelet.directory, clock, make_inventory(15, 15), hand_over
+    )
     with (
         watching(api, cache),
-        running_all(*offered, directory=kubelet.directory, feed=start_check.feed, start_check=start_check.check),
+        running_all(
+            *offered,
+            directory=kubelet.directory,
+            feed=start_check.feed,
+            start_check=start_check.check,
+            answer=hand_over.answer,
+        ),
     ):
         plugins = {resource.name: kubelet.wait_for_devices(1, resource.name) for resource in offered}
         made = Node(plugins=plugins, api=api, cache=cache, resources=pod_resources, checkpoint=start_check.checkpoint)

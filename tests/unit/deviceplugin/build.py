@@ -2,17 +2,23 @@
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deviceplugin import resources
+from deviceplugin.handover.choice import Choice
+from deviceplugin.handover.devices import DeviceHandOver
+from deviceplugin.handover.spec_files import SpecFiles
 from deviceplugin.resources import Resource
 from deviceplugin.source import RawGpu
 from gpushare import names, units
-from gpushare.identity import NodeName
+from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.allocation import Allocation, Grant
+from gpushare.model.gpu import HandOver
 from gpushare.wire import allocation as wire
 from testing.builders import Json, make_container, make_grant, make_pod, make_ref
 
@@ -97,6 +103,21 @@ class ManualClock:
 
 def raw_gpu(index: int = 0, gib: int = 15, *, fault: str = "", uuid: str | None = None) -> RawGpu:
     return RawGpu(uuid=uuid or f"GPU-{index}", index=index, model="Tesla T4", memory_bytes=gib * 1024**3, fault=fault)
+
+
+def simulated_gpus(count: int) -> dict[GpuUuid, RawGpu]:
+    return {GpuUuid(gpu.uuid): gpu for gpu in (replace(raw_gpu(i), simulated=True) for i in range(count))}
+
+
+def handing_over(
+    way: HandOver = HandOver.ENVVAR, directory: Path = Path("/nowhere"), **of_choice: Any
+) -> DeviceHandOver:
+    """For two simulated GPUs."""
+    return DeviceHandOver(
+        choice=lambda: Choice(way=way, reason="the test says so", **of_choice),
+        gpus=lambda: simulated_gpus(2),
+        files=SpecFiles(directory),
+    )
 
 
 def fields_of(caplog: pytest.LogCaptureFixture, event: str) -> list[Json]:

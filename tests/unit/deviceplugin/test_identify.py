@@ -30,7 +30,13 @@ def owner(uid: str | None, name: str, *containers: str) -> Owner:
         namespace="default" if name else "",
         name=name,
         containers=tuple(ContainerName(container) for container in containers),
+        responses=None if uid is None else {ContainerName(container): "" for container in containers},
     )
+
+
+def test_what_allocate_has_answered_is_known_from_the_checkpoint() -> None:
+    (read,) = identify.read_checkpoint(checkpoint_of({**entry(["a"]), "AllocResp": "Cg=="}), resources.MEMORY)
+    assert read.response == "Cg=="
 
 
 def test_both_records_together_give_uid_and_name() -> None:

@@ -21,7 +21,7 @@ from gpushare.resource_config import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
 from testing.fakes.kube import FakeKube
 from tests.integration.deviceplugin.running import feed_with
-from tests.unit.deviceplugin.build import NODE, ManualClock, bound_pod, ids_of
+from tests.unit.deviceplugin.build import NODE, ManualClock, bound_pod, handing_over, ids_of
 
 MESSAGE = (
     "pod default/p was given its GPUs after it had come to the node, and the kubelet may still have a copy that does"
@@ -103,6 +103,7 @@ def node(tmp_path: Path) -> Node:
         checkpoint=checkpoint,
         refusals=Refusals(api=api, clock=clock),
         late=LateStarts(cache=cache, clock=clock),
+        hand_over=handing_over(),
     )
     return Node(start_check=start_check, api=api, cache=cache, clock=clock)
 

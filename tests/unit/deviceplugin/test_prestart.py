@@ -24,7 +24,7 @@ from gpushare.runtime.clock import SystemClock
 from testing.builders import Json, make_grant, make_inventory
 from testing.fakes.kube import FakeKube
 from tests.integration.deviceplugin.running import feed_with
-from tests.unit.deviceplugin.build import NODE, bound_pod, fields_of
+from tests.unit.deviceplugin.build import NODE, bound_pod, fields_of, handing_over
 
 IDS = ["g00a", "g00b", "g00c"]
 
@@ -92,6 +92,7 @@ def node(tmp_path: Path) -> Node:
         checkpoint=tmp_path / "kubelet_internal_checkpoint",
         refusals=Refusals(api=api, clock=clock),
         late=LateStarts(cache=cache, clock=clock),
+        hand_over=handing_over(),
     )
     return Node(start_check=start_check, api=api, cache=cache, lister=lister)
 

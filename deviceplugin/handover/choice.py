@@ -1,0 +1,165 @@
+"""Which way of handing over this node takes. Pure.
+
+Source of the versions: docs/architecture.md, "How GPUs are handed over".
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare import names
+from gpushare.model.gpu import HandOver
+from gpushare.wire import fields
+
+AUTO: Final = "auto"
+SETTINGS: Final = (AUTO, *(way.value for way in HandOver))
+_CDI_FIELD: Final = (1, 29)
+"""From this kubelet on, Allocate names CDI devices in a field of their own."""
+_CONTAINERD: Final = (2, 0)
+_CRI_O: Final = (1, 28)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What the Node object says."""
+
+    runtime: str = ""
+    """Such as containerd://2.1.9; empty while the Node could not be read."""
+    kubelet: str = ""
+    """Such as v1.36.2."""
+    label: str = ""
+    """Value of `gpushare.dev/hand-over`."""
+    default_label: str = ""
+    """Value of `gpushare.dev/nvidia-default-runtime`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that the choice depends on."""
+
+    node: NodeFacts = NodeFacts()
+    setting: str = AUTO
+    nvidia_default: bool = False
+    """The setting; a label of the node overrides it."""
+    directory: str = ""
+    """Where specs are written."""
+    writable: bool
+    """Whether that can be done."""
+    simulated: bool = False
+    nvidia_specs: bool = False
+    """Whether the node has CDI specs of NVIDIA's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What was chosen, and why."""
+
+    way: HandOver
+    reason: str
+    by_field: bool = True
+    """CDI devices are named in the answer's own field."""
+    by_annotation: bool = False
+    """They are named in the answer's annotations, which older kubelets pass on as well."""
+    nvidia_default: bool = False
+    """NVIDIA's runtime runs also the containers of pods without a RuntimeClass."""
+
+    @property
+    def writes_specs(self) -> bool:
+        """Whether a container's devices are written to a file before it starts."""
+        return self.way is not HandOver.ENVVAR
+
+
+def read_node(node: Mapping[str, Any]) -> NodeFacts:
+    """What a Node object says.
+
+    Raises:
+        WireError: it is not one.
+    """
+    metadata, status = fields.mapping(node, "metadata", "node"), fields.mapping(node, "status", "node")
+    info, labels = fields.mapping(status, "nodeInfo", "status"), fields.mapping(metadata, "labels", "metadata")
+    return NodeFacts(
+        runtime=fields.text(info, "containerRuntimeVersion", "status.nodeInfo"),
+        kubelet=fields.text(info, "kubeletVersion", "status.nodeInfo"),
+        label=fields.text(labels, names.LABEL_HAND_OVER, "metadata.labels"),
+        default_label=fields.text(labels, names.LABEL_NVIDIA_DEFAULT, "metadata.labels"),
+    )
+
+
+def choose(facts: Facts) -> Choice:
+    """The way, by the label, else by the setting, else by what the node can."""
+    way, reason = _way(facts)
+    kubelet = _version(facts.node.kubelet)
+    return Choice(
+        way=way,
+        reason=reason,
+        # A kubelet passes over what it does not know, and a runtime takes a name that comes twice once.
+        by_field=kubelet is None or kubelet >= _CDI_FIELD,
+        by_annotation=kubelet is None or kubelet < _CDI_FIELD,
+        nvidia_default=_nvidia_default(facts),
+    )
+
+
+def _nvidia_default(facts: Facts) -> bool:
+    return facts.node.default_label == "true" if facts.node.default_label else facts.nvidia_default
+
+
+def _way(facts: Facts) -> tuple[HandOver, str]:
+    if facts.node.label in set(SETTINGS) - {AUTO}:
+        return HandOver(facts.node.label), f"the node's label {names.LABEL_HAND_OVER} says so"
+    if facts.setting != AUTO:
+        return HandOver(facts.setting), f"the setting --hand-over={facts.setting} says so"
+    problem = _why_not_cdi(facts)
+    way, reason = (HandOver.ENVVAR, problem) if problem else (HandOver.CDI, _why_cdi(facts))
+    if facts.node.label not in {"", AUTO}:
+        known = ", ".join(SETTINGS)
+        reason += f"; the node's label {names.LABEL_HAND_OVER}={facts.node.label:.63} is none of {known}"
+    return way, reason
+
+
+def _why_cdi(facts: Facts) -> str:
+    if not facts.node.runtime:
+        return "the Node was not read yet, and a runtime without CDI passes over it"
+    return f"{_product(facts.node.runtime)} injects CDI devices"
+
+
+def _why_not_cdi(facts: Facts) -> str:
+    if not facts.writable:
+        return f"{facts.directory} is not mounted into the device plugin, or not writable"
+    if facts.node.runtime and (problem := _runtime_problem(facts.node.runtime)):
+        return problem
+    if not facts.simulated and not facts.nvidia_specs:
+        return (
+            "the node has no CDI spec of NVIDIA's; nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml or the GPU"
+            " Operator writes one"
+        )
+    return ""
+
+
+def _runtime_problem(runtime: str) -> str:
+    name, _, text = runtime.partition("://")
+    version, product = _version(text), _product(runtime)
+    least = {"containerd": _CONTAINERD, "cri-o": _CRI_O}.get(name)
+    if least is None or version is None:
+        return f"{product} is not known to inject CDI devices; if it does, label the node {_LABEL}"
+    if version >= least:
+        return ""
+    if (name, version) == ("containerd", (1, 7)):
+        return (
+            f"{product} injects CDI devices only with enable_cdi = true in its configuration; if it has that, label the"
+            f" node {_LABEL}"
+        )
+    return f"{product} does not inject CDI devices; containerd does from 2.0 on, CRI-O from 1.28"
+
+
+_LABEL: Final = f"{names.LABEL_HAND_OVER}={HandOver.CDI.value}"
+
+
+def _product(runtime: str) -> str:
+    name, _, version = runtime.partition("://")
+    return f"{name:.40} {version:.40}".strip()
+
+
+def _version(text: str) -> tuple[int, int] | None:
+    found = re.match(r"v?(\d{1,6})\.(\d{1,6})(?!\d)", text)
+    return (int(found[1]), int(found[2])) if found else None

@@ -1,0 +1,93 @@
+"""Finds out, again and again, how this node hands GPUs over."""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from deviceplugin.handover import choice
+from deviceplugin.handover.choice import Choice, Facts
+from deviceplugin.handover.spec_files import SpecFiles
+from gpushare.errors import WireError
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
+from gpushare.kube.api import KubeApi
+from gpushare.runtime import logs
+from gpushare.runtime.backoff import Backoff
+from gpushare.runtime.clock import Clock
+
+_LOG: Final = logging.getLogger(__name__)
+_TIMEOUT_S: Final = 3.0
+_LOOK_S: Final = 10.0
+"""Between looks at the directories."""
+
+
+@dataclass(kw_only=True)
+class Chooser:
+    """The latest choice, for everyone who asks."""
+
+    api: KubeApi
+    node: NodeName
+    clock: Clock
+    files: SpecFiles
+    setting: str
+    nvidia_default: bool
+    simulated: bool
+    has_nvidia_specs: Callable[[], bool]
+    recheck_s: float
+    """Between readings of the Node."""
+    known: threading.Event = field(default_factory=threading.Event)
+    """Set once the Node was read."""
+    _latest: Choice = field(init=False)
+    _facts: choice.NodeFacts = field(init=False, default=choice.NodeFacts())
+    _read_at: float = field(init=False, default=float("-inf"))
+
+    def __post_init__(self) -> None:
+        self._latest = self._choose()
+
+    def latest(self) -> Choice:
+        """Before the Node was read, what is right on most nodes."""
+        return self._latest
+
+    def run(self, stop: threading.Event) -> None:
+        """Look until `stop` is set; a Node that cannot be read keeps what it said last."""
+        backoff = Backoff()
+        while not stop.is_set():
+            try:
+                self.look()
+                backoff.reset()
+                delay = _LOOK_S
+            except (kube.KubeError, WireError) as error:
+                delay = backoff.next_s()
+                logs.event(_LOG, "node not read", level=logging.WARNING, error=str(error), retry_s=delay)
+            self.clock.wait(stop, delay)
+
+    def look(self) -> None:
+        """Look once.
+
+        Raises:
+            KubeError: the Node cannot be read.
+            WireError: what was read is no Node.
+        """
+        if self.clock.monotonic() - self._read_at >= self.recheck_s:
+            self._facts = choice.read_node(self.api.get(kube.node_path(self.node), timeout_s=_TIMEOUT_S))
+            self._read_at = self.clock.monotonic()
+        chosen = self._choose()
+        if chosen != self._latest or not self.known.is_set():
+            logs.event(_LOG, "hand-over", way=chosen.way.value, reason=chosen.reason)
+        self._latest = chosen
+        self.known.set()
+
+    def _choose(self) -> Choice:
+        return choice.choose(
+            Facts(
+                node=self._facts,
+                setting=self.setting,
+                nvidia_default=self.nvidia_default,
+                directory=str(self.files.directory),
+                writable=self.files.writable(),
+                simulated=self.simulated,
+                nvidia_specs=self.has_nvidia_specs(),
+            )
+        )

@@ -1,0 +1,67 @@
+"""Hands GPUs over: answers Allocate, and writes before each start what the container runtime then injects."""
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from deviceplugin.handover import grant_edits, share_name
+from deviceplugin.handover.choice import Choice
+from deviceplugin.handover.grant_edits import HandOverError, Recipient
+from deviceplugin.handover.spec_files import SpecFile, SpecFileError, SpecFiles
+from deviceplugin.handover.strategy import STRATEGIES, Answer
+from deviceplugin.resources import Resource
+from deviceplugin.source import RawGpu
+from gpushare.identity import GpuUuid
+from gpushare.runtime import logs
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True)
+class DeviceHandOver:
+    """Keeps no state but the files. Safe for use by many threads."""
+
+    choice: Callable[[], Choice]
+    gpus: Callable[[], Mapping[GpuUuid, RawGpu]]
+    """As they were read last."""
+    files: SpecFiles
+
+    def answer(self, resource: Resource, ids: Sequence[str]) -> Answer:
+        """What Allocate says."""
+        chosen = self.choice()
+        return STRATEGIES[chosen.way](chosen, share_name.make(ids, secrets.token_hex(8)), resource.prefix)
+
+    def prepare(self, ids: frozenset[str], recipients: Sequence[Recipient]) -> None:
+        """Make the devices that Allocate has named for these IDs, and unmake all earlier ones.
+
+        Raises:
+            HandOverError: that cannot be done; nothing is left that would grant anything.
+        """
+        chosen, known = self.choice(), self.gpus()
+        wanted = {
+            SpecFile(recipient.uid, name): grant_edits.of(recipient, known, chosen)
+            for recipient in recipients
+            for name in recipient.names
+        }
+        try:
+            for file in set(self._of(ids)) - wanted.keys():
+                self.files.remove(file)
+            for file, edits in wanted.items():
+                self.files.write(file, edits)
+        except SpecFileError as error:
+            raise HandOverError(f"{error}; the kubelet will try again") from error
+
+    def withdraw(self, ids: frozenset[str]) -> None:
+        """Unmake the devices of these IDs: their container does not start."""
+        try:
+            for file in self._of(ids):
+                self.files.remove(file)
+        except SpecFileError as error:
+            # No container runs with it: the kubelet asks again before it starts any.
+            logs.event(_LOG, "spec not removed", level=logging.ERROR, error=str(error))
+
+    def _of(self, ids: frozenset[str]) -> Sequence[SpecFile]:
+        stem = share_name.stem(ids)
+        return [file for file in self.files.found() if file.name.startswith(stem)]

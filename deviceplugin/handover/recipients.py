@@ -1,0 +1,43 @@
+"""Containers that may be about to start -> what each was granted, and what Allocate has told the kubelet. Pure."""
+
+from collections.abc import Sequence
+
+from deviceplugin.decision import Accept
+from deviceplugin.edits import ContainerEdits
+from deviceplugin.handover import share_name
+from deviceplugin.handover.choice import Choice
+from deviceplugin.handover.grant_edits import HandOverError, Recipient
+from deviceplugin.identify import Owner
+from gpushare.errors import WireError
+from gpushare.wire import pods
+from gpushare.wire.pods import Pod
+
+
+def of(pod: Pod, owner: Owner, accepted: Accept, choice: Choice) -> Sequence[Recipient]:
+    """One for each grant.
+
+    A container keeps what Allocate said when its pod came to the node, however the node hands GPUs over by now.
+
+    Raises:
+        HandOverError: the kubelet's records do not say what it was told.
+    """
+    if owner.responses is None:
+        if choice.writes_specs:
+            raise HandOverError("the kubelet's checkpoint does not know its devices; the kubelet will try again")
+        return ()
+    uid = pods.ref(pod).uid
+    runtime_class = str(pod["spec"].get("runtimeClassName") or "")
+    try:
+        return [
+            Recipient(
+                uid=uid,
+                container=grant.container,
+                runtime_class=runtime_class,
+                names=share_name.in_response(owner.responses[grant.container]),
+                gpus=grant.gpus,
+                extra=accepted.limits.get(grant.container, ContainerEdits()),
+            )
+            for grant in accepted.grants
+        ]
+    except WireError as error:
+        raise HandOverError(f"the kubelet's checkpoint: {error}; the kubelet will try again") from error

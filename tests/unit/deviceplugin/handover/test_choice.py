@@ -1,0 +1,128 @@
+"""What a node can, and what its administrator says, decide how its GPUs are handed over."""
+
+from typing import Any
+
+import pytest
+
+from deviceplugin.handover import choice
+from deviceplugin.handover.choice import Facts, NodeFacts
+from gpushare.errors import WireError
+from gpushare.model.gpu import HandOver
+
+KUBELET = "v1.36.2"
+
+
+def facts(runtime: str = "containerd://2.1.9", kubelet: str = KUBELET, label: str = "", **fields: Any) -> Facts:
+    given: dict[str, Any] = {"directory": "/var/run/cdi", "writable": True, "nvidia_specs": True} | fields
+    return Facts(node=NodeFacts(runtime=runtime, kubelet=kubelet, label=label), **given)
+
+
+@pytest.mark.parametrize(
+    ("found", "way", "reason"),
+    [
+        (facts("containerd://2.0.0"), "cdi", "containerd 2.0.0 injects CDI devices"),
+        (facts("containerd://2.1.9-k3s1"), "cdi", "containerd 2.1.9-k3s1 injects CDI devices"),
+        (facts("cri-o://1.28.0"), "cdi", "cri-o 1.28.0 injects CDI devices"),
+        (facts("", ""), "cdi", "the Node was not read yet, and a runtime without CDI passes over it"),
+        (facts(nvidia_specs=False, simulated=True), "cdi", "containerd 2.1.9 injects CDI devices"),
+        (
+            facts("containerd://1.7.24"),
+            "envvar",
+            "containerd 1.7.24 injects CDI devices only with enable_cdi = true in its configuration; if it has that,"
+            " label the node gpushare.dev/hand-over=cdi",
+        ),
+        (
+            facts("containerd://1.6.20~ds1"),
+            "envvar",
+            "containerd 1.6.20~ds1 does not inject CDI devices; containerd does from 2.0 on, CRI-O from 1.28",
+        ),
+        (
+            facts("cri-o://1.27.4"),
+            "envvar",
+            "cri-o 1.27.4 does not inject CDI devices; containerd does from 2.0 on, CRI-O from 1.28",
+        ),
+        (
+            facts("docker://24.0.7"),
+            "envvar",
+            "docker 24.0.7 is not known to inject CDI devices; if it does, label the node gpushare.dev/hand-over=cdi",
+        ),
+        (
+            facts("containerd://"),
+            "envvar",
+            "containerd is not known to inject CDI devices; if it does, label the node gpushare.dev/hand-over=cdi",
+        ),
+        (
+            facts(writable=False),
+            "envvar",
+            "/var/run/cdi is not mounted into the device plugin, or not writable",
+        ),
+        (
+            facts(nvidia_specs=False),
+            "envvar",
+            "the node has no CDI spec of NVIDIA's; nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml or the GPU"
+            " Operator writes one",
+        ),
+        (facts(label="envvar"), "envvar", "the node's label gpushare.dev/hand-over says so"),
+        (facts("containerd://1.7.24", label="cdi"), "cdi", "the node's label gpushare.dev/hand-over says so"),
+        (
+            facts(setting="cdi", label="volume-mounts"),
+            "volume-mounts",
+            "the node's label gpushare.dev/hand-over says so",
+        ),
+        (facts(setting="volume-mounts"), "volume-mounts", "the setting --hand-over=volume-mounts says so"),
+        (facts("containerd://1.6.0", setting="cdi"), "cdi", "the setting --hand-over=cdi says so"),
+        (facts(setting="envvar", label="auto"), "envvar", "the setting --hand-over=envvar says so"),
+        (
+            facts(label="CDI"),
+            "cdi",
+            "containerd 2.1.9 injects CDI devices; the node's label gpushare.dev/hand-over=CDI is none of auto, cdi,"
+            " envvar, volume-mounts",
+        ),
+    ],
+)
+def test_the_way_and_its_reason(found: Facts, way: str, reason: str) -> None:
+    chosen = choice.choose(found)
+    assert (chosen.way, chosen.reason) == (HandOver(way), reason)
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "told"),
+    [
+        ("v1.36.2", (True, False)),
+        ("v1.29.0-eks-1", (True, False)),
+        ("v1.28.15", (False, True)),
+        ("v1.20.2", (False, True)),
+        ("", (True, True)),
+        ("unknown", (True, True)),
+    ],
+)
+def test_older_kubelets_are_told_by_an_annotation(kubelet: str, told: tuple[bool, bool]) -> None:
+    chosen = choice.choose(facts(kubelet=kubelet))
+    assert (chosen.by_field, chosen.by_annotation) == told
+
+
+@pytest.mark.parametrize(
+    ("label", "setting", "expected"),
+    [("", True, True), ("", False, False), ("false", True, False), ("true", False, True)],
+)
+def test_the_default_runtime_by_label_and_setting(label: str, setting: bool, expected: bool) -> None:
+    found = Facts(node=NodeFacts(default_label=label), nvidia_default=setting, writable=True)
+    assert choice.choose(found).nvidia_default is expected
+
+
+def test_a_node_is_read() -> None:
+    node = {
+        "metadata": {"labels": {"gpushare.dev/hand-over": "cdi", "gpushare.dev/nvidia-default-runtime": "true"}},
+        "status": {"nodeInfo": {"containerRuntimeVersion": "containerd://2.1.9", "kubeletVersion": KUBELET}},
+    }
+    assert choice.read_node(node) == NodeFacts(
+        runtime="containerd://2.1.9", kubelet=KUBELET, label="cdi", default_label="true"
+    )
+    assert choice.read_node({}) == NodeFacts()
+    with pytest.raises(WireError):
+        choice.read_node({"status": {"nodeInfo": 3}})
+
+
+def test_only_the_variable_needs_no_spec() -> None:
+    writes = {way.value: choice.Choice(way=way, reason="").writes_specs for way in HandOver}
+    assert writes == {"cdi": True, "envvar": False, "volume-mounts": True}

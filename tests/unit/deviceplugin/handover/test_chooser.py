@@ -1,0 +1,103 @@
+"""How a node hands over, found out again and again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deviceplugin.handover.chooser import Chooser
+from deviceplugin.handover.spec_files import SpecFiles
+from gpushare.kube import api as kube
+from gpushare.model.gpu import HandOver
+from testing.builders import Json, make_node
+from testing.fakes.kube import FakeKube
+from tests.unit.deviceplugin.build import NODE, ManualClock, fields_of
+
+PATH = "/api/v1/nodes/node-a"
+
+
+def node_with(runtime: str, **labels: str) -> Json:
+    node = make_node(name=NODE)
+    node["metadata"]["labels"] = {f"gpushare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
+    node["status"]["nodeInfo"] = {"containerRuntimeVersion": runtime, "kubeletVersion": "v1.36.2"}
+    return node
+
+
+@pytest.fixture
+def api() -> FakeKube:
+    return FakeKube()
+
+
+def chooser_of(api: FakeKube, directory: Path, clock: ManualClock | None = None, **fields: Any) -> Chooser:
+    given: dict[str, Any] = {
+        "api": api,
+        "node": NODE,
+        "clock": clock or ManualClock(),
+        "files": SpecFiles(directory),
+        "setting": "auto",
+        "nvidia_default": False,
+        "simulated": True,
+        "has_nvidia_specs": lambda: False,
+        "recheck_s": 300.0,
+    }
+    return Chooser(**given | fields)
+
+
+def test_before_the_node_was_read_the_directory_decides(api: FakeKube, tmp_path: Path) -> None:
+    assert chooser_of(api, tmp_path).latest().way is HandOver.CDI
+    assert chooser_of(api, tmp_path / "none").latest().way is HandOver.ENVVAR
+
+
+def test_the_node_is_read_once_in_a_while(api: FakeKube, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    clock = ManualClock()
+    chooser = chooser_of(api, tmp_path, clock)
+    api.seed(PATH, node_with("containerd://1.6.20"))
+    chooser.look()
+    assert chooser.known.is_set()
+    assert chooser.latest().way is HandOver.ENVVAR
+    labels = {"metadata": {"labels": {"gpushare.dev/hand-over": "cdi"}}}
+    api.patch(PATH, labels, kind=kube.PatchKind.MERGE, timeout_s=1.0)
+    chooser.look()
+    assert chooser.latest().way is HandOver.ENVVAR
+    clock.seconds += 300.0
+    chooser.look()
+    assert chooser.latest().way is HandOver.CDI
+    assert [said["way"] for said in fields_of(caplog, "hand-over")] == ["envvar", "cdi"]
+    assert api.count("get") == 2
+
+
+def test_a_directory_that_comes_later_is_noticed(api: FakeKube, tmp_path: Path) -> None:
+    api.seed(PATH, node_with("containerd://2.1.9"))
+    chooser = chooser_of(api, tmp_path / "cdi")
+    chooser.look()
+    assert chooser.latest().way is HandOver.ENVVAR
+    (tmp_path / "cdi").mkdir()
+    chooser.look()
+    assert chooser.latest().way is HandOver.CDI
+
+
+class Stop:
+    """Set after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.left = looks + 1
+
+    def is_set(self) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+
+def test_a_node_that_cannot_be_read_is_tried_again(
+    api: FakeKube, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    chooser = chooser_of(api, tmp_path, clock)
+    api.seed(PATH, node_with("containerd://1.6.20"))
+    api.fail_next(lambda call: call.verb == "get", kube.UnreachableError("connection refused"))
+    chooser.run(Stop(1))  # type: ignore[arg-type]
+    assert not chooser.known.is_set()
+    assert fields_of(caplog, "node not read")[0]["error"] == "connection refused"
+    chooser.run(Stop(1))  # type: ignore[arg-type]
+    assert chooser.known.is_set()
+    assert clock.waits[1] == 10.0

@@ -1,0 +1,175 @@
+"""What lies in the directory of CDI specs after each call of the kubelet."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deviceplugin.edits import ContainerEdits
+from deviceplugin.handover import share_name
+from deviceplugin.handover.devices import DeviceHandOver
+from deviceplugin.handover.grant_edits import HandOverError, Recipient
+from deviceplugin.handover.strategy import Answer
+from deviceplugin.resources import MEMORY
+from gpushare.identity import ContainerName, GpuUuid
+from gpushare.model.gpu import HandOver
+from tests.unit.deviceplugin.build import fields_of, handing_over
+
+IDS = frozenset({"g000", "g001"})
+NAME = share_name.make(IDS, "0123456789abcdef")
+OTHER = share_name.make(IDS, "fedcba9876543210")
+
+
+@pytest.fixture
+def by_cdi(tmp_path: Path) -> DeviceHandOver:
+    return handing_over(HandOver.CDI, tmp_path)
+
+
+def recipient(*gpus: str, name: str = NAME, uid: str = "uid-p", **fields: Any) -> Recipient:
+    uuids = tuple(map(GpuUuid, gpus or ("GPU-1",)))
+    return Recipient(uid=uid, container=ContainerName("main"), names=(name,), gpus=uuids, **fields)
+
+
+def devices(directory: Path) -> dict[str, Any]:
+    """What a container runtime would inject, by name; files of other names are not read by one."""
+    found = [json.loads(file.read_text()) for file in directory.iterdir() if file.suffix in {".json", ".yaml"}]
+    assert all((spec["cdiVersion"], spec["kind"]) == ("0.5.0", "gpushare.dev/share") for spec in found)
+    return {device["name"]: device["containerEdits"] for spec in found for device in spec["devices"]}
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(file.name for file in directory.iterdir())
+
+
+def test_allocate_names_a_device_that_no_earlier_answer_has_named(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
+    first, second = by_cdi.answer(MEMORY, sorted(IDS)), by_cdi.answer(MEMORY, sorted(IDS))
+    assert first.cdi_devices[0].startswith(f"gpushare.dev/share={share_name.stem(IDS)}")
+    assert first.cdi_devices != second.cdi_devices
+    assert first.env == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert (first.annotations, first.mounts) == ((), ())
+    assert files(tmp_path) == []
+
+
+def test_an_old_kubelet_is_told_by_an_annotation_of_each_resource() -> None:
+    answer = handing_over(HandOver.CDI, by_field=False, by_annotation=True).answer(MEMORY, sorted(IDS))
+    assert answer.cdi_devices == ()
+    assert [key for key, _ in answer.annotations] == ["cdi.k8s.io/gpushare-g"]
+
+
+def test_other_ways_of_answering() -> None:
+    by_variable = handing_over(HandOver.ENVVAR).answer(MEMORY, sorted(IDS))
+    assert by_variable == Answer()
+    by_mounts = handing_over(HandOver.VOLUME_MOUNTS).answer(MEMORY, sorted(IDS))
+    ((path, source),) = by_mounts.mounts
+    assert source == "/dev/null"
+    assert path.startswith("/var/run/nvidia-container-devices/cdi/gpushare.dev/share/c")
+    assert (by_mounts.cdi_devices, by_mounts.annotations) == ((), ())
+
+
+def test_a_device_has_exactly_the_granted_gpus(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
+    by_cdi.prepare(IDS, [recipient("GPU-1")])
+    assert devices(tmp_path) == {
+        NAME: {
+            "env": ["NVIDIA_VISIBLE_DEVICES=GPU-1", "GPUSHARE_VISIBLE_DEVICES=GPU-1"],
+            "deviceNodes": [{"path": "/dev/nvidia1", "type": "c", "major": 60, "minor": 1}],
+        }
+    }
+    (file,) = tmp_path.iterdir()
+    assert file.name == f"gpushare.dev-share_uid-p_{NAME}.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_several_gpus_and_what_limits_their_use(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
+    by_cdi.prepare(IDS, [recipient("GPU-1", "GPU-0", extra=ContainerEdits(env=(("LIMIT", "1"),)))])
+    edits = devices(tmp_path)[NAME]
+    assert [node["path"] for node in edits["deviceNodes"]] == ["/dev/nvidia1", "/dev/nvidia0"]
+    assert edits["env"] == [
+        "LIMIT=1",
+        "NVIDIA_VISIBLE_DEVICES=GPU-1,GPU-0",
+        "GPUSHARE_VISIBLE_DEVICES=GPU-1,GPU-0",
+    ]
+
+
+def test_a_later_holder_of_the_ids_takes_the_place_of_the_former_one(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
+    by_cdi.prepare(IDS, [recipient("GPU-0")])
+    by_cdi.prepare(frozenset({"g002"}), [recipient("GPU-0", name=share_name.make(["g002"], "1" * 16))])
+    by_cdi.prepare(IDS, [recipient("GPU-1", name=OTHER, uid="uid-q")])
+    assert NAME not in devices(tmp_path)
+    assert [node["minor"] for node in devices(tmp_path)[OTHER]["deviceNodes"]] == [1]
+    assert len(files(tmp_path)) == 2
+
+
+def test_two_containers_with_the_same_ids_have_a_device_each(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
+    by_cdi.prepare(IDS, [recipient("GPU-0"), recipient("GPU-1", name=OTHER)])
+    nodes = {name: [node["minor"] for node in edits["deviceNodes"]] for name, edits in devices(tmp_path).items()}
+    assert nodes == {NAME: [0], OTHER: [1]}
+
+
+def test_a_container_that_was_told_of_no_device_gets_no_file(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
+    by_cdi.prepare(IDS, [Recipient(uid="u", container=ContainerName("main"), names=(), gpus=(GpuUuid("GPU-0"),))])
+    assert files(tmp_path) == []
+
+
+def test_a_container_that_was_told_of_a_device_gets_it_also_after_the_node_has_changed(tmp_path: Path) -> None:
+    handing_over(HandOver.ENVVAR, tmp_path).prepare(IDS, [recipient("GPU-0")])
+    assert list(devices(tmp_path)) == [NAME]
+
+
+def test_a_refusal_leaves_nothing_behind(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
+    by_cdi.prepare(IDS, [recipient()])
+    by_cdi.withdraw(frozenset({"g007"}))
+    assert len(files(tmp_path)) == 1
+    by_cdi.withdraw(IDS)
+    assert files(tmp_path) == []
+
+
+def test_a_gpu_that_is_not_known_is_not_handed_over(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
+    with pytest.raises(HandOverError, match=r"^GPU GPU-9 was not read lately; the kubelet will try again$"):
+        by_cdi.prepare(IDS, [recipient("GPU-9")])
+    assert files(tmp_path) == []
+
+
+def test_a_directory_that_is_gone(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
+    tmp_path.rmdir()
+    message = rf"^a CDI spec cannot be written to {tmp_path} \(No such file or directory\); the kubelet will try again$"
+    with pytest.raises(HandOverError, match=message):
+        by_cdi.prepare(IDS, [recipient()])
+    by_cdi.withdraw(IDS)
+
+
+def test_what_cannot_be_put_in_place_is_not_left_half_written(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
+    (tmp_path / share_name.file_name("uid-p", NAME)).mkdir()
+    with pytest.raises(HandOverError, match=r"cannot be removed \(Is a directory\)"):
+        by_cdi.prepare(IDS, [recipient()])
+    assert files(tmp_path) == [share_name.file_name("uid-p", NAME)]
+
+
+def test_what_cannot_be_removed_is_logged(
+    by_cdi: DeviceHandOver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / share_name.file_name("uid-p", NAME)).mkdir()
+    by_cdi.withdraw(IDS)
+    (logged,) = fields_of(caplog, "spec not removed")
+    assert logged["error"].startswith(f"the CDI spec of device {NAME} in {tmp_path} cannot be removed (")
+
+
+def test_a_link_in_the_place_of_a_spec_is_replaced_and_not_followed(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("kept")
+    (tmp_path / share_name.file_name("uid-p", NAME)).symlink_to(target)
+    by_cdi.prepare(IDS, [recipient()])
+    assert target.read_text() == "kept"
+    assert list(devices(tmp_path)) == [NAME]
+
+
+@pytest.mark.parametrize(
+    ("runtime_class", "nvidia_default"), [("nvidia", False), ("nvidia-cdi", False), ("", True), ("kata", True)]
+)
+def test_no_runtime_of_nvidias_looks_for_simulated_gpus(
+    runtime_class: str, nvidia_default: bool, tmp_path: Path
+) -> None:
+    handing_over(HandOver.CDI, tmp_path, nvidia_default=nvidia_default).prepare(
+        IDS, [recipient("GPU-0", runtime_class=runtime_class)]
+    )
+    assert "NVIDIA_VISIBLE_DEVICES=GPU-0" in devices(tmp_path)[NAME]["env"]
