@@ -15,9 +15,11 @@ from controller import disruption, unhealthy
 from controller.disruption import Budgets
 from controller.fence import Fence
 from controller.node_verdicts import NodeVerdicts
+from controller.reconcile.hand_over import HandOverSummary
 from controller.reconcile.loop import Reconciler
 from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
+from gpushare import names
 from gpushare.kube.api import KubeApi
 from gpushare.kube.watch import Reflector
 from gpushare.runtime import logs
@@ -38,13 +40,13 @@ class Leadership:
     clock: Clock
     fence: Fence
     state: ClusterState
+    namespace: str = names.NAMESPACE
     bind_s: float = 2.0
     quiet_s: float = QUIET_S
     dead_s: float = DEAD_S
 
     def __post_init__(self) -> None:
         api, clock, state = self.api, self.clock, self.state
-        self._stop_working = threading.Event()
         self._chores: threading.Thread | None = None
         self.nodes = Reflector(api=api, path="/api/v1/nodes", sink=NodeSink(state), clock=clock)
         self.pods = Reflector(api=api, path="/api/v1/pods", sink=PodSink(state), clock=clock)
@@ -53,14 +55,21 @@ class Leadership:
         self.unhealthy = unhealthy.watch(api=api, state=state, clock=clock)
         self._optional = (self.disruptions, self.unhealthy)
         self._reflectors = (self.nodes, self.pods)
+        self._stop_working = threading.Event()
+
+        def may_write() -> bool:
+            return self.leading() and not self._stop_working.is_set()
+
+        summary = HandOverSummary(api=api, state=state, clock=clock, namespace=self.namespace, leading=may_write)
         # A cache of its own: a thousand kinds of waiting pods must not drive the scheduler's questions out of theirs.
         self.reconciler = Reconciler(
             api=api,
             state=state,
             node_verdicts=NodeVerdicts(state, clock, part=4),
             clock=clock,
-            leading=lambda: self.leading() and not self._stop_working.is_set(),
+            leading=may_write,
             bind_s=self.bind_s,
+            others=(summary.tick,),
         )
 
     def start(self, on_lost: Callable[[], None]) -> None:

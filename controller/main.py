@@ -49,7 +49,14 @@ class Controller:
             in_doubt_s=settings.in_doubt_seconds,
         )
         node_verdicts = NodeVerdicts(state, clock)
-        self._leadership = Leadership(api=api, clock=clock, fence=fence, state=state, bind_s=settings.bind_seconds)
+        self._leadership = Leadership(
+            api=api,
+            clock=clock,
+            fence=fence,
+            state=state,
+            namespace=settings.namespace,
+            bind_s=settings.bind_seconds,
+        )
         metrics = Metrics()
         metrics.watch(state, _readings(self._leadership))
         binder = Binder(

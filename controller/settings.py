@@ -57,7 +57,9 @@ class Settings:
         Policy.BINPACK, "how GPUs are chosen for pods that do not say: binpack or spread", parse=_policy
     )
     kubeconfig: str = options.option("", "kubeconfig file; empty for the pod's service account")
-    namespace: str = options.option(names.NAMESPACE, "namespace of the leader election's Lease")
+    namespace: str = options.option(
+        names.NAMESPACE, f"namespace of the leader election's Lease and of the ConfigMap {names.HAND_OVER}"
+    )
     lease: str = options.option(names.LEASE, "name of the leader election's Lease")
     identity: str = options.option("", "name of this candidate in the Lease; empty for the host's name")
     lease_seconds: float = options.option(

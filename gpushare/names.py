@@ -52,7 +52,8 @@ WATCHDOG: Final = "gpushare.dev/watchdog"
 LABEL_MANAGED: Final = "gpushare.dev/managed"
 ANNOTATION_TOTALS: Final = "gpushare.dev/limits-are-totals"  # the per-GPU form was multiplied already
 ANNOTATION_OVERRIDDEN: Final = "gpushare.dev/overridden"  # containers, comma-separated, that chose devices themselves
-WEBHOOK_ANNOTATIONS: Final = (ANNOTATION_TOTALS, ANNOTATION_OVERRIDDEN)
+ANNOTATION_HAND_OVER: Final = "gpushare.dev/hand-over"  # "cdi": without a RuntimeClass, so for such nodes alone
+WEBHOOK_ANNOTATIONS: Final = (ANNOTATION_TOTALS, ANNOTATION_OVERRIDDEN, ANNOTATION_HAND_OVER)
 
 # What the controller writes on a pod that waits although it fits; kube-scheduler looks again when a label changes.
 LABEL_RETRY: Final = "gpushare.dev/retry"
@@ -153,6 +154,7 @@ NAMESPACE: Final = "gpushare-system"
 CONFIG: Final = "gpushare-config"  # the ConfigMap of settings that all programs share
 SERVICE_ACCOUNT_CONTROLLER: Final = CONTROLLER
 RUNTIME_CLASS: Final = "nvidia"
+HAND_OVER: Final = "gpushare-hand-over"  # the ConfigMap in which the controller says how nodes hand over GPUs
 LEASE: Final = CONTROLLER
 WEBHOOK_SERVICE: Final = WEBHOOK
 WEBHOOK_SECRET: Final = "gpushare-webhook-tls"  # noqa: S105 - the name of a Secret

@@ -23,7 +23,7 @@ class Settings:
     gpu_percent: bool = option(True, f"whether nodes offer {names.GPU_PERCENT}", parse=options.boolean)
     scheduler_name: str = option(names.SCHEDULER, "empty if GPU pods go to the cluster's own")
     runtime_class: str = option(names.RUNTIME_CLASS, "of GPU pods that name none")
-    runtime_class_mode: str = option("if-exists", "when the webhook writes it")
+    runtime_class_mode: str = option("where-needed", "when the webhook writes it")
 
     @property
     def resource_config(self) -> ResourceConfig:

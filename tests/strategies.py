@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.allocation import Allocation, Grant
-from gpushare.model.gpu import Gpu, GpuHealth, Limit, MigInstance, NodeInventory
+from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit, MigInstance, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.model.selector import (
@@ -112,6 +112,7 @@ def shapes(draw: st.DrawFn, max_containers: int = 4, max_gib: int = 8) -> Reques
         policy=draw(st.none() | st.sampled_from(Policy)),
         gpus=draw(selectors),
         affinity=draw(affinities),
+        only_cdi=draw(st.sampled_from([False, False, False, True])),
     )
 
 
@@ -149,4 +150,5 @@ def ledgers(draw: st.DrawFn, node: str = "node-a") -> NodeLedger:
         for gpu in inventory.gpus
         if draw(st.booleans())
     ]
-    return NodeLedger.of(replace(inventory, gpus=gpus), held)
+    by = draw(st.sampled_from([HandOver.CDI, HandOver.CDI, HandOver.ENVVAR]))
+    return NodeLedger.of(replace(inventory, gpus=gpus, hand_over=by), held)

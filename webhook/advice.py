@@ -103,8 +103,9 @@ def _removed(before: JsonObject, after: JsonObject) -> Iterator[str]:
         yield cut(
             f"annotations removed, because only {names.SERVICE_ACCOUNT_CONTROLLER} may write them: {_listed(forged)}"
         )
-    if names.ANNOTATION_OVERRIDDEN in removed:
-        yield (f"annotation removed, because only {names.WEBHOOK_SERVICE} may write it: {names.ANNOTATION_OVERRIDDEN}")
+    for key in (names.ANNOTATION_OVERRIDDEN, names.ANNOTATION_HAND_OVER):
+        if key in removed:
+            yield f"annotation removed, because only {names.WEBHOOK_SERVICE} may write it: {key}"
 
 
 def _asked(container: Mapping[str, Any], ours: Sequence[str]) -> str | None:

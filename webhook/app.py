@@ -22,7 +22,7 @@ from webhook.metrics import Metrics, Outcome
 from webhook.mutation import Decision, Denied, Mutated, Undecided, Untouched
 from webhook.review import AdmissionReview, Review
 from webhook.rules import Rules
-from webhook.runtimeclass import RuntimeClass, UnknownRuntimeClassError
+from webhook.runtimeclass import Choice, RuntimeClass, UnknownRuntimeClassError
 from webhook.settings import Settings
 
 _LOG: Final = logging.getLogger(__name__)
@@ -151,16 +151,17 @@ class _Endpoint:
 
 
 def _rules(settings: Settings, services: Services) -> Rules:
-    runtime_class, unknown = None, ""
+    choice, unknown = Choice(None), ""
     try:
-        runtime_class = services.runtime_class.current()
+        choice = services.runtime_class.current()
     except UnknownRuntimeClassError as error:
         unknown = str(error)
     return Rules(
         resource_config=settings.resource_config,
         scheduler=settings.scheduler_name,
         other_schedulers=settings.extender_schedulers,
-        runtime_class=runtime_class,
+        runtime_class=choice.name,
+        only_cdi=choice.only_cdi,
         runtime_class_unknown=unknown,
         foreign_resources=settings.foreign_resources,
     )

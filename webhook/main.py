@@ -53,7 +53,11 @@ def _build(settings: Settings, contexts: Contexts, stop: threading.Event) -> fla
         clock=clock,
         metrics=Metrics(manager.days_left),
         runtime_class=RuntimeClass(
-            api=manager.api, clock=clock, name=settings.runtime_class, mode=settings.runtime_class_mode
+            api=manager.api,
+            clock=clock,
+            name=settings.runtime_class,
+            mode=settings.runtime_class_mode,
+            namespace=settings.namespace,
         ),
         not_ready=lambda: _not_ready(contexts, manager),
     )

@@ -4,20 +4,26 @@ from collections.abc import Iterable
 from typing import Final
 
 from gpushare import names
+from gpushare.model.gpu import HandOver
 from gpushare.model.request import ContainerRequest
 from gpushare.wire.fields import JsonObject
 from webhook import containers, objects
 
 _LISTS: Final = ("initContainers", "containers")
+_OURS: Final = (names.ANNOTATION_OVERRIDDEN, names.ANNOTATION_HAND_OVER)
+"""Written for each pod that needs them, and by no one else."""
 
 
-def of_gpu_pod(pod: JsonObject, spec: JsonObject, container_requests: Iterable[ContainerRequest]) -> JsonObject:
+def of_gpu_pod(
+    pod: JsonObject, spec: JsonObject, container_requests: Iterable[ContainerRequest], *, only_cdi: bool = False
+) -> JsonObject:
     """The pod with the metadata of one that asks for GPUs; its spec is not touched.
 
     Args:
         pod: as it came.
         spec: as it is admitted.
         container_requests: what its containers ask for.
+        only_cdi: whether only nodes that hand over by CDI show it its GPUs.
     """
     labels = {**_labels(pod), names.LABEL_MANAGED: "true"}
     if any(request.memory_percent for request in container_requests):
@@ -27,6 +33,8 @@ def of_gpu_pod(pod: JsonObject, spec: JsonObject, container_requests: Iterable[C
         annotations.setdefault(names.ANNOTATION_TOTALS, "true")
     if overridden := _overridden(pod, spec):
         annotations[names.ANNOTATION_OVERRIDDEN] = overridden
+    if only_cdi:
+        annotations[names.ANNOTATION_HAND_OVER] = HandOver.CDI.value
     return _with(pod, labels, annotations)
 
 
@@ -66,7 +74,7 @@ def _annotations(pod: JsonObject) -> dict[str, str]:
 
 def _is_not_the_authors(annotation: str) -> bool:
     """Whether admission removes it: the NVIDIA runtime reads CDI annotations before the variable that is set here."""
-    return names.is_reserved(annotation) or names.is_cdi(annotation) or annotation == names.ANNOTATION_OVERRIDDEN
+    return names.is_reserved(annotation) or names.is_cdi(annotation) or annotation in _OURS
 
 
 def _with(pod: JsonObject, labels: dict[str, str], annotations: dict[str, str]) -> JsonObject:

@@ -106,7 +106,8 @@ def _gpu_pod(written: JsonObject, rules: Rules) -> Decision:
     if rules.runtime_class_unknown and pod["spec"].get("runtimeClassName") is None:
         return Undecided(rules.runtime_class_unknown)
     spec = _gpu_spec(pod["spec"], container_requests, rules)
-    result = {**metadata.of_gpu_pod(pod, spec, container_requests), "spec": spec}
+    only_cdi = rules.only_cdi and spec.get("runtimeClassName") is None
+    result = {**metadata.of_gpu_pod(pod, spec, container_requests, only_cdi=only_cdi), "spec": spec}
     return _decision(written, result, advice.of_gpu_pod(written, result, rules))
 
 

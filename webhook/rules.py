@@ -21,6 +21,8 @@ class Rules:
     """Further ones that ask the controller as an extender."""
     runtime_class: str | None = names.RUNTIME_CLASS
     """For GPU pods that name none; None to leave it out."""
+    only_cdi: bool = False
+    """Whether pods get no RuntimeClass because all nodes hand GPUs over by CDI, and are placed on such nodes alone."""
     demands_limit: bool = False
     """Whether GPU pods demand an enforced limit, as those of a namespace with the label do."""
     runtime_class_unknown: str = ""

@@ -59,8 +59,9 @@ class Settings(CertSettings):
     )
     runtime_class: str = option(names.RUNTIME_CLASS, "runtimeClassName of GPU pods that name none")
     runtime_class_mode: Mode = option(
-        Mode.IF_EXISTS,
-        "if-exists: write runtimeClassName if there is such a RuntimeClass; always; never",
+        Mode.WHERE_NEEDED,
+        "if-exists: write runtimeClassName if there is such a RuntimeClass; where-needed: the same, but not while every"
+        " node that shares hands GPUs over by CDI; always; never",
         parse=Mode.parse,
     )
     foreign_resources: tuple[str, ...] = option(

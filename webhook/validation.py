@@ -82,9 +82,10 @@ def _updated(
             yield FieldError(path, f"only {_CONTROLLER} may change it", "leave it as it is")
     if not _asks(pod, resource_config):
         return
-    if names.ANNOTATION_OVERRIDDEN in annotations:
-        problem = f"only {names.WEBHOOK_SERVICE} may write it, when the pod is created"
-        yield FieldError(_annotation(names.ANNOTATION_OVERRIDDEN), problem, "leave it as it is")
+    for key in (names.ANNOTATION_OVERRIDDEN, names.ANNOTATION_HAND_OVER):
+        if key in annotations:
+            problem = f"only {names.WEBHOOK_SERVICE} may write it, when the pod is created"
+            yield FieldError(_annotation(key), problem, "leave it as it is")
     fixed = [_annotation(key) for key in annotations if key in _REQUEST_ANNOTATIONS]
     fixed += [f"metadata.labels[{key}]" for key in _REQUEST_LABELS if key in labels]
     for path in fixed:

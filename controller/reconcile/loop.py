@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -38,6 +38,8 @@ class Reconciler:
     """Whether a chore may begin or go on, at this very moment."""
     bind_s: float = 2.0
     """Deadline of a patch that binds a pod late, as for a Binding."""
+    others: Sequence[Callable[[], None]] = ()
+    """Further chores, which do not concern pods."""
     audit_differences: int = 0
     """Found by the last check of the ledger."""
     bypassed: BypassedPods = field(init=False)
@@ -73,6 +75,8 @@ class Reconciler:
         self._overridden.tick()
         self._unreadable()
         self._unknown_gpus()
+        for chore in self.others:
+            chore()
         now = self.clock.monotonic()
         if now - self._audited >= AUDIT_S:
             self._audited = now

@@ -87,6 +87,8 @@ class RequestShape:
     """None for the cluster's default."""
     gpus: GpuSelector = ANY_GPU
     affinity: Affinity | None = None
+    only_cdi: bool = False
+    """Only nodes that hand GPUs over by CDI show them to it: it was created without a RuntimeClass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

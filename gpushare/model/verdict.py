@@ -17,6 +17,7 @@ class RefusalReason(Enum):
     NO_UNTOUCHED_GPU = "NoUntouchedGpu"
     NO_MATCHING_GPU = "NoMatchingGpu"
     TOO_FEW_GPUS = "TooFewGpus"
+    OTHER_HAND_OVER = "OtherHandOver"
     SEARCH_TOO_LONG = "SearchTooLong"
 
 

@@ -11,6 +11,14 @@ from gpushare.placement.search import MAX_STEPS
 MAX_NAMED: Final = 8  # containers; the message is repeated for every node
 
 
+def other_hand_over(ledger: NodeLedger) -> str:
+    """The pod was created for other nodes."""
+    return (
+        f"{ledger.inventory.node} hands GPUs over by {ledger.inventory.hand_over.value}, and"
+        " the pod was created without the RuntimeClass that this needs, while all nodes did so by CDI; create it again"
+    )
+
+
 def no_healthy_gpu(ledger: NodeLedger) -> str:
     """The node has no GPU that may be used."""
     count = len(ledger.inventory.gpus)

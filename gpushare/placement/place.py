@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gpushare.identity import GpuUuid
 from gpushare.model.allocation import Grant, footprint
-from gpushare.model.gpu import Gpu
+from gpushare.model.gpu import Gpu, HandOver
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, Need, Policy, RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
@@ -20,6 +20,8 @@ def place(shape: RequestShape, ledger: NodeLedger, default: Policy = Policy.BINP
         ledger: the node's ledger.
         default: policy of pods that name none.
     """
+    if shape.only_cdi and ledger.inventory.hand_over is not HandOver.CDI:
+        return Refused(RefusalReason.OTHER_HAND_OVER, explain.other_hand_over(ledger), permanent=True)
     healthy = candidates.healthy(ledger)
     if not healthy:
         return Refused(RefusalReason.NO_HEALTHY_GPU, explain.no_healthy_gpu(ledger), permanent=True)

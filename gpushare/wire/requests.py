@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpushare import names, units
 from gpushare.errors import FieldError, InvalidRequestError
-from gpushare.model.gpu import MAX_GPUS
+from gpushare.model.gpu import MAX_GPUS, HandOver
 from gpushare.model.request import (
     MAX_ASKING,
     MAX_CONTAINERS,
@@ -53,7 +53,13 @@ def of_pod(pod: pods.Pod, resource_config: ResourceConfig) -> PodRequest | None:
         return None
     return PodRequest(
         pod=pods.ref(pod),
-        shape=RequestShape(containers=tuple(containers), policy=policy, gpus=gpus, affinity=affinity),
+        shape=RequestShape(
+            containers=tuple(containers),
+            policy=policy,
+            gpus=gpus,
+            affinity=affinity,
+            only_cdi=notes.get(names.ANNOTATION_HAND_OVER) == HandOver.CDI.value,
+        ),
         labels=pods.labels(pod),
         app_containers=tuple(
             fields.text(container, "name", path)

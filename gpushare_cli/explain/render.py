@@ -100,6 +100,8 @@ def _asks(shape: RequestShape) -> list[str]:
     asked = [f"{answers.named(request)}: {_amount(request)}" for request in shape.containers]
     if text := str(shape.gpus):
         asked.append(f"only GPUs with {text}")
+    if shape.only_cdi:
+        asked.append("only nodes that hand GPUs over by CDI: it was created without a RuntimeClass")
     if shape.affinity is not None and shape.affinity.same is not None:
         asked.append(f"only GPUs that a pod with {shape.affinity.same} holds")
     if shape.affinity is not None and shape.affinity.other is not None:

@@ -52,6 +52,8 @@ NEW: list[Json] = [
     annotated(names.ANNOTATION_GPUS, "2", asking(percent=20)),
     annotated(names.ANNOTATION_POLICY, "best"),
     annotated(names.ANNOTATION_MODEL, "?"),
+    annotated(names.ANNOTATION_LIMIT, "cgroup"),
+    annotated(names.ANNOTATION_MIG, "1g.10gb"),
     pod(asking(percent=101)),
     pod(asking(mem=1, percent=20)),
     pod(asking(core=20)),

@@ -51,6 +51,7 @@ PHRASES = {
     RefusalReason.NO_HEALTHY_GPU: " has no healthy GPU (",
     RefusalReason.NO_INVENTORY: " has no GPU inventory",
     RefusalReason.UNIT_MISMATCH: " counts ",
+    RefusalReason.OTHER_HAND_OVER: "the pod was created without the RuntimeClass",
     RefusalReason.SEARCH_TOO_LONG: "; no fit on ",
 }
 

@@ -33,6 +33,7 @@ USED: dict[str, set[Right]] = {
             for kind in ("mutating", "validating")
             for verb in ("get", "update")
         ),
+        (OWN, "/configmaps", "get", names.HAND_OVER),  # whether GPU pods need a RuntimeClass
         (OWN, "/secrets", "create", ""),
         (OWN, "/secrets", "get", names.WEBHOOK_SECRET),
         (OWN, "/secrets", "update", names.WEBHOOK_SECRET),
@@ -54,6 +55,7 @@ USED: dict[str, set[Right]] = {
         (OWN, "coordination.k8s.io/leases", "create", ""),
         (OWN, "coordination.k8s.io/leases", "get", names.LEASE),
         (OWN, "coordination.k8s.io/leases", "update", names.LEASE),
+        (OWN, "/configmaps", "patch", names.HAND_OVER),  # how nodes hand over GPUs
     },
     "gpushare-device-plugin": {
         ("", "/pods", "list", ""),
@@ -149,7 +151,8 @@ def test_the_manager_of_certificates_needs_no_more(tmp_path: Path) -> None:
 
 def test_the_look_for_the_runtime_class_needs_no_more() -> None:
     api = FakeKube()
-    RuntimeClass(api=api, clock=SystemClock(), name=names.RUNTIME_CLASS, mode=Mode.IF_EXISTS).current()
+    RuntimeClass(api=api, clock=SystemClock(), name=names.RUNTIME_CLASS, mode=Mode.WHERE_NEEDED).current()
+    assert len(api.calls) == 2
     assert refused("gpushare-webhook", api) == set()
 
 

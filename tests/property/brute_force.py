@@ -3,7 +3,7 @@
 import itertools
 
 from gpushare.model.allocation import Grant, footprint
-from gpushare.model.gpu import Gpu, GpuHealth
+from gpushare.model.gpu import Gpu, GpuHealth, HandOver
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, RequestShape
 
@@ -25,6 +25,8 @@ def fits(grants: tuple[Grant, ...], ledger: NodeLedger) -> bool:
 
 def may_use(gpu: Gpu, shape: RequestShape, ledger: NodeLedger) -> bool:
     if gpu.health is not GpuHealth.HEALTHY or shape.gpus.why_not(gpu):
+        return False
+    if shape.only_cdi and ledger.inventory.hand_over is not HandOver.CDI:
         return False
     wanted = shape.affinity
     neighbours = [

@@ -6,16 +6,20 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from controller import disruption, unhealthy
+from gpushare import names
 from gpushare.cluster import cluster_ledger
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
+from gpushare.model.gpu import HandOver
 from gpushare.model.ledger import NodeLedger
 from gpushare.resource_config import ResourceConfig
+from gpushare.wire import hand_over
 from testing import ledgers
 from testing.builders import make_container, make_inventory, make_node, make_pod
 from testing.fakes.kube import Call, Delayed, FakeKube, LandsLater
@@ -88,6 +92,17 @@ def test_one_leads_and_the_other_waits_for_the_lease(api: FakeKube, clock: Clock
         clock.eventually("second is ready", lambda: ready(second))
 
 
+def test_the_leader_tells_the_webhook_how_nodes_hand_over_gpus(api: FakeKube, clock: Clock) -> None:
+    config_map = hand_over.path(names.NAMESPACE)
+    api.seed(config_map.rpartition("/")[0], {"metadata": {"name": names.HAND_OVER}})
+    first = Replica(api, clock, "first", lease_s=60).start()
+    with stopping([first]):
+        clock.eventually("it is told", lambda: hand_over.word(api.read(config_map)) == "envvar")
+        inventory = replace(make_inventory(10, node="node-c"), hand_over=HandOver.CDI)
+        api.seed(NODES, make_node(inventory))
+        clock.eventually("it is told again", lambda: hand_over.word(api.read(config_map)) == "mixed")
+
+
 def test_a_stopped_leader_releases_the_lease(api: FakeKube, clock: Clock) -> None:
     first = Replica(api, clock, "first", lease_s=60).start()
     clock.eventually("first is ready", lambda: ready(first))
@@ -118,7 +133,7 @@ def test_a_leader_that_is_stopped_in_the_middle_of_its_chores_ends_them_before_i
         gate.set()
         stopped.join()
     assert api.read(LEASE)["spec"]["holderIdentity"] == ""
-    assert (looks(api), api.count("patch")) == (1, 0)
+    assert (looks(api), api.count("patch", "/pods/")) == (1, 0)
 
 
 def looks(api: FakeKube) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from gpushare.identity import ContainerName, by_index
 from gpushare.model.allocation import Allocation
-from gpushare.model.gpu import Gpu, GpuHealth, Limit
+from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, RequestShape
 from gpushare.model.selector import Affinity, Choice, GpuSelector
@@ -242,6 +242,22 @@ def test_a_node_without_the_kind_says_what_it_has() -> None:
     two = GpuSelector(models=Choice(wanted=("A100",)))
     assert refused(place(replace(make_shape((1, 2)), gpus=two), mixed()))[1].endswith(
         "1: fits (NVIDIA A100-SXM4-80GB, 81920 MiB)"
+    )
+
+
+@pytest.mark.parametrize("by", [HandOver.ENVVAR, HandOver.VOLUME_MOUNTS])
+def test_a_pod_created_without_a_runtime_class_goes_to_no_node_that_needs_one(by: HandOver) -> None:
+    ledger = make_ledger([15])
+    others = replace(ledger, inventory=replace(ledger.inventory, hand_over=by))
+    nodes = replace(ledger, inventory=replace(ledger.inventory, hand_over=HandOver.CDI))
+    wanted = shape(request(gib=10))
+    assert gpus(place(wanted, others)) == gpus(place(wanted, nodes)) == ["GPU-0"]
+    assert gpus(place(replace(wanted, only_cdi=True), nodes)) == ["GPU-0"]
+    assert refused(place(replace(wanted, only_cdi=True), others)) == (
+        RefusalReason.OTHER_HAND_OVER,
+        f"node-a hands GPUs over by {by.value}, and the pod was created without the RuntimeClass that this needs, while"
+        " all nodes did so by CDI; create it again",
+        True,
     )
 
 

@@ -16,7 +16,7 @@ def test_defaults_serve_an_ordinary_cluster() -> None:
     settings = load()
     assert (settings.address, settings.port, settings.threads) == ("0.0.0.0", 8443, 32)
     assert (settings.memory_unit, settings.scheduler_name) == (MemoryUnit(1024), "gpushare-scheduler")
-    assert (settings.runtime_class, settings.runtime_class_mode) == ("nvidia", Mode.IF_EXISTS)
+    assert (settings.runtime_class, settings.runtime_class_mode) == ("nvidia", Mode.WHERE_NEEDED)
     assert settings.controller == "system:serviceaccount:gpushare-system:gpushare-controller"
     assert settings.cert_dir == "/run/gpushare/certs"
 
@@ -55,7 +55,7 @@ def test_lists_and_words_are_read() -> None:
         ("THREADS", "many", "write a number of threads from 1 to 512"),
         ("THREADS", "513", "write a number of threads from 1 to 512"),
         ("MEMORY_UNIT", "GB", "memory unit 'GB': write GiB, MiB or a multiple such as 256MiB"),
-        ("RUNTIME_CLASS_MODE", "maybe", "write one of if-exists, always, never"),
+        ("RUNTIME_CLASS_MODE", "maybe", "write one of where-needed, if-exists, always, never"),
         *(
             (
                 "FOREIGN_RESOURCES",

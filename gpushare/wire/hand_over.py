@@ -1,0 +1,46 @@
+"""How all nodes that share hand over GPUs, in one word of a ConfigMap: the controller writes it, the webhook reads it.
+
+So no webhook has to list nodes to know whether a pod needs NVIDIA's runtime. Pure.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from gpushare import names
+from gpushare.model.gpu import HandOver, NodeInventory
+from gpushare.wire import fields
+from gpushare.wire.fields import JsonObject
+
+NO_NODE: Final = "none"
+MIXED: Final = "mixed"
+_KEY: Final = "hand-over"
+
+
+def path(namespace: str) -> str:
+    """Of the ConfigMap in the installation's namespace."""
+    return f"/api/v1/namespaces/{namespace}/configmaps/{names.HAND_OVER}"
+
+
+def summary(inventories: Iterable[NodeInventory]) -> str:
+    """The strategy of all these nodes; `mixed` if they have several, `none` if there is no node."""
+    words = {inventory.hand_over.value for inventory in inventories}
+    return MIXED if len(words) > 1 else next(iter(words), NO_NODE)
+
+
+def data(word: str) -> JsonObject:
+    """The ConfigMap's part that says so."""
+    return {"data": {_KEY: word}}
+
+
+def word(config_map: JsonObject | None) -> str:
+    """What the ConfigMap says; empty if it says nothing yet, or is not there.
+
+    Raises:
+        WireError: it is no ConfigMap.
+    """
+    return fields.text(fields.mapping(config_map or {}, "data", names.HAND_OVER), _KEY, f"{names.HAND_OVER}.data")
+
+
+def is_all_cdi(config_map: JsonObject | None) -> bool:
+    """Whether every node that shares hands GPUs over by CDI. Anything else may need NVIDIA's runtime."""
+    return word(config_map) == HandOver.CDI.value

@@ -1,0 +1,125 @@
+"""The word by which the webhook knows whether GPU pods need a RuntimeClass."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from controller.reconcile.hand_over import AGAIN_S, RETRY_S, HandOverSummary
+from gpushare import names
+from gpushare.kube import api as kube
+from gpushare.model.gpu import HandOver
+from gpushare.wire import hand_over
+from testing.builders import make_inventory, make_node
+from tests.unit.controller.world import NODES, World
+
+PATH = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps"
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.api.seed(PATH, {"metadata": {"name": names.HAND_OVER, "namespace": names.NAMESPACE}})
+    return world
+
+
+@pytest.fixture
+def summary(world: World) -> HandOverSummary:
+    return HandOverSummary(
+        api=world.api,
+        state=world.state,
+        clock=world.clock,
+        namespace=names.NAMESPACE,
+        leading=lambda: world.leads,
+    )
+
+
+def add_node(world: World, name: str, by: HandOver | None) -> None:
+    """Args: by: None for a node without an inventory."""
+    inventory = replace(make_inventory(10, node=name), hand_over=by or HandOver.CDI)
+    node = make_node(inventory)
+    if by is None:
+        del node["metadata"]["annotations"]
+    world.api.seed(NODES, node)
+    world.see()
+
+
+def said(world: World) -> str:
+    return hand_over.word(world.api.read(f"{PATH}/{names.HAND_OVER}"))
+
+
+CDI, ENVVAR, MOUNTS = HandOver
+
+
+@pytest.mark.parametrize(
+    ("nodes", "word"),
+    [
+        ([], "none"),
+        ([None], "none"),
+        ([CDI], "cdi"),
+        ([CDI, CDI, None], "cdi"),
+        ([ENVVAR], "envvar"),
+        ([MOUNTS, MOUNTS], "volume-mounts"),
+        ([CDI, ENVVAR], "mixed"),
+        ([ENVVAR, CDI, CDI], "mixed"),
+        ([MOUNTS, ENVVAR], "mixed"),
+    ],
+)
+def test_one_word_tells_of_all_nodes(
+    world: World, summary: HandOverSummary, nodes: list[HandOver | None], word: str
+) -> None:
+    for number, by in enumerate(nodes):
+        add_node(world, f"node-{number}", by)
+    summary.tick()
+    assert said(world) == word
+    assert hand_over.is_all_cdi(world.api.read(f"{PATH}/{names.HAND_OVER}")) is (word == "cdi")
+
+
+def test_it_is_written_when_it_changes_and_now_and_then_again(world: World, summary: HandOverSummary) -> None:
+    add_node(world, "a", CDI)
+    summary.tick()
+    summary.tick()
+    assert world.api.count("patch") == 1
+    add_node(world, "b", ENVVAR)
+    summary.tick()
+    assert (said(world), world.api.count("patch")) == ("mixed", 2)
+    world.api.edit(f"{PATH}/{names.HAND_OVER}", lambda found: found.update(data={"hand-over": "cdi"}))
+    world.clock.at += AGAIN_S - 1
+    summary.tick()
+    assert said(world) == "cdi"
+    world.clock.at += 1
+    summary.tick()
+    assert (said(world), world.api.count("patch")) == ("mixed", 3)
+
+
+FAULTS = [kube.ForbiddenError("no"), kube.NotFoundError("gone"), kube.UnreachableError("down")]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_a_write_that_fails_is_told_once_and_tried_again(
+    world: World, summary: HandOverSummary, caplog: pytest.LogCaptureFixture, fault: kube.KubeError
+) -> None:
+    caplog.set_level(logging.INFO)
+    add_node(world, "a", CDI)
+    world.api.fail_next(lambda call: call.verb == "patch", fault, times=2)
+    for _ in range(3):
+        summary.tick()
+        summary.tick()
+        world.clock.at += RETRY_S
+    assert (said(world), world.api.count("patch")) == ("cdi", 3)
+    assert caplog.messages == ["hand-over not written", "hand-over summarized"]
+
+
+def test_a_change_is_not_kept_back_by_a_write_that_failed(world: World, summary: HandOverSummary) -> None:
+    world.api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("down"))
+    summary.tick()
+    add_node(world, "a", ENVVAR)
+    summary.tick()
+    assert said(world) == "envvar"
+
+
+def test_no_one_but_the_leader_writes_it(world: World, summary: HandOverSummary) -> None:
+    add_node(world, "a", CDI)
+    world.leads = False
+    summary.tick()
+    assert said(world) == ""
