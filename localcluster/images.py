@@ -33,7 +33,27 @@ GET_SCRIPT = """\
 # http-get HOST PORT PATH: Debian 12's static busybox crashes in its own wget.
 printf 'GET %s HTTP/1.0\\r\\nHost: %s\\r\\n\\r\\n' "$3" "$1" | nc -w 5 "$1" "$2"
 """
-PRINT_SCRIPT = WAIT_SCRIPT.replace("#!/bin/sh\n", "#!/bin/sh\nenv | sort\n")
+DEVICES_SCRIPT = """\
+#!/bin/sh
+# Which device nodes are here, and which of simulated GPUs' (major number 60) the device cgroup lets a container open.
+cd /tmp
+nodes=
+for node in /dev/* /dev/nvidia*/*; do
+    if [ -L "$node" ]; then continue; fi
+    case ${node#/dev/} in console|full|null|ptmx|random|tty|urandom|zero) continue ;; esac
+    if [ -c "$node" ] || [ -b "$node" ]; then nodes="$nodes,${node#/dev/}"; fi
+done
+openable=
+for minor in 0 1 2 3 4 5 6 7 8 9 10 11; do
+    mknod probe-$minor c 60 $minor 2>/dev/null || { openable=,unknown; break; }
+    # As no driver answers, an open that is allowed fails as well, but for another reason.
+    case $( (: <probe-$minor) 2>&1 ) in *"not permitted") ;; *) openable="$openable,$minor" ;; esac
+done
+rm -f probe-*
+echo "DEVICES=${nodes#,}"
+echo "OPENABLE=${openable#,}"
+"""
+PRINT_SCRIPT = WAIT_SCRIPT.replace("#!/bin/sh\n", "#!/bin/sh\n/print-devices\nenv | sort\n")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +139,7 @@ def busybox_image(
     entries = {
         "/bin/busybox": Entry(source=busybox, mode=0o755),
         **{f"/bin/{applet}": Entry(link="busybox") for applet in APPLETS},
+        "/print-devices": Entry(data=DEVICES_SCRIPT.encode(), mode=0o755),
         "/print-environment": Entry(data=PRINT_SCRIPT.encode(), mode=0o755),
         "/bin/http-get": Entry(data=GET_SCRIPT.encode(), mode=0o755),
         "/wait": Entry(data=WAIT_SCRIPT.encode(), mode=0o755),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from localcluster import images, limits, process, provision
+from localcluster import images, limits, process, provision, runtimes
 from localcluster.cluster import Cluster
 from localcluster.python_image import python_image
 
@@ -44,7 +44,7 @@ def install(
             cluster.import_image(archive)
             archive.unlink()
     for node in cluster.nodes:
-        cluster.kubectl("label", "--overwrite", "node", node.name, "gpushare=true")
+        cluster.kubectl("label", "--overwrite", "node", node.name, "gpushare=true", *hand_over_label(node.runtime))
     # On servers before 1.21 namespaces do not carry their name as a label, which the webhooks' selectors need.
     cluster.kubectl("label", "--overwrite", "namespace", "kube-system", "kubernetes.io/metadata.name=kube-system")
     with process.timed(say, "kubectl apply -k manifests"):
@@ -53,6 +53,14 @@ def install(
         )
     with process.timed(say, "webhook, controller, scheduler and device plugins ready"):
         wait_ready(cluster)
+
+
+def hand_over_label(runtime: runtimes.ContainerRuntime) -> Sequence[str]:
+    """The administrator's word on what cannot be told by the version of the container runtime."""
+    default = runtime.version >= runtimes.CDI_BY_DEFAULT_SINCE
+    if runtime.cdi == default:
+        return []
+    return [f"gpushare.dev/hand-over={'cdi' if runtime.cdi else 'envvar'}"]
 
 
 def build_images(cluster: Cluster, say: provision.Say = provision.say_nothing) -> Sequence[Path]:

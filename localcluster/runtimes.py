@@ -22,6 +22,7 @@ NEXT_RELEASE: Final = {"bookworm": "trixie"}
 """For releases of Debian whose own containerd has no CDI: the next one, whose programs still run there."""
 
 CDI_SINCE: Final = Version(1, 7)
+CDI_BY_DEFAULT_SINCE: Final = Version(2, 0)
 ONLY_V1_SINCE: Final = Version(2, 0)
 """From here on containerd speaks only version 1 of the runtime interface, which kubelets learned in 1.23."""
 V1_SINCE: Final = Version(1, 23)

@@ -1,7 +1,7 @@
 """What a tenant tries: pods that would see a GPU which was not granted, and what becomes of each. No I/O."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -59,7 +59,7 @@ def container(
 
 def first(name: str = "i0", **fields: Any) -> Json:
     """An init container: prints its environment and ends."""
-    return container(name, command=["/bin/sh", "-c", "env | sort"], **fields)
+    return container(name, command=["/bin/sh", "-c", "/print-devices; env | sort"], **fields)
 
 
 def pod(
@@ -104,6 +104,20 @@ def all_attempts(node: str) -> Iterator[Attempt]:
     yield from _overflowing(node)
     yield from _other_plugins(node)
     yield from _bad_requests()
+
+
+def on_each(nodes: Sequence[str]) -> Iterator[Attempt]:
+    """Every one; what gets as far as a node is tried on each."""
+    for number, node in enumerate(nodes):
+        for attempt in all_attempts(node):
+            if {attempt.ends, attempt.old_ends} & {Ends.NOTHING, Ends.GRANTED}:
+                yield replace(attempt, name=f"{attempt.name}-{node}", pod=_pinned(attempt.pod, node))
+            elif number == 0:
+                yield attempt
+
+
+def _pinned(body: Json, node: str) -> Json:
+    return {**body, "spec": {**body["spec"], "nodeSelector": {"kubernetes.io/hostname": node}}}
 
 
 def _variables() -> Iterator[Attempt]:

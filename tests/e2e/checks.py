@@ -2,24 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 
-from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
-from tests.e2e.system import Json, System, allocated
+from tests.e2e import seen
+from tests.e2e.seen import Grants
+from tests.e2e.system import Json, System
 
 
 def every_container_sees_exactly_its_gpus(system: System, namespace: str, pods: Sequence[Json]) -> None:
-    """P1: each container's own environment names the UUIDs of its allocation, and containers without one see none."""
-    environments = system.environments(namespace)
+    """P1: each container sees the GPUs of its allocation in every way, and containers without one see none."""
+    environments, grants = system.environments(namespace), Grants.of(system)
     wrong = []
     for pod in pods:
         name = pod["metadata"]["name"]
-        granted = allocated(pod)
         for container in pod["spec"]["containers"]:
-            seen = environments[name, container["name"]].get(names.ENV_VISIBLE_DEVICES)
-            expected = ",".join(granted.get(container["name"], (names.VISIBLE_DEVICES_NONE,)))
-            if seen != expected:
-                wrong.append(f"{name}/{container['name']}: sees {seen}, was granted {expected}")
+            found = seen.by(environments[name, container["name"]])
+            if found != (expected := grants.to(pod, container["name"])):
+                wrong.append(f"{name}/{container['name']}: sees {found}; was granted {expected}")
     assert not wrong, wrong
 
 

@@ -74,7 +74,7 @@ def test_a_finished_pod_gives_its_memory_back(system: System, namespace: str) ->
     for i in range(count + 1):
         pod = Share(name=f"job-{i}", gib=(GPU_GIB,)).document()
         pod["spec"]["restartPolicy"] = "Never"
-        pod["spec"]["containers"][0]["command"] = ["sh", "-c", "env | sort; sleep 3"]
+        pod["spec"]["containers"][0]["command"] = ["sh", "-c", "/print-devices; env | sort; sleep 3"]
         done.append(pod)
     system.create(namespace, *done)
 

@@ -13,8 +13,9 @@ from gpushare.wire import parse_resources
 from localcluster.cluster import BUSYBOX_IMAGE
 from tests.docs.requests import EXAMPLES as ALL_EXAMPLES
 from tests.docs.requests import RESOURCE_CONFIG, Example
-from tests.e2e import checks, gpus
+from tests.e2e import checks, gpus, seen
 from tests.e2e.conftest import PROFILE
+from tests.e2e.seen import Grants
 from tests.e2e.system import Json, System, shown_by_inspect
 
 pytestmark = pytest.mark.e2e
@@ -54,6 +55,7 @@ class Granted:
     def __init__(self, system: System, namespace: str) -> None:
         pods = system.all_running(namespace, len(EXAMPLES) + len(PAIRS))
         self.pods: Mapping[str, Json] = {pod["metadata"]["name"]: pod for pod in pods}
+        self.grants = Grants.of(system)
         self.environments = system.environments(namespace)
         self.ledgers = system.ledgers()
         self.inspected = system.inspect()
@@ -66,7 +68,7 @@ class Granted:
         return self.environments[name, "main"]
 
     def devices(self, name: str) -> set[str]:
-        return set(self.environment(name)[names.ENV_VISIBLE_DEVICES].split(","))
+        return set(seen.by(self.environment(name)).told.split(","))
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +113,7 @@ def test_all_that_tells_of_a_grant_tells_the_same(granted: Granted, example: Exa
 
     # The container sees it.
     environment = granted.environment(example.name)
-    assert environment[names.ENV_VISIBLE_DEVICES] == ",".join(grant.gpus)
+    assert seen.by(environment) == granted.grants.to(pod, "main")
     limits = ",".join(f"{i}={grant.memory_mib}M" for i in range(request.gpu_count))
     assert environment.get(names.ENV_MPS_MEMORY_LIMIT) == (None if request.whole else limits)
     percent = str(request.compute_percent) if request.compute_percent and not request.whole else None

@@ -10,7 +10,7 @@ import pytest
 
 from gpushare import names
 from localcluster import installation
-from tests.e2e import checks
+from tests.e2e import checks, seen
 from tests.e2e.system import Json, System, is_ready
 
 pytestmark = pytest.mark.e2e
@@ -31,19 +31,19 @@ def test_every_sample_runs_and_sees_exactly_its_gpus(
     checks.every_container_sees_exactly_its_gpus(system, shared_namespace, samples)
     environments = system.environments(shared_namespace)
     four = environments["gpus-by-annotation", "main"]
-    assert len(set(four[names.ENV_VISIBLE_DEVICES].split(","))) == 4
+    assert len(set(seen.by(four).told.split(","))) == 4
     assert four[names.ENV_MPS_MEMORY_LIMIT] == "0=3072M,1=3072M,2=3072M,3=3072M"
     assert four[names.ALIYUN_CONTAINER] == "12"
     two = environments["gpus-by-label", "main"]
-    assert (len(set(two[names.ENV_VISIBLE_DEVICES].split(","))), two[names.ENV_MPS_MEMORY_LIMIT]) == (
+    assert (len(set(seen.by(two).told.split(","))), two[names.ENV_MPS_MEMORY_LIMIT]) == (
         2,
         "0=4096M,1=4096M",
     )
     part = environments["gpu-pod", "cuda-container"]
     assert part[names.ENV_MPS_THREAD_PERCENTAGE] == "20"
-    seen = {pod: variables[names.ENV_VISIBLE_DEVICES] for (pod, _), variables in environments.items()}
-    assert seen["same-gpu-0"] == seen["same-gpu-1"]
-    assert seen["other-gpus-0"] != seen["other-gpus-1"]
+    told = {pod: seen.by(variables).told for (pod, _), variables in environments.items()}
+    assert told["same-gpu-0"] == told["same-gpu-1"]
+    assert told["other-gpus-0"] != told["other-gpus-1"]
 
 
 def test_kubectl_inspect_gpushare_shows_what_pods_hold(system: System, samples: list[Json]) -> None:

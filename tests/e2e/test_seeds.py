@@ -10,7 +10,7 @@ import pytest
 
 from gpushare import names
 from localcluster import installation
-from tests.e2e import checks
+from tests.e2e import checks, seen
 from tests.e2e.conftest import GPU_GIB
 from tests.e2e.system import Json, System, allocated, is_ready, shown_by_inspect
 
@@ -68,7 +68,7 @@ def test_a_pod_that_says_all_gets_its_own_gpu_and_its_author_is_told(
     pod = running(system, namespace, seed)
     [gpus] = allocated(pod).values()
     assert len(gpus) == 1
-    assert environment(system, namespace, seed)[names.ENV_VISIBLE_DEVICES] == gpus[0]
+    assert seen.by(environment(system, namespace, seed)).told == gpus[0]
     assert mib(system, namespace, seed) == gib * 1024
 
     def warnings() -> list[str]:

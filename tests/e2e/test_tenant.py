@@ -16,10 +16,12 @@ from gpushare.kube import api as kube
 from gpushare.kube import client, config
 from gpushare.kube.client import RestClient
 from localcluster.provision import Version
-from tests.e2e import attempts, changes
+from tests.e2e import attempts, changes, seen
 from tests.e2e.attempts import ALL, Attempt, Ends, container, first, pod
 from tests.e2e.changes import BINDINGS, PODS, UNBOUND, Change, Reach
-from tests.e2e.system import Json, System, allocated, why_not
+from tests.e2e.conftest import CDI_NODES
+from tests.e2e.seen import Grants
+from tests.e2e.system import Json, System, why_not
 
 pytestmark = pytest.mark.e2e
 
@@ -33,8 +35,10 @@ SKIPPED: Final = "tenant-b"
 TRIES: Final = 5
 POLICIES_SINCE: Final = Version(1, 30)
 RUNS: Final = {"e2e": "runs"}
-ATTEMPTS: Final = tuple(attempts.all_attempts(NODE))
-WITHOUT_WEBHOOK: Final = tuple(each for each in ATTEMPTS if each.without_webhook)
+PLACES: Final = [f"node-{number}" for number in ((1, 2) if len(CDI_NODES) == 1 else (1,))]
+"""One of each way to hand GPUs over."""
+ATTEMPTS: Final = tuple(attempts.on_each(PLACES))
+WITHOUT_WEBHOOK: Final = tuple(each for each in attempts.all_attempts(NODE) if each.without_webhook)
 INSIDERS: Final = [
     {"apiGroups": [""], "resources": ["pods/binding", "bindings"], "verbs": ["create"]},
     {
@@ -56,6 +60,7 @@ class Tried:
     """Namespace and attempt -> why it was refused; None if it was not."""
     pods: dict[str, Json] = field(default_factory=dict)
     environments: dict[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    grants: Grants = field(default_factory=lambda: Grants({}))
 
     @property
     def has_policies(self) -> bool:
@@ -127,7 +132,7 @@ def skip_isolation(system: System) -> Callable[[], None]:
 @pytest.fixture(scope="module")
 def tried(system: System) -> Iterator[Tried]:
     tenant, insider = user(system, TENANT), user(system, INSIDER)
-    result = Tried(system, tenant, insider)
+    result = Tried(system, tenant, insider, grants=Grants.of(system))
     for namespace in (GUARDED, SKIPPED):
         grant(system, namespace)
     undo = skip_isolation(system)
@@ -256,11 +261,10 @@ def test_a_pod_gets_no_gpu_that_was_not_granted(tried: Tried, attempt: Attempt) 
     if ends is Ends.WAITS:
         assert started(found) == []
         return
-    granted = allocated(found) if names.ANNOTATION_ALLOCATION in marks else {}
-    assert (ends is Ends.GRANTED) == bool(granted)
+    assert (ends is Ends.GRANTED) == (names.ANNOTATION_ALLOCATION in marks)
     for each in (*found["spec"].get("initContainers", ()), *found["spec"]["containers"]):
-        seen = tried.environments[attempt.name, each["name"]].get(names.ENV_VISIBLE_DEVICES)
-        assert seen == ",".join(granted.get(each["name"], (names.VISIBLE_DEVICES_NONE,)))
+        printed = tried.environments[attempt.name, each["name"]]
+        assert seen.by(printed) == tried.grants.to(found, each["name"])
 
 
 def _is_guarded(annotation: str) -> bool:
@@ -315,12 +319,12 @@ def test_an_ephemeral_container_sees_nothing(tried: Tried) -> None:
         return
     assert answer is None, answer
 
-    def seen() -> str | None:
-        found = tried.system.environment(tried.system.pod(GUARDED, name), "debug")
-        return (found or {}).get(names.ENV_VISIBLE_DEVICES)
-
-    tried.system.eventually("the debugging container prints", seen)
-    assert seen() == names.VISIBLE_DEVICES_NONE
+    printed = tried.system.eventually(
+        "the debugging container prints",
+        lambda: tried.system.environment(tried.system.pod(GUARDED, name), "debug"),
+    )
+    assert printed is not None
+    assert seen.by(printed) == seen.NOTHING
 
 
 @pytest.mark.parametrize("reach", list(changes.reaches(GUARDED, NODE)), ids=lambda each: each.name)
@@ -376,7 +380,7 @@ def test_a_workload_gets_no_more_than_a_pod(tried: Tried, kind: str) -> None:
             f"a pod of the {kind} runs", lambda: [each for each in tried.system.pods(GUARDED, chosen) if started(each)]
         )
         environments = printed(tried.system, chosen)
-        assert {each[names.ENV_VISIBLE_DEVICES] for each in environments.values()} == {names.VISIBLE_DEVICES_NONE}
+        assert {seen.by(each) for each in environments.values()} == {seen.NOTHING}
         for each in tried.system.pods(GUARDED, chosen):
             assert not any(map(_is_guarded, each["metadata"].get("annotations", {})))
     finally:

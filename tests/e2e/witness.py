@@ -11,8 +11,9 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.model.ledger import NodeLedger
-from tests.e2e import checks
-from tests.e2e.system import Json, System, allocated, is_ready
+from tests.e2e import checks, seen
+from tests.e2e.seen import Grants
+from tests.e2e.system import Json, System, is_ready
 
 PERIOD_S: Final = 1.0
 IN_DOUBT_S: Final = 180.0
@@ -47,11 +48,12 @@ class Witness:
         before = self.system.ledgers()
         self._sums(before)
         self._ledger(checks.held_of(before))
+        grants = Grants({node: ledger.inventory for node, ledger in before.items()})
         for pod in self.system.pods(self.namespace):
             if is_ready(pod) and names.ANNOTATION_ALLOCATION not in pod["metadata"].get("annotations", {}):
                 self.wrong.append(f"{pod['metadata']['name']} runs without a grant")
             elif is_ready(pod) and "deletionTimestamp" not in pod["metadata"]:
-                self._environments(pod)
+                self._environments(pod, grants)
 
     def _sums(self, ledgers: Mapping[NodeName, NodeLedger]) -> None:
         self.counts["sums of GPUs"] += sum(len(ledger.inventory.gpus) for ledger in ledgers.values())
@@ -69,20 +71,18 @@ class Witness:
             elif now - self._differs_since.setdefault(gpu, now) > IN_DOUBT_S:
                 self.wrong.append(f"{gpu}: the controller says {told.get(gpu)}, the pods {units}, for {IN_DOUBT_S} s")
 
-    def _environments(self, pod: Json) -> None:
-        granted = allocated(pod)
+    def _environments(self, pod: Json, grants: Grants) -> None:
         restarts = {status["name"]: status["restartCount"] for status in pod["status"]["containerStatuses"]}
         for container in pod["spec"]["containers"]:
             name = container["name"]
             key = (pod["metadata"]["uid"], name, restarts[name])
             if key in self._seen:
                 continue
-            seen = self.system.environment(pod, name)
-            if seen is None:
+            printed = self.system.environment(pod, name)
+            if printed is None:
                 continue
             self._seen.add(key)
             self.counts["environments of containers"] += 1
-            expected = ",".join(granted.get(name, (names.VISIBLE_DEVICES_NONE,)))
-            if seen.get(names.ENV_VISIBLE_DEVICES) != expected:
-                devices = seen.get(names.ENV_VISIBLE_DEVICES)
-                self.wrong.append(f"{pod['metadata']['name']}/{name}: sees {devices}, was granted {expected}")
+            found, expected = seen.by(printed), grants.to(pod, name)
+            if found != expected:
+                self.wrong.append(f"{pod['metadata']['name']}/{name}: sees {found}; was granted {expected}")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import apt, provision, runtimes
+from localcluster import apt, installation, provision, runtimes
 from localcluster.provision import ProvisionError, Version
 from localcluster.runtimes import ContainerRuntime
 
@@ -52,6 +52,23 @@ def test_the_first_runtime_with_cdi_that_the_kubelet_can_talk_to_is_used(
 ) -> None:
     best = runtimes.best(known(*there), kubernetes)
     assert (best and (str(best.version), best.cdi)) == (chosen and (chosen, True))
+
+
+@pytest.mark.parametrize(
+    ("version", "cdi", "label"),
+    [
+        ("1.6.20", False, []),
+        ("1.7.24", False, []),
+        ("1.7.24", True, ["gpushare.dev/hand-over=cdi"]),
+        ("2.1.9", True, []),
+        ("2.1.9", False, ["gpushare.dev/hand-over=envvar"]),
+    ],
+)
+def test_a_node_is_labelled_where_its_version_does_not_say_whether_it_has_cdi(
+    version: str, cdi: bool, label: list[str]
+) -> None:
+    runtime = ContainerRuntime(Path("bin"), Version.parse(version), cdi=cdi)
+    assert list(installation.hand_over_label(runtime)) == label
 
 
 def test_packages_of_the_next_release_come_from_where_the_machine_has_its_own(tmp_path: Path) -> None:

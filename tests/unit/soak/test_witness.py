@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
+from gpushare.model.gpu import HandOver
 from gpushare.model.ledger import NodeLedger
 from gpushare.wire import allocation as allocation_wire
 from testing.builders import Json, make_allocation, make_grant, make_ledger, make_pod
@@ -27,6 +28,10 @@ def running_pod(name: str = "pod") -> Json:
 
 def printed(devices: str) -> Mapping[str, str]:
     return {names.ENV_VISIBLE_DEVICES: devices, "PATH": "/bin"}
+
+
+def only(gpus: str) -> str:
+    return f"GPUs {gpus}, nodes none, can open none"
 
 
 @dataclass
@@ -68,7 +73,23 @@ def test_what_is_right_is_counted_once() -> None:
 
 
 def test_a_container_that_sees_another_gpu_is_wrong() -> None:
-    assert look(Stub(sees=printed("GPU-1"))).wrong == ["pod/main: sees GPU-1, was granted GPU-0"]
+    assert look(Stub(sees=printed("GPU-1"))).wrong == [f"pod/main: sees {only('GPU-1')}; was granted {only('GPU-0')}"]
+
+
+def test_a_container_with_a_device_node_of_another_gpu_is_wrong() -> None:
+    cdi = replace(make_ledger([15, 15], {0: 3}).inventory, hand_over=HandOver.CDI)
+    stub = Stub(held=NodeLedger.of(cdi, make_ledger([15, 15], {0: 3}).allocations.values()))
+    granted = {"DEVICES": "nvidia0", "OPENABLE": "0"}
+    for other in ({}, {"DEVICES": "nvidia1"}, {"DEVICES": "nvidia0,nvidia1"}, {"OPENABLE": "0,1"}, {"OPENABLE": ""}):
+        stub.sees = {**printed("GPU-0"), **(granted if other else {}), **other}
+        (said,) = look(stub).wrong
+        assert said.endswith("; was granted GPUs GPU-0, nodes nvidia0, can open 0")
+    stub.sees = {**printed("GPU-0"), **granted}
+    assert look(stub).wrong == []
+    stub.sees = {**printed("void"), **granted, "GPUSHARE_VISIBLE_DEVICES": "GPU-0"}
+    assert look(stub).wrong == []
+    stub.sees = {**printed("all"), **granted, "GPUSHARE_VISIBLE_DEVICES": "GPU-0"}
+    assert look(stub).wrong != []
 
 
 def test_a_container_without_output_is_looked_at_again() -> None:
@@ -87,7 +108,7 @@ def test_a_pod_that_runs_without_a_grant_is_wrong() -> None:
 
 
 def test_a_container_that_never_got_the_variable_is_wrong() -> None:
-    assert look(Stub(sees={})).wrong == ["pod/main: sees None, was granted GPU-0"]
+    assert look(Stub(sees={})).wrong == [f"pod/main: sees {only('?')}; was granted {only('GPU-0')}"]
 
 
 @pytest.mark.parametrize(
