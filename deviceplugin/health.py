@@ -9,8 +9,9 @@ from typing import Final
 from deviceplugin import advertise, inventory
 from deviceplugin.handover.choice import Choice
 from deviceplugin.inventory_feed import InventoryFeed
+from deviceplugin.renewal import Renewal
 from deviceplugin.resources import Resource
-from deviceplugin.source import GpuSource, GpuSourceError, RawGpu
+from deviceplugin.source import GpuSource, GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName
@@ -21,6 +22,7 @@ from gpushare.runtime.clock import Clock
 from gpushare.units import MemoryUnit
 
 _LOG: Final = logging.getLogger(__name__)
+_LONGEST_S: Final = 30.0  # between two looks for a driver
 _PATIENCE: Final = 3  # readings that may fail in a row before all GPUs count as unhealthy
 
 
@@ -35,6 +37,7 @@ class HealthLoop:
     unit: MemoryUnit
     offered: Sequence[Resource]
     poll_s: float
+    renewal: Renewal
     choice: Callable[[], Choice | None] = lambda: None
     """How GPUs are handed over; None for a plugin that only counts them."""
     assess: Callable[[NodeInventory], NodeInventory] = lambda inventory: inventory
@@ -44,41 +47,48 @@ class HealthLoop:
     _complaint: str = field(init=False, default="")
 
     def run(self, stop: threading.Event) -> None:
-        """Poll until `stop` is set; returns early only if the settings do not fit the GPUs found at the start.
+        """Poll until `stop` is set.
+
+        Returns early if the settings do not fit the GPUs found at the start, or if only a new process can read them.
 
         A node without a driver or without GPUs is not registered as one with nothing: it is asked again, because the
         driver may be installed later.
         """
-        backoff = Backoff(first_s=0.5, cap_s=30.0)
+        backoff = Backoff(first_s=0.5, cap_s=_LONGEST_S)
         try:
             while not stop.is_set():
                 if not self.poll():
                     return
                 if self._current is None:
-                    self.clock.wait(stop, backoff.next_s())
+                    longest = self.poll_s if self.renewal.outdated else _LONGEST_S
+                    self.clock.wait(stop, min(backoff.next_s(), longest))
                 else:
                     self.source.wait(stop, self.poll_s)
         finally:
             self.source.close()
 
     def poll(self) -> bool:
-        """Read once and post a change. False if the settings can never work with these GPUs."""
+        """Read once and post a change. False if this process can never work with these GPUs."""
         try:
             raw = self._read()
             latest = self._built(raw)
         except GpuSourceError as error:
             self._failures += 1
             self._complain("gpus unreadable", error)
+            if isinstance(error, OutdatedLibraryError) and self.renewal.due():
+                logs.event(_LOG, "new process needed", level=logging.ERROR, error=str(error))
+                return False
             if self._current is None or self._failures < _PATIENCE:
                 return True
             raw = ()
-            latest = self._built(raw)
+            latest = self._built(raw, missing=error.reason)
         else:
             self._failures = 0
+            self.renewal.reset()
         return latest == self._current or self._post(latest, raw)
 
-    def _built(self, raw: Sequence[RawGpu]) -> NodeInventory:
-        built = inventory.build(raw, node=self.node, unit=self.unit, previous=self._current)
+    def _built(self, raw: Sequence[RawGpu], missing: str = inventory.NOT_LISTED) -> NodeInventory:
+        built = inventory.build(raw, node=self.node, unit=self.unit, previous=self._current, missing=missing)
         if chosen := self.choice():
             built = replace(built, hand_over=chosen.way, hand_over_reason=chosen.reason)
         return self.assess(built)
@@ -111,6 +121,6 @@ class HealthLoop:
             unit=latest.unit.name,
             healthy_units=len(memory.healthy),
             unhealthy_units=len(memory.unhealthy),
-            faults=dict(inventory.faults(raw, latest)),
+            faults={gpu.uuid: gpu.reason for gpu in latest.gpus if gpu.reason},
         )
         return True

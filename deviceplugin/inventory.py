@@ -1,24 +1,31 @@
 """What a source read -> the node's inventory. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from deviceplugin.source import GpuSourceError, RawGpu
 from gpushare.identity import GpuUuid, NodeName
-from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.model.gpu import Gpu, GpuHealth, Limit, NodeInventory
 from gpushare.units import MemoryUnit
 
+NOT_LISTED: Final = "the driver does not list it any more"
 _MIB: Final = 1024 * 1024
 
 
 def build(
-    raw: Sequence[RawGpu], *, node: NodeName, unit: MemoryUnit, previous: NodeInventory | None = None
+    raw: Sequence[RawGpu],
+    *,
+    node: NodeName,
+    unit: MemoryUnit,
+    previous: NodeInventory | None = None,
+    missing: str = NOT_LISTED,
 ) -> NodeInventory:
     """The inventory after one reading.
 
     A GPU of the previous inventory that the reading lacks stays listed as unhealthy: it fell off the bus while pods
     hold it, and the node's ledger must not move under them. It is forgotten once another GPU has taken its number.
+    The cause in the inventory is then `missing`, in a few words.
 
     Raises:
         GpuSourceError: the reading contradicts itself.
@@ -27,7 +34,7 @@ def build(
     uuids = {gpu.uuid for gpu in present}
     indices = {gpu.index for gpu in present}
     lost = [
-        replace(gpu, health=GpuHealth.UNHEALTHY)
+        replace(gpu, health=GpuHealth.UNHEALTHY, reason=missing)
         for gpu in (previous.gpus if previous else ())
         if gpu.uuid not in uuids and gpu.index not in indices
     ]
@@ -38,16 +45,6 @@ def build(
         raise GpuSourceError(f"{error}; the GPU source is broken") from error
 
 
-def faults(raw: Sequence[RawGpu], built: NodeInventory) -> Mapping[GpuUuid, str]:
-    """Why each unhealthy GPU of the inventory is so, for the log."""
-    known = {gpu.uuid: gpu.fault for gpu in raw}
-    return {
-        gpu.uuid: known.get(gpu.uuid, "the GPU does not answer any more")
-        for gpu in built.gpus
-        if gpu.health is not GpuHealth.HEALTHY
-    }
-
-
 def _gpu(raw: RawGpu) -> Gpu:
     return Gpu(
         uuid=GpuUuid(raw.uuid),
@@ -56,4 +53,7 @@ def _gpu(raw: RawGpu) -> Gpu:
         memory_mib=raw.memory_bytes // _MIB,
         numa=raw.numa,
         health=GpuHealth.UNHEALTHY if raw.fault else GpuHealth.HEALTHY,
+        reason=raw.fault,
+        limit=Limit.MIG if raw.mig else Limit.ADVISORY,
+        mig=raw.mig,
     )

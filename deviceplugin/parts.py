@@ -17,6 +17,7 @@ from deviceplugin.limits import compose
 from deviceplugin.limits.node import NodeLimits
 from deviceplugin.limits.starts import LimitStarts
 from deviceplugin.metrics_server import MetricsServer
+from deviceplugin.nvml.binding import works_in_new_process
 from deviceplugin.podresources import PodResources
 from deviceplugin.pods import PATH, PodCache, selector
 from deviceplugin.prestart import StartCheck
@@ -24,7 +25,8 @@ from deviceplugin.probe import Probe
 from deviceplugin.publish import Publisher
 from deviceplugin.refusals import Refusals
 from deviceplugin.registrar import Registrar
-from deviceplugin.settings import NVML, Settings
+from deviceplugin.renewal import Renewal
+from deviceplugin.settings import NVML, TOTAL, Settings
 from deviceplugin.source import GpuSource
 from deviceplugin.usage.current import CurrentUsage
 from gpushare import names
@@ -47,6 +49,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     offered = resources.offered(percent=settings.gpu_percent, whole_gpus=settings.whole_gpus)
     hand_over = handover.hand_over(settings, api, clock, feed)
     limits = compose.node_limits(settings, clock)
+    renewal = Renewal(clock=clock, works=works_in_new_process)
     readings = HealthLoop(
         source=source(settings, node, clock),
         feed=feed,
@@ -55,6 +58,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         unit=settings.memory_unit,
         offered=offered,
         poll_s=settings.poll_interval,
+        renewal=renewal,
         choice=hand_over.chooser.latest,
         assess=limits.assess,
     )
@@ -69,7 +73,12 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         stale_s=_STALE * settings.poll_interval,
     )
     counts = Counts()
-    probe = Probe(port=settings.probe_port, clock=clock, parts=[resource.name for resource in offered])
+    probe = Probe(
+        port=settings.probe_port,
+        clock=clock,
+        parts=[resource.name for resource in offered],
+        usable=lambda: not renewal.outdated,
+    )
     parts = {
         "health": readings.run,
         "publish": publisher.run,
@@ -126,9 +135,16 @@ def source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
     if settings.gpu_source == NVML:
         # Late: the binding is large, and simulated GPUs need none.
         from deviceplugin.nvml import binding
+        from deviceplugin.nvml.devices import MemoryRule
         from deviceplugin.nvml.source import NvmlSource
 
-        return NvmlSource(nvml=binding.library(), clock=clock)
+        return NvmlSource(
+            nvml=binding.library(),
+            clock=clock,
+            memory=MemoryRule(reserved=settings.gpu_memory == TOTAL, unified_mib=settings.unified_memory),
+            ignored_xids=settings.ignored_xids,
+            recovery_s=settings.xid_recovery,
+        )
     # Late: the plugin of real GPUs reads no YAML.
     from deviceplugin import simulated
 

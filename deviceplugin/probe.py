@@ -8,7 +8,7 @@ stands still is found as well: the kernel lets two connections wait, and then no
 import logging
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,6 +29,8 @@ class Probe:
     clock: Clock
     parts: Iterable[str]
     """What has to be registered, each with its own beat."""
+    usable: Callable[[], bool] = lambda: True
+    """Whether this process can read the GPUs, or could when it last tried."""
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _heard: dict[str, float | None] = field(init=False)
     """When each part last said that it is registered, by `monotonic`; None if it is not."""
@@ -43,7 +45,9 @@ class Probe:
             self._heard[part] = self.clock.monotonic() if registered else None
 
     def registered(self) -> bool:
-        """Whether every part is registered and has said so in the last half minute."""
+        """Whether every part is registered and has said so in the last half minute, and the GPUs can be read."""
+        if not self.usable():
+            return False
         now = self.clock.monotonic()
         with self._lock:
             return all(heard is not None and now - heard < _SILENT_S for heard in self._heard.values())

@@ -13,6 +13,8 @@ from gpushare.runtime.options import option
 from gpushare.units import MemoryUnit
 
 NVML: Final = "nvml"
+USABLE: Final = "usable"
+TOTAL: Final = "total"
 
 
 def gpu_source(text: str) -> str:
@@ -35,6 +37,27 @@ def node_name(text: str) -> str:
     return text
 
 
+def xids(text: str) -> frozenset[int]:
+    """Read numbers with commas between them."""
+    try:
+        return frozenset(int(number) for number in text.split(",") if number.strip())
+    except ValueError as error:
+        raise ValueError("write the numbers of Xids with commas between them, such as 63,94") from error
+
+
+def unified_memory(text: str) -> int:
+    """Read a size in MiB; 0 for none."""
+    return units.parse_memory(text, MemoryUnit(1)) if text else 0
+
+
+def not_negative(text: str) -> float:
+    """Read a number of seconds, 0 for never."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError("write a number of seconds, or 0 for never")
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Share the GPUs of this node. With --check: exit 0 if a running plugin is registered with the kubelet, else 1."""
@@ -46,6 +69,30 @@ class Settings:
         units.GIB,
         f"what 1 of {names.GPU_MEM} stands for: GiB, MiB or a multiple such as 256MiB; the same in the whole cluster",
         parse=MemoryUnit.parse,
+    )
+    gpu_memory: str = option(
+        USABLE,
+        "usable: share what CUDA can give, without the memory that the driver keeps for itself; total: share all, as"
+        " Aliyun's plugin counts it, though shares then cannot be allocated in full",
+        parse=options.choice(USABLE, TOTAL),
+    )
+    unified_memory: int = option(
+        0,
+        "size such as 96Gi of each GPU whose driver does not say how much memory it has, because it uses the"
+        " processor's; without it such GPUs are left out",
+        parse=unified_memory,
+    )
+    ignored_xids: frozenset[int] = option(
+        frozenset(),
+        "numbers of driver errors (Xids), with commas between them, that do not make a GPU unhealthy, beside those that"
+        " faulty programs cause",
+        parse=xids,
+    )
+    xid_recovery: float = option(
+        0.0,
+        "seconds without another fault after which a GPU with a driver error (Xid) or memory error counts as healthy"
+        " again; 0: only after a reset, or when this plugin starts",
+        parse=not_negative,
     )
     gpu_percent: bool = option(
         True, f"true or false: offer {names.GPU_PERCENT}, 100 of each GPU", parse=options.boolean

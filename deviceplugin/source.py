@@ -6,10 +6,20 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpushare.errors import GpuShareError
+from gpushare.model.gpu import MigInstance
 
 
 class GpuSourceError(GpuShareError):
     """The GPUs cannot be read now; the message says why and what to do. Reading is tried again later."""
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        """Args: reason: the same in a few words, for the inventory of a node that was read before."""
+        super().__init__(message)
+        self.reason = reason or message
+
+
+class OutdatedLibraryError(GpuSourceError):
+    """This process can never read the GPUs again, because it has the library of another driver in its memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +28,7 @@ class RawGpu:
 
     uuid: str
     index: int
-    """Number on the node, from 0."""
+    """Number on the node, from 0; of a MIG instance `mig_index`."""
     model: str
     memory_bytes: int
     numa: int | None = None
@@ -30,6 +40,8 @@ class RawGpu:
     """Whether it is made up, and has no device node."""
     fault: str = ""
     """Why no new work may be placed on it, in a few words; empty for a healthy GPU."""
+    mig: MigInstance | None = None
+    """Set for a part of a GPU, whose `memory_bytes` are the part's."""
 
 
 class GpuSource(Protocol):

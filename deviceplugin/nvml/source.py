@@ -3,62 +3,79 @@
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from deviceplugin.nvml import devices
 from deviceplugin.nvml.binding import text
-from deviceplugin.source import GpuSourceError, RawGpu
+from deviceplugin.nvml.devices import LeftOutError, MemoryRule
+from deviceplugin.nvml.events import Events
+from deviceplugin.nvml.faults import Faults
+from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
+from gpushare.model.gpu import MigInstance, mig_index
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
-_APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
-"""Errors that a faulty program causes: the GPU goes on working for everybody else."""
 _SLICE_S: Final = 0.5  # an event wait cannot be interrupted, so this is the delay of a stop
+_GONE: Final = "the MIG instance does not exist any more"
+_IN_MIG_MODE: Final = "the GPU is in MIG mode"
 _PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
 
 
 @dataclass(kw_only=True)
 class NvmlSource:
-    """Reads the driver's GPUs.
-
-    A GPU with a critical error stays unhealthy until this process ends: the driver does not say when it is well again,
-    and a reset needs the pods gone anyway.
-    """
+    """Reads the driver's GPUs, and the instances of those in MIG mode."""
 
     nvml: Any
     clock: Clock
+    memory: MemoryRule = field(default_factory=MemoryRule)
+    ignored_xids: frozenset[int] = frozenset()
+    recovery_s: float = 0.0
     pci_devices: Path = _PCI_DEVICES
     _open: bool = field(init=False, default=False)
-    _events: Any = field(init=False, default=None)
-    """NVML's event set; None where the driver has no events, such as in some virtual machines."""
-    _watched: set[str] = field(init=False, default_factory=set)
-    _faults: dict[str, str] = field(init=False, default_factory=dict)
+    _faults: Faults = field(init=False)
+    _events: Events = field(init=False)
+    _known: dict[int, Sequence[RawGpu]] = field(init=False, default_factory=dict)
+    """What was read last, by NVML index of the GPU."""
+    _away: set[int] = field(init=False, default_factory=set)
+    """NVML indices of GPUs that were lost at the last reading."""
     _said: set[str] = field(init=False, default_factory=set)
 
+    def __post_init__(self) -> None:
+        self._faults = Faults(recovery_s=self.recovery_s)
+        self._events = Events(nvml=self.nvml, faults=self._faults, ignored_xids=self.ignored_xids, say=self._say)
+
     def read(self) -> Sequence[RawGpu]:
-        """All GPUs but those in MIG mode, whose memory is partitioned by the hardware."""
+        """All GPUs and MIG instances. One that was read before and cannot be read now has the cause as its fault."""
         nvml = self.nvml
         try:
             if not self._open:
                 nvml.nvmlInit()
                 self._open = True
-                self._events = self._event_set()
+                self._events.open()
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as error:
             self.close()
-            raise GpuSourceError(
-                f"the NVIDIA driver does not answer ({error}); is the driver installed on the node, and is its library"
-                " mounted into this container (runtimeClassName nvidia, or the driver's directory as a volume)?"
-            ) from error
-        return [gpu for index in range(count) if (gpu := self._gpu(index)) is not None]
+            raise self._unreadable(error) from error
+        self._faults.expire(self.clock.monotonic())
+        gpus: list[RawGpu] = []
+        gone: list[RawGpu] = []
+        for index in range(count):
+            found, former = self._at(index)
+            self._known[index] = [*found, *former]
+            gpus += found
+            gone += former
+        # When the library is opened again without a lost GPU, the others may have other numbers.
+        uuids, numbers = {gpu.uuid for gpu in gpus}, {gpu.index for gpu in gpus}
+        return [*gpus, *(gpu for gpu in gone if gpu.uuid not in uuids and gpu.index not in numbers)]
 
     def wait(self, stop: threading.Event, seconds: float) -> None:
         """Sleep, but return early after a fault event of the driver."""
         end = self.clock.monotonic() + seconds
         while not stop.is_set() and (left := end - self.clock.monotonic()) > 0:
-            if not self._watched:
+            if not self._events.watched:
                 self.clock.wait(stop, left)
             elif self._fault_within(min(left, _SLICE_S)):
                 return
@@ -67,99 +84,99 @@ class NvmlSource:
         """Shut the library down; it is opened again by the next reading."""
         if not self._open:
             return
-        events, self._events, self._open = self._events, None, False
-        self._watched.clear()
-        give_back = [self.nvml.nvmlShutdown]
-        if events is not None:
-            give_back.insert(0, lambda: self.nvml.nvmlEventSetFree(events))
-        for free in give_back:
+        self._open = False
+        for give_back in (self._events.close, self.nvml.nvmlShutdown):
             try:
-                free()
+                give_back()
             except self.nvml.NVMLError as error:
                 logs.event(_LOG, "nvml not closed", level=logging.DEBUG, error=str(error))
 
-    def _event_set(self) -> Any:
-        try:
-            return self.nvml.nvmlEventSetCreate()
-        except self.nvml.NVMLError as error:
-            self._say("no fault events", error=str(error))
-            return None
-
-    def _gpu(self, index: int) -> RawGpu | None:
+    def _unreadable(self, error: Exception) -> GpuSourceError:
         nvml = self.nvml
-        try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            if self._is_mig(handle):
-                reason = "it is in MIG mode; turn that off with nvidia-smi -mig 0 to share it"
-                self._say("gpu left out", index=index, reason=reason)
-                return None
-            uuid = text(nvml.nvmlDeviceGetUUID(handle))
-            self._watch(handle, uuid)
-            return RawGpu(
-                uuid=uuid,
-                index=index,
-                model=text(nvml.nvmlDeviceGetName(handle)),
-                memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-                numa=self._numa(handle),
-                fault=self._faults.get(uuid, ""),
+        if isinstance(error, nvml.NVMLError_LibRmVersionMismatch):
+            return OutdatedLibraryError(
+                "the driver of the node and the library that this process has loaded have different versions",
+                reason="driver and library have different versions",
             )
-        except nvml.NVMLError as error:
-            # If it was read before, the inventory keeps it as unhealthy.
-            self._say("gpu left out", index=index, reason=f"the driver says: {error}")
-            return None
+        if isinstance(error, nvml.NVMLError_DriverNotLoaded):
+            self._faults.forget_all()  # loading it starts the GPUs from scratch
+        return GpuSourceError(
+            f"the NVIDIA driver does not answer ({error}); is the driver installed on the node, and is its library"
+            " mounted into this container (runtimeClassName nvidia, or the driver's directory as a volume)?",
+            reason=f"the driver does not answer: {error}",
+        )
 
-    def _is_mig(self, handle: Any) -> bool:
+    def _at(self, index: int) -> tuple[Sequence[RawGpu], Sequence[RawGpu]]:
+        """What there is at an NVML index, one GPU or its instances; and what was there, with the cause as its fault."""
+        known = self._known.get(index, ())
         try:
-            current, _pending = self.nvml.nvmlDeviceGetMigMode(handle)
-        except (self.nvml.NVMLError_NotSupported, self.nvml.NVMLError_FunctionNotFound):
-            return False
-        return bool(current == self.nvml.NVML_DEVICE_MIG_ENABLE)
+            found = self._read(index)
+        except (self.nvml.NVMLError, LeftOutError) as error:
+            reason = self._left_out(index, error)
+            return (), [replace(gpu, fault=reason) for gpu in known]
+        uuids, numbers = {gpu.uuid for gpu in found}, {gpu.index for gpu in found}
+        former = [gpu for gpu in known if gpu.uuid not in uuids and gpu.index not in numbers]
+        return found, [replace(gpu, fault=_GONE if gpu.mig else _IN_MIG_MODE) for gpu in former]
 
-    def _numa(self, handle: Any) -> int | None:
-        """The NUMA node of the GPU's PCI slot, which NVML itself does not tell on most machines."""
-        try:
-            bus = text(self.nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
-            number = int((self.pci_devices / bus[-12:] / "numa_node").read_text(encoding="ascii"))
-        except (self.nvml.NVMLError, OSError, ValueError):
-            return None
-        return number if number >= 0 else None
-
-    def _watch(self, handle: Any, uuid: str) -> None:
-        if self._events is None or uuid in self._watched:
-            return
+    def _left_out(self, index: int, error: Exception) -> str:
         nvml = self.nvml
-        self._watched.add(uuid)
-        try:
-            wanted = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
-            wanted &= nvml.nvmlDeviceGetSupportedEventTypes(handle)
-            nvml.nvmlDeviceRegisterEvents(handle, wanted, self._events)
-        except nvml.NVMLError as error:
-            # Old or virtual GPUs have no events; one that stops answering is still noticed by reading it.
-            self._say("no fault events", gpu=uuid, error=str(error))
+        if isinstance(error, (nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired)):
+            self._away.add(index)
+        reason = str(error) if isinstance(error, LeftOutError) else f"the driver says: {error}"
+        self._say("gpu left out", index=index, reason=reason)
+        return reason
+
+    def _read(self, index: int) -> Sequence[RawGpu]:
+        nvml = self.nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = text(nvml.nvmlDeviceGetUUID(handle))
+        gpu = RawGpu(
+            uuid=uuid,
+            index=index,
+            model=text(nvml.nvmlDeviceGetName(handle)),
+            memory_bytes=0,
+            numa=devices.numa(nvml, handle, self.pci_devices),
+            minor=devices.minor(nvml, handle),
+        )
+        self._events.watch(handle, uuid)
+        if index in self._away:  # what took it away and brought it back was a reset
+            self._away.discard(index)
+            self._faults.forget(uuid)
+        if devices.in_mig_mode(nvml, handle):
+            return [self._instance(gpu, *instance) for instance in self._instances(handle)]
+        memory = devices.memory_bytes(nvml, handle, self.memory)
+        return [replace(gpu, memory_bytes=memory, fault=self._faults.of(uuid))]
+
+    def _instances(self, handle: Any) -> Sequence[tuple[int, Any]]:
+        found = devices.instances(self.nvml, handle)
+        if not found:
+            raise LeftOutError(
+                "in MIG mode without instances; nvidia-smi mig -cgi makes some, nvidia-smi -mig 0 turns it off"
+            )
+        return found
+
+    def _instance(self, gpu: RawGpu, number: int, handle: Any) -> RawGpu:
+        """Args: gpu: of which it is a part."""
+        nvml = self.nvml
+        model = text(nvml.nvmlDeviceGetName(handle))
+        return replace(
+            gpu,
+            uuid=text(nvml.nvmlDeviceGetUUID(handle)),
+            index=mig_index(gpu.index, number),
+            model=model,
+            memory_bytes=devices.memory_bytes(nvml, handle, self.memory),
+            fault=self._faults.of(gpu.uuid, int(nvml.nvmlDeviceGetGpuInstanceId(handle))),
+            mig=MigInstance(gpu=gpu.index, number=number, profile=devices.mig_profile(model)),
+        )
 
     def _fault_within(self, seconds: float) -> bool:
-        """Wait for one event. Whether it makes a GPU unhealthy."""
-        nvml = self.nvml
         try:
-            event = nvml.nvmlEventSetWait_v2(self._events, int(seconds * 1000))
-            uuid = text(nvml.nvmlDeviceGetUUID(event.device))
-        except nvml.NVMLError_Timeout:
-            return False
-        except nvml.NVMLError as error:
+            return self._events.fault_within(seconds, self.clock.monotonic())
+        except self.nvml.NVMLError as error:
             # The next reading opens the library again, with the GPUs that answer then.
             self._say("fault events failed", error=str(error))
             self.close()
             return False
-        fault = self._meaning(event)
-        if fault:
-            self._faults[uuid] = fault
-        return bool(fault)
-
-    def _meaning(self, event: Any) -> str:
-        if event.eventType == self.nvml.nvmlEventTypeDoubleBitEccError:
-            return "uncorrectable memory error"
-        xid = int(event.eventData)
-        return "" if xid in _APPLICATION_XIDS else f"Xid {xid}"
 
     def _say(self, what: str, **fields: Any) -> None:
         """Log a warning once, not at every reading."""

@@ -10,6 +10,8 @@ from gpushare.units import MemoryUnit
 
 MAX_GPUS: Final = 64
 """More than any node has."""
+MAX_INSTANCES: Final = 16
+"""More MIG instances than any GPU has."""
 
 
 class GpuHealth(Enum):
@@ -66,7 +68,7 @@ class Gpu:
 
     uuid: GpuUuid
     index: int
-    """NVML index on its node, from 0; above those of all GPUs for a MIG instance."""
+    """NVML index on its node, from 0; of a MIG instance `mig_index`."""
     model: str
     memory_mib: int
     """Total memory in MiB, rounded down."""
@@ -80,6 +82,16 @@ class Gpu:
     def __post_init__(self) -> None:
         if self.index < 0 or self.memory_mib < 0:
             raise ValueError(f"GPU {self.uuid}: index {self.index} and memory {self.memory_mib} MiB must be 0 or more")
+
+    @property
+    def label(self) -> str:
+        """Its number as people read it: `3`, or `3:1` for MIG instance 1 of GPU 3, as nvidia-smi counts them."""
+        return f"{self.mig.gpu}:{self.mig.number}" if self.mig else str(self.index)
+
+
+def mig_index(gpu: int, number: int) -> int:
+    """The index of a MIG instance: above those of all GPUs, and the same for as long as the instance exists."""
+    return MAX_GPUS + gpu * MAX_INSTANCES + number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

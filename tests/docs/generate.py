@@ -15,7 +15,7 @@ import deviceplugin.settings
 import webhook.settings
 from gpushare.runtime import options
 from gpushare.units import MemoryUnit
-from tests.docs import cli, doctor, requests
+from tests.docs import cli, doctor, requests, xids
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -51,6 +51,7 @@ def pages() -> dict[str, str]:
         "requests.md": requests_page(),
         "doctor.md": doctor.page(),
         "cli.md": cli.page(),
+        "xids.md": xids.page(),
     }
 
 
@@ -98,7 +99,7 @@ def _default(value: object) -> str:
             text = str(value).lower()
         case float():
             text = f"{value:g}"
-        case tuple():
+        case tuple() | frozenset():
             text = ",".join(map(str, value))
         case _:
             text = str(value)

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.nvml import binding
+from deviceplugin.nvml.devices import MemoryRule
 from deviceplugin.nvml.source import NvmlSource
-from deviceplugin.source import GpuSourceError
+from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
+from gpushare.model.gpu import MigInstance
 from gpushare.runtime.clock import SystemClock
 from tests.nvml import stub
 from tests.nvml.stub import MIB, Stub
+from tests.unit.deviceplugin.build import ManualClock, fields_of
 
 
 @pytest.fixture
@@ -71,22 +75,190 @@ def test_a_library_that_was_loaded_stays_the_old_one_in_its_process(nvml_binding
         nvml_binding.nvmlInit()
 
 
-def test_gpus_are_read_through_the_real_binding(source: NvmlSource, nvml_stub: Stub) -> None:
+def test_a_lost_gpu_says_so_and_comes_back_well(source: NvmlSource, nvml_stub: Stub) -> None:
     nvml_stub.add_gpu()
     nvml_stub.add_gpu()
-    nvml_stub.set({"1.fail.all": stub.GPU_IS_LOST})
-    assert [(gpu.index, gpu.model) for gpu in source.read()] == [(0, "Tesla T4")]
-
-
-def test_an_xid_ends_the_wait_and_is_remembered(source: NvmlSource, nvml_stub: Stub) -> None:
-    nvml_stub.add_gpu()
-    assert [gpu.fault for gpu in source.read()] == [""]
-    nvml_stub.happen(0, 79)
+    assert faults(source) == ["", ""]
+    nvml_stub.happen(1, 79)
     source.wait(threading.Event(), 250.0)
-    assert ["Xid 79" in gpu.fault for gpu in source.read()] == [True]
+    assert faults(source) == ["", "Xid 79: GPU has fallen off the bus"]
+    nvml_stub.set({"1.fail.all": stub.GPU_IS_LOST})
+    assert faults(source) == ["", "the driver says: GPU is lost"]
+    nvml_stub.set({"1.fail.all": None})
+    assert faults(source) == ["", ""]  # what took it away and brought it back was a reset
 
 
-def test_a_driver_that_is_not_loaded_is_reported(source: NvmlSource, nvml_stub: Stub) -> None:
+def test_a_gpu_that_was_never_read_is_left_out_and_the_others_keep_their_numbers(
+    source: NvmlSource, nvml_stub: Stub
+) -> None:
+    nvml_stub.add_gpu()
+    nvml_stub.add_gpu()
+    nvml_stub.set({"0.fail.all": stub.GPU_IS_LOST})
+    assert [(gpu.index, gpu.minor) for gpu in source.read()] == [(1, 1)]
+
+
+def test_a_driver_that_is_loaded_again_starts_the_gpus_from_scratch(source: NvmlSource, nvml_stub: Stub) -> None:
+    nvml_stub.add_gpu()
+    source.read()
+    nvml_stub.happen(0, kind=stub.DOUBLE_BIT_ECC)
+    source.wait(threading.Event(), 250.0)
+    assert faults(source) == ["uncorrectable memory error (ECC)"]
     nvml_stub.set({"fail.all": 9})
-    with pytest.raises(GpuSourceError, match="Driver Not Loaded"):
+    with pytest.raises(GpuSourceError, match="Driver Not Loaded") as caught:
+        source.read()
+    assert caught.value.reason == "the driver does not answer: Driver Not Loaded"
+    nvml_stub.set({"fail.all": None})
+    assert faults(source) == [""]
+
+
+def test_xids_that_are_ignored_and_those_of_programs_change_nothing(nvml_stub: Stub, nvml_binding: Any) -> None:
+    source = NvmlSource(nvml=nvml_binding, clock=SystemClock(), ignored_xids=frozenset({63}))
+    nvml_stub.add_gpu()
+    source.read()
+    for xid in (63, 13, 62):
+        nvml_stub.happen(0, xid)
+    source.wait(threading.Event(), 250.0)  # ends with the last
+    assert faults(source) == ["Xid 62: internal micro-controller halt"]
+
+
+def test_time_heals_where_an_administrator_says_so(nvml_stub: Stub, nvml_binding: Any) -> None:
+    clock = ManualClock()
+    source = NvmlSource(nvml=nvml_binding, clock=clock, recovery_s=600.0)
+    nvml_stub.add_gpu()
+    source.read()
+    nvml_stub.happen(0, 94)
+    source.wait(threading.Event(), 250.0)
+    clock.seconds += 599
+    assert faults(source) == ["Xid 94: contained ECC error"]
+    clock.seconds += 1
+    assert faults(source) == [""]
+
+
+def faults(source: NvmlSource) -> list[str]:
+    return [gpu.fault for gpu in source.read()]
+
+
+@pytest.mark.parametrize(
+    ("rule", "mib"),
+    [(MemoryRule(), 40377), (MemoryRule(reserved=True), 40960), (MemoryRule(unified_mib=100), 40377)],
+)
+def test_memory_is_what_cuda_can_give_unless_all_is_wanted(
+    nvml_stub: Stub, nvml_binding: Any, rule: MemoryRule, mib: int
+) -> None:
+    nvml_stub.add_gpu(40960, reserved_mib=583)
+    (gpu,) = NvmlSource(nvml=nvml_binding, clock=SystemClock(), memory=rule).read()
+    assert gpu.memory_bytes == mib * MIB
+
+
+@pytest.mark.parametrize("error", [stub.FUNCTION_NOT_FOUND, stub.NOT_SUPPORTED])
+def test_an_old_driver_does_not_say_what_it_keeps(source: NvmlSource, nvml_stub: Stub, error: int) -> None:
+    nvml_stub.set({"0.fail.nvmlDeviceGetMemoryInfo_v2": error})
+    nvml_stub.add_gpu(40960, reserved_mib=583)
+    assert [gpu.memory_bytes for gpu in source.read()] == [40960 * MIB]
+
+
+@pytest.mark.parametrize("memory", [None, "0 0 0"])
+def test_a_gpu_without_memory_of_its_own_is_named_or_has_the_size_that_is_set(
+    nvml_stub: Stub, nvml_binding: Any, caplog: pytest.LogCaptureFixture, memory: str | None
+) -> None:
+    nvml_stub.add_gpu(model="NVIDIA GB10", memory=memory)
+    assert NvmlSource(nvml=nvml_binding, clock=SystemClock()).read() == []
+    assert fields_of(caplog, "gpu left out") == [
+        {
+            "index": 0,
+            "reason": "the driver does not say how much memory it has, as with memory that it shares with the"
+            " processor; set --unified-memory to the size that may be shared",
+        }
+    ]
+    rule = MemoryRule(unified_mib=98304)
+    (gpu,) = NvmlSource(nvml=nvml_binding, clock=SystemClock(), memory=rule).read()
+    assert gpu.memory_bytes == 98304 * MIB
+
+
+def test_mig_instances_stand_beside_whole_gpus(source: NvmlSource, nvml_stub: Stub) -> None:
+    nvml_stub.add_gpu(40960, model="NVIDIA A100-SXM4-40GB")
+    nvml_stub.add_gpu(40960, model="NVIDIA A100-SXM4-40GB")
+    small = nvml_stub.add_mig(1, 0, profile="1g.5gb", memory_mib=4864, reserved_mib=13, gi=7)
+    large = nvml_stub.add_mig(1, 3, profile="3g.20gb", memory_mib=19968, gi=2)
+    whole, *parts = source.read()
+    assert (whole.index, whole.mig) == (0, None)
+    assert parts == [
+        RawGpu(
+            uuid=uuid,
+            index=index,
+            model=f"NVIDIA A100-SXM4-40GB MIG {profile}",
+            memory_bytes=mib * MIB,
+            mig=MigInstance(gpu=1, number=number, profile=profile),
+            minor=1,
+        )
+        for uuid, index, profile, mib, number in [
+            (small, 80, "1g.5gb", 4851, 0),
+            (large, 83, "3g.20gb", 19968, 3),
+        ]
+    ]
+
+
+def test_a_fault_of_a_gpu_is_one_of_its_instances_and_one_of_an_instance_is_its_own(
+    source: NvmlSource, nvml_stub: Stub
+) -> None:
+    nvml_stub.add_gpu(40960)
+    nvml_stub.add_mig(0, 0, profile="1g.5gb", memory_mib=4864, gi=7)
+    nvml_stub.add_mig(0, 1, profile="1g.5gb", memory_mib=4864, gi=8)
+    source.read()
+    nvml_stub.happen(0, 94, instance=8)
+    source.wait(threading.Event(), 250.0)
+    assert faults(source) == ["", "Xid 94: contained ECC error"]
+    nvml_stub.happen(0, 95)
+    source.wait(threading.Event(), 250.0)
+    assert faults(source) == ["Xid 95: uncontained ECC error"] * 2
+    nvml_stub.set({"0.fail.all": stub.GPU_IS_LOST})
+    assert faults(source) == ["the driver says: GPU is lost"] * 2
+
+
+def test_instances_that_are_made_and_removed_while_the_plugin_runs(source: NvmlSource, nvml_stub: Stub) -> None:
+    nvml_stub.add_gpu(40960)
+    assert faults(source) == [""]
+    nvml_stub.set({"0.mig": 1})
+    assert [(gpu.index, gpu.fault.partition(";")[0]) for gpu in source.read()] == [(0, "in MIG mode without instances")]
+    first = nvml_stub.add_mig(0, 0, profile="1g.5gb", memory_mib=4864, gi=7)
+    nvml_stub.add_mig(0, 1, profile="1g.5gb", memory_mib=4864, gi=8)
+    assert [(gpu.index, gpu.fault) for gpu in source.read()] == [(64, ""), (65, ""), (0, "the GPU is in MIG mode")]
+    nvml_stub.set({"0.mig.1.uuid": None})
+    assert [(gpu.index, gpu.fault) for gpu in source.read()][:2] == [
+        (64, ""),
+        (65, "the MIG instance does not exist any more"),
+    ]
+    nvml_stub.set({"0.mig.0.uuid": None, "0.mig.1.uuid": "MIG-other"})
+    assert {gpu.uuid: gpu.fault for gpu in source.read()} == {
+        "MIG-other": "",
+        first: "the MIG instance does not exist any more",
+        nvml_stub.keys["0.uuid"]: "the GPU is in MIG mode",
+    }
+
+
+def test_a_gpu_that_is_gone_when_the_library_is_opened_again_does_not_confuse_the_numbers(
+    source: NvmlSource, nvml_stub: Stub
+) -> None:
+    nvml_stub.add_gpu()
+    nvml_stub.add_gpu()
+    first, second = (gpu.uuid for gpu in source.read())
+    nvml_stub.set({"0.uuid": second, "1.fail.all": stub.GPU_IS_LOST})
+    assert [(gpu.uuid, gpu.index, gpu.fault) for gpu in source.read()] == [(second, 0, "")]
+    nvml_stub.set({"0.uuid": first, "1.fail.all": None})
+    assert [(gpu.uuid, gpu.index) for gpu in source.read()] == [(first, 0), (second, 1)]
+
+
+def test_versions_that_differ_need_a_new_process(
+    source: NvmlSource, nvml_stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.read()
+    nvml_stub.set({"driver": "590.10"})
+    with pytest.raises(OutdatedLibraryError) as caught:
+        source.read()
+    assert caught.value.reason == "driver and library have different versions"
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_stub.directory))
+    assert not binding.works_in_new_process()
+    nvml_stub.set({"library": "590.10"})
+    assert binding.works_in_new_process()
+    with pytest.raises(OutdatedLibraryError):
         source.read()

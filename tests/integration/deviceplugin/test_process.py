@@ -4,15 +4,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import yaml
 
 from deviceplugin import probe
 from testing.fakes.kubelet import FakeKubelet, free_port, wait_until
+from tests.nvml.stub import Stub
 
 ROOT = Path(__file__).parents[3]
 
@@ -47,8 +49,9 @@ def command(flags: dict[str, str], *more: str) -> list[str]:
 
 
 @contextmanager
-def process(flags: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    started = subprocess.Popen(command(flags), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+def process(flags: dict[str, str], env: Mapping[str, str] = MappingProxyType({})) -> Iterator[subprocess.Popen[str]]:
+    """Args: env: variables beside those of this process."""
+    started = subprocess.Popen(command(flags), cwd=ROOT, stderr=subprocess.PIPE, text=True, env={**os.environ, **env})
     try:
         yield started
     finally:
@@ -157,3 +160,24 @@ def test_a_unit_that_makes_too_many_devices_ends_it(plugins: FakeKubelet, direct
         " --memory-unit=2MiB would fit" in ended.stderr
     )
     assert plugins.registrations == []
+
+
+def test_a_driver_that_is_replaced_ends_the_process_so_that_a_new_one_reads_it(
+    plugins: FakeKubelet, directory: Path, nvml_stub: Stub
+) -> None:
+    nvml_stub.add_gpu(15360, reserved_mib=300)
+    flags = {**arguments(directory), "--gpu-source": "nvml"}
+    port = int(flags["--probe-port"])
+    with process(flags, nvml_stub.env) as old:
+        assert len(plugins.wait_for_devices().lists[0]) == 14
+        wait_until(lambda: probe.problem(port) == "")
+        nvml_stub.set({"driver": "590.10"})
+        # The node's library is still the old one: a new process could do nothing either, but the probe tells.
+        wait_until(lambda: probe.problem(port) != "")
+        nvml_stub.set({"library": "590.10"})
+        _, log = old.communicate(timeout=250)
+    assert old.returncode == 1
+    assert "new process needed" in log
+    with process(flags, nvml_stub.env):
+        assert set(plugins.wait_for_devices(2).lists[0].values()) == {"Healthy"}
+        wait_until(lambda: probe.problem(port) == "")

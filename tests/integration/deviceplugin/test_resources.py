@@ -13,6 +13,7 @@ import pytest
 from deviceplugin.health import HealthLoop
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.probe import Probe
+from deviceplugin.renewal import Renewal
 from deviceplugin.simulated import SimulatedSource
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
@@ -125,7 +126,16 @@ def reading(profile: Path, feed: InventoryFeed) -> Iterator[None]:
     """The GPUs of a profile, read again and again."""
     clock, stop = SystemClock(), threading.Event()
     source = SimulatedSource(path=profile, node=NODE, clock=clock)
-    loop = HealthLoop(source=source, feed=feed, clock=clock, node=NODE, unit=GIB, offered=EVERYTHING, poll_s=0.2)
+    loop = HealthLoop(
+        source=source,
+        feed=feed,
+        clock=clock,
+        node=NODE,
+        unit=GIB,
+        offered=EVERYTHING,
+        poll_s=0.2,
+        renewal=Renewal(clock=clock, works=lambda: False),
+    )
     thread = threading.Thread(target=loop.run, args=(stop,))
     thread.start()
     try:

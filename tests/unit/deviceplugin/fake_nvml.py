@@ -23,6 +23,30 @@ class NVMLErrorTimeout(NVMLError):
     pass
 
 
+class NVMLErrorGpuIsLost(NVMLError):
+    pass
+
+
+class NVMLErrorResetRequired(NVMLError):
+    pass
+
+
+class NVMLErrorLibRmVersionMismatch(NVMLError):
+    pass
+
+
+class NVMLErrorDriverNotLoaded(NVMLError):
+    pass
+
+
+class NVMLErrorArgumentVersionMismatch(NVMLError):
+    pass
+
+
+class NVMLErrorNotFound(NVMLError):
+    pass
+
+
 @dataclass(kw_only=True)
 class Card:
     uuid: str | bytes
@@ -51,12 +75,19 @@ class FakeNvml:
     NVMLError_NotSupported = NVMLErrorNotSupported
     NVMLError_FunctionNotFound = NVMLErrorFunctionNotFound
     NVMLError_Timeout = NVMLErrorTimeout
+    NVMLError_GpuIsLost = NVMLErrorGpuIsLost
+    NVMLError_ResetRequired = NVMLErrorResetRequired
+    NVMLError_LibRmVersionMismatch = NVMLErrorLibRmVersionMismatch
+    NVMLError_DriverNotLoaded = NVMLErrorDriverNotLoaded
+    NVMLError_ArgumentVersionMismatch = NVMLErrorArgumentVersionMismatch
+    NVMLError_NotFound = NVMLErrorNotFound
+    nvmlMemory_v2 = 0x02000028
     NVML_DEVICE_MIG_ENABLE = 1
     nvmlEventTypeXidCriticalError = 8
     nvmlEventTypeDoubleBitEccError = 2
 
     def happen(self, card: Card, *, kind: int = 8, data: int = 0) -> None:
-        self.pending.append(SimpleNamespace(device=card, eventType=kind, eventData=data))
+        self.pending.append(SimpleNamespace(device=card, eventType=kind, eventData=data, gpuInstanceId=0xFFFFFFFF))
 
     def nvmlInit(self) -> None:
         self._work()
@@ -82,7 +113,7 @@ class FakeNvml:
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Card:
         if self.cards[index].lost:
-            raise NVMLError("GPU is lost")
+            raise NVMLErrorGpuIsLost("GPU is lost")
         return self.cards[index]
 
     def nvmlDeviceGetUUID(self, card: Card) -> str | bytes:
@@ -91,8 +122,14 @@ class FakeNvml:
     def nvmlDeviceGetName(self, card: Card) -> str | bytes:
         return card.name
 
-    def nvmlDeviceGetMemoryInfo(self, card: Card) -> SimpleNamespace:
-        return SimpleNamespace(total=card.memory)
+    def nvmlDeviceGetMemoryInfo(self, card: Card, version: int = 0) -> SimpleNamespace:
+        return SimpleNamespace(total=card.memory, reserved=0)
+
+    def nvmlDeviceGetMinorNumber(self, card: Card) -> int:
+        return self.cards.index(card)
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, card: Card) -> int:
+        return 0
 
     def nvmlDeviceGetPciInfo(self, card: Card) -> SimpleNamespace:
         return SimpleNamespace(busId=card.bus)

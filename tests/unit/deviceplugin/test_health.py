@@ -9,12 +9,14 @@ import pytest
 from deviceplugin import resources
 from deviceplugin.health import HealthLoop
 from deviceplugin.inventory_feed import InventoryFeed
-from deviceplugin.source import GpuSourceError, RawGpu
+from deviceplugin.renewal import Renewal
+from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare.units import GIB, MemoryUnit
 from tests.unit.deviceplugin.build import NODE, ManualClock, fields_of, raw_gpu
 
 Reading = Sequence[RawGpu] | GpuSourceError
 BROKEN = GpuSourceError("no driver")
+OUTDATED = OutdatedLibraryError("other versions", reason="outdated")
 
 
 @dataclass
@@ -48,7 +50,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def make(clock: ManualClock) -> Callable[..., HealthLoop]:
-    def loop(*readings: Reading, unit: MemoryUnit = GIB) -> HealthLoop:
+    def loop(*readings: Reading, unit: MemoryUnit = GIB, works: list[bool] | None = None) -> HealthLoop:
         source = ScriptedSource(list(readings))
         return HealthLoop(
             source=source,
@@ -58,6 +60,7 @@ def make(clock: ManualClock) -> Callable[..., HealthLoop]:
             unit=unit,
             offered=[resources.MEMORY],
             poll_s=5.0,
+            renewal=Renewal(clock=clock, works=lambda: bool(works and works.pop(0))),
         )
 
     return loop
@@ -80,8 +83,16 @@ def test_the_first_reading_is_posted_with_its_devices(make: Callable[..., Health
 def test_all_resources_are_posted_at_once() -> None:
     source = ScriptedSource([[raw_gpu(0, 2), raw_gpu(1, 1, fault="Xid 79")]])
     offered = resources.offered(percent=True, whole_gpus=True)
+    clock = ManualClock()
     loop = HealthLoop(
-        source=source, feed=InventoryFeed(), clock=ManualClock(), node=NODE, unit=GIB, offered=offered, poll_s=5.0
+        source=source,
+        feed=InventoryFeed(),
+        clock=clock,
+        node=NODE,
+        unit=GIB,
+        offered=offered,
+        poll_s=5.0,
+        renewal=Renewal(clock=clock, works=lambda: False),
     )
     assert loop.poll()
     latest = loop.feed.latest
@@ -134,6 +145,51 @@ def test_a_driver_that_comes_back_makes_the_gpus_healthy(make: Callable[..., Hea
     assert seen(loop) == ["Unhealthy"]
     loop.poll()
     assert seen(loop) == ["Healthy"]
+
+
+def test_the_loop_ends_as_soon_as_a_new_process_would_read_the_gpus(
+    make: Callable[..., HealthLoop], clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = make([raw_gpu(0)], OUTDATED, OUTDATED, OUTDATED, works=[False, True])
+    assert [loop.poll() for _ in range(3)] == [True, True, False]
+    assert [line["error"] for line in fields_of(caplog, "new process needed")] == ["other versions"]
+
+
+def test_a_container_that_has_the_old_library_for_ever_ends_after_a_while(
+    make: Callable[..., HealthLoop], clock: ManualClock
+) -> None:
+    stop = threading.Event()
+    loop = make(*[OUTDATED] * 100)
+    loop.run(stop)
+    assert not stop.is_set()
+    assert 20 <= clock.seconds - 1000 <= 25  # asked every 5 s
+
+
+def test_a_driver_that_is_replaced_is_looked_for_more_often_than_one_that_is_not_there(
+    make: Callable[..., HealthLoop], clock: ManualClock
+) -> None:
+    loop = make(*[BROKEN] * 10, *[OUTDATED] * 10, works=[False, True])
+    loop.run(threading.Event())
+    assert max(clock.waits[:10]) > 5.0
+    assert max(clock.waits[10:]) == 5.0
+
+
+def test_a_library_that_fits_again_gives_the_process_its_time_again(
+    make: Callable[..., HealthLoop], clock: ManualClock
+) -> None:
+    loop = make([raw_gpu(0)], OUTDATED, [raw_gpu(0)], OUTDATED, [raw_gpu(0)])
+    for outdated in (False, True, False, True):
+        assert loop.poll()
+        assert loop.renewal.outdated is outdated
+        clock.seconds += 15
+
+
+def test_gpus_that_cannot_be_read_have_the_cause_as_their_reason(make: Callable[..., HealthLoop]) -> None:
+    loop = make([raw_gpu(0)], OUTDATED)
+    for _ in range(4):
+        loop.poll()
+    assert loop.feed.latest is not None
+    assert [gpu.reason for gpu in loop.feed.latest.inventory.gpus] == ["outdated"]
 
 
 def test_gpus_that_all_disappear_are_unhealthy(make: Callable[..., HealthLoop]) -> None:

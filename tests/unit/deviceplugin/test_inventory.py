@@ -5,7 +5,7 @@ import pytest
 from deviceplugin import inventory
 from deviceplugin.source import GpuSourceError, RawGpu
 from gpushare.identity import GpuUuid
-from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.model.gpu import Gpu, GpuHealth, Limit, MigInstance, NodeInventory, mig_index
 from gpushare.units import GIB
 from tests.unit.deviceplugin.build import NODE, raw_gpu
 
@@ -63,6 +63,12 @@ def test_two_gpus_with_one_uuid_are_a_broken_source() -> None:
 
 
 def test_each_unhealthy_gpu_has_its_reason() -> None:
-    raw = [raw_gpu(0), raw_gpu(1, fault="Xid 79")]
-    found = build(*raw, previous=build(raw_gpu(0), raw_gpu(1), raw_gpu(2)))
-    assert inventory.faults(raw, found) == {"GPU-1": "Xid 79", "GPU-2": "the GPU does not answer any more"}
+    found = build(raw_gpu(0), raw_gpu(1, fault="Xid 79"), previous=build(raw_gpu(0), raw_gpu(1), raw_gpu(2)))
+    assert [gpu.reason for gpu in found.gpus] == ["", "Xid 79", "the driver does not list it any more"]
+
+
+def test_a_mig_instance_is_a_gpu_whose_limit_the_hardware_holds() -> None:
+    mig = MigInstance(gpu=0, number=1, profile="1g.5gb")
+    raw = RawGpu(uuid="MIG-x", index=mig_index(0, 1), model="A MIG 1g.5gb", memory_bytes=4864 * 1024**2, mig=mig)
+    (found,) = build(raw).gpus
+    assert (found.index, found.label, found.memory_mib, found.limit, found.mig) == (65, "0:1", 4864, Limit.MIG, mig)

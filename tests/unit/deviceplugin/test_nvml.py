@@ -42,7 +42,7 @@ def test_a_gpu_is_read_with_its_numa_node(source: NvmlSource, tmp_path: Path) ->
     slot.mkdir()
     (slot / "numa_node").write_text("1\n")
     assert source.read()[0] == RawGpu(
-        uuid="GPU-a", index=0, model="Tesla T4", memory_bytes=15109 * 1024 * 1024, numa=1, fault=""
+        uuid="GPU-a", index=0, model="Tesla T4", memory_bytes=15109 * 1024 * 1024, numa=1, minor=0
     )
 
 
@@ -89,14 +89,17 @@ def test_what_was_opened_is_given_back_once(source: NvmlSource, driver: FakeNvml
     assert (driver.open, driver.sets) == (0, 0)
 
 
-def test_a_gpu_in_mig_mode_is_left_out_and_named_once(
+def test_a_gpu_in_mig_mode_without_instances_is_left_out_and_named_once(
     source: NvmlSource, driver: FakeNvml, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver.cards[0].mig, driver.cards[1].mig = 1, 0
     assert list(faults(source)) == ["GPU-b"]
     source.read()
     assert fields_of(caplog, "gpu left out") == [
-        {"index": 0, "reason": "it is in MIG mode; turn that off with nvidia-smi -mig 0 to share it"}
+        {
+            "index": 0,
+            "reason": "in MIG mode without instances; nvidia-smi mig -cgi makes some, nvidia-smi -mig 0 turns it off",
+        }
     ]
 
 
@@ -116,8 +119,8 @@ def test_a_critical_error_makes_its_gpu_unhealthy_at_once_and_for_good(
     before = clock.seconds
     source.wait(threading.Event(), 5.0)
     assert clock.seconds == before
-    assert faults(source) == {"GPU-a": "", "GPU-b": "Xid 79"}
-    assert faults(source) == {"GPU-a": "", "GPU-b": "Xid 79"}
+    assert faults(source) == {"GPU-a": "", "GPU-b": "Xid 79: GPU has fallen off the bus"}
+    assert faults(source) == {"GPU-a": "", "GPU-b": "Xid 79: GPU has fallen off the bus"}
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
@@ -126,7 +129,7 @@ def test_errors_of_programs_do_not_make_a_gpu_unhealthy(source: NvmlSource, driv
     driver.happen(driver.cards[0], data=xid)
     driver.happen(driver.cards[1], kind=2)
     source.wait(threading.Event(), 5.0)
-    assert faults(source) == {"GPU-a": "", "GPU-b": "uncorrectable memory error"}
+    assert faults(source) == {"GPU-a": "", "GPU-b": "uncorrectable memory error (ECC)"}
 
 
 def test_a_gpu_without_fault_events_is_shared_all_the_same(

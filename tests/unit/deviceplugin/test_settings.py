@@ -23,6 +23,10 @@ def test_defaults() -> None:
         kubeconfig="",
         gpu_source="nvml",
         memory_unit=GIB,
+        gpu_memory="usable",
+        unified_memory=0,
+        ignored_xids=frozenset(),
+        xid_recovery=0.0,
         gpu_percent=True,
         whole_gpus=False,
         device_plugins_dir=Path("/var/lib/kubelet/device-plugins"),
@@ -45,6 +49,13 @@ def test_variables_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.node_name == "node-a.example.com"
     assert found.memory_unit == MemoryUnit(256)
     assert found.gpu_source == "simulated:/etc/gpus.yaml"
+
+
+def test_settings_of_the_gpus_as_they_are() -> None:
+    flags = ["--gpu-memory=total", "--unified-memory=96Gi", "--ignored-xids=63, 94", "--xid-recovery=600"]
+    found = options.load(Settings, flags, prog="plugin")
+    assert (found.gpu_memory, found.unified_memory) == ("total", 96 * 1024)
+    assert (found.ignored_xids, found.xid_recovery) == (frozenset({63, 94}), 600.0)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +86,16 @@ def test_variables_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
             ["--memory-unit=3GB"],
             "--memory-unit='3GB': memory unit '3GB': write GiB, MiB or a multiple such as 256MiB",
         ),
+        (["--gpu-memory=all"], "--gpu-memory='all': write one of usable, total"),
+        (
+            ["--unified-memory=lots"],
+            "--unified-memory='lots': 'lots' is no amount of memory; write one such as 16Gi or 40000Mi",
+        ),
+        (
+            ["--ignored-xids=63;94"],
+            "--ignored-xids='63;94': write the numbers of Xids with commas between them, such as 63,94",
+        ),
+        (["--xid-recovery=-1"], "--xid-recovery='-1': write a number of seconds, or 0 for never"),
         (["--gpu-percent=maybe"], "--gpu-percent='maybe': write true or false"),
         (["--whole-gpus="], "--whole-gpus='': write true or false"),
         (["--poll-interval=0"], "--poll-interval='0': write a number above 0"),
