@@ -165,8 +165,9 @@ CONTROLLER_SERVICE: Final = CONTROLLER
 ISOLATION_POLICY: Final = "gpushare-isolation"
 AMOUNTS_POLICY: Final = "gpushare-amounts"
 CDI_POLICY: Final = "gpushare-cdi"
+RUNTIME_CLASS_POLICY: Final = "gpushare-runtime-class"  # and the ConfigMap that it reads
 NODES_POLICY: Final = "gpushare-nodes"
-POLICIES: Final = (ISOLATION_POLICY, AMOUNTS_POLICY, CDI_POLICY, NODES_POLICY)
+POLICIES: Final = (ISOLATION_POLICY, AMOUNTS_POLICY, CDI_POLICY, RUNTIME_CLASS_POLICY, NODES_POLICY)
 
 # The plugin's source of GPUs in the setting gpu_source, before the path of a profile.
 SIMULATED: Final = "simulated:"

@@ -178,10 +178,8 @@ def _made(node: Node, scope: dict[str, Any]) -> Any:
             if not isinstance(found, Optional):
                 raise CelError(f"no such overload: {found!r} is not optional")
             return found.content if found.is_there else _value(otherwise, scope)
-        case Node("call", (of, "size", [])):
-            return len(_map(_value(of, scope)))
-        case Node("call"):
-            return _logic(node, scope)
+        case Node("call", (of, method, arguments)):
+            return _called(node, method, of, arguments, scope)
         case Node("+", (left, right)):
             first, second = _value(left, scope), _value(right, scope)
             return [*first, *second] if isinstance(first, list) else _text(first) + _text(second)
@@ -191,6 +189,18 @@ def _made(node: Node, scope: dict[str, Any]) -> Any:
             return _quantity(_text(_value(of, scope)))
         case _:
             raise CelError(f"unknown: {node}")
+
+
+def _called(node: Node, method: str, of: Node, arguments: list[Node], scope: dict[str, Any]) -> Any:
+    match method, arguments:
+        case "split", (separator,):
+            return _text(_value(of, scope)).split(_text(_value(separator, scope)))
+        case "trim", []:
+            return _text(_value(of, scope)).strip()
+        case "size", []:
+            return len(_map(_value(of, scope)))
+        case _:
+            return _logic(node, scope)
 
 
 def _logic(node: Node, scope: dict[str, Any]) -> bool:

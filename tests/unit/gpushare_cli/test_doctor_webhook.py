@@ -240,6 +240,7 @@ ROWS: list[tuple[str, Change, str]] = [
             (names.ISOLATION_POLICY, "while the webhook is away, a pod with the RuntimeClass nvidia may see every GPU"),
             (names.AMOUNTS_POLICY, "while the webhook is away, amounts that overflow fit every node"),
             (names.CDI_POLICY, "annotations of cdi.k8s.io may choose devices past the scheduler"),
+            (names.RUNTIME_CLASS_POLICY, "RuntimeClasses of NVIDIA cannot be refused to pods"),
             (names.NODES_POLICY, "a device plugin may change every Node"),
         )
     ),
