@@ -99,3 +99,17 @@ def minor(nvml: Any, handle: Any) -> int | None:
         return int(nvml.nvmlDeviceGetMinorNumber(handle))
     except nvml.NVMLError:
         return None
+
+
+def caps(nvml: Any, handle: Any, gpu_minor: int | None, mig_minors: Path) -> tuple[int, ...]:
+    """Numbers of the nodes `/dev/nvidia-caps/nvidia-cap<N>` that a MIG instance needs; none if the driver has no list.
+
+    Lines of the list: `gpu0/gi7/access 66` and `gpu0/gi7/ci0/access 67`, with the minor number of the GPU.
+    """
+    gpu = f"gpu{gpu_minor}/gi{nvml.nvmlDeviceGetGpuInstanceId(handle)}"
+    wanted = (f"{gpu}/access", f"{gpu}/ci{nvml.nvmlDeviceGetComputeInstanceId(handle)}/access")
+    try:
+        lines = dict(line.split() for line in mig_minors.read_text(encoding="ascii").splitlines())
+        return tuple(int(lines[name]) for name in wanted)
+    except (OSError, ValueError, KeyError):
+        return ()

@@ -22,6 +22,7 @@ _SLICE_S: Final = 0.5  # an event wait cannot be interrupted, so this is the del
 _GONE: Final = "the MIG instance does not exist any more"
 _IN_MIG_MODE: Final = "the GPU is in MIG mode"
 _PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
+_MIG_MINORS: Final = Path("/proc/driver/nvidia-caps/mig-minors")
 
 
 @dataclass(kw_only=True)
@@ -34,6 +35,7 @@ class NvmlSource:
     ignored_xids: frozenset[int] = frozenset()
     recovery_s: float = 0.0
     pci_devices: Path = _PCI_DEVICES
+    mig_minors: Path = _MIG_MINORS
     _open: bool = field(init=False, default=False)
     _faults: Faults = field(init=False)
     _events: Events = field(init=False)
@@ -166,6 +168,7 @@ class NvmlSource:
             model=model,
             memory_bytes=devices.memory_bytes(nvml, handle, self.memory),
             fault=self._faults.of(gpu.uuid, int(nvml.nvmlDeviceGetGpuInstanceId(handle))),
+            caps=devices.caps(nvml, handle, gpu.minor, self.mig_minors),
             mig=MigInstance(gpu=gpu.index, number=number, profile=devices.mig_profile(model)),
         )
 

@@ -21,7 +21,10 @@ from tests.unit.deviceplugin.build import ManualClock, fields_of
 
 @pytest.fixture
 def source(nvml_binding: Any, tmp_path: Path) -> NvmlSource:
-    return NvmlSource(nvml=nvml_binding, clock=SystemClock(), pci_devices=tmp_path)
+    minors = tmp_path / "mig-minors"
+    lines = ["config 1", "monitor 2", "gpu1/gi7/access 201", "gpu1/gi7/ci0/access 202", "gpu1/gi2/access 156"]
+    minors.write_text("".join(f"{line}\n" for line in lines))
+    return NvmlSource(nvml=nvml_binding, clock=SystemClock(), pci_devices=tmp_path, mig_minors=minors)
 
 
 def test_a_process_finds_the_stub_by_its_name(nvml_stub: Stub) -> None:
@@ -190,10 +193,11 @@ def test_mig_instances_stand_beside_whole_gpus(source: NvmlSource, nvml_stub: St
             memory_bytes=mib * MIB,
             mig=MigInstance(gpu=1, number=number, profile=profile),
             minor=1,
+            caps=caps,
         )
-        for uuid, index, profile, mib, number in [
-            (small, 80, "1g.5gb", 4851, 0),
-            (large, 83, "3g.20gb", 19968, 3),
+        for uuid, index, profile, mib, number, caps in [
+            (small, 80, "1g.5gb", 4851, 0, (201, 202)),
+            (large, 83, "3g.20gb", 19968, 3, ()),  # not in the driver's list as a whole
         ]
     ]
 
