@@ -62,5 +62,5 @@ def _other_labels(expected: Counts, actual: Counts) -> list[str]:
 def _unknown_gpus(record: NodeRecord) -> list[str]:
     if record.inventory is None or not (record.cordon or record.unhealthy):
         return []
-    known = {gpu.index for gpu in record.inventory.gpus}
+    known = {number for gpu in record.inventory.gpus for number in node_records.numbers(gpu)}
     return [*node_records.unknown_gpus(record), *(str(index) for index in sorted(record.unhealthy - known))]

@@ -70,7 +70,7 @@ def _gpus_work(start: Start, grant: Grant, who: str) -> Refuse | None:
         if gpu.health is not GpuHealth.HEALTHY:
             return Refuse(
                 Reason.GPU_UNHEALTHY,
-                f"{who}: GPU {uuid} (number {gpu.index}) of node {start.node} is unhealthy; {AGAIN}, so that it gets"
+                f"{who}: GPU {uuid} (number {gpu.label}) of node {start.node} is {gpu.why}; {AGAIN}, so that it gets"
                 " another one",
             )
     return None

@@ -129,8 +129,7 @@ def _told(error: kube.KubeError) -> str:
 
 def _unhealthy(built: report.Report) -> list[str]:
     return [
-        f"node {node.name}: GPU{row.gpu.index} ({row.gpu.uuid}) is {row.gpu.health.value.lower()};"
-        " nothing new is placed on it"
+        f"node {node.name}: GPU{row.gpu.label} ({row.gpu.uuid}) is {row.gpu.why}; nothing new is placed on it"
         for node in built.nodes
         for row in node.gpus
         if row.gpu.health is not GpuHealth.HEALTHY

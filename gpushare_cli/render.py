@@ -1,19 +1,21 @@
 """Report -> text for people, byte for byte as Aliyun's `kubectl inspect gpushare` prints it, or JSON for programs."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from gpushare import units
+from gpushare.model.gpu import label
 from gpushare.units import MemoryUnit
-from gpushare_cli import tabwriter, yamls
+from gpushare_cli import tables, tabwriter, yamls
 from gpushare_cli.report import NodeRow, PodRow, Report
 
 
 def summary(report: Report) -> str:
     """One line for each node, then the cluster's total."""
     unit = report.unit
-    columns = max(map(_node_columns, report.nodes), default=0)
+    columns = tables.gpu_columns(row.gpu.index for node in report.nodes for row in node.gpus)
     has_pending = any(node.pending_mib for node in report.nodes)
-    header = ["NAME", "IPADDRESS", *(f"GPU{i}(Allocated/Total)" for i in range(columns))]
+    header = ["NAME", "IPADDRESS", *(f"GPU{label(i)}(Allocated/Total)" for i in columns)]
     header += ["PENDING(Allocated)"] if has_pending else []
     lines = ["\t".join([*header, f"GPU Memory({unit.name})"])]
     lines += [_summary_row(node, unit, columns=columns, has_pending=has_pending) for node in report.nodes]
@@ -29,10 +31,10 @@ def detail(report: Report) -> str:
     dashes = ""
     for node in report.nodes:
         has_pending = bool(node.pending_mib)
-        count = _node_columns(node)
-        header = ["NAME", "NAMESPACE", *(f"GPU{i}(Allocated)" for i in range(count))]
+        columns = tables.gpu_columns(row.gpu.index for row in node.gpus)
+        header = ["NAME", "NAMESPACE", *(f"GPU{label(i)}(Allocated)" for i in columns)]
         header += ["Pending(Allocated)"] if has_pending else []
-        rows = [_detail_row(pod, unit, count=count, has_pending=has_pending) for pod in node.pods]
+        rows = [_detail_row(pod, unit, columns=columns, has_pending=has_pending) for pod in node.pods]
         dashes = dashes or "-" * (sum(len(row) + 1 for row in rows) + 10)  # + 1: newlines count
         used, total = unit.ceil(node.used_mib), unit.floor(node.total_mib)
         lines += ["", f"NAME:\t{node.name}", f"IPADDRESS:\t{node.address}", ""]
@@ -54,10 +56,10 @@ def as_json(report: Report) -> str:
     return yamls.dump_json(value)
 
 
-def _summary_row(node: NodeRow, unit: MemoryUnit, *, columns: int, has_pending: bool) -> str:
+def _summary_row(node: NodeRow, unit: MemoryUnit, *, columns: Sequence[int], has_pending: bool) -> str:
     by_index = {row.gpu.index: row for row in node.gpus}
     cells = [node.name, node.address]
-    for i in range(columns):
+    for i in columns:
         row = by_index.get(i)
         cells.append(f"{unit.ceil(row.used_mib)}/{unit.floor(row.total_mib)}" if row else "0/0")
     if has_pending:
@@ -66,8 +68,8 @@ def _summary_row(node: NodeRow, unit: MemoryUnit, *, columns: int, has_pending: 
     return "\t".join(cells)
 
 
-def _detail_row(pod: PodRow, unit: MemoryUnit, *, count: int, has_pending: bool) -> str:
-    cells = [pod.name, pod.namespace, *(str(unit.ceil(pod.on(i).memory_mib)) for i in range(count))]
+def _detail_row(pod: PodRow, unit: MemoryUnit, *, columns: Sequence[int], has_pending: bool) -> str:
+    cells = [pod.name, pod.namespace, *(str(unit.ceil(pod.on(i).memory_mib)) for i in columns)]
     cells += [str(unit.ceil(pod.pending_mib))] if has_pending else []
     return "\t".join(cells) + "\t"
 
@@ -75,7 +77,7 @@ def _detail_row(pod: PodRow, unit: MemoryUnit, *, count: int, has_pending: bool)
 def _beyond_memory(report: Report) -> list[str]:
     """What Aliyun's layout has no place for: a table of its own, if there is any of it."""
     rows = [
-        f"{node.name}\t{row.gpu.index}\t{row.compute_percent}%\t{', '.join(row.whole)}"
+        f"{node.name}\t{row.gpu.label}\t{row.compute_percent}%\t{', '.join(row.whole)}"
         for node in report.nodes
         for row in node.gpus
         if row.compute_percent or row.whole
@@ -86,11 +88,6 @@ def _beyond_memory(report: Report) -> list[str]:
 def _total(report: Report) -> str:
     used, total = report.unit.ceil(report.used_mib), report.unit.floor(report.total_mib)
     return f"{used}/{total} ({units.percent(used, total)}%)"
-
-
-def _node_columns(node: NodeRow) -> int:
-    """A column for every index up to the highest; a GPU that is lost leaves a gap."""
-    return max((row.gpu.index + 1 for row in node.gpus), default=0)
 
 
 def _json_node(node: NodeRow) -> dict[str, Any]:
@@ -107,6 +104,7 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
                 "uuid": row.gpu.uuid,
                 "model": row.gpu.model,
                 "health": row.gpu.health.value,
+                "reason": row.gpu.reason,
                 "totalMiB": row.total_mib,
                 "usedMiB": row.used_mib,
                 "computePercent": row.compute_percent,

@@ -7,9 +7,10 @@ beside the other columns goes to an indented line of its own, and prose is folde
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from gpushare.model.gpu import MAX_GPUS
 from gpushare_cli import terminal
 
 ENDLESS: Final = sys.maxsize
@@ -20,6 +21,13 @@ _ENOUGH: Final = 40
 """Characters in which prose can still be read."""
 _COMMAND: Final = re.compile(r"\b(kubectl|gpushare (explain|scheduler-config)) .*?(?=[;,]? \(|[;,] |$)")
 _UNBROKEN: Final = "\N{NO-BREAK SPACE}"
+
+
+def gpu_columns(indices: Iterable[int]) -> Sequence[int]:
+    """The indices that are columns: every GPU up to the highest, as a lost one leaves a gap, and the MIG instances."""
+    found = set(indices)
+    count = max((index + 1 for index in found if index < MAX_GPUS), default=0)
+    return [*range(count), *sorted(index for index in found if index >= MAX_GPUS)]
 
 
 def table(rows: Sequence[Sequence[str]], width: int) -> str:

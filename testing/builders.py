@@ -6,7 +6,7 @@ from typing import Any
 from gpushare import names
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation, Grant
-from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.model.gpu import Gpu, GpuHealth, Limit, MigInstance, NodeInventory, mig_index
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.units import GIB, MemoryUnit
@@ -22,6 +22,17 @@ def make_gpu(index: int = 0, gib: int = 15, *, health: GpuHealth = GpuHealth.HEA
         model="Tesla T4",
         memory_mib=gib * 1024 if mib is None else mib,
         health=health,
+    )
+
+
+def make_mig(gpu: int, number: int, gib: int = 5, *, profile: str = "1g.5gb") -> Gpu:
+    return Gpu(
+        uuid=GpuUuid(f"MIG-{gpu}-{number}"),
+        index=mig_index(gpu, number),
+        model=f"NVIDIA A100-SXM4-40GB MIG {profile}",
+        memory_mib=gib * 1024,
+        limit=Limit.MIG,
+        mig=MigInstance(gpu=gpu, number=number, profile=profile),
     )
 
 

@@ -68,7 +68,7 @@ def unknown_gpus(record: NodeRecord) -> list[str]:
     """Entries of the node's cordon that name none of its GPUs."""
     if record.inventory is None:
         return []
-    known = {str(gpu.index) for gpu in record.inventory.gpus} | {str(gpu.uuid) for gpu in record.inventory.gpus}
+    known = {name for gpu in record.inventory.gpus for name in _names(gpu)}
     return [entry for entry in _entries(record.cordon) if entry not in known]
 
 
@@ -78,11 +78,20 @@ def _with_health(inventory: NodeInventory, cordon: str, unhealthy: frozenset[int
         return inventory
 
     def health(gpu: Gpu) -> GpuHealth:
-        if gpu.health is GpuHealth.UNHEALTHY or gpu.index in unhealthy:
+        if gpu.health is GpuHealth.UNHEALTHY or unhealthy & numbers(gpu):
             return GpuHealth.UNHEALTHY
-        return GpuHealth.CORDONED if {str(gpu.index), str(gpu.uuid)} & cordoned else GpuHealth.HEALTHY
+        return GpuHealth.CORDONED if _names(gpu) & cordoned else GpuHealth.HEALTHY
 
     return replace(inventory, gpus=tuple(replace(gpu, health=health(gpu)) for gpu in inventory.gpus))
+
+
+def numbers(gpu: Gpu) -> frozenset[int]:
+    """By which numbers a GPU is meant: a MIG instance by that of its GPU too."""
+    return frozenset({gpu.index, *((gpu.mig.gpu,) if gpu.mig else ())})
+
+
+def _names(gpu: Gpu) -> set[str]:
+    return {str(gpu.uuid), gpu.label, *map(str, numbers(gpu))}
 
 
 def _entries(text: str) -> list[str]:

@@ -12,6 +12,7 @@ MAX_GPUS: Final = 64
 """More than any node has."""
 MAX_INSTANCES: Final = 16
 """More MIG instances than any GPU has."""
+_LONGEST_REASON: Final = 120  # in refusals, which are repeated for every node
 
 
 class GpuHealth(Enum):
@@ -85,13 +86,28 @@ class Gpu:
 
     @property
     def label(self) -> str:
-        """Its number as people read it: `3`, or `3:1` for MIG instance 1 of GPU 3, as nvidia-smi counts them."""
-        return f"{self.mig.gpu}:{self.mig.number}" if self.mig else str(self.index)
+        """Its number as people read it."""
+        return label(self.index)
+
+    @property
+    def why(self) -> str:
+        """`unhealthy` and the cause, `cordoned`; empty for a healthy GPU."""
+        if self.health is GpuHealth.HEALTHY:
+            return ""
+        word = self.health.value.lower()
+        is_told = self.reason and self.health is GpuHealth.UNHEALTHY
+        return f"{word}: {self.reason:.{_LONGEST_REASON}}" if is_told else word
 
 
 def mig_index(gpu: int, number: int) -> int:
     """The index of a MIG instance: above those of all GPUs, and the same for as long as the instance exists."""
     return MAX_GPUS + gpu * MAX_INSTANCES + number
+
+
+def label(index: int) -> str:
+    """An index as people read it: `3`, or `3:1` for MIG instance 1 of GPU 3, as nvidia-smi counts them."""
+    gpu, number = divmod(index - MAX_GPUS, MAX_INSTANCES)
+    return f"{gpu}:{number}" if index >= MAX_GPUS else str(index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

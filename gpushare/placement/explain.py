@@ -37,7 +37,7 @@ def no_matching_gpu(shape: RequestShape, wanted: int, barred: Barred, ledger: No
     """The node has too few GPUs of the kind that the pod asks for."""
     inventory = ledger.inventory
     found = [
-        f"{gpu.index}: {_health(gpu) or barred.get(gpu.uuid, 'fits')} ({gpu.model}, {gpu.memory_mib} MiB)"
+        f"{gpu.label}: {_health(gpu) or barred.get(gpu.uuid, 'fits')} ({gpu.model}, {gpu.memory_mib} MiB)"
         for gpu in inventory.gpus[:MAX_NAMED]
     ]
     more = len(inventory.gpus) - len(found)
@@ -122,10 +122,14 @@ def _health(gpu: Gpu) -> str:
 
 
 def _unhealthy(ledger: NodeLedger) -> str:
-    groups = []
+    groups: dict[str, list[str]] = {}
     for health in (GpuHealth.UNHEALTHY, GpuHealth.CORDONED):
-        indices = [str(gpu.index) for gpu in ledger.inventory.gpus if gpu.health is health]
-        if indices:
-            are = f"GPU {indices[0]} is" if len(indices) == 1 else f"GPUs {', '.join(indices)} are"
-            groups.append(f"{are} {health.value.lower()}")
-    return ", ".join(groups)
+        for gpu in ledger.inventory.gpus:
+            if gpu.health is health:
+                groups.setdefault(gpu.why, []).append(gpu.label)
+    named = [f"{_are(labels)} {why}" for why, labels in groups.items()]
+    return ", ".join(named[:MAX_NAMED]) + (f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else "")
+
+
+def _are(labels: list[str]) -> str:
+    return f"GPU {labels[0]} is" if len(labels) == 1 else f"GPUs {', '.join(labels)} are"

@@ -117,23 +117,23 @@ def gpu_health(cluster: Cluster) -> Iterator[Finding]:
         for gpu in node.record.inventory.gpus if node.record.inventory else ():
             if gpu.health is not GpuHealth.UNHEALTHY:
                 continue
-            if gpu.index in node.record.unhealthy:
+            if node_records.numbers(gpu) & node.record.unhealthy:
                 config = f"{names.PREFIX_UNHEALTHY}{node.name}"
                 why, fix = (
                     f"the ConfigMap {config} says so",
                     f"kubectl -n {names.UNHEALTHY_NAMESPACE} edit configmap {config}",
                 )
             else:
-                why = "the driver reports a fault"
+                why = gpu.reason or "the driver reports a fault"
                 fix = f"drain it, reset or replace the GPU, then: {_restart(cluster, node)}"
-            yield finding.warning(f"node/{node.name}", f"GPU {gpu.index} ({gpu.uuid}) is unhealthy: {why}", fix)
+            yield finding.warning(f"node/{node.name}", f"GPU {gpu.label} ({gpu.uuid}) is unhealthy: {why}", fix)
 
 
 def gpu_cordon(cluster: Cluster) -> Iterator[Finding]:
     """No GPU is cordoned, and no cordon names a GPU that is not there."""
     for node in cluster.nodes:
         gpus = node.record.inventory.gpus if node.record.inventory else ()
-        numbers = [str(gpu.index) for gpu in gpus if gpu.health is GpuHealth.CORDONED]
+        numbers = [gpu.label for gpu in gpus if gpu.health is GpuHealth.CORDONED]
         if numbers:
             which = f"GPUs {', '.join(numbers)} of its {len(gpus)} are" if len(numbers) > 1 else f"GPU {numbers[0]} is"
             yield finding.warning(

@@ -89,7 +89,7 @@ def over_committed(cluster: Cluster) -> Iterator[Finding]:
     for name, ledger in sorted(cluster.ledgers.items()):
         for uuid, mib in ledger.over_committed().items():
             gpu = ledger.inventory.by_uuid.get(uuid)
-            which = f"GPU {gpu.index} ({uuid})" if gpu else f"GPU {uuid}, which it does not have any more,"
+            which = f"GPU {gpu.label} ({uuid})" if gpu else f"GPU {uuid}, which it does not have any more,"
             has = units.memory(gpu.memory_mib if gpu else 0)
             yield finding.error(
                 f"node/{name}",

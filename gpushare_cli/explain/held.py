@@ -112,7 +112,7 @@ def _fills(allocation: Allocation, ledger: NodeLedger) -> Iterator[Fill]:
 
 def _together(held: Sequence[Share]) -> str:
     """`3 GiB of GPU 0 and 5 GiB of GPU 1`, container by container."""
-    return " and ".join(f"{amount(share)} of GPU {share.gpu.index if share.gpu else share.uuid}" for share in held)
+    return " and ".join(f"{amount(share)} of GPU {share.gpu.label if share.gpu else share.uuid}" for share in held)
 
 
 def amount(share: Share) -> str:

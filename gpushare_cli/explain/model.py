@@ -7,7 +7,7 @@ from enum import Enum
 from gpushare import units
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import Grant, Held
-from gpushare.model.gpu import Gpu, GpuHealth
+from gpushare.model.gpu import Gpu
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import MemoryUnit
 from gpushare_cli.answers import Answer
@@ -50,7 +50,7 @@ class Share:
         """What is wrong with the GPU."""
         if self.gpu is None:
             return "not listed by its node any more" if self.evaluated else ""
-        return "" if self.gpu.health is GpuHealth.HEALTHY else self.gpu.health.value.lower()
+        return self.gpu.why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,7 +130,7 @@ def _amount(request: ContainerRequest) -> str:
 
 def _share(share: Share) -> tuple[str, ...]:
     grant = share.grant
-    index, model = (str(share.gpu.index), share.gpu.model) if share.gpu else ("?", "?")
+    index, model = (share.gpu.label, share.gpu.model) if share.gpu else ("?", "?")
     memory = "whole" if grant.whole else units.memory(share.memory_mib)
     if share.memory_percent and not grant.whole:
         memory += f" ({share.memory_percent}%)"
@@ -144,7 +144,7 @@ def _fill(fill: Fill) -> tuple[str, ...]:
     if fill.compute_percent:
         used += f", {fill.compute_percent}% of compute"
     beside = [f"{pod} ({units.memory(held.memory_mib)})" for pod, held in fill.neighbours]
-    return str(fill.gpu.index), used, ", ".join(beside) or "none"
+    return fill.gpu.label, used, ", ".join(beside) or "none"
 
 
 def _answer(answer: Answer) -> tuple[str, ...]:

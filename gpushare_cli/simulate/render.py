@@ -7,7 +7,7 @@ from gpushare import units
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Grant
-from gpushare.model.gpu import Gpu, GpuHealth
+from gpushare.model.gpu import Gpu, GpuHealth, label
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy
 from gpushare.model.verdict import Refused
@@ -71,16 +71,16 @@ def _lines(row: Row, plan: Plan) -> Iterator[tuple[str, ...]]:
         return
     for i, grant in enumerate(row.grants):
         pod, node = (who, row.node) if i == 0 else ("", "")
-        gpus = ",".join(str(gpu.index) for gpu in _gpus(grant, plan.ledgers[row.node]))
+        gpus = ",".join(gpu.label for gpu in _gpus(grant, plan.ledgers[row.node]))
         yield pod, node, answers.named(grant), gpus, amount(grant)
 
 
 def _fill(ledgers: Mapping[NodeName, NodeLedger], unit: MemoryUnit) -> Iterator[Sequence[str]]:
-    columns = max((gpu.index + 1 for ledger in ledgers.values() for gpu in ledger.inventory.gpus), default=0)
-    yield "NODE", *(f"GPU{i}" for i in range(columns)), f"MEMORY({unit.name})"
+    columns = tables.gpu_columns(gpu.index for ledger in ledgers.values() for gpu in ledger.inventory.gpus)
+    yield "NODE", *(f"GPU{label(i)}" for i in columns), f"MEMORY({unit.name})"
     for name, ledger in ledgers.items():
         by_index = {gpu.index: gpu for gpu in ledger.inventory.gpus}
-        cells = [_cell(by_index[i], ledger, unit) if i in by_index else "-" for i in range(columns)]
+        cells = [_cell(by_index[i], ledger, unit) if i in by_index else "-" for i in columns]
         used, total = unit.ceil(_used_mib([ledger])), _total_units([ledger], unit)
         yield name, *cells, f"{used}/{total} ({units.percent(used, total)}%)"
 

@@ -1,5 +1,6 @@
 """What is kept of pods that came past this system or were rejected, and of GPUs that an administrator takes away."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from gpushare.model.gpu import GpuHealth
 from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.resource_config import ResourceConfig
 from testing import ledgers
-from testing.builders import Json, make_container, make_inventory, make_node, make_pod
+from testing.builders import Json, make_container, make_inventory, make_mig, make_node, make_pod
 
 RESOURCE_CONFIG = ResourceConfig()
 
@@ -182,6 +183,27 @@ def test_gpus_are_taken_away_by_number_or_uuid(
     cordon: str | None, unhealthy: tuple[int, ...], expected: list[GpuHealth]
 ) -> None:
     assert health(node(cordon, unhealthy=frozenset(unhealthy))) == expected
+
+
+@pytest.mark.parametrize(
+    ("cordon", "unhealthy", "expected"),
+    [
+        ("0:1", (), [H, C, H]),
+        ("65", (), [H, C, H]),
+        ("0", (), [C, C, H]),
+        ("", (0,), [U, U, H]),
+        ("", (80,), [H, H, U]),
+    ],
+)
+def test_mig_instances_are_taken_away_by_their_own_number_and_by_that_of_their_gpu(
+    cordon: str, unhealthy: tuple[int, ...], expected: list[GpuHealth]
+) -> None:
+    inventory = replace(make_inventory(15), gpus=(make_mig(0, 0), make_mig(0, 1), make_mig(1, 0)))
+    document = make_node(inventory)
+    document["metadata"]["annotations"][names.ANNOTATION_CORDON] = cordon
+    record = node_records.read(document, unhealthy=frozenset(unhealthy))
+    assert health(record) == expected
+    assert node_records.unknown_gpus(record) == []
 
 
 def test_a_node_that_has_not_changed_is_the_same_record() -> None:

@@ -13,7 +13,7 @@ from gpushare.model.selector import Affinity, Choice, GpuSelector
 from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement.place import place
 from gpushare.wire import labels
-from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_shape
+from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_mig, make_shape
 
 WEB = labels.parse("app=web")
 
@@ -363,6 +363,25 @@ def test_all_reasons_of_gpus_that_take_no_new_work_are_told() -> None:
     assert refused(place(make_shape(1), ledger))[1] == (
         "node-a has no healthy GPU (GPU 1 is unhealthy, GPUs 0, 2 are cordoned)"
     )
+
+
+def test_the_cause_is_told_once_for_gpus_that_have_the_same() -> None:
+    reasons = ["the driver does not answer", "Xid 79: GPU has fallen off the bus", "the driver does not answer"]
+    gpus_of_node = (
+        *(replace(make_gpu(i, health=GpuHealth.UNHEALTHY), reason=reason) for i, reason in enumerate(reasons)),
+        replace(make_mig(3, 1), health=GpuHealth.UNHEALTHY, reason="x" * 1000),
+    )
+    ledger = NodeLedger.of(replace(make_inventory(15), gpus=gpus_of_node))
+    assert refused(place(make_shape(1), ledger))[1] == (
+        "node-a has no healthy GPU (GPUs 0, 2 are unhealthy: the driver does not answer, GPU 1 is unhealthy: Xid 79:"
+        f" GPU has fallen off the bus, GPU 3:1 is unhealthy: {'x' * 120})"
+    )
+
+
+def test_very_many_causes_are_counted() -> None:
+    gpus_of_node = tuple(replace(make_gpu(i, health=GpuHealth.UNHEALTHY), reason=f"Xid {200 + i}") for i in range(10))
+    ledger = NodeLedger.of(replace(make_inventory(15), gpus=gpus_of_node))
+    assert refused(place(make_shape(1), ledger))[1].endswith("GPU 7 is unhealthy: Xid 207 and 2 more)")
 
 
 def test_a_compute_refusal_of_several_containers_is_told_as_such() -> None:

@@ -43,6 +43,7 @@ def our_node(
     unit: MemoryUnit = GIB,
     unhealthy: Sequence[int] = (),
     address: str | None = "192.168.0.71",
+    instances: Sequence[Gpu] = (),
 ) -> Object:
     inventory = NodeInventory(
         node=NodeName(name),
@@ -54,9 +55,11 @@ def our_node(
                 model="Tesla T4",
                 memory_mib=mib,
                 health=GpuHealth.UNHEALTHY if i in unhealthy else GpuHealth.HEALTHY,
+                reason="Xid 79: GPU has fallen off the bus" if i in unhealthy else "",
             )
             for i, mib in enumerate(memory_mib)
-        ),
+        )
+        + tuple(instances),
     )
     return node(name, address=address, annotations={names.ANNOTATION_INVENTORY: inventory_wire.encode(inventory)})
 

@@ -56,7 +56,11 @@ def test_json_goes_to_standard_output_alone(api: PagedApi, capsys: pytest.Captur
 
     captured = capsys.readouterr()
     assert orjson.loads(captured.out)["usedMiB"] == 9 * 1024
-    assert "note: node node-a: GPU0 (GPU-node-a-0) is unhealthy; nothing new is placed on it\n" in captured.err
+    assert orjson.loads(captured.out)["nodes"][0]["gpus"][0]["reason"] == "Xid 79: GPU has fallen off the bus"
+    assert (
+        "note: node node-a: GPU0 (GPU-node-a-0) is unhealthy: Xid 79: GPU has fallen off the bus; nothing new is placed"
+        " on it\n" in captured.err
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What is wrong with nodes and their GPUs, line by line."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -42,9 +43,9 @@ def publish(inventory: NodeInventory) -> Change:
     return node(change)
 
 
-def with_faulty_gpu() -> NodeInventory:
+def with_faulty_gpu(reason: str = "") -> NodeInventory:
     sound = make_inventory(15, 15, node="node-b")
-    gpus = (sound.gpus[0], make_gpu(1, health=GpuHealth.UNHEALTHY))
+    gpus = (sound.gpus[0], replace(make_gpu(1, health=GpuHealth.UNHEALTHY), reason=reason))
     return NodeInventory(node=sound.node, gpus=gpus, unit=sound.unit)
 
 
@@ -143,6 +144,12 @@ ROWS: list[tuple[str, Change, str]] = [
         publish(with_faulty_gpu()),
         "warning gpu-health node/node-b | GPU 1 (GPU-1) is unhealthy: the driver reports a fault | drain it, reset or"
         f" replace the GPU, then: {RESTART}",
+    ),
+    (
+        "a faulty GPU with its cause",
+        publish(with_faulty_gpu(reason="Xid 79: GPU has fallen off the bus")),
+        "warning gpu-health node/node-b | GPU 1 (GPU-1) is unhealthy: Xid 79: GPU has fallen off the bus | drain it,"
+        f" reset or replace the GPU, then: {RESTART}",
     ),
     (
         "a GPU that a ConfigMap takes out",

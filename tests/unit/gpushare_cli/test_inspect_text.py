@@ -6,6 +6,7 @@ import pytest
 
 from gpushare.units import MemoryUnit
 from gpushare_cli import render, report
+from testing.builders import make_mig
 from tests.unit.gpushare_cli import clusters
 from tests.unit.gpushare_cli.clusters import ack_pod, aliyun_node, aliyun_pod, our_node, our_pod, pod
 
@@ -78,6 +79,25 @@ def test_a_node_with_fewer_gpus_shows_none_in_the_other_columns() -> None:
         "NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)",
         "a     10.0.0.1   0/15                   0/15                   0/30",
         "b     10.0.0.2   0/15                   0/0                    0/15",
+    ]
+
+
+def test_mig_instances_have_columns_of_their_own() -> None:
+    nodes = [
+        our_node("a", 15 * 1024, instances=[make_mig(1, 0), make_mig(1, 2, 20)]),
+        our_node("b", 15 * 1024, 15 * 1024),
+    ]
+
+    assert [line.split() for line in summary(nodes, [our_pod("p", "MIG-1-2", mib=2048, on="a")]).split("\n")[:3]] == [
+        [
+            "NAME",
+            "IPADDRESS",
+            *(f"GPU{label}(Allocated/Total)" for label in ("0", "1", "1:0", "1:2")),
+            "GPU",
+            "Memory(GiB)",
+        ],
+        ["a", "192.168.0.71", "0/15", "0/0", "0/5", "2/20", "2/40"],
+        ["b", "192.168.0.71", "0/15", "0/15", "0/0", "0/0", "0/30"],
     ]
 
 

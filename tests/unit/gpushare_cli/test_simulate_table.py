@@ -8,7 +8,7 @@ from gpushare import names
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import Policy
 from gpushare.units import MemoryUnit
-from testing.builders import make_container, make_gpu, make_grant, make_inventory, make_node, make_pod
+from testing.builders import make_container, make_gpu, make_grant, make_inventory, make_mig, make_node, make_pod
 from tests.unit.gpushare_cli.podding import bound
 from tests.unit.gpushare_cli.simulating import T4S, lines, listed, manifest, simulate, workload
 
@@ -75,6 +75,14 @@ def test_the_policy_is_that_of_pods_that_name_none(tmp_path: Path, policy: Polic
     found = simulate(tmp_path, workload("StatefulSet", "s", replicas=2), profile=T4S, policy=policy)
 
     assert " ".join(line.split()[3] for line in found.out.splitlines()[1:3]) == gpus
+
+
+def test_mig_instances_are_named_as_nvidia_smi_counts_them(tmp_path: Path) -> None:
+    inventory = make_inventory(15)
+    node = make_node(type(inventory)(node=inventory.node, gpus=(*inventory.gpus, make_mig(1, 2)), unit=inventory.unit))
+    found = simulate(tmp_path, listed(node, bound("holder", make_grant("MIG-1-2", gib=2))))
+
+    assert found.out.splitlines()[:2] == ["NODE    GPU0  GPU1:2  MEMORY(GiB)", "node-a  0/15  2/5     2/20 (10%)"]
 
 
 def test_a_cluster_without_new_pods_shows_how_full_it_is(tmp_path: Path) -> None:
