@@ -75,15 +75,15 @@ def _allocation(start: Start) -> Allocation | None:
     if not _is_own(start) and not former:
         return None
     found = held_gpus.allocation(start.pod, start.inventory.unit)
-    return None if found is None else replace(found, grants=_known(found.grants, start.inventory))
+    return None if found is None else replace(found, grants=known(found.grants, start.inventory))
 
 
 def _is_own(start: Start) -> bool:
     return names.ANNOTATION_ALLOCATION in pods.annotations(start.pod)
 
 
-def _known(grants: Sequence[Grant], inventory: NodeInventory) -> tuple[Grant, ...]:
-    """The grants with the UUIDs of their GPUs, one for each container.
+def known(grants: Sequence[Grant], inventory: NodeInventory) -> tuple[Grant, ...]:
+    """Grants as they were written, with the UUIDs of their GPUs, one for each container.
 
     Former systems know GPUs by number, and some make a grant for each GPU even if a container has the same on all.
     """

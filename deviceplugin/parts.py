@@ -48,7 +48,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     node, feed, cache = NodeName(settings.node_name), InventoryFeed(), PodCache(clock)
     offered = resources.offered(percent=settings.gpu_percent, whole_gpus=settings.whole_gpus)
     hand_over = handover.hand_over(settings, api, clock, feed)
-    limits = compose.node_limits(settings, clock)
+    limits = compose.limits(settings, clock, feed, pods=cache.all, label=lambda: hand_over.chooser.facts.limits_label)
     renewal = Renewal(clock=clock, works=works_in_new_process)
     readings = HealthLoop(
         source=source(settings, node, clock),
@@ -60,11 +60,11 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         poll_s=settings.poll_interval,
         renewal=renewal,
         choice=hand_over.chooser.latest,
-        assess=limits.assess,
+        assess=limits.node.assess,
     )
     publisher = Publisher(api=api, feed=feed, clock=clock, node=node, recheck_s=settings.publish_interval)
     reflector = Reflector(api=api, path=PATH, sink=cache, clock=clock, params=selector(node))
-    start_check = _start_check(settings, api, clock, feed, cache, limits, hand_over.devices)
+    start_check = _start_check(settings, api, clock, feed, cache, limits.node, hand_over.devices)
     usage = CurrentUsage(
         feed=feed,
         cache=cache,
@@ -85,6 +85,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         "pods": abandoned(reflector.run),
         "probe": probe.run,
         "hand-over": hand_over.chooser.run,
+        **limits.parts,
     }
     if settings.metrics_port:
         parts["metrics"] = MetricsServer(port=settings.metrics_port, usage=usage.view, counts=counts, clock=clock).run

@@ -135,6 +135,11 @@ class Settings:
         " without advisory, GPUs on which nothing works take no containers",
         parse=limits,
     )
+    cgroup_mount: Path = option(
+        Path("/sys/fs/cgroup"),
+        "where the node's cgroups are, for the limit cgroup; in a container a volume, not the container's own",
+        parse=Path,
+    )
     limit_failure: str = option(
         OnFailure.REFUSE.value,
         "what happens if a limit cannot be set when a container starts: refuse the start, or use the next of --limits",

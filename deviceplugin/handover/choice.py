@@ -32,6 +32,8 @@ class NodeFacts:
     """Value of `gpushare.dev/hand-over`."""
     default_label: str = ""
     """Value of `gpushare.dev/nvidia-default-runtime`."""
+    limits_label: str = ""
+    """Value of `gpushare.dev/limits`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,7 @@ def read_node(node: Mapping[str, Any]) -> NodeFacts:
         kubelet=fields.text(info, "kubeletVersion", "status.nodeInfo"),
         label=fields.text(labels, names.LABEL_HAND_OVER, "metadata.labels"),
         default_label=fields.text(labels, names.LABEL_NVIDIA_DEFAULT, "metadata.labels"),
+        limits_label=fields.text(labels, names.LABEL_LIMITS, "metadata.labels"),
     )
 
 

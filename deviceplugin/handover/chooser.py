@@ -50,6 +50,11 @@ class Chooser:
         """Before the Node was read, what is right on most nodes."""
         return self._latest
 
+    @property
+    def facts(self) -> choice.NodeFacts:
+        """What the Node said last."""
+        return self._facts
+
     def run(self, stop: threading.Event) -> None:
         """Look until `stop` is set; a Node that cannot be read keeps what it said last."""
         backoff = Backoff()

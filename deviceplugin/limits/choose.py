@@ -69,14 +69,15 @@ def _shown(gpu: Gpu, chosen: Chosen) -> Gpu:
     return replace(gpu, limit=candidates[0]) if candidates else gpu
 
 
-def wanted(setting: Order, label: str | None) -> tuple[Order, str]:
+def wanted(setting: Order, label: str) -> tuple[Order, str]:
     """The order that counts on this node, and what is wrong with its label if that cannot be read.
 
     Args:
         setting: of the whole cluster.
-        label: `gpushare.dev/limits` of the Node; it cannot hold commas, so dots stand between back ends.
+        label: `gpushare.dev/limits` of the Node; it cannot hold commas, so dots stand between back ends; may be
+            empty.
     """
-    if label is None:
+    if not label:
         return setting, ""
     try:
         return order(label.replace(".", ",")), ""

@@ -1,20 +1,66 @@
 """What can hold limits on this node, as the settings say."""
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.limits import choose
 from deviceplugin.limits.advisory import AdvisoryBackend
 from deviceplugin.limits.backend import LimitBackend
+from deviceplugin.limits.cgroup import CgroupBackend
+from deviceplugin.limits.leaves import LeafLimits
 from deviceplugin.limits.mig import MigBackend
 from deviceplugin.limits.node import NodeLimits, OnFailure
-from deviceplugin.settings import Settings
+from deviceplugin.settings import NVML, Settings
 from gpushare.runtime.clock import Clock
+from gpushare.runtime.group import Part
+from gpushare.wire.pods import Pod
 
 
-def node_limits(settings: Settings, clock: Clock) -> NodeLimits:
-    """All back ends that the settings allow."""
-    backends: tuple[LimitBackend, ...] = (MigBackend(), AdvisoryBackend())
-    return NodeLimits(
+@dataclass(frozen=True, slots=True)
+class LimitParts:
+    """What the rest of the plugin needs."""
+
+    node: NodeLimits
+    parts: Mapping[str, Part]
+    """What runs beside it, by name."""
+
+
+def limits(
+    settings: Settings,
+    clock: Clock,
+    feed: InventoryFeed,
+    *,
+    pods: Callable[[], Sequence[Pod]],
+    label: Callable[[], str],
+) -> LimitParts:
+    """All back ends that the settings allow.
+
+    Args:
+        settings: the plugin's.
+        clock: for how often is looked.
+        feed: the GPUs as they were read last.
+        pods: those of this node.
+        label: `gpushare.dev/limits` of the Node; may be empty.
+    """
+    backends: list[LimitBackend] = [MigBackend(), AdvisoryBackend()]
+    parts: dict[str, Part] = {}
+    if settings.gpu_source == NVML:
+        # Late: the binding is large, and simulated GPUs need none.
+        from deviceplugin.nvml import binding
+        from deviceplugin.nvml.memory_limits import MemoryLimits
+
+        cgroup = CgroupBackend(driver=MemoryLimits(binding.library()), mount=settings.cgroup_mount)
+        backends.append(cgroup)
+        leaves = LeafLimits(
+            backend=cgroup, pods=pods, inventory=lambda: feed.latest.inventory if feed.latest else None, clock=clock
+        )
+        parts["limits"] = leaves.run
+    node = NodeLimits(
         backends={backend.limit: backend for backend in backends},
         wanted=choose.order(settings.limits),
         on_failure=OnFailure(settings.limit_failure),
         clock=clock,
+        label=label,
     )
+    return LimitParts(node, parts)

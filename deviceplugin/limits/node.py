@@ -39,7 +39,7 @@ class NodeLimits:
     wanted: Order
     on_failure: OnFailure
     clock: Clock
-    label: Callable[[], str | None] = lambda: None
+    label: Callable[[], str] = lambda: ""
     """The label `gpushare.dev/limits` of the Node as it is now, which beats the setting."""
     _chosen: Chosen = field(init=False, default_factory=Chosen)
     _seen: object = field(init=False, default=None)

@@ -395,3 +395,140 @@ int nvmlEventSetWait_v2(void *set, Event *data, unsigned milliseconds) {
     } while ((u64)now.tv_sec * 1000 + (u64)now.tv_nsec / 1000000 < end);
     return TIMEOUT;
 }
+
+/* ---- Memory limits of cgroups ----
+ *
+ *   limits dmem                 who counts: dmem (limits nest), misc (they do not); without the line: Not Supported
+ *   limits.root 0               the caller is not root
+ *   0.charge.1 1048576 /path    bytes that are charged to a cgroup itself, numbered from 1
+ *
+ * The limits are the kernel's: they outlive a process, in a file beside the control file. A line of it is the GPU, the
+ * inode of the cgroup, its hard limit and its path; a cgroup that was removed has no limit any more. */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { NO_PERMISSION = 4, OPERATING_SYSTEM = 17, MOST_LIMITS = 4096 };
+static const u64 NO_LIMIT = 0xffffffffffffffffULL;
+
+typedef struct { const char *nameSpace; u64 softLimit, hardLimit; } SetMemoryLimits;
+typedef struct { const char *nameSpace; u64 softLimit, hardLimit, currentUsed; } GetMemoryLimits;
+typedef struct { size_t device; u64 inode, hard; char path[1024]; } Entry;
+
+static Entry entries[MOST_LIMITS];
+static int entry_count;
+static int entries_lock = -1;
+
+/* Who counts: 'd', 'm', or 0. */
+static char counter(void) {
+    char value[16];
+    return text("limits", value, sizeof value) ? value[0] : 0;
+}
+
+static u64 inode(const char *path) {
+    struct stat found;
+    return stat(path, &found) == 0 && S_ISDIR(found.st_mode) ? (u64)found.st_ino : 0;
+}
+
+static const char *limits_path(const char *ending) {
+    static _Thread_local char path[4096];
+    snprintf(path, sizeof path, "%s.limits%s", getenv("NVML_STUB_CONTROL"), ending);
+    return path;
+}
+
+/* Read all limits; until `entries_close` no other process or thread does. */
+static void entries_open(void) {
+    Entry each;
+    int lock = open(limits_path(".lock"), O_CREAT | O_RDWR, 0600);
+    flock(lock, LOCK_EX);
+    entries_lock = lock;
+    entry_count = 0;
+    FILE *file = fopen(limits_path(""), "r");
+    while (file && fscanf(file, "%zu %llu %llu %1023[^\n]", &each.device, &each.inode, &each.hard, each.path) == 4)
+        if (inode(each.path) == each.inode && entry_count < MOST_LIMITS) entries[entry_count++] = each;
+    if (file) fclose(file);
+}
+
+static void entries_close(int changed) {
+    FILE *file = changed ? fopen(limits_path(""), "w") : NULL;
+    for (int i = 0; file && i < entry_count; i++)
+        fprintf(file, "%zu %llu %llu %s\n", entries[i].device, entries[i].inode, entries[i].hard, entries[i].path);
+    if (file) fclose(file);
+    close(entries_lock);
+}
+
+static Entry *entry(size_t device, const char *path) {
+    for (int i = 0; i < entry_count; i++)
+        if (entries[i].device == device && strcmp(entries[i].path, path) == 0) return &entries[i];
+    return NULL;
+}
+
+/* The limit that a cgroup has itself, or under misc the nearest above it. */
+static Entry *nearest(size_t device, const char *path) {
+    char at[1024], *slash;
+    snprintf(at, sizeof at, "%s", path);
+    Entry *found = entry(device, at);
+    while (!found && counter() == 'm' && (slash = strrchr(at, '/')) && slash != at) {
+        *slash = 0;
+        found = entry(device, at);
+    }
+    return found;
+}
+
+/* Bytes that count against a cgroup's limit: its own, and where limits nest those below it. */
+static u64 charged(Device device, const char *path) {
+    char value[2048], what[64], *end;
+    size_t length = strlen(path);
+    u64 sum = 0;
+    for (int i = 1;; i++) {
+        snprintf(what, sizeof what, "charge.%d", i);
+        if (!text(of(device, what), value, sizeof value)) return sum;
+        u64 bytes = strtoull(value, &end, 0);
+        const char *charge = end + 1;
+        if (strcmp(charge, path) == 0 ||
+            (counter() == 'd' && strncmp(charge, path, length) == 0 && charge[length] == '/'))
+            sum += bytes;
+    }
+}
+
+int nvmlDeviceSetMemoryLimits_v1(Device device, SetMemoryLimits *limits) {
+    u64 amounts[3];
+    CHECK_DEVICE(device);
+    if (!number("limits.root", 1)) return NO_PERMISSION;
+    if (is_mig(device) || !counter()) return NOT_SUPPORTED;
+    if (!limits || !limits->nameSpace) return INVALID_ARGUMENT;
+    u64 found = inode(limits->nameSpace), hard = limits->hardLimit;
+    if (!found) return OPERATING_SYSTEM;
+    if (limits->softLimit > hard) return INVALID_ARGUMENT;
+    if (hard != NO_LIMIT && !memory(device, amounts) && hard > amounts[0]) return INVALID_ARGUMENT;
+    if (counter() == 'm' && hard < charged(device, limits->nameSpace)) return INVALID_ARGUMENT;
+    entries_open();
+    Entry *old = entry((size_t)device, limits->nameSpace);
+    if (old) *old = entries[--entry_count];
+    if (hard != NO_LIMIT && entry_count < MOST_LIMITS) {
+        Entry *fresh = &entries[entry_count++];
+        *fresh = (Entry){(size_t)device, found, hard, ""};
+        snprintf(fresh->path, sizeof fresh->path, "%s", limits->nameSpace);
+    }
+    entries_close(1);
+    return OK;
+}
+
+int nvmlDeviceGetMemoryLimits_v1(Device device, GetMemoryLimits *limits) {
+    CHECK_DEVICE(device);
+    if (is_mig(device) || !counter()) return NOT_SUPPORTED;
+    if (!limits || !limits->nameSpace) return INVALID_ARGUMENT;
+    if (!inode(limits->nameSpace)) return OPERATING_SYSTEM;
+    entries_open();
+    Entry *found = nearest((size_t)device, limits->nameSpace);
+    if (found) {
+        limits->softLimit = 0;
+        limits->hardLimit = found->hard;
+        limits->currentUsed = charged(device, found->path);
+    }
+    entries_close(0);
+    return found ? OK : counter() == 'm' ? NOT_SUPPORTED : NOT_FOUND;
+}

@@ -111,12 +111,13 @@ def test_the_default_runtime_by_label_and_setting(label: str, setting: bool, exp
 
 
 def test_a_node_is_read() -> None:
+    labels = {"hand-over": "cdi", "nvidia-default-runtime": "true", "limits": "mps.advisory"}
     node = {
-        "metadata": {"labels": {"gpushare.dev/hand-over": "cdi", "gpushare.dev/nvidia-default-runtime": "true"}},
+        "metadata": {"labels": {f"gpushare.dev/{name}": value for name, value in labels.items()}},
         "status": {"nodeInfo": {"containerRuntimeVersion": "containerd://2.1.9", "kubeletVersion": KUBELET}},
     }
     assert choice.read_node(node) == NodeFacts(
-        runtime="containerd://2.1.9", kubelet=KUBELET, label="cdi", default_label="true"
+        runtime="containerd://2.1.9", kubelet=KUBELET, label="cdi", default_label="true", limits_label="mps.advisory"
     )
     assert choice.read_node({}) == NodeFacts()
     with pytest.raises(WireError):

@@ -39,7 +39,7 @@ def test_other_words_are_refused(text: str) -> None:
 
 def test_a_nodes_label_beats_the_setting() -> None:
     setting = choose.order("auto")
-    assert choose.wanted(setting, None) == (setting, "")
+    assert choose.wanted(setting, "") == (setting, "")
     assert choose.wanted(setting, "mps.advisory") == (choose.order("mps,advisory"), "")
     order, problem = choose.wanted(setting, "mps-advisory")
     assert order == setting

@@ -21,7 +21,7 @@ INVENTORY = make_inventory(15, 15)
 class Node:
     """A node with two back ends, either of which can be broken."""
 
-    label: str | None = None
+    label = ""
 
     def __init__(self, on_failure: OnFailure = OnFailure.REFUSE, wanted: str = "cgroup,advisory") -> None:
         self.cgroup, self.advisory = FakeBackend(Limit.CGROUP), FakeBackend(Limit.ADVISORY)

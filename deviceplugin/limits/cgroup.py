@@ -1,0 +1,138 @@
+"""The driver's limit for the cgroup of a pod, and for those of its containers.
+
+The limit of the pod is there before the container is. Where the kernel counts (its controller dmem), limits nest, and
+a container gets one of its own when it has appeared, which CUDA then reports as the GPU's total. Where the driver
+counts (misc), the nearest limit alone holds: CUDA reports the pod's, and one below it would let a container have what
+it took before beside what it takes after, so none is set there.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Final
+
+from deviceplugin import cgroups
+from deviceplugin.edits import ContainerEdits
+from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError, Proofs
+from deviceplugin.nvml.memory_limits import UNLIMITED, MemoryLimits
+from gpushare.identity import PodUid
+from gpushare.model.allocation import Grant
+from gpushare.model.gpu import Gpu, Limit
+from gpushare.model.ledger import mib_on
+from gpushare.model.request import ContainerKind
+
+MIB: Final = 1024 * 1024
+_PROBE: Final = "gpushare-probe"
+_PROBE_BYTES: Final = 128 * MIB
+
+
+def beside(grant: Grant, of_pod: Sequence[Grant]) -> tuple[Grant, ...]:
+    """The grants of all containers that may run when this one does. Pure.
+
+    Init containers have ended when the others start; a sidecar may restart at any time, so all count beside it.
+    """
+    before = of_pod[: next((i for i, each in enumerate(of_pod) if each.container == grant.container), 0)]
+    match grant.kind:
+        case ContainerKind.INIT:
+            return (*(each for each in before if each.kind is ContainerKind.SIDECAR), grant)
+        case ContainerKind.APP:
+            return tuple(each for each in of_pod if each.kind is not ContainerKind.INIT)
+        case ContainerKind.SIDECAR:
+            return tuple(of_pod)
+
+
+def pod_bytes(start: LimitedStart, gpu: Gpu) -> int:
+    """What the pod may use of one GPU while this container runs; UNLIMITED for a GPU that is all its own. Pure."""
+    there = [grant for grant in beside(start.grant, start.of_pod) if gpu.uuid in grant.gpus]
+    mib = sum(mib_on(grant, gpu) for grant in there)
+    return UNLIMITED if any(grant.whole for grant in there) or mib >= gpu.memory_mib else mib * MIB
+
+
+@dataclass(kw_only=True)
+class CgroupBackend:
+    """Keeps no state but what it knows of the cgroup tree; the limits are the kernel's."""
+
+    limit: ClassVar[Limit] = Limit.CGROUP
+    needs_edits: ClassVar[bool] = False
+    driver: MemoryLimits
+    mount: Path = cgroups.MOUNT
+    _hierarchy: Path | None = field(init=False, default=None)
+    """The one in which a limit could be set."""
+    _bases: tuple[Path, ...] = field(init=False, default=())
+
+    def prove(self, gpus: Sequence[Gpu]) -> Proofs:
+        """Set a limit on a cgroup that is made for it, and read it back."""
+        first: Proofs = {}
+        for hierarchy in cgroups.hierarchies(self.mount):
+            bases = cgroups.kubepods(hierarchy)
+            proofs = self._proofs(gpus, (*bases, hierarchy)[0])
+            if PROVEN in proofs.values():
+                self._hierarchy, self._bases = hierarchy, bases
+                return proofs
+            first = first or proofs
+        return first or {gpu.uuid: f"{self.mount} has no cgroups; mount the node's there" for gpu in gpus}
+
+    def _proofs(self, gpus: Sequence[Gpu], parent: Path) -> Proofs:
+        probe = parent / _PROBE
+        try:
+            probe.mkdir(exist_ok=True)
+        except OSError as error:
+            why = f"no cgroup can be made in {parent} ({error.strerror}); mount the node's there, and not read-only"
+            return {gpu.uuid: why for gpu in gpus}
+        try:
+            return {gpu.uuid: self._proof(gpu, probe) for gpu in gpus}
+        finally:
+            with suppress(OSError):  # it is empty, and used again
+                probe.rmdir()
+
+    def _proof(self, gpu: Gpu, probe: Path) -> str:
+        if gpu.mig:
+            return "the driver holds no limits for cgroups on MIG instances"
+        try:
+            self.driver.set(gpu.uuid, probe, _PROBE_BYTES)
+            found = self.driver.get(gpu.uuid, probe)
+            self.driver.set(gpu.uuid, probe, UNLIMITED)
+        except LimitError as error:
+            return str(error)
+        if found is None or found.hard != _PROBE_BYTES:
+            return f"the driver took a limit of {_PROBE_BYTES} bytes for {probe}, but shows {found and found.hard}"
+        return PROVEN
+
+    def prepare(self, start: LimitedStart, gpus: Sequence[Gpu]) -> ContainerEdits:
+        """Limit the pod. What was set is taken back if that fails for one of the GPUs."""
+        directory = self.pod_directory(start.pod.uid)
+        if directory is None:
+            raise LimitError(
+                f"the kubelet has made no cgroup for pod {start.pod} with uid {start.pod.uid} below"
+                f" {self._hierarchy or self.mount}; it needs --cgroups-per-qos, which is its default"
+            )
+        fresh: list[Gpu] = []
+        try:
+            for gpu in gpus:
+                hard = pod_bytes(start, gpu)
+                before = self.driver.get(gpu.uuid, directory)
+                if before is None and hard == UNLIMITED:
+                    continue
+                fresh += [gpu] if before is None else []
+                self.driver.set(gpu.uuid, directory, hard)
+        except LimitError:
+            for gpu in fresh:
+                with suppress(LimitError):
+                    self.driver.set(gpu.uuid, directory, UNLIMITED)
+            raise
+        return ContainerEdits()
+
+    def pod_directory(self, pod: PodUid) -> Path | None:
+        """The cgroup of a pod. The kubelet's group is looked for again if it moved."""
+        found = cgroups.pod_directory(self._bases, pod)
+        if found is None and self._hierarchy is not None:
+            self._bases = cgroups.kubepods(self._hierarchy)
+            found = cgroups.pod_directory(self._bases, pod)
+        return found
+
+    def nests(self) -> bool:
+        """Whether the kernel counts the memory of NVIDIA's GPUs, so that a limit below another one is one more."""
+        with suppress(OSError):
+            return "nvidia/" in ((self._hierarchy or self.mount) / "dmem.capacity").read_text(encoding="ascii")
+        return False

@@ -1,0 +1,116 @@
+"""Gives containers limits of their own below that of their pod, once each is seen to run."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from deviceplugin import cgroups, decide
+from deviceplugin.limits.backend import LimitError
+from deviceplugin.limits.cgroup import MIB, CgroupBackend
+from gpushare.errors import WireError
+from gpushare.identity import ContainerName, GpuUuid, PodUid
+from gpushare.model.allocation import Grant
+from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.model.ledger import mib_on
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+from gpushare.wire import fields, held_gpus
+from gpushare.wire import pods as wire
+from gpushare.wire.pods import Pod
+
+_LOG: Final = logging.getLogger(__name__)
+_LOOK_S: Final = 0.5
+_AGAIN_S: Final = 60.0
+"""After which limits that were set are set again, should someone have changed them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningContainer:
+    """One with a grant, as the kubelet reports it."""
+
+    pod: PodUid
+    id: str
+    """The runtime's: 64 hexadecimal digits."""
+    grant: Grant
+    gpus: tuple[Gpu, ...]
+
+
+def running(pods: Sequence[Pod], inventory: NodeInventory) -> Sequence[RunningContainer]:
+    """The containers with grants whose IDs are known. Pure; a pod that cannot be read is left out."""
+    found: list[RunningContainer] = []
+    for pod in pods:
+        try:
+            found += _running(pod, inventory)
+        except WireError:
+            continue
+    return found
+
+
+def _running(pod: Pod, inventory: NodeInventory) -> Iterator[RunningContainer]:
+    ids = _ids(pod)
+    allocation = held_gpus.allocation(pod, inventory.unit) if ids else None
+    for grant in decide.known(allocation.grants, inventory) if allocation else ():
+        if grant.container in ids:
+            gpus = tuple(inventory.by_uuid[gpu] for gpu in grant.gpus if gpu in inventory.by_uuid)
+            yield RunningContainer(pod=wire.ref(pod).uid, id=ids[grant.container], grant=grant, gpus=gpus)
+
+
+def _ids(pod: Pod) -> Mapping[ContainerName, str]:
+    return {
+        ContainerName(fields.text(report, "name", path)): identity.rpartition("//")[2]
+        for path, report in wire.reports(pod)
+        if (identity := fields.text(report, "containerID", path))
+    }
+
+
+@dataclass(kw_only=True)
+class LeafLimits:
+    """Works only where limits nest. Used by one thread."""
+
+    backend: CgroupBackend
+    pods: Callable[[], Sequence[Pod]]
+    inventory: Callable[[], NodeInventory | None]
+    clock: Clock
+    _done: set[tuple[str, GpuUuid]] = field(init=False, default_factory=set)
+    _again_at: float = field(init=False, default=0.0)
+
+    def run(self, stop: threading.Event) -> None:
+        """Look again and again until `stop` is set."""
+        while not self.clock.wait(stop, _LOOK_S):
+            self.look()
+
+    def look(self) -> None:
+        """Limit the containers that are not yet, in pods that are."""
+        inventory = self.inventory()
+        if inventory is None or not self.backend.nests():
+            return
+        if self.clock.monotonic() >= self._again_at:
+            self._again_at = self.clock.monotonic() + _AGAIN_S
+            self._done.clear()
+        containers = running(self.pods(), inventory)
+        present = {(container.id, gpu.uuid) for container in containers for gpu in container.gpus}
+        self._done &= present
+        for container in containers:
+            for gpu in container.gpus:
+                if (container.id, gpu.uuid) not in self._done and self._is_limited(container, gpu):
+                    self._done.add((container.id, gpu.uuid))
+
+    def _is_limited(self, container: RunningContainer, gpu: Gpu) -> bool:
+        """Set the limit. Whether nothing is left to do."""
+        pod = self.backend.pod_directory(container.pod)
+        leaf = cgroups.container_directories(pod).get(container.id) if pod else None
+        if pod is None or leaf is None:
+            return False
+        mib = mib_on(container.grant, gpu)
+        try:
+            # A pod that was started without a limit keeps what it has.
+            if container.grant.whole or mib >= gpu.memory_mib or self.backend.driver.get(gpu.uuid, pod) is None:
+                return True
+            self.backend.driver.set(gpu.uuid, leaf, mib * MIB)
+        except LimitError as error:
+            if leaf.is_dir():  # it may have ended meanwhile
+                logs.event(_LOG, "container not limited", level=logging.WARNING, cgroup=str(leaf), error=str(error))
+            return False
+        return True

@@ -1,0 +1,374 @@
+"""Limits of cgroups through the real NVML binding, over a stub that counts as the driver or the kernel does."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from deviceplugin.limits import choose
+from deviceplugin.limits.advisory import AdvisoryBackend
+from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError
+from deviceplugin.limits.cgroup import CgroupBackend
+from deviceplugin.limits.leaves import LeafLimits
+from deviceplugin.limits.node import NodeLimits, OnFailure
+from deviceplugin.nvml.memory_limits import MemoryLimits
+from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
+from gpushare.model.allocation import Grant
+from gpushare.model.gpu import Gpu, GpuHealth, Limit, MigInstance, NodeInventory
+from gpushare.model.request import ContainerKind
+from gpushare.units import GIB
+from testing.builders import Json, make_grant
+from tests.nvml import stub
+from tests.nvml.memory import Memory
+from tests.nvml.stub import MIB, Stub
+from tests.unit.deviceplugin.build import ManualClock, bound_pod
+
+UID: Final = PodUid("0123abcd-0000-1111-2222-333344445555")
+IDS: Final = {"main": "ab" * 32, "second": "cd" * 32, "init": "ef" * 32, "sidecar": "01" * 32}
+BOTH: Final = pytest.mark.parametrize("mode", ["dmem", "misc"])
+
+
+class Node:
+    """A node with two GPUs of 15 GiB, and one pod in the cgroup tree of a kubelet."""
+
+    def __init__(self, mount: Path, nvml: Any, nvml_stub: Stub, mode: str) -> None:
+        self.stub, self.mount = nvml_stub, mount
+        for _ in range(2):
+            nvml_stub.add_gpu(15360)
+        self.memory = Memory(nvml_stub, mode)
+        (mount / "kubepods/burstable").mkdir(parents=True)
+        (mount / "cgroup.controllers").touch()
+        if mode == "dmem":
+            (mount / "dmem.capacity").write_text("nvidia/<00000000:01:00.0>/vidmem 16106127360\n", encoding="ascii")
+        gpus = tuple(
+            Gpu(uuid=GpuUuid(str(nvml_stub.keys[f"{i}.uuid"])), index=i, model="T4", memory_mib=15360) for i in range(2)
+        )
+        self.inventory = NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB)
+        self.driver = MemoryLimits(nvml)
+        self.backend = CgroupBackend(driver=self.driver, mount=mount)
+        self.pods: list[Json] = []
+        self.clock = ManualClock()
+        self.leaves = self.plugin_restarts()
+        self.backend.prove(gpus)
+
+    def plugin_restarts(self) -> LeafLimits:
+        self.backend = CgroupBackend(driver=self.driver, mount=self.mount)
+        self.backend.prove(self.inventory.gpus)
+        self.leaves = LeafLimits(
+            backend=self.backend, pods=lambda: self.pods, inventory=lambda: self.inventory, clock=self.clock
+        )
+        return self.leaves
+
+    @property
+    def pod(self) -> Path:
+        return self.mount / f"kubepods/burstable/pod{UID}"
+
+    def grant(self, *gpus: int, **fields: Any) -> Grant:
+        grant = make_grant(*gpus, **fields)
+        return replace(grant, gpus=tuple(self.inventory.gpus[gpu].uuid for gpu in gpus))
+
+    def start(self, grant: Grant, *of_pod: Grant) -> LimitedStart:
+        self.pod.mkdir(exist_ok=True)
+        ref = PodRef(namespace="default", name="pod", uid=UID)
+        return LimitedStart(pod=ref, grant=grant, of_pod=of_pod or (grant,), inventory=self.inventory)
+
+    def prepare(self, grant: Grant, *of_pod: Grant) -> None:
+        start = self.start(grant, *of_pod)
+        assert self.backend.prepare(start, start.gpus).env == ()
+
+    def runs(self, *grants: Grant) -> Path:
+        """The containers of these grants, and what the kubelet tells of them; the group of the first."""
+        pod = bound_pod(*grants)
+        pod["metadata"]["uid"] = UID
+        pod["status"]["containerStatuses"] = [
+            {"name": grant.container, "containerID": f"containerd://{IDS[grant.container]}"} for grant in grants
+        ]
+        self.pods = [pod]
+        for grant in grants:
+            (self.pod / IDS[grant.container]).mkdir(exist_ok=True)
+        return self.pod / IDS[grants[0].container]
+
+    def limit(self, cgroup: Path, gpu: int = 0) -> int | None:
+        """MiB, of the group itself."""
+        found = self.memory.limits(gpu).get(cgroup)
+        return found and found // MIB
+
+
+@pytest.fixture
+def mode() -> str:
+    return "dmem"
+
+
+@pytest.fixture
+def node(tmp_path: Path, nvml_binding: Any, nvml_stub: Stub, mode: str) -> Iterator[Node]:
+    node = Node(tmp_path / "cgroup", nvml_binding, nvml_stub, mode)
+    yield node
+    assert list(node.mount.rglob("gpushare-probe")) == []
+
+
+def why(node: Node, gpu: int = 0) -> str:
+    return node.backend.prove(node.inventory.gpus)[node.inventory.gpus[gpu].uuid]
+
+
+@BOTH
+def test_support_is_proven_by_a_real_limit_on_a_scratch_cgroup(node: Node) -> None:
+    assert why(node) == PROVEN
+    assert (node.memory.limits(0), node.memory.limits(1)) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"limits": None}, "Not Supported: driver or kernel hold no limits for cgroups on this GPU"),
+        ({"limits.root": 0}, "Insufficient Permissions: the plugin needs to be root on the node"),
+        ({"fail.nvmlDeviceSetMemoryLimits_v1": stub.FUNCTION_NOT_FOUND}, "the driver is older than r615"),
+        ({"fail.nvmlDeviceGetMemoryLimits_v1": stub.NOT_SUPPORTED}, "took a limit of 134217728 bytes for"),
+        ({"0.fail.all": stub.GPU_IS_LOST}, "GPU is lost: see the node's kernel log"),
+        ({"fail.nvmlInitWithFlags": 9}, "Driver Not Loaded"),
+    ],
+)
+def test_what_does_not_work_says_why(node: Node, keys: dict[str, object], problem: str) -> None:
+    node.stub.set(keys)
+    assert problem in why(node)
+
+
+def test_one_gpu_that_fails_does_not_count_for_the_others(node: Node) -> None:
+    node.stub.set({"0.fail.all": stub.GPU_IS_LOST})
+    assert (why(node, 0) != PROVEN, why(node, 1)) == (True, PROVEN)
+
+
+def test_mig_instances_are_not_tried(node: Node) -> None:
+    instance = replace(node.inventory.gpus[0], mig=MigInstance(gpu=0, number=0, profile="1g.5gb"))
+    assert node.backend.prove([instance])[instance.uuid] == "the driver holds no limits for cgroups on MIG instances"
+
+
+def test_without_the_nodes_cgroups_it_says_what_to_mount(tmp_path: Path, node: Node) -> None:
+    backend = CgroupBackend(driver=node.driver, mount=tmp_path / "none")
+    assert backend.prove(node.inventory.gpus[:1]) == {
+        node.inventory.gpus[0].uuid: f"{tmp_path}/none has no cgroups; mount the node's there"
+    }
+    (node.mount / "kubepods/gpushare-probe").touch()
+    assert f"no cgroup can be made in {node.mount}/kubepods (File exists)" in why(node)
+    (node.mount / "kubepods/gpushare-probe").unlink()
+
+
+@BOTH
+def test_the_pods_limit_is_there_before_the_container_on_every_gpu(node: Node) -> None:
+    node.prepare(node.grant(0, 1, gib=3))
+    assert (node.limit(node.pod, 0), node.limit(node.pod, 1)) == (3072, 3072)
+    main = node.runs(node.grant(0, 1, gib=3))
+    assert node.memory.allocate(0, main, 3072) is not None
+    assert node.memory.allocate(0, main, 1) is None
+    assert node.memory.allocate(1, main, 3073) is None
+
+
+def test_where_limits_nest_the_container_gets_its_own(node: Node) -> None:
+    grants = (node.grant(0, gib=3), node.grant(0, 1, gib=2, container="second"))
+    for grant in grants:
+        node.prepare(grant, *grants)
+    assert (node.limit(node.pod, 0), node.limit(node.pod, 1)) == (5120, 2048)
+    main = node.runs(*grants)
+    node.leaves.look()
+    second = node.pod / IDS["second"]
+    assert (node.limit(main, 0), node.limit(main, 1)) == (3072, None)
+    assert (node.limit(second, 0), node.limit(second, 1)) == (2048, 2048)
+    assert node.memory.allocate(0, main, 3073) is None
+
+
+@pytest.mark.parametrize("mode", ["misc"])
+def test_where_they_do_not_nest_the_pod_is_held_as_a_whole(node: Node) -> None:
+    grants = (node.grant(0, gib=3), node.grant(0, gib=2, container="second"))
+    node.prepare(grants[0], *grants)
+    main = node.runs(*grants)
+    assert node.memory.allocate(0, main, 3072) is not None
+    node.leaves.look()
+    assert node.limit(main) is None
+    assert node.memory.allocate(0, main, 2049) is None
+    assert node.memory.allocate(0, node.pod / IDS["second"], 2048) is not None
+
+
+def test_a_restarted_container_gets_its_limit_again(node: Node) -> None:
+    grant = node.grant(0, gib=3)
+    node.prepare(grant)
+    main = node.runs(grant)
+    node.leaves.look()
+    main.rmdir()
+    assert node.limit(main) is None
+    node.prepare(grant)
+    main.mkdir()
+    node.pods[0]["status"]["containerStatuses"][0]["containerID"] = f"containerd://{'99' * 32}"
+    main.rename(node.pod / ("99" * 32))
+    node.leaves.look()
+    assert node.limit(node.pod / ("99" * 32)) == 3072
+
+
+def test_a_restarted_plugin_goes_on(node: Node) -> None:
+    grant = node.grant(0, gib=3)
+    node.prepare(grant)
+    main = node.runs(grant)
+    node.plugin_restarts().look()
+    assert (node.limit(node.pod), node.limit(main)) == (3072, 3072)
+
+
+def test_a_limit_that_someone_has_removed_comes_back(node: Node) -> None:
+    grant = node.grant(0, gib=3)
+    node.prepare(grant)
+    main = node.runs(grant)
+    node.leaves.look()
+    node.driver.set(node.inventory.gpus[0].uuid, main, 0xFFFF_FFFF_FFFF_FFFF)
+    node.leaves.look()
+    assert node.limit(main) is None
+    node.clock.seconds += 60
+    node.leaves.look()
+    assert node.limit(main) == 3072
+
+
+def test_a_container_is_looked_for_until_it_is_there(node: Node) -> None:
+    grant = node.grant(0, gib=3)
+    node.prepare(grant)
+    main = node.runs(grant)
+    main.rmdir()
+    node.leaves.look()
+    main.mkdir()
+    node.stub.set({"fail.nvmlDeviceSetMemoryLimits_v1": 999})
+    node.leaves.look()
+    assert node.limit(main) is None
+    node.stub.set({"fail.nvmlDeviceSetMemoryLimits_v1": None})
+    node.leaves.look()
+    assert node.limit(main) == 3072
+
+
+@BOTH
+def test_pods_that_were_started_without_a_limit_keep_what_they_have(node: Node) -> None:
+    grant = node.grant(0, gib=3)
+    node.start(grant)
+    main = node.runs(grant)
+    node.leaves.look()
+    assert (node.limit(node.pod), node.limit(main)) == (None, None)
+
+
+@BOTH
+def test_an_init_container_may_have_more_than_what_follows(node: Node) -> None:
+    init, main = node.grant(0, gib=5, container="init", kind=ContainerKind.INIT), node.grant(0, gib=3)
+    node.prepare(init, init, main)
+    assert node.limit(node.pod) == 5120
+    allocation = node.memory.allocate(0, node.runs(init), 5120)
+    assert allocation is not None
+    node.memory.end(node.pod / IDS["init"])
+    node.prepare(main, init, main)
+    assert node.limit(node.pod) == 3072
+
+
+@BOTH
+def test_a_sidecar_may_restart_beside_all_others(node: Node) -> None:
+    sidecar = node.grant(0, gib=1, container="sidecar", kind=ContainerKind.SIDECAR)
+    init, main = node.grant(0, gib=2, container="init", kind=ContainerKind.INIT), node.grant(0, gib=3)
+    of_pod = (sidecar, init, main)
+    for grant, expected in ((sidecar, 6144), (init, 3072), (main, 4096)):
+        node.prepare(grant, *of_pod)
+        assert node.limit(node.pod) == expected
+
+
+@BOTH
+def test_a_whole_gpu_needs_no_limit(node: Node) -> None:
+    node.prepare(node.grant(0, gib=15, whole=True))
+    node.prepare(node.grant(1, gib=15))
+    assert (node.limit(node.pod, 0), node.limit(node.pod, 1)) == (None, None)
+    node.runs(node.grant(0, gib=15, whole=True))
+    node.leaves.look()
+    assert node.limit(node.pod / IDS["main"]) is None
+
+
+@BOTH
+def test_a_pod_without_a_cgroup_does_not_start(node: Node) -> None:
+    start = node.start(node.grant(0))
+    node.pod.rmdir()
+    with pytest.raises(LimitError) as caught:
+        node.backend.prepare(start, start.gpus)
+    assert str(caught.value) == (
+        f"the kubelet has made no cgroup for pod default/pod with uid {UID} below {node.mount};"
+        " it needs --cgroups-per-qos, which is its default"
+    )
+
+
+@BOTH
+def test_a_failure_on_one_gpu_leaves_none_behind(node: Node) -> None:
+    node.stub.set({"1.fail.nvmlDeviceSetMemoryLimits_v1": 999})
+    start = node.start(node.grant(0, 1))
+    with pytest.raises(LimitError, match=f"GPU {node.inventory.gpus[1].uuid}, cgroup {node.pod}: the driver says"):
+        node.backend.prepare(start, start.gpus)
+    assert (node.memory.limits(0), node.memory.limits(1)) == ({}, {})
+
+
+@BOTH
+def test_a_failure_leaves_the_limit_of_a_container_that_runs(node: Node) -> None:
+    first, second = node.grant(0, gib=3), node.grant(0, 1, gib=2, container="second")
+    node.prepare(first, first, second)
+    node.stub.set({"1.fail.nvmlDeviceSetMemoryLimits_v1": 999})
+    with pytest.raises(LimitError):
+        node.backend.prepare(start := node.start(second, first, second), start.gpus)
+    assert node.limit(node.pod, 0) == 5120
+
+
+def test_the_kubelets_group_is_found_again_if_it_moves(node: Node) -> None:
+    (node.mount / "kubepods/burstable").rmdir()
+    (node.mount / "kubepods").rmdir()
+    moved = node.mount / f"kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice"
+    moved.mkdir(parents=True)
+    ref = PodRef(namespace="default", name="pod", uid=UID)
+    grant = node.grant(0)
+    start = LimitedStart(pod=ref, grant=grant, of_pod=(grant,), inventory=node.inventory)
+    node.backend.prepare(start, start.gpus)
+    assert node.limit(moved) == 3072
+
+
+def test_the_first_hierarchy_of_version_1_that_works_is_taken(tmp_path: Path, node: Node) -> None:
+    mount = tmp_path / "v1"
+    (mount / "memory/kubepods").mkdir(parents=True)
+    (mount / "unified").write_text("no directory", encoding="ascii")
+    (mount / "devices/kubepods").mkdir(parents=True)
+    backend = CgroupBackend(driver=node.driver, mount=mount)
+    assert backend.prove(node.inventory.gpus[:1])[node.inventory.gpus[0].uuid] == PROVEN
+    (mount / f"memory/kubepods/pod{UID}").mkdir()
+    assert backend.pod_directory(UID) == mount / f"memory/kubepods/pod{UID}"
+
+
+def test_pods_that_cannot_be_read_are_left_out(node: Node) -> None:
+    grant = node.grant(0, gib=3)
+    node.prepare(grant)
+    main = node.runs(grant)
+    node.pods.insert(0, {"metadata": 3, "status": {"containerStatuses": [{"name": "x", "containerID": "y"}]}})
+    node.leaves.look()
+    assert node.limit(main) == 3072
+
+
+@pytest.mark.parametrize(
+    ("wanted", "limit", "health"),
+    [("auto", Limit.ADVISORY, GpuHealth.HEALTHY), ("cgroup", Limit.ADVISORY, GpuHealth.UNHEALTHY)],
+)
+def test_a_driver_that_was_downgraded_is_noticed_and_decides_about_new_starts(
+    node: Node, wanted: str, limit: Limit, health: GpuHealth
+) -> None:
+    limits = NodeLimits(
+        backends={Limit.CGROUP: node.backend, Limit.ADVISORY: AdvisoryBackend()},
+        wanted=choose.order(wanted),
+        on_failure=OnFailure.REFUSE,
+        clock=node.clock,
+    )
+    assert {gpu.limit for gpu in limits.assess(node.inventory).gpus} == {Limit.CGROUP}
+    node.stub.set({"fail.nvmlDeviceSetMemoryLimits_v1": stub.FUNCTION_NOT_FOUND})
+    start = node.start(node.grant(0, gib=3))
+    with pytest.raises(
+        LimitError, match=r"the memory limit \(cgroup\) cannot be set: .* the driver is older than r615"
+    ):
+        limits.prepare(start)
+    shown = limits.assess(node.inventory).gpus[0]
+    assert (shown.limit, shown.health) == (limit, health)
+    if health is GpuHealth.HEALTHY:
+        assert limits.prepare(start).env
+    else:
+        assert "the driver is older than r615" in shown.reason
+        with pytest.raises(LimitError, match="nothing holds limits"):
+            limits.prepare(start)
