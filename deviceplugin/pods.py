@@ -23,7 +23,7 @@ from gpushare.wire.pods import Pod
 _LOG: Final = logging.getLogger(__name__)
 PATH: Final = "/api/v1/pods"
 _ANY: Final = ResourceConfig(whole_gpus=True)
-_AUTHORS: Final = (names.ANNOTATION_LIMIT, names.ANNOTATION_FRAMEWORK_VARIABLES)
+_AUTHORS: Final = (names.ANNOTATION_LIMIT, names.ANNOTATION_FRAMEWORK_VARIABLES, names.ANNOTATION_HAND_OVER)
 _AUTHORS_MOST: Final = 128
 _IMAGE_MOST: Final = 256
 _LIMITS: Final = (*names.SHARED_RESOURCES, names.GPU_CORE, names.GPU)

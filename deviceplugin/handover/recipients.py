@@ -8,7 +8,9 @@ from deviceplugin.handover import share_name
 from deviceplugin.handover.choice import Choice
 from deviceplugin.handover.grant_edits import HandOverError, Recipient
 from deviceplugin.identify import Owner
+from gpushare import names
 from gpushare.errors import WireError
+from gpushare.model.gpu import HandOver
 from gpushare.wire import pods
 from gpushare.wire.pods import Pod
 
@@ -19,16 +21,21 @@ def of(pod: Pod, owner: Owner, accepted: Accept, choice: Choice) -> Sequence[Rec
     A container keeps what Allocate said when its pod came to the node, however the node hands GPUs over by now.
 
     Raises:
-        HandOverError: the kubelet's records do not say what it was told.
+        HandOverError: the kubelet's records do not say what it was told, or that is nothing that a container runtime
+            other than NVIDIA's understands.
     """
+    needs_nvidia = choice.way is not HandOver.CDI and not choice.nvidia_default
+    only_cdi = pods.annotations(pod).get(names.ANNOTATION_HAND_OVER) == HandOver.CDI.value
     if owner.responses is None:
+        if only_cdi and needs_nvidia:
+            raise HandOverError(_other_way(choice))
         if choice.writes_specs:
             raise HandOverError("the kubelet's checkpoint does not know its devices; the kubelet will try again")
         return ()
     uid = pods.ref(pod).uid
     runtime_class = str(pod["spec"].get("runtimeClassName") or "")
     try:
-        return [
+        found = [
             Recipient(
                 uid=uid,
                 container=grant.container,
@@ -41,3 +48,13 @@ def of(pod: Pod, owner: Owner, accepted: Accept, choice: Choice) -> Sequence[Rec
         ]
     except WireError as error:
         raise HandOverError(f"the kubelet's checkpoint: {error}; the kubelet will try again") from error
+    if only_cdi and needs_nvidia and not all(recipient.names for recipient in found):
+        raise HandOverError(_other_way(choice))
+    return found
+
+
+def _other_way(choice: Choice) -> str:
+    return (
+        f"this node hands GPUs over by {choice.way.value}, and the pod was created without the RuntimeClass that this"
+        " needs, while all nodes did so by CDI; delete the pod and create it again"
+    )

@@ -1,0 +1,67 @@
+"""What each container of a start was told by Allocate, and whether it can see its GPUs by that."""
+
+import base64
+
+import pytest
+
+from deviceplugin import pods
+from deviceplugin.api import deviceplugin_pb2 as api
+from deviceplugin.decision import Accept
+from deviceplugin.handover import recipients, share_name
+from deviceplugin.handover.choice import Choice
+from deviceplugin.handover.grant_edits import HandOverError
+from deviceplugin.identify import Owner
+from gpushare import names
+from gpushare.identity import ContainerName, PodUid
+from gpushare.model.gpu import HandOver
+from testing.builders import Json, make_grant
+from tests.unit.deviceplugin.build import bound_pod
+
+MAIN = ContainerName("main")
+CDI, ENVVAR = Choice(way=HandOver.CDI, reason=""), Choice(way=HandOver.ENVVAR, reason="")
+NAME = share_name.make(["a"], "0" * 16)
+
+
+def response(*cdi: str) -> str:
+    answer = api.ContainerAllocateResponse(cdi_devices=[api.CDIDevice(name=name) for name in cdi])
+    return base64.b64encode(answer.SerializeToString()).decode()
+
+
+def owner(told: str | None) -> Owner:
+    responses = None if told is None else {MAIN: told}
+    return Owner(uid=PodUid("uid-pod"), namespace="default", name="pod", containers=(MAIN,), responses=responses)
+
+
+def marked(*, mark: bool = True) -> Json:
+    pod = bound_pod(make_grant(0))
+    if mark:
+        pod["metadata"]["annotations"][names.ANNOTATION_HAND_OVER] = "cdi"
+    return pods.reduce(pod)
+
+
+ACCEPT = Accept((make_grant(0),))
+MESSAGE = (
+    "this node hands GPUs over by envvar, and the pod was created without the RuntimeClass that this needs, while all"
+    " nodes did so by CDI; delete the pod and create it again"
+)
+
+
+@pytest.mark.parametrize("told", [None, response()])
+def test_a_pod_without_a_runtime_class_does_not_start_where_only_nvidias_runtime_shows_gpus(told: str | None) -> None:
+    with pytest.raises(HandOverError) as caught:
+        recipients.of(marked(), owner(told), ACCEPT, ENVVAR)
+    assert str(caught.value) == MESSAGE
+
+
+def test_it_starts_where_it_sees_its_gpus() -> None:
+    by_cdi = response(share_name.qualified(NAME))
+    default = Choice(way=HandOver.ENVVAR, reason="", nvidia_default=True)
+    for pod, told, choice, expected in (
+        (marked(), by_cdi, CDI, [(NAME,)]),
+        (marked(), by_cdi, ENVVAR, [(NAME,)]),  # it restarts; the node handed over by CDI when it came
+        (marked(), response(), default, [()]),
+        (marked(), None, default, []),
+        (marked(mark=False), response(), ENVVAR, [()]),
+        (marked(mark=False), None, ENVVAR, []),
+    ):
+        assert [each.names for each in recipients.of(pod, owner(told), ACCEPT, choice)] == expected
