@@ -150,7 +150,10 @@ def source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
     from deviceplugin import simulated
 
     return simulated.SimulatedSource(
-        path=Path(settings.gpu_source.removeprefix(names.SIMULATED)), node=node, clock=clock
+        path=Path(settings.gpu_source.removeprefix(names.SIMULATED)),
+        node=node,
+        clock=clock,
+        reserved=settings.gpu_memory == TOTAL,
     )
 
 

@@ -7,7 +7,7 @@ and `ecc` make a GPU unhealthy, `lost` takes it off the list. The file is read a
 import logging
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from gpushare.identity import NodeName
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.wire import profile
-from gpushare.wire.profile import Fault, FaultKind, Profile
+from gpushare.wire.simulated_gpus import Fault, FaultKind, Profile
 
 _LOG: Final = logging.getLogger(__name__)
 _MIB: Final = 1024 * 1024
@@ -33,6 +33,8 @@ class SimulatedSource:
     path: Path
     node: NodeName
     clock: Clock
+    reserved: bool = False
+    """Whether memory that the driver would keep for itself is shared too."""
     _profile: Profile | None = field(init=False, default=None)
     _stamp: tuple[int, int, int] | None = field(init=False, default=None)
     _loaded_at: float = field(init=False, default=0.0)
@@ -41,7 +43,7 @@ class SimulatedSource:
     def read(self) -> Sequence[RawGpu]:
         """The profile's GPUs, with the faults that they have at this reading."""
         current = self._load()
-        gpus = [gpu for i in range(current.total) if (gpu := self._gpu(current, i)) is not None]
+        gpus = [gpu for i in range(current.total) for gpu in self._gpus(current, i)]
         self._polls += 1
         return gpus
 
@@ -76,20 +78,24 @@ class SimulatedSource:
         logs.event(_LOG, "profile rejected", level=logging.WARNING, error=message)
         return self._profile
 
-    def _gpu(self, current: Profile, index: int) -> RawGpu | None:
-        kinds = [fault.kind for i, fault in enumerate(current.faults) if self._hits(current, i, fault, index)]
-        if FaultKind.LOST in kinds:
-            return None
-        spec = current.spec(index)
-        return RawGpu(
-            uuid=spec.uuid or profile.uuid_of(current.seed, self.node, index),
-            index=index,
-            model=spec.model,
-            memory_bytes=spec.memory_mib * _MIB,
-            numa=spec.numa,
-            simulated=True,
-            fault=f"simulated {kinds[0].value}" if kinds else "",
-        )
+    def _gpus(self, current: Profile, index: int) -> Iterator[RawGpu]:
+        """What the GPU with this number has to offer: itself, or its instances."""
+        hits = [fault for i, fault in enumerate(current.faults) if self._hits(current, i, fault, index)]
+        for gpu in current.offered(self.node, index, reserved=self.reserved):
+            number = gpu.mig.number if gpu.mig else None
+            kinds = [fault.kind for fault in hits if fault.instance in {None, number}]
+            if FaultKind.LOST in kinds:
+                continue
+            yield RawGpu(
+                uuid=gpu.uuid,
+                index=gpu.index,
+                model=gpu.model,
+                memory_bytes=gpu.memory_mib * _MIB,
+                numa=gpu.numa,
+                simulated=True,
+                fault=f"simulated {kinds[0].value}" if kinds else "",
+                mig=gpu.mig,
+            )
 
     def _hits(self, current: Profile, number: int, fault: Fault, index: int) -> bool:
         chosen = fault.gpu

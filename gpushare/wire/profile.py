@@ -3,91 +3,37 @@
 seed: 1                      # changes all UUIDs and the choice of GPUs below; 0 by default
 gpus:
   - {model: NVIDIA A100-SXM4-80GB, memoryMiB: 81920, count: 8, numa: 0}
+  - {model: NVIDIA A100-SXM4-40GB, memoryMiB: 40960, reservedMiB: 583}  # what the driver keeps cannot be shared
+  - model: NVIDIA A100-SXM4-40GB  # in MIG mode: only its instances are shared
+    memoryMiB: 40960
+    mig:
+      - {profile: 1g.5gb, memoryMiB: 4864, count: 3}
+      - {profile: 3g.20gb, memoryMiB: 19968}
 faults:                      # of GPUs by their number; without one the seed chooses
   - {gpu: 1, kind: xid, afterPolls: 3, recoversAfterPolls: 2}
+  - {gpu: 9, instance: 0, kind: ecc}  # of one MIG instance; without instance, of all that the GPU has
   - {kind: lost, afterSeconds: 60}
 nodes:                       # a node with other GPUs or faults
   node-b: {gpus: [{model: Tesla T4, memoryMiB: 15360}]}
 """
 
-import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final
 
 from gpushare.errors import WireError
-from gpushare.identity import GpuUuid, NodeName
-from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
+from gpushare.identity import NodeName
+from gpushare.model.gpu import MAX_GPUS, MAX_INSTANCES, NodeInventory
 from gpushare.units import MemoryUnit
 from gpushare.wire import fields
+from gpushare.wire.simulated_gpus import Fault, FaultKind, GpuSpec, MigSpec, Profile
 
 _UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TOP: Final = frozenset({"seed", "gpus", "faults", "nodes"})
 _NODE: Final = frozenset({"seed", "gpus", "faults"})
-_GPU: Final = frozenset({"model", "memoryMiB", "count", "numa", "uuid"})
-_FAULT: Final = frozenset({"gpu", "kind", "afterPolls", "afterSeconds", "recoversAfterPolls"})
-
-
-class FaultKind(Enum):
-    """What happens to a simulated GPU."""
-
-    XID = "xid"
-    """The driver reports a critical error: unhealthy."""
-    ECC = "ecc"
-    """An uncorrectable memory error: unhealthy."""
-    LOST = "lost"
-    """Fell off the bus: no longer listed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSpec:
-    """So many equal GPUs."""
-
-    model: str
-    memory_mib: int
-    count: int = 1
-    numa: int | None = None
-    uuid: str = ""
-    """Empty for a derived one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """One fault of one GPU."""
-
-    gpu: int | None
-    """Number on the node; None lets the seed choose."""
-    kind: FaultKind
-    after_polls: int = 0
-    after_seconds: float = 0.0
-    recovers_after_polls: int | None = None
-    """None if it stays."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """The simulated GPUs of one node."""
-
-    seed: int
-    gpus: tuple[GpuSpec, ...]
-    faults: tuple[Fault, ...]
-
-    @property
-    def total(self) -> int:
-        """Number of GPUs."""
-        return sum(spec.count for spec in self.gpus)
-
-    def spec(self, index: int) -> GpuSpec:
-        """What the GPU with this number is like."""
-        return [spec for spec in self.gpus for _ in range(spec.count)][index]
-
-
-def uuid_of(seed: int, node: NodeName, index: int) -> GpuUuid:
-    """The UUID of a simulated GPU: the same in every run, different on every node, in NVIDIA's format."""
-    text = hashlib.sha256(f"{seed}/{node}/{index}".encode()).hexdigest()
-    return GpuUuid(f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}")
+_GPU: Final = frozenset({"model", "memoryMiB", "count", "numa", "uuid", "reservedMiB", "mig"})
+_MIG: Final = frozenset({"profile", "memoryMiB", "count"})
+_FAULT: Final = frozenset({"gpu", "instance", "kind", "afterPolls", "afterSeconds", "recoversAfterPolls"})
 
 
 def inventory(document: Any, node: NodeName, unit: MemoryUnit) -> NodeInventory:
@@ -97,18 +43,9 @@ def inventory(document: Any, node: NodeName, unit: MemoryUnit) -> NodeInventory:
         WireError: the document is wrong.
     """
     profile = parse(document, node)
-    specs = [spec for spec in profile.gpus for _ in range(spec.count)]
-    gpus = tuple(
-        Gpu(
-            uuid=GpuUuid(spec.uuid) if spec.uuid else uuid_of(profile.seed, node, index),
-            index=index,
-            model=spec.model,
-            memory_mib=spec.memory_mib,
-            numa=spec.numa,
-        )
-        for index, spec in enumerate(specs)
-    )
-    return NodeInventory(node=node, gpus=gpus, unit=unit)
+    gpus = (gpu for index in range(profile.total) for gpu in profile.offered(node, index))
+    ordered = tuple(sorted(gpus, key=lambda gpu: gpu.index))
+    return NodeInventory(node=node, gpus=ordered, unit=unit)
 
 
 def nodes(document: Any) -> tuple[str, ...]:
@@ -168,13 +105,35 @@ def _gpu(entry: object, path: str) -> GpuSpec:
         raise WireError(f"{path}.uuid: expected GPU- and 32 hexadecimal digits in NVIDIA's groups, found {uuid!r:.100}")
     if uuid and count > 1:
         raise WireError(f"{path}.uuid: {count} GPUs cannot share one; leave it out or set count to 1")
+    memory_mib = fields.integer(value, "memoryMiB", path, least=1)
+    reserved_mib = fields.integer(value, "reservedMiB", path, default=0)
+    if reserved_mib >= memory_mib:
+        raise WireError(f"{path}.reservedMiB: {reserved_mib} MiB of {memory_mib} leave nothing to share")
     return GpuSpec(
         model=fields.needed(value, "model", path),
-        memory_mib=fields.integer(value, "memoryMiB", path, least=1),
+        memory_mib=memory_mib,
+        reserved_mib=reserved_mib,
+        mig=_instances(value, path) if "mig" in value else None,
         count=count,
         numa=fields.optional_integer(value, "numa", path),
         uuid=uuid,
     )
+
+
+def _instances(gpu: Mapping[str, Any], path: str) -> tuple[MigSpec, ...]:
+    entries = enumerate(fields.needed_array(gpu, "mig", path))
+    found = tuple(spec for i, entry in entries for spec in _mig(entry, f"{path}.mig[{i}]"))
+    if len(found) > MAX_INSTANCES:
+        raise WireError(f"{path}.mig: {len(found)} instances; a GPU has up to {MAX_INSTANCES}")
+    return found
+
+
+def _mig(entry: object, path: str) -> tuple[MigSpec, ...]:
+    value = _mapping(entry, path, _MIG)
+    spec = MigSpec(
+        profile=fields.needed(value, "profile", path), memory_mib=fields.integer(value, "memoryMiB", path, least=1)
+    )
+    return (spec,) * min(fields.integer(value, "count", path, default=1, least=1), MAX_INSTANCES + 1)
 
 
 def _fault(entry: object, path: str, total: int) -> Fault:
@@ -192,6 +151,7 @@ def _fault(entry: object, path: str, total: int) -> Fault:
         raise fields.unexpected("a number, 0 or more", seconds, f"{path}.afterSeconds")
     return Fault(
         gpu=gpu,
+        instance=fields.optional_integer(value, "instance", path),
         kind=kind,
         after_polls=fields.integer(value, "afterPolls", path, default=0),
         after_seconds=float(seconds),

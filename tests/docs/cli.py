@@ -93,6 +93,8 @@ Preset and cordoned nodes, taints, node selectors, required node affinity and th
 What else pods demand is not evaluated; a note names it. Nothing is preempted.
 
 `--profile` makes up nodes from a profile, the file that [simulated GPUs](../install.md) have.
+A GPU of it may have `mig: [{profile: 1g.5gb, memoryMiB: 4864, count: 2}]`: only these instances are shared then; and
+`reservedMiB`, which its driver keeps for itself.
 `--nodes` says how many; those that the profile names are among them, and with `-f` they join the nodes of the list.
 """
 

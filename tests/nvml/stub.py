@@ -13,6 +13,9 @@ from typing import Any, Final
 
 import pytest
 
+from gpushare.identity import NodeName
+from gpushare.wire.simulated_gpus import Profile, mig_uuid_of, uuid_of
+
 _SOURCE: Final = Path(__file__).with_name("libnvidia-ml.c")
 _FLAGS: Final = ["-std=c11", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"]
 _NAME: Final = "libnvidia-ml.so.1"
@@ -92,6 +95,18 @@ class Stub:
         }
         self.set({f"{gpu}.mig": 1} | {f"{gpu}.mig.{number}.{key}": value for key, value in made_up.items()})
         return uuid
+
+    def add_profile(self, profile: Profile, node: NodeName) -> None:
+        """Add the GPUs of a profile of simulated GPUs, before any fault, with the same UUIDs."""
+        for index in range(profile.total):
+            spec = profile.spec(index)
+            uuid = spec.uuid or uuid_of(profile.seed, node, index)
+            self.add_gpu(spec.memory_mib, reserved_mib=spec.reserved_mib, model=spec.model, uuid=uuid)
+            if spec.mig is not None:
+                self.set({f"{index}.mig": 1})
+            for number, mig in enumerate(spec.mig or ()):
+                self.add_mig(index, number, profile=mig.profile, memory_mib=mig.memory_mib, gi=number + 1)
+                self.set({f"{index}.mig.{number}.uuid": mig_uuid_of(profile.seed, node, index, number)})
 
     def happen(self, gpu: int, data: int = 0, *, kind: int = XID, instance: int | None = None) -> None:
         """Have an event."""

@@ -165,3 +165,24 @@ def test_a_profile_that_is_not_there_is_named(path: Path, clock: ManualClock) ->
     assert str(caught.value) == (
         f"profile {path}: cannot be read (No such file or directory); mount it or fix --gpu-source"
     )
+
+
+MIG = """
+gpus:
+  - {model: A100, memoryMiB: 40960, mig: [{profile: 1g.5gb, memoryMiB: 4864, count: 2}]}
+  - {model: T4, memoryMiB: 15360, reservedMiB: 300}
+"""
+
+
+def test_a_fault_is_one_of_a_gpu_with_all_its_instances_or_of_one_of_them(make: Make) -> None:
+    assert state(make(MIG)) == {64: "", 65: "", 1: ""}
+    assert state(make(MIG + "faults: [{gpu: 0, kind: ecc}]")) == {64: "simulated ecc", 65: "simulated ecc", 1: ""}
+    assert state(make(MIG + "faults: [{gpu: 0, instance: 1, kind: xid}]")) == {64: "", 65: "simulated xid", 1: ""}
+    assert state(make(MIG + "faults: [{gpu: 0, instance: 0, kind: lost}]")) == {65: "", 1: ""}
+
+
+def test_memory_that_the_driver_keeps_is_shared_only_on_demand(make: Make) -> None:
+    source = make(MIG)
+    assert [gpu.memory_bytes >> 20 for gpu in source.read()] == [4864, 4864, 15060]
+    source.reserved = True
+    assert [gpu.memory_bytes >> 20 for gpu in source.read()] == [4864, 4864, 15360]

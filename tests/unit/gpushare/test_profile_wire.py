@@ -1,6 +1,7 @@
 """Profiles of simulated GPUs: what they say, and what is wrong in one, and where."""
 
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from deviceplugin.inventory import build
 from deviceplugin.simulated import SimulatedSource
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
+from gpushare.model.gpu import Limit, MigInstance
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
-from gpushare.wire import profile
-from gpushare.wire.profile import Fault, FaultKind, GpuSpec, Profile
+from gpushare.wire import profile, simulated_gpus
+from gpushare.wire.simulated_gpus import Fault, FaultKind, GpuSpec, MigSpec, Profile
 
 NODE = NodeName("node-a")
 SHIPPED = sorted((Path(__file__).parents[3] / "testing" / "profiles").glob("*.yaml"))
@@ -90,9 +92,38 @@ def test_no_faults_may_be_said_as_nothing_at_all(nothing: object) -> None:
 
 def test_derived_uuids_stay_the_same_from_version_to_version() -> None:
     """Pods that run hold GPUs by them."""
-    assert profile.uuid_of(1, NODE, 0) == "GPU-c38ef6ed-3f9d-cc54-e8eb-24bb9813eb03"
-    assert profile.uuid_of(1, NODE, 1) == "GPU-9e2f1580-22a6-7b37-216b-2b318029ff73"
-    assert profile.uuid_of(1, NodeName("node-b"), 0) == "GPU-250e5b34-9dcd-6a5f-06d4-5b52243ec128"
+    assert simulated_gpus.uuid_of(1, NODE, 0) == "GPU-c38ef6ed-3f9d-cc54-e8eb-24bb9813eb03"
+    assert simulated_gpus.uuid_of(1, NODE, 1) == "GPU-9e2f1580-22a6-7b37-216b-2b318029ff73"
+    assert simulated_gpus.uuid_of(1, NodeName("node-b"), 0) == "GPU-250e5b34-9dcd-6a5f-06d4-5b52243ec128"
+
+
+def test_a_gpu_in_mig_mode_offers_its_instances_alone() -> None:
+    found = parse(
+        """
+        gpus:
+          - {model: T4, memoryMiB: 15360, reservedMiB: 300}
+          - model: A100
+            memoryMiB: 40960
+            numa: 1
+            mig: [{profile: 1g.5gb, memoryMiB: 4864, count: 2}, {profile: 3g.20gb, memoryMiB: 19968}]
+          - {model: A100, memoryMiB: 40960, mig: []}
+        """
+    )
+    assert found.gpus[1].mig == (MigSpec(profile="1g.5gb", memory_mib=4864),) * 2 + (
+        MigSpec(profile="3g.20gb", memory_mib=19968),
+    )
+    assert [gpu.memory_mib for gpu in found.offered(NODE, 0)] == [15060]
+    assert [gpu.memory_mib for gpu in found.offered(NODE, 0, reserved=True)] == [15360]
+    instances = found.offered(NODE, 1)
+    assert [(gpu.label, gpu.index, gpu.memory_mib, gpu.numa, gpu.limit) for gpu in instances] == [
+        ("1:0", 80, 4864, 1, Limit.MIG),
+        ("1:1", 81, 4864, 1, Limit.MIG),
+        ("1:2", 82, 19968, 1, Limit.MIG),
+    ]
+    assert [gpu.mig for gpu in instances][2] == MigInstance(gpu=1, number=2, profile="3g.20gb")
+    assert len({gpu.uuid for gpu in instances}) == 3
+    assert all(re.fullmatch(r"MIG-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", gpu.uuid) for gpu in instances)
+    assert found.offered(NODE, 2) == ()
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
@@ -121,7 +152,21 @@ def test_the_inventory_of_a_shipped_profile_is_the_one_that_the_plugin_publishes
         ({"gpus": ["T4"]}, "gpus[0]: expected an object, found a string"),
         (
             {"gpus": [{**T4, "memoryGiB": 15}]},
-            "gpus[0]: unknown field 'memoryGiB'; known are count, memoryMiB, model, numa, uuid",
+            "gpus[0]: unknown field 'memoryGiB'; known are count, memoryMiB, mig, model, numa, reservedMiB, uuid",
+        ),
+        (
+            {"gpus": [{**T4, "reservedMiB": 15360}]},
+            "gpus[0].reservedMiB: 15360 MiB of 15360 leave nothing to share",
+        ),
+        ({"gpus": [{**T4, "mig": 7}]}, "gpus[0].mig: expected a list, found a number"),
+        ({"gpus": [{**T4, "mig": [7]}]}, "gpus[0].mig[0]: expected an object, found a number"),
+        (
+            {"gpus": [{**T4, "mig": [{"profile": "1g.5gb"}]}]},
+            "gpus[0].mig[0].memoryMiB: expected a whole number, 1 or more, found nothing",
+        ),
+        (
+            {"gpus": [{**T4, "mig": [{"profile": "1g.5gb", "memoryMiB": 1, "count": 10**9}]}]},
+            "gpus[0].mig: 17 instances; a GPU has up to 16",
         ),
         ({"gpus": [{"memoryMiB": 1}]}, "gpus[0].model: expected a string, found nothing"),
         ({"gpus": [{"model": "", "memoryMiB": 1}]}, "gpus[0].model: expected a string, found an empty string"),
