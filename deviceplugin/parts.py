@@ -47,7 +47,10 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     """
     node, feed, cache = NodeName(settings.node_name), InventoryFeed(), PodCache(clock)
     offered = resources.offered(percent=settings.gpu_percent, whole_gpus=settings.whole_gpus)
-    hand_over = handover.hand_over(settings, api, clock, feed)
+    reflector = Reflector(api=api, path=PATH, sink=cache, clock=clock, params=selector(node))
+    hand_over = handover.hand_over(
+        settings, api, clock, feed, lambda: cache.all() if reflector.synced.is_set() else None
+    )
     limits = compose.limits(settings, clock, feed, pods=cache.all, label=lambda: hand_over.chooser.facts.limits_label)
     renewal = Renewal(clock=clock, works=works_in_new_process)
     readings = HealthLoop(
@@ -63,7 +66,6 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         assess=limits.node.assess,
     )
     publisher = Publisher(api=api, feed=feed, clock=clock, node=node, recheck_s=settings.publish_interval)
-    reflector = Reflector(api=api, path=PATH, sink=cache, clock=clock, params=selector(node))
     start_check = _start_check(settings, api, clock, feed, cache, limits.node, hand_over.devices)
     usage = CurrentUsage(
         feed=feed,
@@ -85,6 +87,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         "pods": abandoned(reflector.run),
         "probe": probe.run,
         "hand-over": hand_over.chooser.run,
+        "specs": hand_over.sweeper.run,
         **limits.parts,
     }
     if settings.metrics_port:
@@ -146,7 +149,7 @@ def source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
             ignored_xids=settings.ignored_xids,
             recovery_s=settings.xid_recovery,
         )
-    # Late: the plugin of real GPUs reads no YAML.
+    # Late: only a demonstration needs it.
     from deviceplugin import simulated
 
     return simulated.SimulatedSource(

@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,8 +11,10 @@ from deviceplugin.handover.choice import Choice
 from deviceplugin.handover.grant_edits import HandOverError, Recipient
 from deviceplugin.handover.spec_files import SpecFile, SpecFileError, SpecFiles
 from deviceplugin.handover.strategy import STRATEGIES, Answer
+from deviceplugin.handover.vendor_spec import VendorSpec
 from deviceplugin.resources import Resource
 from deviceplugin.source import RawGpu
+from gpushare import names
 from gpushare.identity import GpuUuid
 from gpushare.runtime import logs
 
@@ -27,6 +29,8 @@ class DeviceHandOver:
     gpus: Callable[[], Mapping[GpuUuid, RawGpu]]
     """As they were read last."""
     files: SpecFiles
+    specs: Callable[[], Sequence[VendorSpec]]
+    """Of the node, but for this plugin's own, those that count most first."""
 
     def answer(self, resource: Resource, ids: Sequence[str]) -> Answer:
         """What Allocate says."""
@@ -39,12 +43,13 @@ class DeviceHandOver:
         Raises:
             HandOverError: that cannot be done; nothing is left that would grant anything.
         """
-        chosen, known = self.choice(), self.gpus()
+        chosen, known, specs = self.choice(), self.gpus(), self.specs()
         wanted = {
-            SpecFile(recipient.uid, name): grant_edits.of(recipient, known, chosen)
+            SpecFile(recipient.uid, name): grant_edits.of(recipient, known, chosen, specs)
             for recipient in recipients
             for name in recipient.names
         }
+        self._keep_apart({file.name for file in wanted})
         try:
             for file in set(self._of(ids)) - wanted.keys():
                 self.files.remove(file)
@@ -61,6 +66,25 @@ class DeviceHandOver:
         except SpecFileError as error:
             # No container runs with it: the kubelet asks again before it starts any.
             logs.event(_LOG, "spec not removed", level=logging.ERROR, error=str(error))
+
+    def remove_forged(self) -> Sequence[VendorSpec]:
+        """Remove the files of others that make devices of this plugin's kind. Returns those that cannot be removed."""
+        return [spec for spec in self.specs() if spec.kind == names.CDI_KIND and not self._removed(spec)]
+
+    def _keep_apart(self, wanted: Set[str]) -> None:
+        """A runtime that finds a device twice injects none, or the other one."""
+        for spec in self.remove_forged():
+            if not wanted.isdisjoint(spec.devices):
+                raise HandOverError(f"{spec.path} makes the same CDI device; remove that file")
+
+    def _removed(self, spec: VendorSpec) -> bool:
+        try:
+            spec.path.unlink(missing_ok=True)
+        except OSError as error:
+            logs.event(_LOG, "forged spec not removed", level=logging.ERROR, path=str(spec.path), error=str(error))
+            return False
+        logs.event(_LOG, "forged spec removed", level=logging.WARNING, path=str(spec.path))
+        return True
 
     def _of(self, ids: frozenset[str]) -> Sequence[SpecFile]:
         stem = share_name.stem(ids)

@@ -6,6 +6,8 @@ from typing import Final
 
 from deviceplugin.edits import ContainerEdits, DeviceNode
 from deviceplugin.handover.choice import Choice
+from deviceplugin.handover.pick import pick
+from deviceplugin.handover.vendor_spec import VendorSpec
 from deviceplugin.source import RawGpu
 from gpushare import names
 from gpushare.errors import GpuShareError
@@ -37,16 +39,18 @@ class Recipient:
     """What holds it to its share."""
 
 
-def of(recipient: Recipient, known: Mapping[GpuUuid, RawGpu], choice: Choice) -> ContainerEdits:
-    """All edits of one container.
+def of(
+    recipient: Recipient, known: Mapping[GpuUuid, RawGpu], choice: Choice, specs: Sequence[VendorSpec]
+) -> ContainerEdits:
+    """All edits of one container. Args: specs: of the node, those that count most first.
 
     Raises:
-        HandOverError: a GPU is not known.
+        HandOverError: a GPU is not known, or in no spec.
     """
     gpus = [_known(uuid, known) for uuid in recipient.gpus]
     edits = ContainerEdits()
     for gpu in gpus:
-        edits = edits.merge(_made_up(gpu))
+        edits = edits.merge(_made_up(gpu) if gpu.simulated else _picked(gpu, specs))
     return edits.merge(recipient.extra).merge(ContainerEdits(env=_variables(recipient, gpus, choice)))
 
 
@@ -59,6 +63,16 @@ def _known(uuid: GpuUuid, known: Mapping[GpuUuid, RawGpu]) -> RawGpu:
 def _made_up(gpu: RawGpu) -> ContainerEdits:
     node = DeviceNode(path=f"/dev/nvidia{gpu.index}", kind="c", major=_MADE_UP_MAJOR, minor=gpu.index)
     return ContainerEdits(device_nodes=(node,))
+
+
+def _picked(gpu: RawGpu, specs: Sequence[VendorSpec]) -> ContainerEdits:
+    picked = pick(gpu, specs)
+    if picked is None:
+        raise HandOverError(
+            f"no CDI spec of NVIDIA's on this node has GPU {gpu.uuid}; write one there with nvidia-ctk cdi generate"
+            " --output=/var/run/cdi/nvidia.yaml, or see that the GPU Operator does"
+        )
+    return picked.edits
 
 
 def _variables(recipient: Recipient, gpus: Sequence[RawGpu], choice: Choice) -> tuple[tuple[str, str], ...]:

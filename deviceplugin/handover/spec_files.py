@@ -87,6 +87,18 @@ class SpecFiles:
             if (read := share_name.read_file_name(name)) is not None:
                 yield SpecFile(*read)
 
+    def written_at(self, file: SpecFile) -> float:
+        """When, as a POSIX timestamp; 0 if it is gone."""
+        return _changed_at(self._path(file))
+
+    def remove_unfinished(self, before: float) -> None:
+        """Remove what was begun before a moment and never got its name; a process that is killed leaves such files."""
+        for name in self._listed():
+            path = self.directory / name
+            if name.startswith(_TEMPORARY) and name.endswith(".tmp") and _changed_at(path) < before:
+                with suppress(OSError):
+                    path.unlink()
+
     def _listed(self) -> Iterator[str]:
         try:
             with os.scandir(self.directory) as entries:
@@ -105,6 +117,13 @@ def _encode(name: str, edits: ContainerEdits) -> bytes:
         "devices": [{"name": name, "containerEdits": edits.encode()}],
     }
     return orjson.dumps(document)
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _cause(error: OSError | ValueError) -> str:

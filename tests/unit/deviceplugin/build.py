@@ -13,6 +13,7 @@ from deviceplugin import resources
 from deviceplugin.handover.choice import Choice
 from deviceplugin.handover.devices import DeviceHandOver
 from deviceplugin.handover.spec_files import SpecFiles
+from deviceplugin.handover.spec_reader import SpecReader
 from deviceplugin.resources import Resource
 from deviceplugin.source import RawGpu
 from gpushare import names, units
@@ -117,6 +118,7 @@ def handing_over(
         choice=lambda: Choice(way=way, reason="the test says so", **of_choice),
         gpus=lambda: simulated_gpus(2),
         files=SpecFiles(directory),
+        specs=SpecReader(directories=(directory,), own=directory).specs,
     )
 
 

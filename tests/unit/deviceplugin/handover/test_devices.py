@@ -15,6 +15,7 @@ from deviceplugin.resources import MEMORY
 from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.gpu import HandOver
 from tests.unit.deviceplugin.build import fields_of, handing_over
+from tests.unit.deviceplugin.handover import nvidia
 
 IDS = frozenset({"g000", "g001"})
 NAME = share_name.make(IDS, "0123456789abcdef")
@@ -173,3 +174,110 @@ def test_no_runtime_of_nvidias_looks_for_simulated_gpus(
         IDS, [recipient("GPU-0", runtime_class=runtime_class)]
     )
     assert "NVIDIA_VISIBLE_DEVICES=GPU-0" in devices(tmp_path)[NAME]["env"]
+
+
+def real(directory: Path, *specs: Any, **of_choice: Any) -> DeviceHandOver:
+    """For four real GPUs, on a node with these specs of NVIDIA's."""
+    for i, spec in enumerate(specs):
+        file = directory / f"nvidia-{i}.json"
+        file.write_text(json.dumps(spec))
+        file.chmod(0o644)
+    made = handing_over(HandOver.CDI, directory, **of_choice)
+    made.gpus = lambda: {GpuUuid(gpu.uuid): gpu for gpu in map(nvidia.gpu, range(4))}
+    return made
+
+
+def own(directory: Path) -> Any:
+    (file,) = directory.glob("gpushare.dev-share_*")
+    (device,) = json.loads(file.read_text())["devices"]
+    return device["containerEdits"]
+
+
+def test_a_real_gpu_comes_with_what_nvidias_spec_has_for_it(tmp_path: Path) -> None:
+    real(tmp_path, nvidia.BY_UUID).prepare(IDS, [recipient(nvidia.UUIDS[2], nvidia.UUIDS[3])])
+    edits = own(tmp_path)
+    assert [node["path"] for node in edits["deviceNodes"]] == [
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+        "/dev/nvidiactl",
+        "/dev/nvidia2",
+        "/dev/dri/renderD130",
+        "/dev/nvidia3",
+        "/dev/dri/renderD131",
+    ]
+    assert (edits["mounts"], edits["hooks"]) == tuple(
+        nvidia.BY_UUID["containerEdits"][key] for key in ("mounts", "hooks")
+    )
+    both = f"{nvidia.UUIDS[2]},{nvidia.UUIDS[3]}"
+    assert edits["env"] == [
+        "NVIDIA_CTK_LIBCUDA_DIR=/usr/lib/x86_64-linux-gnu",
+        f"NVIDIA_VISIBLE_DEVICES={both}",
+        f"GPUSHARE_VISIBLE_DEVICES={both}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("runtime_class", "nvidia_default", "told"),
+    [("nvidia", False, "void"), ("nvidia-cdi", False, "void"), ("", True, "void"), ("", False, nvidia.UUIDS[0])],
+)
+def test_where_nvidias_runtime_reads_the_variable_too_it_is_told_of_nothing(
+    runtime_class: str, nvidia_default: bool, told: str, tmp_path: Path
+) -> None:
+    made = real(tmp_path, nvidia.BY_UUID, nvidia_default=nvidia_default)
+    made.prepare(IDS, [recipient(nvidia.UUIDS[0], runtime_class=runtime_class)])
+    assert own(tmp_path)["env"][1:] == [
+        f"NVIDIA_VISIBLE_DEVICES={told}",
+        f"GPUSHARE_VISIBLE_DEVICES={nvidia.UUIDS[0]}",
+    ]
+
+
+def test_without_a_spec_of_nvidias_there_is_no_driver_to_hand_over(tmp_path: Path) -> None:
+    with pytest.raises(HandOverError) as caught:
+        real(tmp_path).prepare(IDS, [recipient(nvidia.UUIDS[0])])
+    assert str(caught.value) == (
+        f"no CDI spec of NVIDIA's on this node has GPU {nvidia.UUIDS[0]}; write one there with nvidia-ctk cdi generate"
+        " --output=/var/run/cdi/nvidia.yaml, or see that the GPU Operator does"
+    )
+
+
+def forged(*names: str) -> Any:
+    """Someone else's spec of this plugin's kind, which gives all GPUs."""
+    devices = [nvidia.device(name, *map(nvidia.node, range(4))) for name in names]
+    return nvidia.document(*devices, kind="gpushare.dev/share")
+
+
+@pytest.mark.parametrize("name", [NAME, "other"])
+def test_a_spec_that_someone_else_wrote_under_our_kind_is_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    real(tmp_path, forged(name), nvidia.BY_INDEX).prepare(IDS, [recipient(nvidia.UUIDS[0])])
+    assert files(tmp_path) == [share_name.file_name("uid-p", NAME), "nvidia-1.json"]
+    assert fields_of(caplog, "forged spec removed")[0]["path"] == str(tmp_path / "nvidia-0.json")
+
+
+def test_a_link_to_such_a_spec_is_removed_and_its_target_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "cdi").mkdir()
+    target = tmp_path / "target"
+    target.write_text(json.dumps(forged(NAME)))
+    target.chmod(0o644)
+    (tmp_path / "cdi" / "a.json").symlink_to(target)
+    handing_over(HandOver.CDI, tmp_path / "cdi").prepare(IDS, [recipient("GPU-0")])
+    assert files(tmp_path / "cdi") == [share_name.file_name("uid-p", NAME)]
+    assert target.exists()
+
+
+@pytest.mark.parametrize(("name", "refused"), [(NAME, True), ("other", False)])
+def test_where_it_cannot_be_removed_no_container_starts_that_it_would_be_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, refused: bool
+) -> None:
+    made = handing_over(HandOver.CDI, tmp_path)
+    # Such as a read-only /etc/cdi.
+    spec = nvidia.spec(forged(name), "/proc/version/a.json")
+    made.specs = lambda: [spec]
+    if refused:
+        with pytest.raises(HandOverError, match=r"^/proc/version/a.json makes the same CDI device; remove that file$"):
+            made.prepare(IDS, [recipient("GPU-0")])
+        assert files(tmp_path) == []
+    else:
+        made.prepare(IDS, [recipient("GPU-0")])
+    assert len(fields_of(caplog, "forged spec not removed")) == 1

@@ -1,0 +1,104 @@
+"""Which of NVIDIA's CDI specs has a GPU, and what of it a container gets. Pure.
+
+A spec names its devices by UUID, by number, or has only one for all of them; and it may be older than the driver's last
+start. So nothing is taken from it that the driver does not say of the GPU: of device nodes of GPUs, those whose minor
+number is the GPU's.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from deviceplugin.edits import ContainerEdits, DeviceNode
+from deviceplugin.handover.vendor_spec import VendorSpec
+from deviceplugin.source import RawGpu
+from gpushare import names
+
+PREFERRED: Final = "nvidia.com/gpu"
+_GPU: Final = re.compile(r"/dev/nvidia\d+")
+_CAPABILITY: Final = re.compile(r"/dev/nvidia-caps/nvidia-cap\d+")
+_OF_OTHERS: Final = re.compile(r"/dev/nvidia\d+|/dev/nvidia-caps.*|/dev/dri/.*")
+"""Device nodes that stand for some GPU, or for several nodes' GPUs together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """What one GPU needs."""
+
+    spec: VendorSpec
+    own: ContainerEdits
+
+    @property
+    def edits(self) -> ContainerEdits:
+        """With what every device of the file needs, such as the driver's libraries."""
+        return _common(self.spec).merge(self.own)
+
+
+def pick(gpu: RawGpu, specs: Sequence[VendorSpec]) -> Picked | None:
+    """The edits of a GPU; None if no spec of NVIDIA's is there, or what is known does not tell the GPU's devices.
+
+    Args:
+        gpu: as the driver describes it.
+        specs: those that count most first.
+    """
+    ordered = sorted(filter(lambda spec: spec.is_nvidia, specs), key=lambda spec: spec.kind != PREFERRED)
+    for spec in ordered:
+        own = _by_name(gpu, spec) or _by_nodes(gpu, spec) or _from_several(gpu, spec)
+        if own is not None:
+            return Picked(spec, own)
+    if ordered and gpu.minor is not None:
+        # A GPU that came after the spec was written; the driver's libraries are the same.
+        return Picked(ordered[0], ContainerEdits(device_nodes=tuple(map(_node, sorted(_wanted(gpu))))))
+    return None
+
+
+def _by_name(gpu: RawGpu, spec: VendorSpec) -> ContainerEdits | None:
+    own = spec.devices.get(gpu.uuid)
+    if own is None and gpu.minor is None:
+        own = spec.devices.get(str(gpu.index))
+    return _without_variable(own) if own is not None and _is_of(gpu, own) else None
+
+
+def _by_nodes(gpu: RawGpu, spec: VendorSpec) -> ContainerEdits | None:
+    if gpu.minor is None:
+        return None
+    return next((_without_variable(own) for own in spec.devices.values() if _is_of(gpu, own)), None)
+
+
+def _from_several(gpu: RawGpu, spec: VendorSpec) -> ContainerEdits | None:
+    """From a device that stands for several GPUs: the nodes of this one, and nothing else."""
+    wanted = _wanted(gpu)
+    for own in spec.devices.values() if wanted else ():
+        found = tuple(node for node in own.device_nodes if node.path in wanted)
+        if {node.path for node in found} == wanted:
+            return ContainerEdits(device_nodes=found)
+    return None
+
+
+def _is_of(gpu: RawGpu, own: ContainerEdits) -> bool:
+    """Whether a device has the nodes of this GPU and of no other."""
+    found = {node.path for node in own.device_nodes if _GPU.fullmatch(node.path) or _CAPABILITY.fullmatch(node.path)}
+    if gpu.minor is not None:
+        return found == _wanted(gpu)
+    return len([path for path in found if _GPU.fullmatch(path)]) == 1
+
+
+def _wanted(gpu: RawGpu) -> set[str]:
+    if gpu.minor is None:
+        return set()
+    return {f"/dev/nvidia{gpu.minor}", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in gpu.caps)}
+
+
+def _node(path: str) -> DeviceNode:
+    return DeviceNode(path=path)
+
+
+def _common(spec: VendorSpec) -> ContainerEdits:
+    nodes = tuple(node for node in spec.common.device_nodes if not _OF_OTHERS.fullmatch(node.path))
+    return _without_variable(replace(spec.common, device_nodes=nodes))
+
+
+def _without_variable(edits: ContainerEdits) -> ContainerEdits:
+    """Without the variable that says what the container was granted."""
+    return replace(edits, env=tuple(pair for pair in edits.env if pair[0] != names.ENV_VISIBLE_DEVICES))

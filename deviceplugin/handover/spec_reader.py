@@ -1,0 +1,128 @@
+"""Reads the CDI specs that others have written on this node. The only user of YAML for them.
+
+What lies in these directories is the container runtime's own input, so it is root's; but a broken or huge file must not
+end this plugin, or delay a start.
+"""
+
+import logging
+import os
+import stat
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import yaml
+
+from deviceplugin.handover import share_name, vendor_spec
+from deviceplugin.handover.vendor_spec import VendorSpec
+from gpushare.errors import WireError
+from gpushare.runtime import logs
+
+_LOG: Final = logging.getLogger(__name__)
+_LARGEST: Final = 1024 * 1024
+_FILES: Final = 1024
+"""Read of one directory; a DRA driver writes a file for each claim."""
+_EVENTS: Final = 100_000
+_DEEPEST: Final = 32
+_Stamp = tuple[int, int, int]
+_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    stamp: _Stamp
+    spec: VendorSpec | None
+
+
+@dataclass(kw_only=True)
+class SpecReader:
+    """Keeps what it has read until a file changes. Safe for use by many threads."""
+
+    directories: Sequence[Path]
+    """As the container runtime has them: what is in a later one counts more."""
+    own: Path
+    """Where this plugin writes."""
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _known: dict[Path, _Read] = field(init=False, default_factory=dict)
+
+    def specs(self) -> Sequence[VendorSpec]:
+        """All specs but this plugin's own, those that count most first."""
+        with self._lock:
+            found = {path: read for path in self._paths() if (read := self._read(path)) is not None}
+            self._known = found
+        return [read.spec for read in found.values() if read.spec is not None]
+
+    def _paths(self) -> Iterator[Path]:
+        for directory in reversed(self.directories):
+            names = sorted(_listed(directory))
+            if len(names) > _FILES:
+                logs.event(_LOG, "specs left out", level=logging.WARNING, directory=str(directory), files=len(names))
+            for name in names[:_FILES]:
+                if directory != self.own or share_name.read_file_name(name) is None:
+                    yield directory / name
+
+    def _read(self, path: Path) -> _Read | None:
+        """None for a file that is gone."""
+        known, stamp = self._known.get(path), _stamp(path)
+        if stamp is None or (known is not None and known.stamp == stamp):
+            return known if stamp else None
+        try:
+            return _Read(stamp, vendor_spec.read(_decoded(path), path))
+        except (OSError, WireError) as error:
+            logs.event(_LOG, "spec unreadable", level=logging.WARNING, path=str(path), error=str(error))
+            return _Read(stamp, None)
+
+
+def _listed(directory: Path) -> Iterator[str]:
+    try:
+        with os.scandir(directory) as entries:
+            yield from (entry.name for entry in entries if entry.name.endswith((".json", ".yaml")))
+    except OSError:
+        return
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _decoded(path: Path) -> Any:
+    text = _text(path)
+    try:
+        return orjson.loads(text) if path.suffix == ".json" else _yaml(text)
+    except (orjson.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise WireError(f"not {path.suffix[1:].upper()} ({type(error).__name__})") from error
+
+
+def _text(path: Path) -> bytes:
+    # A pipe in the place of a file would keep an open waiting.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise WireError("not a regular file")
+        if mode & 0o022:
+            raise WireError("users other than root may write it; chmod 0644 it if its content is right")
+        with open(descriptor, "rb", closefd=False) as stream:
+            text = stream.read(_LARGEST + 1)
+    finally:
+        os.close(descriptor)
+    if len(text) > _LARGEST:
+        raise WireError(f"larger than {_LARGEST} bytes")
+    return text
+
+
+def _yaml(text: bytes) -> Any:
+    """Without aliases, which can stand for more than any memory holds; programs do not write them."""
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent) or depth > _DEEPEST or count > _EVENTS:
+            raise WireError(f"aliases, more than {_DEEPEST} levels or more than {_EVENTS} values")
+    return yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader

@@ -1,0 +1,147 @@
+"""A GPU is found in every kind of spec that NVIDIA's programs write, and never more than this GPU."""
+
+from typing import Any
+
+import pytest
+
+from deviceplugin.edits import ContainerEdits, Hook, Mount
+from deviceplugin.handover.pick import pick
+from deviceplugin.handover.vendor_spec import VendorSpec
+from deviceplugin.source import RawGpu
+from tests.unit.deviceplugin.handover import nvidia
+from tests.unit.deviceplugin.handover.nvidia import BY_BOTH, BY_INDEX, BY_UUID, MIG, MIG_UUIDS, ONLY_ALL, gpu, spec
+
+CONTROL = ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl"]
+
+
+def picked(found: RawGpu, *specs: VendorSpec) -> ContainerEdits:
+    result = pick(found, specs)
+    assert result is not None
+    return result.edits
+
+
+@pytest.mark.parametrize("document", [BY_UUID, BY_INDEX, BY_BOTH, ONLY_ALL], ids=["uuid", "index", "both", "all"])
+@pytest.mark.parametrize("index", range(4))
+def test_a_gpu_is_found_whatever_its_device_is_called(document: Any, index: int) -> None:
+    nodes = nvidia.paths(picked(gpu(index), spec(document)))
+    assert [path for path in nodes if not path.startswith("/dev/dri/")] == [*CONTROL, f"/dev/nvidia{index}"]
+
+
+def test_what_every_device_of_the_file_needs_comes_with_it() -> None:
+    edits = picked(gpu(1), spec(BY_UUID))
+    assert edits.mounts == (
+        Mount(
+            host_path=nvidia.LIBRARY,
+            container_path=nvidia.LIBRARY,
+            options=("ro", "nosuid", "nodev", "rbind", "rprivate"),
+        ),
+    )
+    assert edits.hooks == (
+        Hook(
+            name="createContainer",
+            path="/usr/bin/nvidia-cdi-hook",
+            arguments=("nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib/x86_64-linux-gnu"),
+            env=("NVIDIA_CTK_DEBUG=false",),
+        ),
+    )
+    # The container's own variable is written last, whatever a file says.
+    assert edits.env == (("NVIDIA_CTK_LIBCUDA_DIR", "/usr/lib/x86_64-linux-gnu"),)
+    assert nvidia.paths(edits)[-1] == "/dev/dri/renderD129"
+
+
+def test_a_device_of_all_gpus_gives_nothing_but_the_nodes_of_one() -> None:
+    several = nvidia.device(
+        "all", *map(nvidia.node, range(4)), nvidia.plain("/dev/dri/card0"), env=["X=1"], mounts=[], hooks=[]
+    )
+    edits = picked(gpu(2), spec(nvidia.document(several)))
+    assert nvidia.paths(edits) == [*CONTROL, "/dev/nvidia2"]
+    assert dict(edits.env).keys() == {"NVIDIA_CTK_LIBCUDA_DIR"}
+
+
+def test_numbers_that_the_driver_gives_in_another_order() -> None:
+    # The GPU with index 0 has the minor number 3; a spec by index may have been written under another order.
+    assert nvidia.paths(picked(gpu(0, 3), spec(BY_INDEX)))[-1] == "/dev/nvidia3"
+
+
+def test_a_uuid_with_the_nodes_of_another_gpu_is_not_believed() -> None:
+    wrong = nvidia.document(nvidia.device(nvidia.UUIDS[0], nvidia.node(1)), nvidia.device("0", nvidia.node(0)))
+    assert nvidia.paths(picked(gpu(0), spec(wrong)))[-1] == "/dev/nvidia0"
+
+
+def test_a_uuid_with_the_nodes_of_all_gpus_gives_one() -> None:
+    wrong = nvidia.document(nvidia.device(nvidia.UUIDS[0], *map(nvidia.node, range(4))))
+    assert nvidia.paths(picked(gpu(0), spec(wrong))) == [*CONTROL, "/dev/nvidia0"]
+
+
+def test_gpus_among_what_every_device_gets_are_left_out() -> None:
+    wrong = nvidia.document(nvidia.device("0", nvidia.node(0)))
+    more = [nvidia.node(3), nvidia.plain("/dev/dri/card1"), nvidia.cap(9), nvidia.plain("/dev/nvidia-caps/nvidia-cap9")]
+    wrong["containerEdits"]["deviceNodes"] += more
+    assert nvidia.paths(picked(gpu(0), spec(wrong))) == [*CONTROL, "/dev/nvidia0"]
+
+
+def test_a_gpu_that_came_after_the_spec_was_written() -> None:
+    edits = picked(gpu(3), spec(nvidia.document(nvidia.device("0", nvidia.node(0)))))
+    assert nvidia.paths(edits) == [*CONTROL, "/dev/nvidia3"]
+    assert len(edits.mounts) == 1
+
+
+@pytest.mark.parametrize(
+    ("instance", "caps"),
+    [(gpu(2, 0, 66, 67, uuid=MIG_UUIDS[0]), (66, 67)), (gpu(3, 0, 75, 76, uuid=MIG_UUIDS[1]), (75, 76))],
+)
+def test_a_mig_instance_has_the_node_of_its_gpu_and_its_own_capabilities(
+    instance: RawGpu, caps: tuple[int, int]
+) -> None:
+    by_uuid = nvidia.document(
+        *(
+            nvidia.device(uuid, nvidia.node(0), nvidia.cap(first), nvidia.cap(first + 1))
+            for uuid, first in zip(MIG_UUIDS, (66, 75), strict=False)
+        )
+    )
+    only_all = nvidia.document(MIG["devices"][-1])
+    expected = ["/dev/nvidia0", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps)]
+    for document in (MIG, by_uuid, only_all):
+        assert nvidia.paths(picked(instance, spec(document)))[3:] == expected
+
+
+def test_a_whole_gpu_beside_mig_instances() -> None:
+    assert nvidia.paths(picked(gpu(1), spec(MIG)))[3:] == ["/dev/nvidia1"]
+
+
+def test_a_whole_gpu_is_not_found_in_an_instance_of_it() -> None:
+    only_instances = nvidia.document(*MIG["devices"][:2])
+    assert nvidia.paths(picked(gpu(0), spec(only_instances)))[3:] == ["/dev/nvidia0"]
+
+
+@pytest.mark.parametrize(("document", "found"), [(BY_UUID, True), (BY_INDEX, True), (ONLY_ALL, False)])
+def test_without_a_minor_number_only_a_device_of_one_gpu_will_do(document: Any, found: bool) -> None:
+    result = pick(gpu(2, None), [spec(document)])
+    assert (result is not None) is found
+    assert result is None or "/dev/nvidia2" in nvidia.paths(result.edits)
+
+
+def test_the_spec_for_containers_is_preferred_to_those_for_management() -> None:
+    management, own = spec(ONLY_ALL, "/var/run/cdi/management.yaml"), spec(BY_INDEX, "/etc/cdi/nvidia.yaml")
+    result = pick(gpu(1), [management, own])
+    assert result is not None
+    assert result.spec is own
+
+
+def test_of_two_of_a_kind_the_one_that_counts_more_is_taken() -> None:
+    later, earlier = spec(BY_INDEX, "/var/run/cdi/nvidia.yaml"), spec(BY_INDEX, "/etc/cdi/nvidia.yaml")
+    result = pick(gpu(1), [later, earlier])
+    assert result is not None
+    assert result.spec is later
+
+
+@pytest.mark.parametrize(
+    "kind", ["amd.com/gpu", "k8s.gpu.nvidia.com/claim", "notnvidia.com/gpu", "gpushare.dev/share", "nvidia.com/nic"]
+)
+def test_specs_of_others_are_passed_over(kind: str) -> None:
+    other = nvidia.document(nvidia.device("0", nvidia.node(0)), kind=kind)
+    assert pick(gpu(0), [spec(other)]) is None
+
+
+def test_without_any_spec_there_is_nothing_to_give() -> None:
+    assert pick(gpu(0), []) is None

@@ -1,0 +1,167 @@
+"""Files in the directories of CDI specs, whatever is in them."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deviceplugin.handover import spec_reader
+from deviceplugin.handover.spec_reader import SpecReader
+from tests.unit.deviceplugin.build import fields_of
+from tests.unit.deviceplugin.handover import nvidia
+
+
+@pytest.fixture
+def static(tmp_path: Path) -> Path:
+    (tmp_path / "etc").mkdir()
+    return tmp_path / "etc"
+
+
+@pytest.fixture
+def dynamic(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def reader(static: Path, dynamic: Path) -> SpecReader:
+    return SpecReader(directories=(static, dynamic), own=dynamic)
+
+
+def put(path: Path, document: Any) -> Path:
+    path.write_text(json.dumps(document) if path.suffix == ".json" else yaml.safe_dump(document))
+    path.chmod(0o644)
+    return path
+
+
+def problems(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(Path(said["path"]).name, said["error"]) for said in fields_of(caplog, "spec unreadable")]
+
+
+def test_json_and_yaml_of_all_directories_are_read_the_last_directory_first(
+    reader: SpecReader, static: Path, dynamic: Path
+) -> None:
+    put(static / "nvidia.yaml", nvidia.BY_UUID)
+    put(dynamic / "management.json", nvidia.ONLY_ALL)
+    put(dynamic / "nvidia.yaml", nvidia.BY_INDEX)
+    assert [(spec.path, spec.kind) for spec in reader.specs()] == [
+        (dynamic / "management.json", "management.nvidia.com/gpu"),
+        (dynamic / "nvidia.yaml", "nvidia.com/gpu"),
+        (static / "nvidia.yaml", "nvidia.com/gpu"),
+    ]
+
+
+def test_other_files_and_directories_are_passed_over(reader: SpecReader, dynamic: Path) -> None:
+    put(dynamic / "nvidia.yml", nvidia.BY_UUID)
+    put(dynamic / ".gpushare-1.tmp", nvidia.BY_UUID)
+    (dynamic / "sub").mkdir()
+    put(dynamic / "sub" / "nvidia.yaml", nvidia.BY_UUID)
+    assert reader.specs() == []
+
+
+def test_what_this_plugin_wrote_is_not_read_but_only_where_it_writes(
+    reader: SpecReader, static: Path, dynamic: Path
+) -> None:
+    name = f"gpushare.dev-share_uid_c{'0' * 16}-{'1' * 16}.json"
+    own = nvidia.document(nvidia.device("c", nvidia.node(0)), kind="gpushare.dev/share")
+    put(dynamic / name, own)
+    put(static / name, own)
+    assert [spec.path for spec in reader.specs()] == [static / name]
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    assert SpecReader(directories=(tmp_path / "none",), own=tmp_path).specs() == []
+
+
+def test_a_file_is_read_again_when_it_changes_and_forgotten_when_it_is_gone(
+    reader: SpecReader, dynamic: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+    true_open = os.open
+
+    def noting(path: Path, flags: int) -> int:
+        opened.append(path)
+        return true_open(path, flags)
+
+    monkeypatch.setattr(os, "open", noting)
+    file = put(dynamic / "nvidia.json", nvidia.BY_UUID)
+    assert len(reader.specs()) == len(reader.specs()) == 1
+    assert len(opened) == 1
+    put(dynamic / "nvidia.json", nvidia.ONLY_ALL)
+    assert reader.specs()[0].kind == "management.nvidia.com/gpu"
+    file.unlink()
+    assert reader.specs() == []
+
+
+ALIASES = "kind: nvidia.com/gpu\ndevices: &d [{name: '0'}]\nother: *d\n"
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(9)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error"),
+    [
+        ("a.json", "{", "not JSON (JSONDecodeError)"),
+        ("a.json", "[" * 100_000, "not JSON (JSONDecodeError)"),
+        ("a.json", "\xff", "not JSON (JSONDecodeError)"),
+        ("a.yaml", "a: [", "not YAML (ParserError)"),
+        ("a.yaml", "\x00", "not YAML (ReaderError)"),
+        ("a.yaml", "[" * 100_000, "aliases, more than 32 levels or more than 100000 values"),
+        ("a.yaml", ALIASES, "aliases, more than 32 levels or more than 100000 values"),
+        ("a.yaml", BOMB, "aliases, more than 32 levels or more than 100000 values"),
+        ("a.yaml", "[" + "0," * 100_001 + "]", "aliases, more than 32 levels or more than 100000 values"),
+        ("a.yaml", "kind: !!python/object/apply:os.system [id]\n", "not YAML (ConstructorError)"),
+        ("a.yaml", "kind: 2026-01-01\n", "kind: expected a string, found a date"),
+        ("a.yaml", "", "expected an object, found nothing"),
+        ("a.json", " " * (1024 * 1024) + "{}", "larger than 1048576 bytes"),
+    ],
+    ids=range(13),
+)
+def test_broken_and_malicious_files_are_logged_once_and_passed_over(
+    reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture, name: str, text: str, error: str
+) -> None:
+    (dynamic / name).write_bytes(text.encode("latin-1"))
+    put(dynamic / "good.yaml", nvidia.ONLY_ALL)
+    for _ in range(3):
+        assert [spec.path.name for spec in reader.specs()] == ["good.yaml"]
+    assert problems(caplog) == [(name, error)]
+
+
+def test_what_is_no_file_is_not_waited_for(reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture) -> None:
+    os.mkfifo(dynamic / "a.json")
+    (dynamic / "b.json").mkdir()
+    (dynamic / "c.json").symlink_to(dynamic / "nowhere")
+    (dynamic / "d.json").symlink_to("/dev/zero")
+    (dynamic / "e.json").symlink_to(dynamic / "e.json")
+    assert reader.specs() == []
+    assert problems(caplog) == [(f"{name}.json", "not a regular file") for name in "abd"]
+
+
+def test_a_link_to_a_good_file_is_followed_as_container_runtimes_do(
+    reader: SpecReader, static: Path, dynamic: Path
+) -> None:
+    (dynamic / "link.yaml").symlink_to(put(static / "real", nvidia.BY_UUID))
+    assert [spec.path for spec in reader.specs()] == [dynamic / "link.yaml"]
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o664])
+def test_a_file_that_others_than_root_may_write_is_not_believed(
+    reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture, mode: int
+) -> None:
+    put(dynamic / "nvidia.json", nvidia.BY_UUID).chmod(mode)
+    assert reader.specs() == []
+    assert problems(caplog)[0][1] == ("users other than root may write it; chmod 0644 it if its content is right")
+
+
+def test_a_directory_full_of_files_is_read_in_part(
+    reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spec_reader, "_FILES", 3)
+    for i in range(5):
+        put(dynamic / f"{i}.json", nvidia.ONLY_ALL)
+    assert len(reader.specs()) == 3
+    assert fields_of(caplog, "specs left out")[0]["files"] == 5

@@ -1,0 +1,129 @@
+"""Specs that others wrote are read strictly, within bounds."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.handover import vendor_spec
+from gpushare.errors import WireError
+from tests.unit.deviceplugin.handover import nvidia
+
+FILE = Path("/etc/cdi/nvidia.yaml")
+LONG = "x" * 5000
+
+
+def changed(*path: str | int, to: Any) -> Any:
+    """A good spec, but for one place."""
+    document = copy.deepcopy(nvidia.BY_UUID)
+    holder: Any = document
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = to
+    return document
+
+
+EDITS = ("devices", 0, "containerEdits")
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ([], "expected an object, found a list"),
+        (None, "expected an object, found nothing"),
+        ({}, "kind: expected vendor/class, found ''"),
+        (changed("kind", to=3), "kind: expected a string, found a number"),
+        (changed("kind", to="../../etc/passwd"), "kind: expected vendor/class, found '../../etc/passwd'"),
+        (changed("devices", to={}), "devices: expected a list, found an object"),
+        (changed("devices", to=[{}] * 2), "devices: two with the same name"),
+        (changed("devices", to=[{}] * 2049), "devices: 2049 entries, more than 2048"),
+        (changed("devices", 0, "name", to=LONG), "devices[0].name: a string of 5000 characters; expected at most 4096"),
+        (changed(*EDITS, "env", to=["X"]), "devices[0].containerEdits.env: expected NAME=VALUE, found 'X'"),
+        (changed(*EDITS, "env", to=["=1"]), "devices[0].containerEdits.env: expected NAME=VALUE, found '=1'"),
+        (changed(*EDITS, "env", to=[1]), "devices[0].containerEdits.env[0]: expected a string, found a number"),
+        (changed(*EDITS, "env", to=["A=\0"]), "devices[0].containerEdits.env: a string of 3 characters"),
+        (changed(*EDITS, "env", to=["A=1"] * 2049), "devices[0].containerEdits.env: 2049 entries, more than 2048"),
+        (
+            changed(*EDITS, "deviceNodes", 0, "path", to="dev/nvidia0"),
+            "devices[0].containerEdits.deviceNodes[0].path: expected an absolute path, found 'dev/nvidia0'",
+        ),
+        (
+            changed(*EDITS, "deviceNodes", 0, "major", to=2**31),
+            "devices[0].containerEdits.deviceNodes[0].major: expected a whole number from 0 to 2147483647",
+        ),
+        (
+            changed(*EDITS, "deviceNodes", 0, "minor", to="1"),
+            "devices[0].containerEdits.deviceNodes[0].minor: expected a whole number from 0 to 2147483647",
+        ),
+        (
+            changed(*EDITS, "deviceNodes", 0, "type", to="d"),
+            "devices[0].containerEdits.deviceNodes[0].type: expected b, c, u or p, found 'd'",
+        ),
+        (
+            changed(*EDITS, "deviceNodes", 0, "permissions", to="rwx"),
+            "devices[0].containerEdits.deviceNodes[0].permissions: expected letters of rwm, found 'rwx'",
+        ),
+        (
+            changed("containerEdits", "hooks", 0, "hookName", to="now"),
+            "containerEdits.hooks[0].hookName: expected one of createContainer, createRuntime, poststart, poststop,"
+            " prestart, startContainer, found 'now'",
+        ),
+        (
+            changed("containerEdits", "hooks", 0, "path", to="x"),
+            "containerEdits.hooks[0].path: expected an absolute path, found 'x'",
+        ),
+        (
+            changed("containerEdits", "mounts", 0, "hostPath", to=""),
+            "containerEdits.mounts[0].hostPath: expected a string, found an empty string",
+        ),
+        (
+            changed("containerEdits", "mounts", 0, "containerPath", to="x"),
+            "containerEdits.mounts[0].containerPath: expected an absolute path, found 'x'",
+        ),
+        (changed("containerEdits", to="x"), "containerEdits: expected an object, found a string"),
+    ],
+)
+def test_what_is_wrong_is_named(document: Any, message: str) -> None:
+    with pytest.raises(WireError) as caught:
+        vendor_spec.read(document, FILE)
+    assert str(caught.value).startswith(message)
+
+
+def test_what_is_not_used_is_passed_over() -> None:
+    document = changed(*EDITS, "additionalGids", to=[44])
+    document["annotations"] = {"a": "b"}
+    assert vendor_spec.read(document, FILE) == vendor_spec.read(nvidia.BY_UUID, FILE)
+
+
+def test_edits_are_written_as_they_were_read() -> None:
+    read = vendor_spec.read(nvidia.BY_UUID, FILE)
+    written = read.common.encode()
+    assert written == nvidia.BY_UUID["containerEdits"]
+
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    key=st.sampled_from(["kind", "devices", "containerEdits", "name", "deviceNodes", "hooks", "mounts", "env"]),
+    value=JSON,
+)
+def test_nothing_but_a_wire_error_comes_out(key: str, value: Any) -> None:
+    documents = [
+        {**nvidia.BY_UUID, key: value},
+        changed("devices", 0, key, to=value),
+        changed(*EDITS, key, to=value),
+        changed(*EDITS, "deviceNodes", 0, to=value),
+    ]
+    for document in documents:
+        try:
+            vendor_spec.read(document, FILE)
+        except WireError:
+            continue
