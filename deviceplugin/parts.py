@@ -148,6 +148,7 @@ def source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
             memory=MemoryRule(reserved=settings.gpu_memory == TOTAL, unified_mib=settings.unified_memory),
             ignored_xids=settings.ignored_xids,
             recovery_s=settings.xid_recovery,
+            recovery_action=settings.recovery_action,
         )
     # Late: only a demonstration needs it.
     from deviceplugin import simulated

@@ -91,8 +91,14 @@ class Settings:
     xid_recovery: float = option(
         0.0,
         "seconds without another fault after which a GPU with a driver error (Xid) or memory error counts as healthy"
-        " again; 0: only after a reset, or when this plugin starts",
+        " again; 0: only after a reset, when this plugin starts, or by --recovery-action",
         parse=not_negative,
+    )
+    recovery_action: bool = option(
+        True,
+        "true or false: a GPU is unhealthy while its driver (570 and later) asks for a reset or a reboot, and one with"
+        " a driver error is healthy again when the driver asks for nothing",
+        parse=options.boolean,
     )
     gpu_percent: bool = option(
         True, f"true or false: offer {names.GPU_PERCENT}, 100 of each GPU", parse=options.boolean

@@ -12,6 +12,16 @@ from gpushare.errors import GpuShareError
 from gpushare.model.gpu import MAX_INSTANCES
 
 _PROFILE: Final = re.compile(r" MIG (\S+)$")
+_RECOVERY_ACTION: Final = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older bindings do not name
+_ACTIONS: Final = {
+    1: "reset the GPU",
+    2: "reboot the node",
+    3: "end what uses peer to peer",
+    4: "end what runs and reset the GPU",
+    5: "recover the IMEX domain",
+    6: "reset the PCIe bus",
+    7: "reboot the machine",
+}
 MIB: Final = 1024 * 1024
 
 
@@ -81,6 +91,20 @@ def mig_profile(model: str) -> str:
     """From the name of a MIG instance, such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
     found = _PROFILE.search(model)
     return found[1] if found else ""
+
+
+def recovery_action(nvml: Any, handle: Any) -> int | None:
+    """What the driver asks for so that the GPU works as it should: 0 for nothing. None from drivers before 570."""
+    try:
+        field = nvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION])[0]
+    except nvml.NVMLError:
+        return None
+    return int(field.value.uiVal) if field.nvmlReturn == nvml.NVML_SUCCESS else None
+
+
+def advice(action: int | None) -> str:
+    """A recovery action in a few words; empty for none."""
+    return f"the driver asks to {_ACTIONS.get(action, f'do {action}')}" if action else ""
 
 
 def numa(nvml: Any, handle: Any, pci_devices: Path) -> int | None:

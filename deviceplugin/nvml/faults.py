@@ -1,18 +1,19 @@
 """What is wrong with GPUs, from the driver's events, until they are well again. Pure apart from its own memory."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
-_WHOLE_GPU: int = 0xFFFFFFFF
+_WHOLE_GPU: Final = 0xFFFFFFFF
 """What an event says instead of a GPU instance."""
+_SETTLED_S: Final = 30.0
 
 
 @dataclass(kw_only=True)
 class Faults:
     """Remembers faults by GPU and, for MIG, by GPU instance.
 
-    The driver does not say when a GPU is well again, so a fault
-    stays until the GPU was away (a reset takes it away), the driver was unloaded, or `recovery_s` have passed without
-    another one.
+    A fault stays until the GPU was away (a reset takes it away), the driver was unloaded or says that nothing needs to
+    be done, or `recovery_s` have passed without another one.
     """
 
     recovery_s: float = 0.0
@@ -33,6 +34,12 @@ class Faults:
     def forget(self, uuid: str) -> None:
         """The GPU was away and is back."""
         self._found = {key: fault for key, fault in self._found.items() if key[0] != uuid}
+
+    def settle(self, uuid: str, now: float) -> None:
+        """The driver says that nothing needs to be done. It may say so for a moment after a fault, too."""
+        self._found = {
+            key: fault for key, fault in self._found.items() if key[0] != uuid or now - fault[1] < _SETTLED_S
+        }
 
     def forget_all(self) -> None:
         """The driver was unloaded."""

@@ -34,6 +34,8 @@ class NvmlSource:
     memory: MemoryRule = field(default_factory=MemoryRule)
     ignored_xids: frozenset[int] = frozenset()
     recovery_s: float = 0.0
+    recovery_action: bool = True
+    """Whether a GPU is unhealthy while its driver wants something done, and well if it wants nothing."""
     pci_devices: Path = _PCI_DEVICES
     mig_minors: Path = _MIG_MINORS
     _open: bool = field(init=False, default=False)
@@ -144,10 +146,18 @@ class NvmlSource:
         if index in self._away:  # what took it away and brought it back was a reset
             self._away.discard(index)
             self._faults.forget(uuid)
+        advice = self._advice(handle, uuid)
         if devices.in_mig_mode(nvml, handle):
-            return [self._instance(gpu, *instance) for instance in self._instances(handle)]
+            return [self._instance(gpu, advice, *instance) for instance in self._instances(handle)]
         memory = devices.memory_bytes(nvml, handle, self.memory)
-        return [replace(gpu, memory_bytes=memory, fault=self._faults.of(uuid))]
+        return [replace(gpu, memory_bytes=memory, fault=_joined(self._faults.of(uuid), advice))]
+
+    def _advice(self, handle: Any, uuid: str) -> str:
+        """What the driver wants to be done; if nothing, the GPU's faults are over."""
+        action = devices.recovery_action(self.nvml, handle) if self.recovery_action else None
+        if action == 0:
+            self._faults.settle(uuid, self.clock.monotonic())
+        return devices.advice(action)
 
     def _instances(self, handle: Any) -> Sequence[tuple[int, Any]]:
         found = devices.instances(self.nvml, handle)
@@ -157,8 +167,8 @@ class NvmlSource:
             )
         return found
 
-    def _instance(self, gpu: RawGpu, number: int, handle: Any) -> RawGpu:
-        """Args: gpu: of which it is a part."""
+    def _instance(self, gpu: RawGpu, advice: str, number: int, handle: Any) -> RawGpu:
+        """Args: gpu: of which it is a part. advice: of the driver about that GPU."""
         nvml = self.nvml
         model = text(nvml.nvmlDeviceGetName(handle))
         return replace(
@@ -167,7 +177,7 @@ class NvmlSource:
             index=mig_index(gpu.index, number),
             model=model,
             memory_bytes=devices.memory_bytes(nvml, handle, self.memory),
-            fault=self._faults.of(gpu.uuid, int(nvml.nvmlDeviceGetGpuInstanceId(handle))),
+            fault=_joined(self._faults.of(gpu.uuid, int(nvml.nvmlDeviceGetGpuInstanceId(handle))), advice),
             caps=devices.caps(nvml, handle, gpu.minor, self.mig_minors),
             mig=MigInstance(gpu=gpu.index, number=number, profile=devices.mig_profile(model)),
         )
@@ -187,3 +197,7 @@ class NvmlSource:
         if said not in self._said:
             logs.event(_LOG, what, level=logging.WARNING, **fields)
         self._said.add(said)
+
+
+def _joined(*reasons: str) -> str:
+    return "; ".join(reason for reason in reasons if reason)

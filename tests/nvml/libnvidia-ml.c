@@ -333,6 +333,29 @@ int nvmlDeviceGetComputeInstanceId(Device device, unsigned *id) {
     return is_mig(device) ? device_number(device, "ci", id) : NOT_SUPPORTED;
 }
 
+/* ---- Field values ----
+ *
+ *   0.field.230 1               value of a field as an unsigned number; without the line: Not Supported */
+
+typedef struct {
+    unsigned fieldId, scopeId;
+    long long timestamp, latencyUsec;
+    unsigned valueType;
+    int nvmlReturn;
+    union { unsigned uiVal; u64 ullVal; } value;
+} FieldValue;
+
+int nvmlDeviceGetFieldValues(Device device, int count, FieldValue *values) {
+    CHECK_DEVICE(device);
+    for (int i = 0; i < count; i++) {
+        char what[64];
+        snprintf(what, sizeof what, "field.%u", values[i].fieldId);
+        values[i].valueType = 1;
+        values[i].nvmlReturn = device_number(device, what, &values[i].value.uiVal);
+    }
+    return OK;
+}
+
 /* ---- Events ---- */
 
 typedef struct {

@@ -137,6 +137,47 @@ def test_time_heals_where_an_administrator_says_so(nvml_stub: Stub, nvml_binding
     assert faults(source) == [""]
 
 
+def test_the_driver_says_when_a_gpu_is_well_again(nvml_stub: Stub, nvml_binding: Any) -> None:
+    clock = ManualClock()
+    source = NvmlSource(nvml=nvml_binding, clock=clock)
+    nvml_stub.add_gpu()
+    nvml_stub.set({"0.field.230": 0})
+    source.read()
+    nvml_stub.happen(0, 94)
+    source.wait(threading.Event(), 250.0)
+    assert faults(source) == ["Xid 94: contained ECC error"]
+    clock.seconds += 29
+    assert faults(source) == ["Xid 94: contained ECC error"]  # it may not have found out yet what must be done
+    nvml_stub.set({"0.field.230": 4})
+    clock.seconds += 60
+    assert faults(source) == ["Xid 94: contained ECC error; the driver asks to end what runs and reset the GPU"]
+    nvml_stub.set({"0.field.230": 0})
+    assert faults(source) == [""]
+
+
+def test_what_the_driver_asks_for_holds_without_an_event_and_for_all_instances(
+    source: NvmlSource, nvml_stub: Stub
+) -> None:
+    for _ in range(3):
+        nvml_stub.add_gpu(40960)
+    nvml_stub.set({"0.field.230": 1, "1.field.230": 99, "2.fail.nvmlDeviceGetFieldValues": stub.FUNCTION_NOT_FOUND})
+    nvml_stub.add_mig(1, 0, profile="1g.5gb", memory_mib=4864, gi=7)
+    assert faults(source) == ["the driver asks to reset the GPU", "the driver asks to do 99", ""]
+
+
+def test_what_the_driver_asks_for_can_be_ignored(nvml_stub: Stub, nvml_binding: Any) -> None:
+    clock = ManualClock()
+    source = NvmlSource(nvml=nvml_binding, clock=clock, recovery_action=False)
+    nvml_stub.add_gpu()
+    nvml_stub.add_gpu()
+    nvml_stub.set({"0.field.230": 0, "1.field.230": 2})
+    source.read()
+    nvml_stub.happen(0, 94)
+    source.wait(threading.Event(), 250.0)
+    clock.seconds += 3600
+    assert faults(source) == ["Xid 94: contained ECC error", ""]
+
+
 def faults(source: NvmlSource) -> list[str]:
     return [gpu.fault for gpu in source.read()]
 
@@ -158,6 +199,14 @@ def test_an_old_driver_does_not_say_what_it_keeps(source: NvmlSource, nvml_stub:
     nvml_stub.set({"0.fail.nvmlDeviceGetMemoryInfo_v2": error})
     nvml_stub.add_gpu(40960, reserved_mib=583)
     assert [gpu.memory_bytes for gpu in source.read()] == [40960 * MIB]
+
+
+def test_a_driver_without_the_newer_functions_is_enough(source: NvmlSource, nvml_stub: Stub) -> None:
+    names = ("GetMemoryInfo_v2", "GetMigMode", "GetFieldValues", "GetMinorNumber", "GetPciInfo_v3")
+    nvml_stub.set({f"fail.nvmlDevice{name}": stub.FUNCTION_NOT_FOUND for name in names})
+    nvml_stub.add_gpu(15360)
+    (gpu,) = source.read()
+    assert (gpu.memory_bytes, gpu.minor, gpu.fault) == (15360 * MIB, None, "")
 
 
 @pytest.mark.parametrize("memory", [None, "0 0 0"])

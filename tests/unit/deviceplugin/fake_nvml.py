@@ -83,6 +83,7 @@ class FakeNvml:
     NVMLError_NotFound = NVMLErrorNotFound
     nvmlMemory_v2 = 0x02000028
     NVML_DEVICE_MIG_ENABLE = 1
+    NVML_SUCCESS = 0
     nvmlEventTypeXidCriticalError = 8
     nvmlEventTypeDoubleBitEccError = 2
 
@@ -127,6 +128,9 @@ class FakeNvml:
 
     def nvmlDeviceGetMinorNumber(self, card: Card) -> int:
         return self.cards.index(card)
+
+    def nvmlDeviceGetFieldValues(self, card: Card, fields: list[int]) -> list[SimpleNamespace]:
+        raise NVMLErrorNotSupported("Not Supported")
 
     def nvmlDeviceGetMaxMigDeviceCount(self, card: Card) -> int:
         return 0

@@ -27,6 +27,7 @@ def test_defaults() -> None:
         unified_memory=0,
         ignored_xids=frozenset(),
         xid_recovery=0.0,
+        recovery_action=True,
         gpu_percent=True,
         whole_gpus=False,
         device_plugins_dir=Path("/var/lib/kubelet/device-plugins"),
