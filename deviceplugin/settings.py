@@ -7,6 +7,7 @@ from typing import Final
 from deviceplugin.handover import choice
 from deviceplugin.limits import choose
 from deviceplugin.limits.node import OnFailure
+from deviceplugin.mps.settings import DIRECTORY
 from gpushare import names, units
 from gpushare.runtime import options
 from gpushare.runtime.options import option
@@ -144,6 +145,14 @@ class Settings:
     cgroup_mount: Path = option(
         Path("/sys/fs/cgroup"),
         "where the node's cgroups are, for the limit cgroup; in a container a volume, not the container's own",
+        parse=Path,
+    )
+    mps_dir: Path = option(
+        DIRECTORY, "directory of the MPS daemon, for the limit mps; the same on the node and in containers", parse=Path
+    )
+    mps_shared_memory: Path = option(
+        Path("/dev/shm/gpushare-mps"),  # noqa: S108 - memory, and the node's root made it
+        "directory of the node that is /dev/shm for the MPS daemon and its containers",
         parse=Path,
     )
     limit_failure: str = option(

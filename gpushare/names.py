@@ -147,6 +147,7 @@ EVENT_PREFIX: Final = "GpuShare"  # of the reason of every event
 WEBHOOK: Final = "gpushare-webhook"
 CONTROLLER: Final = "gpushare-controller"
 PLUGIN: Final = "gpushare-device-plugin"
+MPS: Final = "gpushare-mps"
 SCHEDULER: Final = "gpushare-scheduler"
 
 # Other objects of the installation.

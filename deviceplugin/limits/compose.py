@@ -10,6 +10,7 @@ from deviceplugin.limits.backend import LimitBackend
 from deviceplugin.limits.cgroup import CgroupBackend
 from deviceplugin.limits.leaves import LeafLimits
 from deviceplugin.limits.mig import MigBackend
+from deviceplugin.limits.mps import MpsBackend
 from deviceplugin.limits.node import NodeLimits, OnFailure
 from deviceplugin.settings import NVML, Settings
 from gpushare.runtime.clock import Clock
@@ -43,7 +44,8 @@ def limits(
         pods: those of this node.
         label: `gpushare.dev/limits` of the Node; may be empty.
     """
-    backends: list[LimitBackend] = [MigBackend(), AdvisoryBackend()]
+    mps = MpsBackend(directory=settings.mps_dir, shared_memory=settings.mps_shared_memory, pods=pods)
+    backends: list[LimitBackend] = [MigBackend(), mps, AdvisoryBackend()]
     parts: dict[str, Part] = {}
     if settings.gpu_source == NVML:
         # Late: the binding is large, and simulated GPUs need none.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import controller.settings
+import deviceplugin.mps.settings
 import deviceplugin.settings
 import webhook.settings
 from gpushare.runtime import options
@@ -23,6 +24,7 @@ COMPONENTS: tuple[tuple[str, type[Any]], ...] = (
     ("gpushare-webhook", webhook.settings.Settings),
     ("gpushare-controller", controller.settings.Settings),
     ("gpushare-device-plugin", deviceplugin.settings.Settings),
+    ("gpushare-mps", deviceplugin.mps.settings.Settings),
 )
 HEAD = """# Settings
 

@@ -1,0 +1,28 @@
+"""Composition root of the supervisor of the MPS daemon."""
+
+import sys
+from collections.abc import Sequence
+
+from deviceplugin.mps.control import MpsControl
+from deviceplugin.mps.settings import Settings
+from deviceplugin.mps.supervisor import Supervisor
+from gpushare import names
+from gpushare.errors import SettingsError
+from gpushare.runtime import group, logs, options
+from gpushare.runtime.clock import SystemClock
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until a signal: 0 after one, 1 if a part failed, 2 if it was started wrongly."""
+    try:
+        settings = options.load(Settings, sys.argv[1:] if argv is None else argv, prog=names.MPS)
+    except SettingsError as error:
+        sys.stderr.write(f"{names.MPS}: {error}\n")
+        return 2
+    logs.configure(level=settings.log_level)
+    supervisor = Supervisor(control=MpsControl(settings.mps_dir), clock=SystemClock())
+    return group.run({"daemon": supervisor.run, "socket": supervisor.serve}, grace_s=15.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""The supervisor of the MPS daemon, over programs that answer as NVIDIA's do, and the back end that asks it."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from deviceplugin.edits import Mount
+from deviceplugin.limits.backend import PROVEN, LimitError
+from deviceplugin.limits.mps import MpsBackend
+from deviceplugin.mps import wire
+from deviceplugin.mps.control import MpsControl, MpsError
+from deviceplugin.mps.supervisor import Supervisor
+from deviceplugin.mps.wire import Status
+from gpushare.errors import WireError
+from gpushare.runtime.clock import SystemClock
+from testing.builders import Json, make_grant, make_inventory
+from tests.unit.deviceplugin.build import bound_pod
+from tests.unit.deviceplugin.limits.build import start_of
+
+CONTROL: Final = """#!/bin/sh
+pid=$CUDA_MPS_PIPE_DIRECTORY/control.pid
+if [ "$1" = -f ]; then
+    [ -e {state}/broken ] && exit 7
+    echo "start $* $CUDA_DEVICE_ORDER $CUDA_MPS_LOG_DIRECTORY" >> {state}/log
+    echo $$ > $pid
+    exec sleep 600
+fi
+kill -0 "$(cat $pid 2>/dev/null)" 2>/dev/null || {{ echo "Cannot find MPS control daemon process" >&2; exit 1; }}
+while read -r line; do
+    echo "$line" >> {state}/log
+    case $line in
+        get_default_active_thread_percentage) echo 100.0;;
+        get_server_list) cat {state}/servers 2>/dev/null;;
+        quit) kill "$(cat $pid)";;
+    esac
+done
+exit 0
+"""
+SMI: Final = """#!/bin/sh
+case $1 in
+    --compute-mode=*) echo "${{1#*=}}" >> {state}/log; echo Exclusive_Process > {state}/mode;;
+    *) for gpu in 0 1; do echo "$gpu, $(cat {state}/mode 2>/dev/null || echo Default)"; done;;
+esac
+"""
+INVENTORY: Final = make_inventory(15, 15)
+
+
+class Node:
+    """The programs' state, a supervisor that is not running yet, and the back end."""
+
+    def __init__(self, directory: Path) -> None:
+        self.state, self.mps = directory / "state", directory / "mps"
+        self.state.mkdir()
+        self.supervisor = Supervisor(control=MpsControl(self.mps, directory / "shm"), clock=SystemClock())
+        self.pods: list[Json] = []
+        self.backend = MpsBackend(
+            directory=self.mps, shared_memory=Path("/dev/shm/gpushare-mps"), pods=lambda: self.pods
+        )
+
+    def log(self) -> list[str]:
+        path = self.state / "log"
+        return path.read_text(encoding="ascii").splitlines() if path.exists() else []
+
+    def pid(self) -> int:
+        return int((self.mps / "pipe/control.pid").read_text(encoding="ascii"))
+
+    def problems(self) -> list[str]:
+        return list(self.backend.prove(INVENTORY.gpus).values())
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        stop = threading.Event()
+        threads = [threading.Thread(target=part, args=(stop,)) for part in (self.supervisor.run, self.supervisor.serve)]
+        for thread in threads:
+            thread.start()
+        try:
+            until(lambda: self.problems() == [PROVEN, PROVEN])
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    node = Node(tmp_path)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("nvidia-cuda-mps-control", CONTROL), ("nvidia-smi", SMI)):
+        (programs / name).write_text(text.format(state=node.state), encoding="ascii")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    return node
+
+
+def test_the_daemon_runs_for_all_users_on_gpus_that_only_it_may_use(node: Node) -> None:
+    with node.running():
+        exclusive, start = node.log()[:2]
+        assert exclusive == "EXCLUSIVE_PROCESS"
+        assert start == f"start -f -multiuser-server PCI_BUS_ID {node.mps}/log"
+        assert (node.mps / "log").stat().st_mode & 0o777 == 0o700
+        assert (node.mps.parent / "shm").stat().st_mode & 0o7777 == 0o1777
+        assert wire.socket_path(node.mps).stat().st_mode & 0o777 == 0o600
+        pid = node.pid()
+    assert node.log()[-1] == "quit"
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert (node.state / "mode").read_text(encoding="ascii") == "Exclusive_Process\n"
+    assert not wire.socket_path(node.mps).exists()
+
+
+def test_a_daemon_that_ends_is_started_again_with_the_same_limits(node: Node) -> None:
+    with node.running():
+        node.backend.prepare(start_of(0), INVENTORY.gpus[:1])
+        first = node.pid()
+        os.kill(first, signal.SIGKILL)
+        until(lambda: (node.problems() == [PROVEN, PROVEN]) and node.pid() != first)
+        assert node.log().count("set_default_device_pinned_mem_limit 0 3072M") == 2
+
+
+def test_a_start_points_the_container_at_the_daemon(node: Node) -> None:
+    with node.running():
+        (node.state / "servers").write_text("4711\n", encoding="ascii")
+        start = start_of(grant=make_grant(0, 1, gib=3, compute_percent=20))
+        edits = node.backend.prepare(start, start.gpus)
+    pipe = f"{node.mps}/pipe"
+    assert dict(edits.env) == {
+        "CUDA_MPS_PIPE_DIRECTORY": pipe,
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "GPU-0=3072M,GPU-1=3072M",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "20",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1900",
+    }
+    options = ("rw", "nosuid", "nodev", "bind")
+    assert edits.mounts == (
+        Mount(host_path=pipe, container_path=pipe, options=options),
+        Mount(host_path="/dev/shm/gpushare-mps", container_path="/dev/shm", options=options),
+    )
+    assert [line for line in node.log() if line.startswith("set_")] == [
+        "set_default_device_pinned_mem_limit 0 3072M",
+        "set_device_pinned_mem_limit 4711 0 3072M",
+        "set_default_device_pinned_mem_limit 1 3072M",
+        "set_device_pinned_mem_limit 4711 1 3072M",
+    ]
+
+
+def test_the_daemons_own_limit_is_the_largest_grant_of_the_gpu(node: Node) -> None:
+    node.pods = [
+        bound_pod(make_grant(0, gib=5), name="large"),
+        bound_pod(make_grant(0, gib=9), name="ended", phase="Succeeded"),
+        bound_pod(make_grant(0, gib=9), name="unreadable", annotations={"gpushare.dev/allocation": "{"}),
+        bound_pod(make_grant("GPU-gone", gib=9), name="gone"),
+    ]
+    with node.running():
+        node.backend.prepare(start_of(0), INVENTORY.gpus[:1])
+        node.backend.prepare(start_of(0), INVENTORY.gpus[:1])
+    assert [line for line in node.log() if line.startswith("set_")] == ["set_default_device_pinned_mem_limit 0 5120M"]
+
+
+def test_without_the_supervisor_nothing_starts(node: Node) -> None:
+    assert "the supervisor of the MPS daemon does not answer" in node.problems()[0]
+    with pytest.raises(LimitError, match="is the DaemonSet gpushare-mps running on this node"):
+        node.backend.prepare(start_of(0), INVENTORY.gpus[:1])
+
+
+def test_while_the_daemon_is_away_nothing_starts(node: Node) -> None:
+    with node.running():
+        (node.state / "broken").touch()
+        os.kill(node.pid(), signal.SIGKILL)
+        until(lambda: PROVEN not in node.problems())
+        assert node.problems()[0] == (
+            "the MPS daemon does not work: nvidia-cuda-mps-control get_default_active_thread_percentage: exit code 1:"
+            " Cannot find MPS control daemon process"
+        )
+        with pytest.raises(LimitError, match="GPU GPU-0: the MPS daemon does not work"):
+            node.backend.prepare(start_of(0), INVENTORY.gpus[:1])
+        (node.state / "broken").unlink()
+        until(lambda: node.problems() == [PROVEN, PROVEN])
+
+
+def test_a_gpu_that_programs_can_use_without_mps_is_not_limited_by_it(node: Node) -> None:
+    with node.running():
+        (node.state / "mode").write_text("Default\n", encoding="ascii")
+        assert node.problems()[0] == (
+            "its compute mode is Default, so that a program which does not reach MPS would have no limit; the DaemonSet"
+            " gpushare-mps sets Exclusive_Process when it starts"
+        )
+        with pytest.raises(LimitError, match="its compute mode is Default"):
+            node.backend.prepare(start_of(0), INVENTORY.gpus[:1])
+
+
+def test_a_peer_that_sends_something_else_gets_no_answer(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    with node.running():
+        monkeypatch.setattr(wire, "encode_request", lambda _defaults: b"quit\n")
+        assert "not a status" in node.problems()[0]
+
+
+def test_messages_are_read_as_they_were_written() -> None:
+    assert wire.decode_request(wire.encode_request({0: 3072, 1: 1})) == {0: 3072, 1: 1}
+    status = Status("broken", {0: "Default"})
+    assert wire.decode_status(wire.encode_status(status)) == status
+    for bad in (b"", b"[]", b"{}", b'{"defaults": 3}', b'{"defaults": {"x": 1}}'):
+        with pytest.raises(WireError):
+            wire.decode_request(bad)
+        with pytest.raises(WireError):
+            wire.decode_status(bad)
+
+
+def test_programs_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    control = MpsControl(tmp_path)
+    with pytest.raises(MpsError, match="nvidia-cuda-mps-control get_default_active_thread_percentage"):
+        control.probe()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MpsError, match="nvidia-smi"):
+        control.modes()
+    with pytest.raises(MpsError, match="nvidia-cuda-mps-control cannot be started"):
+        control.start()

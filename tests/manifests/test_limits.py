@@ -1,0 +1,46 @@
+"""The directories of `manifests/limits` bring what the device plugin expects, and no more."""
+
+from deviceplugin.mps import settings as mps_settings
+from deviceplugin.settings import Settings
+from gpushare import names
+from tests.manifests import tree
+from tests.manifests.tree import Json
+
+PLUGIN = Settings(node_name="x")
+
+
+def spec(objects: list[Json], name: str) -> Json:
+    found: Json = tree.one(objects, "DaemonSet", name)["spec"]["template"]["spec"]
+    return found
+
+
+def host_paths(pod: Json) -> dict[str, str]:
+    """Paths of the host by those in the only container."""
+    [container] = pod["containers"]
+    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+    return {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
+
+
+def test_the_plugin_sees_the_nodes_cgroups_where_it_is_told_to_look() -> None:
+    pod = spec(tree.documents(tree.MANIFESTS / "limits/cgroup/device-plugin.yaml"), names.PLUGIN)
+    assert tree.settings_of(pod["containers"][0]) == {"GPUSHARE_CGROUP_MOUNT": "/host/cgroup"}
+    assert host_paths(pod) == {"/host/cgroup": "/sys/fs/cgroup"}
+
+
+def test_plugin_daemon_and_containers_agree_on_the_directories_of_mps() -> None:
+    plugin = spec(tree.documents(tree.MANIFESTS / "limits/mps/device-plugin.yaml"), names.PLUGIN)
+    daemon = spec(tree.documents(tree.MANIFESTS / "limits/mps/mps.yaml"), names.MPS)
+    directory = str(PLUGIN.mps_dir)
+    assert str(mps_settings.Settings().mps_dir) == directory
+    assert host_paths(plugin) == {directory: directory}
+    assert host_paths(daemon) == {directory: directory, "/dev/shm": str(PLUGIN.mps_shared_memory)}
+    assert plugin["containers"][0]["volumeMounts"][0]["readOnly"] is True
+
+
+def test_the_daemon_runs_where_its_label_says_so_and_no_update_ends_it() -> None:
+    [daemon] = tree.documents(tree.MANIFESTS / "limits/mps/mps.yaml")
+    assert daemon["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    pod = daemon["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {names.LABEL_SHARES: "true", names.LABEL_LIMITS: "mps"}
+    assert pod["containers"][0]["command"][1:] == ["-m", "deviceplugin.mps"]
+    assert pod["automountServiceAccountToken"] is False
