@@ -49,7 +49,7 @@ class DeviceHandOver:
             for recipient in recipients
             for name in recipient.names
         }
-        self._keep_apart({file.name for file in wanted})
+        self._keep_apart({file.name for file in wanted}, specs)
         try:
             for file in set(self._of(ids)) - wanted.keys():
                 self.files.remove(file)
@@ -67,13 +67,14 @@ class DeviceHandOver:
             # No container runs with it: the kubelet asks again before it starts any.
             logs.event(_LOG, "spec not removed", level=logging.ERROR, error=str(error))
 
-    def remove_forged(self) -> Sequence[VendorSpec]:
+    def remove_forged(self, specs: Sequence[VendorSpec] | None = None) -> Sequence[VendorSpec]:
         """Remove the files of others that make devices of this plugin's kind. Returns those that cannot be removed."""
-        return [spec for spec in self.specs() if spec.kind == names.CDI_KIND and not self._removed(spec)]
+        found = self.specs() if specs is None else specs
+        return [spec for spec in found if spec.kind == names.CDI_KIND and not self._removed(spec)]
 
-    def _keep_apart(self, wanted: Set[str]) -> None:
+    def _keep_apart(self, wanted: Set[str], specs: Sequence[VendorSpec]) -> None:
         """A runtime that finds a device twice injects none, or the other one."""
-        for spec in self.remove_forged():
+        for spec in self.remove_forged(specs):
             if not wanted.isdisjoint(spec.devices):
                 raise HandOverError(f"{spec.path} makes the same CDI device; remove that file")
 

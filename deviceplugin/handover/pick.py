@@ -47,7 +47,7 @@ def pick(gpu: RawGpu, specs: Sequence[VendorSpec]) -> Picked | None:
         own = _by_name(gpu, spec) or _by_nodes(gpu, spec) or _from_several(gpu, spec)
         if own is not None:
             return Picked(spec, own)
-    if ordered and gpu.minor is not None:
+    if ordered and _wanted(gpu):
         # A GPU that came after the spec was written; the driver's libraries are the same.
         return Picked(ordered[0], ContainerEdits(device_nodes=tuple(map(_node, sorted(_wanted(gpu))))))
     return None
@@ -55,13 +55,13 @@ def pick(gpu: RawGpu, specs: Sequence[VendorSpec]) -> Picked | None:
 
 def _by_name(gpu: RawGpu, spec: VendorSpec) -> ContainerEdits | None:
     own = spec.devices.get(gpu.uuid)
-    if own is None and gpu.minor is None:
-        own = spec.devices.get(str(gpu.index))
+    if own is None and not _wanted(gpu):
+        own = spec.devices.get(_number(gpu))
     return _without_variable(own) if own is not None and _is_of(gpu, own) else None
 
 
 def _by_nodes(gpu: RawGpu, spec: VendorSpec) -> ContainerEdits | None:
-    if gpu.minor is None:
+    if not _wanted(gpu):
         return None
     return next((_without_variable(own) for own in spec.devices.values() if _is_of(gpu, own)), None)
 
@@ -78,16 +78,23 @@ def _from_several(gpu: RawGpu, spec: VendorSpec) -> ContainerEdits | None:
 
 def _is_of(gpu: RawGpu, own: ContainerEdits) -> bool:
     """Whether a device has the nodes of this GPU and of no other."""
-    found = {node.path for node in own.device_nodes if _GPU.fullmatch(node.path) or _CAPABILITY.fullmatch(node.path)}
-    if gpu.minor is not None:
-        return found == _wanted(gpu)
-    return len([path for path in found if _GPU.fullmatch(path)]) == 1
+    gpus = {node.path for node in own.device_nodes if _GPU.fullmatch(node.path)}
+    caps = {node.path for node in own.device_nodes if _CAPABILITY.fullmatch(node.path)}
+    if wanted := _wanted(gpu):
+        return gpus | caps == wanted
+    # One of a GPU instance, and one of the compute instance in it.
+    return len(gpus) == 1 and len(caps) == (2 if gpu.mig else 0)
 
 
 def _wanted(gpu: RawGpu) -> set[str]:
-    if gpu.minor is None:
+    """Its device nodes; none if the driver does not say all of them."""
+    if gpu.minor is None or (gpu.mig and not gpu.caps):
         return set()
     return {f"/dev/nvidia{gpu.minor}", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in gpu.caps)}
+
+
+def _number(gpu: RawGpu) -> str:
+    return f"{gpu.mig.gpu}:{gpu.mig.number}" if gpu.mig else str(gpu.index)
 
 
 def _node(path: str) -> DeviceNode:

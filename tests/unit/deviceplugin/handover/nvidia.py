@@ -1,5 +1,6 @@
 """CDI specs as NVIDIA's programs write them, and what nodes with them have."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ from deviceplugin.edits import ContainerEdits
 from deviceplugin.handover import vendor_spec
 from deviceplugin.handover.vendor_spec import VendorSpec
 from deviceplugin.source import RawGpu
+from gpushare.model.gpu import MigInstance
 
 UUIDS = [f"GPU-12345678-1234-1234-1234-12345678000{i}" for i in range(4)]
 MIG_UUIDS = [f"MIG-12345678-1234-1234-1234-12345678000{i}" for i in range(4)]
@@ -76,6 +78,12 @@ MIG = document(
 
 def spec(found: Json, path: str = "/etc/cdi/nvidia.yaml") -> VendorSpec:
     return vendor_spec.read(found, Path(path))
+
+
+def instance(number: int, minor: int | None, *caps: int) -> RawGpu:
+    """Of the first GPU."""
+    mig = MigInstance(gpu=0, number=number, profile="1g.10gb")
+    return replace(gpu(2 + number, minor, *caps, uuid=MIG_UUIDS[number]), mig=mig)
 
 
 def gpu(index: int, minor: int | None = -1, *caps: int, uuid: str = "") -> RawGpu:

@@ -9,7 +9,17 @@ from deviceplugin.handover.pick import pick
 from deviceplugin.handover.vendor_spec import VendorSpec
 from deviceplugin.source import RawGpu
 from tests.unit.deviceplugin.handover import nvidia
-from tests.unit.deviceplugin.handover.nvidia import BY_BOTH, BY_INDEX, BY_UUID, MIG, MIG_UUIDS, ONLY_ALL, gpu, spec
+from tests.unit.deviceplugin.handover.nvidia import (
+    BY_BOTH,
+    BY_INDEX,
+    BY_UUID,
+    MIG,
+    MIG_UUIDS,
+    ONLY_ALL,
+    gpu,
+    instance,
+    spec,
+)
 
 CONTROL = ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl"]
 
@@ -87,12 +97,10 @@ def test_a_gpu_that_came_after_the_spec_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("instance", "caps"),
-    [(gpu(2, 0, 66, 67, uuid=MIG_UUIDS[0]), (66, 67)), (gpu(3, 0, 75, 76, uuid=MIG_UUIDS[1]), (75, 76))],
+    ("part", "caps"),
+    [(instance(0, 0, 66, 67), (66, 67)), (instance(1, 0, 75, 76), (75, 76))],
 )
-def test_a_mig_instance_has_the_node_of_its_gpu_and_its_own_capabilities(
-    instance: RawGpu, caps: tuple[int, int]
-) -> None:
+def test_a_mig_instance_has_the_node_of_its_gpu_and_its_own_capabilities(part: RawGpu, caps: tuple[int, int]) -> None:
     by_uuid = nvidia.document(
         *(
             nvidia.device(uuid, nvidia.node(0), nvidia.cap(first), nvidia.cap(first + 1))
@@ -102,7 +110,20 @@ def test_a_mig_instance_has_the_node_of_its_gpu_and_its_own_capabilities(
     only_all = nvidia.document(MIG["devices"][-1])
     expected = ["/dev/nvidia0", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps)]
     for document in (MIG, by_uuid, only_all):
-        assert nvidia.paths(picked(instance, spec(document)))[3:] == expected
+        assert nvidia.paths(picked(part, spec(document)))[3:] == expected
+
+
+@pytest.mark.parametrize("minor", [0, None])
+def test_a_mig_instance_whose_capabilities_the_driver_does_not_say(minor: int | None) -> None:
+    by_uuid = nvidia.document(
+        nvidia.device(MIG_UUIDS[0], nvidia.node(0), nvidia.cap(66), nvidia.cap(67)), nvidia.device("0", nvidia.node(0))
+    )
+    expected = ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap67"]
+    for document in (by_uuid, MIG):
+        assert nvidia.paths(picked(instance(0, minor), spec(document)))[3:] == expected
+    whole = nvidia.document(nvidia.device(MIG_UUIDS[0], nvidia.node(0)))
+    for document in (whole, BY_INDEX, ONLY_ALL):
+        assert pick(instance(0, minor), [spec(document)]) is None
 
 
 def test_a_whole_gpu_beside_mig_instances() -> None:
