@@ -1,6 +1,6 @@
 """Which way of handing over this node takes. Pure.
 
-Source of the versions: docs/architecture.md, "How GPUs are handed over".
+The versions are those in which container runtimes inject CDI devices unless they are configured otherwise.
 """
 
 import re
