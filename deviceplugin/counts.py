@@ -17,6 +17,7 @@ class Counts:
 
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _starts: Counter[tuple[str, str]] = field(init=False, default_factory=Counter)
+    _watchdog: Counter[tuple[str, str]] = field(init=False, default_factory=Counter)
 
     def counting(self, check: StartCheck) -> StartCheck:
         """A check of starts whose decisions are counted."""
@@ -34,3 +35,13 @@ class Counts:
         """By outcome and reason."""
         with self._lock:
             return dict(self._starts)
+
+    def watchdog(self, action: str, result: str) -> None:
+        """The watchdog has done something."""
+        with self._lock:
+            self._watchdog[action, result] += 1
+
+    def actions(self) -> Mapping[tuple[str, str], int]:
+        """Of the watchdog, by action and result."""
+        with self._lock:
+            return dict(self._watchdog)

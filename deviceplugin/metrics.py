@@ -39,6 +39,12 @@ class _Metrics(Collector):
         if (usage := self.usage()) is not None:
             yield from _gpus(usage)
             yield from _containers(usage)
+            if usage.over is not None:
+                yield GaugeMetricFamily(
+                    "gpushare_plugin_containers_over_grant",
+                    "Containers on GPUs that use more than their grant for longer than the grace period",
+                    usage.over,
+                )
         starts = CounterMetricFamily(
             "gpushare_plugin_starts_total",
             "Starts of containers that hold GPUs, by outcome and the reason of a refusal",
@@ -47,6 +53,14 @@ class _Metrics(Collector):
         for outcome, count in self.counts.starts().items():
             starts.add_metric(outcome, count)
         yield starts
+        actions = CounterMetricFamily(
+            "gpushare_plugin_watchdog_actions_total",
+            "What the watchdog did about containers above their grant",
+            labels=["action", "result"],
+        )
+        for done, count in self.counts.actions().items():
+            actions.add_metric(done, count)
+        yield actions
 
 
 def _gpus(usage: NodeUsage) -> Iterator[Metric]:

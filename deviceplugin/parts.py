@@ -29,6 +29,12 @@ from deviceplugin.renewal import Renewal
 from deviceplugin.settings import NVML, TOTAL, Settings
 from deviceplugin.source import GpuSource
 from deviceplugin.usage.current import CurrentUsage
+from deviceplugin.usage.loop import ProcessLists, UsageLoop
+from deviceplugin.usage.namespaces import Namespaces
+from deviceplugin.usage.procfs import Procfs
+from deviceplugin.usage.simulated import SimulatedProcesses
+from deviceplugin.usage.values import Policy
+from deviceplugin.usage.watchdog import Watchdog
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube.api import KubeApi
@@ -37,7 +43,8 @@ from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.group import Part
 
-_STALE: Final = 4  # readings of the process lists
+_STALE: Final = 4
+"""Readings of the process lists that may be missing in between, or at the end."""
 
 
 def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) -> Mapping[str, Part]:
@@ -72,7 +79,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         cache=cache,
         resource_config=start_check.resource_config,
         clock=clock,
-        stale_s=_STALE * settings.poll_interval,
+        stale_s=_STALE * settings.usage_interval,
     )
     counts = Counts()
     probe = Probe(
@@ -92,6 +99,8 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     }
     if settings.metrics_port:
         parts["metrics"] = MetricsServer(port=settings.metrics_port, usage=usage.view, counts=counts, clock=clock).run
+    if settings.usage or settings.watchdog is not Policy.OFF:
+        parts["usage"] = _usage(settings, api, usage, counts, start_check.refusals).run
     for resource in offered:
         registrar = Registrar(
             resource=resource,
@@ -132,6 +141,42 @@ def _start_check(
         limit=LimitStarts(limits),
         hand_over=hand_over,
     )
+
+
+def _usage(settings: Settings, api: KubeApi, usage: CurrentUsage, counts: Counts, events: Refusals) -> UsageLoop:
+    table, clock = Procfs(), usage.clock
+    watchdog = Watchdog(
+        policy=settings.watchdog,
+        grace_s=settings.watchdog_grace,
+        gap_s=_STALE * settings.usage_interval,
+        tolerance_mib=settings.watchdog_tolerance_mib,
+        api=api,
+        table=table,
+        events=events,
+        namespaces=Namespaces(api=api, clock=clock),
+        counts=counts,
+        clock=clock,
+    )
+    return UsageLoop(
+        lists=_process_lists(settings),
+        table=table,
+        feed=usage.feed,
+        cache=usage.cache,
+        resource_config=usage.resource_config,
+        clock=clock,
+        current=usage,
+        watchdog=watchdog if settings.watchdog is not Policy.OFF else None,
+        interval_s=settings.usage_interval,
+    )
+
+
+def _process_lists(settings: Settings) -> ProcessLists:
+    if settings.gpu_source != NVML:
+        return SimulatedProcesses(Path(settings.simulated_processes) if settings.simulated_processes else None)
+    # Late: the binding is large, and simulated GPUs need none.
+    from deviceplugin.nvml import binding, processes
+
+    return processes.NvmlProcesses(binding.library())
 
 
 def source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:

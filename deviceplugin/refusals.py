@@ -1,4 +1,4 @@
-"""Tells a pod's author, by an Event, why a container may not start; once, however often the kubelet tries."""
+"""Tells a pod's author, by Events, why a container may not start, or what it did wrong; each once in half an hour."""
 
 import logging
 import threading
@@ -20,7 +20,7 @@ REASON: Final = "GpuRefused"
 _REPEAT_S: Final = 1800.0  # the API server forgets an Event after an hour, so it is told again before
 _REMEMBERED: Final = 1024
 _TIMEOUT_S: Final = 2.0
-_Key = tuple[str, tuple[ContainerName, ...], str]
+_Key = tuple[str, str, tuple[str, ...]]
 
 
 @dataclass(kw_only=True)
@@ -35,11 +35,15 @@ class Refusals:
 
     def tell(self, pod: PodRef, containers: tuple[ContainerName, ...], refusal: Refuse) -> None:
         """Post it unless that was done lately. A failure is logged and changes nothing."""
-        key = (pod.uid, containers, refusal.message)
+        self.post(pod, (*containers, refusal.message), REASON, refusal.message)
+
+    def post(self, pod: PodRef, about: tuple[str, ...], reason: str, message: str) -> None:
+        """Post an Event unless one about the same was posted lately, whatever its message."""
+        key = (pod.uid, reason, about)
         if not self._claim(key):
             return
         warning, now = events.EventType.WARNING, self.clock.now()
-        body = events.event(pod, warning, REASON, refusal.message, component=names.PLUGIN, now=now)
+        body = events.event(pod, warning, reason, message, component=names.PLUGIN, now=now)
         try:
             events.post(self.api, body, timeout_s=_TIMEOUT_S)
         except kube.KubeError as error:

@@ -8,6 +8,7 @@ from deviceplugin.handover import choice
 from deviceplugin.limits import choose
 from deviceplugin.limits.node import OnFailure
 from deviceplugin.mps.settings import DIRECTORY
+from deviceplugin.usage.values import Policy
 from gpushare import names, units
 from gpushare.runtime import options
 from gpushare.runtime.options import option
@@ -57,6 +58,13 @@ def not_negative(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise ValueError("write a number of seconds, or 0 for never")
     return value
+
+
+def mib(text: str) -> int:
+    """Read an amount of MiB."""
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise ValueError("write a whole number of MiB")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +180,22 @@ class Settings:
         12346, "port that takes connections while the plugin is registered, for probes and --check", parse=options.port
     )
     metrics_port: int = option(12347, "port of /metrics; 0 for none", parse=options.port)
+    usage: bool = option(
+        False,
+        "true or false: read which processes use how much of the GPUs, for metrics and views; needs hostPID"
+        " (manifests/usage)",
+        parse=options.boolean,
+    )
+    usage_interval: float = option(5.0, "seconds between these readings", parse=options.positive)
+    watchdog: Policy = option(
+        Policy.OFF,
+        "what is done about containers that use more than their grant: off, report, evict or kill; all but off read"
+        f" usage. Pods and namespaces can ask for a stricter one ({names.WATCHDOG}), not for a more lenient one",
+        parse=Policy.parse,
+    )
+    watchdog_grace: float = option(30.0, "seconds for which a container may be above its grant", parse=options.positive)
+    watchdog_tolerance_mib: int = option(0, "MiB by which a container may be above its grant", parse=mib)
+    simulated_processes: str = option("", "JSON file with the processes on simulated GPUs; without one there are none")
     log_level: str = option(
         "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")
     )

@@ -1,7 +1,7 @@
 """What is known of the use of GPUs at the moment: written by one thread, read by those who show it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.pods import PodCache
@@ -18,6 +18,8 @@ class Latest:
 
     joined: Joined
     peaks: Mapping[Key, int]
+    over: int | None
+    """How many are above their grant for too long; None without a watchdog."""
 
 
 @dataclass(kw_only=True)
@@ -40,4 +42,5 @@ class CurrentUsage:
         pods = holding.holding(self.cache.all(), snapshot.inventory, self.resource_config)
         fresh = latest is not None and self.clock.monotonic() - latest.joined.at < self.stale_s
         seen = latest.peaks if latest else {}
-        return join.view(snapshot.inventory, pods, latest.joined if latest and fresh else None, seen)
+        shown = join.view(snapshot.inventory, pods, latest.joined if latest and fresh else None, seen)
+        return replace(shown, over=latest.over) if latest else shown

@@ -48,7 +48,7 @@ class Sample:
 
 
 class Policy(IntEnum):
-    """What the watchdog does about a container above its grant; each does what those before it do."""
+    """What the watchdog does about a container above its grant, from the most lenient on. All but OFF tell of it."""
 
     OFF = 0
     REPORT = 1
@@ -135,3 +135,5 @@ class NodeUsage:
     """By namespace, pod, container, GPU."""
     foreign: Mapping[GpuUuid, int]
     """Used by processes of no pod that holds GPUs here; of GPUs that answered."""
+    over: int | None = None
+    """How many containers are above their grant for too long; None without a watchdog."""

@@ -28,6 +28,8 @@ class FakeKube:
     def __init__(self, *, binding_checks_uid: bool = True) -> None:
         self.binding_checks_uid = binding_checks_uid
         """False behaves as Kubernetes 1.20."""
+        self.evictions = "policy/v1"
+        """Version in which an eviction has to come; before Kubernetes 1.22 policy/v1beta1."""
         self.calls: list[Call] = []
         self.replies: dict[str, Reply | kube.KubeError] = {}
         """What `ask` is told, by path."""
@@ -64,7 +66,7 @@ class FakeKube:
         precondition: kube.Precondition | None = None,
     ) -> JsonObject:
         target, body = Target.parse(path), clone(body)
-        act = self._bind if target.subresource == "binding" else self._create
+        act = {"binding": self._bind, "eviction": self._evict}.get(target.subresource, self._create)
         _check(precondition)
         return self._serve(Call("create", path, clone(body), dict(params or {})), lambda: act(target, body))
 
@@ -251,6 +253,11 @@ class FakeKube:
             return self._store.write(target, merging.merged(before, asked))
         self._store.remove(target)
         return {"kind": "Status", "status": "Success"}
+
+    def _evict(self, target: Target, eviction: JsonObject) -> JsonObject:
+        if eviction.get("apiVersion") != self.evictions:
+            raise kube.BadRequestError(f'no kind "Eviction" is registered for version "{eviction.get("apiVersion")}"')
+        return self._delete(target.plain(), eviction.get("deleteOptions") or {})
 
     def _bind(self, target: Target, binding: JsonObject) -> JsonObject:
         pod = self._store.read(target.plain())

@@ -555,3 +555,37 @@ int nvmlDeviceGetMemoryLimits_v1(Device device, GetMemoryLimits *limits) {
     entries_close(0);
     return found ? OK : counter() == 'm' ? NOT_SUPPORTED : NOT_FOUND;
 }
+
+/* ---- Processes ----
+ *
+ *   0.compute 100 1048576 101 -1   PID and bytes of each process in the list; -1: the driver does not say how many
+ *   0.graphics …, 0.mps …          the other two lists; without a line a list is empty */
+
+typedef struct {
+    unsigned pid;
+    u64 usedGpuMemory;
+    unsigned gpuInstanceId, computeInstanceId;
+} ProcessInfo;
+
+static int processes(Device device, const char *list, unsigned *count, ProcessInfo *infos) {
+    u64 found[256];
+    unsigned size = *count;
+    *count = (unsigned)numbers(of(device, list), found, 256) / 2;
+    if (*count > size) return INSUFFICIENT_SIZE;
+    for (unsigned each = 0; each < *count; each++)
+        infos[each] = (ProcessInfo){(unsigned)found[2 * each], found[2 * each + 1], 0xffffffff, 0xffffffff};
+    return OK;
+}
+
+#define PROCESSES(function, list)                                            \
+    int function(Device device, unsigned *count, ProcessInfo *infos) {       \
+        CHECK_DEVICE(device);                                                \
+        return processes(device, list, count, infos);                        \
+    }
+
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, "compute")
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, "compute")
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, "graphics")
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, "graphics")
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, "mps")
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, "mps")

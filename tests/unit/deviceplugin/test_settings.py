@@ -7,6 +7,7 @@ import pytest
 
 from deviceplugin import main as program
 from deviceplugin.settings import Settings
+from deviceplugin.usage.values import Policy
 from gpushare.runtime import options
 from gpushare.units import GIB, MemoryUnit
 
@@ -36,6 +37,12 @@ def test_defaults() -> None:
         publish_interval=300.0,
         probe_port=12346,
         metrics_port=12347,
+        usage=False,
+        usage_interval=5.0,
+        watchdog=Policy.OFF,
+        watchdog_grace=30.0,
+        watchdog_tolerance_mib=0,
+        simulated_processes="",
         log_level="info",
     )
 
@@ -62,6 +69,8 @@ def test_settings_of_the_gpus_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--watchdog=Kill"], "--watchdog='Kill': write one of off, report, evict, kill"),
+        (["--watchdog-tolerance-mib=-1"], "--watchdog-tolerance-mib='-1': write a whole number of MiB"),
         (
             ["--node-name=a b"],
             "--node-name='a b': write the name of this machine's Node object; in a pod take it from spec.nodeName",

@@ -1,0 +1,50 @@
+"""Evicts a pod through the API server, which respects PodDisruptionBudgets."""
+
+from enum import Enum
+from typing import Final
+
+from gpushare.identity import PodRef
+from gpushare.kube import api as kube
+from gpushare.kube.api import KubeApi
+
+_TIMEOUT_S: Final = 5.0
+_VERSIONS: Final = ("policy/v1", "policy/v1beta1")
+"""The first from Kubernetes 1.22 on, which answers 400 before."""
+
+
+class Evicted(Enum):
+    """What became of it."""
+
+    DONE = "done"
+    GONE = "gone"
+    """There is no such pod any more."""
+    REFUSED = "refused"
+    """A PodDisruptionBudget protects it for now."""
+    FAILED = "failed"
+
+
+def evict(api: KubeApi, pod: PodRef) -> tuple[Evicted, str]:
+    """Have exactly this pod deleted. The outcome, and why it is not done."""
+    problem = ""
+    for version in _VERSIONS:
+        body = {
+            "apiVersion": version,
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        try:
+            api.create(kube.pod_path(pod.namespace, pod.name, "eviction"), body, timeout_s=_TIMEOUT_S)
+        except kube.BadRequestError as error:
+            problem = str(error)
+            continue
+        except (kube.NotFoundError, kube.ConflictError) as error:
+            return Evicted.GONE, str(error)
+        except kube.TooManyRequestsError as error:
+            return Evicted.REFUSED, str(error)
+        except kube.ForbiddenError as error:
+            return Evicted.FAILED, f"{error}; apply the component manifests/watchdog-evict"
+        except kube.KubeError as error:
+            return Evicted.FAILED, str(error)
+        return Evicted.DONE, ""
+    return Evicted.FAILED, problem

@@ -1,0 +1,152 @@
+"""The processes of the machine: which one has a PID, whose it is, and signals to exactly that one."""
+
+import os
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final, Protocol
+
+from deviceplugin import cgroups
+from deviceplugin.usage.values import Process
+from gpushare.runtime.clock import Clock
+
+_PROC: Final = Path("/proc")
+_LONGEST: Final = 65536  # bytes of one file: 12 hierarchies of version 1 with the longest paths
+_MOST: Final = 4096
+"""Processes that are read for one sample; a node runs far fewer on its GPUs."""
+_STATE_TO_START: Final = 19  # fields of /proc/PID/stat from the state to the start time
+TICKS: Final[int] = os.sysconf("SC_CLK_TCK")
+
+
+class Sent(Enum):
+    """What became of a signal."""
+
+    DONE = "done"
+    GONE = "gone"
+    """The process has ended, or its PID is another's: no one was sent anything."""
+    FAILED = "failed"
+    """It was not allowed."""
+
+
+class ProcessTable(Protocol):
+    """What the machine knows of its processes, and does to them."""
+
+    def read(self, pid: int) -> Process | None:
+        """The process with this PID; None if there is none, or it cannot be read."""
+        ...
+
+    def hold(self, pid: int) -> AbstractContextManager[int | None]:
+        """A handle of the process that has this PID now; None where the machine has no handles.
+
+        Raises:
+            ProcessLookupError: there is none.
+        """
+        ...
+
+    def signal(self, pid: int, handle: int | None, number: signal.Signals) -> None:
+        """A signal to the process behind a handle, or without one to the process with this PID.
+
+        Raises:
+            ProcessLookupError: it has ended.
+            PermissionError: it is not allowed.
+        """
+        ...
+
+
+def send(table: ProcessTable, process: Process, number: signal.Signals) -> Sent:
+    """A signal to this process, and to no other that has its PID by now, or is in another container."""
+    try:
+        with table.hold(process.pid) as handle:
+            if table.read(process.pid) != process:
+                return Sent.GONE
+            table.signal(process.pid, handle, number)
+    except ProcessLookupError:
+        return Sent.GONE
+    except PermissionError:
+        return Sent.FAILED
+    return Sent.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Procfs:
+    """Linux's /proc, of the process namespace in which this plugin runs. See ProcessTable."""
+
+    root: Path = _PROC
+
+    def read(self, pid: int) -> Process | None:
+        """What its files say."""
+        try:
+            # All files are of one process: what is opened below the directory of one that has ended is gone.
+            with _opened(self.root / str(pid), os.O_DIRECTORY) as directory:
+                stat, cgroup = _text("stat", directory), _text("cgroup", directory)
+            # The name of the program is in brackets, and may have brackets and blanks.
+            started = int(stat.rpartition(")")[2].split()[_STATE_TO_START])
+        except (OSError, ValueError, IndexError):
+            return None
+        return Process(pid, started, cgroups.owner(cgroup))
+
+    @contextmanager
+    def hold(self, pid: int) -> Iterator[int | None]:
+        """A pidfd; none before Linux 5.3, or where seccomp forbids it."""
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise
+        except OSError:
+            yield None
+            return
+        try:
+            yield handle
+        finally:
+            os.close(handle)
+
+    def signal(self, pid: int, handle: int | None, number: signal.Signals) -> None:
+        """By the handle if there is one."""
+        if handle is None:
+            os.kill(pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
+
+
+def known(
+    pids: Iterable[int], table: ProcessTable, clock: Clock, *, since: float, until: float
+) -> Mapping[int, Process]:
+    """The processes behind these PIDs that are older than the lists in which the PIDs stand.
+
+    A younger one may have got its PID from one that used the memory and has ended.
+
+    Args:
+        pids: of the lists.
+        table: of the machine.
+        clock: which counts from the machine's start, as start times do.
+        since: when the lists were read.
+        until: when no further process is read.
+    """
+    found: dict[int, Process] = {}
+    for number, pid in enumerate(sorted(set(pids))):
+        if number >= _MOST or clock.monotonic() >= until:
+            break
+        process = table.read(pid)
+        if process is not None and process.started < int(since * TICKS):
+            found[pid] = process
+    return found
+
+
+@contextmanager
+def _opened(path: Path | str, flags: int, directory: int | None = None) -> Iterator[int]:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags, dir_fd=directory)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _text(name: str, directory: int) -> str:
+    with _opened(name, 0, directory) as handle:
+        data = b""
+        while len(data) < _LONGEST and (part := os.read(handle, _LONGEST)):
+            data += part
+    return data.decode(errors="replace")

@@ -1,0 +1,67 @@
+"""The driver's process lists through the real binding."""
+
+from typing import Any
+
+import pytest
+
+from deviceplugin.nvml.processes import NvmlProcesses
+from deviceplugin.usage.values import GpuProcess
+from gpushare.identity import GpuUuid
+from tests.nvml import stub
+from tests.nvml.stub import MIB, Stub
+
+KINDS = ("Compute", "Graphics", "MPSCompute")
+
+
+@pytest.fixture
+def gpu(nvml_stub: Stub) -> GpuUuid:
+    nvml_stub.add_gpu()
+    return GpuUuid(str(nvml_stub.keys["0.uuid"]))
+
+
+def test_the_three_lists_are_one_in_which_each_process_stands_once(
+    nvml_binding: Any, nvml_stub: Stub, gpu: GpuUuid
+) -> None:
+    nvml_stub.set({"0.compute": f"100 {5 * MIB} 101 -1 102 7", "0.graphics": "102 9 103 -1", "0.mps": "101 3"})
+    assert NvmlProcesses(nvml_binding).read([gpu]) == {
+        gpu: (GpuProcess(100, 5 * MIB), GpuProcess(101, 3), GpuProcess(102, 9), GpuProcess(103, None))
+    }
+
+
+def test_a_gpu_without_processes_is_not_one_that_does_not_answer(nvml_binding: Any, nvml_stub: Stub) -> None:
+    for _ in range(2):
+        nvml_stub.add_gpu()
+    one, other = (GpuUuid(str(nvml_stub.keys[f"{number}.uuid"])) for number in range(2))
+    nvml_stub.set({"1.fail.all": stub.GPU_IS_LOST})
+    gone = GpuUuid("GPU-ffffffff")
+    assert NvmlProcesses(nvml_binding).read([one, other, gone]) == {one: (), other: None, gone: None}
+
+
+def test_an_old_driver_without_some_of_the_functions(nvml_binding: Any, nvml_stub: Stub, gpu: GpuUuid) -> None:
+    nvml_stub.set({"0.compute": "100 5"})
+    missing = {f"fail.nvmlDeviceGet{kind}RunningProcesses_v3": stub.FUNCTION_NOT_FOUND for kind in KINDS}
+    missing["fail.nvmlDeviceGetMPSComputeRunningProcesses_v2"] = stub.FUNCTION_NOT_FOUND
+    nvml_stub.set(missing)
+    assert NvmlProcesses(nvml_binding).read([gpu]) == {gpu: (GpuProcess(100, 5),)}
+
+
+def test_a_driver_that_lists_no_processes_is_no_answer(nvml_binding: Any, nvml_stub: Stub, gpu: GpuUuid) -> None:
+    nvml_stub.set({f"fail.nvmlDeviceGet{kind}RunningProcesses_v3": stub.NOT_SUPPORTED for kind in KINDS})
+    assert NvmlProcesses(nvml_binding).read([gpu]) == {gpu: None}
+
+
+def test_processes_of_a_mig_instance(nvml_binding: Any, nvml_stub: Stub) -> None:
+    instance = nvml_stub.add_mig(nvml_stub.add_gpu(40960), 0, profile="1g.5gb", memory_mib=4864, gi=9)
+    nvml_stub.set({"0.mig.0.compute": "100 5"})
+    assert NvmlProcesses(nvml_binding).read([GpuUuid(instance)]) == {instance: (GpuProcess(100, 5),)}
+
+
+def test_the_library_is_left_as_it_was(nvml_binding: Any, nvml_stub: Stub, gpu: GpuUuid) -> None:
+    reader = NvmlProcesses(nvml_binding)
+    reader.read([gpu])
+    with pytest.raises(nvml_binding.NVMLError_Uninitialized):
+        nvml_binding.nvmlDeviceGetCount()
+    nvml_stub.set({"driver": "590.1"})
+    assert reader.read([gpu]) == {gpu: None}
+    nvml_stub.set({"driver": "580.95.05", "fail.nvmlShutdown": 999})
+    assert reader.read([gpu]) == {gpu: ()}

@@ -1,0 +1,242 @@
+"""A node on which anything happens to processes and containers, and what is really so."""
+
+import signal
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+from deviceplugin import advertise, resources
+from deviceplugin import pods as pods_cache
+from deviceplugin.cgroups import CgroupOwner
+from deviceplugin.inventory_feed import InventoryFeed
+from deviceplugin.pods import PodCache
+from deviceplugin.usage.procfs import TICKS
+from deviceplugin.usage.values import GpuProcess, Lists, Process
+from gpushare.identity import GpuUuid, PodUid
+from testing.builders import Json, make_grant, make_inventory
+from testing.fakes.kube import FakeKube
+from tests.unit.deviceplugin.build import ManualClock
+from tests.unit.deviceplugin.usage.build import container_id, running_pod, uid
+
+GPUS = (GpuUuid("GPU-0"), GpuUuid("GPU-1"))
+PIDS = range(1, 9)  # few, so that they are used again soon
+GIB, MIB = 1024, 1024 * 1024
+
+
+@dataclass(eq=False)
+class Real:
+    """One process. Compared as itself: what has its PID later is another."""
+
+    pid: int
+    started: int
+    owner: CgroupOwner | None
+    memory: dict[GpuUuid, int]
+    """MiB."""
+
+
+@dataclass(eq=False)
+class RealContainer:
+    """One life of one container."""
+
+    pod: PodUid
+    name: str
+    number: int
+
+    @property
+    def owner(self) -> CgroupOwner:
+        return CgroupOwner(self.pod, container_id(self.number))
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What was so while the lists of one sample were read."""
+
+    at: float
+    answered: frozenset[GpuUuid]
+    used: dict[tuple[CgroupOwner, GpuUuid], int]
+    """MiB, really."""
+    names: dict[CgroupOwner, str]
+    """Of all containers that have run, also those that the kubelet has yet to tell."""
+
+
+@dataclass
+class World:
+    """Also the driver, /proc, and the watch of pods. Rates of 0 make it one in which nothing is hidden."""
+
+    random: Random
+    clean: bool
+    asked: tuple[str, ...]
+    """What authors of pods may ask of the watchdog."""
+    handles: bool
+    clock: ManualClock = field(default_factory=ManualClock)
+    api: FakeKube = field(default_factory=FakeKube)
+    feed: InventoryFeed = field(default_factory=InventoryFeed)
+    processes: dict[int, Real] = field(default_factory=dict)
+    containers: dict[str, RealContainer] = field(default_factory=dict)
+    """By pod and name; those that run."""
+    grants: dict[tuple[PodUid, str, GpuUuid], int] = field(default_factory=dict)
+    policies: dict[PodUid, str] = field(default_factory=dict)
+    moments: list[Moment] = field(default_factory=list)
+    listed: dict[GpuUuid, list[tuple[Real, int | None]] | None] = field(default_factory=dict)
+    read_ok: set[Real] = field(default_factory=set)
+    ended: list[Real] = field(default_factory=list)
+    """Those that a signal has reached."""
+    names: dict[CgroupOwner, str] = field(default_factory=dict)
+    made: int = 0
+    _held: Real | None = None
+
+    def __post_init__(self) -> None:
+        self.cache = PodCache(self.clock)
+        inventory = make_inventory(16, 16)
+        self.feed.post(inventory, advertise.devices(inventory, resources.offered(percent=False, whole_gpus=False)))
+        for number in range(3):
+            self.add_pod(number)
+
+    # What happens.
+
+    def add_pod(self, number: int) -> None:
+        pod = uid(number)
+        names = ("a", "b", "side") if self.random.random() < 0.5 else ("a",)
+        for name in names[:2]:
+            mib = self.random.choice((1, 2, 4)) * GIB
+            for gpu in GPUS if self.random.random() < 0.5 else GPUS[:1]:
+                self.grants[pod, name, gpu] = mib
+        self.policies[pod] = self.random.choice(("", "", *self.asked))
+        for name in names:
+            self.start(pod, name)
+        self.api.seed(f"/api/v1/namespaces/default/pods/pod-{number}", self.pod(number))
+        self.tell(number)
+
+    def start(self, pod: PodUid, name: str) -> None:
+        self.made += 1
+        container = RealContainer(pod, name, self.made)
+        self.containers[pod + name] = container
+        self.names[container.owner] = name
+
+    def pod(self, number: int) -> Json:
+        pod = uid(number)
+        ids = {each.name: each.number for each in self.containers.values() if each.pod == pod}
+        held = {name: [gpu for gpu in GPUS if (pod, name, gpu) in self.grants] for name in ("a", "b")}
+        grants = [
+            make_grant(*gpus, gib=self.grants[pod, name, gpus[0]] // GIB, container=name)
+            for name, gpus in held.items()
+            if gpus
+        ]
+        return running_pod(number, *grants, ids=ids, policy=self.policies[pod])
+
+    def tell(self, number: int) -> None:
+        """The watch shows the pod as it is now."""
+        if any(each.pod == uid(number) for each in self.containers.values()):
+            self.cache.upsert(pods_cache.reduce(self.pod(number)))
+
+    def step(self) -> None:
+        """Time goes by, and a few things happen."""
+        self.clock.seconds += 5.0 if self.clean or self.random.random() < 0.9 else self.random.choice((7, 15, 21, 60))
+        for _ in range(self.random.randrange(4)):
+            self.happen()
+        if self.clean:
+            for number in range(3):
+                self.tell(number)
+        self.clock.seconds += 1.0
+
+    def happen(self) -> None:
+        roll = self.random.random()
+        if roll < 0.45:
+            self.spawn(self.random.choice(PIDS))
+        elif roll < 0.6 and self.processes:
+            process = self.random.choice(list(self.processes.values()))
+            process.memory[self.random.choice(GPUS)] = self.random.choice((0, 100, 900, 1500, 3000, 5000))
+        elif roll < 0.75 and self.processes:
+            del self.processes[self.random.choice(list(self.processes))]
+        elif roll < 0.85 and self.containers:
+            self.restart(self.random.choice(list(self.containers.values())))
+        elif roll < 0.9 and not self.clean:
+            self.lose_pod(self.random.randrange(3))
+        else:
+            self.tell(self.random.randrange(3))
+
+    def spawn(self, pid: int) -> None:
+        """A new process; what has the PID ends."""
+        owners: list[CgroupOwner | None] = [each.owner for each in self.containers.values()]
+        owners += [None, CgroupOwner(uid(77), container_id(77)), CgroupOwner(uid(0), "")]
+        memory = {gpu: self.random.choice((0, 500, 1500, 3000, 5000)) for gpu in GPUS}
+        self.processes[pid] = Real(pid, int(self.clock.seconds * TICKS), self.random.choice(owners), memory)
+
+    def restart(self, container: RealContainer) -> None:
+        self.processes = {pid: each for pid, each in self.processes.items() if each.owner != container.owner}
+        self.start(container.pod, container.name)
+
+    def lose_pod(self, number: int) -> None:
+        pod = uid(number)
+        self.processes = {
+            pid: each for pid, each in self.processes.items() if each.owner is None or each.owner.pod != pod
+        }
+        self.containers = {key: each for key, each in self.containers.items() if each.pod != pod}
+        if self.random.random() < 0.7:
+            self.cache.remove({"metadata": {"namespace": "default", "name": f"pod-{number}", "uid": pod}})
+
+    def meanwhile(self) -> None:
+        """Something happens between two readings."""
+        if not self.clean and self.random.random() < 0.3:
+            self.clock.seconds += 0.02
+            self.random.choice((self.happen, lambda: self.spawn(self.random.choice(PIDS))))()
+
+    # The driver: see ProcessLists.
+
+    def read_lists(self, gpus: Collection[GpuUuid]) -> Lists:
+        self.listed = {}
+        for gpu in gpus:
+            silent = not self.clean and self.random.random() < 0.1
+            self.listed[gpu] = (
+                None
+                if silent
+                else [
+                    (each, None if not self.clean and self.random.random() < 0.05 else each.memory.get(gpu, 0))
+                    for each in self.processes.values()
+                    if gpu in each.memory
+                ]
+            )
+        used: dict[tuple[CgroupOwner, GpuUuid], int] = {}
+        for process in self.processes.values():
+            for gpu, mib in process.memory.items():
+                if process.owner:
+                    used[process.owner, gpu] = used.get((process.owner, gpu), 0) + mib
+        answered = frozenset(gpu for gpu, listed in self.listed.items() if listed is not None)
+        self.moments.append(Moment(self.clock.seconds, answered, used, dict(self.names)))
+        self.read_ok.clear()
+        lists = {
+            gpu: None
+            if listed is None
+            else tuple(GpuProcess(each.pid, None if mib is None else mib * 1024 * 1024) for each, mib in listed)
+            for gpu, listed in self.listed.items()
+        }
+        self.meanwhile()
+        return lists
+
+    # The machine: see ProcessTable.
+
+    def read(self, pid: int) -> Process | None:
+        self.meanwhile()
+        real = self.processes.get(pid)
+        if real is not None:
+            self.read_ok.add(real)
+        return Process(pid, real.started, real.owner) if real else None
+
+    @contextmanager
+    def hold(self, pid: int) -> Iterator[int | None]:
+        self.meanwhile()
+        if pid not in self.processes:
+            raise ProcessLookupError
+        self._held = self.processes[pid] if self.handles else None
+        yield pid if self.handles else None
+
+    def signal(self, pid: int, handle: int | None, number: signal.Signals) -> None:
+        if self._held is not None:  # without handles nothing can be done about what happens here
+            self.meanwhile()
+        target = self._held or self.processes.get(pid)
+        if target is None or self.processes.get(target.pid) is not target:
+            raise ProcessLookupError
+        self.ended.append(target)
+        if number is signal.SIGKILL or self.random.random() < 0.5:
+            del self.processes[pid]

@@ -1,0 +1,99 @@
+"""Samples in a row, and what is shown of them."""
+
+import json
+import threading
+from pathlib import Path
+
+from deviceplugin import advertise, resources
+from deviceplugin import pods as reduced
+from deviceplugin.cgroups import CgroupOwner
+from deviceplugin.inventory_feed import InventoryFeed
+from deviceplugin.pods import PodCache
+from deviceplugin.usage.current import CurrentUsage
+from deviceplugin.usage.loop import UsageLoop
+from deviceplugin.usage.procfs import Procfs
+from deviceplugin.usage.simulated import SimulatedProcesses
+from gpushare.resource_config import ResourceConfig
+from testing.builders import make_grant, make_inventory
+from tests.unit.deviceplugin.build import ManualClock
+from tests.unit.deviceplugin.usage.build import MIB, container_id, running_pod, uid
+
+OWNER = CgroupOwner(uid(1), container_id(11))
+
+
+class Scene:
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.clock, self.feed = directory, ManualClock(), InventoryFeed()
+        cache, config = PodCache(self.clock), ResourceConfig()
+        cache.upsert(reduced.reduce(running_pod(1, make_grant(0), ids={"main": 11})))
+        self.current = CurrentUsage(feed=self.feed, cache=cache, resource_config=config, clock=self.clock, stale_s=20.0)
+        self.loop = UsageLoop(
+            lists=SimulatedProcesses(directory / "processes.json"),
+            table=Procfs(directory),
+            feed=self.feed,
+            cache=cache,
+            resource_config=config,
+            clock=self.clock,
+            current=self.current,
+            watchdog=None,
+            interval_s=5.0,
+        )
+
+    def know_gpus(self) -> None:
+        inventory = make_inventory(16)
+        self.feed.post(inventory, advertise.devices(inventory, resources.offered(percent=False, whole_gpus=False)))
+
+    def run(self, pid: int, mib: int) -> None:
+        """Only this process is on the GPU from now on."""
+        directory = self.directory / str(pid)
+        directory.mkdir(exist_ok=True)
+        (directory / "stat").write_text(f"{pid} (a b) S {'1 ' * 18}77 0\n")
+        (directory / "cgroup").write_text(f"0::/kubepods/pod{OWNER.pod}/{OWNER.container}\n")
+        processes = [{"gpu": "GPU-0", "pid": pid, "memoryMiB": mib}]
+        (self.directory / "processes.json").write_text(json.dumps({"processes": processes}))
+
+    def shown(self) -> list[tuple[int | None, int | None]]:
+        """MiB used and peak."""
+        view = self.current.view()
+        assert view is not None
+        return [tuple(None if each is None else each // MIB for each in (row.used, row.peak)) for row in view.rows]  # type: ignore[misc] # two
+
+
+def test_use_and_peak_follow_the_samples(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.loop.look()
+    assert scene.current.view() is None
+    scene.know_gpus()
+    assert scene.shown() == [(None, None)]
+    for mib, expected in ((500, (500, 500)), (900, (900, 900)), (300, (300, 900))):
+        scene.run(100, mib)
+        scene.loop.look()
+        assert scene.shown() == [expected]
+
+
+def test_an_old_sample_says_nothing_of_what_is_used_now(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.know_gpus()
+    scene.run(100, 500)
+    scene.loop.look()
+    scene.clock.seconds += 19.0
+    assert scene.shown() == [(500, 500)]
+    scene.clock.seconds += 2.0
+    assert scene.shown() == [(None, 500)]
+
+
+def test_it_looks_until_the_plugin_ends(tmp_path: Path) -> None:
+    scene, stop = Scene(tmp_path), threading.Event()
+    scene.know_gpus()
+
+    class Ending(ManualClock):
+        def wait(self, stop: threading.Event, seconds: float) -> bool:
+            super().wait(stop, seconds)
+            if len(self.waits) == 3:
+                stop.set()
+            return stop.is_set()
+
+    clock = Ending()
+    object.__setattr__(scene.loop, "clock", clock)
+    scene.loop.run(stop)
+    assert clock.waits == [5.0, 5.0, 5.0]

@@ -1,0 +1,148 @@
+"""Processes of the real machine, which is Linux, and of made-up files."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.usage import procfs
+from deviceplugin.usage.procfs import TICKS, Procfs, Sent
+from deviceplugin.usage.values import Process
+from gpushare.runtime.clock import SystemClock
+from tests.unit.deviceplugin.build import ManualClock
+from tests.unit.deviceplugin.usage.build import container_id, process, uid
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(3600)"]
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    started = subprocess.Popen(SLEEP)
+    yield started
+    started.kill()
+    started.wait()
+
+
+def write(root: Path, pid: int, stat: str, cgroup: str) -> None:
+    directory = root / str(pid)
+    directory.mkdir()
+    (directory / "stat").write_text(stat)
+    (directory / "cgroup").write_text(cgroup)
+
+
+def stat(pid: int, name: str, started: int) -> str:
+    return f"{pid} ({name}) S {' '.join(['1'] * 18)} {started} 4096 7\n"
+
+
+def test_a_process_is_known_by_its_start_and_its_cgroup(tmp_path: Path) -> None:
+    path = f"/kubepods/burstable/pod{uid(1)}/{container_id(11)}"
+    write(tmp_path, 100, stat(100, "a) R 9 (b", 4242), f"0::{path}\n")
+    assert Procfs(tmp_path).read(100) == process(100, 1, 11, started=4242)
+    write(tmp_path, 101, stat(101, "sh", 5), "0::/system.slice/x.service\n")
+    assert Procfs(tmp_path).read(101) == Process(101, 5, None)
+
+
+@pytest.mark.parametrize("text", ["", "100 (a) S 1 2", "x", "100 (a) S" + " x" * 40])
+def test_what_cannot_be_read_is_no_process(tmp_path: Path, text: str) -> None:
+    write(tmp_path, 100, text, "0::/\n")
+    assert Procfs(tmp_path).read(100) is None
+    assert Procfs(tmp_path).read(101) is None
+
+
+def test_a_file_is_read_up_to_a_bound(tmp_path: Path) -> None:
+    path = f"/kubepods/pod{uid(1)}/{container_id(11)}"
+    write(tmp_path, 100, stat(100, "a", 1), "x:y:/\n" * 40_000 + f"0::{path}\n")
+    assert Procfs(tmp_path).read(100) == Process(100, 1, None)
+
+
+def test_start_times_are_counted_by_the_plugins_clock(child: subprocess.Popen[bytes]) -> None:
+    clock = SystemClock()
+    found = Procfs().read(child.pid)
+    assert found is not None
+    mine = Procfs().read(os.getpid())
+    assert mine is not None
+    assert mine.started <= found.started <= clock.monotonic() * TICKS
+
+
+def test_exactly_that_process_is_ended(child: subprocess.Popen[bytes]) -> None:
+    found = Procfs().read(child.pid)
+    assert found is not None
+    for other in (
+        replace(found, started=found.started - 1),
+        replace(found, owner=process(1, 1, 11).owner),
+    ):
+        assert procfs.send(Procfs(), other, signal.SIGKILL) is Sent.GONE
+    assert child.poll() is None
+    assert procfs.send(Procfs(), found, signal.SIGTERM) is Sent.DONE
+    assert child.wait() == -signal.SIGTERM
+    assert procfs.send(Procfs(), found, signal.SIGKILL) is Sent.GONE
+
+
+def test_without_pidfds_the_check_comes_just_before_the_signal(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_pid: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    found = Procfs().read(child.pid)
+    assert found is not None
+    assert procfs.send(Procfs(), replace(found, started=1), signal.SIGKILL) is Sent.GONE
+    assert child.poll() is None
+    assert procfs.send(Procfs(), found, signal.SIGKILL) is Sent.DONE
+    assert child.wait() == -signal.SIGKILL
+
+
+def test_a_process_that_may_not_be_signalled_is_said(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_handle: int, _number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
+    found = Procfs().read(child.pid)
+    assert found is not None
+    assert procfs.send(Procfs(), found, signal.SIGTERM) is Sent.FAILED
+    assert child.poll() is None
+
+
+class Table:
+    """Processes that a test has; reading takes a second."""
+
+    def __init__(self, clock: ManualClock, *processes: Process) -> None:
+        self.clock, self.processes = clock, {each.pid: each for each in processes}
+
+    def read(self, pid: int) -> Process | None:
+        self.clock.seconds += 1
+        return self.processes.get(pid)
+
+    def hold(self, pid: int) -> AbstractContextManager[int | None]:
+        raise NotImplementedError
+
+    def signal(self, pid: int, handle: int | None, number: signal.Signals) -> None:
+        raise NotImplementedError
+
+
+def test_processes_that_are_younger_than_the_lists_are_not_believed() -> None:
+    clock = ManualClock()
+    old, young = process(1, 1, started=1000 * TICKS - 1), process(2, 1, started=1000 * TICKS)
+    read = procfs.known([1, 2, 3], Table(clock, old, young), clock, since=1000.0, until=2000.0)
+    assert read == {1: old}
+
+
+def test_reading_ends_in_time() -> None:
+    clock = ManualClock()
+    table = Table(clock, *(process(pid, 1) for pid in range(10)))
+    assert set(procfs.known(range(10), table, clock, since=1000.0, until=1003.0)) == {0, 1, 2}
+
+
+def test_no_more_than_so_many_are_read() -> None:
+    clock = ManualClock()
+    table = Table(clock, *(process(pid, 1) for pid in range(5000)))
+    assert len(procfs.known(range(5000), table, clock, since=1000.0, until=1e9)) == 4096

@@ -1,0 +1,288 @@
+"""What is done about containers above their grant."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from deviceplugin import pods as cache
+from deviceplugin.counts import Counts
+from deviceplugin.refusals import Refusals
+from deviceplugin.usage import holding, join
+from deviceplugin.usage.namespaces import Namespaces
+from deviceplugin.usage.values import Policy, Process
+from deviceplugin.usage.watchdog import Watchdog
+from gpushare.kube import api as kube
+from gpushare.resource_config import ResourceConfig
+from testing.builders import Json, make_grant, make_inventory
+from testing.fakes.kube import FakeKube
+from tests.unit.deviceplugin.build import ManualClock, fields_of
+from tests.unit.deviceplugin.usage.build import process, running_pod, sample, uid
+
+INVENTORY = make_inventory(16, 16)
+POD = running_pod(1, make_grant(0), ids={"main": 11})
+EVICTION = "/api/v1/namespaces/default/pods/pod-1/eviction"
+
+
+@dataclass
+class Machine:
+    """See ProcessTable."""
+
+    processes: dict[int, Process] = field(default_factory=dict)
+    sent: list[tuple[int, str]] = field(default_factory=list)
+    allowed: bool = True
+
+    def read(self, pid: int) -> Process | None:
+        return self.processes.get(pid)
+
+    @contextmanager
+    def hold(self, pid: int) -> Iterator[int | None]:
+        if pid not in self.processes:
+            raise ProcessLookupError
+        yield pid
+
+    def signal(self, pid: int, handle: int | None, number: signal.Signals) -> None:
+        if not self.allowed:
+            raise PermissionError
+        self.sent.append((pid, number.name))
+
+
+class Scene:
+    """A watchdog with a grace period of 30 s over samples of every 10 s."""
+
+    def __init__(self, policy: Policy = Policy.REPORT, *, tolerance_mib: int = 0, pod: Json = POD) -> None:
+        self.api, self.clock, self.machine, self.counts = FakeKube(), ManualClock(), Machine(), Counts()
+        self.pod = pod
+        self.api.seed("/api/v1/namespaces/default", {"metadata": {"name": "default"}})
+        self.api.seed("/api/v1/namespaces/default/pods/pod-1", pod)
+        self.dog = Watchdog(
+            policy=policy,
+            grace_s=30.0,
+            gap_s=20.0,
+            tolerance_mib=tolerance_mib,
+            api=self.api,
+            table=self.machine,
+            events=Refusals(api=self.api, clock=self.clock),
+            namespaces=Namespaces(api=self.api, clock=self.clock),
+            counts=self.counts,
+            clock=self.clock,
+        )
+
+    def look(self, *mib: int | None, after: float = 10.0, container: int = 11, gpu: bool = True) -> int:
+        """A sample after so many seconds, with processes 100, 101, ... that use so much of GPU-0."""
+        self.clock.seconds += after
+        processes = [process(100 + i, 1, container) for i in range(len(mib))]
+        self.machine.processes = {each.pid: each for each in processes}
+        lists = {"GPU-0": dict(zip(self.machine.processes, mib, strict=True)) if gpu else None, "GPU-1": {}}
+        pods = holding.holding([cache.reduce(self.pod)], INVENTORY, ResourceConfig())
+        return self.dog.look(join.join(sample(lists, *processes, at=self.clock.seconds), pods))
+
+    def events(self) -> list[str]:
+        return [event["reason"] for event in self.api.objects("/api/v1/namespaces/default/events")]
+
+    def asked(self) -> list[Any]:
+        return [call.body for call in self.api.calls if call.path == EVICTION]
+
+
+def test_a_container_is_told_once_when_the_grace_period_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    assert [scene.look(2000, 1073) for _ in range(6)] == [0, 0, 0, 1, 1, 1]
+    (event,) = scene.api.objects("/api/v1/namespaces/default/events")
+    assert event["reason"] == "GpuShareOverGrant"
+    assert event["message"] == (
+        "container main uses 3073 MiB of GPU GPU-0, of which it was granted 3 GiB, for more than 30 s;"
+        " use less, or ask for more"
+    )
+    assert scene.counts.actions() == {("report", "done"): 1}
+    assert len(fields_of(caplog, "above its grant")) == 1
+    assert scene.machine.sent == []
+    assert scene.asked() == []
+
+
+def test_all_of_the_grant_may_be_used_and_the_tolerance_too() -> None:
+    scene, tolerant = Scene(), Scene(tolerance_mib=100)
+    assert [scene.look(3072) for _ in range(6)] == [0] * 6
+    assert [tolerant.look(3172) for _ in range(6)] == [0] * 6
+    assert [tolerant.look(3173) for _ in range(4)] == [0, 0, 0, 1]
+
+
+def test_a_moment_below_the_grant_begins_it_again() -> None:
+    scene = Scene()
+    assert [scene.look(mib) for mib in (4000, 4000, 4000, 3000, 4000, 4000, 4000, 4000)] == [0] * 7 + [1]
+
+
+def test_a_restart_begins_it_again() -> None:
+    scene = Scene()
+    for _ in range(3):
+        scene.look(4000)
+    scene.pod = running_pod(1, make_grant(0), ids={"main": 12})
+    assert [scene.look(4000, container=12) for _ in range(4)] == [0, 0, 0, 1]
+
+
+def test_a_gpu_that_does_not_answer_for_a_moment_changes_nothing() -> None:
+    scene = Scene()
+    for _ in range(3):
+        scene.look(4000)
+    assert scene.look(4000, gpu=False) == 0
+    assert scene.look(4000) == 1
+
+
+def test_a_long_gap_begins_it_again() -> None:
+    scene = Scene()
+    for _ in range(3):
+        scene.look(4000)
+    assert [scene.look(4000, after=after) for after in (21, 10, 10, 10)] == [0, 0, 0, 1]
+
+
+def test_what_the_driver_tells_of_is_enough() -> None:
+    scene = Scene()
+    assert [scene.look(None, 3073) for _ in range(4)] == [0, 0, 0, 1]
+    assert [scene.look(None, 3072) for _ in range(4)] == [0] * 4
+
+
+def test_a_container_that_holds_nothing_counts_with_its_pod() -> None:
+    scene = Scene(Policy.KILL)
+    assert [scene.look(3072, container=99) for _ in range(6)] == [0] * 6
+    assert [scene.look(3073, container=99) for _ in range(4)] == [0, 0, 0, 1]
+    (event,) = [
+        each for each in scene.api.objects("/api/v1/namespaces/default/events") if "OverGrant" in each["reason"]
+    ]
+    assert event["message"].startswith("the pod (or a container of it that was granted nothing) uses 3073 MiB")
+    assert scene.machine.sent == [(100, "SIGTERM")]
+
+
+@pytest.mark.parametrize("version", ["policy/v1", "policy/v1beta1"])
+def test_exactly_this_pod_is_evicted_and_again_if_it_stays(version: str) -> None:
+    scene = Scene(Policy.EVICT)
+    scene.api.evictions = version
+    for _ in range(7):
+        scene.look(4000)
+    evictions = [body for body in scene.asked() if body["apiVersion"] == version]
+    assert [body["deleteOptions"]["preconditions"]["uid"] for body in evictions] == [uid(1)] * 2  # 30 s later again
+    assert scene.counts.actions() == {("report", "done"): 1, ("evict", "done"): 2}
+    assert scene.events() == ["GpuShareOverGrant", "GpuShareEvicted"]
+    assert scene.machine.sent == []
+
+
+def test_another_pod_of_the_same_name_is_not_evicted() -> None:
+    scene = Scene(Policy.EVICT)
+    scene.api.vanish("/api/v1/namespaces/default/pods/pod-1")
+    other = running_pod(2, make_grant(0))
+    other["metadata"]["name"] = "pod-1"
+    scene.api.seed("/api/v1/namespaces/default/pods/pod-1", other)
+    for _ in range(4):
+        scene.look(4000)
+    assert "deletionTimestamp" not in scene.api.read("/api/v1/namespaces/default/pods/pod-1")["metadata"]
+    assert scene.counts.actions()["evict", "gone"] == 1
+    assert scene.events() == ["GpuShareOverGrant"]
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [
+        (kube.TooManyRequestsError("Cannot evict pod as it would violate the pod's disruption budget."), "refused"),
+        (kube.ForbiddenError("pods/eviction is forbidden"), "failed"),
+        (kube.UnreachableError("timed out"), "failed"),
+    ],
+)
+def test_an_eviction_that_is_refused_is_tried_again(
+    error: kube.KubeError, result: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = Scene(Policy.EVICT)
+    scene.api.fail_next(lambda call: call.path == EVICTION, error)
+    for _ in range(7):
+        scene.look(4000)
+    assert scene.counts.actions() == {("report", "done"): 1, ("evict", result): 1, ("evict", "done"): 1}
+    (failed,) = [each for each in fields_of(caplog, "above its grant") if each["result"] == result]
+    assert str(error) in failed["problem"]
+    if isinstance(error, kube.ForbiddenError):
+        assert failed["problem"].endswith("; apply the component manifests/watchdog-evict")
+
+
+def test_processes_are_asked_to_end_and_then_made_to() -> None:
+    scene = Scene(Policy.KILL)
+    for _ in range(4):
+        scene.look(2000, 2000)
+    assert scene.machine.sent == [(100, "SIGTERM"), (101, "SIGTERM")]
+    scene.look(2000, 2000, after=9)
+    assert len(scene.machine.sent) == 2
+    scene.look(2000, 2000, after=1)
+    assert scene.machine.sent[2:] == [(100, "SIGKILL"), (101, "SIGKILL")]
+    assert scene.counts.actions() == {("report", "done"): 1, ("terminate", "done"): 2, ("kill", "done"): 2}
+    assert scene.events() == ["GpuShareOverGrant", "GpuShareKilled"]
+    assert scene.asked() == []
+
+
+def test_a_process_that_gives_its_memory_back_is_not_killed() -> None:
+    scene = Scene(Policy.KILL)
+    for mib in (4000, 4000, 4000, 4000, 3000, 3000):
+        scene.look(mib)
+    assert scene.machine.sent == [(100, "SIGTERM")]
+
+
+def test_a_process_that_must_not_be_signalled_is_counted_as_such() -> None:
+    scene = Scene(Policy.KILL)
+    scene.machine.allowed = False
+    for _ in range(4):
+        scene.look(4000)
+    assert scene.counts.actions() == {("report", "done"): 1, ("terminate", "failed"): 1}
+    assert scene.events() == ["GpuShareOverGrant"]
+
+
+@pytest.mark.parametrize(
+    ("node", "namespace", "author", "does"),
+    [
+        ("report", "", "", "report"),
+        ("report", "evict", "", "evict"),
+        ("report", "", "kill", "kill"),
+        ("report", "evict", "kill", "kill"),
+        ("kill", "report", "off", "kill"),
+        ("evict", "off", "report", "evict"),
+        ("report", "nonsense", "nonsense", "report"),
+    ],
+)
+def test_the_strictest_policy_counts(node: str, namespace: str, author: str, does: str) -> None:
+    pod = running_pod(1, make_grant(0), ids={"main": 11}, policy=author)
+    scene = Scene(Policy.parse(node), pod=pod)
+    scene.api.edit(
+        "/api/v1/namespaces/default",
+        lambda found: found["metadata"].update(labels={"gpushare.dev/watchdog": namespace}),
+    )
+    for _ in range(4):
+        scene.look(4000)
+    assert (bool(scene.asked()), bool(scene.machine.sent)) == (does == "evict", does == "kill")
+
+
+def test_a_namespace_that_cannot_be_read_changes_nothing_and_is_read_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene = Scene(Policy.REPORT)
+    scene.api.vanish("/api/v1/namespaces/default")
+    for _ in range(12):
+        scene.look(4000)
+    assert len(fields_of(caplog, "namespace unread")) == 2
+    assert scene.events() == ["GpuShareOverGrant"]
+
+
+def test_a_slow_api_server_keeps_no_pod_from_its_turn() -> None:
+    scene = Scene(Policy.REPORT)
+
+    class Slow(Refusals):
+        def post(self, pod: Any, about: Any, reason: Any, message: Any) -> None:
+            scene.clock.seconds += 6.0
+            told.append(pod.name)
+
+    told: list[str] = []
+    scene.dog.events = Slow(api=scene.api, clock=scene.clock)
+    pods = [running_pod(number, make_grant(0), ids={"main": number + 10}) for number in range(1, 6)]
+    processes = [process(number, number, number + 10) for number in range(1, 6)]
+    at = scene.clock.seconds
+    for step in range(7):
+        held = holding.holding(map(cache.reduce, pods), INVENTORY, ResourceConfig())
+        lists = {"GPU-0": dict.fromkeys(range(1, 6), 4000), "GPU-1": {}}
+        scene.dog.look(join.join(sample(lists, *processes, at=at + 10 * step), held))
+    assert set(told) == {f"pod-{number}" for number in range(1, 6)}
+    assert len(told) == 8  # two in each look
