@@ -163,6 +163,11 @@ class Settings:
         "directory of the node that is /dev/shm for the MPS daemon and its containers",
         parse=Path,
     )
+    hami_core_dir: Path | None = option(
+        None,
+        "directory of HAMi-core's libvgpu.so and ld.so.preload, for the limit hami-core; at the same path on the node",
+        parse=Path,
+    )
     limit_failure: str = option(
         OnFailure.REFUSE.value,
         "what happens if a limit cannot be set when a container starts: refuse the start, or use the next of --limits",

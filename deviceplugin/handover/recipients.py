@@ -50,6 +50,11 @@ def of(pod: Pod, owner: Owner, accepted: Accept, choice: Choice) -> Sequence[Rec
         raise HandOverError(f"the kubelet's checkpoint: {error}; the kubelet will try again") from error
     if only_cdi and needs_nvidia and not all(recipient.names for recipient in found):
         raise HandOverError(_other_way(choice))
+    if lost := [each.container for each in found if each.extra.mounts and not each.names]:
+        raise HandOverError(
+            f"container {lost[0]} came to the node when GPUs were not handed over by CDI, and what now holds its memory"
+            " limit comes by CDI only; delete the pod and create it again"
+        )
     return found
 
 

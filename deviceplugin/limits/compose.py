@@ -8,6 +8,7 @@ from deviceplugin.limits import choose
 from deviceplugin.limits.advisory import AdvisoryBackend
 from deviceplugin.limits.backend import LimitBackend
 from deviceplugin.limits.cgroup import CgroupBackend
+from deviceplugin.limits.hami_core import HamiCoreBackend
 from deviceplugin.limits.leaves import LeafLimits
 from deviceplugin.limits.mig import MigBackend
 from deviceplugin.limits.mps import MpsBackend
@@ -45,7 +46,8 @@ def limits(
         label: `gpushare.dev/limits` of the Node; may be empty.
     """
     mps = MpsBackend(directory=settings.mps_dir, shared_memory=settings.mps_shared_memory, pods=pods)
-    backends: list[LimitBackend] = [MigBackend(), mps, AdvisoryBackend()]
+    hami_core = HamiCoreBackend(directory=settings.hami_core_dir)
+    backends: list[LimitBackend] = [MigBackend(), mps, hami_core, AdvisoryBackend()]
     parts: dict[str, Part] = {}
     if settings.gpu_source == NVML:
         # Late: the binding is large, and simulated GPUs need none.

@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
 from deviceplugin.edits import ContainerEdits
-from deviceplugin.limits import choose
+from deviceplugin.limits import choose, variables
 from deviceplugin.limits.backend import LimitBackend, LimitedStart, LimitError, Proofs
 from deviceplugin.limits.choose import Chosen, Order
 from gpushare import names
@@ -68,8 +68,11 @@ class NodeLimits:
             LimitError: one cannot be held, and nothing else may hold it.
         """
         edits = ContainerEdits()
-        for candidates, gpus in _by_candidates(start.gpus, self._chosen):
+        groups = _by_candidates(start.gpus, self._chosen)
+        for candidates, gpus in groups:
             edits = edits.merge(self._prepare(start, gpus, candidates))
+        if len(groups) > 1:  # a framework's variable counts for all GPUs, and elsewhere would be one limit too many
+            edits = replace(edits, env=tuple(each for each in edits.env if each[0] not in variables.READ))
         return edits
 
     def _prepare(self, start: LimitedStart, gpus: Sequence[Gpu], candidates: Order) -> ContainerEdits:

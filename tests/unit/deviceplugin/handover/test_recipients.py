@@ -7,6 +7,7 @@ import pytest
 from deviceplugin import pods
 from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.decision import Accept
+from deviceplugin.edits import ContainerEdits, Mount
 from deviceplugin.handover import recipients, share_name
 from deviceplugin.handover.choice import Choice
 from deviceplugin.handover.grant_edits import HandOverError
@@ -65,3 +66,16 @@ def test_it_starts_where_it_sees_its_gpus() -> None:
         (marked(mark=False), None, ENVVAR, []),
     ):
         assert [each.names for each in recipients.of(pod, owner(told), ACCEPT, choice)] == expected
+
+
+def test_a_limit_that_would_not_arrive_refuses_the_start() -> None:
+    mps = ContainerEdits(mounts=(Mount(host_path="/a", container_path="/a"),))
+    limited = Accept((make_grant(0),), limits={MAIN: mps})
+    found = recipients.of(marked(), owner(response(share_name.qualified(NAME))), limited, CDI)
+    assert [each.extra for each in found] == [mps]
+    with pytest.raises(HandOverError) as caught:
+        recipients.of(marked(), owner(response()), limited, CDI)
+    assert str(caught.value) == (
+        "container main came to the node when GPUs were not handed over by CDI, and what now holds its memory limit"
+        " comes by CDI only; delete the pod and create it again"
+    )

@@ -7,6 +7,7 @@ import pytest
 from deviceplugin.decision import Accept, Reason, Refuse
 from deviceplugin.edits import ContainerEdits
 from deviceplugin.limits import choose
+from deviceplugin.limits.advisory import AdvisoryBackend
 from deviceplugin.limits.backend import PROVEN, LimitError
 from deviceplugin.limits.node import NodeLimits, OnFailure
 from deviceplugin.limits.starts import LimitStarts
@@ -44,6 +45,15 @@ def test_what_works_is_shown_and_used() -> None:
     assert node.shown() == [Limit.CGROUP, Limit.ADVISORY]
     edits = node.limits.prepare(start_of(0, 1))
     assert edits.env == (("BY_CGROUP_main", "GPU-0"), ("BY_ADVISORY_main", "GPU-1"))
+
+
+def test_frameworks_are_told_nothing_where_the_gpus_of_a_container_are_limited_in_different_ways() -> None:
+    node = Node()
+    node.cgroup.works = lambda gpu: PROVEN if gpu.index == 0 else "old driver"
+    node.limits.backends = {Limit.CGROUP: node.cgroup, Limit.ADVISORY: AdvisoryBackend()}
+    node.shown()
+    assert node.limits.prepare(start_of(0, 1)).env == (("BY_CGROUP_main", "GPU-0"),)
+    assert len(node.limits.prepare(start_of(1)).env) == 3
 
 
 def test_gpus_with_the_same_back_end_are_prepared_at_once() -> None:

@@ -1,0 +1,92 @@
+"""HAMi-core: a library that an administrator supplies, which stands between a program and CUDA.
+
+It holds dynamically linked programs within their limit, against mistakes and not against intent: a program that is
+linked statically or speaks to the driver itself goes past it. Only mounts and variables are used here.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final
+
+from deviceplugin.edits import ContainerEdits, Mount
+from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError, Proofs
+from gpushare.model.gpu import Gpu, Limit
+
+_LIBRARY: Final = "libvgpu.so"
+_ELF: Final = b"\x7fELF"
+_PRELOAD: Final = "ld.so.preload"
+_IN_CONTAINER: Final = "/usr/local/vgpu/libvgpu.so"
+"""Fixed in the library."""
+_CACHE: Final = "/usr/local/vgpu-cache"
+_LOCK: Final = "/tmp/vgpulock"  # noqa: S108 - fixed in the library; a mount of the container's own
+_MEMORY: Final = ("rw", "nosuid", "nodev", "noexec", "mode=1777", "size=16m")
+_MOST_GPUS: Final = 16
+_NO_GLIBC: Final = re.compile(r"alpine|musl|busybox|distroless/static", re.IGNORECASE)
+"""In names of images whose programs cannot load the library."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HamiCoreBackend:
+    """Keeps no state; what the library shares among the processes of a container ends with the container."""
+
+    limit: ClassVar[Limit] = Limit.HAMI_CORE
+    needs_edits: ClassVar[bool] = True
+    directory: Path | None
+    """On the node, and at the same path here."""
+
+    def prove(self, gpus: Sequence[Gpu]) -> Proofs:
+        """Whether the library and its list are there: it works in containers only, so it cannot be tried here."""
+        why = self._problem()
+        return {gpu.uuid: why for gpu in gpus}
+
+    def _problem(self) -> str:
+        if self.directory is None:
+            return "no library was supplied (--hami-core-dir)"
+        try:
+            with (self.directory / _LIBRARY).open("rb") as library:
+                if library.read(len(_ELF)) != _ELF:
+                    return f"{self.directory / _LIBRARY} is no library"
+            listed = (self.directory / _PRELOAD).read_text(encoding="utf-8", errors="replace").split()
+        except OSError as error:
+            return f"{error.filename} cannot be read ({error.strerror}); it has to be on the node and in this container"
+        if listed != [_IN_CONTAINER]:
+            return f"{self.directory / _PRELOAD} must name {_IN_CONTAINER} and nothing else"
+        return PROVEN
+
+    def prepare(self, start: LimitedStart, gpus: Sequence[Gpu]) -> ContainerEdits:
+        """Load the library into every program of the container."""
+        if all(start.memory_mib(gpu) >= gpu.memory_mib for gpu in gpus):
+            return ContainerEdits()
+        if problem := self._problem() or _unfit(start, gpus):
+            raise LimitError(problem)
+        env = [
+            ("CUDA_DEVICE_MEMORY_LIMIT", f"{min(map(start.memory_mib, gpus))}m"),
+            ("CUDA_DEVICE_MEMORY_SHARED_CACHE", f"{_CACHE}/region"),
+            # The pod's own values would switch it off.
+            ("CUDA_OVERSUBSCRIBE", "false"),
+            ("CUDA_DISABLE_CONTROL", "false"),
+        ]
+        if start.grant.compute_percent:
+            env.append(("CUDA_DEVICE_SM_LIMIT", str(start.grant.compute_percent)))
+        return ContainerEdits(
+            env=tuple(env),
+            mounts=(
+                Mount(host_path=f"{self.directory}/{_LIBRARY}", container_path=_IN_CONTAINER),
+                Mount(host_path=f"{self.directory}/{_PRELOAD}", container_path=f"/etc/{_PRELOAD}"),
+                Mount(host_path="tmpfs", container_path=_CACHE, options=_MEMORY, kind="tmpfs"),
+                Mount(host_path="tmpfs", container_path=_LOCK, options=_MEMORY, kind="tmpfs"),
+            ),
+        )
+
+
+def _unfit(start: LimitedStart, gpus: Sequence[Gpu]) -> str:
+    if _NO_GLIBC.search(start.image):
+        return (
+            f"image {start.image} of container {start.grant.container} is one without glibc, as its name says, and"
+            f" {_LIBRARY} needs glibc; use an image on Debian, Ubuntu or Red Hat's, or nodes with another limit"
+        )
+    if len(gpus) != len(start.gpus) or len(gpus) > _MOST_GPUS:
+        return f"{_LIBRARY} holds the same limit on all GPUs of a container, and at most on {_MOST_GPUS}"
+    return ""

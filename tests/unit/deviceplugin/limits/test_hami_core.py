@@ -1,0 +1,92 @@
+"""HAMi-core is mounted where it was supplied, and refused where it cannot work."""
+
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.edits import ContainerEdits, Mount
+from deviceplugin.limits.backend import PROVEN, LimitError
+from deviceplugin.limits.hami_core import HamiCoreBackend
+from testing.builders import make_gpu, make_grant, make_inventory
+from tests.unit.deviceplugin.limits.build import start_of
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> HamiCoreBackend:
+    (tmp_path / "libvgpu.so").write_bytes(b"\x7fELF...")
+    (tmp_path / "ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so\n", encoding="ascii")
+    return HamiCoreBackend(directory=tmp_path)
+
+
+def why(backend: HamiCoreBackend) -> str:
+    return backend.prove([make_gpu(0)])[make_gpu(0).uuid]
+
+
+def test_it_works_where_its_files_are(backend: HamiCoreBackend, tmp_path: Path) -> None:
+    assert why(backend) == PROVEN
+    (tmp_path / "ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so /lib/other.so", encoding="ascii")
+    assert why(backend) == f"{tmp_path}/ld.so.preload must name /usr/local/vgpu/libvgpu.so and nothing else"
+    (tmp_path / "libvgpu.so").write_bytes(b"<html>")
+    assert why(backend) == f"{tmp_path}/libvgpu.so is no library"
+    (tmp_path / "libvgpu.so").unlink()
+    assert why(backend) == (
+        f"{tmp_path}/libvgpu.so cannot be read (No such file or directory); it has to be on the node and in this"
+        " container"
+    )
+    assert why(HamiCoreBackend(directory=None)) == "no library was supplied (--hami-core-dir)"
+
+
+def test_a_container_gets_the_library_and_its_limit(backend: HamiCoreBackend, tmp_path: Path) -> None:
+    start = start_of(grant=make_grant(0, 1, gib=3, compute_percent=20))
+    edits = backend.prepare(start, start.gpus)
+    assert dict(edits.env) == {
+        "CUDA_DEVICE_MEMORY_LIMIT": "3072m",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu-cache/region",
+        "CUDA_OVERSUBSCRIBE": "false",
+        "CUDA_DISABLE_CONTROL": "false",
+        "CUDA_DEVICE_SM_LIMIT": "20",
+    }
+    own = ("rw", "nosuid", "nodev", "noexec", "mode=1777", "size=16m")
+    assert edits.mounts == (
+        Mount(host_path=f"{tmp_path}/libvgpu.so", container_path="/usr/local/vgpu/libvgpu.so"),
+        Mount(host_path=f"{tmp_path}/ld.so.preload", container_path="/etc/ld.so.preload"),
+        Mount(host_path="tmpfs", container_path="/usr/local/vgpu-cache", options=own, kind="tmpfs"),
+        Mount(host_path="tmpfs", container_path="/tmp/vgpulock", options=own, kind="tmpfs"),
+    )
+
+
+def test_of_shares_that_differ_the_smallest_counts(backend: HamiCoreBackend) -> None:
+    start = start_of(grant=make_grant(0, 1, gib=0, memory_percent=50), inventory=make_inventory(16, 8))
+    assert dict(backend.prepare(start, start.gpus).env)["CUDA_DEVICE_MEMORY_LIMIT"] == "4096m"
+
+
+def test_whole_gpus_need_no_library(backend: HamiCoreBackend) -> None:
+    start = start_of(grant=make_grant(0, gib=15), image="alpine")
+    assert backend.prepare(start, start.gpus) == ContainerEdits()
+
+
+@pytest.mark.parametrize("image", ["python:3.12-alpine", "gcr.io/distroless/static-debian12", "busybox", "x/MUSL:1"])
+def test_images_without_glibc_are_refused_as_far_as_their_name_says(backend: HamiCoreBackend, image: str) -> None:
+    with pytest.raises(LimitError) as caught:
+        backend.prepare(start := start_of(0, image=image), start.gpus)
+    assert str(caught.value) == (
+        f"image {image} of container main is one without glibc, as its name says, and libvgpu.so needs glibc; use an"
+        " image on Debian, Ubuntu or Red Hat's, or nodes with another limit"
+    )
+
+
+def test_other_images_are_not_refused(backend: HamiCoreBackend) -> None:
+    start = start_of(0, image="nvidia/cuda:12.4.0-base-ubuntu22.04")
+    assert backend.prepare(start, start.gpus).mounts
+
+
+def test_a_part_of_a_containers_gpus_cannot_be_held(backend: HamiCoreBackend) -> None:
+    start = start_of(0, 1)
+    with pytest.raises(LimitError, match="holds the same limit on all GPUs of a container"):
+        backend.prepare(start, start.gpus[:1])
+
+
+def test_files_that_have_gone_refuse_the_start(backend: HamiCoreBackend, tmp_path: Path) -> None:
+    (tmp_path / "ld.so.preload").unlink()
+    with pytest.raises(LimitError, match=r"ld\.so\.preload cannot be read"):
+        backend.prepare(start := start_of(0), start.gpus)
