@@ -89,6 +89,7 @@ class HealthLoop:
 
     def _built(self, raw: Sequence[RawGpu], missing: str = inventory.NOT_LISTED) -> NodeInventory:
         built = inventory.build(raw, node=self.node, unit=self.unit, previous=self._current, missing=missing)
+        built = replace(built, left_out=tuple(self.source.left_out))
         if chosen := self.choice():
             built = replace(built, hand_over=chosen.way, hand_over_reason=chosen.reason)
         return self.assess(built)
@@ -96,7 +97,10 @@ class HealthLoop:
     def _read(self) -> Sequence[RawGpu]:
         raw = self.source.read()
         if not raw and self._current is None:
-            raise GpuSourceError("there is no GPU that can be shared; run this plugin on GPU nodes only")
+            reasons = "".join(f"; GPU {gpu.index}: {gpu.reason}" for gpu in self.source.left_out)
+            raise GpuSourceError(
+                f"there is no GPU that can be shared{reasons or '; run this plugin on GPU nodes only'}"
+            )
         return raw
 
     def _complain(self, event: str, error: Exception) -> None:

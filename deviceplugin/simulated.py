@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import yaml
 
-from deviceplugin.source import GpuSourceError, RawGpu
+from deviceplugin.source import WITHOUT_INSTANCES, GpuSourceError, RawGpu
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
+from gpushare.model.gpu import LeftOut
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.wire import profile
@@ -35,6 +36,7 @@ class SimulatedSource:
     clock: Clock
     reserved: bool = False
     """Whether memory that the driver would keep for itself is shared too."""
+    left_out: Sequence[LeftOut] = field(init=False, default=())
     _profile: Profile | None = field(init=False, default=None)
     _stamp: tuple[int, int, int] | None = field(init=False, default=None)
     _loaded_at: float = field(init=False, default=0.0)
@@ -44,6 +46,9 @@ class SimulatedSource:
         """The profile's GPUs, with the faults that they have at this reading."""
         current = self._load()
         gpus = [gpu for i in range(current.total) for gpu in self._gpus(current, i)]
+        self.left_out = [
+            LeftOut(index=i, reason=WITHOUT_INSTANCES) for i in range(current.total) if current.spec(i).mig == ()
+        ]
         self._polls += 1
         return gpus
 

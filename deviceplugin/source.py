@@ -3,10 +3,14 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from gpushare.errors import GpuShareError
-from gpushare.model.gpu import MigInstance
+from gpushare.model.gpu import LeftOut, MigInstance
+
+WITHOUT_INSTANCES: Final = (
+    "in MIG mode without instances; nvidia-smi mig -cgi makes some, nvidia-smi -mig 0 turns it off"
+)
 
 
 class GpuSourceError(GpuShareError):
@@ -46,6 +50,9 @@ class RawGpu:
 
 class GpuSource(Protocol):
     """Reads the node's GPUs. Used by one thread."""
+
+    left_out: Sequence[LeftOut]
+    """GPUs that are there and cannot be shared as they are, by the last reading."""
 
     def read(self) -> Sequence[RawGpu]:
         """All GPUs that can be shared, as they are now.

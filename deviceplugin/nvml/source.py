@@ -12,8 +12,8 @@ from deviceplugin.nvml.binding import text
 from deviceplugin.nvml.devices import LeftOutError, MemoryRule
 from deviceplugin.nvml.events import Events
 from deviceplugin.nvml.faults import Faults
-from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
-from gpushare.model.gpu import MigInstance, mig_index
+from deviceplugin.source import WITHOUT_INSTANCES, GpuSourceError, OutdatedLibraryError, RawGpu
+from gpushare.model.gpu import LeftOut, MigInstance, mig_index
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
@@ -38,6 +38,7 @@ class NvmlSource:
     """Whether a GPU is unhealthy while its driver wants something done, and well if it wants nothing."""
     pci_devices: Path = _PCI_DEVICES
     mig_minors: Path = _MIG_MINORS
+    left_out: Sequence[LeftOut] = field(init=False, default=())
     _open: bool = field(init=False, default=False)
     _faults: Faults = field(init=False)
     _events: Events = field(init=False)
@@ -66,6 +67,7 @@ class NvmlSource:
         self._faults.expire(self.clock.monotonic())
         gpus: list[RawGpu] = []
         gone: list[RawGpu] = []
+        self.left_out = ()
         for index in range(count):
             found, former = self._at(index)
             self._known[index] = [*found, *former]
@@ -117,6 +119,8 @@ class NvmlSource:
             found = self._read(index)
         except (self.nvml.NVMLError, LeftOutError) as error:
             reason = self._left_out(index, error)
+            if not known:  # else it is listed, with this reason
+                self.left_out = [*self.left_out, LeftOut(index=index, reason=reason)]
             return (), [replace(gpu, fault=reason) for gpu in known]
         uuids, numbers = {gpu.uuid for gpu in found}, {gpu.index for gpu in found}
         former = [gpu for gpu in known if gpu.uuid not in uuids and gpu.index not in numbers]
@@ -162,9 +166,7 @@ class NvmlSource:
     def _instances(self, handle: Any) -> Sequence[tuple[int, Any]]:
         found = devices.instances(self.nvml, handle)
         if not found:
-            raise LeftOutError(
-                "in MIG mode without instances; nvidia-smi mig -cgi makes some, nvidia-smi -mig 0 turns it off"
-            )
+            raise LeftOutError(WITHOUT_INSTANCES)
         return found
 
     def _instance(self, gpu: RawGpu, advice: str, number: int, handle: Any) -> RawGpu:

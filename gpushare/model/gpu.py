@@ -111,6 +111,16 @@ def label(index: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A GPU that is there and cannot be shared as it is."""
+
+    index: int
+    """NVML index on its node."""
+    reason: str
+    """In a few words, with what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInventory:
     """All GPUs of one node, ordered by index. An empty tuple is legal: a node whose GPUs are all gone."""
 
@@ -121,6 +131,7 @@ class NodeInventory:
     hand_over: HandOver = HandOver.ENVVAR
     hand_over_reason: str = ""
     """Why this way, in a few words."""
+    left_out: tuple[LeftOut, ...] = ()
     by_uuid: Mapping[GpuUuid, Gpu] = field(init=False, repr=False, compare=False)
     _aliases: Mapping[GpuUuid, GpuUuid] = field(init=False, repr=False, compare=False)
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from gpushare import names
 from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName
-from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit, MigInstance, NodeInventory
+from gpushare.model.gpu import Gpu, GpuHealth, HandOver, LeftOut, Limit, MigInstance, NodeInventory
 from gpushare.units import MemoryUnit
 from gpushare.wire import fields, json
 
@@ -23,6 +23,8 @@ def encode(inventory: NodeInventory) -> str:
     }
     if inventory.hand_over_reason or inventory.hand_over is not HandOver.ENVVAR:
         value["handOver"] = {"strategy": inventory.hand_over.value, "reason": inventory.hand_over_reason}
+    if inventory.left_out:
+        value["leftOut"] = [{"index": gpu.index, "reason": gpu.reason} for gpu in inventory.left_out]
     return json.dump(value)
 
 
@@ -44,6 +46,13 @@ def decode(text: str, node: NodeName) -> NodeInventory:
             # A word of a later version: such a node may need what NVIDIA's runtime needs.
             hand_over=_HAND_OVERS.get(fields.text(hand_over, "strategy", "handOver"), HandOver.ENVVAR),
             hand_over_reason=fields.text(hand_over, "reason", "handOver"),
+            left_out=tuple(
+                LeftOut(
+                    index=fields.integer(entry, "index", f"leftOut[{i}]"),
+                    reason=fields.text(entry, "reason", f"leftOut[{i}]"),
+                )
+                for i, entry in enumerate(fields.objects(value, "leftOut", ""))
+            ),
         )
     except (ValueError, WireError) as error:
         raise WireError(f"annotation {names.ANNOTATION_INVENTORY} of node {node}: {error}") from error

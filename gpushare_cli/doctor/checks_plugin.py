@@ -105,7 +105,7 @@ def stale(cluster: Cluster) -> Iterator[Finding]:
 
 
 def gpu_health(cluster: Cluster) -> Iterator[Finding]:
-    """No GPU is kept out of use because it is unhealthy."""
+    """No GPU is kept out of use because it is unhealthy or cannot be shared."""
     lists = cluster.snapshot.unhealthy
     if isinstance(lists, Unread):
         yield finding.warning(
@@ -127,6 +127,9 @@ def gpu_health(cluster: Cluster) -> Iterator[Finding]:
                 why = gpu.reason or "the driver reports a fault"
                 fix = f"drain it, reset or replace the GPU, then: {_restart(cluster, node)}"
             yield finding.warning(f"node/{node.name}", f"GPU {gpu.label} ({gpu.uuid}) is unhealthy: {why}", fix)
+        for left in node.record.inventory.left_out if node.record.inventory else ():
+            problem, _, fix = left.reason.partition("; ")
+            yield finding.warning(f"node/{node.name}", f"GPU {left.index} is not shared: {problem}", fix)
 
 
 def gpu_cordon(cluster: Cluster) -> Iterator[Finding]:

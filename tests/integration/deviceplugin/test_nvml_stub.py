@@ -155,6 +155,19 @@ def test_the_driver_says_when_a_gpu_is_well_again(nvml_stub: Stub, nvml_binding:
     assert faults(source) == [""]
 
 
+def test_only_gpus_that_were_never_read_are_left_out(source: NvmlSource, nvml_stub: Stub) -> None:
+    nvml_stub.add_gpu()
+    nvml_stub.add_gpu()
+    nvml_stub.set({"0.mig": 1})
+    source.read()
+    assert [(gpu.index, gpu.reason.partition(";")[0]) for gpu in source.left_out] == [
+        (0, "in MIG mode without instances")
+    ]
+    nvml_stub.set({"0.mig": None, "1.fail.all": stub.GPU_IS_LOST})
+    assert faults(source) == ["", "the driver says: GPU is lost"]
+    assert source.left_out == ()
+
+
 def test_what_the_driver_asks_for_holds_without_an_event_and_for_all_instances(
     source: NvmlSource, nvml_stub: Stub
 ) -> None:
@@ -214,7 +227,9 @@ def test_a_gpu_without_memory_of_its_own_is_named_or_has_the_size_that_is_set(
     nvml_stub: Stub, nvml_binding: Any, caplog: pytest.LogCaptureFixture, memory: str | None
 ) -> None:
     nvml_stub.add_gpu(model="NVIDIA GB10", memory=memory)
-    assert NvmlSource(nvml=nvml_binding, clock=SystemClock()).read() == []
+    source = NvmlSource(nvml=nvml_binding, clock=SystemClock())
+    assert source.read() == []
+    assert [(gpu.index, gpu.reason) for gpu in source.left_out] == [(0, fields_of(caplog, "gpu left out")[0]["reason"])]
     assert fields_of(caplog, "gpu left out") == [
         {
             "index": 0,

@@ -11,6 +11,7 @@ from deviceplugin.health import HealthLoop
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.renewal import Renewal
 from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
+from gpushare.model.gpu import LeftOut
 from gpushare.units import GIB, MemoryUnit
 from tests.unit.deviceplugin.build import NODE, ManualClock, fields_of, raw_gpu
 
@@ -27,6 +28,7 @@ class ScriptedSource:
     stop: threading.Event = field(default_factory=threading.Event)
     waits: list[float] = field(default_factory=list)
     closed: int = 0
+    left_out: Sequence[LeftOut] = ()
 
     def read(self) -> Sequence[RawGpu]:
         reading = self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
@@ -190,6 +192,21 @@ def test_gpus_that_cannot_be_read_have_the_cause_as_their_reason(make: Callable[
         loop.poll()
     assert loop.feed.latest is not None
     assert [gpu.reason for gpu in loop.feed.latest.inventory.gpus] == ["outdated"]
+
+
+def test_gpus_that_cannot_be_shared_are_in_the_inventory_or_the_reason_that_there_is_none(
+    make: Callable[..., HealthLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = make([], [raw_gpu(0)])
+    assert isinstance(loop.source, ScriptedSource)
+    loop.source.left_out = [LeftOut(index=1, reason="in MIG mode without instances")]
+    loop.poll()
+    assert [line["error"] for line in fields_of(caplog, "gpus unreadable")] == [
+        "there is no GPU that can be shared; GPU 1: in MIG mode without instances"
+    ]
+    loop.poll()
+    assert loop.feed.latest is not None
+    assert loop.feed.latest.inventory.left_out == (LeftOut(index=1, reason="in MIG mode without instances"),)
 
 
 def test_gpus_that_all_disappear_are_unhealthy(make: Callable[..., HealthLoop]) -> None:

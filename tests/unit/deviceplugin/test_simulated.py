@@ -176,6 +176,8 @@ gpus:
 
 def test_a_fault_is_one_of_a_gpu_with_all_its_instances_or_of_one_of_them(make: Make) -> None:
     assert state(make(MIG)) == {64: "", 65: "", 1: ""}
+    without = make("gpus: [{model: A100, memoryMiB: 40960, mig: []}]")
+    assert (without.read(), [gpu.index for gpu in without.left_out]) == ([], [0])
     assert state(make(MIG + "faults: [{gpu: 0, kind: ecc}]")) == {64: "simulated ecc", 65: "simulated ecc", 1: ""}
     assert state(make(MIG + "faults: [{gpu: 0, instance: 1, kind: xid}]")) == {64: "", 65: "simulated xid", 1: ""}
     assert state(make(MIG + "faults: [{gpu: 0, instance: 0, kind: lost}]")) == {65: "", 1: ""}

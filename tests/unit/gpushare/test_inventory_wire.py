@@ -5,7 +5,7 @@ import pytest
 
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
-from gpushare.model.gpu import GpuHealth, HandOver, Limit, MigInstance
+from gpushare.model.gpu import GpuHealth, HandOver, LeftOut, Limit, MigInstance
 from gpushare.wire import inventory
 from testing.builders import make_inventory, make_node
 
@@ -67,6 +67,13 @@ def test_words_of_a_later_version_promise_nothing() -> None:
     said = replace(said, gpus=(replace(said.gpus[0], limit=Limit.CGROUP),))
     text = inventory.encode(said).replace("cgroup", "stronger").replace("cdi", "newer")
     assert inventory.decode(text, NODE) == make_inventory(15)
+
+
+def test_gpus_that_cannot_be_shared_come_back_with_the_cause() -> None:
+    said = replace(make_inventory(15), left_out=(LeftOut(index=1, reason="in MIG mode without instances"),))
+    text = inventory.encode(said)
+    assert text.endswith('"leftOut":[{"index":1,"reason":"in MIG mode without instances"}]}')
+    assert inventory.decode(text, NODE) == said
 
 
 @pytest.mark.parametrize("limit", Limit)

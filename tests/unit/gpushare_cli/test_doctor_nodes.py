@@ -8,7 +8,7 @@ import pytest
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare.model.gpu import GpuHealth, LeftOut, NodeInventory
 from gpushare.units import MemoryUnit
 from gpushare.wire import inventory as inventory_wire
 from testing.builders import make_gpu, make_inventory
@@ -150,6 +150,13 @@ ROWS: list[tuple[str, Change, str]] = [
         publish(with_faulty_gpu(reason="Xid 79: GPU has fallen off the bus")),
         "warning gpu-health node/node-b | GPU 1 (GPU-1) is unhealthy: Xid 79: GPU has fallen off the bus | drain it,"
         f" reset or replace the GPU, then: {RESTART}",
+    ),
+    (
+        "a GPU in MIG mode without instances",
+        publish(
+            replace(make_inventory(15, node="node-b"), left_out=(LeftOut(index=3, reason="in MIG mode; make some"),))
+        ),
+        "warning gpu-health node/node-b | GPU 3 is not shared: in MIG mode | make some",
     ),
     (
         "a GPU that a ConfigMap takes out",
