@@ -16,7 +16,7 @@ from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
-_PROVE_S: Final = 10.0
+PROVE_S: Final = 10.0
 _NO_EDITS: Final = (
     "it needs mounts, which a container gets only where GPUs are handed over by CDI; this node hands them over by {}"
 )
@@ -55,7 +55,7 @@ class NodeLimits:
         seen = (wanted, inventory.hand_over, [(gpu.uuid, gpu.health) for gpu in inventory.gpus])
         now = self.clock.monotonic()
         if seen != self._seen or now >= self._prove_at:
-            self._seen, self._prove_at = seen, now + _PROVE_S
+            self._seen, self._prove_at = seen, now + PROVE_S
             proofs = {limit: self._proofs(limit, inventory) for limit in wanted}
             self._chosen = choose.choose(inventory.gpus, wanted, proofs)
             self._say("limits proven", logging.INFO, **_told(wanted, proofs))
@@ -80,6 +80,8 @@ class NodeLimits:
         allowed = [limit for limit in candidates if limit.enforced or not is_demanded]
         if not allowed:
             raise LimitError(_nothing(gpus, candidates))
+        if is_demanded and (part := next((gpu for gpu in gpus if _is_part_of_mig(start, gpu, allowed[0])), None)):
+            raise LimitError(_part_of_mig(part))
         for limit in allowed:
             try:
                 return self.backends[limit].prepare(start, gpus)
@@ -115,6 +117,19 @@ def _by_candidates(gpus: Sequence[Gpu], chosen: Chosen) -> Sequence[tuple[Order,
         candidates = chosen.candidates.get(gpu.uuid, ())
         groups[candidates] = (*groups.get(candidates, ()), gpu)
     return tuple(groups.items())
+
+
+def _is_part_of_mig(start: LimitedStart, gpu: Gpu, limit: Limit) -> bool:
+    """The hardware holds an instance within its bounds, and not those that share it within theirs."""
+    return limit is Limit.MIG and start.memory_mib(gpu) < gpu.memory_mib
+
+
+def _part_of_mig(gpu: Gpu) -> str:
+    return (
+        f"the pod demands {names.ANNOTATION_LIMIT}: {names.ENFORCED}, and was given a part of MIG instance {gpu.uuid},"
+        f" within which nothing enforces limits; ask for all of its {gpu.memory_mib} MiB, or for none with"
+        f" {names.ANNOTATION_MIG}: never"
+    )
 
 
 def _nothing(gpus: Sequence[Gpu], candidates: Order) -> str:

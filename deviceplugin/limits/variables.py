@@ -29,7 +29,7 @@ class Framework(Enum):
 
 _DEFAULT: Final = (Framework.JAX, Framework.PADDLE, Framework.CUPY)
 """Without PyTorch, which ends with an error before 2.10 when it reads a key that it does not know."""
-_NAMES: Final[Mapping[Framework, tuple[str, ...]]] = MappingProxyType(
+NAMES: Final[Mapping[Framework, tuple[str, ...]]] = MappingProxyType(
     {
         # With both set, JAX ends with an error. The older one is read by all versions.
         Framework.JAX: ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"),
@@ -39,7 +39,7 @@ _NAMES: Final[Mapping[Framework, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """The variable that is written, and others that mean the same."""
-READ: Final = frozenset(name for several in _NAMES.values() for name in several)
+READ: Final = frozenset(name for several in NAMES.values() for name in several)
 """Variables of a container that matter here."""
 
 
@@ -74,7 +74,7 @@ def whole_gpu_reported(start: LimitedStart, gpus: Sequence[Gpu]) -> tuple[tuple[
         Framework.CUPY: str(memory * _MIB),
         Framework.PYTORCH: f"per_process_memory_fraction:{share}",
     }
-    return tuple((_NAMES[each][0], values[each]) for each in wanted if share and _is_free(start, each))
+    return tuple((NAMES[each][0], values[each]) for each in wanted if share and _is_free(start, each))
 
 
 def mps(start: LimitedStart, gpus: Sequence[Gpu]) -> tuple[tuple[str, str], ...]:
@@ -85,12 +85,12 @@ def mps(start: LimitedStart, gpus: Sequence[Gpu]) -> tuple[tuple[str, str], ...]
     wanted = frameworks(start.annotations.get(names.ANNOTATION_FRAMEWORK_VARIABLES))
     share = _fraction(start, gpus, usable=_MPS_USABLE)
     is_wanted = Framework.JAX in wanted and share and _is_free(start, Framework.JAX)
-    return ((_NAMES[Framework.JAX][0], share),) if is_wanted else ()
+    return ((NAMES[Framework.JAX][0], share),) if is_wanted else ()
 
 
 def _is_free(start: LimitedStart, framework: Framework) -> bool:
     """Whether the pod's author has not decided himself, as far as that can be known."""
-    return not start.open_env and start.variables.isdisjoint(_NAMES[framework])
+    return not start.open_env and start.variables.isdisjoint(NAMES[framework])
 
 
 def _fraction(start: LimitedStart, gpus: Sequence[Gpu], *, usable: float = 1.0) -> str:

@@ -141,6 +141,21 @@ def test_a_pod_that_demands_an_enforced_limit_never_falls_below() -> None:
     assert node.advisory.prepared == []
 
 
+def test_a_part_of_a_mig_instance_is_not_enforced_and_all_of_one_is() -> None:
+    node = Node(wanted="mig")
+    node.limits.backends = {Limit.MIG: FakeBackend(Limit.MIG)}
+    node.shown()
+    demanded = {"gpushare.dev/limit": "enforced"}
+    assert node.limits.prepare(start_of(0, gib=15, annotations=demanded)).env
+    assert node.limits.prepare(start_of(0, gib=3)).env
+    with pytest.raises(LimitError) as caught:
+        node.limits.prepare(start_of(0, gib=3, annotations=demanded))
+    assert str(caught.value) == (
+        "the pod demands gpushare.dev/limit: enforced, and was given a part of MIG instance GPU-0, within which nothing"
+        " enforces limits; ask for all of its 15360 MiB, or for none with gpushare.dev/mig: never"
+    )
+
+
 def test_back_ends_that_need_mounts_work_with_cdi_only() -> None:
     node = Node()
     node.cgroup.needs_edits = True

@@ -1,0 +1,56 @@
+"""The page on limits says what the code does."""
+
+import re
+from typing import Final
+
+import pytest
+
+from deviceplugin.limits import choose, node, variables
+from deviceplugin.limits.variables import Framework
+from deviceplugin.settings import Settings
+from gpushare import names
+from gpushare.model.gpu import Limit
+from gpushare.runtime import options
+from tests.docs.test_reference import ROOT, text
+
+PAGE: Final = text("docs/limits.md")
+ROWS: Final = re.findall(r"^\| `([\w-]+)` \|(.*)\|$", PAGE, re.MULTILINE)
+
+
+def test_every_means_has_its_row_from_the_strongest_down() -> None:
+    assert [name for name, _ in ROWS if name in {limit.value for limit in Limit}] == [limit.value for limit in Limit]
+    assert choose.order(choose.AUTO) == tuple(limit for limit in Limit if limit is not Limit.WATCHDOG)
+
+
+def test_every_setting_and_name_exists() -> None:
+    flags = {options.flag_names(name)[index] for name in Settings.__dataclass_fields__ for index in (0, 1)}
+    assert set(re.findall(r"`(--[\w-]+)`", PAGE)) <= flags
+    assert set(re.findall(r"`(GPUSHARE_\w+)`", PAGE)) <= flags
+    for name in (names.LABEL_LIMITS, names.ANNOTATION_LIMIT, names.ANNOTATION_FRAMEWORK_VARIABLES, names.MPS):
+        assert name in PAGE
+
+
+def test_every_order_in_the_page_is_understood() -> None:
+    setting = choose.order(choose.AUTO)
+    labels = re.findall(rf"{names.LABEL_LIMITS}=([\w.-]+)", PAGE)
+    assert {choose.wanted(setting, label)[1] for label in labels} == {""}
+    assert choose.order("cgroup,advisory")
+    assert "such as `cgroup,advisory`" in PAGE
+    assert {failure.value for failure in node.OnFailure} == {"refuse", "next"}
+
+
+def test_every_directory_of_manifests_exists() -> None:
+    for name in re.findall(r"`(?:manifests|\.\./\.\.)/(limits/\w+)`", PAGE):
+        assert (ROOT / "manifests" / name / "kustomization.yaml").is_file()
+
+
+@pytest.mark.parametrize("framework", Framework)
+def test_every_framework_has_its_row_with_its_variable(framework: Framework) -> None:
+    cells = dict(ROWS)[framework.value]
+    assert re.findall(r"`(\w+)`", cells)[0] == variables.NAMES[framework][0]
+
+
+def test_the_defaults_are_those_of_the_code() -> None:
+    assert [framework.value for framework in variables.frameworks(None)] == ["jax", "paddle", "cupy"]
+    assert "Without it: `jax`, `paddle` and `cupy`." in PAGE
+    assert f"tried every {node.PROVE_S:.0f} seconds" in PAGE
