@@ -1,6 +1,6 @@
 """Whether anybody else hands out the same GPUs, and the cluster's own GPU add-ons see those that they need. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from gpushare import names, units
@@ -11,9 +11,15 @@ from gpushare_cli.doctor import checks_scheduler, checks_webhook, finding, forei
 from gpushare_cli.doctor.cluster import Cluster, GpuNode
 from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.foreign import ForeignPod, Role
-from gpushare_cli.doctor.snapshot import known
+from gpushare_cli.doctor.snapshot import Unread, known
 
 _MIG: Final = "nvidia.com/mig-"
+# Labels of nodes that NVIDIA's GPU Operator, its plugin and its feature discovery read or write.
+_KEPT_OFF: Final = "nvidia.com/gpu.deploy.device-plugin"
+_CONFIG: Final = "nvidia.com/device-plugin.config"
+_STRATEGY: Final = "nvidia.com/gpu.sharing-strategy"
+_REPLICAS: Final = "nvidia.com/gpu.replicas"
+_MPS_CAPABLE: Final = "nvidia.com/mps.capable"
 
 
 def nvidia_plugin(cluster: Cluster) -> Iterator[Finding]:
@@ -34,6 +40,59 @@ def nvidia_plugin(cluster: Cluster) -> Iterator[Finding]:
                 f"another plugin offers {offered} there, which are the GPUs that are shared",
                 f"find who: kubectl get pods -A --field-selector spec.nodeName={node.name}; take it off the node",
             )
+
+
+def nvidia_sharing(cluster: Cluster) -> Iterator[Finding]:
+    """NVIDIA's plugin is not configured to share the GPUs of such a node itself, by MPS or by time-slicing."""
+    daemons = {pod.node: pod for pod in cluster.foreign_pods if pod.role is Role.MPS}
+    for node in _sharing(cluster):
+        if (daemon := daemons.get(node.name)) is not None:
+            yield finding.error(
+                f"node/{node.name}",
+                f"{daemon} runs there: it keeps GPUs in exclusive mode, so that one container alone can use each",
+                f"kubectl label node {node.name} {_MPS_CAPABLE}- {_CONFIG}-, and see docs/gpu-operator.md",
+            )
+        elif told := _told_to_share(node):
+            yield finding.warning(
+                f"node/{node.name}",
+                f"NVIDIA's software is configured to share its GPUs as well ({', '.join(told)})",
+                f"kubectl label node {node.name} {_KEPT_OFF}=false --overwrite; kubectl label node {node.name}"
+                f" {_CONFIG}- {_MPS_CAPABLE}-; see docs/gpu-operator.md",
+            )
+    yield from _nvidia_configs(cluster)
+
+
+def _told_to_share(node: GpuNode) -> list[str]:
+    """Labels that NVIDIA's feature discovery writes by the configuration of its plugin."""
+    replicas = str(node.labels.get(_REPLICAS, ""))
+    found = [(_STRATEGY, node.labels.get(_STRATEGY) in {"mps", "time-slicing"})]
+    found += [(_MPS_CAPABLE, node.labels.get(_MPS_CAPABLE) == "true")]
+    found += [(_REPLICAS, replicas.isdecimal() and int(replicas) > 1)]
+    return [f"{key}={node.labels[key]}" for key, shares in found if shares]
+
+
+def _nvidia_configs(cluster: Cluster) -> Iterator[Finding]:
+    reached = [node for node in _sharing(cluster) if node.labels.get(_KEPT_OFF) != "false"]
+    part = cluster.snapshot.nvidia_configs
+    if isinstance(part, Unread):
+        yield finding.warning(
+            "configmaps of NVIDIA's plugin",
+            f"not checked whether they have it share GPUs: {part.error}",
+            f"get rights to list ConfigMaps in {', '.join(names.ADDON_NAMESPACES)}",
+        )
+        return
+    for config in part if reached else ():
+        namespace, name = (str(config["metadata"][key]) for key in ("namespace", "name"))
+        ways = ", ".join(f"{key} by {way}" for key, way in sorted(foreign.sharing(config).items()))
+        yield finding.warning(
+            f"configmap/{namespace}/{name}",
+            f"it has NVIDIA's plugin share GPUs ({ways}), and that plugin is not kept off {_count(reached)}",
+            f"kubectl label node {reached[0].name} {_KEPT_OFF}=false, and so on for each",
+        )
+
+
+def _count(nodes: Sequence[GpuNode]) -> str:
+    return f"{len(nodes)} nodes that share" if len(nodes) > 1 else f"node {nodes[0].name}, which shares"
 
 
 def sharing_plugins(cluster: Cluster) -> Iterator[Finding]:

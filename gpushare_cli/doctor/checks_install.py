@@ -96,10 +96,11 @@ def settings(cluster: Cluster) -> Iterator[Finding]:
 
 
 def runtime_class(cluster: Cluster) -> Iterator[Finding]:
-    """The RuntimeClass exists that gives GPU pods NVIDIA's runtime."""
+    """The RuntimeClass exists that gives GPU pods NVIDIA's runtime, if a node needs that."""
     wanted = cluster.settings.runtime_class
     mode = cluster.settings.runtime_class_mode
-    if mode == "never" or wanted in {each["metadata"]["name"] for each in known(cluster.snapshot.runtime_classes)}:
+    found = {each["metadata"]["name"] for each in known(cluster.snapshot.runtime_classes)}
+    if wanted in found or not cluster.writes_runtime_class:
         return
     fix = (
         "run nvidia-ctk runtime configure --runtime=containerd (or crio) on the nodes, restart it, then create"

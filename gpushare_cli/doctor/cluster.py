@@ -13,9 +13,9 @@ from gpushare.cluster.records import PodRecord
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
-from gpushare.model.gpu import NodeInventory
+from gpushare.model.gpu import HandOver, NodeInventory
 from gpushare.runtime import options
-from gpushare.wire import fields, unhealthy
+from gpushare.wire import fields, hand_over, unhealthy
 from gpushare.wire import inventory as inventory_wire
 from gpushare_cli import settings
 from gpushare_cli.doctor import objects, own
@@ -36,6 +36,9 @@ class GpuNode:
     allocatable: Mapping[str, Any]
     is_wanted: bool
     """The DaemonSet's node selector chooses it."""
+    labels: Mapping[str, Any]
+    handlers: frozenset[str]
+    """Of its container runtime; empty if its kubelet does not tell."""
     is_ready: bool
     plugin: JsonObject | None
     """The device plugin's pod there, the ready one if there are two."""
@@ -70,13 +73,7 @@ class Cluster:
     @cached_property
     def is_simulated(self) -> bool:
         """Whether the GPUs exist in a profile only."""
-        plugin, (_, variable) = known(self.snapshot.plugin), options.flag_names("gpu_source")
-        return plugin is not None and any(
-            str(entry.get("value")).startswith(names.SIMULATED)
-            for container in fields.objects(objects.pod_spec(plugin), "containers", "spec")
-            for entry in fields.objects(container, "env", "container")
-            if entry.get("name") == variable
-        )
+        return self._plugin_env("gpu_source").startswith(names.SIMULATED)
 
     @cached_property
     def wanted_labels(self) -> Mapping[str, str]:
@@ -95,6 +92,30 @@ class Cluster:
             if self._is_wanted(node) or names.ANNOTATION_INVENTORY in objects.annotations(node) or name in plugins:
                 relevant.append(self._gpu_node(node, plugins.get(name)))
         return tuple(sorted(relevant, key=lambda each: each.name))
+
+    @cached_property
+    def hand_over(self) -> str:
+        """How the nodes that share hand over GPUs, in the word that the controller has for it."""
+        return hand_over.summary(node.published for node in self.nodes if node.published is not None)
+
+    @cached_property
+    def needs_no_isolation(self) -> bool:
+        """Whether every node that shares keeps GPUs from containers without a grant by itself."""
+        return bool(self.nodes) and all(map(self.isolates, self.nodes))
+
+    def isolates(self, node: GpuNode) -> bool:
+        """Whether no container there sees a GPU that it was not granted, whatever its variables say."""
+        if node.published is None or node.published.hand_over is not HandOver.CDI:
+            return False
+        # The label counts more than the setting.
+        nvidia_default = node.labels.get(names.LABEL_NVIDIA_DEFAULT) or self._plugin_env("nvidia_default_runtime")
+        return str(nvidia_default) != "true"
+
+    @cached_property
+    def writes_runtime_class(self) -> bool:
+        """Whether GPU pods get a RuntimeClass, if there is one: by what the webhook reads."""
+        mode = self.settings.runtime_class_mode
+        return mode != "never" and (mode != "where-needed" or not hand_over.is_all_cdi(known(self.snapshot.hand_over)))
 
     @cached_property
     def pods(self) -> tuple[tuple[JsonObject, PodRecord], ...]:
@@ -127,6 +148,18 @@ class Cluster:
                 by_node[node] = pod
         return by_node
 
+    def _plugin_env(self, setting: str) -> str:
+        """A setting of the device plugin, as its DaemonSet or the shared settings have it; empty if neither does."""
+        plugin, (_, variable) = known(self.snapshot.plugin), options.flag_names(setting)
+        containers = fields.objects(objects.pod_spec(plugin), "containers", "spec") if plugin else []
+        for container in containers:
+            for entry in fields.objects(container, "env", "container"):
+                if entry.get("name") == variable:
+                    return str(entry.get("value"))
+        config = known(self.snapshot.settings)
+        shared = fields.mapping(config, "data", names.CONFIG) if config else {}
+        return str(shared.get(variable, ""))
+
     def _is_wanted(self, node: JsonObject) -> bool:
         return all(objects.label(node, key) == value for key, value in self.wanted_labels.items())
 
@@ -136,11 +169,17 @@ class Cluster:
             published = inventory_wire.of_node(node)
         except WireError:
             published = None  # the record has the reason
+        labels = fields.mapping(fields.mapping(node, "metadata", "node"), "labels", "metadata")
         return GpuNode(
             name=name,
             record=node_records.read(node, None, self._unhealthy.get(name, frozenset())),
             published=published,
             allocatable=fields.mapping(fields.mapping(node, "status", "node"), "allocatable", "status"),
+            labels=labels,
+            handlers=frozenset(
+                fields.text(each, "name", "runtimeHandlers")
+                for each in fields.objects(fields.mapping(node, "status", "node"), "runtimeHandlers", "status")
+            ),
             is_wanted=self._is_wanted(node),
             is_ready=objects.is_true(node, "Ready"),
             plugin=plugin,

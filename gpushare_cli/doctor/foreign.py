@@ -17,6 +17,7 @@ class Role(Enum):
 
     PLUGIN = "device plugin"
     SCHEDULER = "scheduler"
+    MPS = "MPS control daemon"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +74,16 @@ SHARING: Final = (
 )
 EXTENDER: Final = re.compile("gpushare-schd-extender|nano-gpu-scheduler|elastic-gpu-scheduler|:32766|:39999")
 """In the addresses of their extenders: their Services and ports."""
+_MPS: Final = re.compile(".*mps-control-daemon.*")
+"""NVIDIA's daemon, on the nodes on which its plugin shares GPUs by MPS."""
 _HANDS_OUT_NOTHING: Final = re.compile("feature-discovery|mps-control|exporter|monitor")
 """Of the same families, often in the same image."""
 _SEES_ALL: Final = frozenset(
     {"dcgm", "dcgm-exporter", "gpu-feature-discovery", "gpu-operator-validator", "k8s-device-plugin", "k8s-mig-manager"}
 )
 """Last parts of the names of images that are made to see every GPU, without tag."""
+_SHARING: Final = re.compile(r"^sharing:[^\S\n]*\n(?:[^\S\n]*(?:#.*)?\n)*[^\S\n]+(mps|timeSlicing):", re.MULTILINE)
+"""In a configuration of NVIDIA's plugin, as its documents write it."""
 _HASH: Final = re.compile(r"-[0-9a-z]{1,10}$")
 
 
@@ -132,6 +137,21 @@ def needs_every_gpu(workload: JsonObject) -> bool:
     )
 
 
+def shares(config_map: JsonObject) -> bool:
+    """Whether a ConfigMap has NVIDIA's plugin share GPUs."""
+    return bool(sharing(config_map))
+
+
+def sharing(config_map: JsonObject) -> Mapping[str, str]:
+    """Name of each configuration of NVIDIA's plugin in a ConfigMap that shares GPUs -> by what."""
+    found = {}
+    for key, text in fields.mapping(config_map, "data", "ConfigMap").items():
+        way = _SHARING.search(text) if isinstance(text, str) else None
+        if way is not None:
+            found[key] = "MPS" if way[1] == "mps" else "time-slicing"
+    return found
+
+
 def _says_all(container: Mapping[str, Any]) -> bool:
     return any(
         (entry.get("name"), entry.get("value")) == (names.ENV_VISIBLE_DEVICES, "all")
@@ -142,6 +162,8 @@ def _says_all(container: Mapping[str, Any]) -> bool:
 def _role(system: System, owner: str, workload: str, images: set[str]) -> Role | None:
     if system.scheduler is not None and owner != "DaemonSet" and system.scheduler.fullmatch(workload):
         return Role.SCHEDULER
+    if system is NVIDIA and owner == "DaemonSet" and _MPS.fullmatch(workload):
+        return Role.MPS
     if owner not in {"", "DaemonSet"} or _HANDS_OUT_NOTHING.search(workload):
         return None
     return Role.PLUGIN if system.plugin.fullmatch(workload) or images & system.plugin_images else None

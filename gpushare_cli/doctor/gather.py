@@ -130,6 +130,16 @@ class _Reader:
         """Those that need every GPU of their nodes."""
         return self.many("/apis/apps/v1/daemonsets", keep=foreign.needs_every_gpu)
 
+    def nvidia_configs(self) -> Objects:
+        """ConfigMaps in the namespaces of GPU add-ons that have NVIDIA's plugin share GPUs."""
+        found: list[JsonObject] = []
+        for namespace in names.ADDON_NAMESPACES:
+            part = self.many(f"/api/v1/namespaces/{namespace}/configmaps", keep=foreign.shares)
+            if isinstance(part, Unread):
+                return part
+            found += part
+        return tuple(found)
+
     def unhealthy(self) -> Objects:
         """ConfigMaps that say which GPUs must not be used."""
         return self.many(lists.CONFIG_MAPS, keep=lists.is_unhealthy_list)

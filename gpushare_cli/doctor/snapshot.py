@@ -81,6 +81,10 @@ class Snapshot:
     namespaces: Objects = part("many", "/api/v1/namespaces")
     settings: Object = part("one", f"/api/v1/{_INSIDE}/configmaps/{names.CONFIG}")
     """The ConfigMap that all components share."""
+    hand_over: Object = part("one", f"/api/v1/{_INSIDE}/configmaps/{names.HAND_OVER}")
+    """What the controller says of the nodes."""
+    refused_classes: Object = part("one", f"/api/v1/{_INSIDE}/configmaps/{names.RUNTIME_CLASS_POLICY}")
+    """To whom RuntimeClasses of NVIDIA are refused."""
     runtime_classes: Objects = part("many", "/apis/node.k8s.io/v1/runtimeclasses")
 
     mutating: Object = part("one", f"{_ADMISSION}/mutatingwebhookconfigurations/{names.MUTATING_WEBHOOK}")
@@ -109,6 +113,8 @@ class Snapshot:
     daemonsets: Objects = part("daemonsets")
     """Those of the whole cluster that need every GPU."""
     nodes: Objects = part("many", "/api/v1/nodes")
+    nvidia_configs: Objects = part("nvidia_configs")
+    """ConfigMaps by which NVIDIA's plugin shares GPUs itself."""
     unhealthy: Objects = part("unhealthy")
     """ConfigMaps of GPUs that must not be used."""
     pods: Objects = part("pods")

@@ -1,5 +1,6 @@
 """What docs/reference/doctor.md says."""
 
+from gpushare import names
 from gpushare_cli.doctor import render
 from gpushare_cli.doctor.checks import CHECKS
 from gpushare_cli.doctor.command import EXIT_CODES
@@ -17,6 +18,7 @@ RIGHTS: tuple[tuple[str, str, str], ...] = (
     ("coordination.k8s.io/leases", "get", "the installation's namespace"),
     ("services/proxy", "get", "the installation's namespace"),
     ("configmaps", "list", "kube-system"),
+    *(("configmaps", "list", namespace) for namespace in names.ADDON_NAMESPACES),
     ("pods", "create", "default"),
 )
 """Resources, verbs, where."""
@@ -49,7 +51,8 @@ A part that cannot be read is one finding under `cluster-read`, with the checks 
 """
 _RIGHTS = """
 ## Rights
-Administrators of the cluster have them. Without the last three it goes on, with a warning for what was not checked.
+Administrators of the cluster have them.
+From `configmaps` in kube-system on, it goes on without, with a warning for what was not checked.
 
 | resource | verbs | in |
 |---|---|---|

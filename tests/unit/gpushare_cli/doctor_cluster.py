@@ -14,6 +14,7 @@ from gpushare.kube.api import JsonObject, Params, Reply
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB, MemoryUnit
+from gpushare.wire import hand_over
 from gpushare_cli.doctor import checks, gather
 from gpushare_cli.doctor.checks import Diagnosis
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
@@ -158,6 +159,8 @@ def _as_running(item: JsonObject, minor: int) -> JsonObject:
     if kind == "Deployment":
         ready = 1 if name == names.CONTROLLER_SERVICE else item["spec"]["replicas"]
         item = {**item, "status": {"readyReplicas": ready}}
+    if name == names.HAND_OVER:
+        item = {**item, **hand_over.data("envvar")}
     if kind.endswith("WebhookConfiguration"):
         item = {**item, "webhooks": [_with_bundle(webhook) for webhook in item["webhooks"]]}
     if name == names.SCHEDULER and kind == "Deployment":

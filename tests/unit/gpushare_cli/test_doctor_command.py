@@ -30,11 +30,11 @@ def test_a_healthy_cluster_is_a_few_lines_and_exit_code_0(api: DoctorKube, capsy
 
     assert capsys.readouterr() == (
         "ok  installation  7 of 7 checks passed\n"
-        "ok  webhook       8 of 8 checks passed\n"
-        "ok  controller    4 of 4 checks passed\n"
+        "ok  webhook       10 of 10 checks passed\n"
+        "ok  controller    5 of 5 checks passed\n"
         "ok  scheduler     4 of 4 checks passed\n"
-        "ok  nodes         8 of 8 checks passed\n"
-        "ok  conflicts     4 of 4 checks passed\n"
+        "ok  nodes         10 of 10 checks passed\n"
+        "ok  conflicts     5 of 5 checks passed\n"
         "ok  pods          5 of 5 checks passed\n"
         "\n"
         f"0 errors, 0 warnings, {COUNT} of {COUNT} checks passed\n",

@@ -48,7 +48,71 @@ KEEP_OFF = (
     f"keep it off the nodes that share: kubectl -n kube-system edit daemonset {NVIDIA} (its nodeSelector or affinity),"
     " or with the GPU Operator: kubectl label node node-a nvidia.com/gpu.deploy.device-plugin=false"
 )
+MPS = "nvidia-device-plugin-mps-control-daemon"
+UNLABEL = (
+    "kubectl label node node-a nvidia.com/gpu.deploy.device-plugin=false --overwrite; kubectl label node node-a"
+    " nvidia.com/device-plugin.config- nvidia.com/mps.capable-; see docs/gpu-operator.md"
+)
+CONFIG_OF_NVIDIA = """
+version: v1
+flags:
+  migStrategy: none
+sharing:
+  # four pods on each GPU
+  {way}:
+    resources: [{{name: nvidia.com/gpu, replicas: 4}}]
+"""
+
+
+def labelled(**labels: str) -> Change:
+    wanted = {f"nvidia.com/{key.replace('_', '.')}": value for key, value in labels.items()}
+    wanted = {key.replace("sharing.strategy", "sharing-strategy"): value for key, value in wanted.items()}
+    return lambda api: world.edit(api, "Node", "node-a", lambda node: node["metadata"]["labels"].update(wanted))
+
+
+def configured(*ways: str) -> Change:
+    data = {f"by-{way}": CONFIG_OF_NVIDIA.format(way=way) for way in ways} | {"none": "version: v1\nflags: {}\n"}
+    config = {"kind": "ConfigMap", "metadata": {"name": "plugin-config", "namespace": "gpu-operator"}, "data": data}
+    return lambda api: world.seed(api, config)
+
+
+def kept_off(*nodes: str) -> Change:
+    label = {"nvidia.com/gpu.deploy.device-plugin": "false"}
+
+    def change(api: DoctorKube) -> None:
+        for name in nodes:
+            world.edit(api, "Node", name, lambda node: node["metadata"]["labels"].update(label))
+
+    return change
+
+
 ROWS: list[tuple[str, Change, str]] = [
+    (
+        "NVIDIA's MPS daemon",
+        runs(world.daemon_pod(MPS)),
+        f"error nvidia-sharing node/node-a | the MPS control daemon of NVIDIA (pod kube-system/{MPS}-x7k2p) runs there:"
+        " it keeps GPUs in exclusive mode, so that one container alone can use each | kubectl label node node-a"
+        " nvidia.com/mps.capable- nvidia.com/device-plugin.config-, and see docs/gpu-operator.md",
+    ),
+    (
+        "time-slicing of NVIDIA's",
+        labelled(gpu_sharing_strategy="time-slicing", gpu_replicas="4"),
+        "warning nvidia-sharing node/node-a | NVIDIA's software is configured to share its GPUs as well"
+        f" (nvidia.com/gpu.sharing-strategy=time-slicing, nvidia.com/gpu.replicas=4) | {UNLABEL}",
+    ),
+    (
+        "MPS of NVIDIA's",
+        labelled(mps_capable="true", gpu_replicas="1"),
+        "warning nvidia-sharing node/node-a | NVIDIA's software is configured to share its GPUs as well"
+        f" (nvidia.com/mps.capable=true) | {UNLABEL}",
+    ),
+    (
+        "a configuration of NVIDIA's plugin that shares",
+        both(configured("mps", "timeSlicing"), kept_off("node-b")),
+        "warning nvidia-sharing configmap/gpu-operator/plugin-config | it has NVIDIA's plugin share GPUs (by-mps by"
+        " MPS, by-timeSlicing by time-slicing), and that plugin is not kept off node node-a, which shares | kubectl"
+        " label node node-a nvidia.com/gpu.deploy.device-plugin=false, and so on for each",
+    ),
     (
         "NVIDIA's plugin",
         both(runs(world.daemon_pod(NVIDIA)), offers(gpu="4")),
@@ -136,7 +200,11 @@ def test_each_has_its_line(change: Change, line: str) -> None:
         runs(world.daemon_pod(NVIDIA, node="node-z")),
         runs({**world.daemon_pod(NVIDIA), "status": {"phase": "Failed"}}),
         runs(world.daemon_pod("gpu-feature-discovery", image="nvcr.io/nvidia/k8s-device-plugin:v0.17.0")),
-        runs(world.daemon_pod("nvidia-device-plugin-mps-control-daemon")),
+        runs(world.daemon_pod("nvidia-device-plugin-mps-control-daemon", node="node-z")),
+        labelled(gpu_sharing_strategy="none", mps_capable="false", gpu_replicas="1"),
+        labelled(gpu_sharing_strategy="later", gpu_replicas="x"),
+        configured(),
+        both(configured("mps"), kept_off("node-a", "node-b")),
         further_extender(urlPrefix="http://other:80/x", managedResources=[{"name": "example.com/x"}]),
     ],
 )

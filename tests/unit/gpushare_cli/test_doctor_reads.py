@@ -13,17 +13,20 @@ from tests.unit.gpushare_cli.doctor_cluster import NS, Clock
 RIGHTS = "ask a user who may read it; docs/reference/doctor.md lists the rights"
 AGAIN = "ask again; if it stays, check the API server"
 OF_NODES = (
-    "plugin-daemonset, plugin-running, inventory, memory-unit, node-amounts, stale-inventory, gpu-health, gpu-cordon,"
-    " nvidia-plugin, sharing-plugins, pods-without-gpus, pods-unreadable, over-committed"
+    "isolation, hand-over-summary, plugin-daemonset, plugin-running, inventory, memory-unit, node-amounts,"
+    " stale-inventory, gpu-health, gpu-cordon, hand-over, limits, nvidia-plugin, nvidia-sharing, sharing-plugins,"
+    " pods-without-gpus, pods-unreadable, over-committed"
 )
 OF_PODS = (
-    "controller-running, plugin-daemonset, plugin-running, inventory, memory-unit, node-amounts, stale-inventory,"
-    " gpu-health, gpu-cordon, nvidia-plugin, sharing-plugins, other-schedulers, pods-pending, pods-without-gpus,"
+    "isolation, controller-running, hand-over-summary, plugin-daemonset, plugin-running, inventory, memory-unit,"
+    " node-amounts, stale-inventory, gpu-health, gpu-cordon, hand-over, limits, nvidia-plugin, nvidia-sharing,"
+    " sharing-plugins, other-schedulers, pods-pending, pods-without-gpus,"
     " pods-unreadable, pods-rejected, over-committed"
 )
 OF_SETTINGS = (
-    "settings, runtime-class, webhook-policies, scheduler-running, scheduler-leads, scheduler-config,"
-    " scheduler-version, memory-unit, node-amounts, pods-pending, pods-without-gpus, pods-unreadable, pods-rejected,"
+    "settings, runtime-class, webhook-policies, runtime-class-policy, scheduler-running, scheduler-leads,"
+    " scheduler-config, scheduler-version, memory-unit, node-amounts, hand-over, limits, pods-pending,"
+    " pods-without-gpus, pods-unreadable, pods-rejected,"
     " over-committed"
 )
 INSIDE = f"/api/v1/namespaces/{NS}"
@@ -37,13 +40,17 @@ ROWS = [
         f"configmaps/{NS}/gpushare-scheduler",
         "scheduler-config, other-schedulers",
     ),
-    ("/apis/node.k8s.io/v1/runtimeclasses", "runtimeclasses", "runtime-class"),
-    ("/api/v1/namespaces", "namespaces", "namespace-labels, isolation-exceptions, namespace-limits, gpu-addons"),
+    ("/apis/node.k8s.io/v1/runtimeclasses", "runtimeclasses", "runtime-class, hand-over"),
+    (
+        "/api/v1/namespaces",
+        "namespaces",
+        "namespace-labels, isolation-exceptions, namespace-limits, limits, gpu-addons",
+    ),
     ("/apis/apps/v1/daemonsets", "daemonsets", "gpu-addons"),
     (
         f"{ADMISSION}/mutatingwebhookconfigurations/gpushare-webhook",
         "mutatingwebhookconfigurations/gpushare-webhook",
-        "webhook-configured, webhook-ca, webhook-policies",
+        "webhook-configured, webhook-ca, webhook-policies, isolation",
     ),
     (
         f"{ADMISSION}/validatingadmissionpolicies/gpushare-isolation",
@@ -94,7 +101,7 @@ def test_the_way_out_depends_on_what_went_wrong(error: kube.KubeError, way: str)
     api.fail_next(lambda call: call.path.endswith("runtimeclasses"), error)
 
     assert world.lines(api) == [
-        f"error cluster-read runtimeclasses | cannot be read: {error}; not checked: runtime-class | {way}"
+        f"error cluster-read runtimeclasses | cannot be read: {error}; not checked: runtime-class, hand-over | {way}"
     ]
 
 

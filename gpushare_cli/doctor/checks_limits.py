@@ -1,0 +1,63 @@
+"""Whether limits are enforced where pods or namespaces demand it. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpushare import names
+from gpushare.cluster.records import Bound
+from gpushare.model.gpu import Gpu, GpuHealth
+from gpushare.wire import pods as pods_wire
+from gpushare_cli.doctor import finding, objects
+from gpushare_cli.doctor.cluster import Cluster
+from gpushare_cli.doctor.finding import Finding
+from gpushare_cli.doctor.snapshot import known
+
+_WHY = "gpushare explain POD, and the log of the device plugin, say what holds the limits of a GPU; see docs/limits.md"
+
+
+def demanded(cluster: Cluster) -> Iterator[Finding]:
+    """Where pods or namespaces demand enforced limits, there are GPUs that enforce them."""
+    known_gpus = {node.name: node.record.inventory.gpus for node in cluster.nodes if node.record.inventory}
+    healthy = [gpu for gpus in known_gpus.values() for gpu in gpus if gpu.health is GpuHealth.HEALTHY]
+    if healthy and not any(gpu.limit.enforced for gpu in healthy):
+        found = Counter(gpu.limit.value for gpu in healthy)
+        have = ", ".join(f"{count} {limit}" for limit, count in sorted(found.items()))
+        for where in _demanding(cluster):
+            yield finding.warning(
+                where,
+                f"GPU pods demand an enforced limit there, and no healthy GPU has one (limits of GPUs: {have}): they"
+                " stay Pending",
+                _WHY,
+            )
+    yield from _lost(cluster, known_gpus)
+
+
+def _demanding(cluster: Cluster) -> Iterator[str]:
+    labelled = {
+        str(each["metadata"]["name"])
+        for each in known(cluster.snapshot.namespaces)
+        if objects.label(each, names.LABEL_LIMIT) == names.ENFORCED
+    }
+    asked = {record.ref.namespace for pod, record in cluster.pods if _demands(pod) and not isinstance(record, Bound)}
+    yield from (f"namespace/{name}" for name in sorted(labelled | asked))
+
+
+def _lost(cluster: Cluster, known_gpus: Mapping[str, Sequence[Gpu]]) -> Iterator[Finding]:
+    """Pods that run where limits were enforced when they came."""
+    for pod, record in cluster.pods:
+        if not isinstance(record, Bound) or record.allocation is None or not _demands(pod):
+            continue
+        held = {gpu for grant in record.allocation.grants if not grant.whole for gpu in grant.gpus}
+        gpus = known_gpus.get(record.node, ())
+        loose = [gpu for gpu in gpus if gpu.uuid in held and not gpu.limit.enforced]
+        if loose:
+            have = ", ".join(f"GPU {gpu.index}: {gpu.limit.value}" for gpu in loose)
+            yield finding.warning(
+                f"pod/{record.ref}",
+                f"it demands an enforced limit, and has none any more on node {record.node} ({have})",
+                _WHY.replace("POD", f"-n {record.ref.namespace} {record.ref.name}"),
+            )
+
+
+def _demands(pod: pods_wire.Pod) -> bool:
+    return pods_wire.annotations(pod).get(names.ANNOTATION_LIMIT) == names.ENFORCED

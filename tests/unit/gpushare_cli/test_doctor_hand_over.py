@@ -1,0 +1,244 @@
+"""How nodes hand over GPUs, line by line: what that asks of pods, and what it makes unnecessary."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gpushare import names
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
+from gpushare.model.gpu import HandOver, Limit
+from gpushare.wire import hand_over
+from gpushare.wire import inventory as inventory_wire
+from testing.builders import make_allocation, make_grant, make_pod
+from tests.unit.gpushare_cli import doctor_cluster as world
+from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
+
+MUTATING = "mutatingwebhookconfiguration/gpushare-webhook"
+CHOICE = f"configmap/{NS}/gpushare-runtime-class"
+SUMMARY = f"configmap/{NS}/gpushare-hand-over"
+APPLY = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
+EDIT = f"kubectl -n {NS} edit configmap gpushare-runtime-class"
+INJECTS = "containerd 2.1.9 injects CDI devices"
+NOT_NEEDED = (
+    f"ok isolation {MUTATING} | every node that shares hands GPUs over by CDI, under another default runtime than"
+    " NVIDIA's: isolation.gpushare.dev is not needed there, since a container without a grant has no device | if that"
+    " holds for nodes with GPUs of other plugins as well, take it out of the webhooks in your overlay"
+)
+REFUSE_ALL = (
+    f"ok runtime-class-policy {CHOICE} | every node that shares hands GPUs over by CDI, so no GPU pod needs a"
+    " RuntimeClass of NVIDIA, under which a container could choose devices | refuse it to all pods with refuse: always:"
+    f" {EDIT}"
+)
+OF_BOTH = f"ok hand-over node/node-a, node-b | hands GPUs over by cdi: {INJECTS}"
+
+
+def publish(api: DoctorKube, node: str, by: HandOver, reason: str = INJECTS, limit: Limit = Limit.ADVISORY) -> None:
+    def change(found: JsonObject) -> None:
+        inventory = inventory_wire.of_node(found)
+        assert inventory is not None
+        gpus = tuple(replace(gpu, limit=limit) for gpu in inventory.gpus)
+        told = replace(inventory, gpus=gpus, hand_over=by, hand_over_reason=reason)
+        found["metadata"]["annotations"][names.ANNOTATION_INVENTORY] = inventory_wire.encode(told)
+
+    world.edit(api, "Node", node, change)
+
+
+def tell(api: DoctorKube, word: str) -> None:
+    world.edit(api, "ConfigMap", names.HAND_OVER, lambda found: found.update(hand_over.data(word)))
+
+
+def refuse(api: DoctorKube, **data: str) -> None:
+    world.edit(api, "ConfigMap", names.RUNTIME_CLASS_POLICY, lambda found: found["data"].update(data))
+
+
+def without_isolation(api: DoctorKube) -> None:
+    def change(config: JsonObject) -> None:
+        config["webhooks"] = [each for each in config["webhooks"] if not each["name"].startswith("isolation.")]
+
+    world.edit(api, "MutatingWebhookConfiguration", names.MUTATING_WEBHOOK, change)
+
+
+def label(api: DoctorKube, node: str, **labels: str) -> None:
+    wanted = {f"gpushare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
+    world.edit(api, "Node", node, lambda found: found["metadata"]["labels"].update(wanted))
+
+
+@pytest.fixture
+def cdi() -> DoctorKube:
+    """Every node hands over by CDI."""
+    api = world.healthy()
+    for node in ("node-a", "node-b"):
+        publish(api, node, HandOver.CDI)
+    tell(api, "cdi")
+    return api
+
+
+def test_where_all_is_by_cdi_it_says_what_is_not_needed_any_more(cdi: DoctorKube) -> None:
+    assert world.lines(cdi) == [REFUSE_ALL, NOT_NEEDED, OF_BOTH]
+    refuse(cdi, refuse="always")
+    without_isolation(cdi)
+    world.vanish(cdi, "RuntimeClass", "nvidia")
+    assert world.lines(cdi) == [OF_BOTH]
+
+
+def test_each_way_is_told_with_its_nodes_and_its_reason() -> None:
+    api = world.healthy()
+    for name in ("node-c", "node-d", "node-e", "node-f", "node-g"):
+        world.gpu_node(api, name)
+        publish(api, name, HandOver.CDI)
+    publish(api, "node-b", HandOver.ENVVAR, "the node has no CDI spec of NVIDIA's")
+    tell(api, "mixed")
+    assert world.lines(api) == [
+        f"ok hand-over node/node-c, node-d, node-e, node-f and 1 more | hands GPUs over by cdi: {INJECTS}",
+        "ok hand-over node/node-b | hands GPUs over by envvar: the node has no CDI spec of NVIDIA's | for CDI, which"
+        " keeps NVIDIA's runtime out of the way: docs/gpu-operator.md",
+    ]
+
+
+def mixed(api: DoctorKube) -> None:
+    publish(api, "node-b", HandOver.ENVVAR)
+    tell(api, "mixed")
+
+
+def nvidia_default(api: DoctorKube) -> None:
+    label(api, "node-b", nvidia_default_runtime="true")
+
+
+def set_default(api: DoctorKube) -> None:
+    setting = {"GPUSHARE_NVIDIA_DEFAULT_RUNTIME": "true"}
+    world.edit(api, "ConfigMap", names.CONFIG, lambda found: found["data"].update(setting))
+    label(api, "node-a", nvidia_default_runtime="false")
+
+
+@pytest.mark.parametrize("change", [mixed, nvidia_default, set_default])
+def test_as_long_as_one_node_needs_it_pods_without_gpus_come_past_the_webhook(
+    cdi: DoctorKube, change: Callable[[DoctorKube], None]
+) -> None:
+    change(cdi)
+    assert NOT_NEEDED not in world.lines(cdi)
+    without_isolation(cdi)
+    assert (
+        f"error isolation {MUTATING} | isolation.gpushare.dev is not configured, but node-b would show every GPU to a"
+        f" container that asks for none and says NVIDIA_VISIBLE_DEVICES=all | {APPLY}"
+    ) in world.lines(cdi)
+
+
+def test_a_node_that_has_told_nothing_yet_counts_as_one_that_needs_it(cdi: DoctorKube) -> None:
+    world.gpu_node(cdi, "node-c")
+    world.edit(cdi, "Node", "node-c", lambda node: node["metadata"].pop("annotations"))
+    assert NOT_NEEDED not in world.lines(cdi)
+
+
+@pytest.mark.parametrize(("word", "said"), [("cdi", "cdi"), ("", "nothing"), ("later", "later")])
+def test_a_word_that_is_not_that_of_the_nodes_is_told(word: str, said: str) -> None:
+    api = world.healthy()
+    tell(api, word)
+    assert [line for line in world.lines(api) if "summary" in line] == [
+        f"warning hand-over-summary {SUMMARY} | it says {said} of the nodes' hand-over, but it is envvar | the leading"
+        " controller writes it within a minute; if it stays, look for 'hand-over not written':"
+        f" kubectl -n {NS} logs deploy/gpushare-controller"
+    ]
+
+
+def test_what_is_missing_is_told() -> None:
+    api = world.healthy()
+    world.vanish(api, "ConfigMap", names.HAND_OVER)
+    world.vanish(api, "ConfigMap", names.RUNTIME_CLASS_POLICY)
+    assert world.lines(api) == [
+        f"warning runtime-class-policy {CHOICE} | it is missing: RuntimeClasses of NVIDIA cannot be refused to pods |"
+        f" {APPLY}",
+        f"warning hand-over-summary {SUMMARY} | it is missing, so every GPU pod gets a RuntimeClass, needed or not |"
+        f" {APPLY}",
+    ]
+
+
+ALL_REFUSED = (
+    f"error runtime-class-policy {CHOICE} | it refuses RuntimeClass nvidia to all pods, and the webhook writes it into"
+    " GPU pods, because not every node that shares hands GPUs over by CDI | write refuse: without-gpus:"
+    f" {EDIT}"
+)
+
+
+def test_a_refusal_that_meets_gpu_pods_is_told() -> None:
+    api = world.healthy()
+    refuse(api, refuse="without-gpus")
+    assert world.lines(api) == []
+    refuse(api, refuse="always")
+    assert world.lines(api) == [ALL_REFUSED]
+    refuse(api, names="nvidia-cdi, other")
+    assert world.lines(api) == []
+    refuse(api, refuse="alway", names="nvidia")
+    assert world.lines(api) == [
+        f"error runtime-class-policy {CHOICE} | refuse is 'alway', which counts as always | write nothing or"
+        f" without-gpus or always: {EDIT}",
+        ALL_REFUSED,
+    ]
+
+
+def test_a_node_without_the_handler_that_gpu_pods_get_is_told(cdi: DoctorKube) -> None:
+    handlers = {"runtimeHandlers": [{"name": ""}, {"name": "runc", "features": {}}]}
+    world.edit(cdi, "Node", "node-a", lambda node: node["status"].update(handlers))
+    assert [line for line in world.lines(cdi) if "error" in line] == []
+    mixed(cdi)
+    assert [line for line in world.lines(cdi) if "error" in line] == [
+        "error hand-over node/node-a | GPU pods get RuntimeClass nvidia, whose handler nvidia its container runtime"
+        " does not have | run nvidia-ctk runtime configure --runtime=containerd (or crio) there and restart the"
+        " runtime; or have all nodes that share hand over by CDI: docs/gpu-operator.md"
+    ]
+    handlers["runtimeHandlers"].append({"name": "nvidia"})
+    world.edit(cdi, "Node", "node-a", lambda node: node["status"].update(handlers))
+    assert [line for line in world.lines(cdi) if "error" in line] == []
+
+
+def test_servers_before_conditions_have_neither_policy_nor_a_webhook_to_switch_off() -> None:
+    api = world.healthy("production-1.25", "v1.25.0")
+    publish(api, "node-a", HandOver.CDI)
+    publish(api, "node-b", HandOver.CDI)
+    tell(api, "cdi")
+    assert world.lines(api) == [OF_BOTH]
+
+
+def demanding(name: str, **fields: object) -> JsonObject:
+    return make_pod(name=name, namespace="team-a", annotations={names.ANNOTATION_LIMIT: "enforced"}, **fields)  # type: ignore[arg-type]  # the test's own
+
+
+WHY = "and the log of the device plugin, say what holds the limits of a GPU; see docs/limits.md"
+
+
+def test_a_demand_that_no_gpu_meets_is_told_where_it_is_made() -> None:
+    api = world.healthy()
+    world.seed(api, {"kind": "Namespace", "metadata": {"name": "team-b", "labels": {names.LABEL_LIMIT: "enforced"}}})
+    world.seed(api, demanding("waits"))
+    publish(api, "node-a", HandOver.ENVVAR, "", Limit.WATCHDOG)
+    expected = [
+        f"warning limits namespace/{name} | GPU pods demand an enforced limit there, and no healthy GPU has one (limits"
+        f" of GPUs: 4 advisory, 4 watchdog): they stay Pending | gpushare explain POD, {WHY}"
+        for name in ("team-a", "team-b")
+    ]
+    assert [line for line in world.lines(api) if " limits " in line] == expected
+    publish(api, "node-a", HandOver.ENVVAR, "", Limit.CGROUP)
+    assert [line for line in world.lines(api) if " limits " in line] == []
+
+
+def test_a_pod_whose_limit_is_enforced_no_more_is_told() -> None:
+    api = world.healthy()
+    publish(api, "node-b", HandOver.ENVVAR, "", Limit.CGROUP)
+    notes = {names.ANNOTATION_LIMIT: "enforced"}
+    for name, node, gpu in (("loose", "node-a", 1), ("held", "node-b", 0)):
+        held = replace(make_allocation(name, make_grant(gpu), node=node))
+        world.seed(api, world.bound_pod(name, node=node, held_by=held, annotations=notes, phase="Running"))
+    assert [line for line in world.lines(api) if " limits " in line] == [
+        "warning limits pod/default/loose | it demands an enforced limit, and has none any more on node node-a (GPU 1:"
+        f" advisory) | gpushare explain -n default loose, {WHY}"
+    ]
+
+
+def test_configurations_of_nvidias_plugin_that_must_not_be_read_are_told() -> None:
+    api = world.healthy()
+    api.fail_next(lambda call: "gpu-operator/configmaps" in call.path, kube.ForbiddenError("no"))
+    assert world.lines(api) == [
+        "warning nvidia-sharing configmaps of NVIDIA's plugin | not checked whether they have it share GPUs: no | get"
+        f" rights to list ConfigMaps in {', '.join(names.ADDON_NAMESPACES)}"
+    ]
