@@ -52,6 +52,29 @@ def choose(gpus: Sequence[Gpu], wanted: Order, proofs: Mapping[Limit, Proofs]) -
     return Chosen(candidates, problems)
 
 
+Failed = frozenset[tuple[Limit, GpuUuid]]
+"""Back ends that worked on a GPU, and then did not once."""
+
+
+def spared(proofs: Mapping[Limit, Proofs], before: Chosen, failed: Failed) -> tuple[Mapping[Limit, Proofs], Failed]:
+    """The proofs with a second try for what worked before, and what gets one.
+
+    Meanwhile it is still the one that has to hold limits, so what cannot be limited does not start: one answer that
+    went wrong must not weaken the limits of what starts just then.
+    """
+    fresh = {
+        (limit, gpu)
+        for limit, of_gpus in proofs.items()
+        for gpu, why in of_gpus.items()
+        if why != PROVEN and limit in before.candidates.get(gpu, ())
+    } - failed
+    kept = {
+        limit: {gpu: PROVEN if (limit, gpu) in fresh else why for gpu, why in of_gpus.items()}
+        for limit, of_gpus in proofs.items()
+    }
+    return kept, frozenset(fresh)
+
+
 def _problem(gpu: Gpu, wanted: Order, proofs: Mapping[Limit, Proofs]) -> str:
     why = (f"{limit.value}: {proofs[limit][gpu.uuid]}" for limit in wanted if gpu.uuid in proofs.get(limit, {}))
     return "no limit can be held: " + "; ".join(why)

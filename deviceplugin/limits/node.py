@@ -17,6 +17,8 @@ from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 PROVE_S: Final = 10.0
+_AGAIN_S: Final = 2.0
+"""Until a back end that worked and then did not is tried once more."""
 _NO_EDITS: Final = (
     "it needs mounts, which a container gets only where GPUs are handed over by CDI; this node hands them over by {}"
 )
@@ -45,6 +47,7 @@ class NodeLimits:
     _seen: object = field(init=False, default=None)
     """For which GPUs and settings this was chosen."""
     _prove_at: float = field(init=False, default=0.0)
+    _failed: choose.Failed = field(init=False, default=frozenset())
     _said: dict[str, object] = field(init=False, default_factory=dict)
 
     def assess(self, inventory: NodeInventory) -> NodeInventory:
@@ -57,7 +60,10 @@ class NodeLimits:
         if seen != self._seen or now >= self._prove_at:
             self._seen, self._prove_at = seen, now + PROVE_S
             proofs = {limit: self._proofs(limit, inventory) for limit in wanted}
-            self._chosen = choose.choose(inventory.gpus, wanted, proofs)
+            kept, self._failed = choose.spared(proofs, self._chosen, self._failed)
+            if self._failed:
+                self._prove_at = now + _AGAIN_S
+            self._chosen = choose.choose(inventory.gpus, wanted, kept)
             self._say("limits proven", logging.INFO, **_told(wanted, proofs))
         return choose.shown(inventory, self._chosen)
 

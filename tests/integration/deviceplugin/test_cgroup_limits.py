@@ -1,5 +1,7 @@
 """Limits of cgroups through the real NVML binding, over a stub that counts as the driver or the kernel does."""
 
+import random
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -364,6 +366,8 @@ def test_a_driver_that_was_downgraded_is_noticed_and_decides_about_new_starts(
         LimitError, match=r"the memory limit \(cgroup\) cannot be set: .* the driver is older than r615"
     ):
         limits.prepare(start)
+    limits.assess(node.inventory)
+    node.clock.seconds += 2
     shown = limits.assess(node.inventory).gpus[0]
     assert (shown.limit, shown.health) == (limit, health)
     if health is GpuHealth.HEALTHY:
@@ -372,3 +376,96 @@ def test_a_driver_that_was_downgraded_is_noticed_and_decides_about_new_starts(
         assert "the driver is older than r615" in shown.reason
         with pytest.raises(LimitError, match="nothing holds limits"):
             limits.prepare(start)
+
+
+GRANTS: Final = {"alone": (4,), "two": (3, 2), "same": (1, 1)}
+"""GiB of the containers of three pods, all on one GPU of 15."""
+
+
+class History:
+    """Pods whose containers start, take and free memory, and end, in any order."""
+
+    def __init__(self, node: Node, seed: int) -> None:
+        self.node, self.random = node, random.Random(seed)
+        self.pods = {name: self._uid(number) for number, name in enumerate(GRANTS)}
+        self.running: dict[tuple[str, int], Path] = {}
+        self.started = 0
+
+    def _uid(self, number: int) -> PodUid:
+        return PodUid(f"{number:08x}-0000-1111-2222-333344445555")
+
+    def directory(self, pod: str) -> Path:
+        return self.node.mount / f"kubepods/burstable/pod{self.pods[pod]}"
+
+    def grants(self, pod: str) -> tuple[Grant, ...]:
+        return tuple(self.node.grant(0, gib=gib, container=f"c{i}") for i, gib in enumerate(GRANTS[pod]))
+
+    def step(self) -> None:
+        pod = self.random.choice(list(GRANTS))
+        number = self.random.randrange(len(GRANTS[pod]))
+        act = self.random.choice([self.toggle, self.take, self.take, self.take, self.look, self.restart])
+        act(pod, number)
+        self.check()
+
+    def toggle(self, pod: str, number: int) -> None:
+        cgroup = self.running.pop((pod, number), None)
+        if cgroup is not None:
+            self.node.memory.end(cgroup)
+            cgroup.rmdir()
+            return
+        self.directory(pod).mkdir(exist_ok=True)
+        of_pod = self.grants(pod)
+        ref = PodRef(namespace="default", name=pod, uid=self.pods[pod])
+        start = LimitedStart(pod=ref, grant=of_pod[number], of_pod=of_pod, inventory=self.node.inventory)
+        self.node.backend.prepare(start, start.gpus)
+        self.started += 1
+        cgroup = self.directory(pod) / f"{self.started:064x}"
+        cgroup.mkdir()
+        self.running[pod, number] = cgroup
+
+    def take(self, pod: str, number: int) -> None:
+        cgroup = self.running.get((pod, number))
+        if cgroup is None:
+            return
+        size = self.random.choice([1, 100, 1024, 2048, 6000])
+        left = GRANTS[pod][number] * 1024 - self.node.memory.used(0, cgroup)
+        alone = sum(key[0] == pod for key in self.running) == 1
+        assert self.node.memory.allocate(0, cgroup, size) is not None or size > left or not alone
+
+    def look(self, _pod: str, _number: int) -> None:
+        self.node.pods = []
+        for name, uid in self.pods.items():
+            pod = bound_pod(*self.grants(name), name=name)
+            pod["metadata"]["uid"] = uid
+            pod["status"]["containerStatuses"] = [
+                {"name": f"c{number}", "containerID": f"containerd://{cgroup.name}"}
+                for (of_pod, number), cgroup in self.running.items()
+                if of_pod == name
+            ]
+            self.node.pods.append(pod)
+        self.node.leaves.look()
+
+    def restart(self, _pod: str, _number: int) -> None:
+        self.node.plugin_restarts()
+
+    def check(self) -> None:
+        for pod, sizes in GRANTS.items():
+            if self.directory(pod).is_dir():
+                assert self.node.memory.used(0, self.directory(pod)) <= sum(sizes) * 1024
+        limits = self.node.memory.limits(0)
+        for (pod, number), cgroup in self.running.items():
+            assert self.directory(pod) in limits
+            if cgroup in limits:
+                assert limits[cgroup] == GRANTS[pod][number] * 1024 * MIB
+
+
+@BOTH
+@pytest.mark.parametrize("seed", range(12))
+def test_no_pod_ever_has_more_than_its_share_whatever_happens(node: Node, seed: int) -> None:
+    history = History(node, seed)
+    for _ in range(60):
+        history.step()
+    for cgroup in history.running.values():
+        node.memory.end(cgroup)
+    shutil.rmtree(node.mount / "kubepods")
+    assert node.memory.limits(0) == {}

@@ -38,6 +38,13 @@ class Node:
     def shown(self) -> list[Limit]:
         return [gpu.limit for gpu in self.limits.assess(INVENTORY).gpus]
 
+    def fails(self, why: str) -> None:
+        """The first back end fails, until it is given up."""
+        self.cgroup.works = lambda _gpu: why
+        for _ in range(2):
+            self.clock.seconds += 10.0
+            self.shown()
+
 
 def test_what_works_is_shown_and_used() -> None:
     node = Node()
@@ -74,9 +81,26 @@ def test_support_that_disappears_is_noticed_and_decides_about_new_starts() -> No
     node.cgroup.works = lambda _gpu: "the driver is older now"
     assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
     node.clock.seconds += 10.0
+    node.shown()
+    node.clock.seconds += 2.0
     assert node.shown() == [Limit.ADVISORY, Limit.ADVISORY]
     node.limits.prepare(start_of(0))
     assert node.advisory.prepared == [("GPU-0",)]
+
+
+def test_one_proof_that_fails_does_not_weaken_the_limits_of_what_starts_meanwhile() -> None:
+    node = Node()
+    node.shown()
+    node.cgroup.works, node.cgroup.error = lambda _gpu: "no answer", "no answer"
+    node.clock.seconds += 10.0
+    assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
+    with pytest.raises(LimitError, match="no answer"):
+        node.limits.prepare(start_of(0))
+    node.cgroup.works, node.cgroup.error = lambda _gpu: PROVEN, ""
+    assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
+    node.clock.seconds += 10.0
+    node.cgroup.works = lambda _gpu: "no answer again"
+    assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
 
 
 def test_without_a_back_end_left_the_gpu_takes_no_containers() -> None:
@@ -130,8 +154,7 @@ def test_a_pod_that_demands_an_enforced_limit_never_falls_below() -> None:
     node.cgroup.error = "no such group"
     with pytest.raises(LimitError, match="no such group"):
         node.limits.prepare(demanding)
-    node.cgroup.works = lambda _gpu: "old driver"
-    node.shown()
+    node.fails("old driver")
     with pytest.raises(LimitError) as caught:
         node.limits.prepare(demanding)
     assert str(caught.value) == (
