@@ -24,12 +24,14 @@ class Faults:
         """Args: uuid: of the GPU. instance: GPU instance, or what events say for the whole GPU."""
         self._found[uuid, instance] = (reason, now)
 
-    def of(self, uuid: str, instance: int = _WHOLE_GPU) -> str:
-        """Why a GPU is unhealthy, or an instance of it, which has its GPU's faults too; empty if it is not."""
-        for key in ((uuid, _WHOLE_GPU), (uuid, instance)):
-            if key in self._found:
-                return self._found[key][0]
-        return ""
+    def of(self, uuid: str, instance: int | None = None) -> str:
+        """Why an instance of a GPU is unhealthy, which has its GPU's faults too, or a whole GPU; empty if it is not.
+
+        Old drivers name an instance in the events of any GPU, so whatever is wrong with a whole GPU is its own.
+        """
+        found = {where: reason for (gpu, where), (reason, _) in self._found.items() if gpu == uuid}
+        wanted = (_WHOLE_GPU, *found) if instance is None else (_WHOLE_GPU, instance)
+        return next((found[where] for where in wanted if where in found), "")
 
     def forget(self, uuid: str) -> None:
         """The GPU was away and is back."""

@@ -283,6 +283,16 @@ def test_a_fault_of_a_gpu_is_one_of_its_instances_and_one_of_an_instance_is_its_
     assert faults(source) == ["the driver says: GPU is lost"] * 2
 
 
+def test_an_instance_that_an_old_driver_names_does_not_hide_the_fault_of_a_whole_gpu(
+    source: NvmlSource, nvml_stub: Stub
+) -> None:
+    nvml_stub.add_gpu()
+    source.read()
+    nvml_stub.happen(0, 62, instance=0)
+    source.wait(threading.Event(), 250.0)
+    assert faults(source) == ["Xid 62: internal micro-controller halt"]
+
+
 def test_instances_that_are_made_and_removed_while_the_plugin_runs(source: NvmlSource, nvml_stub: Stub) -> None:
     nvml_stub.add_gpu(40960)
     assert faults(source) == [""]
