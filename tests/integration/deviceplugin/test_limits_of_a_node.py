@@ -1,0 +1,150 @@
+"""Limits in the whole plugin: from the driver to the Node, to the start of a container, and back when support goes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deviceplugin import main as program
+from gpushare.kube import client
+from gpushare.model.gpu import GpuHealth, Limit, NodeInventory
+from gpushare.wire import inventory as wire
+from testing.builders import make_grant, make_node
+from testing.fakes.kube import FakeKube
+from testing.fakes.kubelet import FakeKubelet, FakePodResources, Plugin, free_port, wait_until
+from tests.integration.deviceplugin.test_composition import meanwhile
+from tests.nvml import stub
+from tests.nvml.memory import Memory
+from tests.nvml.stub import MIB, Stub
+from tests.unit.deviceplugin.build import bound_pod
+
+NODE = "/api/v1/nodes/node-a"
+ID = "ab" * 32
+
+
+@dataclass
+class Cluster:
+    """An API server, a kubelet, a driver and the node's cgroups."""
+
+    api: FakeKube
+    kubelet: FakeKubelet
+    resources: FakePodResources
+    driver: Stub
+    memory: Memory
+    cgroups: Path
+    monkeypatch: pytest.MonkeyPatch
+
+    def run(self, act: Callable[[], None], *flags: str) -> None:
+        self.monkeypatch.setattr(client, "connect", lambda _kubeconfig: self.api)
+        problems = meanwhile(self.api, act)
+        code = program.main(
+            [
+                "--node-name=node-a",
+                f"--device-plugins-dir={self.kubelet.directory}",
+                f"--pod-resources-socket={self.resources.socket}",
+                f"--probe-port={free_port()}",
+                "--metrics-port=0",
+                "--poll-interval=0.1",
+                f"--cgroup-mount={self.cgroups}",
+                *flags,
+            ]
+        )
+        assert problems == []
+        assert code == 0
+
+    def inventory(self) -> NodeInventory:
+        found = wire.of_node(self.api.read(NODE))
+        assert found is not None
+        return found
+
+    def limits(self) -> list[Limit]:
+        return [gpu.limit for gpu in self.inventory().gpus]
+
+    def pod(self, name: str, plugin: Plugin, first: int) -> tuple[str, ...]:
+        """Bind a pod with 3 GiB of the first GPU, and have the kubelet make its cgroup; its device IDs."""
+        pod = bound_pod(make_grant(self.inventory().gpus[0].uuid), name=name)
+        self.api.seed(f"/api/v1/namespaces/default/pods/{name}", pod)
+        ids = tuple(sorted(plugin.lists[0]))[first : first + 3]
+        self.resources.hold(name, *ids)
+        (self.cgroups / f"kubepods/poduid-{name}").mkdir()
+        return ids
+
+    def limit(self, cgroup: str) -> int:
+        return self.memory.limits(0).get(self.cgroups / "kubepods" / cgroup, 0) // MIB
+
+
+@pytest.fixture
+def cluster(
+    kubelet: FakeKubelet,
+    pod_resources: FakePodResources,
+    nvml_binding: Any,
+    nvml_stub: Stub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Cluster:
+    assert nvml_binding.nvmlLib
+    for _ in range(2):
+        nvml_stub.add_gpu(15360, reserved_mib=0)
+    mount = tmp_path / "cgroup"
+    (mount / "kubepods").mkdir(parents=True)
+    (mount / "cgroup.controllers").touch()
+    (mount / "dmem.capacity").write_text("nvidia/<00000000:01:00.0>/vidmem 1\n", encoding="ascii")
+    api = FakeKube()
+    api.seed(NODE, make_node(name="node-a"))
+    memory = Memory(nvml_stub, "dmem")
+    return Cluster(api, kubelet, pod_resources, nvml_stub, memory, mount, monkeypatch)
+
+
+def test_a_container_is_limited_before_it_exists_and_again_when_it_runs(cluster: Cluster) -> None:
+    def act() -> None:
+        plugin = cluster.kubelet.wait_for_devices()
+        wait_until(lambda: cluster.limits() == [Limit.CGROUP, Limit.CGROUP])
+        assert plugin.start(*cluster.pod("a", plugin, 0)) == ""
+        assert cluster.limit("poduid-a") == 3072
+        (cluster.cgroups / f"kubepods/poduid-a/{ID}").mkdir()
+        path = "/api/v1/namespaces/default/pods/a"
+        status = {"phase": "Running", "containerStatuses": [{"name": "main", "containerID": f"containerd://{ID}"}]}
+        cluster.api.edit(path, lambda pod: pod.update(status=status))
+        wait_until(lambda: cluster.limit(f"poduid-a/{ID}") == 3072)
+
+    cluster.run(act)
+
+
+def test_a_pod_without_a_cgroup_is_told_why_it_does_not_start(cluster: Cluster) -> None:
+    def act() -> None:
+        plugin = cluster.kubelet.wait_for_devices()
+        ids = cluster.pod("a", plugin, 0)
+        (cluster.cgroups / "kubepods/poduid-a").rmdir()
+        assert "the memory limit (cgroup) cannot be set: the kubelet has made no cgroup" in plugin.start(*ids)
+        wait_until(lambda: bool(cluster.api.objects("/api/v1/namespaces/default/events")))
+        [event] = cluster.api.objects("/api/v1/namespaces/default/events")
+        assert "the kubelet has made no cgroup for pod default/a" in event["message"]
+
+    cluster.run(act)
+
+
+@pytest.mark.parametrize("order", ["auto", "cgroup"])
+def test_a_driver_that_is_downgraded_shows_on_the_node_and_decides_about_new_starts(
+    cluster: Cluster, order: str
+) -> None:
+    def act() -> None:
+        plugin = cluster.kubelet.wait_for_devices()
+        wait_until(lambda: cluster.limits() == [Limit.CGROUP, Limit.CGROUP])
+        assert plugin.start(*cluster.pod("a", plugin, 0)) == ""
+        cluster.driver.set({"fail.nvmlDeviceSetMemoryLimits_v1": stub.FUNCTION_NOT_FOUND})
+        ids = cluster.pod("b", plugin, 3)
+        assert "the driver is older than r615" in plugin.start(*ids)
+        wait_until(lambda: cluster.limits() == [Limit.ADVISORY, Limit.ADVISORY])
+        gpu = cluster.inventory().gpus[0]
+        if order == "auto":
+            assert plugin.start(*ids) == ""
+            assert gpu.health is GpuHealth.HEALTHY
+        else:
+            assert gpu.health is GpuHealth.UNHEALTHY
+            assert "cgroup: " in gpu.reason
+            assert plugin.start(*ids) != ""
+        assert cluster.limit("poduid-a") == 3072
+
+    cluster.run(act, f"--limits={order}")
