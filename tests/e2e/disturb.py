@@ -38,6 +38,16 @@ def sigkill(pod: Json) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def kill_containers(pod: Json) -> None:
+    """SIGKILL to what runs in a pod's containers; the pod's sandbox stays."""
+    started = [status.get("containerID", "").rpartition("/")[2] for status in pod["status"]["containerStatuses"]]
+    for pid in processes_of(pod):
+        with contextlib.suppress(OSError):
+            groups = Path(f"/proc/{pid}/cgroup").read_text()
+            if any(container and container in groups for container in started):
+                os.kill(pid, signal.SIGKILL)
+
+
 def component_pods(system: System, component: str) -> list[Json]:
     """Pods of one component of this system that are not being deleted."""
     pods = system.pods(names.NAMESPACE, f"app.kubernetes.io/name=gpushare-{component}")

@@ -14,8 +14,6 @@ DEVICES: Final = "DEVICES"
 OPENABLE: Final = "OPENABLE"
 """What the image prints beside its environment."""
 UNKNOWN: Final = "unknown"
-GRANTED: Final = "GPUSHARE_VISIBLE_DEVICES"
-"""The UUIDs, also where NVIDIA's runtime must be told `void`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +38,7 @@ NOTHING: Final = Seen(told=names.VISIBLE_DEVICES_NONE)
 def by(variables: Mapping[str, str]) -> Seen:
     """What a container has printed; a granted one that NVIDIA's runtime must not look at has UUIDs elsewhere."""
     read_by_nvidia = variables.get(names.ENV_VISIBLE_DEVICES, "")
-    told = variables.get(GRANTED, read_by_nvidia)
+    told = variables.get(names.ENV_GRANTED_DEVICES, read_by_nvidia)
     if read_by_nvidia not in {told, names.VISIBLE_DEVICES_NONE}:
         told = f"{read_by_nvidia} beside {told}"
     openable = variables.get(OPENABLE, "")

@@ -1,0 +1,152 @@
+"""How GPUs are handed over, on a node of each kind: by CDI, where device nodes decide, and by the variable.
+
+What every container sees is compared in all other files as well; here is what only this depends on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import pytest
+
+from gpushare import names
+from gpushare.kube import api as kube
+from gpushare.model.gpu import HandOver
+from localcluster.node import Node
+from tests.e2e import attempts, checks, disturb, seen
+from tests.e2e.seen import Grants
+from tests.e2e.system import Json, Share, System, is_ready
+
+pytestmark = pytest.mark.e2e
+
+NEARLY_A_GPU: Final = 20
+
+
+@pytest.fixture(scope="module")
+def namespace(shared_namespace: str) -> str:
+    """One for all tests here; each has pods with names of their own."""
+    return shared_namespace
+
+
+def placed(node: Node, share: Share, **spec: object) -> Json:
+    """The pod of a share, for one node."""
+    pod = share.document()
+    pod["spec"] |= {"nodeSelector": {"kubernetes.io/hostname": node.name}, **spec}
+    return pod
+
+
+def with_cdi(system: System) -> Sequence[Node]:
+    return [node for node in system.cluster.nodes if node.runtime.cdi]
+
+
+def restarts(pod: Json) -> dict[str, int]:
+    return {status["name"]: status["restartCount"] for status in pod["status"]["containerStatuses"]}
+
+
+def start_again(system: System, namespace: str, *pods: str) -> list[Json]:
+    """End every container of the pods, and wait for the next one of each."""
+    before = {name: restarts(system.pod(namespace, name)) for name in pods}
+    for name in pods:
+        disturb.kill_containers(system.pod(namespace, name))
+
+    def all_again() -> list[Json]:
+        found = [system.pod(namespace, name) for name in pods]
+        again = (
+            is_ready(pod)
+            and all(restarts(pod)[each] > count for each, count in before[pod["metadata"]["name"]].items())
+            for pod in found
+        )
+        return found if all(again) else []
+
+    return system.eventually(f"containers of {', '.join(pods)} have started again", all_again)
+
+
+def test_every_node_says_how_it_hands_gpus_over_and_why(system: System) -> None:
+    inventories = Grants.of(system).inventories
+    told = {name: inventory.hand_over for name, inventory in inventories.items()}
+    assert told == {node.name: HandOver.CDI if node.runtime.cdi else HandOver.ENVVAR for node in system.cluster.nodes}
+    assert all(inventory.hand_over_reason for inventory in inventories.values())
+
+
+def test_pods_land_on_nodes_of_every_kind_and_see_the_right_gpu(system: System, namespace: str) -> None:
+    """The same pods: what the webhook wrote is right wherever they land."""
+    pods = [f"anywhere-{i}" for i in range(8)]
+    system.create(namespace, *[Share(name=name, gib=(NEARLY_A_GPU, None)).document() for name in pods])
+    running = system.running(namespace, *pods)
+    assert {pod["spec"]["nodeName"] for pod in running} == {node.name for node in system.cluster.nodes}
+    checks.every_container_sees_exactly_its_gpus(system, namespace, running)
+    for name in pods:
+        system.api.delete(kube.pod_path(namespace, name), {"gracePeriodSeconds": 0})
+
+
+def restart_kubelets(system: System) -> None:
+    for node in system.cluster.nodes:
+        disturb.restart_kubelet(node)
+
+
+def restart_plugins(system: System) -> None:
+    old = {pod["metadata"]["uid"] for pod in disturb.component_pods(system, "device-plugin")}
+    for node in system.cluster.nodes:
+        disturb.kill_plugin(system, node.name)
+
+    def others() -> bool:
+        pods = disturb.component_pods(system, "device-plugin")
+        new = [pod for pod in pods if pod["metadata"]["uid"] not in old]
+        return len(new) == len(system.cluster.nodes) and all(map(is_ready, new))
+
+    system.eventually("other plugins are ready", others)
+
+
+def restart_runtimes(system: System) -> None:
+    for node in system.cluster.nodes:
+        node.restart_containerd()
+
+
+DISTURBANCES: Final[Mapping[str, Callable[[System], None]]] = {
+    "nothing": lambda _system: None,
+    "kubelet": restart_kubelets,
+    "plugin": restart_plugins,
+    "containerd": restart_runtimes,
+}
+
+
+@pytest.mark.parametrize("restarted", DISTURBANCES)
+def test_a_container_that_starts_again_sees_the_same(system: System, namespace: str, restarted: str) -> None:
+    for node in system.cluster.nodes:
+        each = Share(name=f"{restarted}-each-{node.name}", gib=(1, 1, None))
+        two = Share(name=f"{restarted}-two-{node.name}", annotations={names.ANNOTATION_GPUS: "2"})
+        system.create(namespace, placed(node, each), placed(node, two))
+    pods = [f"{restarted}-{kind}-{node.name}" for kind in ("each", "two") for node in system.cluster.nodes]
+    before = system.running(namespace, *pods)
+    checks.every_container_sees_exactly_its_gpus(system, namespace, before)
+    DISTURBANCES[restarted](system)
+    checks.every_container_sees_exactly_its_gpus(system, namespace, start_again(system, namespace, *pods))
+
+
+def test_an_init_container_and_the_one_after_it_see_their_own_gpus(system: System, namespace: str) -> None:
+    """The kubelet gives the second one the device IDs of the first."""
+    for node in system.cluster.nodes:
+        first = [
+            attempts.first("with", limits={names.GPU_MEM: 2}),
+            attempts.first("without"),
+        ]
+        system.create(namespace, placed(node, Share(name=f"init-{node.name}"), initContainers=first))
+    grants = Grants.of(system)
+    for pod in system.running(namespace, *[f"init-{node.name}" for node in system.cluster.nodes]):
+        name = pod["metadata"]["name"]
+        printed = {key[1]: each for key, each in system.environments(namespace).items() if key[0] == name}
+        found = {container: seen.by(variables) for container, variables in printed.items()}
+        assert found == {container: grants.to(pod, container) for container in ("with", "without", "c0")}
+        assert found["without"] == seen.NOTHING
+
+
+def test_who_is_not_root_may_open_the_device_nodes(system: System, namespace: str) -> None:
+    """No driver answers for a simulated GPU, but the kernel says so only to those who may ask."""
+    script = "for node in /dev/nvidia*; do (: <$node) 2>&1; done; exec /wait"
+    for node in with_cdi(system)[:1]:
+        pod = placed(node, Share(name="nobody"), securityContext={"runAsUser": 65532, "runAsNonRoot": True})
+        pod["spec"]["containers"][0]["command"] = ["sh", "-c", script]
+        system.create(namespace, pod)
+        system.running(namespace, "nobody")
+        log = kube.pod_path(namespace, "nobody", "log")
+        said = system.eventually("it has tried", lambda: system.api.ask(log, timeout_s=30).text)  # noqa: B023 - once
+        assert said.endswith("No such device or address\n")
