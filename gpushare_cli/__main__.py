@@ -76,6 +76,17 @@ def _add_inspect(parser: argparse.ArgumentParser) -> None:
     parser.description = "Print who holds how much memory of which GPU."
     parser.add_argument("node", metavar="NODE", nargs="?", help="only this node")
     parser.add_argument("-d", "--details", action="store_true", help="one line for each pod")
+    parser.add_argument(
+        "--limits",
+        action="store_true",
+        help="also what holds each container to its share, and what it uses, as the device plugins tell",
+    )
+    parser.add_argument(
+        "--installation",
+        default=names.NAMESPACE,
+        metavar="NAME",
+        help="namespace of the device plugins, for --limits (default: %(default)s)",
+    )
     common.add_output(parser)
     common.add_cluster(parser)
 
@@ -151,13 +162,14 @@ def _parsed_and_run(parser: argparse.ArgumentParser, argv: Sequence[str] | None,
 
 
 def _inspect(arguments: argparse.Namespace, streams: Streams) -> int:
-    return commands.inspect(
-        _of_cluster(client.connect, arguments),
-        streams,
+    options = commands.Inspect(
         node=arguments.node,
         details=arguments.details,
+        limits=arguments.limits,
         as_json=arguments.output == "json",
+        installation=arguments.installation,
     )
+    return commands.inspect(_of_cluster(client.connect, arguments), streams, options)
 
 
 def _explain(arguments: argparse.Namespace, streams: Streams) -> int:

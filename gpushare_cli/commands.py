@@ -1,18 +1,20 @@
 """What commands have in common, and those that are short. Answers go to `out`, everything else to `err`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, assert_never
 
 from gpushare import names
 from gpushare.errors import GpuShareError, SettingsError, WireError
+from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth
-from gpushare_cli import gather, render, report, schedconfig, tables, terminal
+from gpushare_cli import gather, limits, render, report, schedconfig, tables, terminal, usage
 from gpushare_cli.schedconfig import Kind, Options
 from gpushare_cli.terminal import Writer
+from gpushare_cli.usage import NodeUse
 
 OK: Final = 0
 FAILED: Final = 1  # the cluster cannot be read, or it has nothing to show
@@ -57,32 +59,53 @@ def answer(streams: Streams, command: Callable[[], int]) -> int:
         return streams.error(error)
 
 
-def inspect(api: KubeApi, streams: Streams, *, node: str | None, details: bool, as_json: bool) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspect:
+    """What of the cluster is shown."""
+
+    node: str | None = None
+    details: bool = False
+    limits: bool = False
+    as_json: bool = False
+    installation: str = names.NAMESPACE
+
+
+def inspect(api: KubeApi, streams: Streams, options: Inspect) -> int:
     """Print who holds how much of which GPU. The exit code.
 
     Raises:
         KubeError: the cluster cannot be read.
     """
     try:
-        cluster = gather.gather(api, node)
+        cluster = gather.gather(api, options.node)
     except kube.NotFoundError:
-        if node is None:
+        if options.node is None:
             raise
-        return streams.error(f"there is no node {node}")
+        return streams.error(f"there is no node {options.node}")
     built = report.build(cluster.nodes, cluster.pods, cluster.unhealthy)
-    for note in [*cluster.notes, *built.notes, *_unhealthy(built)]:
+    uses = _uses(api, built, options)
+    rows = limits.of_cluster(cluster.nodes, cluster.pods, uses) if options.limits else ()
+    for note in [*cluster.notes, *built.notes, *_unhealthy(built), *limits.notes(uses)]:
         streams.note(note)
-    if as_json:
-        streams.out.write(render.as_json(built))
+    if options.as_json:
+        streams.out.write(render.as_json(built, rows if options.limits else None))
     elif built.nodes:
-        streams.out.write(render.detail(built) if details else render.summary(built))
+        streams.out.write(render.detail(built) if options.details else render.summary(built))
+        if options.limits:
+            streams.out.write("\n" + tables.table([limits.HEADER, *map(limits.cells, rows)], streams.width))
     if built.nodes:
         return OK
-    where = f"node {node} shares no GPU" if node else "no node of this cluster shares a GPU"
+    where = f"node {options.node} shares no GPU" if options.node else "no node of this cluster shares a GPU"
     streams.err.write(
         f"{where}: neither {names.GPU_MEM} in its status nor an inventory; is the device plugin running there?\n"
     )
     return FAILED
+
+
+def _uses(api: KubeApi, built: report.Report, options: Inspect) -> Mapping[NodeName, NodeUse]:
+    """What is used on the nodes that share GPUs and have pods on them, if it is asked for."""
+    nodes = [NodeName(node.name) for node in built.nodes if node.pods] if options.limits else []
+    return usage.read(api, nodes, options.installation) if nodes else {}
 
 
 def scheduler_config(streams: Streams, *, options: Options, kind: Kind) -> int:

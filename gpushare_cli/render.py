@@ -6,7 +6,8 @@ from typing import Any
 from gpushare import units
 from gpushare.model.gpu import label
 from gpushare.units import MemoryUnit
-from gpushare_cli import tables, tabwriter, yamls
+from gpushare_cli import limits, tables, tabwriter, yamls
+from gpushare_cli.limits import LimitRow
 from gpushare_cli.report import NodeRow, PodRow, Report
 
 
@@ -44,14 +45,15 @@ def detail(report: Report) -> str:
     return tabwriter.layout("\n".join(lines))
 
 
-def as_json(report: Report) -> str:
-    """The report for programs. All memory is in MiB."""
+def as_json(report: Report, rows: Sequence[LimitRow] | None = None) -> str:
+    """The report for programs, with limits if they were asked for. All memory is in MiB."""
     value = {
         "unit": report.unit.name,
         "totalMiB": report.total_mib,
         "usedMiB": report.used_mib,
         "nodes": [_json_node(node) for node in report.nodes],
         "notes": report.notes,
+        **({} if rows is None else {"limits": [limits.as_json(row) for row in rows]}),
     }
     return yamls.dump_json(value)
 

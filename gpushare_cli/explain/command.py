@@ -10,10 +10,10 @@ from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, gather, settings
+from gpushare_cli import arguments, gather, settings, usage
 from gpushare_cli.commands import BAD, FAILED, OK, Streams
-from gpushare_cli.explain import decide, render, workloads
-from gpushare_cli.explain.model import Explanation
+from gpushare_cli.explain import decide, held, render, workloads
+from gpushare_cli.explain.model import Explanation, State
 from gpushare_cli.explain.workloads import Target
 from gpushare_cli.gather import Cluster
 from gpushare_cli.settings import Settings
@@ -80,6 +80,8 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
         known = _settings(api, options)
         events = workloads.events if cluster.forbidden else lambda _api, _pod: ()
         explained = [decide.explain(pod, cluster, known, events(api, pod)) for pod in pods]
+        if not cluster.forbidden:
+            explained = _with_use(api, explained, options.installation)
     except kube.NotFoundError:
         return streams.error(f"there is no {what}")
     except kube.ForbiddenError as error:
@@ -97,6 +99,13 @@ def _cluster(api: KubeApi) -> Cluster:
         return gather.everything(api)
     except kube.ForbiddenError as error:
         return Cluster(nodes=(), pods=(), forbidden=str(error))
+
+
+def _with_use(api: KubeApi, explained: Sequence[Explanation], installation: str) -> list[Explanation]:
+    """With what the device plugins of their nodes tell."""
+    nodes = {each.node for each in explained if each.node is not None and each.state is State.HOLDS}
+    uses = usage.read(api, nodes, installation) if nodes else {}
+    return [held.used(each, uses[each.node]) if each.node and each.node in uses else each for each in explained]
 
 
 def _settings(api: KubeApi, options: Options) -> Settings:

@@ -8,15 +8,17 @@ from gpushare import names, units
 from gpushare.cluster.records import Bound
 from gpushare.errors import WireError
 from gpushare.model.allocation import Allocation
-from gpushare.model.gpu import NodeInventory
+from gpushare.model.gpu import Limit, NodeInventory
 from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.units import GIB
 from gpushare.wire import fields, held_gpus
 from gpushare.wire import pods as pods_wire
+from gpushare_cli import limits
 from gpushare_cli.explain.model import Explanation, Fill, Share, State
+from gpushare_cli.usage import NodeUse, Use
 
 Object = Mapping[str, Any]
-LIMITS: Final = (
+VARIABLES: Final = (
     names.ENV_MPS_MEMORY_LIMIT,
     names.ENV_MPS_THREAD_PERCENTAGE,
     names.ENV_MEMORY_MIB,
@@ -42,7 +44,7 @@ def holds(
         shares=held,
         fills=tuple(_fills(allocation, others)) if others is not None else (),
         origin=_origin(pod),
-        limit=_limit(pod, allocation),
+        limit=_limit(pod, held),
         notes=(*blank.notes, *sorted(troubles), *_stuck(pod)),
     )
 
@@ -59,6 +61,18 @@ def shares(allocation: Allocation, inventory: NodeInventory | None) -> Iterator[
                 memory_mib=mib_on(grant, gpu),
                 evaluated=inventory is not None,
             )
+
+
+def used(explained: Explanation, known: NodeUse) -> Explanation:
+    """With what its containers use, of a pod that holds GPUs."""
+    place = explained.pod.namespace, explained.pod.name
+    shares = tuple(
+        replace(share, use=known.uses.get((*place, share.grant.container, share.uuid), Use()))
+        for share in explained.shares
+    )
+    others = [(key[3], use) for key, use in known.uses.items() if key[:3] == (*place, "")]
+    others.sort(key=lambda other: other[0])
+    return replace(explained, shares=shares, others=tuple(others), use_problem=known.problem)
 
 
 def unreadable(blank: Explanation, record: Bound, why: str) -> Explanation:
@@ -131,17 +145,23 @@ def _origin(pod: Object) -> str:
     return "Aliyun gpushare" if names.ALIYUN_IDX in notes else "nano-gpu"
 
 
-def _limit(pod: Object, allocation: Allocation) -> str:
-    if allocation.grants and all(grant.whole for grant in allocation.grants):
+def _limit(pod: Object, held: Sequence[Share]) -> str:
+    if held and all(share.grant.whole for share in held):
         return "nothing is needed: no one else is on its GPUs"
-    granted = {grant.container for grant in allocation.grants}
+    kinds = {share.gpu.limit if share.gpu else Limit.ADVISORY for share in held if not share.grant.whole}
+    told = [words for kind, words in limits.WORDS.items() if kind in kinds]
+    return "; ".join([*told, *([_advice(pod, held)] if Limit.ADVISORY in kinds or not kinds else [])])
+
+
+def _advice(pod: Object, held: Sequence[Share]) -> str:
+    granted = {share.grant.container for share in held}
     there = {
         str(entry.get("name"))
         for path, _, container in pods_wire.containers(pod)
         if container.get("name") in granted
         for entry in fields.objects(container, "env", path)
     }
-    told = [name for name in LIMITS if name in there]
+    told = [name for name in VARIABLES if name in there]
     if not told:
         return "nothing: no variable tells its programs about their share"
     return f"variables that its programs may obey, and nothing else: {', '.join(told)}"

@@ -11,6 +11,7 @@ from gpushare.model.gpu import Gpu
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import MemoryUnit
 from gpushare_cli.answers import Answer
+from gpushare_cli.usage import UNKNOWN, Use
 
 
 class State(Enum):
@@ -37,6 +38,7 @@ class Share:
     """None if the node does not list it."""
     uuid: str
     memory_mib: int
+    use: Use = UNKNOWN
     evaluated: bool = True
     """Whether the node's GPUs could be read."""
 
@@ -88,6 +90,10 @@ class Explanation:
     answers: tuple[Answer, ...] = ()
     """Of all nodes that come into question, the best first."""
     shares: tuple[Share, ...] = ()
+    others: tuple[tuple[str, Use], ...] = ()
+    """What containers use that hold nothing of a GPU, by its UUID."""
+    use_problem: str = ""
+    """Why it is not known what its containers use."""
     fills: tuple[Fill, ...] = ()
     origin: str = ""
     """Who chose its GPUs."""

@@ -6,11 +6,13 @@ from typing import Any, Final
 
 from gpushare import units
 from gpushare.cluster.reasons import NODES_NAMED
+from gpushare.model.gpu import label
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
 from gpushare.model.verdict import Placed
-from gpushare_cli import answers, tables, yamls
+from gpushare_cli import answers, limits, tables, yamls
 from gpushare_cli.answers import Answer
-from gpushare_cli.explain.model import Explanation, Fill, Share
+from gpushare_cli.explain.model import Explanation, Fill, Share, State
+from gpushare_cli.usage import Use
 
 _GROUPS: Final = 5
 """Most groups of equal pods that are shown."""
@@ -22,6 +24,10 @@ def text(explained: Explanation, width: int) -> str:
     if explained.shares:
         header = ("CONTAINER", "GPU", "UUID", "MODEL", "MEMORY", "COMPUTE")
         blocks.append([header, *map(_share, explained.shares)])
+    if explained.shares and explained.state is State.HOLDS:
+        header = ("CONTAINER", "GPU", "LIMIT", "GRANTED", "USED", "PEAK")
+        others = [_limit(limits.OTHERS, *_of_others(explained, uuid), 0, use) for uuid, use in explained.others]
+        blocks.append([header, *map(_limited, explained.shares), *others])
     if explained.fills:
         blocks.append([("GPU", "USED", "SHARED WITH"), *map(_fill, explained.fills)])
     if explained.answers:
@@ -75,6 +81,7 @@ def _value(explained: Explanation) -> dict[str, Any]:
         "gpus": [_json_fill(fill) for fill in explained.fills],
         "chosenBy": explained.origin or None,
         "limitHeldBy": explained.limit or None,
+        "useProblem": explained.use_problem or None,
         "notes": explained.notes,
     }
 
@@ -91,6 +98,8 @@ def _head(explained: Explanation) -> Iterator[tuple[str, ...]]:
         yield "CHOSEN BY:", explained.origin
     if explained.limit:
         yield "LIMIT:", explained.limit
+    if explained.use_problem:
+        yield "USE:", f"not known: {explained.use_problem}"
     if explained.scheduler:
         yield "SCHEDULER:", f"{explained.scheduler}{': ' if explained.said else ''}{explained.said}"
 
@@ -138,6 +147,21 @@ def _share(share: Share) -> tuple[str, ...]:
     return answers.named(grant), index, share.uuid, model, memory, compute
 
 
+def _limited(share: Share) -> tuple[str, ...]:
+    gpu, kind = (label(share.gpu.index), share.gpu.limit.value) if share.gpu else ("?", "?")
+    return _limit(answers.named(share.grant), gpu, kind, share.memory_mib, share.use)
+
+
+def _of_others(explained: Explanation, uuid: str) -> tuple[str, str]:
+    """Number and limit of a GPU that the pod need not hold."""
+    gpu = next((share.gpu for share in explained.shares if share.uuid == uuid and share.gpu), None)
+    return (label(gpu.index), gpu.limit.value) if gpu else (uuid, "?")
+
+
+def _limit(container: str, gpu: str, kind: str, granted_mib: int, use: Use) -> tuple[str, ...]:
+    return container, gpu, kind, *map(limits.amount, (granted_mib, use.used_mib, use.peak_mib))
+
+
 def _fill(fill: Fill) -> tuple[str, ...]:
     used = f"{units.memory(fill.used_mib)} of {units.memory(fill.gpu.memory_mib)}"
     used += f" ({units.percent(fill.used_mib, fill.gpu.memory_mib)}%)"
@@ -164,6 +188,9 @@ def _json_share(share: Share) -> dict[str, Any]:
         "memoryPercent": share.memory_percent,
         "computePercent": share.grant.compute_percent,
         "whole": share.grant.whole,
+        "limit": share.gpu.limit.value if share.gpu else None,
+        "usedMiB": share.use.used_mib,
+        "peakMiB": share.use.peak_mib,
         "trouble": share.trouble or None,
     }
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gpushare import names
+from gpushare.kube.api import Reply
 from gpushare_cli import __main__ as cli
 from gpushare_cli.commands import Streams
 from gpushare_cli.explain import command as explain
@@ -62,7 +63,9 @@ What else a pod demands, such as CPU, pod affinity or volumes, is not evaluated;
 It reads the pod, all nodes and all pods.
 It also reads the ConfigMaps of `kube-system`, which may call GPUs unhealthy.
 From `gpushare-config` of the installation it takes memory unit, policy, and whose whole GPUs are.
-Without the last two it goes on.
+What containers use comes from `/metrics` of the device plugins, through the API server.
+That needs the right to get `pods/proxy` in the namespace of the installation.
+Without the last three it goes on, and says what it does not know.
 """
 
 SIMULATE = """### What it reads
@@ -157,10 +160,24 @@ def _explained(title: str, gpu_mem: int | None) -> list[str]:
     for one in [*nodes, bound("web-0", make_grant(0, gib=9)), pod]:
         where = "nodes" if one["kind"] == "Node" else "namespaces/default/pods"
         kube.seed(f"/api/v1/{where}", one)
+    _answer(kube)
     out = io.StringIO()
     options = explain.Options(pod=Target(name="train"))
     code = explain.run(kube, Streams(out=out, err=out, width=80), options, lambda: "default")
     return [f"\n### {title}\n", *_console("gpushare explain train", out.getvalue(), code)]
+
+
+def _answer(kube: FakeKube) -> None:
+    """Have a device plugin that tells what containers use."""
+    labels = {"app.kubernetes.io/name": names.PLUGIN}
+    pod = make_pod(make_container(ports=[{"name": "metrics", "containerPort": 12347}]), node="node-a")
+    pod["metadata"] |= {"name": "plugin", "namespace": names.NAMESPACE, "labels": labels}
+    kube.seed(f"/api/v1/namespaces/{names.NAMESPACE}/pods", pod)
+    where = 'container="main",gpu="GPU-0",namespace="default",pod="train"'
+    metrics = {"used": 2100, "peak": 2700}
+    page = [f"gpushare_plugin_container_{name}_bytes{{{where}}} {mib * 1024 * 1024}" for name, mib in metrics.items()]
+    path = f"/api/v1/namespaces/{names.NAMESPACE}/pods/plugin:12347/proxy/metrics"
+    kube.replies[path] = Reply(status=200, text="\n".join(['gpushare_plugin_gpu_foreign_bytes{gpu="GPU-0"} 0', *page]))
 
 
 def _running() -> Json:

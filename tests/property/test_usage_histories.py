@@ -17,6 +17,8 @@ from deviceplugin.usage.values import Policy
 from deviceplugin.usage.watchdog import Watchdog
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.resource_config import ResourceConfig
+from gpushare_cli import usage
+from gpushare_cli.usage import Use
 from tests.property.usage_world import GPUS, MIB, Moment, Real, World
 
 GRACE_S, GAP_S, STEPS = 12.0, 20.0, 12
@@ -200,11 +202,14 @@ def test_metrics_agree_with_the_lists(first: int) -> None:
                 continue
             found = shown(loop, counts)
             used = found["gpushare_plugin_container_used_bytes"]
+            seen = usage.parse(metrics.page(loop.current.view, counts).decode()).uses  # as the command line reads it
             held = {reduced["metadata"]["uid"]: reduced["metadata"]["name"] for reduced in world.cache.all()}
             for (pod, name, gpu), mib in world.grants.items():
                 if pod in held:
                     key = held[pod], name, gpu
                     assert used.get(key) == in_lists(world, pod, name, gpu), f"seed {seed}: {key}"
+                    mine = seen.get(("default", *key), Use())
+                    assert mine.used_mib == (None if key not in used else used[key] / MIB)
                     assert found["gpushare_plugin_container_granted_bytes"][key] == mib * MIB
                     peaks[key] = max(peaks.get(key, 0), used.get(key, 0))
                     assert found["gpushare_plugin_container_peak_bytes"].get(key, 0) >= peaks[key]

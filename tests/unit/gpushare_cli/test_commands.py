@@ -298,7 +298,7 @@ def test_notes_go_to_the_error_stream() -> None:
     streams = commands.Streams(out=io.StringIO(), err=io.StringIO())
     lost = aliyun_pod("odd", gpu=7, mem=1)
 
-    code = commands.inspect(PagedApi([aliyun_node()], [lost]), streams, node=None, details=False, as_json=False)
+    code = commands.inspect(PagedApi([aliyun_node()], [lost]), streams, commands.Inspect())
 
     assert code == 0
     expected = "note: pod default/odd: holds memory on GPU index:7, which node node-a does not list\n"

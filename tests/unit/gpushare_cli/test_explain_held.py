@@ -35,11 +35,17 @@ def test_a_running_pod_is_told_where_what_beside_whom_and_what_holds_it() -> Non
         "CHOSEN BY:  gpushare, when the pod was bound to its node; past usage is not stored",
         "LIMIT:      variables that its programs may obey, and nothing else: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT,"
         " ALIYUN_COM_GPU_MEM_CONTAINER",
+        "USE:        not known: there is no gpushare-device-plugin on it",
         "",
         "CONTAINER  GPU  UUID   MODEL     MEMORY       COMPUTE",
         "main       0    GPU-0  Tesla T4  3 GiB (20%)  shared",
         "side       0    GPU-0  Tesla T4  2 GiB (13%)  shared",
         "side       1    GPU-1  Tesla T4  2 GiB (13%)  shared",
+        "",
+        "CONTAINER  GPU  LIMIT     GRANTED  USED  PEAK",
+        "main       0    advisory  3 GiB    ?     ?",
+        "side       0    advisory  2 GiB    ?     ?",
+        "side       1    advisory  2 GiB    ?     ?",
         "",
         "GPU  USED                    SHARED WITH",
         "0    10 GiB of 15 GiB (66%)  default/web-0 (1 GiB), default/web-1 (4 GiB)",
@@ -257,6 +263,9 @@ def test_json_has_the_shares_and_the_neighbours() -> None:
         "memoryPercent": 13,
         "computePercent": 0,
         "whole": False,
+        "limit": "advisory",
+        "usedMiB": None,
+        "peakMiB": None,
         "trouble": None,
     }
     assert value["gpus"][0] == {

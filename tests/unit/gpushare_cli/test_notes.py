@@ -29,7 +29,7 @@ def test_inspect_quotes_an_annotation_on_one_line() -> None:
     lost = bound("lost", type(grant)(container=grant.container, kind=grant.kind, gpus=(FORGED,), memory_mib=1024))  # type: ignore[arg-type]
     streams = Streams(out=io.StringIO(), err=io.StringIO())
 
-    commands.inspect(PagedApi([NODE], [lost]), streams, node=None, details=False, as_json=False)
+    commands.inspect(PagedApi([NODE], [lost]), streams, commands.Inspect())
 
     told = streams.err.getvalue()  # type: ignore[attr-defined] # a StringIO
     assert "holds memory on GPU x warning: all GPUs are lost" in told

@@ -1,0 +1,132 @@
+"""What holds each container to its share of a GPU, and what it uses of it. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare import units
+from gpushare.errors import WireError
+from gpushare.identity import NodeName
+from gpushare.model.allocation import Allocation
+from gpushare.model.gpu import Limit, NodeInventory, label
+from gpushare.model.ledger import mib_on
+from gpushare.resource_config import ResourceConfig
+from gpushare.wire import held_gpus
+from gpushare.wire import pods as pods_wire
+from gpushare_cli import inventories, resource_configs
+from gpushare_cli.usage import NodeUse, Use
+
+Object = Mapping[str, Any]
+OTHERS: Final = "(others)"
+"""Containers of a pod that hold nothing of a GPU, and use it nevertheless."""
+HEADER: Final = ("NODE", "NAMESPACE", "POD", "CONTAINER", "GPU", "LIMIT", "GRANTED", "USED", "PEAK")
+WORDS: Final[Mapping[Limit, str]] = {
+    Limit.MIG: "the hardware: they are MIG instances",
+    Limit.CGROUP: "the NVIDIA driver, for the container's cgroup",
+    Limit.MPS: "MPS, for each of its processes",
+    Limit.HAMI_CORE: "a library in the container (HAMi-core), which programs can get around",
+    Limit.WATCHDOG: "the watchdog, after the fact",
+}
+"""Who holds containers to their share. Advisory limits are told by their variables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRow:
+    """One container on one GPU."""
+
+    node: NodeName
+    namespace: str
+    pod: str
+    container: str
+    gpu: str
+    """Its number, or the UUID of one that its node does not list."""
+    limit: str
+    granted_mib: int
+    use: Use
+
+
+def of_cluster(
+    nodes: Iterable[Object], pods: Iterable[Object], uses: Mapping[NodeName, NodeUse]
+) -> tuple[LimitRow, ...]:
+    """Of all pods that hold GPUs of these nodes, by node and pod; those that cannot be read are left out."""
+    known = [found[0] for node in nodes if (found := inventories.of_node(node, {}, [])) is not None]
+    by_name = {inventory.node: inventory for inventory in known}
+    rows: list[LimitRow] = []
+    for pod in pods:
+        node = pods_wire.node_of(pod)
+        inventory = by_name.get(node) if node else None
+        if inventory is not None and (allocation := _allocation(pod, inventory)) is not None:
+            rows += of_pod(allocation, inventory, uses.get(inventory.node, NodeUse()))
+    return tuple(sorted(rows, key=lambda row: (row.node, row.namespace, row.pod)))
+
+
+def of_pod(allocation: Allocation, inventory: NodeInventory, known: NodeUse) -> Iterator[LimitRow]:
+    """Of one pod: its containers in the order in which they start, and what its other containers use."""
+    place = allocation.pod.namespace, allocation.pod.name
+    granted = [
+        (str(grant.container), inventory.resolve(gpu), mib_on(grant, inventory.by_uuid.get(inventory.resolve(gpu))))
+        for grant in allocation.grants
+        for gpu in grant.gpus
+    ]
+    others = sorted(key[3] for key in known.uses if key[:3] == (*place, ""))
+    for container, uuid, mib in [*granted, *(("", uuid, 0) for uuid in others)]:
+        gpu = inventory.by_uuid.get(uuid)  # type: ignore[call-overload] # also of a page of metrics
+        yield LimitRow(
+            node=inventory.node,
+            namespace=place[0],
+            pod=place[1],
+            container=container or OTHERS,
+            gpu=label(gpu.index) if gpu else uuid,
+            limit=gpu.limit.value if gpu else "?",
+            granted_mib=mib,
+            use=known.uses.get((*place, container, uuid), Use()),
+        )
+
+
+def cells(row: LimitRow) -> tuple[str, ...]:
+    """A line of a table, below HEADER."""
+    place = row.node, row.namespace, row.pod, row.container, row.gpu, row.limit
+    return *place, *map(amount, (row.granted_mib, row.use.used_mib, row.use.peak_mib))
+
+
+def amount(mib: int | None) -> str:
+    """For people."""
+    return "?" if mib is None else units.memory(mib)
+
+
+def as_json(row: LimitRow) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "node": row.node,
+        "namespace": row.namespace,
+        "pod": row.pod,
+        "container": None if row.container == OTHERS else row.container,
+        "gpu": row.gpu,
+        "limit": row.limit,
+        "grantedMiB": row.granted_mib,
+        "usedMiB": row.use.used_mib,
+        "peakMiB": row.use.peak_mib,
+    }
+
+
+def notes(uses: Mapping[NodeName, NodeUse]) -> Sequence[str]:
+    """Why the use of some is not known; nodes with the same reason together."""
+    by_problem: dict[str, list[str]] = {}
+    for node, use in sorted(uses.items()):
+        if use.problem:
+            by_problem.setdefault(use.problem, []).append(node)
+    return [
+        f"what is used on {'node' if len(nodes) == 1 else f'{len(nodes)} nodes'} {', '.join(nodes[:3])}"
+        f"{', ...' if len(nodes) > 3 else ''} is not known: {problem}"
+        for problem, nodes in by_problem.items()
+    ]
+
+
+def _allocation(pod: Object, inventory: NodeInventory) -> Allocation | None:
+    try:
+        if not pods_wire.holds_gpus(pod):
+            return None
+        config = resource_configs.of_pod(pod, ResourceConfig(unit=inventory.unit))
+        return held_gpus.of_pod(pod, config, inventory.unit).allocation
+    except WireError:
+        return None  # the report has a note about it

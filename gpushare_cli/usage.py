@@ -1,0 +1,115 @@
+"""What containers use of their GPUs, from the metrics of the nodes' device plugins. Changes nothing."""
+
+import re
+from collections.abc import Collection, Mapping
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpushare import names
+from gpushare.errors import WireError
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject, KubeApi
+from gpushare.wire import fields
+from gpushare.wire import pods as pods_wire
+from gpushare_cli import gather
+
+_AT_ONCE: Final = 16
+_ASK_S: Final = 5.0
+_ALL_S: Final = 30.0
+_PORT: Final = "metrics"
+_USED: Final = "gpushare_plugin_container_used_bytes"
+_PEAK: Final = "gpushare_plugin_container_peak_bytes"
+_READ: Final = "gpushare_plugin_gpu_foreign_bytes"
+"""There for every GPU whose processes the plugin could list."""
+_SAMPLE: Final = re.compile(r"([a-z_]+)\{([^\n]*)\} ([0-9.e+]+)")
+_LABEL: Final = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"')
+_MIB: Final = 1024 * 1024
+
+Key = tuple[str, str, str, str]
+"""Namespace, pod, container and the UUID of a GPU. An empty container: those that hold nothing of that GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """MiB, rounded up; None if it is not known."""
+
+    used_mib: int | None = None
+    peak_mib: int | None = None
+
+
+UNKNOWN: Final = Use()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeUse:
+    """What a node's plugin tells."""
+
+    uses: Mapping[Key, Use] = field(default_factory=dict)
+    problem: str = ""
+    """Why it does not tell what is used."""
+
+
+def parse(page: str) -> NodeUse:
+    """A page of the plugin's metrics."""
+    found: dict[str, dict[Key, int]] = {_USED: {}, _PEAK: {}}
+    is_read = False
+    for name, text, value in _SAMPLE.findall(page):
+        is_read = is_read or name == _READ
+        if name in found:
+            labels = dict(_LABEL.findall(text))
+            namespace, pod, container, gpu = (labels.get(key, "") for key in ("namespace", "pod", "container", "gpu"))
+            found[name][namespace, pod, container, gpu] = -(-int(float(value)) // _MIB)
+    uses = {key: Use(found[_USED].get(key), found[_PEAK].get(key)) for key in found[_USED].keys() | found[_PEAK].keys()}
+    return NodeUse(uses=uses, problem="" if is_read else "its device plugin does not read it (manifests/usage)")
+
+
+def read(api: KubeApi, nodes: Collection[NodeName], namespace: str) -> Mapping[NodeName, NodeUse]:
+    """Ask the plugins of these nodes, through the API server's proxy; a node of which nothing is known says why."""
+    try:
+        plugins = _plugins(api, namespace)
+    except (kube.KubeError, WireError) as error:
+        return dict.fromkeys(nodes, NodeUse(problem=f"device plugins cannot be listed: {error}"))
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    asked = {node: pool.submit(_ask, api, plugins[node]) for node in nodes if node in plugins}
+    futures.wait(asked.values(), timeout=_ALL_S)
+    pool.shutdown(wait=False, cancel_futures=True)
+    return {node: _answer(asked.get(node)) for node in nodes}
+
+
+def _answer(asked: "futures.Future[NodeUse] | None") -> NodeUse:
+    if asked is None:
+        return NodeUse(problem=f"there is no {names.PLUGIN} on it")
+    if not asked.done() or asked.cancelled():
+        return NodeUse(problem="there was no time to ask it")
+    return asked.result()
+
+
+def _ask(api: KubeApi, path: str) -> NodeUse:
+    try:
+        reply = api.ask(path, timeout_s=_ASK_S)
+    except kube.KubeError as error:
+        return NodeUse(problem=f"its device plugin cannot be asked: {error}")
+    return parse(reply.text) if reply.is_good else NodeUse(problem=f"its device plugin answers {reply.brief}")
+
+
+def _plugins(api: KubeApi, namespace: str) -> Mapping[NodeName, str]:
+    """Paths of the plugins' metrics."""
+    selector = {"labelSelector": f"app.kubernetes.io/name={names.PLUGIN}"}
+    pods = gather.listed(api, f"/api/v1/namespaces/{namespace}/pods", selector)
+    return {
+        node: kube.pod_path(namespace, f"{pods_wire.ref(pod).name}:{port}", "proxy/metrics")
+        for pod in pods
+        if (node := pods_wire.node_of(pod)) is not None and (port := _port(pod))
+    }
+
+
+def _port(pod: JsonObject) -> int:
+    """Of its metrics; 0 if it has none."""
+    for path, _, container in pods_wire.containers(pod):
+        for port in fields.objects(container, "ports", path):
+            if port.get("name") == _PORT:
+                return fields.integer(port, "containerPort", path)
+    return 0

@@ -1,0 +1,181 @@
+"""What containers use and what holds them to their share, in `inspect --limits` and `explain`."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from gpushare import names
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
+from gpushare.kube.api import Reply
+from gpushare.model.gpu import Limit, NodeInventory
+from gpushare_cli import commands, limits, usage
+from gpushare_cli.commands import Inspect, Streams
+from gpushare_cli.explain import command as explain
+from gpushare_cli.explain.workloads import Target
+from gpushare_cli.usage import NodeUse, Use
+from testing.builders import Json, make_grant, make_inventory, make_node
+from testing.fakes.kube import FakeKube
+from tests.unit.gpushare_cli.podding import bound
+from tests.unit.gpushare_cli.simulating import lines
+
+PAGE = """# HELP gpushare_plugin_gpu_foreign_bytes Memory
+gpushare_plugin_gpu_foreign_bytes{gpu="GPU-0"} 0.0
+gpushare_plugin_container_granted_bytes{container="main",gpu="GPU-0",limit="cgroup",namespace="default",pod="web"} 3e+09
+gpushare_plugin_container_used_bytes{container="main",gpu="GPU-0",namespace="default",pod="web"} 1.048577e+06
+gpushare_plugin_container_used_bytes{container="",gpu="GPU-1",namespace="default",pod="web"} 5.24288e+06
+gpushare_plugin_container_peak_bytes{container="main",gpu="GPU-0",namespace="default",pod="web"} 4.294967296e+09
+"""
+PROXY = "/api/v1/namespaces/gpushare-system/pods/plugin-a:12347/proxy/metrics"
+NOT_READ = "its device plugin does not read it (manifests/usage)"
+
+
+def plugin(node: str = "node-a", *, name: str = "plugin-a", port: Mapping[str, object] | None = None) -> Json:
+    ports = [{"name": "probe", "containerPort": 12346}, port or {"name": "metrics", "containerPort": 12347}]
+    return {
+        "metadata": {
+            "namespace": names.NAMESPACE,
+            "name": name,
+            "labels": {"app.kubernetes.io/name": names.PLUGIN},
+        },
+        "spec": {"nodeName": node, "containers": [{"name": "device-plugin", "ports": ports}]},
+    }
+
+
+def cluster(reply: Reply | kube.KubeError | None, *pods: Json, plugins: tuple[Json, ...] = (plugin(),)) -> FakeKube:
+    """Two GPUs of node-a, held by cgroup and by MIG."""
+    plain = make_inventory(16, 8)
+    kinds = zip(plain.gpus, (Limit.CGROUP, Limit.MIG), strict=True)
+    gpus = tuple(replace(gpu, limit=limit) for gpu, limit in kinds)
+    api = FakeKube()
+    api.seed("/api/v1/nodes/node-a", make_node(NodeInventory(node=plain.node, gpus=gpus, unit=plain.unit)))
+    for pod in pods or (bound("web", make_grant(0, 1, gib=3)),):
+        api.seed(f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}", pod)
+    for each in plugins:
+        api.seed(f"/api/v1/namespaces/gpushare-system/pods/{each['metadata']['name']}", each)
+    if reply is not None:
+        api.replies[PROXY] = reply
+    return api
+
+
+def inspect(api: FakeKube, options: Inspect) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    code = commands.inspect(api, Streams(out=out, err=err), options)
+    return code, out.getvalue(), err.getvalue()
+
+
+def test_a_page_of_the_plugin_is_read() -> None:
+    assert usage.parse(PAGE) == NodeUse(
+        uses={
+            ("default", "web", "main", "GPU-0"): Use(2, 4096),
+            ("default", "web", "", "GPU-1"): Use(5, None),
+        }
+    )
+    assert usage.parse("") == NodeUse(problem=NOT_READ)
+
+
+def test_the_plain_output_stays_and_the_limits_follow() -> None:
+    api = cluster(Reply(status=200, text=PAGE))
+    _, plain, _ = inspect(api, Inspect(details=True))
+    assert api.asked == []
+    code, out, err = inspect(api, Inspect(details=True, limits=True))
+    assert (code, err) == (0, "")
+    assert out == plain + lines(
+        "",
+        "NODE    NAMESPACE  POD  CONTAINER  GPU  LIMIT   GRANTED  USED   PEAK",
+        "node-a  default    web  main       0    cgroup  3 GiB    2 MiB  4 GiB",
+        "node-a  default    web  main       1    mig     3 GiB    ?      ?",
+        "node-a  default    web  (others)   1    mig     0 GiB    5 MiB  ?",
+    )
+
+
+def test_programs_get_the_limits_if_they_ask_for_them() -> None:
+    api = cluster(Reply(status=200, text=PAGE))
+    assert "limits" not in orjson.loads(inspect(api, Inspect(as_json=True))[1])
+    rows = orjson.loads(inspect(api, Inspect(as_json=True, limits=True))[1])["limits"]
+    place = {"node": "node-a", "namespace": "default", "pod": "web"}
+    assert rows[0] == place | {
+        "container": "main",
+        "gpu": "0",
+        "limit": "cgroup",
+        "grantedMiB": 3072,
+        "usedMiB": 2,
+        "peakMiB": 4096,
+    }
+    assert (rows[2]["container"], rows[2]["grantedMiB"]) == (None, 0)
+
+
+FORBIDDEN = kube.ForbiddenError('pods "plugin-a" is forbidden: cannot get resource "pods/proxy"')
+
+
+@pytest.mark.parametrize(
+    ("reply", "plugins", "problem"),
+    [
+        (FORBIDDEN, (plugin(),), f"its device plugin cannot be asked: {FORBIDDEN}"),
+        (
+            kube.ServerFaultError("dial tcp: timeout"),
+            (plugin(),),
+            "its device plugin cannot be asked: dial tcp: timeout",
+        ),
+        (Reply(status=404, text="not found\n"), (plugin(),), "its device plugin answers not found"),
+        (Reply(status=200, text="x 1\n"), (plugin(),), NOT_READ),
+        (None, (), "there is no gpushare-device-plugin on it"),
+        (None, (plugin("node-b"),), "there is no gpushare-device-plugin on it"),
+        (None, (plugin(port={"name": "other", "containerPort": 1}),), "there is no gpushare-device-plugin on it"),
+    ],
+)
+def test_it_is_told_why_the_use_is_not_known(
+    reply: Reply | kube.KubeError | None, plugins: tuple[Json, ...], problem: str
+) -> None:
+    api = cluster(reply, plugins=plugins)
+    code, out, err = inspect(api, Inspect(limits=True))
+    assert (code, err) == (0, f"note: what is used on node node-a is not known: {problem}\n")
+    assert "node-a  default    web  main       0    cgroup  3 GiB    ?     ?\n" in out
+    out_, err_ = io.StringIO(), io.StringIO()
+    explain.run(
+        api, Streams(out=out_, err=err_), explain.Options(pod=Target(namespace="default", name="web")), lambda: ""
+    )
+    assert f"USE:        not known: {problem}\n" in out_.getvalue()
+
+
+def test_a_list_of_plugins_that_is_forbidden_is_told() -> None:
+    api = cluster(None)
+    api.fail_next(lambda call: "gpushare-system" in call.path, kube.ForbiddenError("pods is forbidden"))
+    known = usage.read(api, [NodeName("node-a")], names.NAMESPACE)
+    assert known == {"node-a": NodeUse(problem="device plugins cannot be listed: pods is forbidden")}
+
+
+def test_explain_shows_each_container_on_each_gpu() -> None:
+    out = io.StringIO()
+    api = cluster(Reply(status=200, text=PAGE))
+    options = explain.Options(pod=Target(namespace="default", name="web"))
+    assert explain.run(api, Streams(out=out, err=io.StringIO()), options, lambda: "") == 0
+    assert (
+        "LIMIT:      the hardware: they are MIG instances; the NVIDIA driver, for the container's cgroup\n"
+        in out.getvalue()
+    )
+    assert (
+        lines(
+            "CONTAINER  GPU  LIMIT   GRANTED  USED   PEAK",
+            "main       0    cgroup  3 GiB    2 MiB  4 GiB",
+            "main       1    mig     3 GiB    ?      ?",
+            "(others)   1    mig     0 GiB    5 MiB  ?",
+        )
+        in out.getvalue()
+    )
+
+
+def test_pods_that_hold_nothing_or_cannot_be_read_have_no_line() -> None:
+    ended = bound("ended", make_grant(0), phase="Succeeded")
+    unreadable = bound("bad", make_grant(0))
+    unreadable["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: "?"}
+    _, out, _ = inspect(cluster(Reply(status=200, text=PAGE), ended, unreadable), Inspect(limits=True))
+    assert out.endswith("\nNODE  NAMESPACE  POD  CONTAINER  GPU  LIMIT  GRANTED  USED  PEAK\n")
+
+
+def test_many_nodes_with_the_same_problem_are_one_note() -> None:
+    uses = {NodeName(f"n{number}"): NodeUse(problem="it is down") for number in range(5)}
+    assert limits.notes(uses) == ["what is used on 5 nodes n0, n1, n2, ... is not known: it is down"]
