@@ -143,10 +143,10 @@ def test_who_is_not_root_may_open_the_device_nodes(system: System, namespace: st
     """No driver answers for a simulated GPU, but the kernel says so only to those who may ask."""
     script = "for node in /dev/nvidia*; do (: <$node) 2>&1; done; exec /wait"
     for node in with_cdi(system)[:1]:
-        pod = placed(node, Share(name="nobody"), securityContext={"runAsUser": 65532, "runAsNonRoot": True})
+        pod = placed(node, Share(name="plain"), securityContext={"runAsUser": 65532, "runAsNonRoot": True})
         pod["spec"]["containers"][0]["command"] = ["sh", "-c", script]
         system.create(namespace, pod)
-        system.running(namespace, "nobody")
-        log = kube.pod_path(namespace, "nobody", "log")
+        system.running(namespace, "plain")
+        log = kube.pod_path(namespace, "plain", "log")
         said = system.eventually("it has tried", lambda: system.api.ask(log, timeout_s=30).text)  # noqa: B023 - once
         assert said.endswith("No such device or address\n")
