@@ -82,7 +82,8 @@ class NodeLimits:
         return edits
 
     def _prepare(self, start: LimitedStart, gpus: Sequence[Gpu], candidates: Order) -> ContainerEdits:
-        is_demanded = start.annotations.get(names.ANNOTATION_LIMIT) == names.ENFORCED
+        # A container that has its GPUs to itself has no share that anything could hold it within.
+        is_demanded = start.annotations.get(names.ANNOTATION_LIMIT) == names.ENFORCED and not start.grant.whole
         allowed = [limit for limit in candidates if limit.enforced or not is_demanded]
         if not allowed:
             raise LimitError(_nothing(gpus, candidates))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare.identity import GpuUuid
 from gpushare.model.allocation import footprint
-from gpushare.model.gpu import Gpu, GpuHealth
+from gpushare.model.gpu import Gpu, GpuHealth, Limit
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.selector import ANY_GPU, Affinity, LabelSelector
@@ -22,7 +22,16 @@ def by_kind(shape: RequestShape, gpus: Iterable[Gpu]) -> Barred:
     """GPUs that are not what the pod asks for. Only other hardware changes that."""
     if shape.gpus is ANY_GPU:
         return {}
-    return {gpu.uuid: why for gpu in gpus if (why := shape.gpus.why_not(gpu))}
+    return {gpu.uuid: why for gpu in gpus if (why := shape.gpus.why_not(gpu) or _shared_mig(shape, gpu))}
+
+
+def _shared_mig(shape: RequestShape, gpu: Gpu) -> str:
+    """The hardware holds an instance within its bounds, and not those that share it within theirs."""
+    if not shape.gpus.enforced or gpu.limit is not Limit.MIG:
+        return ""
+    shares = [request for request in shape.containers if not request.whole]
+    part = any(request.need(gpu).memory_mib < gpu.memory_mib for request in shares)
+    return "only a part of MIG" if part else ""
 
 
 def by_neighbours(affinity: Affinity | None, ledger: NodeLedger) -> Barred:

@@ -3,7 +3,7 @@
 import itertools
 
 from gpushare.model.allocation import Grant, footprint
-from gpushare.model.gpu import Gpu, GpuHealth, HandOver
+from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, RequestShape
 
@@ -26,6 +26,10 @@ def fits(grants: tuple[Grant, ...], ledger: NodeLedger) -> bool:
 def may_use(gpu: Gpu, shape: RequestShape, ledger: NodeLedger) -> bool:
     if gpu.health is not GpuHealth.HEALTHY or shape.gpus.why_not(gpu):
         return False
+    if shape.gpus.enforced and gpu.limit is Limit.MIG:
+        shares = [request.need(gpu).memory_mib for request in shape.containers if not request.whole]
+        if shares and min(shares) < gpu.memory_mib:
+            return False
     if shape.only_cdi and ledger.inventory.hand_over is not HandOver.CDI:
         return False
     wanted = shape.affinity

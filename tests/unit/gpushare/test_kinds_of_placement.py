@@ -278,6 +278,22 @@ def test_a_pod_that_demands_a_limit_is_placed_where_one_is_enforced() -> None:
     )
 
 
+def test_a_part_of_a_mig_instance_is_no_enforced_limit_and_all_of_one_is() -> None:
+    ledger = make_ledger([15, 15])
+    instances = tuple(replace(gpu, limit=Limit.MIG) for gpu in ledger.inventory.gpus)
+    mig = replace(ledger, inventory=replace(ledger.inventory, gpus=instances))
+    enforced = GpuSelector(enforced=True)
+    assert gpus(place(shape(request(gib=15), gpus=enforced), mig)) == ["GPU-0"]
+    assert gpus(place(shape(request(whole=1), gpus=enforced), mig)) == ["GPU-0"]
+    assert gpus(place(shape(request(gib=14)), mig)) == ["GPU-0"]
+    assert refused(place(shape(request(gib=14), gpus=enforced), mig)) == (
+        RefusalReason.NO_MATCHING_GPU,
+        "needs a GPU with an enforced limit; GPUs of node-a: 0: only a part of MIG (Tesla T4, 15360 MiB), 1: only a"
+        " part of MIG (Tesla T4, 15360 MiB)",
+        True,
+    )
+
+
 def test_a_gpu_of_the_kind_that_is_unhealthy_is_told_as_such() -> None:
     gpus = (make_gpu(0, 80, health=GpuHealth.UNHEALTHY), make_gpu(1, 15))
     ledger = NodeLedger.of(replace(make_inventory(15), gpus=gpus))

@@ -164,6 +164,15 @@ def test_a_pod_that_demands_an_enforced_limit_never_falls_below() -> None:
     assert node.advisory.prepared == []
 
 
+def test_a_whole_gpu_needs_no_limit_to_be_enforced() -> None:
+    node = Node()
+    node.fails("old driver")
+    node.shown()
+    demanding = start_of(0, annotations={"gpushare.dev/limit": "enforced"})
+    assert node.limits.prepare(replace(demanding, grant=replace(demanding.grant, whole=True))) is not None
+    assert len(node.advisory.prepared) == 1
+
+
 def test_a_part_of_a_mig_instance_is_not_enforced_and_all_of_one_is() -> None:
     node = Node(wanted="mig")
     node.limits.backends = {Limit.MIG: FakeBackend(Limit.MIG)}
