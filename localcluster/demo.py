@@ -9,15 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from localcluster import installation, limits
+from localcluster import installation, limits, runtimes
 from localcluster.cluster import Cluster
 from localcluster.process import ClusterError, clean_environment
-from localcluster.provision import ProvisionError, Say
+from localcluster.provision import ProvisionError, Say, Version, provision
 
 SAMPLES: Final = installation.ROOT / "manifests" / "samples"
 
@@ -37,7 +37,7 @@ def main() -> int:
         print(f"[{time.monotonic() - began:6.1f} s] {line}", flush=True)
 
     try:
-        with Cluster(nodes=2, say=say) as cluster:
+        with Cluster(nodes=2, cdi=with_cdi(provision(say).version, say), say=say) as cluster:
             _demonstrate(cluster, say)
             if not once:
                 _keep_running(cluster)
@@ -47,6 +47,16 @@ def main() -> int:
     except KeyboardInterrupt:
         return 1 if once else 0
     return 0
+
+
+def with_cdi(kubernetes: Version, say: Say) -> Collection[int]:
+    """Numbers of the nodes that hand GPUs over by CDI: the first, if a container runtime for it can be had."""
+    try:
+        runtimes.with_cdi(kubernetes, say)
+    except ProvisionError as error:
+        say(f"both nodes hand GPUs over by the variable: {error}")
+        return ()
+    return (1,)
 
 
 def _demonstrate(cluster: Cluster, say: Say) -> None:

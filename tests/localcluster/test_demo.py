@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import demo, installation
+from localcluster import demo, installation, runtimes
+from localcluster.provision import ProvisionError, Say, Version
+from localcluster.runtimes import ContainerRuntime
 
 
 def test_the_user_is_told_what_to_type_in_another_terminal_and_which_images_exist() -> None:
@@ -21,6 +23,23 @@ def test_the_pod_that_the_user_is_told_to_look_at_is_a_sample() -> None:
     said = demo.instructions(Path("kubeconfig"), [])
     assert "gpushare explain gpu-share-pod1" in said
     assert "name: gpu-share-pod1" in (demo.SAMPLES / "gpu-share-pod1.yaml").read_text()
+
+
+def test_the_first_node_has_cdi_if_that_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = ContainerRuntime(Path("bin"), Version(1, 7, 24), cdi=True)
+    monkeypatch.setattr(runtimes, "with_cdi", lambda _kubernetes, _say: runtime)
+    assert set(demo.with_cdi(Version(1, 20), print)) == {1}
+
+
+def test_without_it_the_demonstration_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def none_here(_kubernetes: Version, _say: Say) -> ContainerRuntime:
+        raise ProvisionError("no containerd with CDI")
+
+    monkeypatch.setattr(runtimes, "with_cdi", none_here)
+    assert not demo.with_cdi(Version(1, 20), said.append)
+    assert said == ["both nodes hand GPUs over by the variable: no containerd with CDI"]
 
 
 def test_the_first_signal_says_that_the_cluster_is_removed_and_the_second_does_not_interrupt_that(
