@@ -43,7 +43,8 @@ class DeviceHandOver:
         Raises:
             HandOverError: that cannot be done; nothing is left that would grant anything.
         """
-        chosen, known, specs = self.choice(), self.gpus(), self.specs()
+        is_needed = any(recipient.names for recipient in recipients)
+        chosen, known, specs = self.choice(), self.gpus(), self.specs() if is_needed else ()
         wanted = {
             SpecFile(recipient.uid, name): grant_edits.of(recipient, known, chosen, specs)
             for recipient in recipients
@@ -59,7 +60,8 @@ class DeviceHandOver:
             raise HandOverError(f"{error}; the kubelet will try again") from error
 
     def withdraw(self, ids: frozenset[str]) -> None:
-        """Unmake the devices of these IDs: their container does not start."""
+        """Unmake the devices of these IDs, also what others made of them: their container does not start."""
+        self.remove_forged()
         try:
             for file in self._of(ids):
                 self.files.remove(file)

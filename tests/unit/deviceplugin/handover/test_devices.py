@@ -281,3 +281,17 @@ def test_where_it_cannot_be_removed_no_container_starts_that_it_would_be_for(
     else:
         made.prepare(IDS, [recipient("GPU-0")])
     assert len(fields_of(caplog, "forged spec not removed")) == 1
+
+
+def test_what_someone_else_made_of_a_refused_containers_device_goes_too(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
+    by_cdi.prepare(IDS, [recipient("GPU-0")])
+    (tmp_path / "copy.json").write_text(json.dumps(forged(NAME)))
+    (tmp_path / "copy.json").chmod(0o644)
+    by_cdi.withdraw(IDS)
+    assert files(tmp_path) == []
+
+
+def test_without_cdi_the_directories_are_not_read(tmp_path: Path) -> None:
+    made = handing_over(HandOver.ENVVAR, tmp_path)
+    made.specs = lambda: pytest.fail("read")
+    made.prepare(IDS, [Recipient(uid="u", container=ContainerName("main"), names=(), gpus=(GpuUuid("GPU-0"),))])

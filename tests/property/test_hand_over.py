@@ -1,0 +1,163 @@
+"""Whatever happened before, a container runtime finds for a container what its binding has, or nothing."""
+
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from deviceplugin.edits import ContainerEdits
+from deviceplugin.handover import share_name
+from deviceplugin.handover.choice import Choice
+from deviceplugin.handover.devices import DeviceHandOver
+from deviceplugin.handover.grant_edits import Recipient
+from deviceplugin.handover.spec_files import SpecFiles
+from deviceplugin.handover.spec_reader import SpecReader
+from deviceplugin.handover.sweep import SpecSweeper
+from deviceplugin.resources import MEMORY
+from deviceplugin.source import RawGpu
+from gpushare.identity import ContainerName, GpuUuid
+from gpushare.model.gpu import HandOver
+from testing.builders import make_pod
+from tests.unit.deviceplugin.build import ManualClock
+
+GPUS = {
+    GpuUuid(f"GPU-{i}"): RawGpu(uuid=f"GPU-{i}", index=i, model="x", memory_bytes=1, simulated=True) for i in range(4)
+}
+IDS = [frozenset({"g000"}), frozenset({"g001"}), frozenset({"g000", "g001"})]
+
+
+@dataclass(frozen=True)
+class Container:
+    """One that the kubelet has admitted."""
+
+    uid: str
+    ids: frozenset[str]
+    device: str
+    gpus: tuple[GpuUuid, ...]
+
+    @property
+    def recipient(self) -> Recipient:
+        return Recipient(uid=self.uid, container=ContainerName("main"), names=(self.device,), gpus=self.gpus)
+
+
+def injected(directories: list[Path], device: str) -> Any:
+    """What a container runtime finds: of two directories the later one counts, and of two in one none does."""
+    for directory in reversed(directories):
+        specs = [json.loads(file.read_text()) for file in sorted(directory.iterdir()) if file.suffix == ".json"]
+        found = [
+            each["containerEdits"]
+            for spec in specs
+            for each in spec["devices"]
+            if f"{spec['kind']}={each['name']}" == device
+        ]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+class Node(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = tempfile.TemporaryDirectory(prefix="gs")
+        self.directories = [Path(self.root.name) / name for name in ("etc", "run")]
+        for directory in self.directories:
+            directory.mkdir()
+        self.clock = ManualClock()
+        self.count = 0
+        self.containers: list[Container] = []
+        self.plugin()
+
+    @rule()
+    def plugin(self) -> None:
+        """It starts, again."""
+        own = self.directories[1]
+        files = SpecFiles(own)
+        self.devices = DeviceHandOver(
+            choice=lambda: Choice(way=HandOver.CDI, reason=""),
+            gpus=lambda: GPUS,
+            files=files,
+            specs=SpecReader(directories=self.directories, own=own).specs,
+        )
+        self.sweeper = SpecSweeper(devices=self.devices, files=files, pods=self.pods, clock=self.clock)
+
+    def pods(self) -> list[dict[str, Any]]:
+        return [{**make_pod(), "metadata": {"namespace": "n", "name": "p", "uid": c.uid}} for c in self.containers]
+
+    @rule(ids=st.sampled_from(IDS), gpus=st.sets(st.sampled_from(sorted(GPUS)), min_size=1))
+    def admit(self, ids: frozenset[str], gpus: set[GpuUuid]) -> None:
+        self.containers = [container for container in self.containers if container.ids.isdisjoint(ids)]
+        self.count += 1
+        (device,) = self.devices.answer(MEMORY, sorted(ids)).cdi_devices
+        name = device.partition("=")[2]
+        self.containers.append(Container(f"uid-{self.count}", ids, name, tuple(sorted(gpus))))
+
+    @rule(data=st.data(), accepted=st.booleans())
+    def starts(self, data: st.DataObject, accepted: bool) -> None:
+        self.start(data, accepted=accepted)
+
+    def start(self, data: st.DataObject, *, accepted: bool) -> None:
+        if not self.containers:
+            return
+        container = data.draw(st.sampled_from(self.containers))
+        if accepted:
+            self.devices.prepare(container.ids, [container.recipient])
+            assert self.sees(container) == set(container.gpus)
+        else:
+            self.devices.withdraw(container.ids)
+            assert container.device not in self.own_devices()
+
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        if self.containers:
+            self.containers.remove(data.draw(st.sampled_from(self.containers)))
+
+    @rule()
+    def sweep(self) -> None:
+        self.clock.seconds += 1e10
+        self.sweeper.sweep()
+        assert self.own_devices() <= {container.device for container in self.containers}
+
+    @rule(data=st.data(), where=st.integers(0, 1))
+    def forge(self, data: st.DataObject, where: int) -> None:
+        """Someone writes all GPUs under our kind, for a name that another file has."""
+        taken = sorted(self.own_devices())
+        if not taken:
+            return
+        name = data.draw(st.sampled_from(taken))
+        edits = ContainerEdits(env=(("FORGED", "1"),)).encode()
+        document = {
+            "cdiVersion": "0.5.0",
+            "kind": "gpushare.dev/share",
+            "devices": [{"name": name, "containerEdits": edits}],
+        }
+        file = self.directories[where] / "forged.json"
+        file.write_text(json.dumps(document))
+        file.chmod(0o644)
+        self.start(data, accepted=data.draw(st.booleans()))
+
+    @invariant()
+    def a_container_finds_its_own_gpus_or_nothing(self) -> None:
+        for container in self.containers:
+            assert self.sees(container) in (set(), set(container.gpus))
+
+    def sees(self, container: Container) -> set[str]:
+        edits = injected(self.directories, share_name.qualified(container.device))
+        if edits is None:
+            return set()
+        assert "FORGED=1" not in edits["env"]
+        return {f"GPU-{node['minor']}" for node in edits["deviceNodes"]}
+
+    def own_devices(self) -> set[str]:
+        return {file.name for file in SpecFiles(self.directories[1]).found()}
+
+    def teardown(self) -> None:
+        self.root.cleanup()
+
+
+TestNode = Node.TestCase
+TestNode.settings = settings(max_examples=50, stateful_step_count=20)
