@@ -1,0 +1,58 @@
+"""What the page on NVIDIA's GPU Operator names is what the doctor, the manifests and the settings have."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deviceplugin.settings import Settings
+from gpushare import names
+from gpushare.runtime import options
+from gpushare_cli.doctor import checks_conflicts, checks_hand_over, checks_webhook
+from gpushare_cli.doctor.checks import CHECKS
+from tests.manifests import tree
+
+PAGE = (tree.ROOT / "docs/gpu-operator.md").read_text(encoding="utf-8")
+TOLD = PAGE.split("\n## What to check\n")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize("check", re.findall(r"^\| `([a-z-]+)` \|", TOLD, flags=re.MULTILINE))
+def test_every_check_that_it_names_exists(check: str) -> None:
+    assert check in {each.id for each in CHECKS}
+
+
+def test_what_the_doctor_says_about_it_is_told() -> None:
+    for way_out in (checks_conflicts._KEPT_OFF, checks_conflicts._CONFIG, checks_conflicts._MPS_CAPABLE):
+        assert way_out in PAGE
+    assert checks_webhook.ISOLATION in PAGE
+    assert (tree.ROOT / checks_hand_over._OPERATOR_PAGE).is_file()
+
+
+def test_labels_and_settings_are_those_of_the_device_plugin() -> None:
+    for label in (names.LABEL_HAND_OVER, names.LABEL_NVIDIA_DEFAULT, names.LABEL_ISOLATION):
+        assert f"`{label}" in PAGE
+    for field in ("hand_over", "nvidia_default_runtime"):
+        assert f"`{options.flag_names(field)[0]}`" in PAGE
+        assert field in Settings.__dataclass_fields__
+
+
+def test_the_patch_names_the_container_of_the_device_plugin() -> None:
+    [patch] = [
+        yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if "DaemonSet" in text
+    ]
+    found = tree.one(tree.objects("base"), patch["kind"], names.PLUGIN)
+    assert patch["metadata"] == {key: found["metadata"][key] for key in ("name", "namespace")}
+    [patched], [container] = (each["spec"]["template"]["spec"]["containers"] for each in (patch, found))
+    assert patched["name"] == container["name"]
+    assert f"nvidia.cdi.k8s.io/container.{container['name']}:" in PAGE
+
+
+def test_the_files_that_it_has_changed_exist() -> None:
+    kustomization = Path("manifests/gpus/nvidia/kustomization.yaml")
+    assert str(kustomization) in PAGE
+    assert "  - runtimeclass.yaml\n" in (tree.ROOT / kustomization).read_text(encoding="utf-8")
+    [patch] = tree.documents(tree.MANIFESTS / "gpus/nvidia/device-plugin.yaml")
+    spec = patch["spec"]["template"]["spec"]
+    assert spec["runtimeClassName"] == names.RUNTIME_CLASS
+    assert tree.settings_of(spec["containers"][0])[names.ENV_VISIBLE_DEVICES] == "all"
