@@ -28,6 +28,7 @@ from deviceplugin.registrar import Registrar
 from deviceplugin.renewal import Renewal
 from deviceplugin.settings import NVML, TOTAL, Settings
 from deviceplugin.source import GpuSource
+from deviceplugin.usage import overuse
 from deviceplugin.usage.current import CurrentUsage
 from deviceplugin.usage.loop import ProcessLists, UsageLoop
 from deviceplugin.usage.namespaces import Namespaces
@@ -70,7 +71,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         poll_s=settings.poll_interval,
         renewal=renewal,
         choice=hand_over.chooser.latest,
-        assess=limits.node.assess,
+        assess=lambda inventory: overuse.shown(limits.node.assess(inventory), settings.watchdog),
     )
     publisher = Publisher(api=api, feed=feed, clock=clock, node=node, recheck_s=settings.publish_interval)
     start_check = _start_check(settings, api, clock, feed, cache, limits.node, hand_over.devices)

@@ -5,11 +5,12 @@ the driver does not tell never make it guilty.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deviceplugin.usage.join import MIB, Joined
-from deviceplugin.usage.values import Charge, HoldingPod, Process
+from deviceplugin.usage.values import Charge, HoldingPod, Policy, Process
 from gpushare.identity import ContainerName, GpuUuid, PodUid
+from gpushare.model.gpu import Limit, NodeInventory
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,14 @@ def due(state: State, found: Mapping[Subject, Excess], *, grace_s: float) -> lis
     """Those above their grant for longer than the grace period, in an order of their own."""
     over = [excess for subject, excess in found.items() if state[subject].last - state[subject].since >= grace_s]
     return sorted(over, key=lambda excess: (excess.subject.pod, excess.subject.container, excess.subject.gpu))
+
+
+def shown(inventory: NodeInventory, policy: Policy) -> NodeInventory:
+    """The inventory with the watchdog as what holds the limit, where it acts and nothing stronger does."""
+    if policy < Policy.EVICT:
+        return inventory
+    gpus = tuple(replace(gpu, limit=Limit.WATCHDOG) if gpu.limit is Limit.ADVISORY else gpu for gpu in inventory.gpus)
+    return replace(inventory, gpus=gpus)
 
 
 def _by_pod(joined: Joined) -> Mapping[tuple[PodUid, GpuUuid], list[Charge]]:

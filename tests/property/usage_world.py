@@ -147,7 +147,7 @@ class World:
         elif roll < 0.6 and self.processes:
             process = self.random.choice(list(self.processes.values()))
             process.memory[self.random.choice(GPUS)] = self.random.choice((0, 100, 900, 1500, 3000, 5000))
-        elif roll < 0.75 and self.processes:
+        elif roll < 0.7 and self.processes:
             del self.processes[self.random.choice(list(self.processes))]
         elif roll < 0.85 and self.containers:
             self.restart(self.random.choice(list(self.containers.values())))
@@ -164,8 +164,15 @@ class World:
         self.processes[pid] = Real(pid, int(self.clock.seconds * TICKS), self.random.choice(owners), memory)
 
     def restart(self, container: RealContainer) -> None:
-        self.processes = {pid: each for pid, each in self.processes.items() if each.owner != container.owner}
+        ended = [each for each in self.processes.values() if each.owner == container.owner]
+        self.processes = {pid: each for pid, each in self.processes.items() if each not in ended}
         self.start(container.pod, container.name)
+        if self.random.random() < 0.8:  # its programs do the same again, and the kubelet tells of it soon
+            for each in ended:
+                self.spawn(each.pid)
+                again = self.processes[each.pid]
+                again.owner, again.memory = self.containers[container.pod + container.name].owner, dict(each.memory)
+            self.tell(next(number for number in range(3) if uid(number) == container.pod))
 
     def lose_pod(self, number: int) -> None:
         pod = uid(number)

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -11,11 +11,12 @@ import pytest
 from deviceplugin import pods as cache
 from deviceplugin.counts import Counts
 from deviceplugin.refusals import Refusals
-from deviceplugin.usage import holding, join
+from deviceplugin.usage import holding, join, overuse
 from deviceplugin.usage.namespaces import Namespaces
 from deviceplugin.usage.values import Policy, Process
 from deviceplugin.usage.watchdog import Watchdog
 from gpushare.kube import api as kube
+from gpushare.model.gpu import Limit
 from gpushare.resource_config import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
 from testing.fakes.kube import FakeKube
@@ -286,3 +287,19 @@ def test_a_slow_api_server_keeps_no_pod_from_its_turn() -> None:
         scene.dog.look(join.join(sample(lists, *processes, at=at + 10 * step), held))
     assert set(told) == {f"pod-{number}" for number in range(1, 6)}
     assert len(told) == 8  # two in each look
+
+
+@pytest.mark.parametrize(
+    ("policy", "held", "shown"),
+    [
+        (Policy.OFF, Limit.ADVISORY, Limit.ADVISORY),
+        (Policy.REPORT, Limit.ADVISORY, Limit.ADVISORY),
+        (Policy.EVICT, Limit.ADVISORY, Limit.WATCHDOG),
+        (Policy.KILL, Limit.ADVISORY, Limit.WATCHDOG),
+        (Policy.KILL, Limit.HAMI_CORE, Limit.HAMI_CORE),
+        (Policy.KILL, Limit.CGROUP, Limit.CGROUP),
+    ],
+)
+def test_a_watchdog_that_acts_is_shown_where_nothing_stronger_holds(policy: Policy, held: Limit, shown: Limit) -> None:
+    inventory = replace(INVENTORY, gpus=tuple(replace(gpu, limit=held) for gpu in INVENTORY.gpus))
+    assert {gpu.limit for gpu in overuse.shown(inventory, policy).gpus} == {shown}

@@ -1,0 +1,141 @@
+"""What containers use, seen from outside, and the watchdog, with real containers on simulated GPUs.
+
+The component `watchdog-kill` and the rights of `watchdog-evict` are added to the running installation, as they are in
+the manifests. The processes are real; only how much they use is written by the test, in the place of the driver.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from gpushare import names
+from gpushare.kube import api as kube
+from localcluster.node import Node
+from tests.e2e import disturb
+from tests.e2e.system import Json, Share, System, allocated, is_ready
+
+pytestmark = pytest.mark.e2e
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+FILE = "processes.json"  # beside the sockets, in the directory that the plugin's container has of the node
+SETTINGS = {
+    "GPUSHARE_WATCHDOG": "report",
+    "GPUSHARE_WATCHDOG_GRACE": "5",
+    "GPUSHARE_USAGE_INTERVAL": "1",
+    "GPUSHARE_SIMULATED_PROCESSES": f"/var/lib/kubelet/device-plugins/{FILE}",
+}
+
+
+@pytest.fixture(scope="module")
+def namespace(shared_namespace: str) -> str:
+    """One for all tests here."""
+    return shared_namespace
+
+
+@pytest.fixture(scope="module", autouse=True)
+def watchdog(system: System) -> Iterator[None]:
+    """Plugins that see processes and may act; afterwards they are as before."""
+    patches = [(MANIFESTS / each / "device-plugin.yaml").read_text() for each in ("usage", "watchdog-kill")]
+    env = [{"name": name, "value": value} for name, value in SETTINGS.items()]
+    spec = {"containers": [{"name": "device-plugin", "env": env}]}
+    patches.append(json.dumps({"spec": {"template": {"spec": spec}}}))
+    rights = str(MANIFESTS / "watchdog-evict" / "rbac.yaml")
+    before = system.api.get(f"/apis/apps/v1/namespaces/{names.NAMESPACE}/daemonsets/{names.PLUGIN}")
+    system.cluster.kubectl("apply", "-f", rights)
+    for patch in patches:
+        system.cluster.kubectl("-n", names.NAMESPACE, "patch", "daemonset", names.PLUGIN, "--patch", patch)
+    rolled(system)
+    yield
+    template = {"spec": {"template": before["spec"]["template"]}}
+    path = f"/apis/apps/v1/namespaces/{names.NAMESPACE}/daemonsets/{names.PLUGIN}"
+    system.api.patch(
+        path,
+        [{"op": "replace", "path": "/spec/template", "value": template["spec"]["template"]}],
+        kind=kube.PatchKind.JSON,
+    )
+    system.cluster.kubectl("delete", "-f", rights)
+    rolled(system)
+    for node in system.cluster.nodes:
+        (node.device_plugins_dir / FILE).unlink(missing_ok=True)
+
+
+def rolled(system: System) -> None:
+    command = ("-n", names.NAMESPACE, "rollout", "status", f"daemonset/{names.PLUGIN}", "--timeout=300s")
+    system.cluster.kubectl(*command, timeout_s=320)
+
+
+def pids(pod: Json) -> list[int]:
+    """Of a pod's containers, without its sandbox, as the node counts them."""
+    started = [status["containerID"].rpartition("/")[2] for status in pod["status"]["containerStatuses"]]
+    found = []
+    for pid in disturb.processes_of(pod):
+        groups, status = (Path(f"/proc/{pid}/{name}").read_text() for name in ("cgroup", "status"))
+        if any(each in groups for each in started):
+            [line] = [line for line in status.splitlines() if line.startswith("NSpid:")]
+            found.append(int(line.split()[2]))  # of this machine, of the node, of the container
+    return found
+
+
+def use(system: System, node: str, amounts: Mapping[str, tuple[Json, int]]) -> None:
+    """Have each of these pods use so many MiB of its GPU, by one process; no other process uses any."""
+    [found] = [each for each in system.cluster.nodes if each.name == node]
+    processes = [
+        {"gpu": next(iter(allocated(pod).values()))[0], "pid": pids(pod)[0], "memoryMiB": mib}
+        for pod, mib in amounts.values()
+    ]
+    written = found.device_plugins_dir / f"{FILE}.new"
+    written.write_text(json.dumps({"processes": processes}))
+    written.replace(found.device_plugins_dir / FILE)
+
+
+def on(node: Node, share: Share) -> Json:
+    pod = share.document()
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node.name}
+    return pod
+
+
+def shown(system: System, *arguments: str) -> str:
+    argv = [sys.executable, "-m", "gpushare_cli", *arguments, "--kubeconfig", str(system.cluster.kubeconfig)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_use_is_shown_and_only_who_is_above_its_grant_is_touched(system: System, namespace: str) -> None:
+    node = system.cluster.nodes[0]
+    annotations = {"innocent": {}, "killed": {names.WATCHDOG: "kill"}, "evicted": {names.WATCHDOG: "evict"}}
+    shares = [Share(name=name, gib=(2,), annotations=asked) for name, asked in annotations.items()]
+    pods = [on(node, share) for share in shares]
+    pods[1]["spec"]["securityContext"] = {"runAsUser": 65532}  # so that the signal needs the capability
+    system.create(namespace, *pods)
+    running = {pod["metadata"]["name"]: pod for pod in system.running(namespace, *annotations)}
+
+    use(system, node.name, {name: (pod, 2048) for name, pod in running.items()})  # all of the grant
+
+    def measured() -> bool:
+        lines = [line.split() for line in shown(system, "inspect", "-d", "--limits").splitlines()]
+        wanted = [node.name, namespace, "innocent", "c0", *["2", "GiB", "2", "GiB", "2", "GiB"]]
+        return any(line[:4] + line[6:] == wanted for line in lines)
+
+    system.eventually("what is used is shown", measured)
+    assert "2 GiB    2 GiB  2 GiB" in shown(system, "explain", f"{namespace}/innocent")
+
+    use(system, node.name, {name: (pod, 2048 if name == "innocent" else 2049) for name, pod in running.items()})
+    system.eventually("one is evicted", lambda: any("GpuShareEvicted" in each for each in system.events(namespace)))
+    system.eventually("it is gone", lambda: not system.exists(kube.pod_path(namespace, "evicted")))
+
+    def restarted() -> bool:
+        pod = system.pod(namespace, "killed")
+        return is_ready(pod) and pod["status"]["containerStatuses"][0]["restartCount"] > 0
+
+    system.eventually("the processes of the other were ended", restarted)
+    told = system.events(namespace)
+    assert any("GpuShareKilled: container c0 uses 2049 MiB" in each for each in told), told
+    assert not [each for each in system.events(namespace, "innocent") if "GpuShareOverGrant" in each]
+    innocent = system.pod(namespace, "innocent")
+    assert innocent["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert set(pids(innocent)) == set(pids(running["innocent"]))
