@@ -36,9 +36,14 @@ def _one(pod: Pod, inventory: NodeInventory, resource_config: ResourceConfig) ->
         for gpu in map(inventory.resolve, grant.gpus):
             key = grant.container, gpu
             granted[key] = granted.get(key, 0) + mib_on(grant, inventory.by_uuid.get(gpu))
-    most = {gpu: held.memory_mib for gpu, held in NodeLedger.of(inventory).held(allocation).items()}
+    held = NodeLedger.of(inventory).held(allocation)
     return HoldingPod(
-        ref=allocation.pod, granted=granted, most=most, containers=containers, policy=_policy(wire.annotations(pod))
+        ref=allocation.pod,
+        granted=granted,
+        most={gpu: each.memory_mib for gpu, each in held.items()},
+        containers=containers,
+        whole=frozenset(gpu for gpu, each in held.items() if each.whole),
+        policy=_policy(wire.annotations(pod)),
     )
 
 

@@ -56,13 +56,14 @@ def excesses(joined: Joined, *, tolerance_mib: int) -> Mapping[Subject, Excess]:
     has yet to tell, is judged by what its whole pod may use.
     """
     found = {}
-    for charge in joined.charges:
+    charges_of = _by_pod(joined)
+    for charge in (charge for charges in charges_of.values() for charge in charges):
         if charge.name:
             granted = charge.pod.granted[charge.name, charge.gpu]
             if charge.used > (granted + tolerance_mib) * MIB:
                 excess = _excess(charge, charge.container, granted, charge.used, charge.processes)
                 found[excess.subject] = excess
-    for charges in _by_pod(joined).values():
+    for charges in charges_of.values():
         first, granted = charges[0], charges[0].pod.most.get(charges[0].gpu, 0)
         used = sum(charge.used for charge in charges)
         processes = tuple(each for charge in charges if not charge.name for each in charge.processes)
@@ -102,9 +103,11 @@ def shown(inventory: NodeInventory, policy: Policy) -> NodeInventory:
 
 
 def _by_pod(joined: Joined) -> Mapping[tuple[PodUid, GpuUuid], list[Charge]]:
+    """On GPUs that are shared."""
     found: dict[tuple[PodUid, GpuUuid], list[Charge]] = {}
     for charge in joined.charges:
-        found.setdefault((charge.pod.ref.uid, charge.gpu), []).append(charge)
+        if charge.gpu not in charge.pod.whole:
+            found.setdefault((charge.pod.ref.uid, charge.gpu), []).append(charge)
     return found
 
 

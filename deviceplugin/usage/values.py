@@ -82,6 +82,8 @@ class HoldingPod:
     """MiB that all its containers together may use at its worst moment."""
     containers: Mapping[str, ContainerName]
     """By the runtime's ID, of those that hold GPUs; the kubelet tells a new ID some seconds late."""
+    whole: frozenset[GpuUuid] = frozenset()
+    """GPUs that it has for itself: no one else is there to take memory from."""
     policy: Policy = Policy.OFF
     """That its author has asked for."""
 

@@ -110,6 +110,14 @@ def test_all_of_the_grant_may_be_used_and_the_tolerance_too() -> None:
     assert [tolerant.look(3173) for _ in range(4)] == [0, 0, 0, 1]
 
 
+def test_who_has_a_gpu_alone_may_use_what_rounding_left_out() -> None:
+    """The driver counts in bytes, and a whole GPU in MiB, rounded down."""
+    pod = running_pod(1, replace(make_grant(0, gib=16), whole=True), ids={"main": 11})
+    scene = Scene(Policy.KILL, pod=pod)
+    assert [scene.look(16385) for _ in range(6)] == [0] * 6
+    assert [scene.look(16385, container=99) for _ in range(6)] == [0] * 6
+
+
 def test_a_moment_below_the_grant_begins_it_again() -> None:
     scene = Scene()
     assert [scene.look(mib) for mib in (4000, 4000, 4000, 3000, 4000, 4000, 4000, 4000)] == [0] * 7 + [1]
