@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from deviceplugin.handover.devices import DeviceHandOver
@@ -27,6 +27,8 @@ class SpecSweeper:
     files: SpecFiles
     pods: Pods
     clock: Clock
+    _needed: set[str] = field(init=False, default_factory=set)
+    """UIDs of the pods that had GPUs at the last look."""
 
     def run(self, stop: threading.Event) -> None:
         """Sweep until `stop` is set."""
@@ -42,8 +44,9 @@ class SpecSweeper:
         pods = self.pods()
         if pods is None:
             return
-        needed = {wire.ref(pod).uid for pod in pods if wire.holds_gpus(pod)}
+        needed: set[str] = {wire.ref(pod).uid for pod in pods if wire.holds_gpus(pod)}
+        gone, self._needed = self._needed - needed, needed
         for file in self.files.found():
-            if file.uid not in needed and self.files.written_at(file) < before:
+            if file.uid in gone or (file.uid not in needed and self.files.written_at(file) < before):
                 with suppress(SpecFileError):  # tried again
                     self.files.remove(file)

@@ -69,6 +69,13 @@ def test_what_a_pod_that_is_gone_had_goes_but_not_before_the_watch_must_have_tol
     assert swept.left() == []
 
 
+def test_what_a_pod_had_that_was_known_before_goes_at_once(swept: Swept) -> None:
+    swept.write(0.0)
+    assert swept.left() == [OLD]
+    swept.pods = []
+    assert swept.left() == []
+
+
 def test_nothing_goes_while_the_pods_are_not_known(swept: Swept) -> None:
     swept.write(1000.0)
     swept.pods = None
