@@ -273,6 +273,21 @@ def test_a_sidecar_may_restart_beside_all_others(node: Node) -> None:
         assert node.limit(node.pod) == expected
 
 
+@pytest.mark.parametrize("mode", ["misc"])
+def test_while_another_container_has_more_than_leaves_room_the_next_one_does_not_start(node: Node) -> None:
+    sidecar = node.grant(0, gib=1, container="sidecar", kind=ContainerKind.SIDECAR)
+    init, main = node.grant(0, gib=2, container="init", kind=ContainerKind.INIT), node.grant(0, gib=3)
+    node.prepare(sidecar, sidecar, init, main)
+    taken = node.memory.allocate(0, node.runs(sidecar), 4096)
+    assert taken is not None
+    start = node.start(init, sidecar, init, main)
+    with pytest.raises(LimitError, match="the limit is above the GPU's memory, or below what is in use already"):
+        node.backend.prepare(start, start.gpus)
+    assert node.limit(node.pod) == 6144
+    node.memory.free(taken)
+    node.prepare(init, sidecar, init, main)
+
+
 @BOTH
 def test_a_whole_gpu_needs_no_limit(node: Node) -> None:
     node.prepare(node.grant(0, gib=15, whole=True))

@@ -21,34 +21,10 @@ from deviceplugin.mps.wire import Status
 from gpushare.errors import WireError
 from gpushare.runtime.clock import SystemClock
 from testing.builders import Json, make_grant, make_inventory
+from tests.nvml import mps_programs
 from tests.unit.deviceplugin.build import bound_pod
 from tests.unit.deviceplugin.limits.build import start_of
 
-CONTROL: Final = """#!/bin/sh
-pid=$CUDA_MPS_PIPE_DIRECTORY/control.pid
-if [ "$1" = -f ]; then
-    [ -e {state}/broken ] && exit 7
-    echo "start $* $CUDA_DEVICE_ORDER $CUDA_MPS_LOG_DIRECTORY" >> {state}/log
-    echo $$ > $pid
-    exec sleep 600
-fi
-kill -0 "$(cat $pid 2>/dev/null)" 2>/dev/null || {{ echo "Cannot find MPS control daemon process" >&2; exit 1; }}
-while read -r line; do
-    echo "$line" >> {state}/log
-    case $line in
-        get_default_active_thread_percentage) echo 100.0;;
-        get_server_list) cat {state}/servers 2>/dev/null;;
-        quit) kill "$(cat $pid)";;
-    esac
-done
-exit 0
-"""
-SMI: Final = """#!/bin/sh
-case $1 in
-    --compute-mode=*) echo "${{1#*=}}" >> {state}/log; echo Exclusive_Process > {state}/mode;;
-    *) for gpu in 0 1; do echo "$gpu, $(cat {state}/mode 2>/dev/null || echo Default)"; done;;
-esac
-"""
 INVENTORY: Final = make_inventory(15, 15)
 
 
@@ -97,12 +73,7 @@ def until(condition: Callable[[], bool]) -> None:
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     node = Node(tmp_path)
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, text in (("nvidia-cuda-mps-control", CONTROL), ("nvidia-smi", SMI)):
-        (programs / name).write_text(text.format(state=node.state), encoding="ascii")
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    monkeypatch.setenv("PATH", str(mps_programs.install(node.state)), prepend=os.pathsep)
     return node
 
 
