@@ -70,10 +70,17 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         offered=offered,
         poll_s=settings.poll_interval,
         renewal=renewal,
-        choice=hand_over.chooser.latest,
+        choice=hand_over.chooser.settled,
         assess=lambda inventory: overuse.shown(limits.node.assess(inventory), settings.watchdog),
     )
-    publisher = Publisher(api=api, feed=feed, clock=clock, node=node, recheck_s=settings.publish_interval)
+    publisher = Publisher(
+        api=api,
+        feed=feed,
+        clock=clock,
+        node=node,
+        recheck_s=settings.publish_interval,
+        final=hand_over.chooser.agrees,
+    )
     start_check = _start_check(settings, api, clock, feed, cache, limits.node, hand_over.devices)
     usage = CurrentUsage(
         feed=feed,

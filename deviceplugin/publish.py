@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +19,7 @@ from gpushare.wire import inventory as wire
 
 _LOG: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 3.0
+_SOON_S: Final = 0.1
 
 
 @dataclass(kw_only=True)
@@ -31,6 +32,8 @@ class Publisher:
     node: NodeName
     recheck_s: float
     """How often to look whether somebody changed what was written."""
+    final: Callable[[NodeInventory], bool] = lambda _inventory: True
+    """Whether an inventory may be told to others; if not, another one comes soon."""
     published: threading.Event = field(default_factory=threading.Event)
     """Set once the first inventory is on the Node."""
     _again: bool = field(init=False, default=False)
@@ -44,6 +47,9 @@ class Publisher:
             if self._again or self.clock.monotonic() - checked >= self.recheck_s:
                 snapshot = self.feed.latest
             if stop.is_set() or snapshot is None:
+                continue
+            if not self.final(snapshot.inventory):
+                self.clock.wait(stop, _SOON_S)
                 continue
             self._again, checked = False, self.clock.monotonic()
             try:

@@ -13,12 +13,15 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
+from gpushare.model.gpu import NodeInventory
 from gpushare.runtime import logs
 from gpushare.runtime.backoff import Backoff
 from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 3.0
+_FIRST_S: Final = 2.0
+"""For which the first reading of the GPUs waits for the Node."""
 _LOOK_S: Final = 10.0
 """Between looks at the directories."""
 
@@ -40,6 +43,7 @@ class Chooser:
     known: threading.Event = field(default_factory=threading.Event)
     """Set once the Node was read."""
     _latest: Choice = field(init=False)
+    _asked: bool = field(init=False, default=False)
     _facts: choice.NodeFacts = field(init=False, default=choice.NodeFacts())
     _read_at: float = field(init=False, default=float("-inf"))
 
@@ -49,6 +53,20 @@ class Chooser:
     def latest(self) -> Choice:
         """Before the Node was read, what is right on most nodes."""
         return self._latest
+
+    def settled(self) -> Choice:
+        """The latest. The first call waits a little for the Node to be read, so that others are told once."""
+        if not self._asked:
+            self._asked = True
+            self.known.wait(_FIRST_S)
+        return self._latest
+
+    def agrees(self, inventory: NodeInventory) -> bool:
+        """Whether an inventory says of the hand-over what the Node was read for: before, it is a guess.
+
+        The webhook leaves out the RuntimeClass by what all nodes say.
+        """
+        return self.known.is_set() and inventory.hand_over is self._latest.way
 
     @property
     def facts(self) -> choice.NodeFacts:

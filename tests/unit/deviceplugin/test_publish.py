@@ -3,12 +3,15 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.publish import Publisher
 from gpushare.kube import api as kube
+from gpushare.model.gpu import HandOver, NodeInventory
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
 from testing.builders import Json, make_inventory, make_node
@@ -28,8 +31,8 @@ def api() -> FakeKube:
 
 
 @contextmanager
-def publishing(api: FakeKube, feed: InventoryFeed, recheck_s: float = 300.0) -> Iterator[Publisher]:
-    publisher = Publisher(api=api, feed=feed, clock=SystemClock(), node=NODE, recheck_s=recheck_s)
+def publishing(api: FakeKube, feed: InventoryFeed, recheck_s: float = 300.0, **more: Any) -> Iterator[Publisher]:
+    publisher = Publisher(api=api, feed=feed, clock=SystemClock(), node=NODE, recheck_s=recheck_s, **more)
     stop = threading.Event()
     thread = threading.Thread(target=publisher.run, args=(stop,))
     thread.start()
@@ -55,6 +58,25 @@ def test_the_inventory_and_the_number_of_gpus_are_written(api: FakeKube) -> None
     amounts = {"aliyun.com/gpu-count": "2", "aliyun.com/gpu-core.percentage": "200"}
     assert found["status"]["capacity"] == amounts
     assert found["status"]["allocatable"] == amounts
+    assert [call.verb for call in api.calls] == ["patch", "patch"]
+
+
+def test_what_is_not_final_is_not_told(api: FakeKube) -> None:
+    """How GPUs are handed over is a guess until the Node was read."""
+    guess, final = (replace(make_inventory(15), hand_over=way) for way in (HandOver.CDI, HandOver.ENVVAR))
+    feed, asked = feed_with(guess), threading.Event()
+
+    def is_final(inventory: NodeInventory) -> bool:
+        if inventory == guess:
+            asked.set()
+        return inventory == final
+
+    with publishing(api, feed, final=is_final) as publisher:
+        assert asked.wait()
+        assert not publisher.published.is_set()
+        show(feed, final)
+        assert publisher.published.wait()
+    assert wire.of_node(node(api)) == final
     assert [call.verb for call in api.calls] == ["patch", "patch"]
 
 

@@ -1,5 +1,7 @@
 """How a node hands over, found out again and again."""
 
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from deviceplugin.handover.chooser import Chooser
 from deviceplugin.handover.spec_files import SpecFiles
 from gpushare.kube import api as kube
 from gpushare.model.gpu import HandOver
-from testing.builders import Json, make_node
+from testing.builders import Json, make_inventory, make_node
 from testing.fakes.kube import FakeKube
 from tests.unit.deviceplugin.build import NODE, ManualClock, fields_of
 
@@ -46,6 +48,21 @@ def chooser_of(api: FakeKube, directory: Path, clock: ManualClock | None = None,
 def test_before_the_node_was_read_the_directory_decides(api: FakeKube, tmp_path: Path) -> None:
     assert chooser_of(api, tmp_path).latest().way is HandOver.CDI
     assert chooser_of(api, tmp_path / "none").latest().way is HandOver.ENVVAR
+
+
+def test_what_is_only_guessed_agrees_with_no_inventory(api: FakeKube, tmp_path: Path) -> None:
+    """A node that needs NVIDIA's runtime must not look like one that does not, also not for a moment."""
+    cdi, envvar = (replace(make_inventory(15), hand_over=way) for way in (HandOver.CDI, HandOver.ENVVAR))
+    chooser = chooser_of(api, tmp_path)
+    assert chooser.latest().way is HandOver.CDI
+    assert not chooser.agrees(cdi)
+    api.seed(PATH, node_with("containerd://1.6.20"))
+    reader = threading.Thread(target=chooser.look)
+    reader.start()
+    assert chooser.settled().way is HandOver.ENVVAR
+    reader.join()
+    assert chooser.agrees(envvar)
+    assert not chooser.agrees(cdi)
 
 
 def test_the_node_is_read_once_in_a_while(api: FakeKube, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

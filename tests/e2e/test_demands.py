@@ -1,0 +1,160 @@
+"""What an administrator decides for namespaces and nodes: RuntimeClasses of NVIDIA, and limits that are enforced."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+
+from gpushare import names
+from gpushare.kube import api as kube
+from gpushare.wire import hand_over
+from gpushare.wire import inventory as inventory_wire
+from tests.e2e import disturb
+from tests.e2e.system import Json, Share, System
+
+pytestmark = pytest.mark.e2e
+POLICY: Final = names.RUNTIME_CLASS_POLICY
+CHOICE: Final = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps/{POLICY}"
+WITH_GPU, WITHOUT = Share(name="with-gpu"), Share(name="without", gib=(None,))
+
+
+def admitted(system: System, namespace: str, share: Share, runtime: str | None = None) -> Json:
+    """The pod as it would be stored."""
+    pod = share.document()
+    if runtime:
+        pod["spec"]["runtimeClassName"] = runtime
+    return system.api.create(f"/api/v1/namespaces/{namespace}/pods", pod, {"dryRun": "All"}, timeout_s=30)
+
+
+def refused(system: System, namespace: str, share: Share) -> bool:
+    try:
+        admitted(system, namespace, share, names.RUNTIME_CLASS)
+    except kube.BadRequestError as error:
+        if POLICY not in str(error):
+            raise
+        return True
+    return False
+
+
+@contextmanager
+def refusing(system: System, word: str) -> Iterator[None]:
+    before = system.api.get(CHOICE)["data"]["refuse"]
+    system.api.patch(CHOICE, {"data": {"refuse": word}})
+    try:
+        yield
+    finally:
+        system.api.patch(CHOICE, {"data": {"refuse": before}})
+
+
+def test_an_administrator_decides_to_whom_the_runtime_class_is_refused(system: System, namespace: str) -> None:
+    if (system.cluster.version.major, system.cluster.version.minor) < (1, 30):
+        assert not refused(system, namespace, WITHOUT)  # such servers have no policies
+        return
+
+    def agree(expected: tuple[bool, bool]) -> bool:
+        return (refused(system, namespace, WITHOUT), refused(system, namespace, WITH_GPU)) == expected
+
+    for word, expected in (("without-gpus", (True, False)), ("always", (True, True)), ("nothing", (False, False))):
+        with refusing(system, word):
+            system.eventually(f"{word} takes effect", functools.partial(agree, expected))
+            admitted(system, namespace, WITHOUT)
+
+
+def test_the_runtime_class_is_written_unless_every_node_hands_over_by_cdi(system: System, namespace: str) -> None:
+    word = summary(system)
+    system.eventually("the controller has told it", lambda: told(system) == word)
+    expected = (None, "cdi") if word == "cdi" else (names.RUNTIME_CLASS, None)
+
+    def written() -> tuple[str | None, str | None]:
+        pod = admitted(system, namespace, WITH_GPU)
+        notes = pod["metadata"].get("annotations", {})
+        return pod["spec"].get("runtimeClassName"), notes.get(names.ANNOTATION_HAND_OVER)
+
+    system.eventually("the webhook goes by it", lambda: written() == expected)
+    assert admitted(system, namespace, WITHOUT)["spec"].get("runtimeClassName") is None
+
+
+def summary(system: System) -> str:
+    """By the nodes themselves."""
+    nodes = system.api.get("/api/v1/nodes")["items"]
+    return hand_over.summary(found for node in nodes if (found := inventory_wire.of_node(node)) is not None)
+
+
+def told(system: System) -> str:
+    """By the controller."""
+    return hand_over.word(system.api.get(hand_over.path(names.NAMESPACE)))
+
+
+def label(system: System, node: str, **labels: str | None) -> None:
+    wanted = {f"gpushare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
+    system.api.patch(kube.node_path(node), {"metadata": {"labels": wanted}})
+
+
+def hand_over_by(system: System, way: str | None, nodes: Sequence[str], expected: str) -> None:
+    """Have nodes hand over in another way, and wait until everybody knows."""
+    for node in nodes:
+        label(system, node, hand_over=way)
+        disturb.kill_plugin(system, node)
+    system.eventually(f"the nodes say {expected}", lambda: summary(system) == expected)
+    system.eventually("the controller says so too", lambda: told(system) == expected)
+
+
+@pytest.fixture
+def relabelled(system: System) -> Iterator[list[str]]:
+    """Names of the nodes; their labels are taken off again."""
+    before = summary(system)
+    nodes = [node.name for node in system.cluster.nodes]
+    yield nodes
+    for node in nodes:
+        label(system, node, hand_over=None, e2e_late=None)
+    hand_over_by(system, None, nodes, before)
+
+
+def test_a_pod_created_without_the_class_goes_to_no_node_that_needs_it(
+    system: System, namespace: str, relabelled: list[str]
+) -> None:
+    """The first node that needs NVIDIA's runtime joins while a pod waits that was created without its RuntimeClass."""
+    *_, changing = relabelled
+    hand_over_by(system, "cdi", [node.name for node in system.cluster.nodes if not node.runtime.cdi], "cdi")
+
+    def waiting(name: str) -> Json:
+        pod = Share(name=name).document()
+        pod["spec"]["nodeSelector"] = {"gpushare.dev/e2e-late": "true"}
+        return pod
+
+    def without() -> bool:
+        return "runtimeClassName" not in admitted(system, namespace, WITH_GPU)["spec"]
+
+    system.eventually("the webhook leaves it out", without)
+    system.create(namespace, waiting("early"))
+    assert "runtimeClassName" not in system.pod(namespace, "early")["spec"]
+
+    expected = hand_over.MIXED if len(relabelled) > 1 else "envvar"
+    hand_over_by(system, "envvar", [changing], expected)
+    system.eventually("the webhook writes it again", lambda: not without())
+    label(system, changing, e2e_late="true")
+    message = f"{changing} hands GPUs over by envvar, and the pod was created without the RuntimeClass that this needs"
+    system.eventually("it is told why", lambda: message in "".join(system.events(namespace, "early")))
+
+    system.create(namespace, waiting("late"))
+    assert system.running(namespace, "late")[0]["spec"]["runtimeClassName"] == names.RUNTIME_CLASS
+    assert not system.pod(namespace, "early")["spec"].get("nodeName")
+
+
+def test_a_namespace_demands_limits_for_all_of_its_gpu_pods(system: System, namespace: str) -> None:
+    system.api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {names.LABEL_LIMIT: names.ENFORCED}}})
+
+    def demands(share: Share) -> bool:
+        notes = admitted(system, namespace, share)["metadata"].get("annotations", {})
+        return bool(notes.get(names.ANNOTATION_LIMIT) == names.ENFORCED)
+
+    system.eventually("a GPU pod demands an enforced limit", lambda: demands(WITH_GPU))
+    assert not demands(WITHOUT)
+    system.create(namespace, WITH_GPU.document())
+    system.eventually(
+        "it is told that no GPU has one",
+        lambda: "needs a GPU with an enforced limit; GPUs of node-1: 0: limit " in "".join(system.events(namespace)),
+    )
+    assert not system.pod(namespace, WITH_GPU.name)["spec"].get("nodeName")
