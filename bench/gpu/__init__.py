@@ -1,0 +1,1 @@
+"""What needs a machine with an NVIDIA GPU."""

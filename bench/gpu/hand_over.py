@@ -1,0 +1,73 @@
+"""What containers would get of this machine's GPUs by CDI, from the specs that are here and from new ones.
+
+    python -m bench.gpu.hand_over [--nvidia-ctk PATH] [--generate FLAG ...]
+
+Reads the GPUs through NVML, and looks each one up in the CDI specs of this machine and in those that NVIDIA's container
+toolkit writes now, under every strategy of naming devices. Writes nothing outside a temporary directory. Ends with 1 if
+a GPU is not found.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from deviceplugin.handover.pick import pick
+from deviceplugin.handover.spec_reader import SpecReader
+from deviceplugin.nvml import binding
+from deviceplugin.nvml.source import NvmlSource
+from deviceplugin.source import RawGpu
+from gpushare.runtime.clock import SystemClock
+
+STRATEGIES = ("index", "uuid", "type-index")
+HERE = (Path("/etc/cdi"), Path("/var/run/cdi"))
+
+
+def gpus() -> Sequence[RawGpu]:
+    source = NvmlSource(nvml=binding.library(), clock=SystemClock())
+    try:
+        return source.read()
+    finally:
+        source.close()
+
+
+def look_up(title: str, found: Sequence[RawGpu], directories: Sequence[Path]) -> bool:
+    """Print what each GPU has. Whether all have something."""
+    specs = SpecReader(directories=directories, own=Path("/nowhere")).specs()
+    if not specs:
+        print(f"\n== {title}: there are none")
+        return True
+    picked = {gpu.uuid: pick(gpu, specs) for gpu in found}
+    print(f"\n== {title}: {len(specs)} specs, {sum(len(spec.devices) for spec in specs)} devices")
+    for gpu in found:
+        result = picked[gpu.uuid]
+        if result is None:
+            print(f"{gpu.uuid} (minor {gpu.minor}, capabilities {gpu.caps}): NOT FOUND")
+            continue
+        edits, own = result.edits, {node.path for node in result.own.device_nodes}
+        print(f"{gpu.uuid} in {result.spec.path} ({result.spec.kind}): {', '.join(sorted(own))}")
+        common = [node.path for node in edits.device_nodes if node.path not in own]
+        print(f"    with {', '.join(common)}; {len(edits.mounts)} mounts, {len(edits.hooks)} hooks")
+    return all(picked.values())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--nvidia-ctk", default="nvidia-ctk")
+    parser.add_argument("--generate", nargs="*", default=[], help="more flags of nvidia-ctk cdi generate, without --")
+    arguments = parser.parse_args()
+    found = gpus()
+    complete = [look_up("specs of this machine", found, HERE)]
+    with tempfile.TemporaryDirectory(prefix="gs") as path:
+        for strategy in STRATEGIES:
+            command = [arguments.nvidia_ctk, "--quiet", "cdi", "generate", f"--device-name-strategy={strategy}"]
+            command += [f"--output={path}/nvidia.yaml", *(f"--{flag}" for flag in arguments.generate)]
+            subprocess.run(command, check=True)
+            complete.append(look_up(f"nvidia-ctk by {strategy}", found, (Path(path),)))
+    return 0 if all(complete) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
