@@ -4,7 +4,7 @@ import pytest
 
 from gpushare.identity import ContainerName, GpuUuid, NodeName, by_index
 from gpushare.model.allocation import Held, footprint
-from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.model.gpu import MAX_GPUS, MAX_INSTANCES, Gpu, GpuHealth, NodeInventory, label, mig_index
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Need, PodRequest, RequestShape
 from gpushare.units import GIB
@@ -173,3 +173,11 @@ def test_a_gpu_that_takes_no_new_work_has_nothing_free() -> None:
 def test_compute_beyond_a_gpu_is_told() -> None:
     held = [make_allocation(name, replace(make_grant(0), compute_percent=60)) for name in ("a", "b")]
     assert NodeLedger.of(make_inventory(15), held).over_computed() == {"GPU-0": 20}
+
+
+def test_every_mig_instance_of_a_node_has_a_number_and_a_label_of_its_own() -> None:
+    instances = {(gpu, number): mig_index(gpu, number) for gpu in range(MAX_GPUS) for number in range(MAX_INSTANCES)}
+    assert len(set(instances.values())) == len(instances)
+    assert min(instances.values()) == MAX_GPUS
+    assert all(label(index) == f"{gpu}:{number}" for (gpu, number), index in instances.items())
+    assert [label(index) for index in range(MAX_GPUS)] == list(map(str, range(MAX_GPUS)))
