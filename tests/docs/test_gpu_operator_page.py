@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import jsonpatch
 import pytest
 import yaml
 
@@ -46,6 +47,22 @@ def test_the_patch_names_the_container_of_the_device_plugin() -> None:
     [patched], [container] = (each["spec"]["template"]["spec"]["containers"] for each in (patch, found))
     assert patched["name"] == container["name"]
     assert f"nvidia.cdi.k8s.io/container.{container['name']}:" in PAGE
+
+
+def test_the_webhook_that_it_takes_out_is_that_for_pods_without_gpus() -> None:
+    [found] = [text for text in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if "patchesJson6902" in text]
+    [patched] = yaml.safe_load(found)["patchesJson6902"]
+    operations = yaml.safe_load(patched["patch"])
+    config = tree.one(tree.objects("servers/1.30"), patched["target"]["kind"], patched["target"]["name"])
+    left = jsonpatch.apply_patch(config, operations)["webhooks"]
+    assert [each for each in config["webhooks"] if each not in left] == [
+        each for each in config["webhooks"] if each["name"] == checks_webhook.ISOLATION
+    ]
+    added = yaml.safe_load((tree.MANIFESTS / "whole-gpus/1.30/webhooks.yaml").read_text(encoding="utf-8"))
+    whole = jsonpatch.apply_patch(config, added)
+    assert [each["name"] for each in whole["webhooks"]].index(checks_webhook.ISOLATION) == 3
+    with pytest.raises(jsonpatch.JsonPatchTestFailed):
+        jsonpatch.apply_patch(whole, operations)
 
 
 def test_the_files_that_it_has_changed_exist() -> None:

@@ -13,6 +13,7 @@ from gpushare.wire import hand_over
 from gpushare.wire import inventory as inventory_wire
 from tests.e2e import disturb
 from tests.e2e.system import Json, Share, System
+from tests.manifests import tree
 
 pytestmark = pytest.mark.e2e
 POLICY: Final = names.RUNTIME_CLASS_POLICY
@@ -65,6 +66,9 @@ def test_an_administrator_decides_to_whom_the_runtime_class_is_refused(system: S
 def test_the_runtime_class_is_written_unless_every_node_hands_over_by_cdi(system: System, namespace: str) -> None:
     word = summary(system)
     system.eventually("the controller has told it", lambda: told(system) == word)
+    # The manifests are applied again: what the controller wrote stays.
+    system.create(names.NAMESPACE, tree.one(tree.objects("base"), "ConfigMap", names.HAND_OVER))
+    assert told(system) == word
     expected = (None, "cdi") if word == "cdi" else (names.RUNTIME_CLASS, None)
 
     def written() -> tuple[str | None, str | None]:

@@ -45,7 +45,7 @@ RESOURCES: st.SearchStrategy[Json] = st.one_of(
 ANNOTATIONS = st.dictionaries(
     st.sampled_from([
             "devices.gpushare.dev/c0", "gpushare.dev/allocation", "ALIYUN_COM_GPU_MEM_IDX", "nano-gpu/container-c0",
-            names.ANNOTATION_OVERRIDDEN, "note",
+            names.ANNOTATION_OVERRIDDEN, names.ANNOTATION_HAND_OVER, "note",
         ]
     ),
     st.sampled_from(["x", "c0", "i0,c1"]),
@@ -93,6 +93,8 @@ RULES = st.sampled_from(
         Rules(resource_config=ResourceConfig(), scheduler="", runtime_class=None),
         Rules(resource_config=ResourceConfig(), foreign_resources=()),
         Rules(resource_config=ResourceConfig(whole_gpus=True)),
+        Rules(resource_config=ResourceConfig(), runtime_class=None, only_cdi=True),
+        Rules(resource_config=ResourceConfig(), demands_limit=True),
     ]
 )
 
@@ -138,6 +140,19 @@ def test_no_container_sees_a_gpu_that_it_was_not_granted(pod: Json, rules: Rules
         else:
             assert entries == []
     assert not any(map(names.is_reserved, result["metadata"].get("annotations") or {}))
+
+
+@given(pods(), RULES)
+def test_a_gpu_pod_is_right_wherever_it_lands(pod: Json, rules: Rules) -> None:
+    """By the RuntimeClass, or by a mark that keeps it away from nodes that need one."""
+    result = stored(pod, rules)
+    if result is None or not pods_wire.needs_gpu(result, rules.resource_config):
+        return
+    notes, runtime = result["metadata"].get("annotations") or {}, result["spec"].get("runtimeClassName")
+    assert runtime == (pod["spec"].get("runtimeClassName") or rules.runtime_class)
+    assert (notes.get(names.ANNOTATION_HAND_OVER) == "cdi") == (rules.only_cdi and runtime is None)
+    if rules.demands_limit:
+        assert notes[names.ANNOTATION_LIMIT] == names.ENFORCED
 
 
 @given(pods(), RULES)
