@@ -59,7 +59,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     hand_over = handover.hand_over(
         settings, api, clock, feed, lambda: cache.all() if reflector.synced.is_set() else None
     )
-    limits = compose.limits(settings, clock, feed, pods=cache.all, label=lambda: hand_over.chooser.facts.limits_label)
+    limits = compose.limits(settings, clock, feed, pods=cache.all, label=hand_over.chooser.limits_label)
     renewal = Renewal(clock=clock, works=works_in_new_process)
     readings = HealthLoop(
         source=source(settings, node, clock),

@@ -68,10 +68,9 @@ class Chooser:
         """
         return self.known.is_set() and inventory.hand_over is self._latest.way
 
-    @property
-    def facts(self) -> choice.NodeFacts:
-        """What the Node said last."""
-        return self._facts
+    def limits_label(self) -> str | None:
+        """`gpushare.dev/limits` of the Node; None until it was read."""
+        return self._facts.limits_label if self.known.is_set() else None
 
     def run(self, stop: threading.Event) -> None:
         """Look until `stop` is set; a Node that cannot be read keeps what it said last."""

@@ -34,7 +34,7 @@ def limits(
     feed: InventoryFeed,
     *,
     pods: Callable[[], Sequence[Pod]],
-    label: Callable[[], str],
+    label: Callable[[], str | None],
 ) -> LimitParts:
     """All back ends that the settings allow.
 
@@ -43,7 +43,7 @@ def limits(
         clock: for how often is looked.
         feed: the GPUs as they were read last.
         pods: those of this node.
-        label: `gpushare.dev/limits` of the Node; may be empty.
+        label: `gpushare.dev/limits` of the Node; may be empty, and None until the Node was read.
     """
     mps = MpsBackend(directory=settings.mps_dir, shared_memory=settings.mps_shared_memory, pods=pods)
     hami_core = HamiCoreBackend(directory=settings.hami_core_dir)

@@ -41,8 +41,8 @@ class NodeLimits:
     wanted: Order
     on_failure: OnFailure
     clock: Clock
-    label: Callable[[], str] = lambda: ""
-    """The label `gpushare.dev/limits` of the Node as it is now, which beats the setting."""
+    label: Callable[[], str | None] = lambda: ""
+    """The label `gpushare.dev/limits` of the Node, which beats the setting; None until the Node was read."""
     _chosen: Chosen = field(init=False, default_factory=Chosen)
     _seen: object = field(init=False, default=None)
     """For which GPUs and settings this was chosen."""
@@ -52,7 +52,10 @@ class NodeLimits:
 
     def assess(self, inventory: NodeInventory) -> NodeInventory:
         """The inventory with what holds the limit of each GPU. Proves it now and then, and after a failure at once."""
-        wanted, problem = choose.wanted(self.wanted, self.label())
+        label = self.label()
+        if label is None:
+            return inventory  # another order might be wanted here, so nothing starts by that of the setting
+        wanted, problem = choose.wanted(self.wanted, label)
         if problem:
             self._say("label not read", logging.WARNING, problem=problem)
         seen = (wanted, inventory.hand_over, [(gpu.uuid, gpu.health) for gpu in inventory.gpus])
@@ -146,7 +149,7 @@ def _nothing(gpus: Sequence[Gpu], candidates: Order) -> str:
             f"the pod demands {names.ANNOTATION_LIMIT}: {names.ENFORCED}, and on {which} of this node limits are"
             f" {candidates[0].value} only; delete the pod and create it again, so that it is placed where they are held"
         )
-    return f"nothing holds limits on {which} yet; the kubelet will try again"
+    return f"nothing holds limits on {which} yet, or the Node was not read yet; the kubelet will try again"
 
 
 def _told(wanted: Order, proofs: Mapping[Limit, Proofs]) -> dict[str, Any]:

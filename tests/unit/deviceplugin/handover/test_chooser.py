@@ -65,6 +65,14 @@ def test_what_is_only_guessed_agrees_with_no_inventory(api: FakeKube, tmp_path: 
     assert not chooser.agrees(cdi)
 
 
+def test_the_label_for_limits_is_not_known_before_the_node_was_read(api: FakeKube, tmp_path: Path) -> None:
+    chooser = chooser_of(api, tmp_path)
+    assert chooser.limits_label() is None
+    api.seed(PATH, node_with("containerd://2.1.9", limits="mps"))
+    chooser.look()
+    assert chooser.limits_label() == "mps"
+
+
 def test_the_node_is_read_once_in_a_while(api: FakeKube, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     clock = ManualClock()

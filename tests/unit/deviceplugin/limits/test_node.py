@@ -22,7 +22,7 @@ INVENTORY = make_inventory(15, 15)
 class Node:
     """A node with two back ends, either of which can be broken."""
 
-    label = ""
+    label: str | None = ""
 
     def __init__(self, on_failure: OnFailure = OnFailure.REFUSE, wanted: str = "cgroup,advisory") -> None:
         self.cgroup, self.advisory = FakeBackend(Limit.CGROUP), FakeBackend(Limit.ADVISORY)
@@ -71,8 +71,21 @@ def test_gpus_with_the_same_back_end_are_prepared_at_once() -> None:
 
 
 def test_before_anything_is_proven_nothing_starts() -> None:
-    with pytest.raises(LimitError, match="nothing holds limits on GPU-0 yet; the kubelet will try again"):
+    with pytest.raises(
+        LimitError, match="nothing holds limits on GPU-0 yet, or the Node was not read yet; the kubelet will try again"
+    ):
         Node().limits.prepare(start_of(0))
+
+
+def test_until_the_node_was_read_nothing_starts_by_an_order_that_may_be_another_ones() -> None:
+    node = Node()
+    node.label = None
+    assert node.limits.assess(INVENTORY) is INVENTORY
+    assert node.cgroup.proofs == 0
+    with pytest.raises(LimitError, match="or the Node was not read yet; the kubelet will try again"):
+        node.limits.prepare(start_of(0))
+    node.label = "advisory"
+    assert node.shown() == [Limit.ADVISORY, Limit.ADVISORY]
 
 
 def test_support_that_disappears_is_noticed_and_decides_about_new_starts() -> None:
