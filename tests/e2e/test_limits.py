@@ -1,0 +1,149 @@
+"""What holds limits, in real containers: variables and mounts by CDI, and cgroups as real kubelets make them."""
+
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from deviceplugin import cgroups
+from deviceplugin.cgroups import CgroupOwner
+from deviceplugin.mps.control import MpsControl
+from deviceplugin.mps.supervisor import Supervisor
+from gpushare import names
+from gpushare.identity import PodUid
+from gpushare.kube import api as kube
+from gpushare.model.gpu import Limit
+from gpushare.runtime.clock import SystemClock
+from gpushare.wire import inventory as wire
+from tests.e2e.conftest import CDI_NODES, GPU_GIB
+from tests.e2e.system import Json, Share, System, is_ready
+from tests.nvml import mps_programs
+
+pytestmark = pytest.mark.e2e
+JAX: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+PLUGIN: Final = ("-n", names.NAMESPACE, "daemonset", names.PLUGIN)
+
+
+def with_mps(directory: Path) -> Json:
+    """What the plugin's containers need to find the daemon below a directory that all nodes see."""
+    env = {"GPUSHARE_MPS_DIR": directory / "mps", "GPUSHARE_MPS_SHARED_MEMORY": directory / "shm"}
+    container = {
+        "name": "device-plugin",
+        "env": [{"name": name, "value": str(value)} for name, value in env.items()],
+        "volumeMounts": [{"name": "mps", "mountPath": str(directory / "mps"), "readOnly": True}],
+    }
+    volume = {"name": "mps", "hostPath": {"path": str(directory / "mps")}}
+    return {"spec": {"template": {"spec": {"containers": [container], "volumes": [volume]}}}}
+
+
+def on(node: int, name: str, gib: int = 3) -> Json:
+    pod = Share(name=name, gib=(gib,)).document()
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": f"node-{node}"}
+    return pod
+
+
+def limits(system: System, node: int) -> set[Limit]:
+    found = wire.of_node(system.api.get(f"/api/v1/nodes/node-{node}"))
+    return {gpu.limit for gpu in found.gpus} if found else set()
+
+
+def owners() -> set[CgroupOwner | None]:
+    """Of all processes of this machine."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cgroup"):
+        with suppress(OSError):
+            found.add(cgroups.owner(path.read_text(encoding="utf-8")))
+    return found
+
+
+def test_frameworks_are_told_their_share_where_containers_get_devices_by_cdi(system: System, namespace: str) -> None:
+    system.create(namespace, on(1, "one"), on(2, "two"))
+    system.all_running(namespace, 2)
+    assert (limits(system, 1), limits(system, 2)) == ({Limit.ADVISORY}, {Limit.ADVISORY})
+    printed = system.environments(namespace)
+    for node, name in ((1, "one"), (2, "two")):
+        expected = f"{int(3 / GPU_GIB * 10_000) / 10_000:.4f}" if node in CDI_NODES else None
+        assert printed[name, "c0"].get(JAX) == expected, name
+
+
+def test_processes_of_real_containers_are_found_by_their_cgroups_and_back(system: System, namespace: str) -> None:
+    system.create(namespace, on(1, "one"), on(2, "two"))
+    for pod in system.all_running(namespace, 2):
+        uid = PodUid(pod["metadata"]["uid"])
+        container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("//")[2]
+        assert CgroupOwner(uid, container) in owners()
+        bases = [base for hierarchy in cgroups.hierarchies() for base in cgroups.kubepods(hierarchy)]
+        directory = cgroups.pod_directory(tuple(bases), uid)
+        assert directory is not None
+        found = cgroups.container_directories(directory)
+        assert len(found) == 2, "the container and the sandbox of its pod"
+        assert (found[container] / "cgroup.procs").read_text(encoding="ascii") != ""
+
+
+@contextmanager
+def mps(system: System, directory: Path) -> Iterator[Callable[[], None]]:
+    """Node 1 has an MPS daemon, of which the plugin knows; what ends it."""
+    programs = mps_programs.install(directory)
+    stop = threading.Event()
+    supervisor = Supervisor(control=MpsControl(directory / "mps", directory / "shm"), clock=SystemClock())
+    threads = [threading.Thread(target=part, args=(stop,)) for part in (supervisor.run, supervisor.serve)]
+
+    def end() -> None:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+    kubectl, patch = system.cluster.kubectl, pytest.MonkeyPatch()
+    patch.setenv("PATH", str(programs), prepend=os.pathsep)
+    for thread in threads:
+        thread.start()
+    try:
+        kubectl("label", "node", "node-1", f"{names.LABEL_LIMITS}=mps")
+        kubectl("patch", *PLUGIN, "-p", json.dumps(with_mps(directory)))
+        system.eventually("the node has MPS", lambda: limits(system, 1) == {Limit.MPS})
+        yield end
+    finally:
+        end()
+        patch.undo()
+        kubectl("label", "node", "node-1", f"{names.LABEL_LIMITS}-")
+        kubectl("rollout", "undo", *PLUGIN[:2], f"daemonset/{names.PLUGIN}")
+        kubectl("rollout", "status", *PLUGIN[:2], f"daemonset/{names.PLUGIN}", timeout_s=300)
+
+
+@pytest.mark.skipif(1 not in CDI_NODES, reason="MPS needs a node that hands GPUs over by CDI")
+def test_a_container_is_pointed_at_mps_and_does_not_start_without_it(system: System, namespace: str) -> None:
+    with tempfile.TemporaryDirectory() as made, mps(system, Path(made)) as end:  # a socket's path must be short
+        directory = Path(made)
+        pod = on(1, "limited")
+        show = f"grep -e /dev/shm -e {directory} /proc/mounts; env; sleep 10000"
+        pod["spec"]["containers"][0]["command"] = ["sh", "-c", show]
+        system.create(namespace, pod)
+        system.all_running(namespace, 1)
+        path = kube.pod_path(namespace, "limited")
+        gpu = system.pod(namespace, "limited")["metadata"]["annotations"]["devices.gpushare.dev/c0"]
+        log = system.eventually("its log", lambda: system.api.ask(f"{path}/log", timeout_s=30).text)
+        lines = log.splitlines()
+        assert f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={gpu}=3072M" in lines
+        assert f"CUDA_MPS_PIPE_DIRECTORY={directory}/mps/pipe" in lines
+        mounted = [line.split()[1] for line in lines if line.count(" ") == 5]
+        assert sorted(mounted) == ["/dev/shm", f"{directory}/mps/pipe"]
+        assert "set_default_device_pinned_mem_limit 0 3072M" in (directory / "log").read_text(encoding="ascii")
+
+        end()
+        system.create(namespace, on(1, "late"))
+        # Whether the plugin refuses it, or its GPUs are unhealthy already when it is placed.
+        why = ("the supervisor of the MPS daemon does not answer", "unhealthy")
+        system.eventually("it is told why", lambda: any(text in _told(system, namespace) for text in why))
+        assert not is_ready(system.pod(namespace, "late"))
+        assert is_ready(system.pod(namespace, "limited"))
+        system.delete_all(namespace)
+
+
+def _told(system: System, namespace: str) -> str:
+    return "".join(system.events(namespace, "late"))
