@@ -24,10 +24,10 @@ def of(pod: Pod, owner: Owner, accepted: Accept, choice: Choice) -> Sequence[Rec
         HandOverError: the kubelet's records do not say what it was told, or that is nothing that a container runtime
             other than NVIDIA's understands.
     """
-    needs_nvidia = choice.way is not HandOver.CDI and not choice.nvidia_default
     only_cdi = pods.annotations(pod).get(names.ANNOTATION_HAND_OVER) == HandOver.CDI.value
+    only_cdi = only_cdi and not choice.nvidia_default
     if owner.responses is None:
-        if only_cdi and needs_nvidia:
+        if only_cdi and choice.way is not HandOver.CDI:
             raise HandOverError(_other_way(choice))
         if choice.writes_specs:
             raise HandOverError("the kubelet's checkpoint does not know its devices; the kubelet will try again")
@@ -46,9 +46,10 @@ def of(pod: Pod, owner: Owner, accepted: Accept, choice: Choice) -> Sequence[Rec
             )
             for grant in accepted.grants
         ]
+        injected = [share_name.is_injected(owner.responses[each.container]) for each in found]
     except WireError as error:
         raise HandOverError(f"the kubelet's checkpoint: {error}; the kubelet will try again") from error
-    if only_cdi and needs_nvidia and not all(recipient.names for recipient in found):
+    if only_cdi and not all(injected):
         raise HandOverError(_other_way(choice))
     if lost := [each.container for each in found if each.extra.mounts and not each.names]:
         raise HandOverError(
@@ -59,6 +60,11 @@ def of(pod: Pod, owner: Owner, accepted: Accept, choice: Choice) -> Sequence[Rec
 
 
 def _other_way(choice: Choice) -> str:
+    if choice.way is HandOver.CDI:
+        return (
+            "the pod came to the node when GPUs were not handed over by CDI, and was created without the RuntimeClass"
+            " that this needed; delete the pod and create it again"
+        )
     return (
         f"this node hands GPUs over by {choice.way.value}, and the pod was created without the RuntimeClass that this"
         " needs, while all nodes did so by CDI; delete the pod and create it again"

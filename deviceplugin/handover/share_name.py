@@ -10,7 +10,7 @@ import binascii
 import hashlib
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -68,15 +68,30 @@ def in_response(response: str) -> tuple[str, ...]:
     Raises:
         WireError: it is not one.
     """
+    answer = _decoded(response)
+    mounts = [mount.container_path.removeprefix(MOUNTS) for mount in answer.mounts]
+    return tuple(dict.fromkeys(filter(None, map(_own, [*_injected(answer), *mounts]))))
+
+
+def is_injected(response: str) -> bool:
+    """Whether a container runtime is told of a device; of a mount only NVIDIA's runtime makes one.
+
+    Raises:
+        WireError: it is not an answer of Allocate.
+    """
+    return any(map(_own, _injected(_decoded(response))))
+
+
+def _decoded(response: str) -> Any:
     try:
-        answer = api.ContainerAllocateResponse.FromString(base64.b64decode(response, validate=True))
+        return api.ContainerAllocateResponse.FromString(base64.b64decode(response, validate=True))
     except (binascii.Error, ValueError, DecodeError) as error:
         raise WireError(f"AllocResp is not an answer of Allocate ({error})") from error
-    told = [device.name for device in answer.cdi_devices]
-    told += [name for value in answer.annotations.values() for name in value.split(",")]
-    told += [mount.container_path.removeprefix(MOUNTS) for mount in answer.mounts]
-    found = (_own(name) for name in told)
-    return tuple(dict.fromkeys(name for name in found if name))
+
+
+def _injected(answer: Any) -> list[str]:
+    named = [device.name for device in answer.cdi_devices]
+    return [*named, *(name for value in answer.annotations.values() for name in value.split(","))]
 
 
 def _own(told: str) -> str:

@@ -23,8 +23,11 @@ CDI, ENVVAR = Choice(way=HandOver.CDI, reason=""), Choice(way=HandOver.ENVVAR, r
 NAME = share_name.make(["a"], "0" * 16)
 
 
-def response(*cdi: str) -> str:
-    answer = api.ContainerAllocateResponse(cdi_devices=[api.CDIDevice(name=name) for name in cdi])
+def response(*cdi: str, mounts: tuple[str, ...] = ()) -> str:
+    answer = api.ContainerAllocateResponse(
+        cdi_devices=[api.CDIDevice(name=name) for name in cdi],
+        mounts=[api.Mount(container_path=path, host_path="/dev/null") for path in mounts],
+    )
     return base64.b64encode(answer.SerializeToString()).decode()
 
 
@@ -68,13 +71,32 @@ def test_it_starts_where_it_sees_its_gpus() -> None:
         assert [each.names for each in recipients.of(pod, owner(told), ACCEPT, choice)] == expected
 
 
+@pytest.mark.parametrize("told", [response(), response(mounts=(share_name.mount_path(NAME),))])
+@pytest.mark.parametrize("way", HandOver)
+def test_only_a_device_that_a_container_runtime_was_told_of_reaches_it(told: str, way: HandOver) -> None:
+    """A node may have changed since the pod came to it; runc passes over what is said to NVIDIA's runtime."""
+    with pytest.raises(HandOverError, match="delete the pod and create it again"):
+        recipients.of(marked(), owner(told), ACCEPT, Choice(way=way, reason=""))
+    assert recipients.of(marked(mark=False), owner(told), ACCEPT, Choice(way=way, reason=""))
+    assert recipients.of(marked(), owner(told), ACCEPT, Choice(way=way, reason="", nvidia_default=True))
+
+
+def test_a_pod_that_came_before_the_node_handed_over_by_cdi_is_told_so() -> None:
+    with pytest.raises(HandOverError) as caught:
+        recipients.of(marked(), owner(response()), ACCEPT, CDI)
+    assert str(caught.value) == (
+        "the pod came to the node when GPUs were not handed over by CDI, and was created without the RuntimeClass that"
+        " this needed; delete the pod and create it again"
+    )
+
+
 def test_a_limit_that_would_not_arrive_refuses_the_start() -> None:
     mps = ContainerEdits(mounts=(Mount(host_path="/a", container_path="/a"),))
     limited = Accept((make_grant(0),), limits={MAIN: mps})
     found = recipients.of(marked(), owner(response(share_name.qualified(NAME))), limited, CDI)
     assert [each.extra for each in found] == [mps]
     with pytest.raises(HandOverError) as caught:
-        recipients.of(marked(), owner(response()), limited, CDI)
+        recipients.of(marked(mark=False), owner(response()), limited, CDI)
     assert str(caught.value) == (
         "container main came to the node when GPUs were not handed over by CDI, and what now holds its memory limit"
         " comes by CDI only; delete the pod and create it again"
