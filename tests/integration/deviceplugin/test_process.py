@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,8 @@ import yaml
 
 from deviceplugin import probe
 from testing.fakes.kubelet import FakeKubelet, free_port, wait_until
-from tests.nvml.stub import Stub
+from tests.nvml import stub
+from tests.nvml.stub import MIB, Stub
 
 ROOT = Path(__file__).parents[3]
 
@@ -181,3 +183,37 @@ def test_a_driver_that_is_replaced_ends_the_process_so_that_a_new_one_reads_it(
     with process(flags, nvml_stub.env):
         assert set(plugins.wait_for_devices(2).lists[0].values()) == {"Healthy"}
         wait_until(lambda: probe.problem(port) == "")
+
+
+def page_of(port: int) -> str:
+    """The plugin's metrics; empty while they are not served."""
+    try:
+        with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=60) as page:
+            return str(page.read().decode())
+    except OSError:
+        return ""
+
+
+def test_what_the_driver_lists_is_in_the_metrics_while_the_driver_answers(
+    plugins: FakeKubelet, directory: Path, nvml_stub: Stub
+) -> None:
+    nvml_stub.add_gpu()
+    nvml_stub.set({"0.compute": f"{os.getpid()} {5 * MIB}", "0.mps": f"{os.getpid()} {7 * MIB}"})
+    port = free_port()
+    flags = {**arguments(directory), "--gpu-source": "nvml", "--metrics-port": str(port)}
+    flags |= {"--watchdog": "report", "--usage-interval": "0.2"}  # a watchdog reads usage without being told to
+    foreign = f'gpushare_plugin_gpu_foreign_bytes{{gpu="{nvml_stub.keys["0.uuid"]}"}}'
+    with process(flags, nvml_stub.env):
+        plugins.wait_for_devices()
+        wait_until(lambda: f"{foreign} 7.340032e+06" in page_of(port))
+        assert "gpushare_plugin_containers_over_grant 0.0" in page_of(port)
+        nvml_stub.set({"0.fail.nvmlDeviceGetComputeRunningProcesses_v3": stub.GPU_IS_LOST})
+        wait_until(lambda: foreign not in page_of(port))
+
+
+def test_without_usage_only_what_was_granted_is_in_the_metrics(plugins: FakeKubelet, directory: Path) -> None:
+    port = free_port()
+    with process({**arguments(directory), "--metrics-port": str(port)}):
+        plugins.wait_for_devices()
+        wait_until(lambda: 'gpushare_plugin_gpus{health="Healthy",limit="advisory"} 2.0' in page_of(port))
+        assert "foreign" not in "".join(line for line in page_of(port).splitlines() if not line.startswith("#"))
