@@ -153,4 +153,9 @@ def _nothing(gpus: Sequence[Gpu], candidates: Order) -> str:
 
 
 def _told(wanted: Order, proofs: Mapping[Limit, Proofs]) -> dict[str, Any]:
-    return {limit.value: dict(proofs[limit]) for limit in wanted}
+    """In few words where all GPUs are alike."""
+    told: dict[str, Any] = {}
+    for limit in wanted:
+        by_gpu = {gpu: why or "works" for gpu, why in proofs[limit].items()}
+        told[limit.value] = by_gpu if len(set(by_gpu.values())) > 1 else next(iter(by_gpu.values()), "no GPUs")
+    return told

@@ -5,13 +5,15 @@ Source: nvml.h of CUDA 13.4, nvmlDeviceSetMemoryLimits_v1 and nvmlDeviceGetMemor
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from deviceplugin.limits.backend import LimitError
+from deviceplugin.nvml.deadline import Deadline
 from gpushare.identity import GpuUuid
 
+_TIMEOUT_S: Final = 5.0
 UNLIMITED: Final = 0xFFFF_FFFF_FFFF_FFFF
 _INVALID_ARGUMENT, _NOT_SUPPORTED, _NO_PERMISSION, _NOT_FOUND, _FUNCTION_NOT_FOUND, _SYSTEM = 2, 3, 4, 6, 13, 17
 _MEANING: Final = {
@@ -37,6 +39,7 @@ class MemoryLimits:
     """Sets and reads limits. The library is open meanwhile only, so that others can close it after a fault."""
 
     nvml: Any
+    within: Deadline = field(default_factory=lambda: Deadline(_TIMEOUT_S))
 
     def set(self, gpu: GpuUuid, cgroup: Path, hard: int) -> None:
         """Limit a cgroup to so many bytes of a GPU; UNLIMITED takes the limit away.
@@ -44,9 +47,13 @@ class MemoryLimits:
         Raises:
             LimitError: the driver refuses.
         """
+        self.within(lambda: self._set(gpu, cgroup, hard))
+
+    def _set(self, gpu: GpuUuid, cgroup: Path, hard: int) -> bool:
         with self._handle(gpu, cgroup) as handle:
             limits = self.nvml.c_nvmlSetMemoryLimits_v1_t(str(cgroup).encode(), 0, hard)
             self.nvml.nvmlDeviceSetMemoryLimits_v1(handle, limits)
+        return True
 
     def get(self, gpu: GpuUuid, cgroup: Path) -> MemoryLimit | None:
         """The limit of a cgroup; None if it has none.
@@ -54,6 +61,9 @@ class MemoryLimits:
         Raises:
             LimitError: the driver does not say.
         """
+        return self.within(lambda: self._get(gpu, cgroup))
+
+    def _get(self, gpu: GpuUuid, cgroup: Path) -> MemoryLimit | None:
         with self._handle(gpu, cgroup) as handle:
             limits = self.nvml.c_nvmlGetMemoryLimits_v1_t(str(cgroup).encode(), 0, 0, 0)
             try:

@@ -128,6 +128,21 @@ def test_without_a_back_end_left_the_gpu_takes_no_containers() -> None:
         node.limits.prepare(start_of(0))
 
 
+def test_the_log_says_what_works_and_why_the_rest_does_not(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    node = Node()
+    node.cgroup.works = lambda gpu: PROVEN if gpu.index == 0 else "old driver"
+    node.shown()
+    node.clock.seconds += 10.0
+    node.shown()
+    no_mig = "this plugin was started without what it needs"
+    assert fields_of(caplog, "limits proven") == [
+        {"mig": no_mig, "cgroup": {"GPU-0": "works", "GPU-1": "old driver"}, "advisory": "works"}
+    ]
+    node.limits.assess(make_inventory())
+    assert fields_of(caplog, "limits proven")[1]["cgroup"] == "no GPUs"
+
+
 def test_proofs_are_made_now_and_then_and_for_gpus_that_are_new() -> None:
     node = Node()
     for _ in range(3):
