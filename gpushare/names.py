@@ -47,6 +47,7 @@ REQUEST_ANNOTATIONS: Final = (
 
 # Annotation of a pod and label of a namespace: report, evict or kill; what is stricter than the node's setting counts.
 WATCHDOG: Final = "gpushare.dev/watchdog"
+WATCHDOG_POLICIES: Final = ("off", "report", "evict", "kill")  # from the most lenient on
 
 # What the webhook writes on a pod.
 LABEL_MANAGED: Final = "gpushare.dev/managed"

@@ -14,6 +14,8 @@ from gpushare.wire.fields import JsonObject
 from webhook import objects
 from webhook.rules import Rules
 
+_ANNOTATIONS: Final = (*names.REQUEST_ANNOTATIONS, names.WATCHDOG)
+"""That an author may write."""
 _TOLD: Final = 8
 """Most names that are told one by one."""
 _LONGEST_NAME: Final = 63  # that Kubernetes admits after the slash
@@ -30,7 +32,9 @@ def resources(pod: JsonObject, rules: Rules) -> Iterator[str]:
 def marks(pod: JsonObject) -> Iterator[str]:
     """Labels and annotations of ours that mean nothing, with those that were probably meant."""
     annotations = [key for key in objects.annotations(pod) if key == names.LABEL_GPU_COUNT or not names.is_known(key)]
-    labels = [key for key in objects.labels(pod) if key in names.REQUEST_ANNOTATIONS or not names.is_known(key)]
+    labels = [key for key in objects.labels(pod) if key in _ANNOTATIONS or not names.is_known(key)]
+    if (policy := objects.annotations(pod).get(names.WATCHDOG, "off")) not in names.WATCHDOG_POLICIES:
+        yield cut(f"annotation {names.WATCHDOG}: expected report, evict or kill, found {policy!r:.60}; it is ignored")
     ignored = [("annotation", key) for key in sorted(annotations)] + [("label", key) for key in sorted(labels)]
     for kind, key in ignored[:_TOLD]:
         yield cut(_ignored_annotation(key) if kind == "annotation" else _ignored_label(key))
@@ -41,12 +45,12 @@ def marks(pod: JsonObject) -> Iterator[str]:
 def _ignored_annotation(key: str) -> str:
     if key == names.LABEL_GPU_COUNT:
         return f"{key} means something as a label only; it is ignored"
-    hint = _similar(key, (*names.REQUEST_ANNOTATIONS, names.ANNOTATION_TOTALS))
+    hint = _similar(key, (*_ANNOTATIONS, names.ANNOTATION_TOTALS))
     return f"annotation {key} is none that gpushare knows; it is ignored{hint}"
 
 
 def _ignored_label(key: str) -> str:
-    if key in names.REQUEST_ANNOTATIONS:
+    if key in _ANNOTATIONS:
         return f"{key} means something as an annotation only; it is ignored"
     return f"label {key} is none that gpushare knows; it is ignored{_similar(key, (names.LABEL_GPU_COUNT,))}"
 

@@ -35,9 +35,15 @@ def test_an_annotation_that_no_one_reads_is_told(annotation: str, message: str) 
     assert told(annotations={annotation: "2"}) == (message,)
 
 
-def test_a_label_that_should_be_an_annotation_is_told() -> None:
-    message = "gpushare.dev/gpus means something as an annotation only; it is ignored"
-    assert told(labels={"gpushare.dev/gpus": "2"}) == (message,)
+@pytest.mark.parametrize("key", ["gpushare.dev/gpus", "gpushare.dev/watchdog"])
+def test_a_label_that_should_be_an_annotation_is_told(key: str) -> None:
+    assert told(labels={key: "2"}) == (f"{key} means something as an annotation only; it is ignored",)
+
+
+def test_a_policy_of_the_watchdog_that_is_none_is_told() -> None:
+    message = "annotation gpushare.dev/watchdog: expected report, evict or kill, found 'Kill'; it is ignored"
+    assert told({"gpushare.dev/watchdog": "Kill"}) == (message,)
+    assert told({"gpushare.dev/watchdog": "kill"}) == ()
 
 
 @pytest.mark.parametrize("key", ["gpushare.devx/y", "example.com/gpu-model", "gpushare.dev", "app"])
