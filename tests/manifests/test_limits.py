@@ -1,5 +1,10 @@
 """The directories of `manifests/limits` bring what the device plugin expects, and no more."""
 
+from pathlib import Path
+
+import pytest
+import yaml
+
 from deviceplugin.mps import settings as mps_settings
 from deviceplugin.settings import Settings
 from gpushare import names
@@ -44,3 +49,33 @@ def test_the_daemon_runs_where_its_label_says_so_and_no_update_ends_it() -> None
     assert pod["nodeSelector"] == {names.LABEL_SHARES: "true", names.LABEL_LIMITS: "mps"}
     assert pod["containers"][0]["command"][1:] == ["-m", "deviceplugin.mps"]
     assert pod["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize("others", [[], ["watchdog-kill"]], ids=["alone", "with the watchdog"])
+def test_kubectl_adds_both_to_an_overlay(others: list[str], tmp_path: Path) -> None:
+    overlay = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "bases": ["../../gpus/nvidia", "../../servers/1.30"],
+        "components": [f"../../{name}" for name in (*others, "limits/cgroup", "limits/mps")],
+    }
+    for path in tree.MANIFESTS.iterdir():
+        if path.is_dir() and path.name != "overlays":
+            (tmp_path / path.name).symlink_to(path)
+    mine = tmp_path / "overlays/mine/kustomization.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text(yaml.safe_dump(overlay), encoding="utf-8")
+    for kubectl in tree.kubectls():
+        if "kubernetes-1.20" in str(kubectl):
+            continue  # it knows no components
+        built = tree.build("mine", kubectl, tmp_path)
+        [container] = spec(built, names.PLUGIN)["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": True,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"], "add": ["CAP_SYS_ADMIN", "KILL"]},
+        }
+        assert {"cgroup", "mps", "cdi"} <= {mount["name"] for mount in container["volumeMounts"]}
+        assert tree.settings_of(container)["NVIDIA_VISIBLE_DEVICES"] == "all"
+        assert spec(built, names.MPS)["hostPID"] is True
+        assert spec(built, names.MPS)["containers"][0]["image"] == container["image"]
