@@ -9,7 +9,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,11 +18,14 @@ import yaml
 
 from deviceplugin.handover import share_name, vendor_spec
 from deviceplugin.handover.vendor_spec import VendorSpec
+from gpushare import names
 from gpushare.errors import WireError
 from gpushare.runtime import logs
 
 _LOG: Final = logging.getLogger(__name__)
 _LARGEST: Final = 1024 * 1024
+_LARGEST_TOGETHER: Final = 8 * _LARGEST
+"""Of the files that matter here: in memory they are ten times as large."""
 _FILES: Final = 1024
 """Read of one directory; a DRA driver writes a file for each claim."""
 _EVENTS: Final = 100_000
@@ -35,6 +38,12 @@ _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class _Read:
     stamp: _Stamp
     spec: VendorSpec | None
+    """None if it is broken, or stands for something else."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.stamp[2]
 
 
 @dataclass(kw_only=True)
@@ -49,18 +58,23 @@ class SpecReader:
     _known: dict[Path, _Read] = field(init=False, default_factory=dict)
 
     def specs(self) -> Sequence[VendorSpec]:
-        """All specs but this plugin's own, those that count most first."""
+        """NVIDIA's specs and those of others of this plugin's kind, those that count most first."""
         with self._lock:
-            found = {path: read for path in self._paths() if (read := self._read(path)) is not None}
+            found: dict[Path, _Read] = {}
+            left = _LARGEST_TOGETHER
+            for path in self._paths():
+                if (read := self._read(path)) is not None:
+                    left -= read.size if read.spec else 0
+                    found[path] = read if left >= 0 else replace(read, spec=None)
             self._known = found
         return [read.spec for read in found.values() if read.spec is not None]
 
     def _paths(self) -> Iterator[Path]:
         for directory in reversed(self.directories):
-            names = sorted(_listed(directory))
-            if len(names) > _FILES:
-                logs.event(_LOG, "specs left out", level=logging.WARNING, directory=str(directory), files=len(names))
-            for name in names[:_FILES]:
+            listed = sorted(_listed(directory))
+            if len(listed) > _FILES:
+                logs.event(_LOG, "specs left out", level=logging.WARNING, directory=str(directory), files=len(listed))
+            for name in listed[:_FILES]:
                 if directory != self.own or share_name.read_file_name(name) is None:
                     yield directory / name
 
@@ -70,7 +84,8 @@ class SpecReader:
         if stamp is None or (known is not None and known.stamp == stamp):
             return known if stamp else None
         try:
-            return _Read(stamp, vendor_spec.read(_decoded(path), path))
+            spec = vendor_spec.read(_decoded(path), path)
+            return _Read(stamp, spec if spec.is_nvidia or spec.kind == names.CDI_KIND else None)
         except (OSError, WireError) as error:
             logs.event(_LOG, "spec unreadable", level=logging.WARNING, path=str(path), error=str(error))
             return _Read(stamp, None)

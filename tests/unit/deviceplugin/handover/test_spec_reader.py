@@ -157,6 +157,22 @@ def test_a_file_that_others_than_root_may_write_is_not_believed(
     assert problems(caplog)[0][1] == ("users other than root may write it; chmod 0644 it if its content is right")
 
 
+def test_what_stands_for_something_else_is_not_kept(reader: SpecReader, dynamic: Path) -> None:
+    put(dynamic / "claim.json", nvidia.document(nvidia.device("x"), kind="k8s.gpu.nvidia.com/claim"))
+    put(dynamic / "other.json", nvidia.document(nvidia.device("x"), kind="example.com/gpu"))
+    put(dynamic / "forged.json", nvidia.document(nvidia.device("x"), kind="gpushare.dev/share"))
+    assert [spec.path.name for spec in reader.specs()] == ["forged.json"]
+
+
+def test_many_large_files_do_not_fill_the_memory(
+    reader: SpecReader, dynamic: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [put(dynamic / f"{i}.json", nvidia.BY_UUID).stat().st_size for i in range(4)]
+    monkeypatch.setattr(spec_reader, "_LARGEST_TOGETHER", sizes[0] * 2)
+    for _ in range(2):
+        assert [spec.path.name for spec in reader.specs()] == ["0.json", "1.json"]
+
+
 def test_a_directory_full_of_files_is_read_in_part(
     reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
