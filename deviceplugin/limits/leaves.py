@@ -12,7 +12,7 @@ from deviceplugin.limits.cgroup import MIB, CgroupBackend
 from gpushare.errors import WireError
 from gpushare.identity import ContainerName, GpuUuid, PodUid
 from gpushare.model.allocation import Grant
-from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.model.gpu import Gpu, Limit, NodeInventory
 from gpushare.model.ledger import mib_on
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
@@ -94,7 +94,12 @@ class LeafLimits:
         self._done &= present
         for container in containers:
             for gpu in container.gpus:
-                if (container.id, gpu.uuid) not in self._done and self._is_limited(container, gpu):
+                # What starts under another limit may have been told its part of the whole GPU.
+                if (
+                    gpu.limit is Limit.CGROUP
+                    and (container.id, gpu.uuid) not in self._done
+                    and self._is_limited(container, gpu)
+                ):
                     self._done.add((container.id, gpu.uuid))
 
     def _is_limited(self, container: RunningContainer, gpu: Gpu) -> bool:

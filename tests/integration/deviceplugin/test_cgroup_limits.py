@@ -45,7 +45,14 @@ class Node:
         if mode == "dmem":
             (mount / "dmem.capacity").write_text("nvidia/<00000000:01:00.0>/vidmem 16106127360\n", encoding="ascii")
         gpus = tuple(
-            Gpu(uuid=GpuUuid(str(nvml_stub.keys[f"{i}.uuid"])), index=i, model="T4", memory_mib=15360) for i in range(2)
+            Gpu(
+                uuid=GpuUuid(str(nvml_stub.keys[f"{i}.uuid"])),
+                index=i,
+                model="T4",
+                memory_mib=15360,
+                limit=Limit.CGROUP,
+            )
+            for i in range(2)
         )
         self.inventory = NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB)
         self.driver = MemoryLimits(nvml)
@@ -225,6 +232,16 @@ def test_a_limit_that_someone_has_removed_comes_back(node: Node) -> None:
     node.clock.seconds += 60
     node.leaves.look()
     assert node.limit(main) == 3072
+
+
+def test_a_container_is_not_limited_twice_where_the_node_uses_another_means_now(node: Node) -> None:
+    grant = node.grant(0, gib=3)
+    node.prepare(grant)
+    main = node.runs(grant)
+    gpus = tuple(replace(gpu, limit=Limit.ADVISORY) for gpu in node.inventory.gpus)
+    node.inventory = replace(node.inventory, gpus=gpus)
+    node.leaves.look()
+    assert (node.limit(node.pod), node.limit(main)) == (3072, None)
 
 
 def test_a_container_is_looked_for_until_it_is_there(node: Node) -> None:
