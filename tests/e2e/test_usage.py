@@ -117,12 +117,15 @@ def test_use_is_shown_and_only_who_is_above_its_grant_is_touched(system: System,
     use(system, node.name, {name: (pod, 2048) for name, pod in running.items()})  # all of the grant
 
     def measured() -> bool:
-        lines = [line.split() for line in shown(system, "inspect", "-d", "--limits").splitlines()]
-        wanted = [node.name, namespace, "innocent", "c0", *["2", "GiB", "2", "GiB", "2", "GiB"]]
-        return any(line[:4] + line[6:] == wanted for line in lines)
+        rows = json.loads(shown(system, "inspect", "--limits", "-o", "json"))["limits"]
+        mine = [
+            row for row in rows if (row["namespace"], row["pod"], row["container"]) == (namespace, "innocent", "c0")
+        ]
+        return [(row["grantedMiB"], row["usedMiB"], row["peakMiB"]) for row in mine] == [(2048, 2048, 2048)]
 
     system.eventually("what is used is shown", measured)
-    assert "2 GiB    2 GiB  2 GiB" in shown(system, "explain", f"{namespace}/innocent")
+    [container] = json.loads(shown(system, "explain", f"{namespace}/innocent", "-o", "json"))["containers"]
+    assert (container["memoryMiB"], container["usedMiB"], container["peakMiB"]) == (2048, 2048, 2048)
 
     use(system, node.name, {name: (pod, 2048 if name == "innocent" else 2049) for name, pod in running.items()})
     system.eventually("one is evicted", lambda: any("GpuShareEvicted" in each for each in system.events(namespace)))
