@@ -167,6 +167,7 @@ def test_json_is_in_mib_and_names_every_gpu() -> None:
                         "uuid": "GPU-node-a-0",
                         "model": "Tesla T4",
                         "health": "Unhealthy",
+                        "reason": "Xid 79: GPU has fallen off the bus",
                         "totalMiB": 15360,
                         "usedMiB": 2048,
                         "computePercent": 0,

@@ -209,7 +209,7 @@ def test_objects_that_do_not_go_together(tmp_path: Path, objects: list[Json], me
         ),
         (
             "{gpus: [{model: T4, memory: 1}]}",
-            "gpus[0]: unknown field 'memory'; known are count, memoryMiB, model, numa, uuid",
+            "gpus[0]: unknown field 'memory'; known are count, memoryMiB, mig, model, numa, reservedMiB, uuid",
         ),
         ("{nodes: [a]}", "nodes: expected an object, found a list"),
         ("kind: Pod", "unknown field 'kind'; known are faults, gpus, nodes, seed"),
