@@ -1,35 +1,63 @@
 """A thousand histories of process lists: what is shown is so, and the watchdog touches no innocent pod."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin import metrics
 from deviceplugin.counts import Counts
+from deviceplugin.nvml.processes import NvmlProcesses
 from deviceplugin.refusals import Refusals
 from deviceplugin.usage.current import CurrentUsage
 from deviceplugin.usage.loop import UsageLoop
 from deviceplugin.usage.namespaces import Namespaces
 from deviceplugin.usage.procfs import TICKS
-from deviceplugin.usage.values import Policy
+from deviceplugin.usage.values import Lists, Policy
 from deviceplugin.usage.watchdog import Watchdog
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.resource_config import ResourceConfig
 from gpushare_cli import usage
 from gpushare_cli.usage import Use
+from tests.nvml import stub
+from tests.nvml.stub import Stub
 from tests.property.usage_world import GPUS, MIB, Moment, Real, World
 
 GRACE_S, GAP_S, STEPS = 12.0, 20.0, 12
 HISTORIES, AT_ONCE = 1000, 50
 
 
-class Lists:
+class WorldLists:
     """See ProcessLists."""
 
     def __init__(self, world: World) -> None:
         self.read = world.read_lists
+
+
+class StubLists:
+    """The same lists, told by the stub of NVIDIA's library and read through the real binding."""
+
+    def __init__(self, world: World, nvml: Any, stub: Stub) -> None:
+        self.world, self.stub, self.nvml = world, stub, NvmlProcesses(nvml)
+
+    def read(self, gpus: Collection[GpuUuid]) -> Lists:
+        keys: dict[str, object] = {}
+        for number, (gpu, listed) in enumerate(self.world.read_lists(gpus).items()):
+            assert self.stub.keys[f"{number}.uuid"] == gpu
+            keys[f"{number}.fail.all"] = stub.GPU_IS_LOST if listed is None else None
+            lists: dict[str, list[str]] = {"compute": [], "graphics": [], "mps": []}
+            for entry in listed or ():
+                first, *more = self.world.random.sample(list(lists), self.world.random.randint(1, 3))
+                used = -1 if entry.used is None else entry.used
+                lists[first].append(f"{entry.pid} {used}")
+                for other in more:  # a process may be in several lists, and not all of them tell of it
+                    lists[other].append(f"{entry.pid} {self.world.random.choice((-1, used, used // 2))}")
+            keys |= {f"{number}.{name}": " ".join(entries) or None for name, entries in lists.items()}
+        self.stub.set(keys)
+        return self.nvml.read(gpus)
 
 
 def plugin(world: World, counts: Counts, policy: Policy) -> UsageLoop:
@@ -48,7 +76,7 @@ def plugin(world: World, counts: Counts, policy: Policy) -> UsageLoop:
         clock=world.clock,
     )
     return UsageLoop(
-        lists=Lists(world),
+        lists=WorldLists(world),
         table=world,
         feed=world.feed,
         cache=world.cache,
@@ -190,14 +218,14 @@ def told_names(reduced: object, pod: PodUid) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
-def test_metrics_agree_with_the_lists(first: int) -> None:
+def test_metrics_and_views_agree_with_the_lists(first: int, nvml_binding: Any, nvml_stub: Stub) -> None:
+    for gpu in GPUS:
+        nvml_stub.add_gpu(uuid=gpu)
     compared = 0
     for seed in range(first, first + AT_ONCE):
         peaks: dict[tuple[str, str, str], float] = {}
-        for world, loop, counts in played(
-            seed, clean=False, policies=(Policy.REPORT,)
-        ):  # no kill: nothing moves after it
-            loop.look()
+        for world, loop, counts in played(seed, clean=False, policies=(Policy.REPORT,)):  # a kill would move things
+            replace(loop, lists=StubLists(world, nvml_binding, nvml_stub)).look()
             if len(world.moments) % 4:
                 continue
             found = shown(loop, counts)
