@@ -3,21 +3,27 @@
 What every container sees is compared in all other files as well; here is what only this depends on.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import pytest
+import yaml
 
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.model.gpu import HandOver
+from localcluster import process
 from localcluster.node import Node
-from tests.e2e import attempts, checks, disturb, seen
+from tests.e2e import attempts, checks, disturb, gpus, seen
+from tests.e2e.conftest import PROFILE
 from tests.e2e.seen import Grants
 from tests.e2e.system import Json, Share, System, is_ready
 
 pytestmark = pytest.mark.e2e
 
+SPECS: Final = "/var/run/cdi"
 NEARLY_A_GPU: Final = 20
 
 
@@ -36,6 +42,16 @@ def placed(node: Node, share: Share, **spec: object) -> Json:
 
 def with_cdi(system: System) -> Sequence[Node]:
     return [node for node in system.cluster.nodes if node.runtime.cdi]
+
+
+def specs(node: Node, pod: Json) -> list[str]:
+    """Names of the files that make devices for a pod."""
+    listed = process.run([*node.enter, "sh", "-c", f"ls -A {SPECS} 2>/dev/null || true"]).split()
+    return [name for name in listed if pod["metadata"]["uid"] in name]
+
+
+def has_no_specs(node: Node, pod: Json) -> bool:
+    return not specs(node, pod)
 
 
 def restarts(pod: Json) -> dict[str, int]:
@@ -150,3 +166,53 @@ def test_who_is_not_root_may_open_the_device_nodes(system: System, namespace: st
         log = kube.pod_path(namespace, "plain", "log")
         said = system.eventually("it has tried", lambda: system.api.ask(log, timeout_s=30).text)  # noqa: B023 - once
         assert said.endswith("No such device or address\n")
+
+
+def test_a_refused_start_leaves_no_spec(system: System, namespace: str) -> None:
+    """The pod's GPU has died since its container ran."""
+    usual = yaml.safe_load(PROFILE)
+    for node in with_cdi(system)[:1]:
+        system.create(namespace, placed(node, Share(name="refused")))
+        (pod,) = system.running(namespace, "refused")
+        assert specs(node, pod)
+        number = int(pod["metadata"]["annotations"]["index.gpushare.dev/c0"])
+        dead = {"gpus": usual["gpus"], "faults": [{"gpu": number, "kind": "xid"}]}
+        with gpus.exchanged(system, {**usual, "nodes": {node.name: dead}}, PROFILE):
+            disturb.kill_containers(pod)
+            system.eventually("it is not started", lambda: waits(system, namespace, "refused"))
+            system.eventually("it has no spec", partial(has_no_specs, node, pod))
+        system.eventually("it has started again", lambda: started_again(system, namespace, "refused"))
+        checks.every_container_sees_exactly_its_gpus(system, namespace, [system.pod(namespace, "refused")])
+
+
+def foreign(device: str, minor: int) -> Json:
+    """A spec that would show another GPU under the same name."""
+    node = {"path": f"/dev/nvidia{minor}", "type": "c", "major": 60, "minor": minor}
+    edits = {"deviceNodes": [node], "env": [f"{names.ENV_VISIBLE_DEVICES}=all"]}
+    return {"cdiVersion": "0.5.0", "kind": names.CDI_KIND, "devices": [{"name": device, "containerEdits": edits}]}
+
+
+def test_a_foreign_spec_of_the_same_device_shows_no_other_gpu(system: System, namespace: str) -> None:
+    """The plugin removes what others write beside its own."""
+    for node in with_cdi(system)[:1]:
+        system.create(namespace, placed(node, Share(name="foreign")))
+        (pod,) = system.running(namespace, "foreign")
+        (own,) = specs(node, pod)
+        device, granted = own.removesuffix(".json").rpartition("_")[2], Grants.of(system).to(pod, "c0")
+        other = next(minor for minor in range(4) if str(minor) != granted.openable)
+        path, content = f"{SPECS}/foreign.json", json.dumps(foreign(device, other))
+        process.run([*node.enter, "sh", "-c", f"printf '%s' '{content}' > {path}"])
+        disturb.kill_containers(pod)
+        system.eventually("it has started again", partial(started_again, system, namespace, "foreign"))
+        checks.every_container_sees_exactly_its_gpus(system, namespace, [system.pod(namespace, "foreign")])
+        assert not process.run([*node.enter, "sh", "-c", f"ls {path} 2>/dev/null || true"])
+
+
+def started_again(system: System, namespace: str, name: str) -> bool:
+    pod = system.pod(namespace, name)
+    return is_ready(pod) and restarts(pod)["c0"] > 0
+
+
+def waits(system: System, namespace: str, name: str) -> bool:
+    (status,) = system.pod(namespace, name)["status"]["containerStatuses"]
+    return "waiting" in status["state"]
