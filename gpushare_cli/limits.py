@@ -23,8 +23,8 @@ HEADER: Final = ("NODE", "NAMESPACE", "POD", "CONTAINER", "GPU", "LIMIT", "GRANT
 WORDS: Final[Mapping[Limit, str]] = {
     Limit.MIG: "the hardware: they are MIG instances",
     Limit.CGROUP: "the NVIDIA driver, for the container's cgroup",
-    Limit.MPS: "MPS, for each of its processes",
-    Limit.HAMI_CORE: "a library in the container (HAMi-core), which programs can get around",
+    Limit.MPS: "MPS, each process by itself, which programs can bypass",
+    Limit.HAMI_CORE: "a library in the container (HAMi-core), which programs can bypass",
     Limit.WATCHDOG: "the watchdog, after the fact",
 }
 """Who holds containers to their share. Advisory limits are told by their variables."""

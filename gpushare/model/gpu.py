@@ -36,8 +36,11 @@ class Limit(Enum):
 
     @property
     def enforced(self) -> bool:
-        """Whether the hardware or the driver refuses what is above the share, whatever the container does."""
-        return self in {Limit.MIG, Limit.CGROUP, Limit.MPS}
+        """Whether the hardware or the driver refuses what is above the share, whatever the container does.
+
+        Not so with MPS: its limit counts for each process, and a container starts as many as it likes.
+        """
+        return self in {Limit.MIG, Limit.CGROUP}
 
 
 class HandOver(Enum):

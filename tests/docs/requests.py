@@ -82,7 +82,7 @@ EXAMPLES: Final = (
         name="limit",
         limits={names.GPU_MEM: 8},
         annotations={names.ANNOTATION_LIMIT: "enforced"},
-        remark="limits by MIG, the driver's cgroups or MPS; the label of a namespace asks it of all of its pods;"
+        remark="limits by MIG or the driver's cgroups; the label of a namespace asks it of all of its pods;"
         " whole GPUs need none",
     ),
     Example(

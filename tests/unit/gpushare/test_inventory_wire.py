@@ -78,7 +78,7 @@ def test_gpus_that_cannot_be_shared_come_back_with_the_cause() -> None:
 
 @pytest.mark.parametrize("limit", Limit)
 def test_only_what_a_container_cannot_avoid_is_enforced(limit: Limit) -> None:
-    assert limit.enforced == (limit.value in {"mig", "cgroup", "mps"})
+    assert limit.enforced == (limit.value in {"mig", "cgroup"})
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ INSTANCE = MigInstance(gpu=0, number=1, profile="1g.10gb")
     [
         ({"limit": "enforced"}, Limit.MIG, INSTANCE, ""),
         ({"limit": "enforced"}, Limit.CGROUP, None, ""),
-        ({"limit": "enforced"}, Limit.MPS, None, ""),
+        ({"limit": "enforced"}, Limit.MPS, None, "limit mps"),
         ({"limit": "enforced"}, Limit.HAMI_CORE, None, "limit hami-core"),
         ({"limit": "enforced"}, Limit.WATCHDOG, None, "limit watchdog"),
         ({"limit": "enforced"}, Limit.ADVISORY, None, "limit advisory"),
