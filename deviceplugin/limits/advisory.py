@@ -10,7 +10,7 @@ from gpushare.model.gpu import Gpu, Limit
 
 
 class AdvisoryBackend:
-    """Works everywhere and holds against mistakes only. Without a hand-over by CDI, the webhook's variables remain."""
+    """Works everywhere and holds against mistakes only. Without a CDI spec, the webhook's variables remain."""
 
     limit: ClassVar[Limit] = Limit.ADVISORY
     needs_edits: ClassVar[bool] = False

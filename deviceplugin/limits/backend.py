@@ -57,7 +57,10 @@ class LimitBackend(Protocol):
 
     @property
     def needs_edits(self) -> bool:
-        """Whether it works through mounts and variables, which only a hand-over by CDI can bring into a container."""
+        """Whether it works through mounts and variables, which a container gets by a CDI spec only.
+
+        The container runtime reads one under `cdi`, NVIDIA's runtime under `volume-mounts`, and none under `envvar`.
+        """
         ...
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:

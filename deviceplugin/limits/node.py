@@ -20,7 +20,8 @@ PROVE_S: Final = 10.0
 _AGAIN_S: Final = 2.0
 """Until a back end that worked and then did not is tried once more."""
 _NO_EDITS: Final = (
-    "it needs mounts, which a container gets only where GPUs are handed over by CDI; this node hands them over by {}"
+    "it needs mounts in containers, and this node hands GPUs over by envvar, which brings none; by cdi or volume-mounts"
+    " it works"
 )
 
 
@@ -108,9 +109,8 @@ class NodeLimits:
         backend = self.backends.get(limit)
         if backend is None:
             return {gpu.uuid: "this plugin was started without what it needs" for gpu in inventory.gpus}
-        if backend.needs_edits and inventory.hand_over is not HandOver.CDI:
-            why = _NO_EDITS.format(inventory.hand_over.value)
-            return {gpu.uuid: why for gpu in inventory.gpus}
+        if backend.needs_edits and inventory.hand_over is HandOver.ENVVAR:
+            return {gpu.uuid: _NO_EDITS for gpu in inventory.gpus}
         return backend.prove(inventory.gpus)
 
     def _say(self, event: str, level: int, **fields: Any) -> None:

@@ -1,6 +1,7 @@
 """What is proven is shown, what is shown is used, and a failure refuses the start or falls to the next back end."""
 
 from dataclasses import replace
+from typing import Final
 
 import pytest
 
@@ -9,6 +10,10 @@ from deviceplugin.edits import ContainerEdits
 from deviceplugin.limits import choose
 from deviceplugin.limits.advisory import AdvisoryBackend
 from deviceplugin.limits.backend import PROVEN, LimitError
+from deviceplugin.limits.cgroup import CgroupBackend
+from deviceplugin.limits.hami_core import HamiCoreBackend
+from deviceplugin.limits.mig import MigBackend
+from deviceplugin.limits.mps import MpsBackend
 from deviceplugin.limits.node import NodeLimits, OnFailure
 from deviceplugin.limits.starts import LimitStarts
 from gpushare.model.gpu import GpuHealth, HandOver, Limit
@@ -216,12 +221,25 @@ def test_a_part_of_a_mig_instance_is_not_enforced_and_all_of_one_is() -> None:
     )
 
 
-def test_back_ends_that_need_mounts_work_with_cdi_only() -> None:
-    node = Node()
-    node.cgroup.needs_edits = True
-    assert node.shown() == [Limit.ADVISORY, Limit.ADVISORY]
-    by_cdi = replace(INVENTORY, hand_over=HandOver.CDI)
-    assert [gpu.limit for gpu in node.limits.assess(by_cdi).gpus] == [Limit.CGROUP, Limit.CGROUP]
+BACKENDS: Final = [
+    (kind.limit, kind.needs_edits) for kind in (MigBackend, CgroupBackend, MpsBackend, HamiCoreBackend, AdvisoryBackend)
+]
+BY_SPEC: Final = {HandOver.CDI, HandOver.VOLUME_MOUNTS}
+"""Ways in which a container gets the mounts and variables of a CDI spec."""
+
+
+@pytest.mark.parametrize("way", HandOver)
+@pytest.mark.parametrize(("limit", "needs_edits"), BACKENDS)
+def test_what_works_through_mounts_needs_a_way_that_brings_them_into_containers(
+    limit: Limit, needs_edits: bool, way: HandOver
+) -> None:
+    node = Node(wanted="auto")
+    node.limits.backends = {Limit.ADVISORY: node.advisory, limit: FakeBackend(limit, needs_edits)}
+    expected = limit if way in BY_SPEC or limit not in {Limit.MPS, Limit.HAMI_CORE} else Limit.ADVISORY
+    gpus = node.limits.assess(replace(INVENTORY, hand_over=way)).gpus
+    assert [gpu.limit for gpu in gpus] == [expected, expected]
+    edits = node.limits.prepare(start_of(0))
+    assert edits.env == ((f"BY_{expected.name}_main", "GPU-0"),)
 
 
 def test_the_nodes_label_counts_as_soon_as_it_changes(caplog: pytest.LogCaptureFixture) -> None:
