@@ -25,6 +25,11 @@ def by_kind(shape: RequestShape, gpus: Iterable[Gpu]) -> Barred:
     return {gpu.uuid: why for gpu in gpus if (why := shape.gpus.why_not(gpu) or _shared_mig(shape, gpu))}
 
 
+def may_be_one_of(count: int, gpu: Gpu) -> bool:
+    """Whether a GPU may be among so many of a container: CUDA uses one MIG instance in a process, and nothing else."""
+    return count == 1 or gpu.mig is None
+
+
 def _shared_mig(shape: RequestShape, gpu: Gpu) -> str:
     """The hardware holds an instance within its bounds, and not those that share it within theirs."""
     if not shape.gpus.enforced or gpu.limit is not Limit.MIG:

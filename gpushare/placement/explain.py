@@ -5,10 +5,12 @@ from typing import Final
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, RequestShape
-from gpushare.placement.candidates import Barred
+from gpushare.model.selector import ANY_GPU
+from gpushare.placement.candidates import Barred, may_be_one_of
 from gpushare.placement.search import MAX_STEPS
 
 MAX_NAMED: Final = 8  # containers; the message is repeated for every node
+_NO_MIG: Final = " for one container, which MIG instances cannot be, as a process uses one of them"
 
 
 def other_hand_over(ledger: NodeLedger) -> str:
@@ -37,11 +39,14 @@ def no_matching_gpu(shape: RequestShape, wanted: int, barred: Barred, ledger: No
     """The node has too few GPUs of the kind that the pod asks for."""
     inventory = ledger.inventory
     found = [
-        f"{gpu.label}: {_health(gpu) or barred.get(gpu.uuid, 'fits')} ({gpu.model}, {gpu.memory_mib} MiB)"
+        f"{gpu.label}: {_health(gpu) or barred.get(gpu.uuid) or ('fits' if may_be_one_of(wanted, gpu) else 'MIG')}"
+        f" ({gpu.model}, {gpu.memory_mib} MiB)"
         for gpu in inventory.gpus[:MAX_NAMED]
     ]
     more = len(inventory.gpus) - len(found)
-    text = f"needs {_number(wanted)} with {shape.gpus}; GPUs of {inventory.node}: {', '.join(found)}"
+    kind = f" with {shape.gpus}" if shape.gpus != ANY_GPU else ""
+    alone = "" if all(may_be_one_of(wanted, gpu) for gpu in inventory.gpus) else _NO_MIG
+    text = f"needs {_number(wanted)}{kind}{alone}; GPUs of {inventory.node}: {', '.join(found)}"
     return f"{text} and {more} more" if more else text
 
 
@@ -56,7 +61,11 @@ def insufficient(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, nev
     """
     unit = ledger.inventory.unit
     left = _Left(shape, ledger)
-    gpus = [(_health(gpu) or barred.get(gpu.uuid) or "", gpu) for gpu in ledger.inventory.gpus]
+    fewest = min(request.gpu_count for request in shape.containers)
+    gpus = [
+        (_health(gpu) or barred.get(gpu.uuid) or ("" if may_be_one_of(fewest, gpu) else "MIG"), gpu)
+        for gpu in ledger.inventory.gpus
+    ]
     free = ", ".join(why or left.on(gpu) for why, gpu in gpus)
     counted = "" if all(why for why, _ in gpus) else left.unit
     text = f"needs {_container_requests(shape, ledger)}; free per GPU on {ledger.inventory.node}: {free}{counted}"
@@ -73,6 +82,7 @@ class _Left:
         self._ledger = ledger
         self._whole = any(request.whole for request in shape.containers)
         self._compute = any(request.compute_percent for request in shape.containers)
+        self._most = max(request.gpu_count for request in shape.containers)
         self.unit = "" if self._compute else f" {ledger.inventory.unit.name}"
 
     def on(self, gpu: Gpu) -> str:
@@ -80,6 +90,8 @@ class _Left:
         text = str(unit.floor(self._ledger.free_mib(gpu)))
         if self._whole:
             text += f" of {unit.floor(gpu.memory_mib)}"
+        if not may_be_one_of(self._most, gpu):
+            text += " in MIG"
         return f"{text} {unit.name} and {self._ledger.free_percent(gpu)} %" if self._compute else text
 
 

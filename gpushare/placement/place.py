@@ -30,7 +30,7 @@ def place(shape: RequestShape, ledger: NodeLedger, default: Policy = Policy.BINP
         return Refused(RefusalReason.TOO_FEW_GPUS, explain.too_few_gpus(widest, len(healthy), ledger), permanent=True)
     barred = candidates.by_kind(shape, healthy)
     of_kind = [gpu for gpu in healthy if gpu.uuid not in barred]
-    if widest > len(of_kind):
+    if widest > len(_open_to(widest, of_kind)):
         message = explain.no_matching_gpu(shape, widest, barred, ledger)
         return Refused(RefusalReason.NO_MATCHING_GPU, message, permanent=True)
     barred = {**candidates.by_neighbours(shape.affinity, ledger), **barred}
@@ -67,7 +67,7 @@ def _choose(
     # One container is the usual pod, and its best GPUs are simply the first in rank.
     request = containers[0]
     fitting = []
-    for gpu in usable:
+    for gpu in _open_to(request.gpu_count, usable):
         free = ledger.free_mib(gpu)
         if _fits_alone(request, gpu, free, ledger):
             fitting.append((ranking.gpu(free, gpu.index), gpu.uuid))
@@ -77,9 +77,15 @@ def _choose(
     return [tuple(uuid for _, uuid in fitting[: request.gpu_count])]
 
 
+def _open_to(count: int, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
+    return gpus if count == 1 else [gpu for gpu in gpus if candidates.may_be_one_of(count, gpu)]
+
+
 def _need(request: ContainerRequest, gpu: Gpu, ledger: NodeLedger) -> Need | None:
     """What a container would take from a GPU, or None if it cannot be there."""
-    return None if request.whole and not ledger.untouched(gpu) else request.need(gpu)
+    if not candidates.may_be_one_of(request.gpu_count, gpu) or (request.whole and not ledger.untouched(gpu)):
+        return None
+    return request.need(gpu)
 
 
 def _fits_alone(request: ContainerRequest, gpu: Gpu, free_mib: int, ledger: NodeLedger) -> bool:
@@ -92,19 +98,21 @@ def _fits_alone(request: ContainerRequest, gpu: Gpu, free_mib: int, ledger: Node
 
 
 def _could_ever_hold(request: ContainerRequest, gpus: Sequence[Gpu]) -> bool:
-    return sum(gpu.memory_mib >= request.need(gpu).memory_mib for gpu in gpus) >= request.gpu_count
+    open_to = _open_to(request.gpu_count, gpus)
+    return sum(gpu.memory_mib >= request.need(gpu).memory_mib for gpu in open_to) >= request.gpu_count
 
 
 def _reason(shape: RequestShape, usable: Sequence[Gpu], ledger: NodeLedger) -> RefusalReason:
     """What is lacking first, for programs."""
     for request in shape.containers:
-        if len(usable) < request.gpu_count:
+        open_to = _open_to(request.gpu_count, usable)
+        if len(open_to) < request.gpu_count:
             return RefusalReason.NO_MATCHING_GPU
-        if sum(_fits_alone(request, gpu, ledger.free_mib(gpu), ledger) for gpu in usable) >= request.gpu_count:
+        if sum(_fits_alone(request, gpu, ledger.free_mib(gpu), ledger) for gpu in open_to) >= request.gpu_count:
             continue
         if request.whole:
             return RefusalReason.NO_UNTOUCHED_GPU
-        roomy = sum(ledger.free_mib(gpu) >= request.need(gpu).memory_mib for gpu in usable)
+        roomy = sum(ledger.free_mib(gpu) >= request.need(gpu).memory_mib for gpu in open_to)
         if roomy >= request.gpu_count:
             return RefusalReason.INSUFFICIENT_GPU_COMPUTE
     return RefusalReason.INSUFFICIENT_GPU_MEMORY

@@ -45,6 +45,11 @@ def may_use(gpu: Gpu, shape: RequestShape, ledger: NodeLedger) -> bool:
     return wanted.other is None or not any(neighbours)
 
 
+def is_one_or_without_mig(gpus: tuple[Gpu, ...]) -> bool:
+    """A process uses one MIG instance and nothing beside it."""
+    return len(gpus) == 1 or not any(gpu.mig for gpu in gpus)
+
+
 def grant(request: ContainerRequest, gpus: tuple[Gpu, ...]) -> tuple[Grant, ...]:
     """One for each GPU, because parts of different GPUs are of different sizes."""
     return tuple(
@@ -62,7 +67,10 @@ def grant(request: ContainerRequest, gpus: tuple[Gpu, ...]) -> tuple[Grant, ...]
 
 def brute_force(shape: RequestShape, ledger: NodeLedger) -> bool:
     gpus = [gpu for gpu in ledger.inventory.gpus if may_use(gpu, shape, ledger)]
-    choices = [itertools.combinations(gpus, request.gpu_count) for request in shape.containers]
+    choices = [
+        [chosen for chosen in itertools.combinations(gpus, request.gpu_count) if is_one_or_without_mig(chosen)]
+        for request in shape.containers
+    ]
     return any(
         fits(
             tuple(

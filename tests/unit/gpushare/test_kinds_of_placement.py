@@ -9,7 +9,7 @@ from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, RequestShape
-from gpushare.model.selector import Affinity, Choice, GpuSelector
+from gpushare.model.selector import Affinity, Choice, GpuSelector, MigChoice
 from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement.place import place
 from gpushare.wire import labels
@@ -292,6 +292,55 @@ def test_a_part_of_a_mig_instance_is_no_enforced_limit_and_all_of_one_is() -> No
         " part of MIG (Tesla T4, 15360 MiB)",
         True,
     )
+
+
+def with_mig(*gib: int) -> NodeLedger:
+    """GPUs of these sizes, and one that has three MIG instances of 5 GiB."""
+    inventory = make_inventory(*gib)
+    instances = tuple(make_mig(len(gib), number) for number in range(3))
+    return NodeLedger.of(replace(inventory, gpus=(*inventory.gpus, *instances)))
+
+
+def several(count: int, gib: int = 1, name: str = "c") -> ContainerRequest:
+    return replace(request(name, gib=gib), gpu_count=count)
+
+
+def test_a_container_that_asks_for_several_gpus_gets_no_mig_instance() -> None:
+    assert gpus(place(shape(request()), with_mig(15, 15))) == ["MIG-2-0"]
+    assert gpus(place(shape(several(2)), with_mig(15, 15))) == ["GPU-0,GPU-1"]
+    assert gpus(place(shape(request(whole=2)), with_mig(15, 15))) == ["GPU-0,GPU-1"]
+    assert gpus(place(shape(several(2, 2), request("b", gib=5)), with_mig(15, 15))) == ["GPU-0,GPU-1", "MIG-2-0"]
+
+
+def test_several_mig_instances_are_refused_with_the_reason() -> None:
+    cannot = "for one container, which MIG instances cannot be, as a process uses one of them; GPUs of node-a:"
+    instances = ", ".join(f"1:{number}: MIG (NVIDIA A100-SXM4-40GB MIG 1g.5gb, 5120 MiB)" for number in range(3))
+    found = f"0: fits (Tesla T4, 15360 MiB), {instances}"
+    for wanted in (several(2), request(whole=2)):
+        assert refused(place(shape(wanted), with_mig(15))) == (
+            RefusalReason.NO_MATCHING_GPU,
+            f"needs 2 GPUs {cannot} {found}",
+            True,
+        )
+    only = GpuSelector(mig=MigChoice.ONLY)
+    assert refused(place(shape(several(2), gpus=only), with_mig(15)))[1] == (
+        f"needs 2 GPUs with MIG {cannot} {found.replace('fits', 'no MIG')}"
+    )
+
+
+def test_mig_instances_do_not_count_as_room_for_several_gpus() -> None:
+    full = fill(with_mig(15, 15), shape(several(2, 14)))
+    assert refused(place(shape(several(2, 4)), full)) == (
+        RefusalReason.INSUFFICIENT_GPU_MEMORY,
+        "needs 4 GiB on each of 2 GPUs; free per GPU on node-a: 1, 1, MIG, MIG, MIG GiB",
+        False,
+    )
+    beside = place(shape(several(2, 4, "a"), request("b", gib=4)), full)
+    assert refused(beside)[1] == (
+        "needs 4 GiB on each of 2 GPUs (a) + 4 GiB on one GPU (b); free per GPU on node-a: 1, 1,"
+        " 5 in MIG, 5 in MIG, 5 in MIG GiB"
+    )
+    assert refused(place(shape(several(2, 4)), with_mig(3, 3)))[2], "an empty node could not hold it either"
 
 
 def test_a_gpu_of_the_kind_that_is_unhealthy_is_told_as_such() -> None:
