@@ -2,7 +2,7 @@
 
 A spec names its devices by UUID, by number, or has only one for all of them; and it may be older than the driver's last
 start. So nothing is taken from it that the driver does not say of the GPU: of device nodes of GPUs, those whose minor
-number is the GPU's.
+number is the GPU's, and of no node its numbers, which the container runtime finds at the node itself.
 """
 
 import re
@@ -16,9 +16,10 @@ from deviceplugin.source import RawGpu
 from gpushare import names
 
 PREFERRED: Final = "nvidia.com/gpu"
-_GPU: Final = re.compile(r"/dev/nvidia\d+")
-_CAPABILITY: Final = re.compile(r"/dev/nvidia-caps/nvidia-cap\d+")
-_OF_OTHERS: Final = re.compile(r"/dev/nvidia\d+|/dev/nvidia-caps.*|/dev/dri/.*")
+_CAPS: Final = "/dev/nvidia-caps/nvidia-cap"
+_OWN: Final = re.compile(r".*(/dev/(?:nvidia\d+|nvidia-caps/nvidia-cap\d+))")
+"""Device nodes of one GPU or instance; on the host they may lie below the directory of the driver's container."""
+_OF_OTHERS: Final = re.compile(r".*/dev/(?:nvidia\d+|nvidia-caps.*|dri/.*)")
 """Device nodes that stand for some GPU, or for several nodes' GPUs together."""
 
 
@@ -49,7 +50,9 @@ def pick(gpu: RawGpu, specs: Sequence[VendorSpec]) -> Picked | None:
             return Picked(spec, own)
     if ordered and _wanted(gpu):
         # A GPU that came after the spec was written; the driver's libraries are the same.
-        return Picked(ordered[0], ContainerEdits(device_nodes=tuple(map(_node, sorted(_wanted(gpu))))))
+        return Picked(
+            ordered[0], ContainerEdits(device_nodes=tuple(DeviceNode(path=path) for path in sorted(_wanted(gpu))))
+        )
     return None
 
 
@@ -57,55 +60,64 @@ def _by_name(gpu: RawGpu, spec: VendorSpec) -> ContainerEdits | None:
     own = spec.devices.get(gpu.uuid)
     if own is None and not _wanted(gpu):
         own = spec.devices.get(_number(gpu))
-    return _without_variable(own) if own is not None and _is_of(gpu, own) else None
+    return _cleared(own) if own is not None and _is_of(gpu, own) else None
 
 
 def _by_nodes(gpu: RawGpu, spec: VendorSpec) -> ContainerEdits | None:
     if not _wanted(gpu):
         return None
-    return next((_without_variable(own) for own in spec.devices.values() if _is_of(gpu, own)), None)
+    return next((_cleared(own) for own in spec.devices.values() if _is_of(gpu, own)), None)
 
 
 def _from_several(gpu: RawGpu, spec: VendorSpec) -> ContainerEdits | None:
     """From a device that stands for several GPUs: the nodes of this one, and nothing else."""
     wanted = _wanted(gpu)
     for own in spec.devices.values() if wanted else ():
-        found = tuple(node for node in own.device_nodes if node.path in wanted)
+        found = tuple(node for node in own.device_nodes if _names(node) == {node.path} <= wanted)
         if {node.path for node in found} == wanted:
-            return ContainerEdits(device_nodes=found)
+            return _cleared(ContainerEdits(device_nodes=found))
     return None
 
 
 def _is_of(gpu: RawGpu, own: ContainerEdits) -> bool:
     """Whether a device has the nodes of this GPU and of no other."""
-    gpus = {node.path for node in own.device_nodes if _GPU.fullmatch(node.path)}
-    caps = {node.path for node in own.device_nodes if _CAPABILITY.fullmatch(node.path)}
+    found = {name for node in own.device_nodes for name in _names(node)}
     if wanted := _wanted(gpu):
-        return gpus | caps == wanted
+        return found == wanted
+    gpus = [name for name in found if not name.startswith(_CAPS)]
     # One of a GPU instance, and one of the compute instance in it.
-    return len(gpus) == 1 and len(caps) == (2 if gpu.mig else 0)
+    return len(gpus) == 1 and len(found) - len(gpus) == (2 if gpu.mig else 0)
 
 
 def _wanted(gpu: RawGpu) -> set[str]:
     """Its device nodes; none if the driver does not say all of them."""
     if gpu.minor is None or (gpu.mig and not gpu.caps):
         return set()
-    return {f"/dev/nvidia{gpu.minor}", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in gpu.caps)}
+    return {f"/dev/nvidia{gpu.minor}", *(f"{_CAPS}{cap}" for cap in gpu.caps)}
+
+
+def _names(node: DeviceNode) -> set[str]:
+    """What GPU or capability a node is in the container and on the host: one name, unless the file is wrong."""
+    return {found[1] for path in _paths(node) if (found := _OWN.fullmatch(path))}
+
+
+def _paths(node: DeviceNode) -> tuple[str, str]:
+    return node.path, node.host_path or node.path
 
 
 def _number(gpu: RawGpu) -> str:
     return f"{gpu.mig.gpu}:{gpu.mig.number}" if gpu.mig else str(gpu.index)
 
 
-def _node(path: str) -> DeviceNode:
-    return DeviceNode(path=path)
-
-
 def _common(spec: VendorSpec) -> ContainerEdits:
-    nodes = tuple(node for node in spec.common.device_nodes if not _OF_OTHERS.fullmatch(node.path))
-    return _without_variable(replace(spec.common, device_nodes=nodes))
+    nodes = tuple(node for node in spec.common.device_nodes if not any(map(_OF_OTHERS.fullmatch, _paths(node))))
+    return _cleared(replace(spec.common, device_nodes=nodes))
 
 
-def _without_variable(edits: ContainerEdits) -> ContainerEdits:
-    """Without the variable that says what the container was granted."""
-    return replace(edits, env=tuple(pair for pair in edits.env if pair[0] != names.ENV_VISIBLE_DEVICES))
+def _cleared(edits: ContainerEdits) -> ContainerEdits:
+    """Without the variable that says what the container was granted, and without numbers of devices."""
+    return replace(
+        edits,
+        env=tuple(pair for pair in edits.env if pair[0] != names.ENV_VISIBLE_DEVICES),
+        device_nodes=tuple(replace(node, kind="", major=None, minor=None) for node in edits.device_nodes),
+    )

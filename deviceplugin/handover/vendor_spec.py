@@ -3,6 +3,7 @@
 Whatever is in a file, nothing but WireError comes out of here, and nothing larger than the bounds below.
 """
 
+import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,8 +94,8 @@ def _device_node(entry: Mapping[str, Any], path: str) -> DeviceNode:
     if not set(permissions) <= set("rwm"):
         raise WireError(f"{path}.permissions: expected letters of rwm, found {permissions!r:.100}")
     return DeviceNode(
-        path=_absolute(entry, "path", path),
-        host_path=_absolute(entry, "hostPath", path) if entry.get("hostPath") else "",
+        path=_normal(_absolute(entry, "path", path)),
+        host_path=_normal(_absolute(entry, "hostPath", path)) if entry.get("hostPath") else "",
         kind=kind,
         major=_number(entry, "major", path),
         minor=_number(entry, "minor", path),
@@ -152,6 +153,10 @@ def _absolute(holder: Mapping[str, Any], key: str, path: str) -> str:
     if not text.startswith("/"):
         raise WireError(f"{fields.at(path, key)}: expected an absolute path, found {text!r:.100}")
     return text
+
+
+def _normal(path: str) -> str:
+    return posixpath.normpath("/" + path.lstrip("/"))
 
 
 def _short(value: str, path: str) -> str:

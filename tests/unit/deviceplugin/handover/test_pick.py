@@ -90,6 +90,46 @@ def test_gpus_among_what_every_device_gets_are_left_out() -> None:
     assert nvidia.paths(picked(gpu(0), spec(wrong))) == [*CONTROL, "/dev/nvidia0"]
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"path": "/dev/nvidia0", "hostPath": "/dev/nvidia3"},
+        {"path": "/dev/nvidia0", "hostPath": "/run/nvidia/driver/dev/nvidia3"},
+        {"path": "/dev/card", "hostPath": "/dev/nvidia3"},
+        {"path": "/dev/card", "hostPath": "/dev/../dev//nvidia3"},
+        {"path": "/dev/./nvidia3"},
+        {"path": "//dev/nvidia3"},
+    ],
+)
+def test_another_gpu_under_another_name_is_left_out(other: dict[str, str]) -> None:
+    of_device = nvidia.document(nvidia.device("0", nvidia.node(0), other))
+    of_all = nvidia.document(nvidia.device("0", nvidia.node(0)))
+    of_all["containerEdits"]["deviceNodes"].append(other)
+    only_that = nvidia.document(nvidia.device("0", other))
+    for document in (of_device, of_all, only_that):
+        edits = picked(gpu(0), spec(document))
+        assert nvidia.paths(edits) == [*CONTROL, "/dev/nvidia0"]
+        assert not any("nvidia3" in node.host_path for node in edits.device_nodes)
+
+
+def test_numbers_of_devices_are_those_of_the_node_and_not_of_the_file() -> None:
+    wrong = nvidia.document(nvidia.device("0", nvidia.node(0) | {"type": "c", "major": 195, "minor": 3}))
+    wrong["containerEdits"]["deviceNodes"].append(nvidia.plain("/dev/nvidia-modeset") | {"type": "c", "major": 8})
+    nodes = picked(gpu(0), spec(wrong)).device_nodes
+    assert {node.path for node in nodes} == {*CONTROL, "/dev/nvidia-modeset", "/dev/nvidia0"}
+    assert all((node.kind, node.major, node.minor) == ("", None, None) for node in nodes)
+
+
+def test_a_driver_in_a_container_has_its_devices_elsewhere_on_the_host() -> None:
+    nodes = [
+        {"path": f"/dev/nvidia{i}", "hostPath": f"/run/nvidia/driver/dev/nvidia{i}", "major": 195, "minor": i}
+        for i in range(2)
+    ]
+    for document in (nvidia.document(nvidia.device("1", nodes[1])), nvidia.document(nvidia.device("all", *nodes))):
+        found = picked(gpu(1), spec(document)).device_nodes[-1]
+        assert (found.path, found.host_path) == ("/dev/nvidia1", "/run/nvidia/driver/dev/nvidia1")
+
+
 def test_a_gpu_that_came_after_the_spec_was_written() -> None:
     edits = picked(gpu(3), spec(nvidia.document(nvidia.device("0", nvidia.node(0)))))
     assert nvidia.paths(edits) == [*CONTROL, "/dev/nvidia3"]
