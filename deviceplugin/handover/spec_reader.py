@@ -70,12 +70,14 @@ class SpecReader:
         return [read.spec for read in found.values() if read.spec is not None]
 
     def _paths(self) -> Iterator[Path]:
-        for directory in reversed(self.directories):
+        own = self.own.resolve()
+        # /var/run is /run on most nodes, and what was written here must not look like another's.
+        for directory in dict.fromkeys(each.resolve() for each in reversed(self.directories)):
             listed = sorted(_listed(directory))
             if len(listed) > _FILES:
                 logs.event(_LOG, "specs left out", level=logging.WARNING, directory=str(directory), files=len(listed))
             for name in listed[:_FILES]:
-                if directory != self.own or share_name.read_file_name(name) is None:
+                if directory != own or share_name.read_file_name(name) is None:
                     yield directory / name
 
     def _read(self, path: Path) -> _Read | None:
@@ -111,7 +113,7 @@ def _decoded(path: Path) -> Any:
     text = _text(path)
     try:
         return orjson.loads(text) if path.suffix == ".json" else _yaml(text)
-    except (orjson.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+    except (orjson.JSONDecodeError, yaml.YAMLError, ValueError, ArithmeticError, RecursionError) as error:
         raise WireError(f"not {path.suffix[1:].upper()} ({type(error).__name__})") from error
 
 
@@ -119,10 +121,12 @@ def _text(path: Path) -> bytes:
     # A pipe in the place of a file would keep an open waiting.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             raise WireError("not a regular file")
-        if mode & 0o022:
+        if found.st_uid not in {0, os.geteuid()}:
+            raise WireError(f"it belongs to user {found.st_uid}; chown root it if its content is right")
+        if found.st_mode & 0o022:
             raise WireError("users other than root may write it; chmod 0644 it if its content is right")
         with open(descriptor, "rb", closefd=False) as stream:
             text = stream.read(_LARGEST + 1)
@@ -134,10 +138,11 @@ def _text(path: Path) -> bytes:
 
 
 def _yaml(text: bytes) -> Any:
-    """Without aliases, which can stand for more than any memory holds; programs do not write them."""
+    """Without aliases, which can stand for more than any memory holds, and tags, which make values of any string."""
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent) or depth > _DEEPEST or count > _EVENTS:
-            raise WireError(f"aliases, more than {_DEEPEST} levels or more than {_EVENTS} values")
+        tagged = getattr(event, "tag", None) is not None
+        if tagged or isinstance(event, yaml.AliasEvent) or depth > _DEEPEST or count > _EVENTS:
+            raise WireError(f"tags, aliases, more than {_DEEPEST} levels or more than {_EVENTS} values")
     return yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader

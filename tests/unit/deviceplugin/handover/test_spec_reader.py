@@ -72,6 +72,17 @@ def test_what_this_plugin_wrote_is_not_read_but_only_where_it_writes(
     assert [spec.path for spec in reader.specs()] == [static / name]
 
 
+def test_a_directory_with_two_names_is_one(reader: SpecReader, tmp_path: Path, dynamic: Path) -> None:
+    name = f"gpushare.dev-share_uid_c{'0' * 16}-{'1' * 16}.json"
+    put(dynamic / name, nvidia.document(nvidia.device("c", nvidia.node(0)), kind="gpushare.dev/share"))
+    put(dynamic / "nvidia.json", nvidia.BY_UUID)
+    (tmp_path / "link").symlink_to(dynamic)
+    reader.own = tmp_path / "link"
+    for directories in ((tmp_path / "link", dynamic), (dynamic, tmp_path / "link")):
+        reader.directories = directories
+        assert [spec.path.name for spec in reader.specs()] == ["nvidia.json"]
+
+
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     assert SpecReader(directories=(tmp_path / "none",), own=tmp_path).specs() == []
 
@@ -96,6 +107,7 @@ def test_a_file_is_read_again_when_it_changes_and_forgotten_when_it_is_gone(
     assert reader.specs() == []
 
 
+BOUNDS = "tags, aliases, more than 32 levels or more than 100000 values"
 ALIASES = "kind: nvidia.com/gpu\ndevices: &d [{name: '0'}]\nother: *d\n"
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(9)
@@ -110,16 +122,21 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("a.json", "\xff", "not JSON (JSONDecodeError)"),
         ("a.yaml", "a: [", "not YAML (ParserError)"),
         ("a.yaml", "\x00", "not YAML (ReaderError)"),
-        ("a.yaml", "[" * 100_000, "aliases, more than 32 levels or more than 100000 values"),
-        ("a.yaml", ALIASES, "aliases, more than 32 levels or more than 100000 values"),
-        ("a.yaml", BOMB, "aliases, more than 32 levels or more than 100000 values"),
-        ("a.yaml", "[" + "0," * 100_001 + "]", "aliases, more than 32 levels or more than 100000 values"),
-        ("a.yaml", "kind: !!python/object/apply:os.system [id]\n", "not YAML (ConstructorError)"),
+        ("a.yaml", "[" * 100_000, BOUNDS),
+        ("a.yaml", ALIASES, BOUNDS),
+        ("a.yaml", BOMB, BOUNDS),
+        ("a.yaml", "[" + "0," * 100_001 + "]", BOUNDS),
+        ("a.yaml", "kind: !!python/object/apply:os.system [id]\n", BOUNDS),
+        ("a.yaml", "kind: !!int ''\n", BOUNDS),
+        ("a.yaml", "kind: !!timestamp x\n", BOUNDS),
+        ("a.yaml", "kind: !!set {a}\n", BOUNDS),
+        ("a.yaml", "kind: " + "1:" * 200 + "1.0\n", "not YAML (OverflowError)"),
+        ("a.yaml", "kind: 2026-13-01\n", "not YAML (ValueError)"),
         ("a.yaml", "kind: 2026-01-01\n", "kind: expected a string, found a date"),
         ("a.yaml", "", "expected an object, found nothing"),
         ("a.json", " " * (1024 * 1024) + "{}", "larger than 1048576 bytes"),
     ],
-    ids=range(13),
+    ids=range(18),
 )
 def test_broken_and_malicious_files_are_logged_once_and_passed_over(
     reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture, name: str, text: str, error: str
@@ -155,6 +172,15 @@ def test_a_file_that_others_than_root_may_write_is_not_believed(
     put(dynamic / "nvidia.json", nvidia.BY_UUID).chmod(mode)
     assert reader.specs() == []
     assert problems(caplog)[0][1] == ("users other than root may write it; chmod 0644 it if its content is right")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_of_another_user_is_not_believed(
+    reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.chown(put(dynamic / "nvidia.json", nvidia.BY_UUID), 1000, 0)
+    assert reader.specs() == []
+    assert problems(caplog) == [("nvidia.json", "it belongs to user 1000; chown root it if its content is right")]
 
 
 def test_what_stands_for_something_else_is_not_kept(reader: SpecReader, dynamic: Path) -> None:
