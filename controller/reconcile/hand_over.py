@@ -7,6 +7,7 @@ from typing import Final
 
 from controller.state import ClusterState
 from gpushare import names
+from gpushare.cluster import node_records
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime import logs
@@ -22,7 +23,7 @@ RETRY_S: Final = 5.0
 class HandOverSummary:
     """Writes it when it changes, and now and then again.
 
-    Only nodes that have published GPUs count: pods go to no other.
+    A node that will share counts before it has published GPUs: a pod that is created now may land there.
     """
 
     api: KubeApi
@@ -38,8 +39,7 @@ class HandOverSummary:
 
     def tick(self) -> None:
         """Write if there is reason to."""
-        nodes = self.state.cache.snapshot().nodes
-        word = hand_over.summary(node.inventory for node in nodes if node.inventory is not None)
+        word = hand_over.summary(node_records.sharing(self.state.cache.snapshot().nodes))
         now = self.clock.monotonic()
         if word == self._word and now < self._due:
             return

@@ -1,6 +1,6 @@
 """What is kept of a node: its GPUs, and which of them others than its plugin keep new pods away from. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,9 @@ class NodeRecord:
     """With what `cordon` and `unhealthy` say of its GPUs."""
     problem: str = ""
     """Why an inventory that is there cannot be read."""
+    awaited: bool = False
+    """It has none that can be read, and will share: it has the device plugin's label, or the resource of a system from
+    which this one takes over. Nodes with `nvidia.com/gpu` alone may keep another plugin for good."""
 
 
 def read(
@@ -42,9 +45,11 @@ def read(
     published, cordon = annotations.get(names.ANNOTATION_INVENTORY), annotations.get(names.ANNOTATION_CORDON) or ""
     if not isinstance(cordon, str) or not isinstance(published, str | None):
         raise WireError("metadata.annotations: expected strings")
-    if known is not None and (known.published, known.cordon, known.unhealthy) == (published, cordon, unhealthy):
+    awaited = published is None and _is_awaited(node)
+    told = (published, cordon, unhealthy, awaited)
+    if known is not None and (known.published, known.cordon, known.unhealthy, known.awaited) == told:
         return known
-    record = NodeRecord(name=name, published=published, cordon=cordon, unhealthy=unhealthy)
+    record = NodeRecord(name=name, published=published, cordon=cordon, unhealthy=unhealthy, awaited=awaited)
     if published is None:
         return record
     try:
@@ -58,10 +63,15 @@ def marked_unhealthy(record: NodeRecord, unhealthy: frozenset[int]) -> NodeRecor
     """The same node after somebody beside the plugin has called other GPUs unhealthy."""
     if record.unhealthy == unhealthy:
         return record
-    annotations = {names.ANNOTATION_CORDON: record.cordon}
-    if record.published is not None:
-        annotations[names.ANNOTATION_INVENTORY] = record.published
+    if record.published is None:
+        return replace(record, unhealthy=unhealthy)
+    annotations = {names.ANNOTATION_CORDON: record.cordon, names.ANNOTATION_INVENTORY: record.published}
     return read({"metadata": {"name": record.name, "annotations": annotations}}, None, unhealthy)
+
+
+def sharing(records: Iterable[NodeRecord]) -> Iterator[NodeInventory | None]:
+    """The inventories of nodes that share or will; None for each that has not published one that can be read."""
+    return (record.inventory for record in records if record.inventory is not None or record.awaited or record.problem)
 
 
 def unknown_gpus(record: NodeRecord) -> list[str]:
@@ -88,6 +98,15 @@ def _with_health(inventory: NodeInventory, cordon: str, unhealthy: frozenset[int
 def numbers(gpu: Gpu) -> frozenset[int]:
     """By which numbers a GPU is meant: a MIG instance by that of its GPU too."""
     return frozenset({gpu.index, *((gpu.mig.gpu,) if gpu.mig else ())})
+
+
+def _is_awaited(node: Mapping[str, Any]) -> bool:
+    labels = fields.mapping(fields.mapping(node, "metadata", "node"), "labels", "metadata")
+    # While the former plugin is replaced, its resource is still in the capacity, but not allocatable.
+    capacity = fields.mapping(fields.mapping(node, "status", "node"), "capacity", "status")
+    return labels.get(names.LABEL_SHARES) == "true" or any(
+        capacity.get(resource, "0") != "0" for resource in names.SHARED_RESOURCES
+    )
 
 
 def _names(gpu: Gpu) -> set[str]:

@@ -13,6 +13,8 @@ from gpushare.wire.fields import JsonObject
 
 NO_NODE: Final = "none"
 MIXED: Final = "mixed"
+UNKNOWN: Final = "unknown"
+WORDS: Final = frozenset({NO_NODE, MIXED, UNKNOWN, *(way.value for way in HandOver)})
 _KEY: Final = "hand-over"
 
 
@@ -21,9 +23,12 @@ def path(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/configmaps/{names.HAND_OVER}"
 
 
-def summary(inventories: Iterable[NodeInventory]) -> str:
-    """The strategy of all these nodes; `mixed` if they have several, `none` if there is no node."""
-    words = {inventory.hand_over.value for inventory in inventories}
+def summary(inventories: Iterable[NodeInventory | None]) -> str:
+    """The strategy of all these nodes; `mixed` if they have several, `none` if there is no node.
+
+    None stands for a node that has not published its inventory yet, whose strategy is `unknown`.
+    """
+    words = {UNKNOWN if inventory is None else inventory.hand_over.value for inventory in inventories}
     return MIXED if len(words) > 1 else next(iter(words), NO_NODE)
 
 

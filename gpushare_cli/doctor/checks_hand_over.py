@@ -40,7 +40,8 @@ def summary(cluster: Cluster) -> Iterator[Finding]:
     if cluster.hand_over == summary_wire.NO_NODE:
         raise NothingToCheckError("no node shares")
     found = summary_wire.word(config_map)
-    if found != cluster.hand_over:
+    misleads = summary_wire.is_all_cdi(config_map) != (cluster.hand_over == HandOver.CDI.value)
+    if misleads or found not in summary_wire.WORDS:
         yield finding.warning(
             where,
             f"it says {found or 'nothing'} of the nodes' hand-over, but it is {cluster.hand_over}",

@@ -96,7 +96,7 @@ class Cluster:
     @cached_property
     def hand_over(self) -> str:
         """How the nodes that share hand over GPUs, in the word that the controller has for it."""
-        return hand_over.summary(node.published for node in self.nodes if node.published is not None)
+        return hand_over.summary(node_records.sharing(map(node_records.read, known(self.snapshot.nodes))))
 
     @cached_property
     def needs_no_isolation(self) -> bool:

@@ -8,9 +8,9 @@ from typing import Final
 import pytest
 
 from gpushare import names
+from gpushare.cluster import node_records
 from gpushare.kube import api as kube
 from gpushare.wire import hand_over
-from gpushare.wire import inventory as inventory_wire
 from tests.e2e import disturb
 from tests.e2e.system import Json, Share, System
 from tests.manifests import tree
@@ -83,7 +83,7 @@ def test_the_runtime_class_is_written_unless_every_node_hands_over_by_cdi(system
 def summary(system: System) -> str:
     """By the nodes themselves."""
     nodes = system.api.get("/api/v1/nodes")["items"]
-    return hand_over.summary(found for node in nodes if (found := inventory_wire.of_node(node)) is not None)
+    return hand_over.summary(node_records.sharing(map(node_records.read, nodes)))
 
 
 def told(system: System) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -36,10 +37,16 @@ def summary(world: World) -> HandOverSummary:
 
 def add_node(world: World, name: str, by: HandOver | None) -> None:
     """Args: by: None for a node without an inventory."""
-    inventory = replace(make_inventory(10, node=name), hand_over=by or HandOver.CDI)
-    node = make_node(inventory)
-    if by is None:
-        del node["metadata"]["annotations"]
+    inventory = by and replace(make_inventory(10, node=name), hand_over=by)
+    world.api.seed(NODES, make_node(inventory, name=name))
+    world.see()
+
+
+def add_awaited(world: World, **fields: Any) -> None:
+    """A node without an inventory of which more is known."""
+    node = make_node(name="awaited")
+    node["metadata"] |= fields.pop("metadata", {})
+    node["status"] |= fields
     world.api.seed(NODES, node)
     world.see()
 
@@ -73,6 +80,30 @@ def test_one_word_tells_of_all_nodes(
     summary.tick()
     assert said(world) == word
     assert hand_over.is_all_cdi(world.api.read(f"{PATH}/{names.HAND_OVER}")) is (word == "cdi")
+
+
+@pytest.mark.parametrize(
+    ("fields", "counts"),
+    [
+        ({"metadata": {"labels": {"gpushare": "true"}}}, True),
+        ({"metadata": {"labels": {"gpushare": "false"}}}, False),
+        ({"metadata": {"annotations": {names.ANNOTATION_INVENTORY: "{"}}}, True),
+        ({"capacity": {"aliyun.com/gpu-mem": "104"}, "allocatable": {"aliyun.com/gpu-mem": "0"}}, True),
+        ({"capacity": {"nano-gpu/gpu-percent": "400"}}, True),
+        ({"capacity": {"aliyun.com/gpu-mem": "0"}}, False),
+        ({"capacity": {"nvidia.com/gpu": "4"}}, False),
+    ],
+)
+def test_a_node_that_will_share_counts_before_it_has_told_how(
+    world: World, summary: HandOverSummary, fields: dict[str, Any], counts: bool
+) -> None:
+    """Else pods that are created meanwhile would be right on the nodes of today only."""
+    add_awaited(world, **fields)
+    summary.tick()
+    assert said(world) == ("unknown" if counts else "none")
+    add_node(world, "a", CDI)
+    summary.tick()
+    assert said(world) == ("mixed" if counts else "cdi")
 
 
 def test_it_is_written_when_it_changes_and_now_and_then_again(world: World, summary: HandOverSummary) -> None:

@@ -210,15 +210,18 @@ def test_a_node_that_has_not_changed_is_the_same_record() -> None:
     first = node("1", unhealthy=frozenset({0}))
     assert node("1", known=first, unhealthy=frozenset({0})) is first
     assert node("2", known=first, unhealthy=frozenset({0})) is not first
+    bare = node_records.read({"metadata": {"name": "node-a"}})
+    labelled = {"metadata": {"name": "node-a", "labels": {"gpushare": "true"}}}
+    assert node_records.read(labelled, known=bare).awaited
 
 
 def test_gpus_called_unhealthy_later_change_the_record() -> None:
     first = node("1")
     assert node_records.marked_unhealthy(first, frozenset()) is first
     assert health(node_records.marked_unhealthy(first, frozenset({2}))) == [H, C, U]
-    bare = node_records.read({"metadata": {"name": "node-a"}})
+    bare = node_records.read({"metadata": {"name": "node-a", "labels": {"gpushare": "true"}}})
     assert node_records.marked_unhealthy(bare, frozenset({2})) == NodeRecord(
-        name=bare.name, published=None, unhealthy=frozenset({2})
+        name=bare.name, published=None, unhealthy=frozenset({2}), awaited=True
     )
 
 

@@ -129,6 +129,7 @@ def test_a_node_that_has_told_nothing_yet_counts_as_one_that_needs_it(cdi: Docto
     world.gpu_node(cdi, "node-c")
     world.edit(cdi, "Node", "node-c", lambda node: node["metadata"].pop("annotations"))
     assert NOT_NEEDED not in world.lines(cdi)
+    assert "it says cdi of the nodes' hand-over, but it is mixed" in "".join(world.lines(cdi))
 
 
 @pytest.mark.parametrize(("word", "said"), [("cdi", "cdi"), ("", "nothing"), ("later", "later")])

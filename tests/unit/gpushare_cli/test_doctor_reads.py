@@ -18,7 +18,7 @@ OF_NODES = (
     " pods-without-gpus, pods-unreadable, over-committed"
 )
 OF_PODS = (
-    "isolation, controller-running, hand-over-summary, plugin-daemonset, plugin-running, inventory, memory-unit,"
+    "isolation, controller-running, plugin-daemonset, plugin-running, inventory, memory-unit,"
     " node-amounts, stale-inventory, gpu-health, gpu-cordon, hand-over, limits, nvidia-plugin, nvidia-sharing,"
     " sharing-plugins, other-schedulers, pods-pending, pods-without-gpus,"
     " pods-unreadable, pods-rejected, over-committed"
