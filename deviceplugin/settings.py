@@ -49,7 +49,7 @@ def xids(text: str) -> frozenset[int]:
 
 def unified_memory(text: str) -> int:
     """Read a size in MiB; 0 for none."""
-    return units.parse_memory(text, MemoryUnit(1)) if text else 0
+    return units.parse_memory(text, MemoryUnit(1)) if text not in {"", "0"} else 0
 
 
 def not_negative(text: str) -> float:
@@ -88,7 +88,7 @@ class Settings:
     unified_memory: int = option(
         0,
         "size such as 96Gi of each GPU whose driver does not say how much memory it has, because it uses the"
-        " processor's; without it such GPUs are left out",
+        " processor's; 0: such GPUs are left out",
         parse=unified_memory,
     )
     ignored_xids: frozenset[int] = option(

@@ -7,10 +7,12 @@ import argparse
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, IntEnum
 from typing import Any, TypeVar
 
 import gpushare
 from gpushare.errors import SettingsError
+from gpushare.units import MemoryUnit
 
 T = TypeVar("T")
 
@@ -24,6 +26,25 @@ def option(default: Any, help: str, *, parse: Callable[[str], Any] = str) -> Any
         parse: text -> value; its ValueError or SettingsError becomes the user's message.
     """
     return dataclasses.field(default=default, metadata={"help": help, "parse": parse})
+
+
+def written(value: object) -> str:
+    """A value as an administrator writes it for a flag or a variable."""
+    match value:
+        case None:
+            return ""
+        case MemoryUnit():
+            return value.name
+        case Enum() if not isinstance(value, IntEnum):
+            return str(value.value)
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+        case tuple() | frozenset():
+            return ",".join(map(str, value))
+        case _:
+            return str(value)
 
 
 def boolean(text: str) -> bool:
@@ -81,7 +102,8 @@ def load(cls: type[T], argv: Sequence[str], *, prog: str, environ: Mapping[str, 
     parser.add_argument("--version", action="version", version=f"{prog} {gpushare.__version__}")
     for field in fields:
         flag, variable = flag_names(field.name)
-        parser.add_argument(flag, metavar="VALUE", help=f"{field.metadata['help']} [{variable}; {field.default!r}]")
+        default = written(field.default) or "empty"
+        parser.add_argument(flag, metavar="VALUE", help=f"{field.metadata['help']} [{variable}; {default}]")
     given = vars(parser.parse_args(list(argv)))
     values: dict[str, Any] = {}
     for field in fields:

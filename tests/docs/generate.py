@@ -6,7 +6,6 @@ It lives with the tests because no component may import the others.
 import dataclasses
 import sys
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import deviceplugin.mps.settings
 import deviceplugin.settings
 import webhook.settings
 from gpushare.runtime import options
-from gpushare.units import MemoryUnit
 from tests.docs import cli, doctor, requests, xids
 
 ROOT = Path(__file__).parents[2]
@@ -88,24 +86,8 @@ def _rows(settings: type[Any]) -> Iterator[str]:
             continue
         flag, variable = options.flag_names(field.name)
         meaning = field.metadata["help"].replace("|", "\\|")
-        yield f"| `{flag}` | `{variable}` | {_default(field.default)} | {meaning} |"
-
-
-def _default(value: object) -> str:
-    match value:
-        case MemoryUnit():
-            text = value.name
-        case Enum():
-            text = str(value.value)
-        case bool():
-            text = str(value).lower()
-        case float():
-            text = f"{value:g}"
-        case tuple() | frozenset():
-            text = ",".join(map(str, value))
-        case _:
-            text = str(value)
-    return f"`{text}`" if text else "empty"
+        default = options.written(field.default)
+        yield f"| `{flag}` | `{variable}` | {f'`{default}`' if default else 'empty'} | {meaning} |"
 
 
 def main() -> int:

@@ -1,13 +1,16 @@
 """The documents say what the code says."""
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deviceplugin import decision
 from gpushare.model.verdict import RefusalReason
+from gpushare.runtime import options
 from tests.docs import generate
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +38,22 @@ def links() -> Iterator[tuple[str, str, str]]:
 @pytest.mark.parametrize("name", list(generate.pages()))
 def test_the_reference_pages_are_those_that_the_code_makes(name: str) -> None:
     assert text(f"docs/reference/{name}") == generate.pages()[name], "run `make docs`"
+
+
+def fields() -> Iterator[dataclasses.Field[Any]]:
+    """Of all settings."""
+    for _, settings in generate.COMPONENTS:
+        yield from (field for field in dataclasses.fields(settings) if "help" in field.metadata)
+
+
+@pytest.mark.parametrize("field", list(fields()), ids=lambda field: field.name)
+def test_every_default_is_shown_as_it_is_written(field: dataclasses.Field[Any]) -> None:
+    shown = options.written(field.default)
+
+    if shown:
+        assert field.metadata["parse"](shown) == field.default
+    else:
+        assert not field.default
 
 
 @pytest.mark.parametrize("reason", [*decision.Reason], ids=lambda reason: reason.value)
