@@ -92,10 +92,11 @@ def _containers(usage: NodeUsage) -> Iterator[Metric]:
     )
     used = GaugeMetricFamily("gpushare_plugin_container_used_bytes", "GPU memory that it uses", labels=_LABELS)
     peak = GaugeMetricFamily("gpushare_plugin_container_peak_bytes", "The most that it was seen to use", labels=_LABELS)
-    limits = {gpu.uuid: gpu.limit.value for gpu in usage.gpus}
+    gpus = {gpu.uuid: gpu for gpu in usage.gpus}
     for row in usage.rows[:MOST_ROWS]:
         labels = [row.pod.namespace, row.pod.name, row.container, row.gpu]
-        granted.add_metric([*labels, limits.get(row.gpu, "")], row.granted_mib * _MIB)
+        gpu = gpus.get(row.gpu)
+        granted.add_metric([*labels, gpu.limit_of(row.granted_mib).value if gpu else ""], row.granted_mib * _MIB)
         if row.used is not None:
             used.add_metric(labels, row.used)
         if row.peak is not None:

@@ -77,7 +77,7 @@ def of_pod(allocation: Allocation, inventory: NodeInventory, known: NodeUse) -> 
             pod=place[1],
             container=container or OTHERS,
             gpu=label(gpu.index) if gpu else uuid,
-            limit=gpu.limit.value if gpu else "?",
+            limit=gpu.limit_of(mib).value if gpu else "?",
             granted_mib=mib,
             use=known.uses.get((*place, container, uuid), Use()),
         )

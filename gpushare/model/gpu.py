@@ -92,6 +92,10 @@ class Gpu:
         """Its number as people read it."""
         return label(self.index)
 
+    def limit_of(self, memory_mib: int) -> Limit:
+        """What holds a share of so many MiB: of a MIG instance, the hardware holds nothing less than all of it."""
+        return Limit.ADVISORY if self.limit is Limit.MIG and memory_mib < self.memory_mib else self.limit
+
     @property
     def why(self) -> str:
         """`unhealthy` and the cause, `cordoned`; empty for a healthy GPU."""

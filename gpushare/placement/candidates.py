@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare.identity import GpuUuid
 from gpushare.model.allocation import footprint
-from gpushare.model.gpu import Gpu, GpuHealth, Limit
+from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.selector import ANY_GPU, Affinity, LabelSelector
@@ -31,11 +31,9 @@ def may_be_one_of(count: int, gpu: Gpu) -> bool:
 
 
 def _shared_mig(shape: RequestShape, gpu: Gpu) -> str:
-    """The hardware holds an instance within its bounds, and not those that share it within theirs."""
-    if not shape.gpus.enforced or gpu.limit is not Limit.MIG:
+    if not shape.gpus.enforced:
         return ""
-    shares = [request for request in shape.containers if not request.whole]
-    part = any(request.need(gpu).memory_mib < gpu.memory_mib for request in shares)
+    part = any(not gpu.limit_of(request.need(gpu).memory_mib).enforced for request in shape.containers)
     return "only a part of MIG" if part else ""
 
 

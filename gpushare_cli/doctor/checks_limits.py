@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpushare import names
 from gpushare.cluster.records import Bound
 from gpushare.model.gpu import Gpu, GpuHealth
+from gpushare.model.ledger import mib_on
 from gpushare.wire import pods as pods_wire
 from gpushare_cli.doctor import finding, objects
 from gpushare_cli.doctor.cluster import Cluster
@@ -47,11 +48,15 @@ def _lost(cluster: Cluster, known_gpus: Mapping[str, Sequence[Gpu]]) -> Iterator
     for pod, record in cluster.pods:
         if not isinstance(record, Bound) or record.allocation is None or not _demands(pod):
             continue
-        held = {gpu for grant in record.allocation.grants if not grant.whole for gpu in grant.gpus}
-        gpus = known_gpus.get(record.node, ())
-        loose = [gpu for gpu in gpus if gpu.uuid in held and not gpu.limit.enforced]
+        shares = [grant for grant in record.allocation.grants if not grant.whole]
+        loose = [
+            f"GPU {gpu.label}: {limit.value}"
+            for gpu in known_gpus.get(record.node, ())
+            for grant in shares
+            if gpu.uuid in grant.gpus and not (limit := gpu.limit_of(mib_on(grant, gpu))).enforced
+        ]
         if loose:
-            have = ", ".join(f"GPU {gpu.index}: {gpu.limit.value}" for gpu in loose)
+            have = ", ".join(dict.fromkeys(loose))
             yield finding.warning(
                 f"pod/{record.ref}",
                 f"it demands an enforced limit, and has none any more on node {record.node} ({have})",

@@ -148,14 +148,14 @@ def _share(share: Share) -> tuple[str, ...]:
 
 
 def _limited(share: Share) -> tuple[str, ...]:
-    gpu, kind = (label(share.gpu.index), share.gpu.limit.value) if share.gpu else ("?", "?")
+    gpu, kind = (label(share.gpu.index), share.gpu.limit_of(share.memory_mib).value) if share.gpu else ("?", "?")
     return _limit(answers.named(share.grant), gpu, kind, share.memory_mib, share.use)
 
 
 def _of_others(explained: Explanation, uuid: str) -> tuple[str, str]:
     """Number and limit of a GPU that the pod need not hold."""
     gpu = next((share.gpu for share in explained.shares if share.uuid == uuid and share.gpu), None)
-    return (label(gpu.index), gpu.limit.value) if gpu else (uuid, "?")
+    return (label(gpu.index), gpu.limit_of(0).value) if gpu else (uuid, "?")
 
 
 def _limit(container: str, gpu: str, kind: str, granted_mib: int, use: Use) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ def _json_share(share: Share) -> dict[str, Any]:
         "memoryPercent": share.memory_percent,
         "computePercent": share.grant.compute_percent,
         "whole": share.grant.whole,
-        "limit": share.gpu.limit.value if share.gpu else None,
+        "limit": share.gpu.limit_of(share.memory_mib).value if share.gpu else None,
         "usedMiB": share.use.used_mib,
         "peakMiB": share.use.peak_mib,
         "trouble": share.trouble or None,

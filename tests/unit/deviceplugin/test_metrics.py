@@ -28,6 +28,7 @@ GPUS = (
     replace(make_gpu(1, 16), limit=Limit.CGROUP),
     make_gpu(2, 8, health=GpuHealth.UNHEALTHY),
 )
+MIG = (replace(make_gpu(0, 3), limit=Limit.MIG), replace(make_gpu(1, 4), limit=Limit.MIG))
 
 
 def row(pod: str = "p", *, gpu: int = 0, used: int | None = None, peak: int | None = None) -> Row:
@@ -68,6 +69,11 @@ def test_containers_have_what_is_known_of_them() -> None:
     assert found["container_used_bytes"] == [(a, 7.0)]
     assert found["container_peak_bytes"] == [(a, 9.0), (c, 4.0)]
     assert found["containers_left_out"] == [({}, 0.0)]
+
+
+def test_mig_holds_all_of_an_instance_and_no_part_of_one() -> None:
+    found = samples(NodeUsage(gpus=MIG, rows=(row("all"), row("part", gpu=1)), foreign={}))
+    assert [labels["limit"] for labels, _ in found["container_granted_bytes"]] == ["mig", "advisory"]
 
 
 def test_the_number_of_series_has_a_bound() -> None:

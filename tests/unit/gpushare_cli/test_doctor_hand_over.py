@@ -236,6 +236,16 @@ def test_a_pod_whose_limit_is_enforced_no_more_is_told() -> None:
     ]
 
 
+def test_a_part_of_a_mig_instance_does_not_meet_the_demand() -> None:
+    api = world.healthy()
+    publish(api, "node-b", HandOver.ENVVAR, "", Limit.MIG)
+    held = make_allocation("part", make_grant(0), node="node-b")
+    notes = {names.ANNOTATION_LIMIT: "enforced"}
+    world.seed(api, world.bound_pod("part", node="node-b", held_by=held, annotations=notes, phase="Running"))
+    (line,) = (line for line in world.lines(api) if " limits " in line)
+    assert "has none any more on node node-b (GPU 0: advisory)" in line
+
+
 def test_configurations_of_nvidias_plugin_that_must_not_be_read_are_told() -> None:
     api = world.healthy()
     api.fail_next(lambda call: "gpu-operator/configmaps" in call.path, kube.ForbiddenError("no"))

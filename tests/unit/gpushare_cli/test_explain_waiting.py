@@ -287,5 +287,6 @@ def test_json_has_the_same_facts() -> None:
         "gpus": [],
         "chosenBy": None,
         "limitHeldBy": None,
+        "useProblem": None,
         "notes": [],
     }

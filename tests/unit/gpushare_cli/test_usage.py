@@ -85,10 +85,10 @@ def test_the_plain_output_stays_and_the_limits_follow() -> None:
     assert (code, err) == (0, "")
     assert out == plain + lines(
         "",
-        "NODE    NAMESPACE  POD  CONTAINER  GPU  LIMIT   GRANTED  USED   PEAK",
-        "node-a  default    web  main       0    cgroup  3 GiB    2 MiB  4 GiB",
-        "node-a  default    web  main       1    mig     3 GiB    ?      ?",
-        "node-a  default    web  (others)   1    mig     0 GiB    5 MiB  ?",
+        "NODE    NAMESPACE  POD  CONTAINER  GPU  LIMIT     GRANTED  USED   PEAK",
+        "node-a  default    web  main       0    cgroup    3 GiB    2 MiB  4 GiB",
+        "node-a  default    web  main       1    advisory  3 GiB    ?      ?",
+        "node-a  default    web  (others)   1    advisory  0 GiB    5 MiB  ?",
     )
 
 
@@ -133,7 +133,7 @@ def test_it_is_told_why_the_use_is_not_known(
     api = cluster(reply, plugins=plugins)
     code, out, err = inspect(api, Inspect(limits=True))
     assert (code, err) == (0, f"note: what is used on node node-a is not known: {problem}\n")
-    assert "node-a  default    web  main       0    cgroup  3 GiB    ?     ?\n" in out
+    assert "node-a  default    web  main       0    cgroup    3 GiB    ?     ?\n" in out
     out_, err_ = io.StringIO(), io.StringIO()
     explain.run(
         api, Streams(out=out_, err=err_), explain.Options(pod=Target(namespace="default", name="web")), lambda: ""
@@ -154,18 +154,38 @@ def test_explain_shows_each_container_on_each_gpu() -> None:
     options = explain.Options(pod=Target(namespace="default", name="web"))
     assert explain.run(api, Streams(out=out, err=io.StringIO()), options, lambda: "") == 0
     assert (
-        "LIMIT:      the hardware: they are MIG instances; the NVIDIA driver, for the container's cgroup\n"
+        "LIMIT:      the NVIDIA driver, for the container's cgroup; nothing: no variable tells its programs about their"
         in out.getvalue()
     )
     assert (
         lines(
-            "CONTAINER  GPU  LIMIT   GRANTED  USED   PEAK",
-            "main       0    cgroup  3 GiB    2 MiB  4 GiB",
-            "main       1    mig     3 GiB    ?      ?",
-            "(others)   1    mig     0 GiB    5 MiB  ?",
+            "CONTAINER  GPU  LIMIT     GRANTED  USED   PEAK",
+            "main       0    cgroup    3 GiB    2 MiB  4 GiB",
+            "main       1    advisory  3 GiB    ?      ?",
+            "(others)   1    advisory  0 GiB    5 MiB  ?",
         )
         in out.getvalue()
     )
+
+
+def test_mig_holds_all_of_an_instance_and_no_part_of_one() -> None:
+    api = cluster(None, bound("all", make_grant(1, gib=8)), bound("part", make_grant(1, gib=7)))
+    _, out, _ = inspect(api, Inspect(as_json=True, limits=True))
+    assert [row["limit"] for row in orjson.loads(out)["limits"]] == ["mig", "advisory"]
+    told = {}
+    for name in ("all", "part"):
+        out_ = io.StringIO()
+        explain.run(
+            api,
+            Streams(out=out_, err=io.StringIO()),
+            explain.Options(pod=Target(namespace="default", name=name)),
+            lambda: "",
+        )
+        told[name] = next(line for line in out_.getvalue().splitlines() if line.startswith("LIMIT:"))
+    assert told == {
+        "all": "LIMIT:      the hardware: they are MIG instances",
+        "part": "LIMIT:      nothing: no variable tells its programs about their share",
+    }
 
 
 def test_pods_that_hold_nothing_or_cannot_be_read_have_no_line() -> None:
