@@ -199,7 +199,11 @@ class Settings:
         parse=Policy.parse,
     )
     watchdog_grace: float = option(30.0, "seconds for which a container may be above its grant", parse=options.positive)
-    watchdog_tolerance_mib: int = option(0, "MiB by which a container may be above its grant", parse=mib)
+    watchdog_tolerance_mib: int = option(
+        512,
+        "MiB by which a container may be above its grant on a GPU: CUDA's own memory, which frameworks do not count",
+        parse=mib,
+    )
     simulated_processes: str = option("", "JSON file with the processes on simulated GPUs; without one there are none")
     log_level: str = option(
         "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")

@@ -25,6 +25,7 @@ FILE = "processes.json"  # beside the sockets, in the directory that the plugin'
 SETTINGS = {
     "GPUSHARE_WATCHDOG": "report",
     "GPUSHARE_WATCHDOG_GRACE": "5",
+    "GPUSHARE_WATCHDOG_TOLERANCE_MIB": "0",
     "GPUSHARE_USAGE_INTERVAL": "1",
     "GPUSHARE_SIMULATED_PROCESSES": f"/var/lib/kubelet/device-plugins/{FILE}",
 }
@@ -39,7 +40,7 @@ def namespace(shared_namespace: str) -> str:
 @pytest.fixture(scope="module", autouse=True)
 def watchdog(system: System) -> Iterator[None]:
     """Plugins that see processes and may act; afterwards they are as before."""
-    patches = [(MANIFESTS / each / "device-plugin.yaml").read_text() for each in ("usage", "watchdog-kill")]
+    patches = [(MANIFESTS / "watchdog-kill" / each).read_text() for each in ("device-plugin.yaml", "capability.yaml")]
     env = [{"name": name, "value": value} for name, value in SETTINGS.items()]
     spec = {"containers": [{"name": "device-plugin", "env": env}]}
     patches.append(json.dumps({"spec": {"template": {"spec": spec}}}))

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from deviceplugin.mps import settings as mps_settings
 from deviceplugin.settings import Settings
@@ -53,22 +52,9 @@ def test_the_daemon_runs_where_its_label_says_so_and_no_update_ends_it() -> None
 
 @pytest.mark.parametrize("others", [[], ["watchdog-kill"]], ids=["alone", "with the watchdog"])
 def test_kubectl_adds_both_to_an_overlay(others: list[str], tmp_path: Path) -> None:
-    overlay = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "bases": ["../../gpus/nvidia", "../../servers/1.30"],
-        "components": [f"../../{name}" for name in (*others, "limits/cgroup", "limits/mps")],
-    }
-    for path in tree.MANIFESTS.iterdir():
-        if path.is_dir() and path.name != "overlays":
-            (tmp_path / path.name).symlink_to(path)
-    mine = tmp_path / "overlays/mine/kustomization.yaml"
-    mine.parent.mkdir(parents=True)
-    mine.write_text(yaml.safe_dump(overlay), encoding="utf-8")
-    for kubectl in tree.kubectls():
-        if "kubernetes-1.20" in str(kubectl):
-            continue  # it knows no components
-        built = tree.build("mine", kubectl, tmp_path)
+    for number, kubectl in enumerate(tree.kubectls()):
+        (copy := tmp_path / str(number)).mkdir()
+        built = tree.with_components(kubectl, copy, *others, "limits/cgroup", "limits/mps")
         [container] = spec(built, names.PLUGIN)["containers"]
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": True,

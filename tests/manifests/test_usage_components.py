@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from deviceplugin.settings import Settings
 from deviceplugin.usage.values import Policy
@@ -32,7 +31,7 @@ def test_without_a_component_the_plugin_sees_no_process() -> None:
 
 @pytest.mark.parametrize(("component", "policy"), POLICIES.items())
 def test_settings_are_those_of_the_code(component: str, policy: str) -> None:
-    [container] = spec(tree.objects(component))["containers"]
+    [container] = spec(tree.documents(MANIFESTS / component / "device-plugin.yaml"))["containers"]
     given = tree.settings_of(container)
     assert given["GPUSHARE_WATCHDOG"] == policy
     assert options.load(Settings, [], prog="plugin", environ=given).watchdog is Policy.parse(policy)
@@ -48,32 +47,20 @@ def test_only_what_is_needed_is_added() -> None:
     assert rights == {("pods/eviction", "create"), ("namespaces", "get")}
     [binding] = [each for each in tree.objects("watchdog-evict") if each["kind"] == "ClusterRoleBinding"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": names.PLUGIN, "namespace": names.NAMESPACE}]
-    [container] = spec(tree.objects("watchdog-kill"))["containers"]
+    [patch] = tree.documents(MANIFESTS / "watchdog-kill" / "capability.yaml")
+    [container] = spec([patch])["containers"]
     assert container["securityContext"] == {"capabilities": {"drop": ["ALL"], "add": ["KILL"]}}
-
-
-def has_components(kubectl: Path) -> bool:
-    """Whether this kubectl is 1.21 or newer."""
-    return "kubernetes-1.20" not in str(kubectl)
 
 
 @pytest.mark.parametrize("component", POLICIES)
 def test_kubectl_adds_a_component_to_an_overlay(component: str, tmp_path: Path) -> None:
-    overlay = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "bases": ["../../gpus/nvidia", "../../servers/1.30"],
-        "components": [f"../../{component}"],
-    }
-    copy = tmp_path / "manifests"
-    copy.mkdir()
-    for path in MANIFESTS.iterdir():
-        if path.is_dir() and path.name != "overlays":
-            (copy / path.name).symlink_to(path)
-    for kubectl in filter(has_components, tree.kubectls()):
-        (copy / "overlays" / "mine").mkdir(parents=True, exist_ok=True)
-        (copy / "overlays" / "mine" / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-        pod = spec(tree.build("mine", kubectl, copy))
+    for number, kubectl in enumerate(tree.kubectls()):
+        (copy := tmp_path / str(number)).mkdir()
+        found = tree.with_components(kubectl, copy, component)
+        assert any(each["metadata"]["name"] == f"{names.PLUGIN}-watchdog" for each in found) == (
+            component == "watchdog-evict"
+        )
+        pod = spec(found)
         assert pod["hostPID"] is True
         [container] = pod["containers"]
         assert tree.settings_of(container)["GPUSHARE_USAGE"] == "true"
@@ -81,3 +68,9 @@ def test_kubectl_adds_a_component_to_an_overlay(component: str, tmp_path: Path) 
         assert tree.settings_of(container)["NVIDIA_VISIBLE_DEVICES"] == "all"
         added = container["securityContext"]["capabilities"].get("add", [])
         assert added == (["KILL"] if component == "watchdog-kill" else [])
+
+
+def test_the_three_differ_in_their_policy_alone() -> None:
+    files = {name: (MANIFESTS / name / "device-plugin.yaml").read_text() for name in POLICIES}
+    words = {name: text.replace(f"value: {POLICIES[name]}", "value: POLICY") for name, text in files.items()}
+    assert len({text.partition("value: POLICY")[0] for text in words.values()}) == 1

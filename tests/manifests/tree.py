@@ -4,7 +4,7 @@ import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,51 @@ def build(overlay: str, kubectl: Path, manifests: Path = MANIFESTS) -> list[Json
     argv = [str(kubectl), "kustomize", str(manifests / "overlays" / overlay)]
     built = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
     return [document for document in yaml.load_all(built.stdout, _Strict) if document]  # safe: a SafeLoader
+
+
+def with_components(kubectl: Path, directory: Path, *components: str) -> list[Json]:
+    """What this kubectl makes of an overlay with optional components; kubectl 1.20 gets them as copies of their files.
+
+    Args:
+        kubectl: which one.
+        directory: an empty one.
+        components: directories of the manifests.
+    """
+    for path in MANIFESTS.iterdir():
+        if path.is_dir() and path.name != "overlays":
+            (directory / path.name).symlink_to(path)
+    mine = directory / "overlays/mine"
+    mine.mkdir(parents=True)
+    overlay: Json = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "bases": ["../../gpus/nvidia", "../../servers/1.30"],
+    }
+    if has_components(kubectl):
+        overlay["components"] = [f"../../{name}" for name in components]
+    else:
+        overlay |= _copied(mine, components)
+    (mine / "kustomization.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
+    return build("mine", kubectl, directory)
+
+
+def _copied(overlay: Path, components: Iterable[str]) -> dict[str, list[str]]:
+    """As manifests/README.md says for kubectl 1.20."""
+    lists: dict[str, list[str]] = {"patchesStrategicMerge": [], "resources": []}
+    for component in components:
+        [kustomization] = documents(MANIFESTS / component / "kustomization.yaml")
+        for kind, names in lists.items():
+            for file in kustomization.get(kind, ()):
+                if (component, file) == ("watchdog-kill", "capability.yaml") and "limits/cgroup" in components:
+                    continue
+                names.append(f"{component.replace('/', '-')}-{file}")
+                shutil.copy(MANIFESTS / component / file, overlay / names[-1])
+    return lists
+
+
+def has_components(kubectl: Path) -> bool:
+    """Whether this kubectl is 1.21 or newer."""
+    return "kubernetes-1.20" not in str(kubectl)
 
 
 def listed(directory: str) -> list[Json]:

@@ -41,7 +41,7 @@ def test_defaults() -> None:
         usage_interval=5.0,
         watchdog=Policy.OFF,
         watchdog_grace=30.0,
-        watchdog_tolerance_mib=0,
+        watchdog_tolerance_mib=512,
         simulated_processes="",
         log_level="info",
     )

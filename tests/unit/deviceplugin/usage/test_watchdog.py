@@ -10,7 +10,9 @@ import pytest
 
 from deviceplugin import pods as cache
 from deviceplugin.counts import Counts
+from deviceplugin.limits.advisory import AdvisoryBackend
 from deviceplugin.refusals import Refusals
+from deviceplugin.settings import Settings
 from deviceplugin.usage import holding, join, overuse
 from deviceplugin.usage.namespaces import Namespaces
 from deviceplugin.usage.values import Policy, Process
@@ -22,6 +24,7 @@ from gpushare.resource_config import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
 from testing.fakes.kube import FakeKube
 from tests.unit.deviceplugin.build import ManualClock, fields_of
+from tests.unit.deviceplugin.limits.build import start_of
 from tests.unit.deviceplugin.usage.build import process, running_pod, sample, uid
 
 INVENTORY = make_inventory(16, 16)
@@ -316,3 +319,16 @@ def test_a_watchdog_that_acts_is_shown_where_nothing_stronger_holds(policy: Poli
 
 def test_policies_are_those_of_which_the_webhook_knows() -> None:
     assert tuple(map(str, Policy)) == names.WATCHDOG_POLICIES
+
+
+def test_a_program_that_obeys_its_variables_is_left_alone_by_default() -> None:
+    """They give a framework the whole grant, and CUDA's context comes on top of that."""
+    told = dict(AdvisoryBackend().prepare(start := start_of(gib=3), start.gpus).env)
+    [gpu] = start.gpus
+    tensors = int(float(told["XLA_PYTHON_CLIENT_MEM_FRACTION"]) * gpu.memory_mib)
+    context = 500  # MiB, of PyTorch on an H100
+    tolerance = Settings().watchdog_tolerance_mib
+    scene, strict = Scene(Policy.KILL, tolerance_mib=tolerance), Scene(Policy.KILL)
+    assert [scene.look(tensors + context) for _ in range(6)] == [0] * 6
+    assert [strict.look(tensors + context) for _ in range(4)] == [0, 0, 0, 1]
+    assert [scene.look(3072 + tolerance + 1) for _ in range(4)] == [0, 0, 0, 1]
