@@ -41,12 +41,11 @@ def of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[
             f"spec.schedulerName {scheduler:.63} does not ask gpushare which GPUs are free: the pod waits on the node"
             f" that it chooses until they are, or for ever; remove it, or write {rules.scheduler or DEFAULT_SCHEDULER}"
         )
-    for name, path in mounts.of_sockets(after["spec"]):
+    for name, path, what in mounts.of_the_node(after["spec"]):
         yield cut(
-            f"volume {name} (hostPath {path:.80}) has the kubelet's sockets: a container that mounts it can reach all"
-            " GPUs of its node, not only those granted to it"
+            f"volume {name} (hostPath {path:.80}) has {what}: a container that mounts it can reach all GPUs of its"
+            " node, not only those granted to it"
         )
-    yield from _mounted_devices(after)
     for _, _, container in pods.containers(after):
         name, asked = container["name"], _asked(container, ours)
         other = containers.foreign(container, rules)
@@ -66,7 +65,6 @@ def of_other_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterato
     yield from _removed(before, after)
     yield from overridden(before["spec"], after["spec"], _FIELDS, ours=())
     yield from unread.resources(before, rules)
-    yield from _mounted_devices(after)
 
 
 def overridden(before: JsonObject, after: JsonObject, fields: Sequence[str], *, ours: Sequence[str]) -> Iterator[str]:
@@ -84,15 +82,6 @@ def overridden(before: JsonObject, after: JsonObject, fields: Sequence[str], *, 
                 yield cut(
                     f"container {new['name']}: {names.ENV_VISIBLE_DEVICES} is {_set_by(new, ours)}; {value} was removed"
                 )
-
-
-def _mounted_devices(pod: JsonObject) -> Iterator[str]:
-    for _, _, container in pods.containers(pod):
-        if path := mounts.of_devices(container):
-            yield cut(
-                f"container {container['name']} mounts {path:.80}: NVIDIA's runtime may take that for a choice of GPUs"
-                " that were not granted to it; remove it, and ask by resources.limits"
-            )
 
 
 def _removed(before: JsonObject, after: JsonObject) -> Iterator[str]:

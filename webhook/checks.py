@@ -1,6 +1,6 @@
 """What admission refuses beside requests that cannot be understood (`gpushare.wire.requests`). Pure, one check each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from typing import Final
 
 from gpushare import names, units
@@ -9,7 +9,7 @@ from gpushare.model.request import MAX_CONTAINERS, ContainerRequest
 from gpushare.units import MemoryUnit
 from gpushare.wire import parse_resources, pods
 from gpushare.wire.fields import JsonObject
-from webhook import containers, objects
+from webhook import containers, mounts, objects
 from webhook.rules import Rules
 
 _LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
@@ -48,6 +48,25 @@ def preset_node_of_other_plugin(pod: JsonObject, rules: Rules) -> Iterator[Field
                 "remove it and choose the node by spec.nodeSelector or node affinity on kubernetes.io/hostname",
             )
             return
+
+
+def mounted_devices(spec: JsonObject, lists: Sequence[str], known: Set[str] = frozenset()) -> Iterator[FieldError]:
+    """Mounts by which NVIDIA's runtime would choose devices, where it is told to.
+
+    Args:
+        spec: of the pod.
+        lists: of its containers.
+        known: names of containers that are there already and cannot be changed.
+    """
+    for field in lists:
+        for i, container in enumerate(spec.get(field) or ()):
+            number = mounts.of_devices(container)
+            if number is not None and container["name"] not in known:
+                yield FieldError(
+                    f"spec.{field}[{i}].volumeMounts[{number}].mountPath",
+                    "it would choose devices past the scheduler",
+                    "remove it, and ask for GPUs by resources.limits",
+                )
 
 
 def impossible_amounts(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:

@@ -75,6 +75,8 @@ def mutate_ephemeral(value: object, old: object) -> Decision:
         known = {container["name"] for container in objects.pod(old)["spec"].get("ephemeralContainers") or ()}
     except InvalidRequestError as error:
         return Denied(error.errors)
+    if errors := tuple(checks.mounted_devices(pod["spec"], ("ephemeralContainers",), known)):
+        return Denied(errors)
 
     def isolate(container: JsonObject) -> JsonObject:
         return container if container["name"] in known else containers.isolate(container)
@@ -124,6 +126,7 @@ def _container_requests(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest
         *checks.preset_node_of_other_plugin(pod, rules),
         *checks.impossible_amounts(pod, rules),
         *checks.bad_totals(pod),
+        *checks.mounted_devices(pod["spec"], _FIELDS),
         *checks.excess(container_requests, rules.resource_config.unit),
     )
     if errors:
@@ -149,7 +152,12 @@ def _gpu_spec(spec: JsonObject, container_requests: tuple[ContainerRequest, ...]
 
 
 def _other_pod(pod: JsonObject, rules: Rules) -> Decision:
-    if errors := (*checks.preset_node_of_other_plugin(pod, rules), *checks.impossible_amounts(pod, rules)):
+    errors = (
+        *checks.preset_node_of_other_plugin(pod, rules),
+        *checks.impossible_amounts(pod, rules),
+        *checks.mounted_devices(pod["spec"], _FIELDS),
+    )
+    if errors:
         return Denied(errors)
     spec = _each(pod["spec"], _FIELDS, lambda container: _isolate(container, rules))
     result = {**metadata.of_other_pod(pod), "spec": spec}

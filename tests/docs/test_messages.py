@@ -20,6 +20,7 @@ ELSEWHERE = (
     "... ValidatingAdmissionPolicy ",
     "a new pod must not choose devices",
     "... choose devices past the scheduler; remove them",
+    "mounts ... choose devices past the scheduler; remove them",
 )
 """Patterns of rows whose messages are the API server's, its policies', or of a webhook that cannot answer."""
 
@@ -69,7 +70,7 @@ NEW: list[Json] = [
     pod(container(resources={"limits": {"aliyun.com/gpu-memory": "1"}})),
     pod(asking(mem=1), schedulerName="volcano"),
     pod(container(volumeMounts=[{"name": "v", "mountPath": "/var/run/nvidia-container-devices/all"}])),
-    pod(asking(mem=1), volumes=[{"name": "v", "hostPath": {"path": "/"}}]),
+    *(pod(asking(mem=1), volumes=[{"name": "v", "hostPath": {"path": path}}]) for path in ("/", "/etc/cdi")),
     annotated("cdi.k8s.io/x", "nvidia.com/gpu=all"),
     annotated(f"{DEVICES}a", "GPU-1"),
     pod({**asking(mem=1), "env": [ALL]}),

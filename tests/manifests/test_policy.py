@@ -10,6 +10,7 @@ from tests.manifests import cel, tree
 from tests.manifests.tree import Json
 from tests.unit.webhook.builders import RULES, asking, container, from_annotation
 from tests.unit.webhook.builders import pod as new_pod
+from tests.unit.webhook.test_warned_doors import CHOOSING
 from webhook import mutation
 from webhook.mutation import Mutated
 
@@ -24,6 +25,7 @@ DEBUGGER = (
     "an ephemeral container that gpushare-webhook has not completed could see every GPU of the node; try again when the"
     " webhook runs"
 )
+BELOW = "below /var/run/nvidia-container-devices choose devices past the scheduler; remove them"
 VOID: Json = {"name": names.ENV_VISIBLE_DEVICES, "value": "void"}
 ALL: Json = {"name": names.ENV_VISIBLE_DEVICES, "value": "all"}
 GRANTED = from_annotation(names.ENV_VISIBLE_DEVICES, f"{names.PREFIX_DEVICES}a")
@@ -147,3 +149,16 @@ def test_ephemeral_containers_of_running_pods_see_no_gpu(limits: dict[str, str])
         debug = {"name": "d", "env": env} if env else {"name": "d"}
         new = {**old, "spec": {**old["spec"], "ephemeralContainers": [debug]}}
         assert refusals(new, old) == expected
+
+
+@pytest.mark.parametrize("path", CHOOSING)
+def test_a_mount_that_chooses_devices_is_refused_also_while_the_webhook_is_away(path: str) -> None:
+    mounting: Json = {"name": "b", "env": [VOID], "volumeMounts": [{"name": "x", "mountPath": "/data"}]}
+    assert refusals(pod(VOID, initContainers=[mounting])) == []
+    choosing: Json = {**mounting, "volumeMounts": [*mounting["volumeMounts"], {"name": "v", "mountPath": path}]}
+    assert refusals(pod(VOID, initContainers=[choosing])) == [f"mounts {BELOW}"]
+    assert refusals(pod(VOID, containers=[choosing])) == [f"mounts {BELOW}"]
+    before = pod(VOID, containers=[choosing])
+    assert refusals(pod(VOID, containers=[choosing], ephemeralContainers=[mounting]), before) == []
+    after = pod(VOID, ephemeralContainers=[choosing])
+    assert refusals(after, pod(VOID)) == [f"mounts of an ephemeral container {BELOW}"]

@@ -1,4 +1,4 @@
-"""What the webhook cannot close it warns of: mounts by which a container may reach GPUs that it was not granted."""
+"""Mounts by which a container may reach GPUs that it was not granted: refused, or warned of where they cannot be."""
 
 import pytest
 
@@ -17,33 +17,47 @@ def mounting(path: str, name: str = "m") -> Json:
     return container(name, volumeMounts=[{"name": "v", "mountPath": path}])
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/var/run/nvidia-container-devices",
-        "/var/run/nvidia-container-devices/all",
-        "/var/run/nvidia-container-devices/GPU-1",
-        "/var/run//x/../nvidia-container-devices/cdi/nvidia.com/gpu/0",
-        "/run/nvidia-container-devices/0",
-        "var/run/nvidia-container-devices/",
-    ],
-)
-def test_a_mount_that_chooses_devices_is_told_whether_or_not_the_pod_asks_for_gpus(path: str) -> None:
-    text = (
-        f"container m mounts {path}: NVIDIA's runtime may take that for a choice of GPUs that were not granted to it;"
-        " remove it, and ask by resources.limits"
+CHOOSING = [
+    "/var/run/nvidia-container-devices",
+    "/var/run/nvidia-container-devices/all",
+    "/var/run/nvidia-container-devicesall",  # NVIDIA's runtime needs no slash there
+    "/var/run/nvidia-container-devices/GPU-1",
+    "/var/run//x/../nvidia-container-devices/cdi/nvidia.com/gpu/0",
+    "/var/run/nvidia-container-devices/cdi/gpushare.dev/share/0123456789abcdef",
+    "var/run/nvidia-container-devices/",
+]
+
+
+def refused(value: Json, field: str) -> None:
+    decision = mutation.mutate(value, RULES)
+    assert isinstance(decision, Denied)
+    assert [str(error) for error in decision.errors] == [
+        f"{field}.volumeMounts[0].mountPath: it would choose devices past the scheduler;"
+        " remove it, and ask for GPUs by resources.limits"
+    ]
+
+
+@pytest.mark.parametrize("path", CHOOSING)
+def test_a_mount_that_chooses_devices_is_refused_whether_or_not_the_pod_asks_for_gpus(path: str) -> None:
+    refused(pod(mounting(path)), "spec.containers[0]")
+    refused(pod(container("a"), init=[mounting(path)]), "spec.initContainers[0]")
+    refused(pod(asking("a", mem=1), mounting(path)), "spec.containers[1]")
+    refused(pod(asking("a", mem=1), init=[mounting(path)]), "spec.initContainers[0]")
+
+
+@pytest.mark.parametrize("path", CHOOSING)
+def test_so_it_is_of_an_ephemeral_container_that_is_new(path: str) -> None:
+    old, new = mounting(path, "old"), mounting(path, "new")
+    before = pod(container("a", env=[VOID]), ephemeralContainers=[old])
+    decision = mutation.mutate_ephemeral(
+        {**before, "spec": {**before["spec"], "ephemeralContainers": [old, new]}}, before
     )
-    for value in (
-        pod(mounting(path)),
-        pod(container("a"), init=[mounting(path)]),
-        pod(asking("a", mem=1), mounting(path)),
-    ):
-        assert warnings(value) == (text,)
+    assert isinstance(decision, Denied)
+    assert [error.path for error in decision.errors] == ["spec.ephemeralContainers[1].volumeMounts[0].mountPath"]
+    assert not isinstance(mutation.mutate_ephemeral(before, before), Denied)
 
 
-@pytest.mark.parametrize(
-    "path", ["/var/run/nvidia-container-devicesx", "/var/run", "/data", "/nvidia-container-devices"]
-)
+@pytest.mark.parametrize("path", ["/var/run", "/data", "/var/run/nvidia", "/dev/nvidia0"])
 def test_other_mounts_need_no_word(path: str) -> None:
     assert warnings(pod(asking("a", mem=1), mounting(path))) == ()
 
@@ -66,6 +80,16 @@ def test_a_gpu_pod_with_the_kubelets_sockets_is_told(path: str) -> None:
         " node, not only those granted to it",
     )
     assert warnings(pod(container("a"), volumes=host(path))) == ()
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc", "/etc/cdi", "/etc/cdi/x.yaml", "/var/run", "/var/run/cdi/", "/run", "/run/cdi"]
+)
+def test_a_gpu_pod_with_the_nodes_cdi_specs_is_told(path: str) -> None:
+    assert warnings(pod(asking("a", mem=1), volumes=host(path))) == (
+        f"volume v (hostPath {path}) has the node's CDI specs: a container that mounts it can reach all GPUs of its"
+        " node, not only those granted to it",
+    )
 
 
 @pytest.mark.parametrize("path", ["/data", "/var/log", "/var/lib/kubelet/pods", "/var/lib/kubelet2", "/var/lib/docker"])
