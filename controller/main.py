@@ -184,8 +184,9 @@ def _readings(leadership: Leadership) -> dict[str, tuple[str, Reading]]:
             lambda: float(leadership.reconciler.bypassed.bound_late),
         ),
         "gpushare_pods_recreated_total": (
-            "Pods deleted because the webhook had not changed them, so that their controllers recreate them",
-            lambda: float(leadership.reconciler.bypassed.recreated),
+            "Pods deleted so that their controllers recreate them: the webhook had not changed them, or had left out a"
+            " RuntimeClass that nodes need by now",
+            lambda: float(leadership.reconciler.bypassed.recreated + leadership.reconciler.waiting.outdated.recreated),
         ),
         "gpushare_rejected_pods_deleted_total": (
             "Failed pods deleted because their node had rejected them for GPUs that were not reported yet",

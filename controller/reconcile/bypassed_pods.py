@@ -162,7 +162,7 @@ class BypassedPods:
         logs.event(_LOG, "pod recreated", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node, owner=owner)
         return True
 
-    def _still(self, pod: Bound, wanted: type[Outcome]) -> live_pod.LivePod | None:
+    def _still(self, pod: Bound, wanted: type[Outcome]) -> live_pod.LivePod[Bound] | None:
         """The pod as it is now, if this is still what becomes of it. Its author is told if nothing can be done."""
         live = self._fresh(pod)
         if live is None or live.pod.bypassed is None:
@@ -196,7 +196,7 @@ class BypassedPods:
         else:
             self._failed(pod, "")
 
-    def _fresh(self, pod: Bound) -> live_pod.LivePod | None:
+    def _fresh(self, pod: Bound) -> live_pod.LivePod[Bound] | None:
         """The pod as it is now; None if the watch is behind, and will tell.
 
         Raises:

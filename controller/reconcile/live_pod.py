@@ -2,26 +2,28 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from gpushare.cluster import bypass, records
 from gpushare.cluster.bypass import Owner
-from gpushare.cluster.records import Bound
+from gpushare.cluster.records import Bound, Pending
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import fields
 
+P = TypeVar("P", Bound, Pending)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LivePod:
+class LivePod(Generic[P]):
     """What was seen."""
 
-    pod: Bound
+    pod: P
     version: str
     """Its resourceVersion."""
     owner: Owner | None
 
 
-def read(current: Mapping[str, Any], known: Bound, resource_config: ResourceConfig) -> LivePod | None:
+def read(current: Mapping[str, Any], known: Bound, resource_config: ResourceConfig) -> LivePod[Bound] | None:
     """What the API server says of a pod that the watch knows; None if that is another one, being deleted or has GPUs.
 
     Raises:
@@ -32,8 +34,23 @@ def read(current: Mapping[str, Any], known: Bound, resource_config: ResourceConf
         return None
     if record.bypassed is None and not record.failed:
         return None
-    return LivePod(
-        pod=record,
-        version=fields.text(current["metadata"], "resourceVersion", "metadata"),
-        owner=bypass.owner(current),
-    )
+    return _live(current, record)
+
+
+def read_pending(
+    current: Mapping[str, Any], known: Pending, resource_config: ResourceConfig
+) -> LivePod[Pending] | None:
+    """What the API server says of a pod that waits; None if that is another one, being deleted or bound.
+
+    Raises:
+        WireError: the object cannot be read.
+    """
+    record = records.pod_record(current, resource_config)
+    if not isinstance(record, Pending) or record.ref != known.ref or current["metadata"].get("deletionTimestamp"):
+        return None
+    return _live(current, record)
+
+
+def _live(current: Mapping[str, Any], record: P) -> LivePod[P]:
+    version = fields.text(current["metadata"], "resourceVersion", "metadata")
+    return LivePod(pod=record, version=version, owner=bypass.owner(current))

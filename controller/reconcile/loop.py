@@ -44,7 +44,7 @@ class Reconciler:
     """Found by the last check of the ledger."""
     bypassed: BypassedPods = field(init=False)
     _writer: Writer = field(init=False)
-    _waiting: WaitingPods = field(init=False)
+    waiting: WaitingPods = field(init=False)
     _overridden: OverriddenPods = field(init=False)
     _reported: set[PodRef] = field(default_factory=set)
     _unknown: dict[NodeName, str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Reconciler:
     def __post_init__(self) -> None:
         api, state, clock = self.api, self.state, self.clock
         self._writer = Writer(api=api, clock=clock, leading=self.leading)
-        self._waiting = WaitingPods(writer=self._writer, state=state, node_verdicts=self.node_verdicts, clock=clock)
+        self.waiting = WaitingPods(writer=self._writer, state=state, node_verdicts=self.node_verdicts, clock=clock)
         self._overridden = OverriddenPods(writer=self._writer, state=state, clock=clock)
         binder = LateBinder(api=api, state=state, clock=clock, leading=self.leading, deadline_s=self.bind_s)
         self.bypassed = BypassedPods(writer=self._writer, binder=binder, state=state, clock=clock)
@@ -71,7 +71,7 @@ class Reconciler:
         """All chores once."""
         in_doubt_bindings.resolve(api=self.api, state=self.state, clock=self.clock, leading=self.leading)
         self.bypassed.tick()
-        self._waiting.tick()
+        self.waiting.tick()
         self._overridden.tick()
         self._unreadable()
         self._unknown_gpus()

@@ -48,16 +48,16 @@ def decide(
 ) -> tuple[Tell | Nudge | None, Note]:
     """The next step for one pod that is marked unschedulable, and the note about it afterwards.
 
-    What the nodes lack is asked only when it is to be told; `freed` is the state's count of freed memory.
+    What there is to tell, empty for nothing, is asked only when it may be told; `freed` is the state's count of freed
+    memory.
     """
     if not fits:
         note = replace(note, fits_since=None)
-        if note.explained.too_early(now):
-            return None, note
-        message = why()
-        if (explained := note.explained.after(message, now)) is None:
-            return None, note
+    message = "" if note.explained.too_early(now) else why()
+    if message and (explained := note.explained.after(message, now)) is not None:
         return Tell(pod.ref, REASON_UNSCHEDULABLE, message), replace(note, explained=explained)
+    if not fits:
+        return None, note
     since = now if note.fits_since is None else note.fits_since
     note = replace(note, fits_since=since)
     if now - since < note.nudge_s or note.nudged_for == freed:

@@ -3,13 +3,14 @@
 import functools
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.node_verdicts import NodeVerdicts
-from controller.reconcile import unschedulable
+from controller.reconcile import outdated, unschedulable
 from controller.reconcile.advice import Tell
 from controller.reconcile.apply import Writer
+from controller.reconcile.outdated import OutdatedPods
 from controller.reconcile.unschedulable import Note, Nudge
 from controller.state import ClusterState
 from gpushare.cluster.records import Pending
@@ -35,10 +36,14 @@ class WaitingPods:
     node_verdicts: NodeVerdicts
     """Not the scheduler's."""
     clock: Clock
+    outdated: OutdatedPods = field(init=False)
     _notes: dict[PodUid, Note] = field(default_factory=dict)
     _turns: dict[_KindKey, int] = field(default_factory=dict)
     """Number of the tick in which a kind of pod was judged last."""
     _tick: int = 0
+
+    def __post_init__(self) -> None:
+        self.outdated = OutdatedPods(writer=self.writer, resource_config=self.state.resource_config)
 
     def tick(self) -> None:
         """Look after those whose turn it is."""
@@ -49,6 +54,7 @@ class WaitingPods:
                 waiting.append((pod, key := _kind_key(pod.request)))
                 requests.setdefault(key, pod.request)
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note()) for pod, _ in waiting}
+        self.outdated.note((pod for pod, _ in waiting), self.clock.monotonic())
         kinds = self._kinds(requests)
         started, actions = self.clock.monotonic(), 0
         for pod, key in sorted(waiting, key=lambda pair: self._notes[pair[0].ref.uid].explained.at):
@@ -65,12 +71,16 @@ class WaitingPods:
 
     def _care(self, pod: Pending, kind: "_Kind") -> bool:
         """Whether something was done."""
+        now = self.clock.monotonic()
+        if self.outdated.recreate(pod, kind.elsewhere, now):
+            return True
+        outdated = self.outdated.advice(pod, kind.elsewhere, now)
         action, self._notes[pod.ref.uid] = unschedulable.decide(
             pod,
             fits=kind.fits,
-            why=lambda: kind.message,
+            why=lambda: outdated or ("" if kind.fits else kind.message),
             note=self._notes[pod.ref.uid],
-            now=self.clock.monotonic(),
+            now=now,
             freed=self.state.cache.freed,
         )
         match action:
@@ -99,6 +109,15 @@ class _Kind:
     @functools.cached_property
     def _answers(self) -> dict[NodeName, int | Refused]:
         return self.node_verdicts.snapshot(self.state.resolve(self.request.shape, self.request.labels))
+
+    @functools.cached_property
+    def elsewhere(self) -> str:
+        """Why a node refuses these pods that would take them if they were created now; empty if none does."""
+        shape = self.request.shape
+        if not shape.only_cdi:
+            return ""
+        shape = self.state.resolve(replace(shape, only_cdi=False), self.request.labels)
+        return outdated.elsewhere(self._answers, self.node_verdicts.snapshot(shape))
 
     @functools.cached_property
     def fits(self) -> bool:

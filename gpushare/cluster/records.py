@@ -34,6 +34,8 @@ class Pending:
     """The scheduler has tried and given up for now."""
     retry: str = ""
     """Value of the label that makes the scheduler try again."""
+    owner: str = ""
+    """UID of the controller that owns it, kept only if it goes to nodes that hand over by CDI alone."""
     overridden: str = ""
     """Names, comma-separated, of containers whose author chose devices himself, which the webhook has undone."""
 
@@ -166,6 +168,7 @@ def _pending(pod: Mapping[str, Any], ref: PodRef, resource_config: ResourceConfi
         problem=problem,
         unschedulable=scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable",
         retry=retry,
+        owner=_owner(pod) if request is not None and request.shape.only_cdi else "",
         overridden=_overridden(pod),
     )
 

@@ -16,7 +16,7 @@ POD = Pending(ref=make_ref(), request=REQUEST, unschedulable=True)
 
 
 def step(note: Note, *, fits: bool, now: float, why: str = "full", freed: int = 0) -> tuple[object, Note]:
-    return unschedulable.decide(POD, fits=fits, why=lambda: why, note=note, now=now, freed=freed)
+    return unschedulable.decide(POD, fits=fits, why=lambda: "" if fits else why, note=note, now=now, freed=freed)
 
 
 def refused(message: str, *, permanent: bool = False) -> Refused:
@@ -53,6 +53,13 @@ def test_a_pod_that_fits_unnoticed_for_three_seconds_is_nudged() -> None:
     action, note = step(note, fits=True, now=2.9)
     assert action is None
     assert step(note, fits=True, now=3)[0] == Nudge(make_ref(), "1")
+
+
+def test_a_pod_that_fits_is_told_what_there_is_to_tell_and_nudged() -> None:
+    action, note = unschedulable.decide(POD, fits=True, why=lambda: "create it again", note=Note(), now=0, freed=0)
+    assert action == Tell(make_ref(), REASON_UNSCHEDULABLE, "create it again")
+    _, note = step(note, fits=True, now=1)
+    assert step(note, fits=True, now=4)[0] == Nudge(make_ref(), "1")
 
 
 def test_nudges_come_ever_less_often_and_only_when_memory_was_freed() -> None:

@@ -1,0 +1,161 @@
+"""Pods that were created without a RuntimeClass while all nodes handed over by CDI, after another node has joined."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controller.reconcile.outdated import SETTLE_S
+from controller.reconcile.recreate_backoff import FIRST_S
+from gpushare import names
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
+from gpushare.model.gpu import HandOver
+from testing.builders import make_inventory, make_node
+from tests.unit.controller.bypassing import REPLICA_SET, is_there, requests, said, tick
+from tests.unit.controller.world import NODES, World, path_of, uid_of
+
+GIVEN_UP = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+JOB = {**REPLICA_SET, "kind": "Job"}
+WHY = (
+    "node-b hands GPUs over by envvar, and the pod was created without the RuntimeClass that this needs, while all"
+    " nodes did so by CDI; create it again"
+)
+DELETED = ("GpuShareUnschedulable", f"{WHY}: it is deleted now, so that its controller does so")
+
+
+def seed_node(world: World, name: str, gib: int, by: HandOver) -> None:
+    world.api.seed(NODES, make_node(replace(make_inventory(gib, node=name), hand_over=by)))
+
+
+@pytest.fixture
+def world() -> World:
+    """The pods' own node hands over by CDI, and the one that has joined by the variable."""
+    world = World()
+    seed_node(world, "node-a", 10, HandOver.CDI)
+    seed_node(world, "node-b", 10, HandOver.ENVVAR)
+    world.list_all()
+    return world
+
+
+def waiting(world: World, owner: Mapping[str, Any] | None = REPLICA_SET, gib: int = 3, by: str = "cdi") -> JsonObject:
+    owners = [dict(owner)] if owner else []
+    pod = world.add_pod(gib, annotations={names.ANNOTATION_HAND_OVER: by}, ownerReferences=owners)
+    world.edit_pod(pod, lambda found: found["status"].update(conditions=GIVEN_UP))
+    return pod
+
+
+def settle(world: World) -> None:
+    tick(world)
+    tick(world, SETTLE_S)
+
+
+def deletions(world: World) -> list[JsonObject]:
+    return [call.body for call in requests(world) if call.verb == "delete"]
+
+
+def test_one_that_a_controller_owns_is_told_why_and_deleted_after_a_while(world: World) -> None:
+    pod = waiting(world)
+    tick(world)
+    tick(world, SETTLE_S - 1)
+    assert is_there(world, pod)
+    tick(world, 1)
+    assert not is_there(world, pod)
+    assert said(world) == [DELETED]
+    [body] = deletions(world)
+    assert body["preconditions"]["uid"] == uid_of(pod)
+    assert world.reconciler.waiting.outdated.recreated == 1
+
+
+@pytest.mark.parametrize(
+    ("owner", "told"),
+    [(None, WHY), (JOB, f"{WHY}: delete it, so that its Job, which will count it as failed, makes it again")],
+)
+def test_what_only_its_author_may_delete_is_told_so(world: World, owner: JsonObject | None, told: str) -> None:
+    pod = waiting(world, owner)
+    settle(world)
+    for _ in range(5):
+        tick(world, 20)
+    assert said(world) == [("GpuShareUnschedulable", told)]
+    assert is_there(world, pod)
+    assert world.api.count("get", "pods/") == (1 if owner else 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "other"),
+    [
+        ({"by": ""}, HandOver.ENVVAR),  # it has the class, or needs none
+        ({}, HandOver.CDI),
+        ({"gib": 11}, HandOver.ENVVAR),  # a new one would wait as well
+    ],
+)
+def test_a_pod_that_would_wait_as_well_if_it_were_new_stays(
+    world: World, fields: dict[str, Any], other: HandOver
+) -> None:
+    world.api.vanish(f"{NODES}/node-b")
+    seed_node(world, "node-b", 10, other)
+    pod = waiting(world, **fields)
+    settle(world)
+    tick(world, FIRST_S)
+    assert is_there(world, pod)
+    assert deletions(world) == []
+
+
+def test_one_of_an_owner_is_tried_before_the_others(world: World) -> None:
+    """The webhook may still leave the class out."""
+    pods = [waiting(world) for _ in range(3)]
+    waiting(world, {**REPLICA_SET, "uid": "another"})
+    settle(world)
+    assert len(deletions(world)) == 2
+    tick(world, FIRST_S - 1)
+    assert len(deletions(world)) == 2
+    tick(world, 1)
+    tick(world)
+    assert len(deletions(world)) == 4
+    assert not any(is_there(world, pod) for pod in pods)
+
+
+def test_an_owner_whose_new_pods_are_as_bad_loses_ever_fewer(world: World) -> None:
+    waiting(world)
+    lost = []
+    for second in range(600):
+        before = len(deletions(world))
+        tick(world, 1)
+        if len(deletions(world)) > before:
+            lost.append(second)
+            waiting(world)
+    assert lost == [30, 90, 210, 450]
+
+
+def test_a_pod_that_was_bound_or_replaced_meanwhile_is_not_deleted(world: World) -> None:
+    bound, replaced = waiting(world), waiting(world, {**REPLICA_SET, "uid": "another"})
+    tick(world)
+    world.clock.at += SETTLE_S
+    world.edit_pod(bound, lambda found: found["spec"].update(nodeName="node-a"))
+    world.api.vanish(path_of(replaced))
+    world.add_pod(3, name=replaced["metadata"]["name"])
+    world.reconciler.tick()
+    assert deletions(world) == []
+    assert said(world) == []
+
+
+@pytest.mark.parametrize("verb", ["get", "delete"])
+def test_a_request_that_fails_is_made_again_later(world: World, verb: str) -> None:
+    pod = waiting(world)
+    tick(world)
+    world.api.fail_next(lambda call: call.verb == verb and "pods/" in call.path, kube.UnreachableError("down"))
+    tick(world, SETTLE_S)
+    tick(world, SETTLE_S - 1)
+    assert is_there(world, pod)
+    tick(world, 1)
+    assert not is_there(world, pod)
+
+
+def test_no_one_but_the_leader_deletes(world: World) -> None:
+    pod = waiting(world)
+    tick(world)
+    world.leads = False
+    tick(world, SETTLE_S)
+    assert is_there(world, pod)
+    assert said(world) == []
