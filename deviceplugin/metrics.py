@@ -77,11 +77,17 @@ def _gpus(usage: NodeUsage) -> Iterator[Metric]:
         "Memory of a GPU used by processes of no pod that holds GPUs here",
         labels=["gpu"],
     )
+    limits = GaugeMetricFamily(
+        "gpushare_plugin_gpu_limit_info",
+        "What holds limits on a GPU, whether a program cannot bypass that, and why nothing stronger does",
+        labels=["gpu", "limit", "enforced", "reason"],
+    )
     for gpu in usage.gpus:
         total.add_metric([gpu.uuid, str(gpu.index), gpu.model, gpu.limit.value], gpu.memory_mib * _MIB)
+        limits.add_metric([gpu.uuid, gpu.limit.value, str(gpu.limit.enforced).lower(), gpu.limit_reason], 1)
         if gpu.uuid in usage.foreign:
             foreign.add_metric([gpu.uuid], usage.foreign[gpu.uuid])
-    yield from (gpus, total, foreign)
+    yield from (gpus, total, limits, foreign)
 
 
 def _containers(usage: NodeUsage) -> Iterator[Metric]:

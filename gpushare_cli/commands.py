@@ -85,7 +85,8 @@ def inspect(api: KubeApi, streams: Streams, options: Inspect) -> int:
     built = report.build(cluster.nodes, cluster.pods, cluster.unhealthy)
     uses = _uses(api, built, options)
     rows = limits.of_cluster(cluster.nodes, cluster.pods, uses) if options.limits else ()
-    for note in [*cluster.notes, *built.notes, *_unhealthy(built), *limits.notes(uses)]:
+    gpus = [(NodeName(node.name), row.gpu) for node in built.nodes for row in node.gpus] if options.limits else []
+    for note in [*cluster.notes, *built.notes, *_unhealthy(built), *limits.notes(uses, gpus)]:
         streams.note(note)
     if options.as_json:
         streams.out.write(render.as_json(built, rows if options.limits else None))

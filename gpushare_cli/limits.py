@@ -8,7 +8,7 @@ from gpushare import units
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation
-from gpushare.model.gpu import Limit, NodeInventory, label
+from gpushare.model.gpu import Gpu, Limit, NodeInventory, label
 from gpushare.model.ledger import mib_on
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import held_gpus
@@ -19,6 +19,9 @@ from gpushare_cli.usage import NodeUse, Use
 Object = Mapping[str, Any]
 OTHERS: Final = "(others)"
 """Containers of a pod that hold nothing of a GPU, and use it nevertheless."""
+NOT_STRONGER: Final = "no stronger limit holds:"
+_NAMED: Final = 3
+"""Nodes with the same note."""
 HEADER: Final = ("NODE", "NAMESPACE", "POD", "CONTAINER", "GPU", "LIMIT", "GRANTED", "USED", "PEAK")
 WORDS: Final[Mapping[Limit, str]] = {
     Limit.MIG: "the hardware: they are MIG instances",
@@ -109,17 +112,30 @@ def as_json(row: LimitRow) -> dict[str, Any]:
     }
 
 
-def notes(uses: Mapping[NodeName, NodeUse]) -> Sequence[str]:
-    """Why the use of some is not known; nodes with the same reason together."""
+def weaker(gpus: Iterable[tuple[NodeName, Gpu]]) -> Mapping[str, Sequence[NodeName]]:
+    """What holds limits where something stronger could, and what keeps it from that -> the nodes."""
+    found: dict[str, dict[NodeName, None]] = {}
+    for node, gpu in gpus:
+        if gpu.limit_reason:
+            found.setdefault(f"{gpu.limit.value}; {NOT_STRONGER} {gpu.limit_reason}", {})[node] = None
+    return {told: tuple(nodes) for told, nodes in found.items()}
+
+
+def notes(uses: Mapping[NodeName, NodeUse], gpus: Iterable[tuple[NodeName, Gpu]] = ()) -> Sequence[str]:
+    """Why limits are not stronger, and why the use of some is not known; nodes with the same reason together."""
     by_problem: dict[str, list[str]] = {}
     for node, use in sorted(uses.items()):
         if use.problem:
             by_problem.setdefault(use.problem, []).append(node)
-    return [
-        f"what is used on {'node' if len(nodes) == 1 else f'{len(nodes)} nodes'} {', '.join(nodes[:3])}"
-        f"{', ...' if len(nodes) > 3 else ''} is not known: {problem}"
-        for problem, nodes in by_problem.items()
+    limits = [f"limits on {_listed(nodes)} are {told}" for told, nodes in weaker(gpus).items()]
+    return limits + [
+        f"what is used on {_listed(nodes)} is not known: {problem}" for problem, nodes in by_problem.items()
     ]
+
+
+def _listed(nodes: Sequence[str]) -> str:
+    kind = "node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    return f"{kind} {', '.join(nodes[:_NAMED])}{', ...' if len(nodes) > _NAMED else ''}"
 
 
 def _allocation(pod: Object, inventory: NodeInventory) -> Allocation | None:

@@ -108,19 +108,19 @@ class CgroupBackend:
                 f" {self._hierarchy or self.mount}; it needs --cgroups-per-qos, which is its default"
             )
         fresh: list[Gpu] = []
-        try:
-            for gpu in gpus:
+        for gpu in gpus:
+            try:
                 hard = pod_bytes(start, gpu)
                 before = self.driver.get(gpu.uuid, directory)
                 if before is None and hard == UNLIMITED:
                     continue
                 fresh += [gpu] if before is None else []
                 self.driver.set(gpu.uuid, directory, hard)
-        except LimitError:
-            for gpu in fresh:
-                with suppress(LimitError):
-                    self.driver.set(gpu.uuid, directory, UNLIMITED)
-            raise
+            except LimitError as error:
+                for each in fresh:
+                    with suppress(LimitError):
+                        self.driver.set(each.uuid, directory, UNLIMITED)
+                raise LimitError(f"GPU {gpu.uuid}, cgroup {directory}: {error}") from error
         return ContainerEdits()
 
     def pod_directory(self, pod: PodUid) -> Path | None:

@@ -10,6 +10,9 @@ from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu, GpuHealth, Limit, NodeInventory
 
 AUTO: Final = "auto"
+_LONGEST: Final = 200
+"""Of why one back end does not hold, as it is published."""
+_NOT_ASKED: Final = "the order of limits of this node leaves it out or puts it later"
 _AUTO: Final = (Limit.MIG, Limit.CGROUP, Limit.MPS, Limit.HAMI_CORE, Limit.ADVISORY)
 Order = tuple[Limit, ...]
 """Back ends that may be used, first choice first."""
@@ -40,6 +43,8 @@ class Chosen:
     """The back ends that work on each GPU, first choice first."""
     problems: Mapping[GpuUuid, str] = field(default_factory=dict)
     """Why no back end works on a GPU; those without a problem are not in it."""
+    weaker: Mapping[GpuUuid, str] = field(default_factory=dict)
+    """Why nothing stronger than the first choice holds a GPU; those of which the strongest does are not in it."""
 
 
 def choose(gpus: Sequence[Gpu], wanted: Order, proofs: Mapping[Limit, Proofs]) -> Chosen:
@@ -49,7 +54,12 @@ def choose(gpus: Sequence[Gpu], wanted: Order, proofs: Mapping[Limit, Proofs]) -
         for gpu in gpus
     }
     problems = {gpu.uuid: _problem(gpu, wanted, proofs) for gpu in gpus if not candidates[gpu.uuid]}
-    return Chosen(candidates, problems)
+    weaker = {
+        gpu.uuid: why
+        for gpu in gpus
+        if (why := _weaker(gpu, candidates[gpu.uuid], proofs)) and gpu.uuid not in problems
+    }
+    return Chosen(candidates, problems, weaker)
 
 
 Failed = frozenset[tuple[Limit, GpuUuid]]
@@ -76,8 +86,22 @@ def spared(proofs: Mapping[Limit, Proofs], before: Chosen, failed: Failed) -> tu
 
 
 def _problem(gpu: Gpu, wanted: Order, proofs: Mapping[Limit, Proofs]) -> str:
-    why = (f"{limit.value}: {proofs[limit][gpu.uuid]}" for limit in wanted if gpu.uuid in proofs.get(limit, {}))
-    return "no limit can be held: " + "; ".join(why)
+    known = [limit for limit in _possible(gpu, wanted) if gpu.uuid in proofs.get(limit, {})]
+    return "no limit can be held: " + "; ".join(f"{limit.value}: {proofs[limit][gpu.uuid]}" for limit in known)
+
+
+def _weaker(gpu: Gpu, candidates: Order, proofs: Mapping[Limit, Proofs]) -> str:
+    """What each back end above the first choice lacks."""
+    told = []
+    for limit in _possible(gpu, _AUTO[: _AUTO.index(candidates[0])] if candidates else ()):
+        why = proofs.get(limit, {}).get(gpu.uuid, PROVEN)
+        told.append(f"{limit.value}: {why or _NOT_ASKED:.{_LONGEST}}")
+    return "; ".join(told)
+
+
+def _possible(gpu: Gpu, limits: Order) -> Order:
+    """Without what a whole GPU can never have."""
+    return tuple(limit for limit in limits if gpu.mig or limit is not Limit.MIG)
 
 
 def shown(inventory: NodeInventory, chosen: Chosen) -> NodeInventory:
@@ -89,7 +113,7 @@ def _shown(gpu: Gpu, chosen: Chosen) -> Gpu:
     if gpu.uuid in chosen.problems and gpu.health is GpuHealth.HEALTHY:
         return replace(gpu, health=GpuHealth.UNHEALTHY, reason=chosen.problems[gpu.uuid], limit=Limit.ADVISORY)
     candidates = chosen.candidates.get(gpu.uuid)
-    return replace(gpu, limit=candidates[0]) if candidates else gpu
+    return replace(gpu, limit=candidates[0], limit_reason=chosen.weaker.get(gpu.uuid, "")) if candidates else gpu
 
 
 def wanted(setting: Order, label: str) -> tuple[Order, str]:

@@ -116,6 +116,13 @@ class LeafLimits:
             self.backend.driver.set(gpu.uuid, leaf, mib * MIB)
         except LimitError as error:
             if leaf.is_dir():  # it may have ended meanwhile
-                logs.event(_LOG, "container not limited", level=logging.WARNING, cgroup=str(leaf), error=str(error))
+                logs.event(
+                    _LOG,
+                    "container not limited",
+                    level=logging.WARNING,
+                    gpu=gpu.uuid,
+                    cgroup=str(leaf),
+                    error=str(error),
+                )
             return False
         return True

@@ -108,7 +108,7 @@ class NodeLimits:
     def _proofs(self, limit: Limit, inventory: NodeInventory) -> Proofs:
         backend = self.backends.get(limit)
         if backend is None:
-            return {gpu.uuid: "this plugin was started without what it needs" for gpu in inventory.gpus}
+            return {gpu.uuid: "no driver can be asked: its GPUs are simulated" for gpu in inventory.gpus}
         if backend.needs_edits and inventory.hand_over is HandOver.ENVVAR:
             return {gpu.uuid: _NO_EDITS for gpu in inventory.gpus}
         return backend.prove(inventory.gpus)

@@ -50,7 +50,7 @@ class MemoryLimits:
         self.within(lambda: self._set(gpu, cgroup, hard))
 
     def _set(self, gpu: GpuUuid, cgroup: Path, hard: int) -> bool:
-        with self._handle(gpu, cgroup) as handle:
+        with self._handle(gpu) as handle:
             limits = self.nvml.c_nvmlSetMemoryLimits_v1_t(str(cgroup).encode(), 0, hard)
             self.nvml.nvmlDeviceSetMemoryLimits_v1(handle, limits)
         return True
@@ -64,7 +64,7 @@ class MemoryLimits:
         return self.within(lambda: self._get(gpu, cgroup))
 
     def _get(self, gpu: GpuUuid, cgroup: Path) -> MemoryLimit | None:
-        with self._handle(gpu, cgroup) as handle:
+        with self._handle(gpu) as handle:
             limits = self.nvml.c_nvmlGetMemoryLimits_v1_t(str(cgroup).encode(), 0, 0, 0)
             try:
                 self.nvml.nvmlDeviceGetMemoryLimits_v1(handle, limits)
@@ -76,7 +76,7 @@ class MemoryLimits:
         return None if limits.hardLimit == UNLIMITED else MemoryLimit(limits.hardLimit, limits.currentUsed)
 
     @contextmanager
-    def _handle(self, gpu: GpuUuid, cgroup: Path) -> Iterator[Any]:
+    def _handle(self, gpu: GpuUuid) -> Iterator[Any]:
         try:
             self.nvml.nvmlInit()
             try:
@@ -86,4 +86,4 @@ class MemoryLimits:
                     self.nvml.nvmlShutdown()
         except self.nvml.NVMLError as error:
             meaning = _MEANING.get(error.value, "see the node's kernel log")
-            raise LimitError(f"GPU {gpu}, cgroup {cgroup}: the driver says {error}: {meaning}") from error
+            raise LimitError(f"the driver says {error}: {meaning}") from error

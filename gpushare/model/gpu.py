@@ -81,6 +81,8 @@ class Gpu:
     reason: str = ""
     """Why it is not healthy, in a few words; empty if it is, or if its plugin did not say."""
     limit: Limit = Limit.ADVISORY
+    limit_reason: str = ""
+    """Why it is not a stronger one, in a few words; empty if there is none, or if its plugin did not say."""
     mig: MigInstance | None = None
 
     def __post_init__(self) -> None:

@@ -86,6 +86,8 @@ def _encoded(gpu: Gpu) -> dict[str, Any]:
         value["reason"] = gpu.reason
     if gpu.limit is not Limit.ADVISORY:
         value["limit"] = gpu.limit.value
+    if gpu.limit_reason:
+        value["limitReason"] = gpu.limit_reason
     if gpu.mig:
         value["mig"] = {"gpu": gpu.mig.gpu, "number": gpu.mig.number, "profile": gpu.mig.profile}
     return value
@@ -103,6 +105,7 @@ def _gpu(entry: fields.JsonObject, path: str) -> Gpu:
         reason=fields.text(entry, "reason", path),
         # A word of a later version promises nothing here.
         limit=_LIMITS.get(fields.text(entry, "limit", path), Limit.ADVISORY),
+        limit_reason=fields.text(entry, "limitReason", path),
         mig=_mig(fields.mapping(entry, "mig", path), fields.at(path, "mig")),
     )
 

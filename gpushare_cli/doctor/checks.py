@@ -80,6 +80,7 @@ CHECKS: Final = (
     Check("gpu-cordon", "nodes", checks_plugin.gpu_cordon),
     Check("hand-over", "nodes", checks_hand_over.ways),
     Check("limits", "nodes", checks_limits.demanded),
+    Check("limit-strength", "nodes", checks_limits.weaker),
     Check("nvidia-plugin", "conflicts", checks_conflicts.nvidia_plugin),
     Check("nvidia-sharing", "conflicts", checks_conflicts.nvidia_sharing),
     Check("sharing-plugins", "conflicts", checks_conflicts.sharing_plugins),

@@ -1,20 +1,19 @@
 """How nodes hand over GPUs, what that asks of pods, and what it makes unnecessary. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from gpushare import names
 from gpushare.model.gpu import HandOver
 from gpushare.wire import fields
 from gpushare.wire import hand_over as summary_wire
-from gpushare_cli.doctor import checks_webhook, finding, own
+from gpushare_cli.doctor import checks_webhook, finding, objects, own
 from gpushare_cli.doctor.checks_install import FIRST_WITH_CONDITIONS
 from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.snapshot import NothingToCheckError, known
 
-_NAMED: Final = 4  # nodes of a kind
 _REFUSALS: Final = ("nothing", "without-gpus", "always")
 _OPERATOR_PAGE: Final = "docs/gpu-operator.md"
 
@@ -26,7 +25,7 @@ def ways(cluster: Cluster) -> Iterator[Finding]:
         if node.published is not None and node.published.hand_over_reason:
             groups[node.published.hand_over, node.published.hand_over_reason].append(node.name)
     for (way, reason), nodes in sorted(groups.items(), key=lambda group: (group[0][0].value, group[0][1])):
-        yield finding.note(f"node/{_listed(nodes)}", f"hands GPUs over by {way.value}: {reason}", _way_out(way))
+        yield finding.note(f"node/{objects.listed(nodes)}", f"hands GPUs over by {way.value}: {reason}", _way_out(way))
     yield from _handlers(cluster)
 
 
@@ -101,7 +100,7 @@ def isolation(cluster: Cluster) -> Iterator[Finding]:
     elif not present and (nodes := [node.name for node in cluster.nodes if not cluster.isolates(node)]):
         yield finding.error(
             where,
-            f"{checks_webhook.ISOLATION} is not configured, but {_listed(nodes)} would show every GPU to a"
+            f"{checks_webhook.ISOLATION} is not configured, but {objects.listed(nodes)} would show every GPU to a"
             " container that asks for none and says NVIDIA_VISIBLE_DEVICES=all",
             own.APPLY,
         )
@@ -132,8 +131,3 @@ def _has_class(cluster: Cluster) -> bool:
 
 def _way_out(way: HandOver) -> str:
     return "" if way is HandOver.CDI else f"for CDI, which keeps NVIDIA's runtime out of the way: {_OPERATOR_PAGE}"
-
-
-def _listed(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    return ", ".join(nodes[:_NAMED]) + more

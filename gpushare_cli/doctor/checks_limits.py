@@ -1,19 +1,28 @@
-"""Whether limits are enforced where pods or namespaces demand it. Pure."""
+"""What holds limits on each node, and whether they are enforced where that is demanded. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpushare import names
 from gpushare.cluster.records import Bound
+from gpushare.identity import NodeName
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import mib_on
 from gpushare.wire import pods as pods_wire
+from gpushare_cli import limits
 from gpushare_cli.doctor import finding, objects
 from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.snapshot import known
 
-_WHY = "gpushare explain POD, and the log of the device plugin, say what holds the limits of a GPU; see docs/limits.md"
+_WHY = "gpushare explain POD says what holds the limits of its GPUs, and why nothing stronger does; see docs/limits.md"
+
+
+def weaker(cluster: Cluster) -> Iterator[Finding]:
+    """The strongest limit there is holds containers to their share of each GPU."""
+    gpus = [(node.name, gpu) for node in cluster.nodes if node.published for gpu in node.published.gpus]
+    for told, nodes in limits.weaker((NodeName(name), gpu) for name, gpu in gpus).items():
+        yield finding.note(f"node/{objects.listed(nodes)}", f"limits are {told}", "docs/limits.md")
 
 
 def demanded(cluster: Cluster) -> Iterator[Finding]:

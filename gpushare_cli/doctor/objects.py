@@ -1,12 +1,14 @@
 """Look-ups in objects of the API server that several checks make. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from gpushare.kube.api import JsonObject
 from gpushare.wire import fields
 from gpushare_cli.doctor.snapshot import NothingToCheckError, Object, known
+
+_NAMED: Final = 4
 
 
 def annotations(item: JsonObject) -> Mapping[str, Any]:
@@ -77,3 +79,9 @@ def metric(text: str, name: str) -> float | None:
             except ValueError:
                 return None
     return None
+
+
+def listed(nodes: Sequence[str]) -> str:
+    """Nodes of which the same is told."""
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    return ", ".join(nodes[:_NAMED]) + more

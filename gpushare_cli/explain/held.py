@@ -151,7 +151,9 @@ def _limit(pod: Object, held: Sequence[Share]) -> str:
     parts = [share for share in held if not share.grant.whole]
     kinds = {share.gpu.limit_of(share.memory_mib) if share.gpu else Limit.ADVISORY for share in parts}
     told = [words for kind, words in limits.WORDS.items() if kind in kinds]
-    return "; ".join([*told, *([_advice(pod, held)] if Limit.ADVISORY in kinds or not kinds else [])])
+    told += [_advice(pod, held)] if Limit.ADVISORY in kinds or not kinds else []
+    missing = dict.fromkeys(share.gpu.limit_reason for share in held if share.gpu and not share.grant.whole)
+    return "; ".join([*told, *(f"{limits.NOT_STRONGER} {why}" for why in missing if why)])
 
 
 def _advice(pod: Object, held: Sequence[Share]) -> str:

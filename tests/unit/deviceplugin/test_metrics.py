@@ -56,6 +56,14 @@ def test_gpus_are_counted_by_health_and_limit() -> None:
     assert found["gpu_foreign_bytes"] == [({"gpu": "GPU-0"}, 5.0)]
 
 
+def test_what_holds_limits_is_told_with_why_it_is_not_stronger() -> None:
+    weak = replace(GPUS[2], limit=Limit.MPS, limit_reason='cgroup: "old" driver')
+    assert samples(NodeUsage(gpus=(GPUS[0], weak), foreign={}))["gpu_limit_info"] == [
+        ({"gpu": "GPU-0", "limit": "cgroup", "enforced": "true", "reason": ""}, 1.0),
+        ({"gpu": "GPU-2", "limit": "mps", "enforced": "false", "reason": 'cgroup: "old" driver'}, 1.0),
+    ]
+
+
 def test_containers_have_what_is_known_of_them() -> None:
     rows = (row("a", used=7, peak=9), row("b", gpu=9), row("c", gpu=2, peak=4))
     found = samples(NodeUsage(gpus=GPUS, rows=rows, foreign={}))

@@ -52,13 +52,14 @@ def test_limit_hand_over_and_mig_come_back_as_they_were() -> None:
     plain = make_inventory(15, 10)
     first, second = plain.gpus
     gpus = (
-        replace(first, health=GpuHealth.UNHEALTHY, reason="Xid 79"),
+        replace(first, health=GpuHealth.UNHEALTHY, reason="Xid 79", limit_reason="cgroup: old driver"),
         replace(second, limit=Limit.MIG, mig=MigInstance(gpu=0, number=2, profile="1g.10gb")),
     )
     said = replace(plain, gpus=gpus, hand_over=HandOver.CDI, hand_over_reason="containerd 2.1.9")
     text = inventory.encode(said)
     assert text.endswith('"handOver":{"strategy":"cdi","reason":"containerd 2.1.9"}}')
     assert '"limit":"mig","mig":{"gpu":0,"number":2,"profile":"1g.10gb"}' in text
+    assert '"reason":"Xid 79","limitReason":"cgroup: old driver"}' in text
     assert inventory.decode(text, NODE) == said
 
 

@@ -34,11 +34,18 @@ REFUSE_ALL = (
 OF_BOTH = f"ok hand-over node/node-a, node-b | hands GPUs over by cdi: {INJECTS}"
 
 
-def publish(api: DoctorKube, node: str, by: HandOver, reason: str = INJECTS, limit: Limit = Limit.ADVISORY) -> None:
+def publish(  # what a plugin may say
+    api: DoctorKube,
+    node: str,
+    by: HandOver,
+    reason: str = INJECTS,
+    limit: Limit = Limit.ADVISORY,
+    limit_reason: str = "",
+) -> None:
     def change(found: JsonObject) -> None:
         inventory = inventory_wire.of_node(found)
         assert inventory is not None
-        gpus = tuple(replace(gpu, limit=limit) for gpu in inventory.gpus)
+        gpus = tuple(replace(gpu, limit=limit, limit_reason=limit_reason) for gpu in inventory.gpus)
         told = replace(inventory, gpus=gpus, hand_over=by, hand_over_reason=reason)
         found["metadata"]["annotations"][names.ANNOTATION_INVENTORY] = inventory_wire.encode(told)
 
@@ -205,7 +212,7 @@ def demanding(name: str, **fields: object) -> JsonObject:
     return make_pod(name=name, namespace="team-a", annotations={names.ANNOTATION_LIMIT: "enforced"}, **fields)  # type: ignore[arg-type]  # the test's own
 
 
-WHY = "and the log of the device plugin, say what holds the limits of a GPU; see docs/limits.md"
+WHY = "says what holds the limits of its GPUs, and why nothing stronger does; see docs/limits.md"
 
 
 def test_a_demand_that_no_gpu_meets_is_told_where_it_is_made() -> None:
@@ -215,12 +222,22 @@ def test_a_demand_that_no_gpu_meets_is_told_where_it_is_made() -> None:
     publish(api, "node-a", HandOver.ENVVAR, "", Limit.WATCHDOG)
     expected = [
         f"warning limits namespace/{name} | GPU pods demand an enforced limit there, and no healthy GPU has one (limits"
-        f" of GPUs: 4 advisory, 4 watchdog): they stay Pending | gpushare explain POD, {WHY}"
+        f" of GPUs: 4 advisory, 4 watchdog): they stay Pending | gpushare explain POD {WHY}"
         for name in ("team-a", "team-b")
     ]
     assert [line for line in world.lines(api) if " limits " in line] == expected
     publish(api, "node-a", HandOver.ENVVAR, "", Limit.CGROUP)
     assert [line for line in world.lines(api) if " limits " in line] == []
+
+
+def test_why_limits_are_not_stronger_is_told_for_all_nodes_together() -> None:
+    api = world.healthy()
+    for node, reason in (("node-a", "cgroup: old driver"), ("node-b", "cgroup: old driver")):
+        publish(api, node, HandOver.ENVVAR, "", Limit.MPS, reason)
+    assert [line for line in world.lines(api) if " limit-strength " in line] == [
+        "ok limit-strength node/node-a, node-b | limits are mps; no stronger limit holds: cgroup: old driver |"
+        " docs/limits.md"
+    ]
 
 
 def test_a_pod_whose_limit_is_enforced_no_more_is_told() -> None:
@@ -232,7 +249,7 @@ def test_a_pod_whose_limit_is_enforced_no_more_is_told() -> None:
         world.seed(api, world.bound_pod(name, node=node, held_by=held, annotations=notes, phase="Running"))
     assert [line for line in world.lines(api) if " limits " in line] == [
         "warning limits pod/default/loose | it demands an enforced limit, and has none any more on node node-a (GPU 1:"
-        f" advisory) | gpushare explain -n default loose, {WHY}"
+        f" advisory) | gpushare explain -n default loose {WHY}"
     ]
 
 

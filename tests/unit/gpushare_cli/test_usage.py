@@ -12,6 +12,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import Reply
 from gpushare.model.gpu import Limit, NodeInventory
+from gpushare.wire import inventory as inventory_wire
 from gpushare_cli import commands, limits, usage
 from gpushare_cli.commands import Inspect, Streams
 from gpushare_cli.explain import command as explain
@@ -186,6 +187,30 @@ def test_mig_holds_all_of_an_instance_and_no_part_of_one() -> None:
         "all": "LIMIT:      the hardware: they are MIG instances",
         "part": "LIMIT:      nothing: no variable tells its programs about their share",
     }
+
+
+def test_why_limits_are_not_stronger_is_told() -> None:
+    api = cluster(Reply(status=200, text=PAGE), bound("web", make_grant(0, gib=3)))
+
+    def weaken(node: Json) -> None:
+        inventory = inventory_wire.of_node(node)
+        assert inventory is not None
+        first = replace(inventory.gpus[0], limit=Limit.MPS, limit_reason="cgroup: old driver")
+        told = replace(inventory, gpus=(first, *inventory.gpus[1:]))
+        node["metadata"]["annotations"][names.ANNOTATION_INVENTORY] = inventory_wire.encode(told)
+
+    api.edit("/api/v1/nodes/node-a", weaken)
+    assert inspect(api, Inspect())[2] == ""
+    _, _, err = inspect(api, Inspect(limits=True))
+    assert err == "note: limits on node node-a are mps; no stronger limit holds: cgroup: old driver\n"
+    out = io.StringIO()
+    explain.run(
+        api, Streams(out=out, err=io.StringIO()), explain.Options(pod=Target(namespace="default", name="web")), str
+    )
+    assert (
+        "LIMIT:      MPS, each process by itself, which programs can bypass; no stronger limit holds: cgroup: old"
+        " driver\n"
+    ) in out.getvalue()
 
 
 def test_pods_that_hold_nothing_or_cannot_be_read_have_no_line() -> None:

@@ -58,6 +58,25 @@ def test_each_gpu_has_the_first_that_works_on_it() -> None:
     assert {gpu.health for gpu in shown.gpus} == {GpuHealth.HEALTHY}
 
 
+def test_why_nothing_stronger_holds_is_told() -> None:
+    proofs = {
+        Limit.MIG: {FIRST: "no instance", SECOND: "no instance"},
+        Limit.CGROUP: {FIRST: PROVEN, SECOND: "old driver" * 50},
+        Limit.MPS: {FIRST: "no daemon", SECOND: "no daemon"},
+        Limit.HAMI_CORE: EVERYWHERE,
+    }
+    chosen = choose.choose(GPUS, choose.order("auto"), proofs)
+    first, second = choose.shown(make_inventory(15, 15), chosen).gpus
+    assert (first.limit, first.limit_reason) == (Limit.CGROUP, "")
+    assert second.limit is Limit.HAMI_CORE
+    assert second.limit_reason == f"cgroup: {'old driver' * 20}; mps: no daemon"
+
+
+def test_an_order_that_wants_nothing_stronger_is_told() -> None:
+    chosen = choose.choose(GPUS, choose.order("mps,cgroup"), {Limit.CGROUP: EVERYWHERE, Limit.MPS: EVERYWHERE})
+    assert chosen.weaker[FIRST] == "cgroup: the order of limits of this node leaves it out or puts it later"
+
+
 def test_the_order_counts_and_not_the_strength() -> None:
     proofs = {Limit.CGROUP: EVERYWHERE, Limit.ADVISORY: EVERYWHERE}
     chosen = choose.choose(GPUS, choose.order("advisory,cgroup"), proofs)
@@ -69,7 +88,7 @@ def test_a_gpu_on_which_nothing_works_takes_no_containers() -> None:
     chosen = choose.choose(GPUS, choose.order("cgroup"), proofs)
     first, second = choose.shown(make_inventory(15, 15), chosen).gpus
     assert (first.health, first.limit) == (GpuHealth.UNHEALTHY, Limit.ADVISORY)
-    assert first.reason == "no limit can be held: mig: no MIG; cgroup: old driver"
+    assert first.reason == "no limit can be held: cgroup: old driver"
     assert (second.health, second.limit, second.reason) == (GpuHealth.HEALTHY, Limit.CGROUP, "")
 
 

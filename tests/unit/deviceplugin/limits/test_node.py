@@ -126,9 +126,7 @@ def test_without_a_back_end_left_the_gpu_takes_no_containers() -> None:
     node.cgroup.works = lambda _gpu: "the driver is older now"
     gpu = node.limits.assess(INVENTORY).gpus[0]
     assert gpu.health is GpuHealth.UNHEALTHY
-    assert gpu.reason == (
-        "no limit can be held: mig: this plugin was started without what it needs; cgroup: the driver is older now"
-    )
+    assert gpu.reason == ("no limit can be held: cgroup: the driver is older now")
     with pytest.raises(LimitError, match="nothing holds limits"):
         node.limits.prepare(start_of(0))
 
@@ -140,7 +138,7 @@ def test_the_log_says_what_works_and_why_the_rest_does_not(caplog: pytest.LogCap
     node.shown()
     node.clock.seconds += 10.0
     node.shown()
-    no_mig = "this plugin was started without what it needs"
+    no_mig = "no driver can be asked: its GPUs are simulated"
     assert fields_of(caplog, "limits proven") == [
         {"mig": no_mig, "cgroup": {"GPU-0": "works", "GPU-1": "old driver"}, "advisory": "works"}
     ]
