@@ -12,10 +12,13 @@ from prometheus_client.registry import Collector
 
 from deviceplugin.counts import Counts
 from deviceplugin.usage.values import NodeUsage
+from gpushare.model.gpu import GpuHealth
 
 CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_LATEST
 MOST_ROWS: Final = 2048
 """Containers on GPUs with series of their own; more than a node has, unless someone wants to fill Prometheus."""
+_LONGEST: Final = 253
+"""Characters of a label's value: the longest name that Kubernetes has. An allocation may name what no pod can have."""
 _MIB: Final = 1024 * 1024
 _LABELS: Final = ("namespace", "pod", "container", "gpu")
 
@@ -82,12 +85,19 @@ def _gpus(usage: NodeUsage) -> Iterator[Metric]:
         "What holds limits on a GPU, whether a program cannot bypass that, and why nothing stronger does",
         labels=["gpu", "limit", "enforced", "reason"],
     )
+    unhealthy = GaugeMetricFamily(
+        "gpushare_plugin_gpu_unhealthy",
+        "1 for each GPU that takes no new containers",
+        labels=["gpu", "index", "reason"],
+    )
     for gpu in usage.gpus:
-        total.add_metric([gpu.uuid, str(gpu.index), gpu.model, gpu.limit.value], gpu.memory_mib * _MIB)
-        limits.add_metric([gpu.uuid, gpu.limit.value, str(gpu.limit.enforced).lower(), gpu.limit_reason], 1)
+        total.add_metric([gpu.uuid, str(gpu.index), _short(gpu.model), gpu.limit.value], gpu.memory_mib * _MIB)
+        limits.add_metric([gpu.uuid, gpu.limit.value, str(gpu.limit.enforced).lower(), _short(gpu.limit_reason)], 1)
         if gpu.uuid in usage.foreign:
             foreign.add_metric([gpu.uuid], usage.foreign[gpu.uuid])
-    yield from (gpus, total, limits, foreign)
+        if gpu.health is not GpuHealth.HEALTHY:
+            unhealthy.add_metric([gpu.uuid, str(gpu.index), _short(gpu.reason)], 1)
+    yield from (gpus, total, limits, foreign, unhealthy)
 
 
 def _containers(usage: NodeUsage) -> Iterator[Metric]:
@@ -100,7 +110,7 @@ def _containers(usage: NodeUsage) -> Iterator[Metric]:
     peak = GaugeMetricFamily("gpushare_plugin_container_peak_bytes", "The most that it was seen to use", labels=_LABELS)
     gpus = {gpu.uuid: gpu for gpu in usage.gpus}
     for row in usage.rows[:MOST_ROWS]:
-        labels = [row.pod.namespace, row.pod.name, row.container, row.gpu]
+        labels = list(map(_short, (row.pod.namespace, row.pod.name, row.container, row.gpu)))
         gpu = gpus.get(row.gpu)
         granted.add_metric([*labels, gpu.limit_of(row.granted_mib).value if gpu else ""], row.granted_mib * _MIB)
         if row.used is not None:
@@ -114,3 +124,7 @@ def _containers(usage: NodeUsage) -> Iterator[Metric]:
         "Containers on GPUs that have no series, because of their number",
         left_out,
     )
+
+
+def _short(value: str) -> str:
+    return value[:_LONGEST]

@@ -4,7 +4,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from deviceplugin.counts import Counts
@@ -16,9 +16,10 @@ from gpushare.runtime.pages import Page, PageServer
 
 _LOG: Final = logging.getLogger(__name__)
 _AGAIN_S: Final = 30.0
+_FRESH_S: Final = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class MetricsServer:
     """One part of the plugin."""
 
@@ -26,6 +27,9 @@ class MetricsServer:
     usage: Callable[[], NodeUsage | None]
     counts: Counts
     clock: Clock
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _made: tuple[float, Page] | None = field(init=False, default=None)
+    """When the last page was made, and the page."""
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop` is set, as soon as the port is free."""
@@ -36,16 +40,21 @@ class MetricsServer:
                 logs.event(_LOG, "metrics not served", level=logging.WARNING, error=str(error))
                 self.clock.wait(stop, _AGAIN_S)
                 continue
-            server.pages = {"/metrics": self._page}
+            server.pages = {"/metrics": self.page}
             server.start()
             stop.wait()
             server.stop()
 
-    def _page(self) -> Page:
+    def page(self) -> Page:
+        """The metrics of this second: the same for all who ask, so that many at once cost no more than one."""
         # Late: the library would cost the plugin its first second.
         from deviceplugin import metrics
 
-        return Page(200, metrics.page(self.usage, self.counts), metrics.CONTENT_TYPE)
+        with self._lock:
+            now = self.clock.monotonic()
+            if self._made is None or now - self._made[0] >= _FRESH_S:
+                self._made = now, Page(200, metrics.page(self.usage, self.counts), metrics.CONTENT_TYPE)
+            return self._made[1]
 
 
 def _all() -> str:

@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
+from io import BufferedIOBase
 from socketserver import TCPServer, ThreadingMixIn
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from gpushare.errors import SettingsError
 from gpushare.runtime import logs
@@ -16,6 +17,8 @@ from gpushare.runtime import logs
 _LOG: Final = logging.getLogger(__name__)
 _AT_ONCE: Final = 64  # connections
 _TIMEOUT_S: Final = 5.0
+_LONGEST: Final = 16 * 1024
+"""Bytes of a request that are read: the library alone would keep 6 MiB of headers of each connection."""
 TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -54,6 +57,10 @@ class PageServer:
         class Handler(BaseHTTPRequestHandler):
             timeout = _TIMEOUT_S
 
+            def setup(self) -> None:
+                super().setup()
+                self.rfile = cast(Any, _Bounded(self.rfile, _LONGEST))
+
             def do_GET(self) -> None:
                 answer = server.answer(self.path)
                 self.send_response(answer.status)
@@ -89,6 +96,21 @@ class PageServer:
         except Exception:  # noqa: BLE001 - the edge of a request
             logs.event(_LOG, "request failed", level=logging.ERROR, exc_info=True, path=path)
             return Page(500, b"internal error\n")
+
+
+class _Bounded:
+    """The first bytes of a stream; what is cut off is as if the client had not sent it."""
+
+    def __init__(self, stream: BufferedIOBase, most: int) -> None:
+        self._stream, self._left = stream, most
+
+    def readline(self, size: int) -> bytes:
+        line = self._stream.readline(min(size, self._left))
+        self._left -= len(line)
+        return line
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 class _Server(ThreadingMixIn, TCPServer):

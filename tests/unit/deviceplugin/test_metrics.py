@@ -26,7 +26,7 @@ MIB = 1024 * 1024
 GPUS = (
     replace(make_gpu(0, 16), limit=Limit.CGROUP),
     replace(make_gpu(1, 16), limit=Limit.CGROUP),
-    make_gpu(2, 8, health=GpuHealth.UNHEALTHY),
+    replace(make_gpu(2, 8, health=GpuHealth.UNHEALTHY), reason="Xid 79: GPU has fallen off the bus"),
 )
 MIG = (replace(make_gpu(0, 3), limit=Limit.MIG), replace(make_gpu(1, 4), limit=Limit.MIG))
 
@@ -54,6 +54,9 @@ def test_gpus_are_counted_by_health_and_limit() -> None:
     labels = {"gpu": "GPU-2", "index": "2", "model": "Tesla T4", "limit": "advisory"}
     assert found["gpu_memory_bytes"][-1] == (labels, 8192 * MIB)
     assert found["gpu_foreign_bytes"] == [({"gpu": "GPU-0"}, 5.0)]
+    assert found["gpu_unhealthy"] == [
+        ({"gpu": "GPU-2", "index": "2", "reason": "Xid 79: GPU has fallen off the bus"}, 1.0)
+    ]
 
 
 def test_what_holds_limits_is_told_with_why_it_is_not_stronger() -> None:
@@ -92,6 +95,13 @@ def test_the_number_of_series_has_a_bound() -> None:
     assert found["containers_left_out"] == [({}, 3.0)]
 
 
+def test_no_series_is_longer_than_names_can_be() -> None:
+    """An allocation that was written past the webhook may name a container as long as an annotation can be."""
+    odd = replace(row("p", used=1, peak=1), container=ContainerName("c" * 200_000))
+    page = metrics.page(lambda: NodeUsage(gpus=GPUS, rows=(odd,), foreign={}), Counts())
+    assert len(page) < 10_000
+
+
 def test_starts_are_counted_by_outcome_and_reason() -> None:
     counts = Counts()
     decisions: list[Decision] = [Accept(()), Refuse(Reason.GPU_GONE, "x"), Refuse(Reason.GPU_GONE, "y"), Accept(())]
@@ -116,6 +126,16 @@ def test_they_are_served_until_the_plugin_ends() -> None:
         assert page.read().startswith(b"# HELP gpushare_plugin_starts_total")
     stop.set()
     thread.join()
+
+
+def test_many_who_ask_at_once_get_the_same_page() -> None:
+    clock, made = ManualClock(), []
+    server = MetricsServer(port=0, usage=lambda: made.append(1), counts=Counts(), clock=clock)
+    pages = {id(server.page().body) for _ in range(5)}
+    assert (len(pages), len(made)) == (1, 1)
+    clock.seconds += 1.0
+    server.page()
+    assert len(made) == 2
 
 
 def test_a_port_that_is_taken_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
