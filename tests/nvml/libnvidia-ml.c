@@ -559,7 +559,8 @@ int nvmlDeviceGetMemoryLimits_v1(Device device, GetMemoryLimits *limits) {
 /* ---- Processes ----
  *
  *   0.compute 100 1048576 101 -1   PID and bytes of each process in the list; -1: the driver does not say how many
- *   0.graphics …, 0.mps …          the other two lists; without a line a list is empty */
+ *   0.graphics …, 0.mps …          the other two lists; without a line a list is empty
+ *   0.compute.many 9000 500 4096   the first PID, how many more there are, and bytes of each */
 
 typedef struct {
     unsigned pid;
@@ -568,12 +569,17 @@ typedef struct {
 } ProcessInfo;
 
 static int processes(Device device, const char *list, unsigned *count, ProcessInfo *infos) {
-    u64 found[256];
-    unsigned size = *count;
-    *count = (unsigned)numbers(of(device, list), found, 256) / 2;
+    u64 found[256], many[3] = {0, 0, 0};
+    char what[64];
+    unsigned size = *count, few = (unsigned)numbers(of(device, list), found, 256) / 2;
+    snprintf(what, sizeof what, "%s.many", list);
+    numbers(of(device, what), many, 3);
+    *count = few + (unsigned)many[1];
     if (*count > size) return INSUFFICIENT_SIZE;
-    for (unsigned each = 0; each < *count; each++)
+    for (unsigned each = 0; each < few; each++)
         infos[each] = (ProcessInfo){(unsigned)found[2 * each], found[2 * each + 1], 0xffffffff, 0xffffffff};
+    for (unsigned each = few; each < *count; each++)
+        infos[each] = (ProcessInfo){(unsigned)many[0] + each - few, many[2], 0xffffffff, 0xffffffff};
     return OK;
 }
 
