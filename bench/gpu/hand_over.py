@@ -3,8 +3,8 @@
     python -m bench.gpu.hand_over [--nvidia-ctk PATH] [--generate FLAG ...]
 
 Reads the GPUs through NVML, and looks each one up in the CDI specs of this machine and in those that NVIDIA's container
-toolkit writes now, under every strategy of naming devices. Writes nothing outside a temporary directory. Ends with 1 if
-a GPU is not found.
+toolkit writes now, under every strategy of naming devices and for management. Writes nothing outside a temporary
+directory. Ends with 1 if a GPU, or a node of the driver that it needs, is not found.
 """
 
 import argparse
@@ -22,6 +22,8 @@ from deviceplugin.source import RawGpu
 from gpushare.runtime.clock import SystemClock
 
 STRATEGIES = ("index", "uuid", "type-index")
+MANAGEMENT = ("--mode=management", "--vendor=management.nvidia.com")
+NEEDED = {"/dev/nvidiactl", "/dev/nvidia-uvm"}
 HERE = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 
@@ -40,17 +42,22 @@ def look_up(title: str, found: Sequence[RawGpu], directories: Sequence[Path]) ->
         print(f"\n== {title}: there are none")
         return True
     picked = {gpu.uuid: pick(gpu, specs) for gpu in found}
+    complete = True
     print(f"\n== {title}: {len(specs)} specs, {sum(len(spec.devices) for spec in specs)} devices")
     for gpu in found:
         result = picked[gpu.uuid]
         if result is None:
             print(f"{gpu.uuid} (minor {gpu.minor}, capabilities {gpu.caps}): NOT FOUND")
+            complete = False
             continue
         edits, own = result.edits, {node.path for node in result.own.device_nodes}
         print(f"{gpu.uuid} in {result.spec.path} ({result.spec.kind}): {', '.join(sorted(own))}")
         common = [node.path for node in edits.device_nodes if node.path not in own]
         print(f"    with {', '.join(common)}; {len(edits.mounts)} mounts, {len(edits.hooks)} hooks")
-    return all(picked.values())
+        if lacking := NEEDED.difference(common):
+            print(f"    WITHOUT {', '.join(sorted(lacking))}")
+            complete = False
+    return complete
 
 
 def main() -> int:
@@ -61,11 +68,11 @@ def main() -> int:
     found = gpus()
     complete = [look_up("specs of this machine", found, HERE)]
     with tempfile.TemporaryDirectory(prefix="gs") as path:
-        for strategy in STRATEGIES:
-            command = [arguments.nvidia_ctk, "--quiet", "cdi", "generate", f"--device-name-strategy={strategy}"]
+        for flags in (*((f"--device-name-strategy={strategy}",) for strategy in STRATEGIES), MANAGEMENT):
+            command = [arguments.nvidia_ctk, "--quiet", "cdi", "generate", *flags]
             command += [f"--output={path}/nvidia.yaml", *(f"--{flag}" for flag in arguments.generate)]
             subprocess.run(command, check=True)
-            complete.append(look_up(f"nvidia-ctk by {strategy}", found, (Path(path),)))
+            complete.append(look_up(f"nvidia-ctk {' '.join(flags)}", found, (Path(path),)))
     return 0 if all(complete) else 1
 
 

@@ -19,6 +19,8 @@ PREFERRED: Final = "nvidia.com/gpu"
 _CAPS: Final = "/dev/nvidia-caps/nvidia-cap"
 _OWN: Final = re.compile(r".*(/dev/(?:nvidia\d+|nvidia-caps/nvidia-cap\d+))")
 """Device nodes of one GPU or instance; on the host they may lie below the directory of the driver's container."""
+_CONTROL: Final = re.compile(r".*(/dev/(?:nvidiactl|nvidia-uvm|nvidia-uvm-tools|nvidia-modeset))")
+"""Device nodes of the driver, which each container needs."""
 _OF_OTHERS: Final = re.compile(r".*/dev/(?:nvidia\d+|nvidia-caps.*|dri/.*)")
 """Device nodes that stand for some GPU, or for several nodes' GPUs together."""
 
@@ -110,8 +112,15 @@ def _number(gpu: RawGpu) -> str:
 
 
 def _common(spec: VendorSpec) -> ContainerEdits:
-    nodes = tuple(node for node in spec.common.device_nodes if not any(map(_OF_OTHERS.fullmatch, _paths(node))))
-    return _cleared(replace(spec.common, device_nodes=nodes))
+    """What each container needs. A spec for management has the driver's own nodes only with its device of all GPUs."""
+    nodes = [node for node in spec.common.device_nodes if not any(map(_OF_OTHERS.fullmatch, _paths(node)))]
+    nodes += [node for own in spec.devices.values() for node in own.device_nodes if _is_control(node)]
+    once = {node.path: node for node in reversed(nodes)}
+    return _cleared(replace(spec.common, device_nodes=tuple(reversed(once.values()))))
+
+
+def _is_control(node: DeviceNode) -> bool:
+    return all((found := _CONTROL.fullmatch(path)) and found[1] == node.path for path in _paths(node))
 
 
 def _cleared(edits: ContainerEdits) -> ContainerEdits:

@@ -68,6 +68,11 @@ BY_UUID = document(*(device(UUIDS[i], node(i), plain(f"/dev/dri/renderD{128 + i}
 BY_INDEX = document(*(device(str(i), node(i)) for i in range(4)), ALL_OF_FOUR)
 BY_BOTH = document(*(device(name, node(i)) for i in range(4) for name in (str(i), UUIDS[i])), ALL_OF_FOUR)
 ONLY_ALL = document(ALL_OF_FOUR, kind="management.nvidia.com/gpu")
+CONTROL = ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl"]
+_ALL_AND_CONTROL = device("all", *map(plain, CONTROL), *map(node, range(4)), cap(66), cap(67), cap(75), cap(76))
+MANAGEMENT = document(_ALL_AND_CONTROL, kind="management.nvidia.com/gpu")
+"""As `nvidia-ctk cdi generate --mode=management` writes it (1.19): no device node is common to the devices."""
+del MANAGEMENT["containerEdits"]["deviceNodes"]
 MIG = document(
     device("0:0", node(0), cap(66), cap(67)),
     device("0:1", node(0), cap(75), cap(76)),

@@ -13,6 +13,8 @@ from tests.unit.deviceplugin.handover.nvidia import (
     BY_BOTH,
     BY_INDEX,
     BY_UUID,
+    CONTROL,
+    MANAGEMENT,
     MIG,
     MIG_UUIDS,
     ONLY_ALL,
@@ -21,8 +23,6 @@ from tests.unit.deviceplugin.handover.nvidia import (
     spec,
 )
 
-CONTROL = ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl"]
-
 
 def picked(found: RawGpu, *specs: VendorSpec) -> ContainerEdits:
     result = pick(found, specs)
@@ -30,7 +30,11 @@ def picked(found: RawGpu, *specs: VendorSpec) -> ContainerEdits:
     return result.edits
 
 
-@pytest.mark.parametrize("document", [BY_UUID, BY_INDEX, BY_BOTH, ONLY_ALL], ids=["uuid", "index", "both", "all"])
+@pytest.mark.parametrize(
+    "document",
+    [BY_UUID, BY_INDEX, BY_BOTH, ONLY_ALL, MANAGEMENT],
+    ids=["uuid", "index", "both", "all", "management"],
+)
 @pytest.mark.parametrize("index", range(4))
 def test_a_gpu_is_found_whatever_its_device_is_called(document: Any, index: int) -> None:
     nodes = nvidia.paths(picked(gpu(index), spec(document)))
@@ -130,10 +134,27 @@ def test_a_driver_in_a_container_has_its_devices_elsewhere_on_the_host() -> None
         assert (found.path, found.host_path) == ("/dev/nvidia1", "/run/nvidia/driver/dev/nvidia1")
 
 
-def test_a_gpu_that_came_after_the_spec_was_written() -> None:
-    edits = picked(gpu(3), spec(nvidia.document(nvidia.device("0", nvidia.node(0)))))
-    assert nvidia.paths(edits) == [*CONTROL, "/dev/nvidia3"]
+@pytest.mark.parametrize("document", [nvidia.document(nvidia.device("0", nvidia.node(0))), MANAGEMENT])
+def test_a_gpu_that_came_after_the_spec_was_written(document: Any) -> None:
+    edits = picked(gpu(3, 7), spec(document))
+    assert nvidia.paths(edits) == [*CONTROL, "/dev/nvidia7"]
     assert len(edits.mounts) == 1
+
+
+def test_a_mig_instance_is_found_where_all_gpus_are_one_device() -> None:
+    found = picked(instance(1, 0, 75, 76), spec(MANAGEMENT))
+    assert nvidia.paths(found) == [
+        *CONTROL,
+        "/dev/nvidia0",
+        "/dev/nvidia-caps/nvidia-cap75",
+        "/dev/nvidia-caps/nvidia-cap76",
+    ]
+
+
+def test_the_drivers_own_nodes_come_once_and_under_their_own_names() -> None:
+    nodes = [*map(nvidia.plain, CONTROL), {"path": "/dev/nvidiactl", "hostPath": "/dev/nvidia3"}, nvidia.node(0)]
+    document = nvidia.document(nvidia.device("all", *nodes, {"path": "/dev/x", "hostPath": "/dev/nvidia-modeset"}))
+    assert nvidia.paths(picked(gpu(0), spec(document))) == [*CONTROL, "/dev/nvidia0"]
 
 
 @pytest.mark.parametrize(
