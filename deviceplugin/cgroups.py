@@ -19,7 +19,8 @@ _UID: Final = r"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})
 _KUBEPODS: Final = re.compile(r"(?:.*-)?kubepods(?:\.slice|[-.].*)?")
 _POD: Final = re.compile(rf"(?:(?:.*-)?kubepods(?:-burstable|-besteffort)?-)?pod{_UID}(?:\.slice)?(?::[^:]*:(.*))?")
 """The last part is of a containerd that uses cgroupfs beside a kubelet that uses systemd."""
-_CONTAINER: Final = re.compile(r"(?:[a-z-]+-)?([0-9a-f]{64})(?:\.scope)?")
+_CONTAINER: Final = re.compile(r"(?:(?!crio-conmon-)[a-z-]+-)?([0-9a-f]{64})(?:\.scope)?")
+"""Not the group of CRI-O's monitor, which has the container's ID as well."""
 _QOS: Final = ("", "burstable", "besteffort")
 """A guaranteed pod has no level of its own."""
 _DEPTH: Final = 4

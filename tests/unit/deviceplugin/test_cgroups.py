@@ -103,6 +103,15 @@ def test_both_directions_agree(base: str, pod: PodUid) -> None:
         assert cgroups.owner_of_path(str(path)) == CgroupOwner(pod, "")
 
 
+@pytest.mark.parametrize("digits", ["ab" * 32, "f0" * 32])
+def test_the_monitor_of_a_container_is_not_its_group(tmp_path: Path, digits: str) -> None:
+    for name in (f"crio-conmon-{digits}.scope", f"crio-{digits}.scope"):
+        (tmp_path / name).mkdir()
+    assert cgroups.container_directories(tmp_path) == {digits: tmp_path / f"crio-{digits}.scope"}
+    path = f"/kubepods.slice/kubepods-pod{HASH}.slice/crio-conmon-{digits}.scope"
+    assert cgroups.owner_of_path(path) == CgroupOwner(HASH, "")
+
+
 def test_what_is_gone_has_no_groups(tmp_path: Path) -> None:
     assert cgroups.kubepods(tmp_path / "none") == ()
     assert cgroups.container_directories(tmp_path / "none") == {}
