@@ -7,7 +7,7 @@ from gpushare import names, units
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.request import MAX_CONTAINERS, ContainerRequest
 from gpushare.units import MemoryUnit
-from gpushare.wire import parse_resources, pods
+from gpushare.wire import frameworks, parse_resources, pods
 from gpushare.wire.fields import JsonObject
 from webhook import containers, mounts, objects
 from webhook.rules import Rules
@@ -96,6 +96,15 @@ def bad_totals(pod: JsonObject) -> Iterator[FieldError]:
         path = f"metadata.annotations[{names.ANNOTATION_TOTALS}]"
         fix = 'remove it, or write "true" if the limits are totals over all GPUs already'
         yield FieldError(path, f"{value!r} is no value of it", fix)
+
+
+def framework_variables(pod: JsonObject) -> Iterator[FieldError]:
+    """Words for which no container of the pod would start."""
+    try:
+        frameworks.read(objects.annotations(pod).get(names.ANNOTATION_FRAMEWORK_VARIABLES))
+    except ValueError as error:
+        problem, _, fix = str(error).partition("; ")
+        yield FieldError(f"metadata.annotations[{names.ANNOTATION_FRAMEWORK_VARIABLES}]", problem, fix)
 
 
 def excess(container_requests: tuple[ContainerRequest, ...], unit: MemoryUnit) -> Iterator[FieldError]:

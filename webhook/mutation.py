@@ -126,6 +126,7 @@ def _container_requests(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest
         *checks.preset_node_of_other_plugin(pod, rules),
         *checks.impossible_amounts(pod, rules),
         *checks.bad_totals(pod),
+        *checks.framework_variables(pod),
         *checks.mounted_devices(pod["spec"], _FIELDS),
         *checks.excess(container_requests, rules.resource_config.unit),
     )

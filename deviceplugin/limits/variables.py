@@ -3,32 +3,21 @@
 Each caps what one framework allocates in one process, and nothing else; a program may ignore or change them.
 """
 
-from collections.abc import Mapping, Sequence
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 from deviceplugin.limits.backend import LimitedStart, LimitError
 from gpushare import names
 from gpushare.model.gpu import Gpu
+from gpushare.wire import frameworks
+from gpushare.wire.frameworks import Framework
 
 _MIB: Final = 1024 * 1024
-_NONE: Final = "none"
 _MPS_USABLE: Final = 0.95
 """Under MPS, the context of a process counts against its limit: some hundred MiB."""
 
 
-class Framework(Enum):
-    """One that reads a limit from a variable."""
-
-    JAX = "jax"
-    PADDLE = "paddle"
-    CUPY = "cupy"
-    PYTORCH = "pytorch"
-
-
-_DEFAULT: Final = (Framework.JAX, Framework.PADDLE, Framework.CUPY)
-"""Without PyTorch, which ends with an error before 2.10 when it reads a key that it does not know."""
 NAMES: Final[Mapping[Framework, tuple[str, ...]]] = MappingProxyType(
     {
         # With both set, JAX ends with an error. The older one is read by all versions.
@@ -43,38 +32,26 @@ READ: Final = frozenset(name for several in NAMES.values() for name in several)
 """Variables of a container that matter here."""
 
 
-def frameworks(annotation: str | None) -> tuple[Framework, ...]:
-    """Read the annotation `gpushare.dev/framework-variables`: names with commas between them, or `none`.
+def whole_gpu_reported(start: LimitedStart, gpus: Sequence[Gpu]) -> tuple[tuple[str, str], ...]:
+    """Names and values where CUDA reports the whole GPU and nothing else holds the limit.
 
     Raises:
-        LimitError: it names something else.
+        LimitError: the pod names frameworks that are not known; so do all functions here.
     """
-    if annotation is None:
-        return _DEFAULT
-    words = [word.strip() for word in annotation.split(",")]
-    known = {framework.value: framework for framework in Framework}
-    if words == [_NONE]:
-        return ()
-    if not set(words) <= known.keys():
-        raise LimitError(
-            f"annotation {names.ANNOTATION_FRAMEWORK_VARIABLES}={annotation!r} names an unknown framework;"
-            f" write {_NONE}, or some of {', '.join(known)} with commas between them"
-        )
-    return tuple(known[word] for word in words)
+    return reported(start, gpus, lambda gpu: gpu.memory_mib)
 
 
-def whole_gpu_reported(start: LimitedStart, gpus: Sequence[Gpu]) -> tuple[tuple[str, str], ...]:
-    """Names and values where CUDA reports the whole GPU and nothing else holds the limit."""
-    wanted = frameworks(start.annotations.get(names.ANNOTATION_FRAMEWORK_VARIABLES))
+def reported(start: LimitedStart, gpus: Sequence[Gpu], total_mib: Callable[[Gpu], int]) -> tuple[tuple[str, str], ...]:
+    """Names and values where CUDA reports so many MiB of a GPU, and nothing holds the container to its part of them."""
+    share = _fraction(start, gpus, total_mib)
     memory = min(map(start.memory_mib, gpus))
-    share = _fraction(start, gpus)
     values = {
         Framework.JAX: share,
         Framework.PADDLE: str(memory),
         Framework.CUPY: str(memory * _MIB),
         Framework.PYTORCH: f"per_process_memory_fraction:{share}",
     }
-    return tuple((NAMES[each][0], values[each]) for each in wanted if share and _is_free(start, each))
+    return tuple((NAMES[each][0], values[each]) for each in _wanted(start) if share and _is_free(start, each))
 
 
 def mps(start: LimitedStart, gpus: Sequence[Gpu]) -> tuple[tuple[str, str], ...]:
@@ -82,10 +59,16 @@ def mps(start: LimitedStart, gpus: Sequence[Gpu]) -> tuple[tuple[str, str], ...]
 
     Only for JAX, which takes three quarters of what is reported when it starts.
     """
-    wanted = frameworks(start.annotations.get(names.ANNOTATION_FRAMEWORK_VARIABLES))
-    share = _fraction(start, gpus, usable=_MPS_USABLE)
-    is_wanted = Framework.JAX in wanted and share and _is_free(start, Framework.JAX)
+    share = _fraction(start, gpus, lambda gpu: gpu.memory_mib, usable=_MPS_USABLE)
+    is_wanted = Framework.JAX in _wanted(start) and share and _is_free(start, Framework.JAX)
     return ((NAMES[Framework.JAX][0], share),) if is_wanted else ()
+
+
+def _wanted(start: LimitedStart) -> tuple[Framework, ...]:
+    try:
+        return frameworks.read(start.annotations.get(names.ANNOTATION_FRAMEWORK_VARIABLES))
+    except ValueError as error:
+        raise LimitError(f"annotation {names.ANNOTATION_FRAMEWORK_VARIABLES}: {error}") from error
 
 
 def _is_free(start: LimitedStart, framework: Framework) -> bool:
@@ -93,7 +76,8 @@ def _is_free(start: LimitedStart, framework: Framework) -> bool:
     return not start.open_env and start.variables.isdisjoint(NAMES[framework])
 
 
-def _fraction(start: LimitedStart, gpus: Sequence[Gpu], *, usable: float = 1.0) -> str:
-    """The part of each GPU, rounded down, so that no GPU's share is exceeded; empty for whole GPUs."""
-    part = min(start.memory_mib(gpu) / gpu.memory_mib if gpu.memory_mib else 1.0 for gpu in gpus)
+def _fraction(start: LimitedStart, gpus: Sequence[Gpu], total_mib: Callable[[Gpu], int], *, usable: float = 1.0) -> str:
+    """The part of each total, rounded down, so that no GPU's share is exceeded; empty where it is everything."""
+    totals = [(start.memory_mib(gpu), total_mib(gpu)) for gpu in gpus]
+    part = min(memory / total if total else 1.0 for memory, total in totals)
     return "" if part >= 1 else f"{max(int(part * usable * 10_000), 1) / 10_000:.4f}"

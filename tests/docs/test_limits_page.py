@@ -6,11 +6,12 @@ from typing import Final
 import pytest
 
 from deviceplugin.limits import choose, node, variables
-from deviceplugin.limits.variables import Framework
 from deviceplugin.settings import Settings
 from gpushare import names
 from gpushare.model.gpu import Limit
 from gpushare.runtime import options
+from gpushare.wire import frameworks
+from gpushare.wire.frameworks import Framework
 from tests.docs.test_reference import ROOT, text
 
 PAGE: Final = text("docs/limits.md")
@@ -51,6 +52,6 @@ def test_every_framework_has_its_row_with_its_variable(framework: Framework) -> 
 
 
 def test_the_defaults_are_those_of_the_code() -> None:
-    assert [framework.value for framework in variables.frameworks(None)] == ["jax", "paddle", "cupy"]
+    assert [framework.value for framework in frameworks.read(None)] == ["jax", "paddle", "cupy"]
     assert "Without it: `jax`, `paddle` and `cupy`." in PAGE
     assert f"tried every {node.PROVE_S:.0f} seconds" in PAGE

@@ -10,6 +10,8 @@ SAME, OTHER = "gpushare.dev/same-gpu-as", "gpushare.dev/other-gpu-than"
 LIMIT, MIG = "gpushare.dev/limit", "gpushare.dev/mig"
 ENFORCED = "write enforced, or remove the annotation"
 ONLY_NEVER = "does not say whether MIG instances are taken; write only or never"
+FRAMEWORKS, SOME = "gpushare.dev/framework-variables", "write none, or some of jax, paddle, cupy, pytorch, each once"
+COMMAS = f"{SOME}, with commas between them"
 POLICY, GPUS, COUNT = "gpushare.dev/gpu-policy", "gpushare.dev/gpus", "aliyun.com/gpu-count"
 MODELS = "write models such as A100 or T4, separated by commas; ! before one excludes it"
 UUIDS = "write UUIDs as nvidia-smi -L prints them, separated by commas; ! before one excludes it"
@@ -44,6 +46,10 @@ WORDS = [
     (LIMIT, "advisory", f"'advisory' is no strength of a limit; {ENFORCED}"),
     (MIG, "", f"'' {ONLY_NEVER}"),
     (MIG, "1g.10gb", f"'1g.10gb' {ONLY_NEVER}"),
+    (FRAMEWORKS, "", f"'' is no framework that gpushare knows; {COMMAS}"),
+    (FRAMEWORKS, "tensorflow", f"'tensorflow' is no framework that gpushare knows; {COMMAS}"),
+    (FRAMEWORKS, "none,jax", f"'none' is no framework that gpushare knows; {COMMAS}"),
+    (FRAMEWORKS, "jax, jax", f"'jax, jax' names a framework twice; {COMMAS}"),
     (SAME, "", EVERY),
     (SAME, "  ", EVERY),
     (SAME, "=web", f"'=web' is no condition on a label; {SELECTOR}"),

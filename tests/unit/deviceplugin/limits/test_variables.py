@@ -40,7 +40,7 @@ def test_a_pod_may_choose(annotation: str, expected: tuple[tuple[str, str], ...]
 
 @pytest.mark.parametrize("annotation", ["", "tensorflow", "jax,", "none,jax"])
 def test_an_unknown_framework_is_named(annotation: str) -> None:
-    with pytest.raises(LimitError, match="write none, or some of jax, paddle, cupy, pytorch with commas"):
+    with pytest.raises(LimitError, match="write none, or some of jax, paddle, cupy, pytorch, each once, with commas"):
         of(start_of(annotations={ANNOTATION: annotation}))
 
 
