@@ -1,12 +1,12 @@
 """The driver's limit for the cgroup of a pod, and for those of its containers.
 
 The limit of the pod is there before the container is. Where the kernel counts (its controller dmem), limits nest, and
-a container gets one of its own when it has appeared, which CUDA then reports as the GPU's total. Where the driver
+a container gets one of its own when its cgroup appears, which CUDA then reports as the GPU's total. Where the driver
 counts (misc), the nearest limit alone holds: CUDA reports the pod's, and one below it would let a container have what
-it took before beside what it takes after, so none is set there.
+it took before beside what it takes after, so none is set there. Frameworks are told their part of the pod's instead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import ClassVar, Final
 
 from deviceplugin import cgroups
 from deviceplugin.edits import ContainerEdits
+from deviceplugin.limits import variables
 from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError, Proofs
 from deviceplugin.nvml.memory_limits import UNLIMITED, MemoryLimits
-from gpushare.identity import PodUid
+from gpushare.identity import GpuUuid, PodUid
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, Limit
 from gpushare.model.ledger import mib_on
@@ -46,7 +47,20 @@ def pod_bytes(start: LimitedStart, gpu: Gpu) -> int:
     """What the pod may use of one GPU while this container runs; UNLIMITED for a GPU that is all its own. Pure."""
     there = [grant for grant in beside(start.grant, start.of_pod) if gpu.uuid in grant.gpus]
     mib = sum(mib_on(grant, gpu) for grant in there)
-    return UNLIMITED if any(grant.whole for grant in there) or mib >= gpu.memory_mib else mib * MIB
+    if any(grant.whole for grant in there) or (len(there) == 1 and mib >= gpu.memory_mib):
+        return UNLIMITED
+    return min(mib, gpu.memory_mib) * MIB
+
+
+def reported_mib(start: LimitedStart, gpu: Gpu) -> int:
+    """What CUDA reports as the total of one GPU where only the pod is limited. Pure."""
+    return min(pod_bytes(start, gpu) // MIB, gpu.memory_mib)
+
+
+def _leaf_limits(grant: Grant, gpus: Sequence[Gpu]) -> Iterator[tuple[GpuUuid, int]]:
+    for gpu in gpus:
+        if not grant.whole and mib_on(grant, gpu) < gpu.memory_mib:
+            yield gpu.uuid, mib_on(grant, gpu) * MIB
 
 
 @dataclass(kw_only=True)
@@ -57,6 +71,8 @@ class CgroupBackend:
     needs_edits: ClassVar[bool] = False
     driver: MemoryLimits
     mount: Path = cgroups.MOUNT
+    expect: Callable[[Path, tuple[tuple[GpuUuid, int], ...]], None] = lambda _pod, _limits: None
+    """Is told the cgroup of a pod in which a container will appear, and the bytes that it may use of each GPU."""
     _hierarchy: Path | None = field(init=False, default=None)
     """The one in which a limit could be set."""
     _bases: tuple[Path, ...] = field(init=False, default=())
@@ -121,7 +137,10 @@ class CgroupBackend:
                     with suppress(LimitError):
                         self.driver.set(each.uuid, directory, UNLIMITED)
                 raise LimitError(f"GPU {gpu.uuid}, cgroup {directory}: {error}") from error
-        return ContainerEdits()
+        if self.nests():
+            self.expect(directory, tuple(_leaf_limits(start.grant, gpus)))
+            return ContainerEdits()
+        return ContainerEdits(env=variables.reported(start, gpus, lambda gpu: reported_mib(start, gpu)))
 
     def pod_directory(self, pod: PodUid) -> Path | None:
         """The cgroup of a pod. The kubelet's group is looked for again if it moved."""

@@ -8,6 +8,7 @@ from deviceplugin.limits import choose
 from deviceplugin.limits.advisory import AdvisoryBackend
 from deviceplugin.limits.backend import LimitBackend
 from deviceplugin.limits.cgroup import CgroupBackend
+from deviceplugin.limits.early import EarlyLeaves
 from deviceplugin.limits.hami_core import HamiCoreBackend
 from deviceplugin.limits.leaves import LeafLimits
 from deviceplugin.limits.mig import MigBackend
@@ -54,12 +55,14 @@ def limits(
         from deviceplugin.nvml import binding
         from deviceplugin.nvml.memory_limits import MemoryLimits
 
-        cgroup = CgroupBackend(driver=MemoryLimits(binding.library()), mount=settings.cgroup_mount)
+        driver = MemoryLimits(binding.library())
+        early = EarlyLeaves(driver=driver, clock=clock)
+        cgroup = CgroupBackend(driver=driver, mount=settings.cgroup_mount, expect=early.expect)
         backends.append(cgroup)
         leaves = LeafLimits(
             backend=cgroup, pods=pods, inventory=lambda: feed.latest.inventory if feed.latest else None, clock=clock
         )
-        parts["limits"] = leaves.run
+        parts |= {"limits": leaves.run, "early limits": early.run}
     node = NodeLimits(
         backends={backend.limit: backend for backend in backends},
         wanted=choose.order(settings.limits),

@@ -1,4 +1,7 @@
-"""Gives containers limits of their own below that of their pod, once each is seen to run."""
+"""Gives containers limits of their own below that of their pod, once the kubelet has told their IDs.
+
+Most have them already: see `early`. This is for what that missed, and for what the plugin's restart interrupted.
+"""
 
 import logging
 import threading

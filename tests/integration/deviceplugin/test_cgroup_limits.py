@@ -13,6 +13,7 @@ from deviceplugin.limits import choose
 from deviceplugin.limits.advisory import AdvisoryBackend
 from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError
 from deviceplugin.limits.cgroup import CgroupBackend
+from deviceplugin.limits.early import EarlyLeaves
 from deviceplugin.limits.leaves import LeafLimits
 from deviceplugin.limits.node import NodeLimits, OnFailure
 from deviceplugin.nvml.memory_limits import MemoryLimits
@@ -63,7 +64,8 @@ class Node:
         self.backend.prove(gpus)
 
     def plugin_restarts(self) -> LeafLimits:
-        self.backend = CgroupBackend(driver=self.driver, mount=self.mount)
+        self.early = EarlyLeaves(driver=self.driver, clock=self.clock)
+        self.backend = CgroupBackend(driver=self.driver, mount=self.mount, expect=self.early.expect)
         self.backend.prove(self.inventory.gpus)
         self.leaves = LeafLimits(
             backend=self.backend, pods=lambda: self.pods, inventory=lambda: self.inventory, clock=self.clock
@@ -83,9 +85,9 @@ class Node:
         ref = PodRef(namespace="default", name="pod", uid=UID)
         return LimitedStart(pod=ref, grant=grant, of_pod=of_pod or (grant,), inventory=self.inventory)
 
-    def prepare(self, grant: Grant, *of_pod: Grant) -> None:
+    def prepare(self, grant: Grant, *of_pod: Grant) -> dict[str, str]:
         start = self.start(grant, *of_pod)
-        assert self.backend.prepare(start, start.gpus).env == ()
+        return dict(self.backend.prepare(start, start.gpus).env)
 
     def runs(self, *grants: Grant) -> Path:
         """The containers of these grants, and what the kubelet tells of them; the group of the first."""
@@ -165,7 +167,7 @@ def test_without_the_nodes_cgroups_it_says_what_to_mount(tmp_path: Path, node: N
 
 @BOTH
 def test_the_pods_limit_is_there_before_the_container_on_every_gpu(node: Node) -> None:
-    node.prepare(node.grant(0, 1, gib=3))
+    assert node.prepare(node.grant(0, 1, gib=3)) == {}, "CUDA reports the share as the total"
     assert (node.limit(node.pod, 0), node.limit(node.pod, 1)) == (3072, 3072)
     main = node.runs(node.grant(0, 1, gib=3))
     assert node.memory.allocate(0, main, 3072) is not None
@@ -176,7 +178,7 @@ def test_the_pods_limit_is_there_before_the_container_on_every_gpu(node: Node) -
 def test_where_limits_nest_the_container_gets_its_own(node: Node) -> None:
     grants = (node.grant(0, gib=3), node.grant(0, 1, gib=2, container="second"))
     for grant in grants:
-        node.prepare(grant, *grants)
+        assert node.prepare(grant, *grants) == {}
     assert (node.limit(node.pod, 0), node.limit(node.pod, 1)) == (5120, 2048)
     main = node.runs(*grants)
     node.leaves.look()
@@ -189,9 +191,11 @@ def test_where_limits_nest_the_container_gets_its_own(node: Node) -> None:
 @pytest.mark.parametrize("mode", ["misc"])
 def test_where_they_do_not_nest_the_pod_is_held_as_a_whole(node: Node) -> None:
     grants = (node.grant(0, gib=3), node.grant(0, gib=2, container="second"))
-    node.prepare(grants[0], *grants)
+    told = node.prepare(grants[0], *grants)
+    assert told["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.6000", "of the five that CUDA reports"
     main = node.runs(*grants)
     assert node.memory.allocate(0, main, 3072) is not None
+    node.early.look()
     node.leaves.look()
     assert node.limit(main) is None
     assert node.memory.allocate(0, main, 2049) is None
@@ -211,6 +215,78 @@ def test_a_restarted_container_gets_its_limit_again(node: Node) -> None:
     main.rename(node.pod / ("99" * 32))
     node.leaves.look()
     assert node.limit(node.pod / ("99" * 32)) == 3072
+
+
+def appears(node: Node, name: str) -> Path:
+    """As the runtime makes it, before the kubelet knows of it."""
+    leaf = node.pod / f"cri-containerd-{IDS[name]}.scope"
+    leaf.mkdir()
+    return leaf
+
+
+def test_a_container_is_limited_as_soon_as_its_group_is_there(node: Node) -> None:
+    grant = node.grant(0, 1, gib=3)
+    node.start(grant)
+    sandbox = appears(node, "init")
+    node.prepare(grant)
+    node.early.look()
+    main = appears(node, "main")
+    node.early.look()
+    assert (node.limit(main, 0), node.limit(main, 1), node.limit(sandbox)) == (3072, 3072, None)
+    other = appears(node, "second")
+    node.early.look()
+    assert node.limit(other) is None, "none that was announced"
+
+
+def test_containers_that_start_one_after_another_get_each_its_own(node: Node) -> None:
+    grants = (node.grant(0, gib=3), node.grant(0, gib=2, container="second"))
+    for grant in grants:
+        node.prepare(grant, *grants)
+        appears(node, grant.container)
+        node.early.look()
+    assert [node.limit(node.pod / f"cri-containerd-{IDS[each.container]}.scope") for each in grants] == [3072, 2048]
+
+
+def test_where_it_is_not_known_which_container_has_appeared_the_kubelet_is_waited_for(node: Node) -> None:
+    grants = (node.grant(0, gib=3), node.grant(0, gib=2, container="second"))
+    for grant in grants:
+        node.prepare(grant, *grants)
+    main = node.runs(*grants)
+    node.early.look()
+    assert node.limit(main) is None
+    node.leaves.look()
+    assert (node.limit(main), node.limit(node.pod / IDS["second"])) == (3072, 2048)
+
+
+def test_a_group_that_is_not_ready_is_limited_when_it_is(node: Node) -> None:
+    node.prepare(node.grant(0, gib=3))
+    main = appears(node, "main")
+    node.stub.set({"fail.nvmlDeviceSetMemoryLimits_v1": 999})
+    node.early.look()
+    node.stub.set({"fail.nvmlDeviceSetMemoryLimits_v1": None})
+    node.early.look()
+    assert node.limit(main) is None, "not so soon"
+    node.clock.seconds += 0.1
+    node.early.look()
+    assert node.limit(main) == 3072
+
+
+def test_a_container_that_never_comes_is_forgotten(node: Node) -> None:
+    node.prepare(node.grant(0, gib=3))
+    node.clock.seconds += 10
+    node.early.look()
+    main = appears(node, "main")
+    node.early.look()
+    assert node.limit(main) is None
+
+
+def test_containers_that_share_all_of_a_gpu_are_held_against_each_other(node: Node) -> None:
+    grants = (node.grant(0, gib=8), node.grant(0, gib=7, container="second"))
+    for grant in grants:
+        node.prepare(grant, *grants)
+    main = node.runs(*grants)
+    node.leaves.look()
+    assert (node.limit(node.pod), node.limit(main)) == (15360, 8192)
 
 
 def test_a_restarted_plugin_goes_on(node: Node) -> None:
