@@ -119,11 +119,15 @@ def bind_args(body: bytes) -> BindArgs:
 
 
 def filter_result(result: FilterResult, args: NodeArgs) -> bytes:
-    """Encode ExtenderFilterResult in the form in which the nodes came."""
+    """Encode ExtenderFilterResult in the form in which the nodes came.
+
+    What no preemption helps is in both maps, where the second counts: Kubernetes 1.20 knows the first one only, and its
+    kube-scheduler would say nothing of these nodes.
+    """
     answer: JsonObject = {
         "Nodes": None,
         "NodeNames": result.fits,
-        "FailedNodes": result.failed,
+        "FailedNodes": {**result.failed, **result.unresolvable},
         "FailedAndUnresolvableNodes": result.unresolvable,
         "Error": "",
     }

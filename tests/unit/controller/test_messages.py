@@ -144,7 +144,7 @@ def test_a_filter_result_has_the_names_of_go() -> None:
     asked = messages.node_args(args('{"Pod":POD,"NodeNames":["a","b","c"]}'))
     result = FilterResult(fits=[NodeName("a")], failed={NodeName("b"): "full"}, unresolvable={NodeName("c"): "never"})
     assert messages.filter_result(result, asked) == (
-        b'{"Nodes":null,"NodeNames":["a"],"FailedNodes":{"b":"full"},'
+        b'{"Nodes":null,"NodeNames":["a"],"FailedNodes":{"b":"full","c":"never"},'
         b'"FailedAndUnresolvableNodes":{"c":"never"},"Error":""}'
     )
 
