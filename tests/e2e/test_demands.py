@@ -12,7 +12,7 @@ from gpushare.cluster import node_records
 from gpushare.kube import api as kube
 from gpushare.wire import hand_over
 from tests.e2e import disturb
-from tests.e2e.system import Json, Share, System
+from tests.e2e.system import Json, Share, System, is_ready
 from tests.manifests import tree
 
 pytestmark = pytest.mark.e2e
@@ -132,15 +132,31 @@ def test_a_pod_created_without_the_class_goes_to_no_node_that_needs_it(
         return "runtimeClassName" not in admitted(system, namespace, WITH_GPU)["spec"]
 
     system.eventually("the webhook leaves it out", without)
-    system.create(namespace, waiting("early"))
-    assert "runtimeClassName" not in system.pod(namespace, "early")["spec"]
+    template = {"metadata": {"labels": {"app": "owned"}}, "spec": waiting("")["spec"]}
+    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "owned"}}, "template": template}
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "owned"}, "spec": spec}
+    system.create(namespace, waiting("early"), owner)
+    system.eventually("all of them wait", lambda: len(system.pods(namespace)) == 3)
+    assert not any("runtimeClassName" in pod["spec"] for pod in system.pods(namespace))
 
     expected = hand_over.MIXED if len(relabelled) > 1 else "envvar"
     hand_over_by(system, "envvar", [changing], expected)
     system.eventually("the webhook writes it again", lambda: not without())
     label(system, changing, e2e_late="true")
     message = f"{changing} hands GPUs over by envvar, and the pod was created without the RuntimeClass that this needs"
-    system.eventually("it is told why", lambda: message in "".join(system.events(namespace, "early")))
+
+    def told_by() -> set[str]:
+        """Components that have said so."""
+        events = system.api.get(f"/api/v1/namespaces/{namespace}/events", timeout_s=30)["items"]
+        of_pod = [event for event in events if event["involvedObject"].get("name") == "early"]
+        return {event["source"].get("component") or "scheduler" for event in of_pod if message in event["message"]}
+
+    system.eventually("it is told why by both", lambda: len(told_by()) == 2)
+    recreated = system.eventually(
+        "those of a workload are recreated",
+        lambda: [pod for pod in system.pods(namespace, "app=owned") if is_ready(pod)][1:],
+    )
+    assert recreated[0]["spec"]["runtimeClassName"] == names.RUNTIME_CLASS
 
     system.create(namespace, waiting("late"))
     assert system.running(namespace, "late")[0]["spec"]["runtimeClassName"] == names.RUNTIME_CLASS
