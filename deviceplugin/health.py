@@ -92,6 +92,8 @@ class HealthLoop:
         built = replace(built, left_out=tuple(self.source.left_out))
         if chosen := self.choice():
             built = replace(built, hand_over=chosen.way, hand_over_reason=chosen.reason)
+            if chosen.impossible:
+                built = inventory.unusable(built, chosen.impossible)
         return self.assess(built)
 
     def _read(self) -> Sequence[RawGpu]:

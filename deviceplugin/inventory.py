@@ -45,6 +45,12 @@ def build(
         raise GpuSourceError(f"{error}; the GPU source is broken") from error
 
 
+def unusable(inventory: NodeInventory, why: str) -> NodeInventory:
+    """The inventory of a node on which no container can be given a GPU, for a cause of the node's own."""
+    gpus = tuple(replace(gpu, health=GpuHealth.UNHEALTHY, reason=why) for gpu in inventory.gpus)
+    return replace(inventory, gpus=gpus)
+
+
 def _gpu(raw: RawGpu) -> Gpu:
     return Gpu(
         uuid=GpuUuid(raw.uuid),

@@ -18,6 +18,8 @@ _CDI_FIELD: Final = (1, 29)
 """From this kubelet on, Allocate names CDI devices in a field of their own."""
 _CONTAINERD: Final = (2, 0)
 _CRI_O: Final = (1, 28)
+_FIRST: Final[Mapping[str, tuple[int, int]]] = {"containerd": (1, 7), "cri-o": (1, 23)}
+"""Before these they never inject CDI devices, however they are configured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,13 @@ class Choice:
     """They are named in the answer's annotations, which older kubelets pass on as well."""
     nvidia_default: bool = False
     """NVIDIA's runtime runs also the containers of pods without a RuntimeClass."""
+    never_injects: str = ""
+    """Why no container of this node gets a CDI device, whatever was demanded; empty if one may."""
+
+    @property
+    def impossible(self) -> str:
+        """Why nothing can be handed over in the way that an administrator demands; empty if it can be."""
+        return self.reason if self.way is HandOver.CDI and self.never_injects else ""
 
     @property
     def writes_specs(self) -> bool:
@@ -100,6 +109,7 @@ def choose(facts: Facts) -> Choice:
         by_field=kubelet is None or kubelet >= _CDI_FIELD,
         by_annotation=kubelet is None or kubelet < _CDI_FIELD,
         nvidia_default=_nvidia_default(facts),
+        never_injects=_never_injects(facts),
     )
 
 
@@ -109,15 +119,38 @@ def _nvidia_default(facts: Facts) -> bool:
 
 def _way(facts: Facts) -> tuple[HandOver, str]:
     if facts.node.label in set(SETTINGS) - {AUTO}:
-        return HandOver(facts.node.label), f"the node's label {names.LABEL_HAND_OVER} says so"
+        return _demanded(HandOver(facts.node.label), f"the node's label {names.LABEL_HAND_OVER}", facts)
     if facts.setting != AUTO:
-        return HandOver(facts.setting), f"the setting --hand-over={facts.setting} says so"
+        return _demanded(HandOver(facts.setting), f"the setting --hand-over={facts.setting}", facts)
     problem = _why_not_cdi(facts)
     way, reason = (HandOver.ENVVAR, problem) if problem else (HandOver.CDI, _why_cdi(facts))
     if facts.node.label not in {"", AUTO}:
         known = ", ".join(SETTINGS)
         reason += f"; the node's label {names.LABEL_HAND_OVER}={facts.node.label:.63} is none of {known}"
     return way, reason
+
+
+def _demanded(way: HandOver, by: str, facts: Facts) -> tuple[HandOver, str]:
+    if way is HandOver.CDI and (problem := _never_injects(facts)):
+        # Not another way: containers would start without a GPU where NVIDIA's runtime does not read the variable.
+        return way, f"{by} says so, but {problem}; label the node {names.LABEL_HAND_OVER}={HandOver.ENVVAR.value}"
+    return way, f"{by} says so"
+
+
+def _never_injects(facts: Facts) -> str:
+    if not facts.writable:
+        return _unwritable(facts)
+    name, _, text = facts.node.runtime.partition("://")
+    version, first = _version(text), _FIRST.get(name)
+    return _too_old(facts.node.runtime) if first and version and version < first else ""
+
+
+def _unwritable(facts: Facts) -> str:
+    return f"{facts.directory} is not mounted into the device plugin, or not writable"
+
+
+def _too_old(runtime: str) -> str:
+    return f"{_product(runtime)} does not inject CDI devices; containerd does from 2.0 on, CRI-O from 1.28"
 
 
 def _why_cdi(facts: Facts) -> str:
@@ -128,7 +161,7 @@ def _why_cdi(facts: Facts) -> str:
 
 def _why_not_cdi(facts: Facts) -> str:
     if not facts.writable:
-        return f"{facts.directory} is not mounted into the device plugin, or not writable"
+        return _unwritable(facts)
     if facts.node.runtime and (problem := _runtime_problem(facts.node.runtime)):
         return problem
     if not facts.simulated and not facts.nvidia_specs:
@@ -152,7 +185,7 @@ def _runtime_problem(runtime: str) -> str:
             f"{product} injects CDI devices only with enable_cdi = true in its configuration; if it has that, label the"
             f" node {_LABEL}"
         )
-    return f"{product} does not inject CDI devices; containerd does from 2.0 on, CRI-O from 1.28"
+    return _too_old(runtime)
 
 
 _LABEL: Final = f"{names.LABEL_HAND_OVER}={HandOver.CDI.value}"

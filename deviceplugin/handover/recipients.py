@@ -51,6 +51,11 @@ def of(pod: Pod, owner: Owner, accepted: Accept, choice: Choice) -> Sequence[Rec
         raise HandOverError(f"the kubelet's checkpoint: {error}; the kubelet will try again") from error
     if only_cdi and not all(injected):
         raise HandOverError(_other_way(choice))
+    if any(injected) and choice.never_injects:
+        raise HandOverError(
+            f"the pod came to the node when GPUs were handed over by CDI, and {choice.never_injects}; delete the pod"
+            " and create it again"
+        )
     if lost := [each.container for each in found if each.extra.mounts and not each.names]:
         raise HandOverError(
             f"container {lost[0]} came to the node when GPUs were not handed over by CDI, and what now holds its memory"

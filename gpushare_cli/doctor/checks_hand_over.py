@@ -22,7 +22,15 @@ def ways(cluster: Cluster) -> Iterator[Finding]:
     """Every node that shares hands GPUs over in the way that its plugin names, and can run the pods that it is sent."""
     groups = defaultdict[tuple[HandOver, str], list[str]](list)
     for node in cluster.nodes:
-        if node.published is not None and node.published.hand_over_reason:
+        if node.published is None or not node.published.hand_over_reason:
+            continue
+        if node.hands_over_nothing:
+            yield finding.error(
+                f"node/{node.name}",
+                f"no GPU of it is handed over: {node.published.hand_over_reason}",
+                f"kubectl label node {node.name} --overwrite {names.LABEL_HAND_OVER}={HandOver.ENVVAR.value}",
+            )
+        else:
             groups[node.published.hand_over, node.published.hand_over_reason].append(node.name)
     for (way, reason), nodes in sorted(groups.items(), key=lambda group: (group[0][0].value, group[0][1])):
         yield finding.note(f"node/{objects.listed(nodes)}", f"hands GPUs over by {way.value}: {reason}", _way_out(way))

@@ -115,7 +115,7 @@ def gpu_health(cluster: Cluster) -> Iterator[Finding]:
         )
     for node in cluster.nodes:
         for gpu in node.record.inventory.gpus if node.record.inventory else ():
-            if gpu.health is not GpuHealth.UNHEALTHY:
+            if gpu.health is not GpuHealth.UNHEALTHY or node.hands_over_nothing:
                 continue
             if node_records.numbers(gpu) & node.record.unhealthy:
                 config = f"{names.PREFIX_UNHEALTHY}{node.name}"

@@ -48,6 +48,12 @@ class GpuNode:
         """Whether the device plugin there is registered with the kubelet."""
         return self.plugin is not None and objects.is_true(self.plugin, "Ready")
 
+    @property
+    def hands_over_nothing(self) -> bool:
+        """Whether an administrator demands a way of handing over that cannot work there: then no GPU is usable."""
+        told = self.published
+        return told is not None and any(gpu.reason and gpu.reason == told.hand_over_reason for gpu in told.gpus)
+
 
 class Cluster:
     """A snapshot, and what follows from it. What cannot be told raises when it is looked at."""

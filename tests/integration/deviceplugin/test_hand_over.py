@@ -1,13 +1,17 @@
 """A kubelet admits pods and starts their containers; what a container runtime would then inject."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deviceplugin import resources
+from deviceplugin.handover.choice import Choice
+from deviceplugin.handover.devices import DeviceHandOver
+from gpushare import names
 from gpushare.kube.api import PatchKind
 from gpushare.model.gpu import HandOver
 from gpushare.model.request import ContainerKind
@@ -20,8 +24,12 @@ THREE, OTHERS = ("g000", "g001", "g002"), ("g003", "g004", "g005")
 
 
 @pytest.fixture
-def node(kubelet: FakeKubelet, pod_resources: FakePodResources, tmp_path: Path) -> Iterator[Node]:
-    hand_over = handing_over(HandOver.CDI, tmp_path)
+def hand_over(tmp_path: Path) -> DeviceHandOver:
+    return handing_over(HandOver.CDI, tmp_path)
+
+
+@pytest.fixture
+def node(kubelet: FakeKubelet, pod_resources: FakePodResources, hand_over: DeviceHandOver) -> Iterator[Node]:
     with serving(kubelet, pod_resources, resources.MEMORY, hand_over=hand_over) as made:
         yield made
 
@@ -105,4 +113,58 @@ def test_a_container_that_was_admitted_before_the_node_handed_over_by_cdi_goes_o
     node.bind(bound_pod(make_grant(0), name="a"))
     node.hold("a", THREE)
     assert node.plugin.start(*THREE) == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+CDI, ENVVAR = Choice(way=HandOver.CDI, reason=""), Choice(way=HandOver.ENVVAR, reason="")
+OLD = replace(ENVVAR, never_injects="containerd 1.6.20 does not inject CDI devices")
+
+
+def by(choice: Choice) -> Callable[[], Choice]:
+    return lambda: choice
+
+
+def test_running_pods_keep_their_way_while_the_node_goes_from_one_to_the_other_and_back(
+    node: Node, hand_over: DeviceHandOver, tmp_path: Path
+) -> None:
+    """Every restart under every way: a CDI device for those that were told of one, a variable for the other."""
+    held = {"a": THREE, "b": OTHERS}
+    for number, (name, way) in enumerate({"a": CDI, "b": ENVVAR}.items()):
+        hand_over.choice = by(way)
+        node.bind(bound_pod(make_grant(number), name=name))
+        node.admit(name, ("main", held[name]))
+    for way in (CDI, ENVVAR, CDI, ENVVAR):
+        hand_over.choice = by(way)
+        for ids in held.values():
+            assert node.plugin.start(*ids) == ""
+        assert minors(tmp_path) == [[0]]
+
+
+def test_a_runtime_that_injects_no_more_starts_no_container_that_was_told_of_a_device(
+    node: Node, hand_over: DeviceHandOver, tmp_path: Path
+) -> None:
+    """It would start without a GPU: a node whose containerd was replaced by an older one."""
+    node.bind(bound_pod(make_grant(0), name="a"))
+    node.admit("a", ("main", THREE))
+    assert node.plugin.start(*THREE) == ""
+    hand_over.choice = by(OLD)
+    assert (
+        "the pod came to the node when GPUs were handed over by CDI, and containerd 1.6.20 does not inject CDI devices;"
+        " delete the pod and create it again"
+    ) in node.plugin.start(*THREE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pod_for_nodes_with_cdi_starts_only_if_it_was_told_of_a_device(
+    node: Node, hand_over: DeviceHandOver, tmp_path: Path
+) -> None:
+    """It was bound while the node handed over by CDI, and admitted after that had changed."""
+    hand_over.choice = by(ENVVAR)
+    pod = bound_pod(make_grant(0), name="a")
+    pod["metadata"]["annotations"][names.ANNOTATION_HAND_OVER] = "cdi"
+    node.bind(pod)
+    node.admit("a", ("main", THREE))
+    for way, told in ((ENVVAR, "this node hands GPUs over by envvar"), (CDI, "when GPUs were not handed over by CDI")):
+        hand_over.choice = by(way)
+        assert told in node.plugin.start(*THREE)
     assert list(tmp_path.iterdir()) == []

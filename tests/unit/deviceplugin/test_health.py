@@ -2,16 +2,17 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from deviceplugin import resources
+from deviceplugin.handover.choice import Choice
 from deviceplugin.health import HealthLoop
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.renewal import Renewal
 from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
-from gpushare.model.gpu import LeftOut
+from gpushare.model.gpu import HandOver, LeftOut
 from gpushare.units import GIB, MemoryUnit
 from tests.unit.deviceplugin.build import NODE, ManualClock, fields_of, raw_gpu
 
@@ -251,3 +252,18 @@ def test_the_source_is_closed_when_the_loop_is_stopped(make: Callable[..., Healt
     loop.run(threading.Event())
     assert isinstance(loop.source, ScriptedSource)
     assert (loop.source.closed, loop.source.waits) == (1, [5.0])
+
+
+def test_a_way_of_handing_over_that_cannot_work_takes_all_gpus_out_of_use(make: Callable[..., HealthLoop]) -> None:
+    """Pods are told by the message of any unhealthy GPU."""
+    ways = [Choice(way=HandOver.CDI, reason="so, but it cannot", never_injects="it cannot")]
+    ways.append(replace(ways[0], way=HandOver.ENVVAR, reason="better"))
+    loop = make([raw_gpu(0), raw_gpu(1)])
+    loop.choice = lambda: ways[0]
+    loop.poll()
+    assert seen(loop) == ["Unhealthy", "Unhealthy"]
+    assert loop.feed.latest is not None
+    assert {gpu.reason for gpu in loop.feed.latest.inventory.gpus} == {"so, but it cannot"}
+    ways.pop(0)
+    loop.poll()
+    assert seen(loop) == ["Healthy", "Healthy"]

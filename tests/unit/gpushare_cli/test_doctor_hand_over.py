@@ -8,7 +8,7 @@ import pytest
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from gpushare.model.gpu import HandOver, Limit
+from gpushare.model.gpu import GpuHealth, HandOver, Limit
 from gpushare.wire import hand_over
 from gpushare.wire import inventory as inventory_wire
 from testing.builders import make_allocation, make_grant, make_pod
@@ -101,6 +101,25 @@ def test_each_way_is_told_with_its_nodes_and_its_reason() -> None:
         f"ok hand-over node/node-c, node-d, node-e, node-f and 1 more | hands GPUs over by cdi: {INJECTS}",
         "ok hand-over node/node-b | hands GPUs over by envvar: the node has no CDI spec of NVIDIA's | for CDI, which"
         " keeps NVIDIA's runtime out of the way: docs/gpu-operator.md",
+    ]
+
+
+def test_a_way_that_an_administrator_demands_in_vain_is_one_line(cdi: DoctorKube) -> None:
+    why = "the node's label gpushare.dev/hand-over says so, but containerd 1.6.20 does not inject CDI devices"
+
+    def change(node: JsonObject) -> None:
+        found = inventory_wire.of_node(node)
+        assert found is not None
+        gpus = tuple(replace(gpu, health=GpuHealth.UNHEALTHY, reason=why) for gpu in found.gpus)
+        told = replace(found, gpus=gpus, hand_over_reason=why)
+        node["metadata"]["annotations"][names.ANNOTATION_INVENTORY] = inventory_wire.encode(told)
+        node["status"]["allocatable"] = world.allocatable(told)
+
+    world.edit(cdi, "Node", "node-b", change)
+    assert [line for line in world.lines(cdi) if "node/" in line] == [
+        f"error hand-over node/node-b | no GPU of it is handed over: {why} | kubectl label node node-b --overwrite"
+        " gpushare.dev/hand-over=envvar",
+        f"ok hand-over node/node-a | hands GPUs over by cdi: {INJECTS}",
     ]
 
 

@@ -70,7 +70,18 @@ def facts(runtime: str = "containerd://2.1.9", kubelet: str = KUBELET, label: st
             "the node's label gpushare.dev/hand-over says so",
         ),
         (facts(setting="volume-mounts"), "volume-mounts", "the setting --hand-over=volume-mounts says so"),
-        (facts("containerd://1.6.0", setting="cdi"), "cdi", "the setting --hand-over=cdi says so"),
+        (
+            facts("containerd://1.6.0", setting="cdi"),
+            "cdi",
+            "the setting --hand-over=cdi says so, but containerd 1.6.0 does not inject CDI devices; containerd does"
+            " from 2.0 on, CRI-O from 1.28; label the node gpushare.dev/hand-over=envvar",
+        ),
+        (
+            facts(writable=False, label="cdi"),
+            "cdi",
+            "the node's label gpushare.dev/hand-over says so, but /var/run/cdi is not mounted into the device plugin,"
+            " or not writable; label the node gpushare.dev/hand-over=envvar",
+        ),
         (facts(setting="envvar", label="auto"), "envvar", "the setting --hand-over=envvar says so"),
         (
             facts(label="CDI"),
@@ -83,6 +94,25 @@ def facts(runtime: str = "containerd://2.1.9", kubelet: str = KUBELET, label: st
 def test_the_way_and_its_reason(found: Facts, way: str, reason: str) -> None:
     chosen = choice.choose(found)
     assert (chosen.way, chosen.reason) == (HandOver(way), reason)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "never"),
+    [
+        ("containerd://1.6.36", True),
+        ("containerd://1.7.0", False),
+        ("cri-o://1.22.5", True),
+        ("cri-o://1.23.0", False),
+        ("docker://24.0.7", False),
+        ("", False),
+    ],
+)
+def test_a_demand_that_can_never_be_met_is_told_from_one_whose_author_may_know_better(
+    runtime: str, never: bool
+) -> None:
+    demanded, free = (choice.choose(facts(runtime, label=label)) for label in ("cdi", ""))
+    assert (bool(demanded.impossible), bool(free.impossible)) == (never, False)
+    assert bool(free.never_injects) is never
 
 
 @pytest.mark.parametrize(
