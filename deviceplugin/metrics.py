@@ -40,6 +40,7 @@ class _Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         if (usage := self.usage()) is not None:
+            yield from _reading(usage)
             yield from _gpus(usage)
             yield from _containers(usage)
             if usage.over is not None:
@@ -64,6 +65,24 @@ class _Metrics(Collector):
         for done, count in self.counts.actions().items():
             actions.add_metric(done, count)
         yield actions
+
+
+def _reading(usage: NodeUsage) -> Iterator[Metric]:
+    info = GaugeMetricFamily(
+        "gpushare_plugin_usage_info",
+        "Whether it is read what containers use: on, off, or no-host-pid where the node's processes cannot be seen",
+        labels=["reading"],
+    )
+    info.add_metric([usage.reading.value], 1)
+    yield info
+    processes = GaugeMetricFamily(
+        "gpushare_plugin_gpu_processes",
+        "Processes that the driver lists, by whether the node has them",
+        labels=["known"],
+    )
+    for known, count in zip(("true", "false"), usage.processes, strict=True):
+        processes.add_metric([known], count)
+    yield processes
 
 
 def _gpus(usage: NodeUsage) -> Iterator[Metric]:

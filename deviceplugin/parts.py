@@ -1,5 +1,7 @@
 """The composition of a running plugin, apart from `__main__` because a check needs none of it."""
 
+import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -34,16 +36,21 @@ from deviceplugin.usage.loop import ProcessLists, UsageLoop
 from deviceplugin.usage.namespaces import Namespaces
 from deviceplugin.usage.procfs import Procfs
 from deviceplugin.usage.simulated import SimulatedProcesses
-from deviceplugin.usage.values import Policy
+from deviceplugin.usage.values import Policy, Reading
 from deviceplugin.usage.watchdog import Watchdog
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube.api import KubeApi
 from gpushare.kube.watch import Reflector
 from gpushare.resource_config import ResourceConfig
+from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.group import Part
 
+_LOG: Final = logging.getLogger(__name__)
+_HIDDEN: Final = (
+    "the processes of the node cannot be seen: hostPID is missing; apply one of the components for usage again"
+)
 _STALE: Final = 4
 """Readings of the process lists that may be missing in between, or at the end."""
 
@@ -71,7 +78,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         poll_s=settings.poll_interval,
         renewal=renewal,
         choice=hand_over.chooser.settled,
-        assess=lambda inventory: overuse.shown(limits.node.assess(inventory), settings.watchdog),
+        assess=lambda inventory: overuse.shown(limits.node.assess(inventory), _acting(settings)),
     )
     publisher = Publisher(
         api=api,
@@ -88,6 +95,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         resource_config=start_check.resource_config,
         clock=clock,
         stale_s=_STALE * settings.usage_interval,
+        reading=_reading(settings),
     )
     counts = Counts()
     probe = Probe(
@@ -107,7 +115,9 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     }
     if settings.metrics_port:
         parts["metrics"] = MetricsServer(port=settings.metrics_port, usage=usage.view, counts=counts, clock=clock).run
-    if settings.usage or settings.watchdog is not Policy.OFF:
+    if usage.reading is Reading.HIDDEN:
+        logs.event(_LOG, "usage not read", level=logging.ERROR, problem=_HIDDEN)
+    if usage.reading is Reading.ON:
         parts["usage"] = _usage(settings, api, usage, counts, start_check.refusals).run
     for resource in offered:
         registrar = Registrar(
@@ -125,6 +135,15 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
             registrar.on_registered = publisher.recheck
         parts[f"kubelet {resource.name}"] = registrar.run
     return parts
+
+
+def _reading(settings: Settings) -> Reading:
+    return Reading.of(wanted=settings.usage or settings.watchdog is not Policy.OFF, pid=os.getpid())
+
+
+def _acting(settings: Settings) -> Policy:
+    """The watchdog's, where it sees what it watches."""
+    return settings.watchdog if _reading(settings) is Reading.ON else Policy.OFF
 
 
 def _start_check(

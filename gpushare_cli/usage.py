@@ -24,6 +24,10 @@ _USED: Final = "gpushare_plugin_container_used_bytes"
 _PEAK: Final = "gpushare_plugin_container_peak_bytes"
 _READ: Final = "gpushare_plugin_gpu_foreign_bytes"
 """There for every GPU whose processes the plugin could list."""
+_FACTS: Final = frozenset({"gpushare_plugin_usage_info", "gpushare_plugin_gpu_processes"})
+_OFF: Final = "its device plugin does not read it (manifests/usage)"
+_HIDDEN: Final = "its device plugin does not see the processes of the node: it needs hostPID (manifests/usage)"
+_SILENT: Final = "its driver lists no processes"
 _SAMPLE: Final = re.compile(r"([a-z_]+)\{([^\n]*)\} ([0-9.e+]+)")
 _LABEL: Final = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"')
 _MIB: Final = 1024 * 1024
@@ -55,6 +59,7 @@ class NodeUse:
 def parse(page: str) -> NodeUse:
     """A page of the plugin's metrics."""
     found: dict[str, dict[Key, int]] = {_USED: {}, _PEAK: {}}
+    facts: dict[str, int] = {}
     is_read = False
     for name, text, value in _SAMPLE.findall(page):
         is_read = is_read or name == _READ
@@ -62,8 +67,22 @@ def parse(page: str) -> NodeUse:
             labels = dict(_LABEL.findall(text))
             namespace, pod, container, gpu = (labels.get(key, "") for key in ("namespace", "pod", "container", "gpu"))
             found[name][namespace, pod, container, gpu] = -(-int(float(value)) // _MIB)
+        elif name in _FACTS:
+            facts[text] = int(float(value))
     uses = {key: Use(found[_USED].get(key), found[_PEAK].get(key)) for key in found[_USED].keys() | found[_PEAK].keys()}
-    return NodeUse(uses=uses, problem="" if is_read else "its device plugin does not read it (manifests/usage)")
+    return NodeUse(uses=uses, problem=_problem(facts, is_read=is_read))
+
+
+def _problem(facts: Mapping[str, int], *, is_read: bool) -> str:
+    """Args: facts: values by label, as it stands on the page. is_read: some GPU's processes were listed."""
+    unknown = facts.get('known="false"', 0)
+    if 'reading="no-host-pid"' in facts:
+        return _HIDDEN
+    if not is_read:
+        return _SILENT if 'reading="on"' in facts else _OFF
+    if unknown and not facts.get('known="true"'):
+        return f"of {unknown} processes on its GPUs, its device plugin finds none in /proc, and so not their containers"
+    return ""
 
 
 def read(api: KubeApi, nodes: Collection[NodeName], namespace: str) -> Mapping[NodeName, NodeUse]:
@@ -72,6 +91,21 @@ def read(api: KubeApi, nodes: Collection[NodeName], namespace: str) -> Mapping[N
         plugins = _plugins(api, namespace)
     except (kube.KubeError, WireError) as error:
         return dict.fromkeys(nodes, NodeUse(problem=f"device plugins cannot be listed: {error}"))
+    return _ask_all(api, nodes, plugins)
+
+
+def read_all(api: KubeApi, namespace: str) -> Mapping[NodeName, NodeUse]:
+    """Ask all plugins.
+
+    Raises:
+        KubeError: they cannot be listed.
+        WireError: one of their pods has an odd shape.
+    """
+    plugins = _plugins(api, namespace)
+    return _ask_all(api, plugins, plugins)
+
+
+def _ask_all(api: KubeApi, nodes: Collection[NodeName], plugins: Mapping[NodeName, str]) -> Mapping[NodeName, NodeUse]:
     pool = ThreadPoolExecutor(_AT_ONCE)
     asked = {node: pool.submit(_ask, api, plugins[node]) for node in nodes if node in plugins}
     futures.wait(asked.values(), timeout=_ALL_S)

@@ -7,7 +7,7 @@ from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.usage import holding, join
 from deviceplugin.usage.join import Joined
-from deviceplugin.usage.values import Key, NodeUsage
+from deviceplugin.usage.values import Key, NodeUsage, Reading
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import Clock
 
@@ -32,6 +32,7 @@ class CurrentUsage:
     clock: Clock
     stale_s: float
     """After so long without a sample nothing is known of what is used."""
+    reading: Reading = Reading.ON
     latest: Latest | None = field(init=False, default=None)
 
     def view(self) -> NodeUsage | None:
@@ -43,4 +44,4 @@ class CurrentUsage:
         fresh = latest is not None and self.clock.monotonic() - latest.joined.at < self.stale_s
         seen = latest.peaks if latest else {}
         shown = join.view(snapshot.inventory, pods, latest.joined if latest and fresh else None, seen)
-        return replace(shown, over=latest.over) if latest else shown
+        return replace(shown, reading=self.reading, over=latest.over if latest else None)

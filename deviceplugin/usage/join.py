@@ -20,6 +20,8 @@ class Joined:
     charges: tuple[Charge, ...]
     foreign: Mapping[GpuUuid, int]
     """Of each GPU that answered: used by processes of no pod that holds GPUs."""
+    processes: tuple[int, int] = (0, 0)
+    """In the lists: those that the machine knows, and those that it does not."""
 
     def used(self) -> Mapping[Key, int | None]:
         """What containers use by name; None where the driver did not tell of every process."""
@@ -55,7 +57,9 @@ def join(sample: Sample, pods: Pods) -> Joined:
             else:
                 groups.setdefault(process.owner, []).append(entry)
         charges += [_charge(gpu, pods[owner.pod], owner, entries, sample) for owner, entries in groups.items()]
-    return Joined(at=sample.at, charges=tuple(charges), foreign=foreign)
+    pids = {entry.pid for entries in sample.lists.values() for entry in entries or ()}
+    known = len(pids & sample.processes.keys())
+    return Joined(at=sample.at, charges=tuple(charges), foreign=foreign, processes=(known, len(pids) - known))
 
 
 def _charge(gpu: GpuUuid, pod: HoldingPod, owner: CgroupOwner, entries: Sequence[GpuProcess], sample: Sample) -> Charge:
@@ -97,4 +101,5 @@ def view(inventory: NodeInventory, pods: Pods, joined: Joined | None, seen: Mapp
         for uid, container, gpu in keys
     ]
     rows.sort(key=lambda row: (row.pod.namespace, row.pod.name, row.pod.uid, row.container, row.gpu))
-    return NodeUsage(gpus=inventory.gpus, rows=tuple(rows), foreign=answered)
+    processes = joined.processes if joined else (0, 0)
+    return NodeUsage(gpus=inventory.gpus, rows=tuple(rows), foreign=answered, processes=processes)

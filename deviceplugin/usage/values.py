@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from deviceplugin.cgroups import CgroupOwner
 from gpushare.identity import ContainerName, GpuUuid, PodRef, PodUid
@@ -71,6 +71,22 @@ class Policy(IntEnum):
         return self.name.lower()
 
 
+class Reading(Enum):
+    """Whether what containers use is read."""
+
+    ON = "on"
+    OFF = "off"
+    HIDDEN = "no-host-pid"
+    """It is to be read, and the processes of the node cannot be seen."""
+
+    @classmethod
+    def of(cls, *, wanted: bool, pid: int) -> "Reading":
+        """Args: pid: this process's own; the first process of a container sees its container alone."""
+        if not wanted:
+            return cls.OFF
+        return cls.HIDDEN if pid == 1 else cls.ON
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldingPod:
     """A pod of the node that holds GPUs."""
@@ -137,5 +153,8 @@ class NodeUsage:
     """By namespace, pod, container, GPU."""
     foreign: Mapping[GpuUuid, int]
     """Used by processes of no pod that holds GPUs here; of GPUs that answered."""
+    reading: Reading = Reading.OFF
+    processes: tuple[int, int] = (0, 0)
+    """In the lists of all GPUs: those that this machine knows, and those that it does not."""
     over: int | None = None
     """How many containers are above their grant for too long; None without a watchdog."""

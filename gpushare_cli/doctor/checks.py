@@ -15,6 +15,7 @@ from gpushare_cli.doctor import (
     checks_plugin,
     checks_pods,
     checks_scheduler,
+    checks_usage,
     checks_webhook,
     finding,
 )
@@ -81,6 +82,7 @@ CHECKS: Final = (
     Check("hand-over", "nodes", checks_hand_over.ways),
     Check("limits", "nodes", checks_limits.demanded),
     Check("limit-strength", "nodes", checks_limits.weaker),
+    Check("usage", "nodes", checks_usage.usage),
     Check("nvidia-plugin", "conflicts", checks_conflicts.nvidia_plugin),
     Check("nvidia-sharing", "conflicts", checks_conflicts.nvidia_sharing),
     Check("sharing-plugins", "conflicts", checks_conflicts.sharing_plugins),

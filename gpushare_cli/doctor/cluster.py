@@ -14,7 +14,6 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver, NodeInventory
-from gpushare.runtime import options
 from gpushare.wire import fields, hand_over, unhealthy
 from gpushare.wire import inventory as inventory_wire
 from gpushare_cli import settings
@@ -80,6 +79,11 @@ class Cluster:
     def is_simulated(self) -> bool:
         """Whether the GPUs exist in a profile only."""
         return self._plugin_env("gpu_source").startswith(names.SIMULATED)
+
+    @cached_property
+    def reads_usage(self) -> bool:
+        """Whether the device plugins are to read what containers use."""
+        return objects.reads_usage(known(self.snapshot.plugin), known(self.snapshot.settings))
 
     @cached_property
     def wanted_labels(self) -> Mapping[str, str]:
@@ -156,15 +160,7 @@ class Cluster:
 
     def _plugin_env(self, setting: str) -> str:
         """A setting of the device plugin, as its DaemonSet or the shared settings have it; empty if neither does."""
-        plugin, (_, variable) = known(self.snapshot.plugin), options.flag_names(setting)
-        containers = fields.objects(objects.pod_spec(plugin), "containers", "spec") if plugin else []
-        for container in containers:
-            for entry in fields.objects(container, "env", "container"):
-                if entry.get("name") == variable:
-                    return str(entry.get("value"))
-        config = known(self.snapshot.settings)
-        shared = fields.mapping(config, "data", names.CONFIG) if config else {}
-        return str(shared.get(variable, ""))
+        return objects.plugin_setting(known(self.snapshot.plugin), known(self.snapshot.settings), setting)
 
     def _is_wanted(self, node: JsonObject) -> bool:
         return all(objects.label(node, key) == value for key, value in self.wanted_labels.items())

@@ -1,6 +1,6 @@
 """Reads all that the checks look at, everything at the same time. Changes nothing: its one POST is a dry run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -11,14 +11,17 @@ import orjson
 
 from gpushare import names
 from gpushare.errors import SettingsError, WireError
+from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import gather as lists
-from gpushare_cli.doctor import foreign, own, trial
+from gpushare_cli import usage
+from gpushare_cli.doctor import foreign, objects, own, trial
 from gpushare_cli.doctor.snapshot import READ, Object, Objects, Snapshot, Text, Unread
 from gpushare_cli.schedconfig import ServerVersion
+from gpushare_cli.usage import NodeUse
 
 _ONE_S: Final = 10.0
 _ASK_S: Final = 5.0
@@ -125,6 +128,19 @@ class _Reader:
         present = [self.one(f"{collection}/{name}") for name in names.POLICIES]
         unread = next((each for each in present if isinstance(each, Unread)), None)
         return unread or tuple(each for each in present if each is not None and not isinstance(each, Unread))
+
+    def usage(self) -> Mapping[NodeName, NodeUse] | Unread:
+        """Of all nodes with a plugin that is to read it; none if the plugins are not."""
+        plugin = self.one(f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets/{names.PLUGIN}")
+        shared = self.one(f"/api/v1/namespaces/{self.namespace}/configmaps/{names.CONFIG}")
+        if isinstance(plugin, Unread) or isinstance(shared, Unread) or not objects.reads_usage(plugin, shared):
+            return {}  # what cannot be read is reported by itself
+        try:
+            return usage.read_all(self.api, self.namespace)
+        except kube.KubeError as error:
+            return Unread(f"pods of {names.PLUGIN}", error)
+        except WireError:
+            return {}  # checks of pods say what is odd about it
 
     def daemonsets(self) -> Objects:
         """Those that need every GPU of their nodes."""

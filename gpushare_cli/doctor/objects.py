@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from gpushare import names
 from gpushare.kube.api import JsonObject
+from gpushare.runtime import options
 from gpushare.wire import fields
 from gpushare_cli.doctor.snapshot import NothingToCheckError, Object, known
 
@@ -30,6 +32,22 @@ def pod_spec(workload: JsonObject) -> Mapping[str, Any]:
     """Of a Deployment's or DaemonSet's pods."""
     template = fields.mapping(fields.mapping(workload, "spec", "workload"), "template", "spec")
     return fields.mapping(template, "spec", "template")
+
+
+def plugin_setting(plugin: JsonObject | None, shared: JsonObject | None, setting: str) -> str:
+    """Of the device plugin, as its DaemonSet or the settings of all components have it; empty if neither does."""
+    _, variable = options.flag_names(setting)
+    for container in fields.objects(pod_spec(plugin), "containers", "spec") if plugin else []:
+        for entry in fields.objects(container, "env", "container"):
+            if entry.get("name") == variable:
+                return str(entry.get("value"))
+    return str(fields.mapping(shared or {}, "data", names.CONFIG).get(variable, ""))
+
+
+def reads_usage(plugin: JsonObject | None, shared: JsonObject | None) -> bool:
+    """Whether the device plugins are to read what containers use: the watchdog needs that too."""
+    usage, watchdog = (plugin_setting(plugin, shared, setting) for setting in ("usage", "watchdog"))
+    return usage == "true" or watchdog not in {"", "off"}
 
 
 def replicas(deployment: JsonObject) -> tuple[int, int]:

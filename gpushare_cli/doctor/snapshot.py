@@ -1,5 +1,6 @@
 """What is read of a cluster, and how: each part is there, or absent, or says why it could not be read."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import methodcaller
@@ -7,11 +8,13 @@ from typing import Any, Final, TypeVar
 
 from gpushare import names
 from gpushare.errors import GpuShareError
+from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Reply
 from gpushare_cli import schedconfig
 from gpushare_cli.doctor import own
 from gpushare_cli.schedconfig import ServerVersion
+from gpushare_cli.usage import NodeUse
 
 T = TypeVar("T")
 
@@ -110,6 +113,8 @@ class Snapshot:
 
     plugin: Object = part("one", f"{_APPS}/daemonsets/{names.PLUGIN}")
     """The DaemonSet."""
+    usage: Mapping[NodeName, NodeUse] | Unread = part("usage")
+    """What the device plugins tell of the use of GPUs, where they are to read it."""
     daemonsets: Objects = part("daemonsets")
     """Those of the whole cluster that need every GPU."""
     nodes: Objects = part("many", "/api/v1/nodes")

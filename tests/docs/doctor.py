@@ -16,7 +16,7 @@ RIGHTS: tuple[tuple[str, str, str], ...] = (
     ("configmaps, endpoints", "get", "the installation's namespace"),
     ("apps/deployments, apps/daemonsets", "get", "the installation's namespace"),
     ("coordination.k8s.io/leases", "get", "the installation's namespace"),
-    ("services/proxy", "get", "the installation's namespace"),
+    ("services/proxy, pods/proxy", "get", "the installation's namespace"),
     ("configmaps", "list", "kube-system"),
     *(("configmaps", "list", namespace) for namespace in names.ADDON_NAMESPACES),
     ("pods", "create", "default"),

@@ -20,7 +20,8 @@ def listed() -> set[tuple[str, str, str]]:
 def used() -> set[tuple[str, str, str]]:
     api = world.healthy()
     world.diagnosis(api)
-    found = {("pods", "create", "default"), ("services/proxy", "get", "the installation's namespace")}
+    inside = "the installation's namespace"
+    found = {("pods", "create", "default"), ("services/proxy", "get", inside), ("pods/proxy", "get", inside)}
     for call in api.calls:
         target = Target.parse(call.path)
         group = "" if target.group == "/api/v1" else f"{target.group.split('/')[2]}/"

@@ -1,12 +1,13 @@
 """The plugin as a process: its flags, its exit codes, its signals."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -44,6 +45,13 @@ def arguments(directory: Path) -> dict[str, str]:
         "--probe-port": str(free_port()),
         "--poll-interval": "0.1",
     }
+
+
+def metrics(port: str) -> str:
+    """Empty while there are none."""
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
+        return str(page.read().decode())
+    return ""
 
 
 def command(flags: dict[str, str], *more: str) -> list[str]:
@@ -217,3 +225,24 @@ def test_without_usage_only_what_was_granted_is_in_the_metrics(plugins: FakeKube
         plugins.wait_for_devices()
         wait_until(lambda: 'gpushare_plugin_gpus{health="Healthy",limit="advisory"} 2.0' in page_of(port))
         assert "foreign" not in "".join(line for line in page_of(port).splitlines() if not line.startswith("#"))
+
+
+def test_without_the_processes_of_the_node_it_says_so_and_its_watchdog_is_no_limit(
+    plugins: FakeKubelet, directory: Path
+) -> None:
+    if os.geteuid() or not shutil.which("unshare"):
+        pytest.skip("a process namespace needs root and unshare")
+    flags = arguments(directory) | {"--watchdog": "kill", "--metrics-port": str(free_port())}
+    alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *command(flags)]
+    with subprocess.Popen(alone, cwd=ROOT, stderr=subprocess.PIPE, text=True) as plugin:
+        try:
+            plugins.wait_for_devices()
+            wait_until(lambda: "gpushare_plugin_usage_info" in metrics(flags["--metrics-port"]))
+            page = metrics(flags["--metrics-port"])
+        finally:
+            plugin.kill()
+            log = plugin.communicate()[1]
+    assert 'gpushare_plugin_usage_info{reading="no-host-pid"} 1.0' in page
+    assert 'limit="watchdog"' not in page
+    assert "usage not read" in log
+    assert "hostPID is missing" in log

@@ -14,7 +14,7 @@ from deviceplugin.counts import Counts
 from deviceplugin.decision import Accept, Decision, Reason, Refuse
 from deviceplugin.metrics import MOST_ROWS
 from deviceplugin.metrics_server import MetricsServer
-from deviceplugin.usage.values import NodeUsage, Row
+from deviceplugin.usage.values import NodeUsage, Reading, Row
 from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.gpu import GpuHealth, Limit
 from gpushare.runtime.clock import SystemClock
@@ -65,6 +65,12 @@ def test_what_holds_limits_is_told_with_why_it_is_not_stronger() -> None:
         ({"gpu": "GPU-0", "limit": "cgroup", "enforced": "true", "reason": ""}, 1.0),
         ({"gpu": "GPU-2", "limit": "mps", "enforced": "false", "reason": 'cgroup: "old" driver'}, 1.0),
     ]
+
+
+def test_it_is_told_whether_use_is_read_and_whose_processes_are_known() -> None:
+    found = samples(NodeUsage(foreign={}, reading=Reading.HIDDEN, processes=(2, 3)))
+    assert found["usage_info"] == [({"reading": "no-host-pid"}, 1.0)]
+    assert found["gpu_processes"] == [({"known": "true"}, 2.0), ({"known": "false"}, 3.0)]
 
 
 def test_containers_have_what_is_known_of_them() -> None:

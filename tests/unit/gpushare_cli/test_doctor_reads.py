@@ -27,8 +27,8 @@ OF_PODS = (
 )
 OF_SETTINGS = (
     "settings, runtime-class, webhook-policies, runtime-class-policy, scheduler-running, scheduler-leads,"
-    " scheduler-config, scheduler-version, memory-unit, node-amounts, hand-over, limits, pods-pending,"
-    " pods-without-gpus, pods-unreadable, pods-rejected,"
+    " scheduler-config, scheduler-version, memory-unit, node-amounts, hand-over, limits, usage,"
+    " pods-pending, pods-without-gpus, pods-unreadable, pods-rejected,"
     " over-committed"
 )
 INSIDE = f"/api/v1/namespaces/{NS}"

@@ -78,6 +78,33 @@ def test_a_page_of_the_plugin_is_read() -> None:
     assert usage.parse("") == NodeUse(problem=NOT_READ)
 
 
+NONE_KNOWN = """gpushare_plugin_usage_info{reading="on"} 1.0
+gpushare_plugin_gpu_foreign_bytes{gpu="GPU-0"} 5.0
+gpushare_plugin_gpu_processes{known="true"} %d
+gpushare_plugin_gpu_processes{known="false"} 3.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("page", "problem"),
+    [
+        ('gpushare_plugin_usage_info{reading="off"} 1.0\n', NOT_READ),
+        (
+            'gpushare_plugin_usage_info{reading="no-host-pid"} 1.0\n',
+            "its device plugin does not see the processes of the node: it needs hostPID (manifests/usage)",
+        ),
+        ('gpushare_plugin_usage_info{reading="on"} 1.0\n', "its driver lists no processes"),
+        (
+            NONE_KNOWN % 0,
+            "of 3 processes on its GPUs, its device plugin finds none in /proc, and so not their containers",
+        ),
+        (NONE_KNOWN % 1, ""),
+    ],
+)
+def test_a_plugin_says_itself_why_it_does_not_know(page: str, problem: str) -> None:
+    assert usage.parse(page).problem == problem
+
+
 def test_the_plain_output_stays_and_the_limits_follow() -> None:
     api = cluster(Reply(status=200, text=PAGE))
     _, plain, _ = inspect(api, Inspect(details=True))

@@ -4,6 +4,8 @@ import json
 import threading
 from pathlib import Path
 
+import pytest
+
 from deviceplugin import advertise, resources
 from deviceplugin import pods as reduced
 from deviceplugin.cgroups import CgroupOwner
@@ -13,6 +15,7 @@ from deviceplugin.usage.current import CurrentUsage
 from deviceplugin.usage.loop import UsageLoop
 from deviceplugin.usage.procfs import Procfs
 from deviceplugin.usage.simulated import SimulatedProcesses
+from deviceplugin.usage.values import Reading
 from gpushare.resource_config import ResourceConfig
 from testing.builders import make_grant, make_inventory
 from tests.unit.deviceplugin.build import ManualClock
@@ -97,3 +100,22 @@ def test_it_looks_until_the_plugin_ends(tmp_path: Path) -> None:
     object.__setattr__(scene.loop, "clock", clock)
     scene.loop.run(stop)
     assert clock.waits == [5.0, 5.0, 5.0]
+
+
+def test_processes_that_the_machine_does_not_know_are_counted(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.know_gpus()
+    scene.run(100, 500)
+    processes = [{"gpu": "GPU-0", "pid": pid, "memoryMiB": 1} for pid in (100, 101, 102)]
+    (tmp_path / "processes.json").write_text(json.dumps({"processes": processes}))
+    scene.loop.look()
+    view = scene.current.view()
+    assert view is not None
+    assert (view.reading, view.processes) == (Reading.ON, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pid", "reading"), [(False, 7, Reading.OFF), (True, 7, Reading.ON), (True, 1, Reading.HIDDEN)]
+)
+def test_the_first_process_of_a_container_does_not_see_the_node(wanted: bool, pid: int, reading: Reading) -> None:
+    assert Reading.of(wanted=wanted, pid=pid) is reading
