@@ -73,6 +73,8 @@ def until(condition: Callable[[], bool]) -> None:
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     node = Node(tmp_path)
+    for deadline in ("mps.control._TIMEOUT_S", "mps.supervisor._PEER_S", "limits.mps._TIMEOUT_S"):
+        monkeypatch.setattr(f"deviceplugin.{deadline}", 250.0)  # a busy machine is slow
     monkeypatch.setenv("PATH", str(mps_programs.install(node.state)), prepend=os.pathsep)
     return node
 

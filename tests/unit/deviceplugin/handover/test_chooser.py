@@ -50,8 +50,11 @@ def test_before_the_node_was_read_the_directory_decides(api: FakeKube, tmp_path:
     assert chooser_of(api, tmp_path / "none").latest().way is HandOver.ENVVAR
 
 
-def test_what_is_only_guessed_agrees_with_no_inventory(api: FakeKube, tmp_path: Path) -> None:
+def test_what_is_only_guessed_agrees_with_no_inventory(
+    api: FakeKube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A node that needs NVIDIA's runtime must not look like one that does not, also not for a moment."""
+    monkeypatch.setattr("deviceplugin.handover.chooser._FIRST_S", 250.0)
     cdi, envvar = (replace(make_inventory(15), hand_over=way) for way in (HandOver.CDI, HandOver.ENVVAR))
     chooser = chooser_of(api, tmp_path)
     assert chooser.latest().way is HandOver.CDI
