@@ -1,12 +1,9 @@
 """The composition of a running plugin, apart from `__main__` because a check needs none of it."""
 
-import logging
-import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from deviceplugin import prestart, resources
 from deviceplugin.counts import Counts
@@ -15,10 +12,9 @@ from deviceplugin.handover.devices import DeviceHandOver
 from deviceplugin.health import HealthLoop
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.late import LateStarts
-from deviceplugin.limits import compose
+from deviceplugin.limits import compose as limiting
 from deviceplugin.limits.node import NodeLimits
 from deviceplugin.limits.starts import LimitStarts
-from deviceplugin.metrics_server import MetricsServer
 from deviceplugin.nvml.binding import works_in_new_process
 from deviceplugin.podresources import PodResources
 from deviceplugin.pods import PATH, PodCache, selector
@@ -30,29 +26,15 @@ from deviceplugin.registrar import Registrar
 from deviceplugin.renewal import Renewal
 from deviceplugin.settings import NVML, TOTAL, Settings
 from deviceplugin.source import GpuSource
+from deviceplugin.usage import compose as usage
 from deviceplugin.usage import overuse
-from deviceplugin.usage.current import CurrentUsage
-from deviceplugin.usage.loop import ProcessLists, UsageLoop
-from deviceplugin.usage.namespaces import Namespaces
-from deviceplugin.usage.procfs import Procfs
-from deviceplugin.usage.simulated import SimulatedProcesses
-from deviceplugin.usage.values import Policy, Reading
-from deviceplugin.usage.watchdog import Watchdog
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube.api import KubeApi
 from gpushare.kube.watch import Reflector
 from gpushare.resource_config import ResourceConfig
-from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.group import Part
-
-_LOG: Final = logging.getLogger(__name__)
-_HIDDEN: Final = (
-    "the processes of the node cannot be seen: hostPID is missing; apply one of the components for usage again"
-)
-_STALE: Final = 4
-"""Readings of the process lists that may be missing in between, or at the end."""
 
 
 def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) -> Mapping[str, Part]:
@@ -66,7 +48,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     hand_over = handover.hand_over(
         settings, api, clock, feed, lambda: cache.all() if reflector.synced.is_set() else None
     )
-    limits = compose.limits(settings, clock, feed, pods=cache.all, label=hand_over.chooser.limits_label)
+    limits = limiting.limits(settings, clock, feed, pods=cache.all, label=hand_over.chooser.limits_label)
     renewal = Renewal(clock=clock, works=works_in_new_process)
     readings = HealthLoop(
         source=source(settings, node, clock),
@@ -78,7 +60,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         poll_s=settings.poll_interval,
         renewal=renewal,
         choice=hand_over.chooser.settled,
-        assess=lambda inventory: overuse.shown(limits.node.assess(inventory), _acting(settings)),
+        assess=lambda inventory: overuse.shown(limits.node.assess(inventory), usage.acting(settings)),
     )
     publisher = Publisher(
         api=api,
@@ -89,14 +71,6 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         final=hand_over.chooser.agrees,
     )
     start_check = _start_check(settings, api, clock, feed, cache, limits.node, hand_over.devices)
-    usage = CurrentUsage(
-        feed=feed,
-        cache=cache,
-        resource_config=start_check.resource_config,
-        clock=clock,
-        stale_s=_STALE * settings.usage_interval,
-        reading=_reading(settings),
-    )
     counts = Counts()
     probe = Probe(
         port=settings.probe_port,
@@ -112,13 +86,8 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         "hand-over": hand_over.chooser.run,
         "specs": hand_over.sweeper.run,
         **limits.parts,
+        **usage.parts(settings, clock, start_check, counts),
     }
-    if settings.metrics_port:
-        parts["metrics"] = MetricsServer(port=settings.metrics_port, usage=usage.view, counts=counts, clock=clock).run
-    if usage.reading is Reading.HIDDEN:
-        logs.event(_LOG, "usage not read", level=logging.ERROR, problem=_HIDDEN)
-    if usage.reading is Reading.ON:
-        parts["usage"] = _usage(settings, api, usage, counts, start_check.refusals).run
     for resource in offered:
         registrar = Registrar(
             resource=resource,
@@ -135,15 +104,6 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
             registrar.on_registered = publisher.recheck
         parts[f"kubelet {resource.name}"] = registrar.run
     return parts
-
-
-def _reading(settings: Settings) -> Reading:
-    return Reading.of(wanted=settings.usage or settings.watchdog is not Policy.OFF, pid=os.getpid())
-
-
-def _acting(settings: Settings) -> Policy:
-    """The watchdog's, where it sees what it watches."""
-    return settings.watchdog if _reading(settings) is Reading.ON else Policy.OFF
 
 
 def _start_check(
@@ -168,42 +128,6 @@ def _start_check(
         limit=LimitStarts(limits),
         hand_over=hand_over,
     )
-
-
-def _usage(settings: Settings, api: KubeApi, usage: CurrentUsage, counts: Counts, events: Refusals) -> UsageLoop:
-    table, clock = Procfs(), usage.clock
-    watchdog = Watchdog(
-        policy=settings.watchdog,
-        grace_s=settings.watchdog_grace,
-        gap_s=_STALE * settings.usage_interval,
-        tolerance_mib=settings.watchdog_tolerance_mib,
-        api=api,
-        table=table,
-        events=events,
-        namespaces=Namespaces(api=api, clock=clock),
-        counts=counts,
-        clock=clock,
-    )
-    return UsageLoop(
-        lists=_process_lists(settings),
-        table=table,
-        feed=usage.feed,
-        cache=usage.cache,
-        resource_config=usage.resource_config,
-        clock=clock,
-        current=usage,
-        watchdog=watchdog if settings.watchdog is not Policy.OFF else None,
-        interval_s=settings.usage_interval,
-    )
-
-
-def _process_lists(settings: Settings) -> ProcessLists:
-    if settings.gpu_source != NVML:
-        return SimulatedProcesses(Path(settings.simulated_processes) if settings.simulated_processes else None)
-    # Late: the binding is large, and simulated GPUs need none.
-    from deviceplugin.nvml import binding, processes
-
-    return processes.NvmlProcesses(binding.library())
 
 
 def source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
