@@ -23,9 +23,11 @@ from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
 from tests.e2e.conftest import CDI_NODES, GPU_GIB
 from tests.e2e.system import Json, Share, System, is_ready
+from tests.e2e.test_commands import explained, gpushare
 from tests.nvml import mps_programs
 
 pytestmark = pytest.mark.e2e
+NO_DAEMON: Final = "the supervisor of the MPS daemon does not answer"
 JAX: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 PLUGIN: Final = ("-n", names.NAMESPACE, "daemonset", names.PLUGIN)
 
@@ -135,15 +137,53 @@ def test_a_container_is_pointed_at_mps_and_does_not_start_without_it(system: Sys
         assert sorted(mounted) == ["/dev/shm", f"{directory}/mps/pipe"]
         assert "set_default_device_pinned_mem_limit 0 3072M" in (directory / "log").read_text(encoding="ascii")
 
+        assert explained(system, namespace, "limited")[1]["limitHeldBy"] == (
+            "MPS, each process by itself, which programs can bypass; no stronger limit holds: cgroup: the order of"
+            " limits of this node leaves it out or puts it later"
+        )
+        demanding = on(1, "demanding")
+        demanding["metadata"].setdefault("annotations", {})[names.ANNOTATION_LIMIT] = names.ENFORCED
+        system.create(namespace, demanding)
+        system.eventually("MPS is no enforced limit", lambda: "0: limit mps" in _told(system, namespace, "demanding"))
+        system.api.delete(kube.pod_path(namespace, "demanding"))
+
         end()
         system.create(namespace, on(1, "late"))
         # Whether the plugin refuses it, or its GPUs are unhealthy already when it is placed.
-        why = ("the supervisor of the MPS daemon does not answer", "unhealthy")
-        system.eventually("it is told why", lambda: any(text in _told(system, namespace) for text in why))
+        why = (NO_DAEMON, "unhealthy")
+        system.eventually("it is told why", lambda: any(text in _told(system, namespace, "late") for text in why))
+        system.eventually("the node says so", lambda: all(NO_DAEMON in why for why in reasons(system)))
         assert not is_ready(system.pod(namespace, "late"))
         assert is_ready(system.pod(namespace, "limited"))
+
+        system.cluster.kubectl("label", "node", "node-1", "--overwrite", f"{names.LABEL_LIMITS}=mps.advisory")
+        system.eventually("the next in the order holds limits", lambda: limits(system, 1) == {Limit.ADVISORY})
+        assert all(NO_DAEMON in why for why in reasons(system))
+        system.eventually("it starts", lambda: is_ready(system.pod(namespace, "late")), timeout_s=420)
+        assert NO_DAEMON in explained(system, namespace, "late")[1]["limitHeldBy"]
+        _, _, noted = gpushare(system, "inspect", "--limits")
+        assert "are advisory; no stronger limit holds: cgroup: " in noted
+        assert NO_DAEMON in noted
+        assert f'enforced="false",gpu="{gpu}",limit="advisory",reason="cgroup: ' in metrics(system, 1)
         system.delete_all(namespace)
 
 
-def _told(system: System, namespace: str) -> str:
-    return "".join(system.events(namespace, "late"))
+def _told(system: System, namespace: str, pod: str) -> str:
+    return "".join(system.events(namespace, pod))
+
+
+def reasons(system: System) -> list[str]:
+    """Of node 1: why GPUs take nothing, or why nothing stronger holds their limits."""
+    found = wire.of_node(system.api.get("/api/v1/nodes/node-1"))
+    return [gpu.reason or gpu.limit_reason for gpu in found.gpus] if found else []
+
+
+def metrics(system: System, node: int) -> str:
+    """What Prometheus reads from the plugin of a node."""
+    [plugin] = [
+        pod["metadata"]["name"]
+        for pod in system.pods(names.NAMESPACE, f"app.kubernetes.io/name={names.PLUGIN}")
+        if pod["spec"].get("nodeName") == f"node-{node}"
+    ]
+    page = f"/api/v1/namespaces/{names.NAMESPACE}/pods/{plugin}:12347/proxy/metrics"
+    return system.api.ask(page, timeout_s=30).text
