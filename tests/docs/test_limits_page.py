@@ -6,12 +6,16 @@ from typing import Final
 import pytest
 
 from deviceplugin.limits import choose, node, variables
+from deviceplugin.limits.cgroup import CgroupBackend
+from deviceplugin.limits.hami_core import HamiCoreBackend
+from deviceplugin.limits.mps import MpsBackend
 from deviceplugin.settings import Settings
 from gpushare import names
 from gpushare.model.gpu import Limit
 from gpushare.runtime import options
 from gpushare.wire import frameworks
 from gpushare.wire.frameworks import Framework
+from gpushare_cli.doctor.checks import CHECKS
 from tests.docs.test_reference import ROOT, text
 
 PAGE: Final = text("docs/limits.md")
@@ -21,6 +25,25 @@ ROWS: Final = re.findall(r"^\| `([\w-]+)` \|(.*)\|$", PAGE, re.MULTILINE)
 def test_every_means_has_its_row_from_the_strongest_down() -> None:
     assert [name for name, _ in ROWS if name in {limit.value for limit in Limit}] == [limit.value for limit in Limit]
     assert choose.order(choose.AUTO) == tuple(limit for limit in Limit if limit is not Limit.WATCHDOG)
+
+
+@pytest.mark.parametrize("limit", Limit)
+def test_a_means_is_called_enforced_where_it_is(limit: Limit) -> None:
+    strength = dict(ROWS)[limit.value].split("|")[0].strip()
+    assert (strength == "**enforced**") == limit.enforced
+    assert strength in {"**enforced**", "bypassable", "afterwards", "none"}
+
+
+def test_it_is_told_which_means_need_mounts_in_containers() -> None:
+    needs = {name: cells.split("|")[2] for name, cells in ROWS if name in {limit.value for limit in Limit}}
+    assert [name for name, text in needs.items() if "`cdi` or `volume-mounts`," in text] == ["mps", "hami-core"]
+    assert (MpsBackend.needs_edits, HamiCoreBackend.needs_edits, CgroupBackend.needs_edits) == (True, True, False)
+
+
+def test_where_it_is_shown_exists() -> None:
+    assert {"limits", "limit-strength"} <= {check.id for check in CHECKS}
+    assert re.findall(r"`(gpushare_plugin_\w+)`", PAGE) == ["gpushare_plugin_gpu_limit_info", "gpushare_plugin_gpus"]
+    assert '"gpushare_plugin_gpu_limit_info"' in (ROOT / "deviceplugin/metrics.py").read_text(encoding="utf-8")
 
 
 def test_every_setting_and_name_exists() -> None:
