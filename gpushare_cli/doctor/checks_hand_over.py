@@ -80,7 +80,7 @@ def runtime_class_policy(cluster: Cluster) -> Iterator[Finding]:
             " pods, because not every node that shares hands GPUs over by CDI",
             f"write refuse: without-gpus: {edit}",
         )
-    elif word == _REFUSALS[0] and not cluster.writes_runtime_class and _has_class(cluster):
+    elif word in _REFUSALS[:2] and not cluster.writes_runtime_class and _has_class(cluster):
         yield finding.note(
             where,
             "every node that shares hands GPUs over by CDI, so no GPU pod needs a RuntimeClass of NVIDIA, under which a"

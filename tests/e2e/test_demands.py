@@ -61,6 +61,13 @@ def test_an_administrator_decides_to_whom_the_runtime_class_is_refused(system: S
         with refusing(system, word):
             system.eventually(f"{word} takes effect", functools.partial(agree, expected))
             admitted(system, namespace, WITHOUT)
+            # Add-ons that need every GPU, as the GPU Operator's DaemonSets.
+            admitted(system, "kube-system", WITHOUT, names.RUNTIME_CLASS)
+    labels = {"metadata": {"labels": {names.LABEL_ISOLATION: "disabled"}}}
+    with refusing(system, "always"):
+        system.eventually("always takes effect", functools.partial(agree, (True, True)))
+        system.api.patch(f"/api/v1/namespaces/{namespace}", labels)
+        system.eventually("an exempt namespace is left alone", functools.partial(agree, (False, False)))
 
 
 def test_the_runtime_class_is_written_unless_every_node_hands_over_by_cdi(system: System, namespace: str) -> None:

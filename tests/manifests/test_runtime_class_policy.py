@@ -69,11 +69,18 @@ def test_the_classes_are_those_that_the_isolation_policy_knows() -> None:
     assert tuple(SHIPPED["data"]["names"].split(",")) == own.RUNTIME_CLASSES
 
 
+@pytest.mark.parametrize("runtime", ["nvidia", "runc", None])
+def test_as_shipped_it_refuses_them_to_pods_without_gpus(runtime: str | None) -> None:
+    for obj in WITH_GPUS:
+        assert refusals(obj, None, runtime) == []
+    for obj in WITHOUT_GPUS:
+        assert refusals(obj, None, runtime) == ([WITHOUT] if runtime == "nvidia" else [])
+
+
 @pytest.mark.parametrize("obj", [*WITH_GPUS, *WITHOUT_GPUS])
 @pytest.mark.parametrize("runtime", ["nvidia", "runc", None])
-def test_as_shipped_it_refuses_nothing(obj: Json, runtime: str | None) -> None:
-    assert SHIPPED["data"]["refuse"] == "nothing"
-    assert refusals(obj, None, runtime) == []
+def test_it_refuses_nothing_where_an_administrator_says_so(obj: Json, runtime: str | None) -> None:
+    assert refusals(obj, "nothing", runtime) == []
 
 
 @pytest.mark.parametrize("obj", WITHOUT_GPUS)

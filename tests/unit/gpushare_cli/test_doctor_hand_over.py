@@ -84,6 +84,8 @@ def cdi() -> DoctorKube:
 
 def test_where_all_is_by_cdi_it_says_what_is_not_needed_any_more(cdi: DoctorKube) -> None:
     assert world.lines(cdi) == [REFUSE_ALL, NOT_NEEDED, OF_BOTH]
+    refuse(cdi, refuse="nothing")
+    assert world.lines(cdi) == [REFUSE_ALL, NOT_NEEDED, OF_BOTH]
     refuse(cdi, refuse="always")
     without_isolation(cdi)
     world.vanish(cdi, "RuntimeClass", "nvidia")
