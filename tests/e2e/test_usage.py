@@ -128,6 +128,9 @@ def test_use_is_shown_and_only_who_is_above_its_grant_is_touched(system: System,
     [container] = json.loads(shown(system, "explain", f"{namespace}/innocent", "-o", "json"))["containers"]
     assert (container["memoryMiB"], container["usedMiB"], container["peakMiB"]) == (2048, 2048, 2048)
 
+    checks = json.loads(shown(system, "doctor", "-o", "json"))["checks"]
+    assert [each["result"] for each in checks if each["id"] == "usage"] == ["ok"]
+
     use(system, node.name, {name: (pod, 2048 if name == "innocent" else 2049) for name, pod in running.items()})
     system.eventually("one is evicted", lambda: any("GpuShareEvicted" in each for each in system.events(namespace)))
     system.eventually("it is gone", lambda: not system.exists(kube.pod_path(namespace, "evicted")))
