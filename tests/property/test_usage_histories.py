@@ -1,5 +1,7 @@
 """A thousand histories of process lists: what is shown is so, and the watchdog touches no innocent pod."""
 
+import io
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
@@ -18,16 +20,26 @@ from deviceplugin.usage.namespaces import Namespaces
 from deviceplugin.usage.procfs import TICKS
 from deviceplugin.usage.values import Lists, Policy
 from deviceplugin.usage.watchdog import Watchdog
+from gpushare import names
 from gpushare.identity import GpuUuid, PodUid
+from gpushare.kube.api import Reply
 from gpushare.resource_config import ResourceConfig
-from gpushare_cli import usage
-from gpushare_cli.usage import Use
+from gpushare_cli import commands
+from gpushare_cli.commands import Inspect, Streams
+from gpushare_cli.explain import command as explain
+from gpushare_cli.explain.workloads import Target
+from testing.builders import make_container, make_node, make_pod
+from testing.fakes.kube import FakeKube
 from tests.nvml import stub
 from tests.nvml.stub import Stub
-from tests.property.usage_world import GPUS, MIB, Moment, Real, World
+from tests.property.usage_world import GPUS, INVENTORY, MIB, Moment, Real, World
+from tests.unit.deviceplugin.usage.build import uid
 
 GRACE_S, GAP_S, STEPS = 12.0, 20.0, 12
 HISTORIES, AT_ONCE = 1000, 50
+PLACES = ("0", "1.mig.0")
+"""Of the GPUs in the stub's file."""
+PROXY = f"/api/v1/namespaces/{names.NAMESPACE}/pods/plugin-a:12347/proxy/metrics"
 
 
 class WorldLists:
@@ -46,8 +58,9 @@ class StubLists:
     def read(self, gpus: Collection[GpuUuid]) -> Lists:
         keys: dict[str, object] = {}
         for number, (gpu, listed) in enumerate(self.world.read_lists(gpus).items()):
-            assert self.stub.keys[f"{number}.uuid"] == gpu
-            keys[f"{number}.fail.all"] = stub.GPU_IS_LOST if listed is None else None
+            place = PLACES[number]
+            assert self.stub.keys[f"{place}.uuid"] == gpu
+            keys[f"{place}.fail.all"] = stub.GPU_IS_LOST if listed is None else None
             lists: dict[str, list[str]] = {"compute": [], "graphics": [], "mps": []}
             for entry in listed or ():
                 first, *more = self.world.random.sample(list(lists), self.world.random.randint(1, 3))
@@ -55,7 +68,7 @@ class StubLists:
                 lists[first].append(f"{entry.pid} {used}")
                 for other in more:  # a process may be in several lists, and not all of them tell of it
                     lists[other].append(f"{entry.pid} {self.world.random.choice((-1, used, used // 2))}")
-            keys |= {f"{number}.{name}": " ".join(entries) or None for name, entries in lists.items()}
+            keys |= {f"{place}.{name}": " ".join(entries) or None for name, entries in lists.items()}
         self.stub.set(keys)
         return self.nvml.read(gpus)
 
@@ -178,35 +191,59 @@ def test_no_innocent_pod_is_touched(first: int) -> None:
     assert acted  # else this proves nothing
 
 
-def shown(loop: UsageLoop, counts: Counts) -> dict[str, dict[tuple[str, str, str], float]]:
-    """The metrics of containers: kind, then pod, container and GPU."""
-    page = metrics.page(loop.current.view, counts).decode()
+Place = tuple[str, str, str]
+"""Pod, container and GPU; empty where a metric has none."""
+
+
+def shown(page: str) -> dict[str, dict[Place, float]]:
+    """The metrics, by their names."""
+    keys = ("pod", "container", "gpu")
     return {
         family.name: {
-            (each.labels["pod"], each.labels["container"], each.labels["gpu"]): each.value for each in family.samples
+            (pod, container, gpu): each.value
+            for each in family.samples
+            for pod, container, gpu in [[each.labels.get(key, "") for key in keys]]
         }
         for family in text_string_to_metric_families(page)
-        if family.name.startswith("gpushare_plugin_container_")
     }
 
 
+def held_pods(world: World) -> dict[PodUid, str]:
+    """Those of which the plugin knows."""
+    return {reduced["metadata"]["uid"]: reduced["metadata"]["name"] for reduced in world.cache.all()}
+
+
+def is_known(world: World, process: Real) -> bool:
+    """Whether it was still there a moment after the lists, and before them."""
+    return process in world.read_ok and process.started < int(world.moments[-1].at * TICKS)
+
+
 def in_lists(world: World, pod: PodUid, name: str, gpu: GpuUuid) -> int | None:
-    """What the lists of the last sample say of a container, for the processes that were still there a moment later."""
+    """What the lists of the last sample say of a container; without a name, of those that hold nothing of the GPU."""
     total, listed = 0, world.listed[gpu]
     if listed is None:
         return None
-    at = world.moments[-1].at
-    told = {container for reduced in world.cache.all() for container in told_names(reduced, pod)}
+    told = dict(container for reduced in world.cache.all() for container in told_names(reduced, pod))
     for process, mib in listed:
         owner = process.owner
-        if owner is None or owner.pod != pod or process not in world.read_ok or process.started >= int(at * TICKS):
+        if owner is None or owner.pod != pod or not is_known(world, process):
             continue
-        known = dict(told).get(owner.container, "")
+        known = told.get(owner.container, "")
         if (known if (pod, known, gpu) in world.grants else "") == name:
             if mib is None:
                 return None
             total += mib
     return total * MIB
+
+
+def of_others(world: World, gpu: GpuUuid) -> int | None:
+    """What the lists say of all other processes; None if the GPU was silent."""
+    listed, pods = world.listed[gpu], held_pods(world)
+    if listed is None:
+        return None
+    counted = (each for each, _ in listed if each.owner and each.owner.pod in pods and is_known(world, each))
+    ours = set(counted)
+    return sum(mib or 0 for each, mib in listed if each not in ours) * MIB
 
 
 def told_names(reduced: object, pod: PodUid) -> Iterator[tuple[str, str]]:
@@ -217,31 +254,75 @@ def told_names(reduced: object, pod: PodUid) -> Iterator[tuple[str, str]]:
                 yield report["containerID"].rpartition("/")[2], report["name"]
 
 
+def metrics_agree(world: World, page: str, peaks: dict[Place, float], seed: int) -> int:
+    """How many containers were compared."""
+    found, compared, pods = shown(page), 0, held_pods(world)
+    used = found["gpushare_plugin_container_used_bytes"]
+    for gpu in GPUS:
+        assert found["gpushare_plugin_gpu_foreign_bytes"].get(("", "", gpu)) == of_others(world, gpu), f"seed {seed}"
+        for pod, name in pods.items():
+            without = used.get((name, "", gpu), 0)
+            assert without == (in_lists(world, pod, "", gpu) or 0), f"seed {seed}: {name}"
+    for (pod, name, gpu), mib in world.grants.items():
+        if pod in pods:
+            key = pods[pod], name, gpu
+            assert used.get(key) == in_lists(world, pod, name, gpu), f"seed {seed}: {key}"
+            assert found["gpushare_plugin_container_granted_bytes"][key] == mib * MIB
+            peaks[key] = max(peaks.get(key, 0), used.get(key, 0))
+            assert found["gpushare_plugin_container_peak_bytes"].get(key, 0) >= peaks[key]
+            compared += 1
+    return compared
+
+
+def views_agree(world: World, page: str, seed: int) -> None:
+    """`inspect --limits` and `explain` say what the lists say, in MiB."""
+    api = FakeKube()
+    api.seed("/api/v1/nodes/node-a", make_node(INVENTORY))
+    port = {"name": "metrics", "containerPort": 12347}
+    plugin = make_pod(make_container(ports=[port]), name="plugin-a", namespace=names.NAMESPACE, node="node-a")
+    plugin["metadata"]["labels"] = {"app.kubernetes.io/name": names.PLUGIN}
+    api.seed(f"/api/v1/namespaces/{names.NAMESPACE}/pods/plugin-a", plugin)
+    api.replies[PROXY] = Reply(status=200, text=page)
+    for number in range(3):
+        if uid(number) in held_pods(world):
+            api.seed(f"/api/v1/namespaces/default/pods/pod-{number}", world.pod(number))
+    out = io.StringIO()
+    commands.inspect(api, Streams(out=out, err=io.StringIO()), Inspect(as_json=True, limits=True))
+    uuids = {gpu.label: gpu.uuid for gpu in INVENTORY.gpus}
+    seen = {(row["pod"], row["container"], uuids[row["gpu"]]): row for row in json.loads(out.getvalue())["limits"]}
+    for (pod, name, gpu), mib in world.grants.items():
+        if pod in held_pods(world):
+            row, expected = seen.pop((held_pods(world)[pod], name, gpu)), in_lists(world, pod, name, gpu)
+            assert (row["grantedMiB"], row["usedMiB"]) == (mib, None if expected is None else expected // MIB), seed
+    assert all(container is None for _, container, _ in seen)
+    for pod, name in held_pods(world).items():
+        out = io.StringIO()
+        explain.run(
+            api,
+            Streams(out=out, err=io.StringIO()),
+            explain.Options(pod=Target(namespace="default", name=name), output="json"),
+            lambda: "",
+        )
+        for row in json.loads(out.getvalue())["containers"]:
+            expected = in_lists(world, pod, row["container"], row["uuid"])
+            assert row["usedMiB"] == (None if expected is None else expected // MIB), f"seed {seed}: {row}"
+
+
 @pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
 def test_metrics_and_views_agree_with_the_lists(first: int, nvml_binding: Any, nvml_stub: Stub) -> None:
-    for gpu in GPUS:
-        nvml_stub.add_gpu(uuid=gpu)
+    nvml_stub.add_gpu(uuid=GPUS[0])
+    nvml_stub.add_mig(nvml_stub.add_gpu(), 0, profile="1g.5gb", memory_mib=16384, gi=1)
+    nvml_stub.set({f"{PLACES[1]}.uuid": GPUS[1]})
     compared = 0
     for seed in range(first, first + AT_ONCE):
-        peaks: dict[tuple[str, str, str], float] = {}
+        peaks: dict[Place, float] = {}
         for world, loop, counts in played(seed, clean=False, policies=(Policy.REPORT,)):  # a kill would move things
             replace(loop, lists=StubLists(world, nvml_binding, nvml_stub)).look()
-            if len(world.moments) % 4:
-                continue
-            found = shown(loop, counts)
-            used = found["gpushare_plugin_container_used_bytes"]
-            seen = usage.parse(metrics.page(loop.current.view, counts).decode()).uses  # as the command line reads it
-            held = {reduced["metadata"]["uid"]: reduced["metadata"]["name"] for reduced in world.cache.all()}
-            for (pod, name, gpu), mib in world.grants.items():
-                if pod in held:
-                    key = held[pod], name, gpu
-                    assert used.get(key) == in_lists(world, pod, name, gpu), f"seed {seed}: {key}"
-                    mine = seen.get(("default", *key), Use())
-                    assert mine.used_mib == (None if key not in used else used[key] / MIB)
-                    assert found["gpushare_plugin_container_granted_bytes"][key] == mib * MIB
-                    peaks[key] = max(peaks.get(key, 0), used.get(key, 0))
-                    assert found["gpushare_plugin_container_peak_bytes"].get(key, 0) >= peaks[key]
-                    compared += 1
+            if len(world.moments) % 4 == 0:
+                page = metrics.page(loop.current.view, counts).decode()
+                compared += metrics_agree(world, page, peaks, seed)
+                if len(world.moments) == STEPS:
+                    views_agree(world, page, seed)
     assert compared > AT_ONCE
 
 

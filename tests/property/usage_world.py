@@ -13,13 +13,17 @@ from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.usage.procfs import TICKS
 from deviceplugin.usage.values import GpuProcess, Lists, Process
-from gpushare.identity import GpuUuid, PodUid
-from testing.builders import Json, make_grant, make_inventory
+from gpushare import units
+from gpushare.identity import GpuUuid, NodeName, PodUid
+from gpushare.model.gpu import NodeInventory
+from testing.builders import Json, make_gpu, make_grant, make_mig
 from testing.fakes.kube import FakeKube
 from tests.unit.deviceplugin.build import ManualClock
 from tests.unit.deviceplugin.usage.build import container_id, running_pod, uid
 
-GPUS = (GpuUuid("GPU-0"), GpuUuid("GPU-1"))
+INVENTORY = NodeInventory(node=NodeName("node-a"), gpus=(make_gpu(0, 16), make_mig(1, 0, 16)), unit=units.GIB)
+GPUS = tuple(gpu.uuid for gpu in INVENTORY.gpus)
+"""One whole GPU, and an instance of another one."""
 PIDS = range(1, 9)  # few, so that they are used again soon
 GIB, MIB = 1024, 1024 * 1024
 
@@ -88,8 +92,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.cache = PodCache(self.clock)
-        inventory = make_inventory(16, 16)
-        self.feed.post(inventory, advertise.devices(inventory, resources.offered(percent=False, whole_gpus=False)))
+        self.feed.post(INVENTORY, advertise.devices(INVENTORY, resources.offered(percent=False, whole_gpus=False)))
         for number in range(3):
             self.add_pod(number)
 
