@@ -146,7 +146,9 @@ def _never_injects(facts: Facts) -> str:
 
 
 def _unwritable(facts: Facts) -> str:
-    return f"{facts.directory} is not mounted into the device plugin, or not writable"
+    return (
+        f"{facts.directory} is not mounted into the device plugin, not writable, or was removed since its pod started"
+    )
 
 
 def _too_old(runtime: str) -> str:

@@ -5,6 +5,7 @@ A runtime loads what ends in .json or .yaml at every change, so a file gets such
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,7 +48,13 @@ class SpecFiles:
 
     def writable(self) -> bool:
         """Whether specs can be written at all."""
-        return self.directory.is_dir() and os.access(self.directory, os.W_OK | os.X_OK)
+        try:
+            found = self.directory.stat()
+        except OSError:
+            return False
+        # A directory that was removed from the node stays mounted here, without any link to it, and takes no file.
+        is_there = stat.S_ISDIR(found.st_mode) and found.st_nlink > 0
+        return is_there and os.access(self.directory, os.W_OK | os.X_OK)
 
     def write(self, file: SpecFile, edits: ContainerEdits) -> None:
         """Make the device, in one step.

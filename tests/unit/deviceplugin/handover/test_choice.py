@@ -54,7 +54,7 @@ def facts(runtime: str = "containerd://2.1.9", kubelet: str = KUBELET, label: st
         (
             facts(writable=False),
             "envvar",
-            "/var/run/cdi is not mounted into the device plugin, or not writable",
+            "/var/run/cdi is not mounted into the device plugin, not writable, or was removed since its pod started",
         ),
         (
             facts(nvidia_specs=False),
@@ -80,7 +80,7 @@ def facts(runtime: str = "containerd://2.1.9", kubelet: str = KUBELET, label: st
             facts(writable=False, label="cdi"),
             "cdi",
             "the node's label gpushare.dev/hand-over says so, but /var/run/cdi is not mounted into the device plugin,"
-            " or not writable; label the node gpushare.dev/hand-over=envvar",
+            " not writable, or was removed since its pod started; label the node gpushare.dev/hand-over=envvar",
         ),
         (facts(setting="envvar", label="auto"), "envvar", "the setting --hand-over=envvar says so"),
         (

@@ -1,5 +1,6 @@
 """How a node hands over, found out again and again."""
 
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +104,21 @@ def test_a_directory_that_comes_later_is_noticed(api: FakeKube, tmp_path: Path) 
     (tmp_path / "cdi").mkdir()
     chooser.look()
     assert chooser.latest().way is HandOver.CDI
+
+
+def test_a_directory_that_was_removed_under_its_mount_is_none(api: FakeKube, tmp_path: Path) -> None:
+    (tmp_path / "cdi").mkdir()
+    mounted = os.open(tmp_path / "cdi", os.O_RDONLY)
+    try:
+        chooser = chooser_of(api, Path(f"/proc/self/fd/{mounted}"))
+        assert chooser.latest().way is HandOver.CDI
+        (tmp_path / "cdi").rmdir()
+        api.seed(PATH, node_with("containerd://2.1.9"))
+        chooser.look()
+        assert chooser.latest().way is HandOver.ENVVAR
+        assert chooser.latest().reason.endswith("not writable, or was removed since its pod started")
+    finally:
+        os.close(mounted)
 
 
 class Stop:

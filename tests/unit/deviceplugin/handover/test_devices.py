@@ -1,6 +1,7 @@
 """What lies in the directory of CDI specs after each call of the kubelet."""
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,18 @@ def test_a_directory_that_is_gone(by_cdi: DeviceHandOver, tmp_path: Path) -> Non
     with pytest.raises(HandOverError, match=message):
         by_cdi.prepare(IDS, [recipient()])
     by_cdi.withdraw(IDS)
+
+
+def test_a_disk_that_is_full_leaves_nothing_not_even_what_was_there(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
+    by_cdi.prepare(IDS, [recipient("GPU-0")])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+    try:
+        with pytest.raises(HandOverError, match=r"cannot be written to .* \(File too large\)"):
+            by_cdi.prepare(IDS, [recipient("GPU-1")])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert files(tmp_path) == []
 
 
 def test_what_cannot_be_put_in_place_is_not_left_half_written(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
