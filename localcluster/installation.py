@@ -1,5 +1,6 @@
 """This project on a test cluster, installed from `manifests/` as a user would: images, labels, `kubectl apply -k`."""
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,17 @@ from localcluster.python_image import python_image
 ROOT: Final = Path(__file__).resolve().parents[1]
 NAMESPACE: Final = "gpushare-system"
 IMAGE: Final = "docker.io/library/gpushare:0.1.0"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tree:
+    """Sources of this project with their manifests, and the name that their image has on the nodes."""
+
+    root: Path = ROOT
+    image: str = IMAGE
+
+
+LOCAL: Final = Tree()
 PACKAGES: Final = ("gpushare", "webhook", "controller", "deviceplugin", "certs", "gpushare_cli")
 REQUIREMENTS: Final = (
     *("cryptography", "flask", "grpcio", "gunicorn", "jsonpatch", "nvidia-ml-py", "orjson"),
@@ -65,16 +77,8 @@ def hand_over_label(runtime: runtimes.ContainerRuntime) -> Sequence[str]:
 
 def build_images(cluster: Cluster, say: provision.Say = provision.say_nothing) -> Sequence[Path]:
     """Archives of our image, of the scheduler's and of the samples'."""
-    directory = cluster.workdir / "images"
-    directory.mkdir(exist_ok=True)
-    ours = python_image(
-        directory / "gpushare.tar",
-        [IMAGE],
-        [ROOT / package for package in PACKAGES],
-        requirements=REQUIREMENTS,
-        settings=images.Settings(working_dir="/app"),
-        say=say,
-    )
+    ours = build_image(cluster, LOCAL, say)
+    directory = ours.parent
     samples = images.busybox_image(directory / "samples.tar", SAMPLE_IMAGES, cluster.program("busybox"))
     entries = {
         "/usr/local/bin/kube-scheduler": images.Entry(source=cluster.program("kube-scheduler"), mode=0o755),
@@ -87,15 +91,29 @@ def build_images(cluster: Cluster, say: provision.Say = provision.say_nothing) -
     return [ours, samples, scheduler]
 
 
+def build_image(cluster: Cluster, tree: Tree, say: provision.Say = provision.say_nothing) -> Path:
+    """The archive of the image of webhook, controller and device plugin."""
+    directory = cluster.workdir / "images"
+    directory.mkdir(exist_ok=True)
+    return python_image(
+        directory / "gpushare.tar",
+        [tree.image],
+        [tree.root / package for package in PACKAGES],
+        requirements=REQUIREMENTS,
+        settings=images.Settings(working_dir="/app"),
+        say=say,
+    )
+
+
 def scheduler_tag(cluster: Cluster) -> str:
     """The tag of the cluster's own version."""
     return f"v{cluster.version}"
 
 
-def bases(cluster: Cluster, *, whole_gpus: bool = False) -> Sequence[Path]:
+def bases(cluster: Cluster, *, whole_gpus: bool = False, tree: Tree = LOCAL) -> Sequence[Path]:
     """The overlay for simulated GPUs and the cluster's version, or the parts of it that hand out whole GPUs too."""
     version = (cluster.version.major, cluster.version.minor)
-    manifests = ROOT / "manifests"
+    manifests = tree.root / "manifests"
     servers = [tuple(map(int, path.name.split("."))) for path in (manifests / "servers").iterdir()]
     since = "{}.{}".format(*max(server for server in servers if server <= version))
     if whole_gpus:
@@ -103,7 +121,7 @@ def bases(cluster: Cluster, *, whole_gpus: bool = False) -> Sequence[Path]:
     return [manifests / "overlays" / ("simulated" if since == "1.30" else f"simulated-{since}")]
 
 
-def kustomization(cluster: Cluster, config: Mapping[str, str], profile: str | None) -> Path:
+def kustomization(cluster: Cluster, config: Mapping[str, str], profile: str | None, tree: Tree = LOCAL) -> Path:
     """A directory with a user's own kustomization on top of the manifests: the scheduler's version and the settings."""
     directory = cluster.workdir / "kustomization"
     directory.mkdir(exist_ok=True)
@@ -120,9 +138,9 @@ def kustomization(cluster: Cluster, config: Mapping[str, str], profile: str | No
     up = Path(*[".."] * len(directory.resolve().parts[1:]))
     whole_gpus = config.get("GPUSHARE_WHOLE_GPUS") == "true"
     document = {
-        "bases": [str(up.joinpath(*base.parts[1:])) for base in bases(cluster, whole_gpus=whole_gpus)],
+        "bases": [str(up.joinpath(*base.parts[1:])) for base in bases(cluster, whole_gpus=whole_gpus, tree=tree)],
         "images": [
-            {"name": "gpushare", "newTag": IMAGE.rpartition(":")[2]},
+            {"name": "gpushare", "newTag": tree.image.rpartition(":")[2]},
             {"name": SCHEDULER_IMAGE, "newTag": scheduler_tag(cluster)},
         ],
         "patchesStrategicMerge": names,
