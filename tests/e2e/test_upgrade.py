@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import names
+from gpushare.wire import hand_over
 from localcluster.installation import LOCAL, Tree
 from tests.e2e import checks, former, former_version, seen
 from tests.e2e.administrator import Administrator
@@ -179,5 +180,6 @@ def go_back(system: System, namespace: str, old: Tree, files: Path) -> None:
     former_version.wait_rolled(system, old)
     administrator.follows("create pods that wait again")
     assert administrator.followed_everything()
+    assert not system.exists(hand_over.path(names.NAMESPACE))
     assert system.exists(f"/api/v1/namespaces/{namespace}/pods/new-waits") == (not only_cdi)
     ledger_is_right(system)
