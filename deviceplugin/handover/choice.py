@@ -157,7 +157,7 @@ def _too_old(runtime: str) -> str:
 
 def _why_cdi(facts: Facts) -> str:
     if not facts.node.runtime:
-        return "the Node was not read yet, and a runtime without CDI passes over it"
+        return "the Node was not read yet; a container runtime without CDI ignores CDI devices"
     return f"{_product(facts.node.runtime)} injects CDI devices"
 
 

@@ -56,7 +56,7 @@ def of(
 
 def _known(uuid: GpuUuid, known: Mapping[GpuUuid, RawGpu]) -> RawGpu:
     if uuid not in known:
-        raise HandOverError(f"GPU {uuid} was not read lately; the kubelet will try again")
+        raise HandOverError(f"GPU {uuid} was not found at the last reading; the kubelet will try again")
     return known[uuid]
 
 
@@ -70,7 +70,7 @@ def _picked(gpu: RawGpu, specs: Sequence[VendorSpec]) -> ContainerEdits:
     if picked is None:
         raise HandOverError(
             f"no CDI spec of NVIDIA's on this node has GPU {gpu.uuid}; write one there with nvidia-ctk cdi generate"
-            " --output=/var/run/cdi/nvidia.yaml, or see that the GPU Operator does"
+            " --output=/var/run/cdi/nvidia.yaml, or let the GPU Operator write it"
         )
     return picked.edits
 

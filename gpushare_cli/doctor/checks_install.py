@@ -70,7 +70,7 @@ def isolation_exceptions(cluster: Cluster) -> Iterator[Finding]:
 
 
 def namespace_limits(cluster: Cluster) -> Iterator[Finding]:
-    """Every namespace that asks for a strength of limits asks for one that there is."""
+    """Every namespace that asks for a strength of limits asks for one that exists."""
     for namespace in known(cluster.snapshot.namespaces):
         name, value = str(namespace["metadata"]["name"]), objects.label(namespace, names.LABEL_LIMIT)
         if value not in {"", names.ENFORCED}:

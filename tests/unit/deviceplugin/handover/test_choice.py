@@ -23,7 +23,7 @@ def facts(runtime: str = "containerd://2.1.9", kubelet: str = KUBELET, label: st
         (facts("containerd://2.0.0"), "cdi", "containerd 2.0.0 injects CDI devices"),
         (facts("containerd://2.1.9-k3s1"), "cdi", "containerd 2.1.9-k3s1 injects CDI devices"),
         (facts("cri-o://1.28.0"), "cdi", "cri-o 1.28.0 injects CDI devices"),
-        (facts("", ""), "cdi", "the Node was not read yet, and a runtime without CDI passes over it"),
+        (facts("", ""), "cdi", "the Node was not read yet; a container runtime without CDI ignores CDI devices"),
         (facts(nvidia_specs=False, simulated=True), "cdi", "containerd 2.1.9 injects CDI devices"),
         (
             facts("containerd://1.7.24"),

@@ -127,7 +127,9 @@ def test_a_refusal_leaves_nothing_behind(by_cdi: DeviceHandOver, tmp_path: Path)
 
 
 def test_a_gpu_that_is_not_known_is_not_handed_over(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
-    with pytest.raises(HandOverError, match=r"^GPU GPU-9 was not read lately; the kubelet will try again$"):
+    with pytest.raises(
+        HandOverError, match=r"^GPU GPU-9 was not found at the last reading; the kubelet will try again$"
+    ):
         by_cdi.prepare(IDS, [recipient("GPU-9")])
     assert files(tmp_path) == []
 
@@ -249,7 +251,7 @@ def test_without_a_spec_of_nvidias_there_is_no_driver_to_hand_over(tmp_path: Pat
         real(tmp_path).prepare(IDS, [recipient(nvidia.UUIDS[0])])
     assert str(caught.value) == (
         f"no CDI spec of NVIDIA's on this node has GPU {nvidia.UUIDS[0]}; write one there with nvidia-ctk cdi generate"
-        " --output=/var/run/cdi/nvidia.yaml, or see that the GPU Operator does"
+        " --output=/var/run/cdi/nvidia.yaml, or let the GPU Operator write it"
     )
 
 
