@@ -34,6 +34,8 @@ CONFIG = {
 }
 CDI_NODES = [int(number) for number in os.environ.get("E2E_CDI", "1").split()]
 """Numbers of the nodes whose container runtime has CDI; an empty setting: none."""
+PLACES = [f"node-{number}" for number in ((1, 2) if len(CDI_NODES) == 1 else (1,))]
+"""One node of each way to hand GPUs over."""
 PROFILE = f"gpus: [{{model: Simulated, memoryMiB: {GPU_GIB * 1024}, count: {GPUS_PER_NODE}}}]"
 
 

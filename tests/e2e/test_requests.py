@@ -1,4 +1,7 @@
-"""Every row of docs/reference/requests.md: environment, annotations, the node's ledger and the tables agree."""
+"""Every row of docs/reference/requests.md: devices, environment, annotations, the node's ledger and the tables agree.
+
+Each runs on a node of each way to hand GPUs over.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,13 +11,12 @@ import pytest
 
 from gpushare import names
 from gpushare.identity import NodeName
-from gpushare.model.ledger import NodeLedger
 from gpushare.wire import parse_resources
 from localcluster.cluster import BUSYBOX_IMAGE
 from tests.docs.requests import EXAMPLES as ALL_EXAMPLES
 from tests.docs.requests import RESOURCE_CONFIG, Example
 from tests.e2e import checks, gpus, seen
-from tests.e2e.conftest import PROFILE
+from tests.e2e.conftest import PLACES, PROFILE
 from tests.e2e.seen import Grants
 from tests.e2e.system import Json, System, shown_by_inspect
 
@@ -23,11 +25,8 @@ pytestmark = pytest.mark.e2e
 T4 = {"model": "Tesla T4", "memoryMiB": 15109}
 SMALL = {"model": "NVIDIA A100-PCIE-10GB", "memoryMiB": 10 * 1024}
 BIG = {"model": "NVIDIA A100-SXM4-80GB", "memoryMiB": 81920}
-MIXED: Final = {
-    "gpus": [{**T4, "count": 10}],
-    "nodes": {"node-1": {"gpus": [SMALL, {**T4, "count": 2}, {**BIG, "count": 3}]}},
-}
-"""node-1 has GPUs of three kinds, node-2 ten equal ones."""
+MIXED: Final = {"gpus": [SMALL, {**T4, "count": 2}, {**BIG, "count": 3}]}
+"""Every node has GPUs of three kinds."""
 
 EXAMPLES: Final = tuple(each for each in ALL_EXAMPLES if not each.request().shape.gpus.enforced)
 """Those that simulated GPUs can serve: nothing enforces a limit on them."""
@@ -36,33 +35,30 @@ PAIRS: Final = ("same", "other")
 """Examples that mean something only beside a second pod."""
 
 
-def document(example: Example, name: str) -> Json:
+def document(example: Example, name: str, place: str) -> Json:
     pod = example.pod()
     pod["metadata"] |= {"name": name}
     del pod["metadata"]["namespace"]
     pod["spec"]["containers"][0]["image"] = BUSYBOX_IMAGE
     pod["spec"]["terminationGracePeriodSeconds"] = 1
-    if example.name in PAIRS:
-        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node-2"}
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": place}
     if example.name == "same":  # on a GPU with room for the second one
         pod["metadata"]["annotations"] |= {names.ANNOTATION_POLICY: "spread"}
     return pod
 
 
 class Granted:
-    """All examples, running, and everything that is known about them."""
+    """All examples, running on one node, and everything that is known about them."""
 
-    def __init__(self, system: System, namespace: str) -> None:
-        pods = system.all_running(namespace, len(EXAMPLES) + len(PAIRS))
+    def __init__(self, system: System, place: str) -> None:
+        self.place, self.namespace = place, namespace_for(place)
+        pods = system.all_running(self.namespace, len(EXAMPLES) + len(PAIRS))
         self.pods: Mapping[str, Json] = {pod["metadata"]["name"]: pod for pod in pods}
         self.grants = Grants.of(system)
-        self.environments = system.environments(namespace)
-        self.ledgers = system.ledgers()
-        self.inspected = system.inspect()
-        self.table = shown_by_inspect(system, namespace)
-
-    def ledger(self, name: str) -> NodeLedger:
-        return self.ledgers[NodeName(self.pods[name]["spec"]["nodeName"])]
+        self.environments = system.environments(self.namespace)
+        self.ledger = system.ledgers()[NodeName(place)]
+        self.inspected = next(node for node in system.inspect()["nodes"] if node["name"] == place)
+        self.table = shown_by_inspect(system, self.namespace)
 
     def environment(self, name: str) -> Mapping[str, str]:
         return self.environments[name, "main"]
@@ -71,31 +67,46 @@ class Granted:
         return set(seen.by(self.environment(name)).told.split(","))
 
 
+def namespace_for(place: str) -> str:
+    return f"e2e-requests-{place}"
+
+
+def create(system: System, place: str) -> None:
+    """One after another where the order decides: whole GPUs first, because shares would touch those that they need."""
+    namespace = namespace_for(place)
+    system.cluster.kubectl("create", "namespace", namespace)
+    account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+    system.eventually("service account", lambda: system.exists(account))
+    order = sorted(EXAMPLES, key=lambda example: example.name != "whole")
+    for example in order:
+        system.create(namespace, document(example, example.name, place))
+        if example.name in (*PAIRS, "whole"):
+            system.all_running(namespace, order.index(example) + 1)
+    system.create(
+        namespace, *[document(example, f"{example.name}-2", place) for example in order if example.name in PAIRS]
+    )
+
+
 @pytest.fixture(scope="module")
-def granted(system: System) -> Iterator[Granted]:
-    namespace = "e2e-requests"
+def everything(system: System) -> Iterator[Mapping[str, Granted]]:
     with gpus.exchanged(system, MIXED, PROFILE):
-        system.cluster.kubectl("create", "namespace", namespace)
-        account = ("get", "serviceaccount", "default", "-n", namespace)
-        system.eventually("service account", lambda: system.cluster.kubectl(*account, check=False).returncode == 0)
-        # Whole GPUs first: shares would touch the GPUs that they need.
-        order = sorted(EXAMPLES, key=lambda example: example.name != "whole")
-        for example in order:
-            system.create(namespace, document(example, example.name))
-            if example.name in (*PAIRS, "whole"):
-                system.all_running(namespace, order.index(example) + 1)
-        system.create(
-            namespace, *[document(example, f"{example.name}-2") for example in order if example.name in PAIRS]
-        )
-        yield Granted(system, namespace)
-        system.delete_all(namespace)
-        system.cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+        for place in PLACES:
+            create(system, place)
+        yield {place: Granted(system, place) for place in PLACES}
+        for place in PLACES:
+            system.delete_all(namespace_for(place))
+            system.cluster.kubectl("delete", "namespace", namespace_for(place), "--wait=false")
+
+
+@pytest.fixture(params=PLACES)
+def granted(everything: Mapping[str, Granted], request: pytest.FixtureRequest) -> Granted:
+    return everything[request.param]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_all_that_tells_of_a_grant_tells_the_same(granted: Granted, example: Example) -> None:
     (request,) = example.request().shape.containers
-    pod, ledger = granted.pods[example.name], granted.ledger(example.name)
+    pod, ledger = granted.pods[example.name], granted.ledger
     notes, allocation = pod["metadata"]["annotations"], ledger.allocations[pod["metadata"]["uid"]]
     (grant,) = allocation.grants
     known = [ledger.inventory.by_uuid[uuid] for uuid in grant.gpus]
@@ -125,10 +136,9 @@ def test_all_that_tells_of_a_grant_tells_the_same(granted: Granted, example: Exa
 
     # The controller's ledger and the table have it.
     held = {ledger.inventory.by_uuid[uuid].index: held.memory_mib for uuid, held in ledger.held(allocation).items()}
-    (node,) = [node for node in granted.inspected["nodes"] if node["name"] == allocation.node]
     reported = {
         device["id"]: entry["usedGPU"]
-        for device in node["devs"]
+        for device in granted.inspected["devs"]
         for entry in device["pods"]
         if (entry["namespace"], entry["name"]) == (pod["metadata"]["namespace"], example.name)
     }
@@ -136,7 +146,8 @@ def test_all_that_tells_of_a_grant_tells_the_same(granted: Granted, example: Exa
     assert granted.table[example.name] == held
 
 
-def test_no_gpu_is_over_committed_and_the_controllers_ledger_is_right(system: System, granted: Granted) -> None:
+@pytest.mark.usefixtures("everything")
+def test_no_gpu_is_over_committed_and_the_controllers_ledger_is_right(system: System) -> None:
     checks.no_gpu_is_over_its_memory(system)
     checks.the_controllers_ledger_equals_the_pods(system)
 
@@ -147,7 +158,7 @@ def test_pods_that_want_each_others_gpu_share_it_and_those_that_do_not_are_apart
 
 
 def test_a_pod_of_percents_can_be_found_with_nano_gpus_words(system: System, granted: Granted) -> None:
-    found = system.pods("e2e-requests", "nano-gpu/assume=true")
+    found = system.pods(granted.namespace, "nano-gpu/assume=true")
     assert [pod["metadata"]["name"] for pod in found] == ["percent"]
     notes = found[0]["metadata"]["annotations"]
     assert (notes["nano-gpu/assume"], notes["nano-gpu/container-main"]) == ("true", notes["index.gpushare.dev/main"])
@@ -160,10 +171,9 @@ def test_a_pod_on_several_gpus_can_be_read_with_acks_words(granted: Granted) -> 
 
 
 def test_a_mixed_node_counts_every_gpu_by_its_own_size(system: System, granted: Granted) -> None:
-    ledger = granted.ledgers[NodeName("node-1")]
+    ledger, node = granted.ledger, granted.inspected
     assert [ledger.inventory.unit.floor(gpu.memory_mib) for gpu in ledger.inventory.gpus] == [10, 14, 14, 80, 80, 80]
-    node = next(node for node in granted.inspected["nodes"] if node["name"] == "node-1")
     assert (node["totalGPU"], [device["totalGPU"] for device in node["devs"]]) == (278, [10, 14, 14, 80, 80, 80])
-    status = system.api.get("/api/v1/nodes/node-1")["status"]["allocatable"]
+    status = system.api.get(f"/api/v1/nodes/{granted.place}")["status"]["allocatable"]
     assert (status[names.GPU_MEM], status[names.GPU_PERCENT], status[names.GPU]) == ("278", "600", "6")
     assert (status[names.GPU_COUNT], status[names.GPU_CORE]) == ("6", "600")

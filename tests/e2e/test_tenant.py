@@ -19,7 +19,7 @@ from localcluster.provision import Version
 from tests.e2e import attempts, changes, seen
 from tests.e2e.attempts import ALL, Attempt, Ends, container, first, pod
 from tests.e2e.changes import BINDINGS, PODS, UNBOUND, Change, Reach
-from tests.e2e.conftest import CDI_NODES
+from tests.e2e.conftest import PLACES
 from tests.e2e.seen import Grants
 from tests.e2e.system import Json, System, why_not
 
@@ -35,8 +35,6 @@ SKIPPED: Final = "tenant-b"
 TRIES: Final = 5
 POLICIES_SINCE: Final = Version(1, 30)
 RUNS: Final = {"e2e": "runs"}
-PLACES: Final = [f"node-{number}" for number in ((1, 2) if len(CDI_NODES) == 1 else (1,))]
-"""One of each way to hand GPUs over."""
 ATTEMPTS: Final = tuple(attempts.on_each(PLACES))
 WITHOUT_WEBHOOK: Final = tuple(each for each in attempts.all_attempts(NODE) if each.without_webhook)
 INSIDERS: Final = [
