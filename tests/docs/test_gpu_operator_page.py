@@ -1,6 +1,7 @@
 """What the page on NVIDIA's GPU Operator names is what the doctor, the manifests and the settings have."""
 
 import re
+import shlex
 from pathlib import Path
 
 import jsonpatch
@@ -13,6 +14,7 @@ from gpushare.runtime import options
 from gpushare_cli.doctor import checks_conflicts, checks_hand_over, checks_webhook
 from gpushare_cli.doctor.checks import CHECKS
 from tests.manifests import tree
+from tests.unit.gpushare_cli import doctor_cluster
 
 PAGE = (tree.ROOT / "docs/gpu-operator.md").read_text(encoding="utf-8")
 TOLD = PAGE.split("\n## What to check\n")[1].split("\n## ")[0]
@@ -73,3 +75,38 @@ def test_the_files_that_it_has_changed_exist() -> None:
     spec = patch["spec"]["template"]["spec"]
     assert spec["runtimeClassName"] == names.RUNTIME_CLASS
     assert tree.settings_of(spec["containers"][0])[names.ENV_VISIBLE_DEVICES] == "all"
+
+
+def labelled(labels: dict[str, str], command: str) -> dict[str, str]:
+    """The labels of a node after `kubectl label node NODE ...`."""
+    changes = [word for word in shlex.split(command)[4:] if word != "--overwrite"]
+    gone = {word[:-1] for word in changes if word.endswith("-")}
+    added = dict(word.split("=") for word in changes if "=" in word)
+    assert len(gone) + len(added) == len(changes)
+    return {key: value for key, value in labels.items() if key not in gone} | added
+
+
+def test_its_steps_are_what_the_doctor_asks_for() -> None:
+    """A node on which the operator's plugin shares by MPS, as the operator and its feature discovery label it."""
+    cluster = doctor_cluster.healthy()
+    node: dict[str, str] = {
+        checks_conflicts._KEPT_OFF: "true",
+        checks_conflicts._CONFIG: "shared",
+        checks_conflicts._MPS_CAPABLE: "true",
+    }
+
+    def conflicts() -> list[str]:
+        label = {"labels": node}
+        doctor_cluster.edit(cluster, "Node", "node-b", lambda found: found["metadata"].update(label))
+        return [line for line in doctor_cluster.lines(cluster) if "nvidia-sharing" in line]
+
+    steps = PAGE.split("\n## Step by step\n")[1].split("\n## ")[0]
+    commands = re.findall(r"\$ (kubectl label node NODE .*)", steps)
+    node = labelled(node, next(command for command in commands if "gpushare=true" in command))
+    assert len(conflicts()) == 1
+    for command in commands:
+        node = labelled(node, command)
+    assert conflicts() == []
+    assert node == {names.LABEL_SHARES: "true", checks_conflicts._KEPT_OFF: "false"}
+    [back] = re.findall(r"`(kubectl label node NODE .*?)`", PAGE.split("\n## Back\n")[1])
+    assert labelled(node, back)[checks_conflicts._KEPT_OFF] == "true"
