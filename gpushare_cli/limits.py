@@ -44,6 +44,8 @@ class LimitRow:
     gpu: str
     """Its number, or the UUID of one that its node does not list."""
     limit: str
+    limit_reason: str
+    """Why it is not a stronger one; may be empty."""
     granted_mib: int
     use: Use
 
@@ -81,6 +83,7 @@ def of_pod(allocation: Allocation, inventory: NodeInventory, known: NodeUse) -> 
             container=container or OTHERS,
             gpu=label(gpu.index) if gpu else uuid,
             limit=gpu.limit_of(mib).value if gpu else "?",
+            limit_reason=gpu.limit_reason if gpu else "",
             granted_mib=mib,
             use=known.uses.get((*place, container, uuid), Use()),
         )
@@ -106,6 +109,7 @@ def as_json(row: LimitRow) -> dict[str, Any]:
         "container": None if row.container == OTHERS else row.container,
         "gpu": row.gpu,
         "limit": row.limit,
+        "limitReason": row.limit_reason or None,
         "grantedMiB": row.granted_mib,
         "usedMiB": row.use.used_mib,
         "peakMiB": row.use.peak_mib,

@@ -129,6 +129,7 @@ def test_programs_get_the_limits_if_they_ask_for_them() -> None:
         "container": "main",
         "gpu": "0",
         "limit": "cgroup",
+        "limitReason": None,
         "grantedMiB": 3072,
         "usedMiB": 2,
         "peakMiB": 4096,
@@ -230,6 +231,8 @@ def test_why_limits_are_not_stronger_is_told() -> None:
     assert inspect(api, Inspect())[2] == ""
     _, _, err = inspect(api, Inspect(limits=True))
     assert err == "note: limits on node node-a are mps; no stronger limit holds: cgroup: old driver\n"
+    row, *_ = orjson.loads(inspect(api, Inspect(as_json=True, limits=True))[1])["limits"]
+    assert row["limitReason"] == "cgroup: old driver"
     out = io.StringIO()
     explain.run(
         api, Streams(out=out, err=io.StringIO()), explain.Options(pod=Target(namespace="default", name="web")), str
