@@ -4,6 +4,7 @@ Paths are the kubelet's and the container runtime's: both cgroup versions, both 
 A program in a container may make groups below its own one and name them as it likes, so the outermost pod counts.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -110,6 +111,6 @@ def container_directories(pod: Path) -> Mapping[str, Path]:
 
 def _directories(parent: Path) -> list[Path]:
     """Children that are there now: pods and containers end at any moment."""
-    with suppress(OSError):
-        return sorted(child for child in parent.iterdir() if child.is_dir())
+    with suppress(OSError), os.scandir(parent) as entries:  # a group has many files: none of them is looked at
+        return sorted(Path(entry.path) for entry in entries if entry.is_dir())
     return []

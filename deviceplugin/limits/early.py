@@ -23,6 +23,8 @@ _AGAIN_S: Final = 0.1
 """After the driver refused: the group may not have its controllers yet."""
 _LONGEST_S: Final = 10.0
 """That a runtime may take; afterwards the kubelet's report is waited for."""
+_AGED: Final = 0.05
+"""Of the time since PreStartContainer: after which to look again."""
 _IDLE_S: Final = 0.5
 
 
@@ -79,6 +81,11 @@ class EarlyLeaves:
         groups = cgroups.container_directories(pod)
         found = [each for each in self._waiting if each.pod == pod and groups.keys() - each.known]
         if not found:
+            # Less and less often, so that many that take long cost little.
+            self._waiting = [
+                replace(each, after=now + _AGED * (now + _LONGEST_S - each.until)) if each.pod == pod else each
+                for each in self._waiting
+            ]
             return
         new = {path for each in found for name, path in groups.items() if name not in each.known}
         others = [each for each in self._waiting if each not in found]
