@@ -29,6 +29,9 @@ class LimitedStart:
     grant: Grant
     of_pod: tuple[Grant, ...]
     """Of all containers of the pod, in the order in which they start."""
+    instead: tuple[Grant, ...] = ()
+    """Of containers that have the same devices, so that any of them may be the one that starts: an init container's are
+    passed on to another one."""
     inventory: NodeInventory
     variables: frozenset[str] = frozenset()
     """Names of variables in the container's own `env`."""

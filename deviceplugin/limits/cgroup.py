@@ -45,9 +45,13 @@ def beside(grant: Grant, of_pod: Sequence[Grant]) -> tuple[Grant, ...]:
 
 def pod_bytes(start: LimitedStart, gpu: Gpu) -> int:
     """What the pod may use of one GPU while this container runs; UNLIMITED for a GPU that is all its own. Pure."""
-    there = [grant for grant in beside(start.grant, start.of_pod) if gpu.uuid in grant.gpus]
-    mib = sum(mib_on(grant, gpu) for grant in there)
-    if any(grant.whole for grant in there) or (len(there) == 1 and mib >= gpu.memory_mib):
+    return max(_beside_bytes(grant, start.of_pod, gpu) for grant in (start.grant, *start.instead))
+
+
+def _beside_bytes(grant: Grant, of_pod: Sequence[Grant], gpu: Gpu) -> int:
+    there = [each for each in beside(grant, of_pod) if gpu.uuid in each.gpus]
+    mib = sum(mib_on(each, gpu) for each in there)
+    if any(each.whole for each in there) or (len(there) == 1 and mib >= gpu.memory_mib):
         return UNLIMITED
     return min(mib, gpu.memory_mib) * MIB
 

@@ -21,7 +21,7 @@ class LimitStarts:
         """The start with what holds its limits, or a refusal if they cannot be held."""
         try:
             edits = {
-                grant.container: self.limits.prepare(start(pod, grant, accepted.of_pod, inventory))
+                grant.container: self.limits.prepare(start(pod, grant, accepted, inventory))
                 for grant in accepted.grants
             }
         except LimitError as error:
@@ -29,13 +29,14 @@ class LimitStarts:
         return replace(accepted, limits=edits)
 
 
-def start(pod: Pod, grant: Grant, of_pod: tuple[Grant, ...], inventory: NodeInventory) -> LimitedStart:
+def start(pod: Pod, grant: Grant, accepted: Accept, inventory: NodeInventory) -> LimitedStart:
     """What back ends are told of one container."""
     container = next((each for _, _, each in pods.containers(pod) if each.get("name") == grant.container), {})
     return LimitedStart(
         pod=pods.ref(pod),
         grant=grant,
-        of_pod=of_pod,
+        of_pod=accepted.of_pod,
+        instead=tuple(each for each in accepted.grants if each != grant),
         inventory=inventory,
         variables=frozenset(str(entry.get("name")) for entry in container.get("env") or ()),
         open_env=bool(container.get("envFrom")),

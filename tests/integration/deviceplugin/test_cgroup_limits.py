@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from deviceplugin import cgroups
+from deviceplugin.decision import Accept
 from deviceplugin.limits import choose
 from deviceplugin.limits.advisory import AdvisoryBackend
 from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError
@@ -17,6 +18,7 @@ from deviceplugin.limits.cgroup import CgroupBackend
 from deviceplugin.limits.early import EarlyLeaves
 from deviceplugin.limits.leaves import LeafLimits
 from deviceplugin.limits.node import NodeLimits, OnFailure
+from deviceplugin.limits.starts import LimitStarts
 from deviceplugin.nvml.memory_limits import MemoryLimits
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Grant
@@ -382,6 +384,29 @@ def test_a_sidecar_may_restart_beside_all_others(node: Node) -> None:
     for grant, expected in ((sidecar, 6144), (init, 3072), (main, 4096)):
         node.prepare(grant, *of_pod)
         assert node.limit(node.pod) == expected
+
+
+@BOTH
+def test_an_init_container_whose_devices_another_one_has_too_counts_as_either(node: Node) -> None:
+    """Which of the two starts cannot be told, and the kubelet's checkpoint names them in any order."""
+    init, main = (
+        node.grant(0, container=name, kind=kind)
+        for name, kind in (("init", ContainerKind.INIT), ("main", ContainerKind.APP))
+    )
+    of_pod = (init, main, node.grant(0, gib=2, container="second"))
+    pod = bound_pod(*of_pod)
+    pod["metadata"]["uid"] = UID
+    node.pod.mkdir()
+    limits = NodeLimits(
+        backends={Limit.CGROUP: node.backend},
+        wanted=(Limit.CGROUP,),
+        on_failure=OnFailure.REFUSE,
+        clock=node.clock,
+    )
+    limits.assess(node.inventory)
+    for held_by in ((init, main), (main, init)):
+        assert isinstance(LimitStarts(limits)(pod, Accept(held_by, of_pod), node.inventory), Accept)
+        assert node.limit(node.pod) == 5120
 
 
 @pytest.mark.parametrize("mode", ["misc"])
