@@ -57,9 +57,9 @@ def test_kubectl_adds_both_to_an_overlay(others: list[str], tmp_path: Path) -> N
         built = tree.with_components(kubectl, copy, *others, "limits/cgroup", "limits/mps")
         [container] = spec(built, names.PLUGIN)["containers"]
         assert container["securityContext"] == {
-            "allowPrivilegeEscalation": True,
+            "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"], "add": ["CAP_SYS_ADMIN", "KILL"]},
+            "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN", "KILL"]},
         }
         assert {"cgroup", "mps", "cdi"} <= {mount["name"] for mount in container["volumeMounts"]}
         assert tree.settings_of(container)["NVIDIA_VISIBLE_DEVICES"] == "all"

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from controller.settings import Settings
@@ -27,6 +29,16 @@ def test_no_container_can_gain_privileges(spec: Json) -> None:
             "capabilities": {"drop": ["ALL"]},
         }
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_capabilities_are_named_as_container_runtimes_know_them() -> None:
+    """containerd puts CAP_ before each, and makes nothing of one that has it already."""
+    added = [
+        name
+        for path in tree.MANIFESTS.rglob("*.yaml")
+        for name in re.findall(r"\bCAP_\w+", re.sub(r"#.*", "", path.read_text(encoding="utf-8")))
+    ]
+    assert added == []
 
 
 def test_only_the_plugin_is_root_and_nothing_shares_the_hosts_namespaces(workload: str, spec: Json) -> None:
