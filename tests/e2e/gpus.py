@@ -10,6 +10,7 @@ import yaml
 from gpushare import names
 from gpushare.wire import inventory as inventory_wire
 from localcluster import installation
+from tests.e2e import disturb
 from tests.e2e.system import System
 
 
@@ -28,8 +29,10 @@ def exchange(system: System, profile: Mapping[str, Any]) -> None:
     data = {"data": {"profile.yaml": json.dumps(profile)}}
     namespace = ("-n", installation.NAMESPACE)
     system.cluster.kubectl("patch", "configmap", *namespace, "gpushare-simulated-gpus", "-p", json.dumps(data))
-    # A mounted ConfigMap takes a minute to change; a new pod has it at once.
-    system.cluster.kubectl("delete", "pods", *namespace, "-l", "app.kubernetes.io/name=gpushare-device-plugin")
+    # A mounted ConfigMap takes a minute to change; a new pod has it at once. To remove a pod that ends by itself takes
+    # a kubelet up to a minute.
+    for node in system.cluster.nodes:
+        disturb.kill_plugin(system, node.name)
     system.eventually("the nodes advertise the new GPUs", lambda: _shown(system, profile))
 
 

@@ -5,7 +5,7 @@ What every container sees is compared in all other files as well; here is what o
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -17,7 +17,7 @@ from gpushare.model.gpu import HandOver
 from localcluster import process
 from localcluster.node import Node
 from tests.e2e import attempts, checks, disturb, gpus, seen
-from tests.e2e.conftest import PROFILE
+from tests.e2e.conftest import CDI_NODES, PROFILE
 from tests.e2e.seen import Grants
 from tests.e2e.system import Json, Share, System, is_ready
 
@@ -25,6 +25,7 @@ pytestmark = pytest.mark.e2e
 
 SPECS: Final = "/var/run/cdi"
 NEARLY_A_GPU: Final = 20
+NEEDS_CDI: Final = pytest.mark.skipif(not CDI_NODES, reason="no node hands GPUs over by CDI")
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,9 @@ def test_pods_land_on_nodes_of_every_kind_and_see_the_right_gpu(system: System, 
     pods = [f"anywhere-{i}" for i in range(8)]
     system.create(namespace, *[Share(name=name, gib=(NEARLY_A_GPU, None)).document() for name in pods])
     running = system.running(namespace, *pods)
-    assert {pod["spec"]["nodeName"] for pod in running} == {node.name for node in system.cluster.nodes}
+    for node in system.cluster.nodes:
+        here = [pod for pod in running if pod["spec"]["nodeName"] == node.name]
+        assert {len(specs(node, pod)) for pod in here} == {int(node.runtime.cdi)}
     checks.every_container_sees_exactly_its_gpus(system, namespace, running)
     for name in pods:
         system.api.delete(kube.pod_path(namespace, name), {"gracePeriodSeconds": 0})
@@ -155,34 +158,36 @@ def test_an_init_container_and_the_one_after_it_see_their_own_gpus(system: Syste
         assert found["without"] == seen.NOTHING
 
 
+@NEEDS_CDI
 def test_who_is_not_root_may_open_the_device_nodes(system: System, namespace: str) -> None:
     """No driver answers for a simulated GPU, but the kernel says so only to those who may ask."""
-    script = "for node in /dev/nvidia*; do (: <$node) 2>&1; done; exec /wait"
-    for node in with_cdi(system)[:1]:
-        pod = placed(node, Share(name="plain"), securityContext={"runAsUser": 65532, "runAsNonRoot": True})
-        pod["spec"]["containers"][0]["command"] = ["sh", "-c", script]
-        system.create(namespace, pod)
-        system.running(namespace, "plain")
-        log = kube.pod_path(namespace, "plain", "log")
-        said = system.eventually("it has tried", lambda: system.api.ask(log, timeout_s=30).text)  # noqa: B023 - once
-        assert said.endswith("No such device or address\n")
+    script = "env; for node in /dev/nvidia*; do (: <$node) 2>&1; done; exec /wait"
+    pod = placed(with_cdi(system)[0], Share(name="plain"), securityContext={"runAsUser": 65532, "runAsNonRoot": True})
+    pod["spec"]["containers"][0]["command"] = ["sh", "-c", script]
+    system.create(namespace, pod)
+    system.running(namespace, "plain")
+    log = kube.pod_path(namespace, "plain", "log")
+    said = system.eventually("it has tried", lambda: system.api.ask(log, timeout_s=30).text)
+    assert said.endswith("No such device or address\n")
 
 
-def test_a_refused_start_leaves_no_spec(system: System, namespace: str) -> None:
+@NEEDS_CDI
+def test_neither_a_refused_start_nor_a_pod_that_is_gone_leaves_a_spec(system: System, namespace: str) -> None:
     """The pod's GPU has died since its container ran."""
-    usual = yaml.safe_load(PROFILE)
-    for node in with_cdi(system)[:1]:
-        system.create(namespace, placed(node, Share(name="refused")))
-        (pod,) = system.running(namespace, "refused")
-        assert specs(node, pod)
-        number = int(pod["metadata"]["annotations"]["index.gpushare.dev/c0"])
-        dead = {"gpus": usual["gpus"], "faults": [{"gpu": number, "kind": "xid"}]}
-        with gpus.exchanged(system, {**usual, "nodes": {node.name: dead}}, PROFILE):
-            disturb.kill_containers(pod)
-            system.eventually("it is not started", lambda: waits(system, namespace, "refused"))
-            system.eventually("it has no spec", partial(has_no_specs, node, pod))
-        system.eventually("it has started again", lambda: started_again(system, namespace, "refused"))
-        checks.every_container_sees_exactly_its_gpus(system, namespace, [system.pod(namespace, "refused")])
+    usual, node = yaml.safe_load(PROFILE), with_cdi(system)[0]
+    system.create(namespace, placed(node, Share(name="refused")))
+    (pod,) = system.running(namespace, "refused")
+    assert specs(node, pod)
+    number = int(pod["metadata"]["annotations"]["index.gpushare.dev/c0"])
+    dead = {"gpus": usual["gpus"], "faults": [{"gpu": number, "kind": "xid"}]}
+    with gpus.exchanged(system, {**usual, "nodes": {node.name: dead}}, PROFILE):
+        disturb.kill_containers(pod)
+        system.eventually("it is not started", lambda: waits(system, namespace, "refused"))
+        system.eventually("it has no spec", lambda: has_no_specs(node, pod))
+    system.eventually("it has started again", lambda: started_again(system, namespace, "refused"))
+    checks.every_container_sees_exactly_its_gpus(system, namespace, [system.pod(namespace, "refused")])
+    system.api.delete(kube.pod_path(namespace, "refused"), {"gracePeriodSeconds": 0})
+    system.eventually("it has no spec", lambda: has_no_specs(node, pod))
 
 
 def foreign(device: str, minor: int) -> Json:
@@ -192,20 +197,31 @@ def foreign(device: str, minor: int) -> Json:
     return {"cdiVersion": "0.5.0", "kind": names.CDI_KIND, "devices": [{"name": device, "containerEdits": edits}]}
 
 
-def test_a_foreign_spec_of_the_same_device_shows_no_other_gpu(system: System, namespace: str) -> None:
-    """The plugin removes what others write beside its own."""
-    for node in with_cdi(system)[:1]:
-        system.create(namespace, placed(node, Share(name="foreign")))
-        (pod,) = system.running(namespace, "foreign")
-        (own,) = specs(node, pod)
-        device, granted = own.removesuffix(".json").rpartition("_")[2], Grants.of(system).to(pod, "c0")
-        other = next(minor for minor in range(4) if str(minor) != granted.openable)
-        path, content = f"{SPECS}/foreign.json", json.dumps(foreign(device, other))
-        process.run([*node.enter, "sh", "-c", f"printf '%s' '{content}' > {path}"])
+@NEEDS_CDI
+@pytest.mark.parametrize("file", ["/etc/cdi/{own}", SPECS + "/foreign.json", SPECS + "/{own}"])
+def test_a_foreign_spec_of_the_same_device_shows_no_other_gpu(system: System, namespace: str, file: str) -> None:
+    """Where the plugin writes its own it removes others; where it cannot, the container waits until someone has."""
+    node, name = with_cdi(system)[0], f"foreign-{file.count('/')}{file.count('own')}"
+    system.create(namespace, placed(node, Share(name=name)))
+    (pod,) = system.running(namespace, name)
+    (own,) = specs(node, pod)
+    device, granted = own.removesuffix(".json").rpartition("_")[2], Grants.of(system).to(pod, "c0")
+    other = next(minor for minor in range(4) if str(minor) != granted.openable)
+    path, content = Path(file.format(own=own)), json.dumps(foreign(device, other))
+    process.run([*node.enter, "sh", "-c", f"mkdir -p {path.parent}; printf '%s' '{content}' > {path}"])
+    try:
         disturb.kill_containers(pod)
-        system.eventually("it has started again", partial(started_again, system, namespace, "foreign"))
-        checks.every_container_sees_exactly_its_gpus(system, namespace, [system.pod(namespace, "foreign")])
-        assert not process.run([*node.enter, "sh", "-c", f"ls {path} 2>/dev/null || true"])
+        if path.parent != Path(SPECS):
+            told = f"{path} makes the same CDI device; remove that file"
+            system.eventually("a refusal", lambda: told in "".join(system.events(namespace, name)))
+            system.eventually("it is not started", lambda: waits(system, namespace, name))
+            process.run([*node.enter, "rm", str(path)])
+        system.eventually("it has started again", lambda: started_again(system, namespace, name))
+        checks.every_container_sees_exactly_its_gpus(system, namespace, [system.pod(namespace, name)])
+        assert specs(node, pod) == [own]
+        assert path.name == own or not process.run([*node.enter, "sh", "-c", f"ls {path} 2>/dev/null || true"])
+    finally:
+        process.run([*node.enter, "sh", "-c", f"test {path} = {SPECS}/{own} || rm -f {path}"])
 
 
 def started_again(system: System, namespace: str, name: str) -> bool:
