@@ -28,7 +28,7 @@ _FACTS: Final = frozenset({"gpushare_plugin_usage_info", "gpushare_plugin_gpu_pr
 _OFF: Final = "its device plugin does not read it (manifests/usage)"
 _HIDDEN: Final = "its device plugin does not see the processes of the node: it needs hostPID (manifests/usage)"
 _SILENT: Final = "its driver lists no processes"
-_SAMPLE: Final = re.compile(r"([a-z_]+)\{([^\n]*)\} ([0-9.e+]+)")
+_SAMPLE: Final = re.compile(r"^([a-z_]+)\{([^\n]*)\} ([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e\+[0-9]{1,2})?)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"')
 _MIB: Final = 1024 * 1024
 
