@@ -14,25 +14,15 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.gpu import machine
 from deviceplugin.handover.pick import pick
 from deviceplugin.handover.spec_reader import SpecReader
-from deviceplugin.nvml import binding
-from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.source import RawGpu
-from gpushare.runtime.clock import SystemClock
 
 STRATEGIES = ("index", "uuid", "type-index")
 MANAGEMENT = ("--mode=management", "--vendor=management.nvidia.com")
 NEEDED = {"/dev/nvidiactl", "/dev/nvidia-uvm"}
 HERE = (Path("/etc/cdi"), Path("/var/run/cdi"))
-
-
-def gpus() -> Sequence[RawGpu]:
-    source = NvmlSource(nvml=binding.library(), clock=SystemClock())
-    try:
-        return source.read()
-    finally:
-        source.close()
 
 
 def look_up(title: str, found: Sequence[RawGpu], directories: Sequence[Path]) -> bool:
@@ -65,7 +55,7 @@ def main() -> int:
     parser.add_argument("--nvidia-ctk", default="nvidia-ctk")
     parser.add_argument("--generate", nargs="*", default=[], help="more flags of nvidia-ctk cdi generate, without --")
     arguments = parser.parse_args()
-    found = gpus()
+    found = machine.raw_gpus()
     complete = [look_up("specs of this machine", found, HERE)]
     with tempfile.TemporaryDirectory(prefix="gs") as path:
         for flags in (*((f"--device-name-strategy={strategy}",) for strategy in STRATEGIES), MANAGEMENT):

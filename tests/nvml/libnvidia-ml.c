@@ -27,60 +27,19 @@
  * keys up with `numbers` or `text`, and describe them at the top of your section. A function that an old driver lacks
  * is `fail.NAME 13`: the binding raises the same error as for a missing symbol. */
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
+
+#include "control.h"
 
 enum {
     OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
     TIMEOUT = 10, LIB_RM_VERSION_MISMATCH = 18, UNKNOWN = 999
 };
-typedef unsigned long long u64;
 typedef struct device *Device; /* BASE + GPU * 256, and + 1 + n for its MIG device n; never followed */
 
 static const size_t BASE = 0x100000;
 static int initialized = 0;
 static char loaded[128] = "";
-
-/* ---- The file ---- */
-
-/* The value of a key. 1 if there is a line with it. */
-static int text(const char *key, char *value, size_t size) {
-    const char *path = getenv("NVML_STUB_CONTROL");
-    FILE *file = path ? fopen(path, "r") : NULL;
-    char line[4096];
-    size_t length = strlen(key);
-    int found = 0;
-    while (file && !found && fgets(line, sizeof line, file)) {
-        if (strncmp(line, key, length) == 0 && line[length] == ' ') {
-            line[strcspn(line, "\n")] = 0;
-            snprintf(value, size, "%s", line + length + 1);
-            found = 1;
-        }
-    }
-    if (file) fclose(file);
-    return found;
-}
-
-/* Up to `most` numbers of a key, decimal or 0x…; how many there are. The rest is left as it was. */
-static int numbers(const char *key, u64 *values, int most) {
-    char value[4096], *at = value, *end;
-    int count = 0;
-    if (!text(key, value, sizeof value)) return 0;
-    while (count < most) {
-        u64 number = strtoull(at, &end, 0);
-        if (end == at) break;
-        values[count++] = number;
-        at = end;
-    }
-    return count;
-}
-
-static u64 number(const char *key, u64 otherwise) {
-    numbers(key, &otherwise, 1);
-    return otherwise;
-}
 
 /* The key of something of a device, in a buffer that the next call uses again. */
 static const char *of(Device device, const char *what) {
@@ -568,19 +527,30 @@ typedef struct {
     unsigned gpuInstanceId, computeInstanceId;
 } ProcessInfo;
 
+typedef struct {
+    ProcessInfo *infos;
+    unsigned count, size;
+} Listed;
+
+static void listed(unsigned pid, u64 bytes, void *more) {
+    Listed *to = more;
+    if (to->count < to->size) to->infos[to->count] = (ProcessInfo){pid, bytes, 0xffffffff, 0xffffffff};
+    to->count++;
+}
+
 static int processes(Device device, const char *list, unsigned *count, ProcessInfo *infos) {
     u64 found[256], many[3] = {0, 0, 0};
     char what[64];
-    unsigned size = *count, few = (unsigned)numbers(of(device, list), found, 256) / 2;
+    unsigned few = (unsigned)numbers(of(device, list), found, 256) / 2;
+    Listed to = {infos, 0, *count};
     snprintf(what, sizeof what, "%s.many", list);
     numbers(of(device, what), many, 3);
-    *count = few + (unsigned)many[1];
-    if (*count > size) return INSUFFICIENT_SIZE;
-    for (unsigned each = 0; each < few; each++)
-        infos[each] = (ProcessInfo){(unsigned)found[2 * each], found[2 * each + 1], 0xffffffff, 0xffffffff};
-    for (unsigned each = few; each < *count; each++)
-        infos[each] = (ProcessInfo){(unsigned)many[0] + each - few, many[2], 0xffffffff, 0xffffffff};
-    return OK;
+    for (unsigned each = 0; each < few; each++) listed((unsigned)found[2 * each], found[2 * each + 1], &to);
+    for (unsigned each = 0; each < many[1]; each++) listed((unsigned)many[0] + each, many[2], &to);
+    if (!is_mig(device) && strcmp(list, "compute") == 0)
+        taken((unsigned)(((size_t)device - BASE) >> 8), listed, &to);
+    *count = to.count;
+    return to.count > to.size ? INSUFFICIENT_SIZE : OK;
 }
 
 #define PROCESSES(function, list)                                            \

@@ -16,7 +16,7 @@ import pytest
 from gpushare.identity import NodeName
 from gpushare.wire.simulated_gpus import Profile, mig_uuid_of, uuid_of
 
-_SOURCE: Final = Path(__file__).with_name("libnvidia-ml.c")
+_SOURCES: Final = {"libnvidia-ml.so.1": "libnvidia-ml.c", "libcuda.so.1": "libcuda.c"}
 _FLAGS: Final = ["-std=c11", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"]
 _NAME: Final = "libnvidia-ml.so.1"
 MIB: Final = 1024 * 1024
@@ -116,13 +116,14 @@ class Stub:
 
 
 def build(directory: Path) -> Path:
-    """Compile the library into a directory."""
+    """Compile the libraries into a directory; the path of NVML's."""
     compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
     if compiler is None:
         raise RuntimeError(
             "tests of NVML need a C compiler (cc, gcc or clang); install one: apt-get install gcc libc6-dev"
         )
-    subprocess.run([compiler, *_FLAGS, "-o", str(directory / _NAME), str(_SOURCE)], check=True)
+    for name, source in _SOURCES.items():
+        subprocess.run([compiler, *_FLAGS, "-o", directory / name, Path(__file__).with_name(source)], check=True)
     return directory / _NAME
 
 
@@ -137,7 +138,8 @@ def nvml_stub(nvml_library: Path, tmp_path: Path) -> Stub:
     """A stub of the test's own, without GPUs yet."""
     directory = tmp_path / "driver"
     directory.mkdir()
-    shutil.copy(nvml_library, directory)  # a file of its own: a library that is loaded already would keep its state
+    for library in nvml_library.parent.glob("*.so.1"):
+        shutil.copy(library, directory)  # a file of its own: a library that is loaded already would keep its state
     return Stub(directory=directory)
 
 
