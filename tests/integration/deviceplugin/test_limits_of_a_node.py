@@ -1,5 +1,6 @@
 """Limits in the whole plugin: from the driver to the Node, to the start of a container, and back when support goes."""
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,14 @@ from deviceplugin import main as program
 from gpushare.kube import client
 from gpushare.model.gpu import GpuHealth, Limit, NodeInventory
 from gpushare.wire import inventory as wire
+from gpushare_cli.commands import Streams
+from gpushare_cli.explain import command as explain
+from gpushare_cli.explain.workloads import Target
 from testing.builders import make_grant, make_node
 from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import FakeKubelet, FakePodResources, Plugin, free_port, wait_until
 from tests.integration.deviceplugin.test_composition import meanwhile
+from tests.integration.deviceplugin.test_process import page_of
 from tests.nvml import stub
 from tests.nvml.memory import Memory
 from tests.nvml.stub import MIB, Stub
@@ -22,6 +27,7 @@ from tests.unit.deviceplugin.build import bound_pod
 
 NODE = "/api/v1/nodes/node-a"
 ID = "ab" * 32
+OLD = "cgroup: the driver says Function Not Found: the driver is older than r615"
 
 
 @dataclass
@@ -129,6 +135,8 @@ def test_a_pod_without_a_cgroup_is_told_why_it_does_not_start(cluster: Cluster) 
 def test_a_driver_that_is_downgraded_shows_on_the_node_and_decides_about_new_starts(
     cluster: Cluster, order: str
 ) -> None:
+    port = free_port()
+
     def act() -> None:
         plugin = cluster.kubelet.wait_for_devices()
         wait_until(lambda: cluster.limits() == [Limit.CGROUP, Limit.CGROUP])
@@ -141,10 +149,17 @@ def test_a_driver_that_is_downgraded_shows_on_the_node_and_decides_about_new_sta
         if order == "auto":
             assert plugin.start(*ids) == ""
             assert gpu.health is GpuHealth.HEALTHY
+            assert gpu.limit_reason.startswith(OLD), "the node says so"
+            labels = f'enforced="false",gpu="{gpu.uuid}",limit="advisory",reason="{OLD}; mps: '
+            wait_until(lambda: labels in page_of(port))
+            out = io.StringIO()
+            options = explain.Options(pod=Target(namespace="default", name="b"))
+            assert explain.run(cluster.api, Streams(out=out, err=io.StringIO()), options, lambda: "") == 0
+            assert f"no stronger limit holds: {OLD}; mps: " in out.getvalue()
         else:
             assert gpu.health is GpuHealth.UNHEALTHY
             assert "cgroup: " in gpu.reason
             assert plugin.start(*ids) != ""
         assert cluster.limit("poduid-a") == 3072
 
-    cluster.run(act, f"--limits={order}")
+    cluster.run(act, f"--limits={order}", f"--metrics-port={port}")
