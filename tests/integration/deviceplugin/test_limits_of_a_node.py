@@ -1,6 +1,9 @@
 """Limits in the whole plugin: from the driver to the Node, to the start of a container, and back when support goes."""
 
 import io
+import os
+import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +12,11 @@ from typing import Any
 import pytest
 
 from deviceplugin import main as program
+from deviceplugin.mps.control import MpsControl
+from deviceplugin.mps.supervisor import Supervisor
 from gpushare.kube import client
 from gpushare.model.gpu import GpuHealth, Limit, NodeInventory
+from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
 from gpushare_cli.commands import Streams
 from gpushare_cli.explain import command as explain
@@ -20,7 +26,7 @@ from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import FakeKubelet, FakePodResources, Plugin, free_port, wait_until
 from tests.integration.deviceplugin.test_composition import meanwhile
 from tests.integration.deviceplugin.test_process import page_of
-from tests.nvml import stub
+from tests.nvml import mps_programs, stub
 from tests.nvml.memory import Memory
 from tests.nvml.stub import MIB, Stub
 from tests.unit.deviceplugin.build import bound_pod
@@ -163,3 +169,42 @@ def test_a_driver_that_is_downgraded_shows_on_the_node_and_decides_about_new_sta
         assert cluster.limit("poduid-a") == 3072
 
     cluster.run(act, f"--limits={order}", f"--metrics-port={port}")
+
+
+@pytest.mark.parametrize("order", ["mps,advisory", "mps"])
+def test_an_mps_daemon_that_is_killed_shows_on_the_node_and_decides_about_new_starts(
+    cluster: Cluster, tmp_path: Path, order: str
+) -> None:
+    mps = tmp_path / "mps"
+    cluster.monkeypatch.setenv("PATH", str(mps_programs.install(tmp_path)), prepend=os.pathsep)
+    stop = threading.Event()
+    supervisor = Supervisor(control=MpsControl(mps, tmp_path / "shm"), clock=SystemClock())
+    serving = [threading.Thread(target=part, args=(stop,)) for part in (supervisor.run, supervisor.serve)]
+
+    def act() -> None:
+        plugin = cluster.kubelet.wait_for_devices()
+        wait_until(lambda: cluster.limits() == [Limit.MPS, Limit.MPS])
+        (tmp_path / "broken").touch()  # it does not come again
+        daemon = int((mps / "pipe/control.pid").read_text(encoding="ascii"))
+        os.kill(daemon, signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{daemon}").exists())
+        told = plugin.start(*cluster.pod("a", plugin, 0))
+        assert "the memory limit (mps) cannot be set: GPU " in told
+        assert "the MPS daemon does not work: nvidia-cuda-mps-control" in told
+        wait_until(lambda: cluster.limits() == [Limit.ADVISORY, Limit.ADVISORY])
+        gpu = cluster.inventory().gpus[0]
+        is_condition = order == "mps"
+        assert (gpu.health is GpuHealth.UNHEALTHY) == is_condition
+        assert "mps: the MPS daemon does not work: " in (gpu.reason if is_condition else gpu.limit_reason)
+        (tmp_path / "broken").unlink()
+        wait_until(lambda: cluster.limits() == [Limit.MPS, Limit.MPS])
+        assert cluster.inventory().gpus[0].health is GpuHealth.HEALTHY
+
+    for thread in serving:
+        thread.start()
+    try:
+        cluster.run(act, f"--limits={order}", f"--mps-dir={mps}", "--hand-over=cdi", f"--cdi-dir={tmp_path}")
+    finally:
+        stop.set()
+        for thread in serving:
+            thread.join()
