@@ -126,7 +126,7 @@ def kustomization(cluster: Cluster, config: Mapping[str, str], profile: str | No
     directory = cluster.workdir / "kustomization"
     directory.mkdir(exist_ok=True)
     patches = [_config_map("gpushare-config", config)]
-    if (cluster.version.major, cluster.version.minor) >= (1, 30):
+    if tree == LOCAL and (cluster.version.major, cluster.version.minor) >= (1, 30):
         # So that it can be tried what NVIDIA's runtime shows to a container without a grant.
         patches.append(_config_map("gpushare-runtime-class", {"refuse": "nothing"}))
     if profile is not None:
