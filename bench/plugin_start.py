@@ -21,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.hand_over import cpu_s
 from testing.fakes.kubelet import FakeKubelet, free_port
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,8 +77,8 @@ class TimedKubelet(FakeKubelet):
         return super()._register(request, context)
 
 
-def once(server: str, unit: str) -> tuple[float, float, int]:
-    """Seconds to the registration and to the list of devices, and resident memory in KiB two seconds later."""
+def once(server: str, unit: str) -> tuple[float, float, int, float]:
+    """Seconds to the registration and to the list of devices, memory in KiB two seconds later, CPU until the list."""
     with tempfile.TemporaryDirectory(prefix="gs") as path:
         kubelet = TimedKubelet(Path(path))
         kubelet.start()
@@ -87,7 +88,7 @@ def once(server: str, unit: str) -> tuple[float, float, int]:
         process = subprocess.Popen([sys.executable, "-c", CHILD, server, *flags], cwd=ROOT, stderr=subprocess.DEVNULL)
         try:
             kubelet.wait_for_devices()
-            listed = time.monotonic()
+            listed, cpu = time.monotonic(), cpu_s(process.pid)
             time.sleep(2.0)
             status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
             rss = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
@@ -95,7 +96,7 @@ def once(server: str, unit: str) -> tuple[float, float, int]:
             process.terminate()
             process.wait(20)
             kubelet.stop()
-        return kubelet.registered_at - started, listed - started, rss
+        return kubelet.registered_at - started, listed - started, rss, cpu
 
 
 def main() -> None:
@@ -106,7 +107,7 @@ def main() -> None:
     api.daemon_threads = True
     threading.Thread(target=api.serve_forever, daemon=True).start()
     server = f"http://127.0.0.1:{api.server_address[1]}"
-    print(f"{'unit':>6} {'devices':>8} {'registered p50':>15} {'max':>8} {'listed p50':>11} {'VmRSS':>9}")
+    print(f"{'unit':>6} {'devices':>8} {'registered p50':>15} {'max':>8} {'listed p50':>11} {'VmRSS':>9} {'CPU':>7}")
     for unit, devices in (("GiB", 640), ("64MiB", 10240)):
         results = [once(server, unit) for _ in range(runs)]
         registered = [result[0] for result in results]
@@ -114,12 +115,15 @@ def main() -> None:
         rss = max(result[2] for result in results) / 1024
         print(
             f"{unit:>6} {devices:>8} {statistics.median(registered):>13.2f} s {max(registered):>6.2f} s"
-            f" {listed:>9.2f} s {rss:>5.1f} MiB"
+            f" {listed:>9.2f} s {rss:>5.1f} MiB {statistics.median(result[3] for result in results):>5.2f} s"
         )
     for name, address in (("no API", "http://127.0.0.1:1"),):
         results = [once(address, "GiB") for _ in range(max(1, runs // 2))]
         registered = [result[0] for result in results]
-        print(f"{name:>6} {640:>8} {statistics.median(registered):>13.2f} s {max(registered):>6.2f} s")
+        print(
+            f"{name:>6} {640:>8} {statistics.median(registered):>13.2f} s {max(registered):>6.2f} s"
+            f" {statistics.median(result[3] for result in results):>30.2f} s"
+        )
 
 
 if __name__ == "__main__":
