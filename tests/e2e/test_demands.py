@@ -103,24 +103,36 @@ def label(system: System, node: str, **labels: str | None) -> None:
     system.api.patch(kube.node_path(node), {"metadata": {"labels": wanted}})
 
 
-def hand_over_by(system: System, way: str | None, nodes: Sequence[str], expected: str) -> None:
-    """Have nodes hand over in another way, and wait until everybody knows."""
+def hand_over_by(system: System, way: str | None, nodes: Sequence[str]) -> None:
+    """Have nodes hand over in another way, or as they find out by themselves."""
     for node in nodes:
         label(system, node, hand_over=way)
         disturb.kill_plugin(system, node)
+
+
+def wait_for(system: System, expected: str) -> None:
+    """Wait until everybody knows how all nodes hand over."""
     system.eventually(f"the nodes say {expected}", lambda: summary(system) == expected)
     system.eventually("the controller says so too", lambda: told(system) == expected)
+    system.eventually("all plugins are ready", lambda: plugins_ready(system))
+
+
+def plugins_ready(system: System) -> bool:
+    pods = disturb.component_pods(system, "device-plugin")
+    return len(pods) == len(system.cluster.nodes) and all(map(is_ready, pods))
 
 
 @pytest.fixture
 def relabelled(system: System) -> Iterator[list[str]]:
-    """Names of the nodes; their labels are taken off again."""
+    """Names of the nodes; they are labelled again as they were."""
     before = summary(system)
     nodes = [node.name for node in system.cluster.nodes]
+    labels = {node: system.api.get(kube.node_path(node))["metadata"]["labels"] for node in nodes}
     yield nodes
     for node in nodes:
-        label(system, node, hand_over=None, e2e_late=None)
-    hand_over_by(system, None, nodes, before)
+        label(system, node, e2e_late=None)
+        hand_over_by(system, labels[node].get(names.LABEL_HAND_OVER), [node])
+    wait_for(system, before)
 
 
 def test_a_pod_created_without_the_class_goes_to_no_node_that_needs_it(
@@ -128,7 +140,8 @@ def test_a_pod_created_without_the_class_goes_to_no_node_that_needs_it(
 ) -> None:
     """The first node that needs NVIDIA's runtime joins while a pod waits that was created without its RuntimeClass."""
     *_, changing = relabelled
-    hand_over_by(system, "cdi", [node.name for node in system.cluster.nodes if not node.runtime.cdi], "cdi")
+    hand_over_by(system, "cdi", [node.name for node in system.cluster.nodes if not node.runtime.cdi])
+    wait_for(system, "cdi")
 
     def waiting(name: str) -> Json:
         pod = Share(name=name).document()
@@ -146,8 +159,8 @@ def test_a_pod_created_without_the_class_goes_to_no_node_that_needs_it(
     system.eventually("all of them wait", lambda: len(system.pods(namespace)) == 3)
     assert not any("runtimeClassName" in pod["spec"] for pod in system.pods(namespace))
 
-    expected = hand_over.MIXED if len(relabelled) > 1 else "envvar"
-    hand_over_by(system, "envvar", [changing], expected)
+    hand_over_by(system, "envvar", [changing])
+    wait_for(system, hand_over.MIXED if len(relabelled) > 1 else "envvar")
     system.eventually("the webhook writes it again", lambda: not without())
     label(system, changing, e2e_late="true")
     message = f"{changing} hands GPUs over by envvar, and the pod was created without the RuntimeClass that this needs"
