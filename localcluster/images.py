@@ -44,7 +44,7 @@ for node in /dev/* /dev/nvidia*/*; do
     if [ -c "$node" ] || [ -b "$node" ]; then nodes="$nodes,${node#/dev/}"; fi
 done
 openable=
-for minor in 0 1 2 3 4 5 6 7 8 9 10 11; do
+for minor in 0 1 2 3 4 5 6 7 8 9 10 11 64 65 66 67 80 81 82 83; do # from 64 on: MIG instances
     mknod probe-$minor c 60 $minor 2>/dev/null || { openable=,unknown; break; }
     # As no driver answers, an open that is allowed fails as well, but for another reason.
     case $( (: <probe-$minor) 2>&1 ) in *"not permitted") ;; *) openable="$openable,$minor" ;; esac

@@ -11,7 +11,8 @@ from tests.e2e.system import Json, System
 
 def every_container_sees_exactly_its_gpus(system: System, namespace: str, pods: Sequence[Json]) -> None:
     """P1: each container sees the GPUs of its allocation in every way, and containers without one see none."""
-    environments, grants = system.environments(namespace), Grants.of(system)
+    environments = system.environments(namespace, *(pod["metadata"]["name"] for pod in pods))
+    grants = Grants.of(system)
     wrong = []
     for pod in pods:
         name = pod["metadata"]["name"]

@@ -8,7 +8,10 @@ from typing import Any
 import yaml
 
 from gpushare import names
+from gpushare.cluster import node_records
+from gpushare.identity import NodeName
 from gpushare.wire import inventory as inventory_wire
+from gpushare.wire import profile as profile_wire
 from localcluster import installation
 from tests.e2e import disturb
 from tests.e2e.system import System
@@ -37,18 +40,19 @@ def exchange(system: System, profile: Mapping[str, Any]) -> None:
 
 
 def _shown(system: System, profile: Mapping[str, Any]) -> bool:
-    for node in system.api.get("/api/v1/nodes", timeout_s=30)["items"]:
-        own = profile.get("nodes", {}).get(node["metadata"]["name"], profile)
-        wanted = [
-            (one["model"], one["memoryMiB"])
-            for one in own.get("gpus", profile["gpus"])
-            for _ in range(one.get("count", 1))
-        ]
-        lost = [fault["gpu"] for fault in own.get("faults", [])]
-        found = inventory_wire.of_node(node)
-        if found is None or [(gpu.model, gpu.memory_mib) for gpu in found.gpus] != wanted:
-            return False
-        units = sum(found.unit.floor(mib) for i, (_, mib) in enumerate(wanted) if i not in lost)
-        if node["status"]["allocatable"].get(names.GPU_MEM) != str(units):
-            return False
-    return True
+    return all(_is_shown_on(node, profile) for node in system.api.get("/api/v1/nodes", timeout_s=30)["items"])
+
+
+def _is_shown_on(node: Mapping[str, Any], profile: Mapping[str, Any]) -> bool:
+    name = NodeName(node["metadata"]["name"])
+    found = inventory_wire.of_node(node)
+    if found is None:
+        return False
+    wanted = profile_wire.inventory(profile, name, found.unit).gpus
+    if [(gpu.uuid, gpu.model, gpu.memory_mib) for gpu in found.gpus] != [
+        (gpu.uuid, gpu.model, gpu.memory_mib) for gpu in wanted
+    ]:
+        return False
+    faulty = {fault.gpu for fault in profile_wire.parse(profile, name).faults}
+    units = sum(found.unit.floor(gpu.memory_mib) for gpu in wanted if not node_records.numbers(gpu) & faulty)
+    return bool(node["status"]["allocatable"].get(names.GPU_MEM) == str(units))

@@ -110,12 +110,19 @@ class System:
 
         return self.eventually(f"{', '.join(pods)} run", ready)
 
-    def environments(self, namespace: str) -> Mapping[tuple[str, str], Mapping[str, str]]:
-        """The own environment of every container that has started, from its log: (pod, container) -> variables."""
+    def environments(self, namespace: str, *pods: str) -> Mapping[tuple[str, str], Mapping[str, str]]:
+        """The own environment of every container that has started, from its log: (pod, container) -> variables.
+
+        Args:
+            namespace: where they are.
+            pods: their names; without any, all pods, each of which must print it.
+        """
 
         def printed() -> dict[tuple[str, str], Mapping[str, str]]:
             found: dict[tuple[str, str], Mapping[str, str]] = {}
             for pod, container in self._started(namespace):
+                if pods and pod["metadata"]["name"] not in pods:
+                    continue
                 # One that has just started may not have printed yet, and one of a pod that ends is gone.
                 variables = self.environment(pod, container)
                 if variables is None:

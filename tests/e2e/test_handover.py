@@ -152,7 +152,7 @@ def test_an_init_container_and_the_one_after_it_see_their_own_gpus(system: Syste
     grants = Grants.of(system)
     for pod in system.running(namespace, *[f"init-{node.name}" for node in system.cluster.nodes]):
         name = pod["metadata"]["name"]
-        printed = {key[1]: each for key, each in system.environments(namespace).items() if key[0] == name}
+        printed = {key[1]: each for key, each in system.environments(namespace, name).items()}
         found = {container: seen.by(variables) for container, variables in printed.items()}
         assert found == {container: grants.to(pod, container) for container in ("with", "without", "c0")}
         assert found["without"] == seen.NOTHING

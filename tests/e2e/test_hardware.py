@@ -45,6 +45,34 @@ def test_eight_gpus_of_141_gib_are_shared_like_any_other(system: System, namespa
         system.delete_all(namespace)
 
 
+def test_mig_instances_are_shared_beside_whole_gpus(system: System, namespace: str) -> None:
+    instances = [{"profile": "1g.5gb", "memoryMiB": 4864, "count": 2}, {"profile": "3g.20gb", "memoryMiB": 19968}]
+    whole = {"model": "NVIDIA A100-SXM4-40GB", "memoryMiB": 40960, "reservedMiB": 583}
+    nodes = {"node-1": {"gpus": [whole, {**whole, "mig": instances}]}}
+    with gpus.exchanged(system, {"gpus": [TWO], "nodes": nodes}, PROFILE):
+        system.create(
+            namespace,
+            Share(name="small", gib=(4,), annotations={names.ANNOTATION_MIG: "only"}).document(),
+            Share(name="large", gib=(19,), annotations={names.ANNOTATION_MIG: "only"}).document(),
+            Share(name="second", gib=(4,), annotations={names.ANNOTATION_MIG: "only"}).document(),
+            Share(name="whole", gib=(39,), annotations={names.ANNOTATION_MIG: "never"}).document(),
+            Share(name="too-large", gib=(20,), annotations={names.ANNOTATION_MIG: "only"}).document(),
+            Share(
+                name="two", gib=(1,), annotations={names.ANNOTATION_MIG: "only", names.ANNOTATION_GPUS: "2"}
+            ).document(),
+        )
+        system.eventually("four of them run", lambda: len(used(system, namespace)) == 4)
+        assert used(system, namespace) == {("node-1", number) for number in ("0", "80", "81", "82")}
+        pods = [pod for pod in system.pods(namespace) if is_ready(pod)]
+        checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
+        checks.no_gpu_is_over_its_memory(system)
+        checks.the_controllers_ledger_equals_the_pods(system)
+        refused = {"too-large": "needs 20 GiB on one GPU", "two": "which MIG instances cannot be"}
+        for name, why in refused.items():
+            system.eventually("an event with the reason", lambda: why in "".join(system.events(namespace, name)))  # noqa: B023 - called at once
+        system.delete_all(namespace)
+
+
 def test_a_gpu_that_dies_takes_nothing_new_and_one_that_comes_back_does(system: System, namespace: str) -> None:
     dead = {"gpus": [TWO], "faults": [{"gpu": 0, "kind": "xid"}, {"gpu": 1, "kind": "xid"}]}
     half = {"gpus": [TWO], "nodes": {"node-1": dead, "node-2": {"gpus": [TWO], "faults": [{"gpu": 0, "kind": "xid"}]}}}

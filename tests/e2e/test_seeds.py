@@ -36,7 +36,7 @@ def running(system: System, namespace: str, name: str) -> Json:
 
 
 def environment(system: System, namespace: str, pod: str) -> Mapping[str, str]:
-    [found] = [env for (name, _), env in system.environments(namespace).items() if name == pod]
+    [found] = system.environments(namespace, pod).values()
     return found
 
 
