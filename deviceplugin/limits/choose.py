@@ -62,6 +62,14 @@ def choose(gpus: Sequence[Gpu], wanted: Order, proofs: Mapping[Limit, Proofs]) -
     return Chosen(candidates, problems, weaker)
 
 
+def without(proofs: Mapping[Limit, Proofs], unshared: Proofs) -> Mapping[Limit, Proofs]:
+    """The proofs, where nothing but MPS works on GPUs that programs cannot use side by side."""
+    return {
+        limit: of_gpus if limit is Limit.MPS else {gpu: unshared.get(gpu, why) for gpu, why in of_gpus.items()}
+        for limit, of_gpus in proofs.items()
+    }
+
+
 Failed = frozenset[tuple[Limit, GpuUuid]]
 """Back ends that worked on a GPU, and then did not once."""
 

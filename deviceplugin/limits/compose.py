@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.limits import choose
 from deviceplugin.limits.advisory import AdvisoryBackend
-from deviceplugin.limits.backend import LimitBackend
+from deviceplugin.limits.backend import LimitBackend, Proofs
 from deviceplugin.limits.cgroup import CgroupBackend
 from deviceplugin.limits.early import EarlyLeaves
 from deviceplugin.limits.hami_core import HamiCoreBackend
@@ -15,6 +15,7 @@ from deviceplugin.limits.mig import MigBackend
 from deviceplugin.limits.mps import MpsBackend
 from deviceplugin.limits.node import NodeLimits, OnFailure
 from deviceplugin.settings import NVML, Settings
+from gpushare.model.gpu import Gpu
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.group import Part
 from gpushare.wire.pods import Pod
@@ -50,12 +51,15 @@ def limits(
     hami_core = HamiCoreBackend(directory=settings.hami_core_dir)
     backends: list[LimitBackend] = [MigBackend(), mps, hami_core, AdvisoryBackend()]
     parts: dict[str, Part] = {}
+    unshared: Callable[[Sequence[Gpu]], Proofs] = _shared
     if settings.gpu_source == NVML:
         # Late: the binding is large, and simulated GPUs need none.
         from deviceplugin.nvml import binding
+        from deviceplugin.nvml.compute_mode import ComputeModes
         from deviceplugin.nvml.memory_limits import MemoryLimits
 
-        driver = MemoryLimits(binding.library())
+        driver, modes = MemoryLimits(binding.library()), ComputeModes(binding.library())
+        unshared = modes.unshared
         early = EarlyLeaves(driver=driver, clock=clock)
         cgroup = CgroupBackend(driver=driver, mount=settings.cgroup_mount, expect=early.expect)
         backends.append(cgroup)
@@ -69,5 +73,11 @@ def limits(
         on_failure=OnFailure(settings.limit_failure),
         clock=clock,
         label=label,
+        unshared=unshared,
     )
     return LimitParts(node, parts)
+
+
+def _shared(_gpus: Sequence[Gpu]) -> Proofs:
+    """Simulated GPUs have no compute modes."""
+    return {}

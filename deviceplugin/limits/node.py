@@ -44,6 +44,8 @@ class NodeLimits:
     clock: Clock
     label: Callable[[], str | None] = lambda: ""
     """The label `gpushare.dev/limits` of the Node, which beats the setting; None until the Node was read."""
+    unshared: Callable[[Sequence[Gpu]], Proofs] = lambda _gpus: {}
+    """Why programs cannot use a GPU side by side unless MPS serves them; GPUs on which they can are not in it."""
     _chosen: Chosen = field(init=False, default_factory=Chosen)
     _seen: object = field(init=False, default=None)
     """For which GPUs and settings this was chosen."""
@@ -63,7 +65,9 @@ class NodeLimits:
         now = self.clock.monotonic()
         if seen != self._seen or now >= self._prove_at:
             self._seen, self._prove_at = seen, now + PROVE_S
-            proofs = {limit: self._proofs(limit, inventory) for limit in wanted}
+            proofs = choose.without(
+                {limit: self._proofs(limit, inventory) for limit in wanted}, self.unshared(inventory.gpus)
+            )
             kept, self._failed = choose.spared(proofs, self._chosen, self._failed)
             if self._failed:
                 self._prove_at = now + _AGAIN_S

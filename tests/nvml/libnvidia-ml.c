@@ -565,3 +565,12 @@ PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, "graphics")
 PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, "graphics")
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, "mps")
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, "mps")
+
+/* ---- Compute modes ----
+ *   0.mode 3                    1 exclusive to a thread, 2 prohibited, 3 exclusive to a process; without the line:
+ *                               Not Supported */
+
+int nvmlDeviceGetComputeMode(Device device, unsigned *mode) {
+    CHECK_DEVICE(device);
+    return device_number(device, "mode", mode);
+}

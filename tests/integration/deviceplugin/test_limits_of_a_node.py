@@ -33,6 +33,7 @@ from tests.unit.deviceplugin.build import bound_pod
 
 NODE = "/api/v1/nodes/node-a"
 ID = "ab" * 32
+ALONE = "so that without MPS it serves one program at a time or none; nvidia-smi -i 0 -c DEFAULT lets others in"
 OLD = "cgroup: the driver says Function Not Found: the driver is older than r615"
 
 
@@ -196,6 +197,10 @@ def test_an_mps_daemon_that_is_killed_shows_on_the_node_and_decides_about_new_st
         is_condition = order == "mps"
         assert (gpu.health is GpuHealth.UNHEALTHY) == is_condition
         assert "mps: the MPS daemon does not work: " in (gpu.reason if is_condition else gpu.limit_reason)
+        cluster.driver.set({"0.mode": 3, "1.mode": 3})  # as gpushare-mps leaves it
+        wait_until(lambda: {gpu.health for gpu in cluster.inventory().gpus} == {GpuHealth.UNHEALTHY})
+        if not is_condition:
+            assert f"; advisory: its compute mode is EXCLUSIVE_PROCESS, {ALONE}" in cluster.inventory().gpus[0].reason
         (tmp_path / "broken").unlink()
         wait_until(lambda: cluster.limits() == [Limit.MPS, Limit.MPS])
         assert cluster.inventory().gpus[0].health is GpuHealth.HEALTHY

@@ -72,6 +72,13 @@ def test_why_nothing_stronger_holds_is_told() -> None:
     assert second.limit_reason == f"cgroup: {'old driver' * 20}; mps: no daemon"
 
 
+def test_on_a_gpu_that_one_program_has_for_itself_nothing_but_mps_works() -> None:
+    proofs = dict.fromkeys(choose.order("auto"), EVERYWHERE)
+    left = choose.without(proofs, {FIRST: "exclusive"})
+    chosen = choose.choose(GPUS, choose.order("auto"), left)
+    assert chosen.candidates == {"GPU-0": (Limit.MPS,), "GPU-1": choose.order("auto")}
+
+
 def test_an_order_that_wants_nothing_stronger_is_told() -> None:
     chosen = choose.choose(GPUS, choose.order("mps,cgroup"), {Limit.CGROUP: EVERYWHERE, Limit.MPS: EVERYWHERE})
     assert chosen.weaker[FIRST] == "cgroup: the order of limits of this node leaves it out or puts it later"
