@@ -1,4 +1,9 @@
-"""CDI specs as NVIDIA's programs write them, and what nodes with them have."""
+"""CDI specs as NVIDIA's programs write them, and what nodes with them have.
+
+`nvidia-ctk cdi generate` (1.20) with `--device-name-strategy=index`, `uuid`, `type-index` or two of them, with MIG
+instances, and with `--mode=management`, whose spec the GPU Operator's toolkit writes beside the other.
+`python -m bench.gpu.hand_over` tries the real one.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -66,12 +71,13 @@ def cap(number: int) -> Json:
 ALL_OF_FOUR = device("all", *map(node, range(4)))
 BY_UUID = document(*(device(UUIDS[i], node(i), plain(f"/dev/dri/renderD{128 + i}")) for i in range(4)), ALL_OF_FOUR)
 BY_INDEX = document(*(device(str(i), node(i)) for i in range(4)), ALL_OF_FOUR)
+BY_TYPE = document(*(device(f"gpu{i}", node(i)) for i in range(4)), ALL_OF_FOUR)
 BY_BOTH = document(*(device(name, node(i)) for i in range(4) for name in (str(i), UUIDS[i])), ALL_OF_FOUR)
 ONLY_ALL = document(ALL_OF_FOUR, kind="management.nvidia.com/gpu")
 CONTROL = ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl"]
 _ALL_AND_CONTROL = device("all", *map(plain, CONTROL), *map(node, range(4)), cap(66), cap(67), cap(75), cap(76))
 MANAGEMENT = document(_ALL_AND_CONTROL, kind="management.nvidia.com/gpu")
-"""As `nvidia-ctk cdi generate --mode=management` writes it (1.19): no device node is common to the devices."""
+"""As `nvidia-ctk cdi generate --mode=management` writes it: no device node is common to the devices."""
 del MANAGEMENT["containerEdits"]["deviceNodes"]
 MIG = document(
     device("0:0", node(0), cap(66), cap(67)),

@@ -12,6 +12,7 @@ from tests.unit.deviceplugin.handover import nvidia
 from tests.unit.deviceplugin.handover.nvidia import (
     BY_BOTH,
     BY_INDEX,
+    BY_TYPE,
     BY_UUID,
     CONTROL,
     MANAGEMENT,
@@ -32,8 +33,8 @@ def picked(found: RawGpu, *specs: VendorSpec) -> ContainerEdits:
 
 @pytest.mark.parametrize(
     "document",
-    [BY_UUID, BY_INDEX, BY_BOTH, ONLY_ALL, MANAGEMENT],
-    ids=["uuid", "index", "both", "all", "management"],
+    [BY_UUID, BY_INDEX, BY_TYPE, BY_BOTH, ONLY_ALL, MANAGEMENT],
+    ids=["uuid", "index", "type-index", "both", "all", "management"],
 )
 @pytest.mark.parametrize("index", range(4))
 def test_a_gpu_is_found_whatever_its_device_is_called(document: Any, index: int) -> None:
@@ -162,15 +163,18 @@ def test_the_drivers_own_nodes_come_once_and_under_their_own_names() -> None:
     [(instance(0, 0, 66, 67), (66, 67)), (instance(1, 0, 75, 76), (75, 76))],
 )
 def test_a_mig_instance_has_the_node_of_its_gpu_and_its_own_capabilities(part: RawGpu, caps: tuple[int, int]) -> None:
-    by_uuid = nvidia.document(
-        *(
-            nvidia.device(uuid, nvidia.node(0), nvidia.cap(first), nvidia.cap(first + 1))
-            for uuid, first in zip(MIG_UUIDS, (66, 75), strict=False)
+    by_uuid, by_type = (
+        nvidia.document(
+            *(
+                nvidia.device(name, nvidia.node(0), nvidia.cap(first), nvidia.cap(first + 1))
+                for name, first in zip(called, (66, 75), strict=False)
+            )
         )
+        for called in (MIG_UUIDS, ("mig0:0", "mig0:1"))
     )
     only_all = nvidia.document(MIG["devices"][-1])
     expected = ["/dev/nvidia0", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps)]
-    for document in (MIG, by_uuid, only_all):
+    for document in (MIG, by_uuid, by_type, only_all):
         assert nvidia.paths(picked(part, spec(document)))[3:] == expected
 
 
