@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import names
+from gpushare.errors import WireError
 from gpushare.model.gpu import HandOver
-from gpushare.wire import fields
+from gpushare.wire import fields, inventory
 
 AUTO: Final = "auto"
 SETTINGS: Final = (AUTO, *(way.value for way in HandOver))
@@ -36,6 +37,8 @@ class NodeFacts:
     """Value of `gpushare.dev/nvidia-default-runtime`."""
     limits_label: str = ""
     """Value of `gpushare.dev/limits`."""
+    published: HandOver | None = None
+    """What an inventory says that is on the Node already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,16 @@ def read_node(node: Mapping[str, Any]) -> NodeFacts:
         label=fields.text(labels, names.LABEL_HAND_OVER, "metadata.labels"),
         default_label=fields.text(labels, names.LABEL_NVIDIA_DEFAULT, "metadata.labels"),
         limits_label=fields.text(labels, names.LABEL_LIMITS, "metadata.labels"),
+        published=_published(node),
     )
+
+
+def _published(node: Mapping[str, Any]) -> HandOver | None:
+    try:
+        found = inventory.of_node(node)
+    except WireError:
+        return None
+    return found.hand_over if found else None
 
 
 def choose(facts: Facts) -> Choice:

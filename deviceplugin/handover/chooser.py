@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from deviceplugin.handover import choice
@@ -13,7 +13,7 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
-from gpushare.model.gpu import NodeInventory
+from gpushare.model.gpu import HandOver, NodeInventory
 from gpushare.runtime import logs
 from gpushare.runtime.backoff import Backoff
 from gpushare.runtime.clock import Clock
@@ -24,6 +24,12 @@ _FIRST_S: Final = 2.0
 """For which the first reading of the GPUs waits for the Node."""
 _LOOK_S: Final = 10.0
 """Between looks at the directories."""
+_NEW_S: Final = 30.0
+"""For which a node that has never shared waits for NVIDIA's specs: something may be about to write them."""
+_AWAY_S: Final = 600.0
+"""For which specs may be missing before the node counts as one without: they go when a driver or toolkit is replaced,
+and at a reboot."""
+_MISSING: Final = "NVIDIA's CDI specs are missing, without which no container starts"
 
 
 @dataclass(kw_only=True)
@@ -41,14 +47,16 @@ class Chooser:
     recheck_s: float
     """Between readings of the Node."""
     known: threading.Event = field(default_factory=threading.Event)
-    """Set once the Node was read."""
+    """Set once the Node was read, and what it needs is there or no longer waited for."""
     _latest: Choice = field(init=False)
     _asked: bool = field(init=False, default=False)
     _facts: choice.NodeFacts = field(init=False, default=choice.NodeFacts())
     _read_at: float = field(init=False, default=float("-inf"))
+    _specs_by: float | None = field(init=False, default=None)
+    """Until when NVIDIA's specs may be missing."""
 
     def __post_init__(self) -> None:
-        self._latest = self._choose()
+        self._latest = choice.choose(self._gathered())
 
     def latest(self) -> Choice:
         """Before the Node was read, what is right on most nodes."""
@@ -79,7 +87,7 @@ class Chooser:
             try:
                 self.look()
                 backoff.reset()
-                delay = _LOOK_S
+                delay = _LOOK_S if self.known.is_set() else _FIRST_S
             except (kube.KubeError, WireError) as error:
                 delay = backoff.next_s()
                 logs.event(_LOG, "node not read", level=logging.WARNING, error=str(error), retry_s=delay)
@@ -95,21 +103,38 @@ class Chooser:
         if self.clock.monotonic() - self._read_at >= self.recheck_s:
             self._facts = choice.read_node(self.api.get(kube.node_path(self.node), timeout_s=_TIMEOUT_S))
             self._read_at = self.clock.monotonic()
-        chosen = self._choose()
+        chosen = self._settled(self._gathered())
+        if chosen is None:
+            return
         if chosen != self._latest or not self.known.is_set():
             logs.event(_LOG, "hand-over", way=chosen.way.value, reason=chosen.reason)
         self._latest = chosen
         self.known.set()
 
-    def _choose(self) -> Choice:
-        return choice.choose(
-            Facts(
-                node=self._facts,
-                setting=self.setting,
-                nvidia_default=self.nvidia_default,
-                directory=str(self.files.directory),
-                writable=self.files.writable(),
-                simulated=self.simulated,
-                nvidia_specs=self.has_nvidia_specs(),
-            )
+    def _gathered(self) -> Facts:
+        return Facts(
+            node=self._facts,
+            setting=self.setting,
+            nvidia_default=self.nvidia_default,
+            directory=str(self.files.directory),
+            writable=self.files.writable(),
+            simulated=self.simulated,
+            nvidia_specs=self.has_nvidia_specs(),
         )
+
+    def _settled(self, facts: Facts) -> Choice | None:
+        """The choice; None while a new node may still get what it needs for a better one.
+
+        A container keeps the way under which its pod came to the node, so what is wrong for a moment is wrong for good.
+        """
+        now, chosen = self.clock.monotonic(), choice.choose(facts)
+        if facts.nvidia_specs:
+            self._specs_by = now + _AWAY_S
+        elif self._specs_by is None:
+            self._specs_by = now + {None: _NEW_S, HandOver.CDI: _AWAY_S}.get(facts.node.published, 0.0)
+        with_specs = choice.choose(replace(facts, nvidia_specs=True))
+        if with_specs.way is chosen.way or now >= self._specs_by:
+            return chosen
+        if facts.node.published is None and not self.known.is_set():
+            return None
+        return replace(with_specs, reason=f"{with_specs.reason}; {_MISSING}")

@@ -10,8 +10,10 @@ import pytest
 
 from deviceplugin.handover.chooser import Chooser
 from deviceplugin.handover.spec_files import SpecFiles
+from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.model.gpu import HandOver
+from gpushare.wire import inventory as wire
 from testing.builders import Json, make_inventory, make_node
 from testing.fakes.kube import FakeKube
 from tests.unit.deviceplugin.build import NODE, ManualClock, fields_of
@@ -119,6 +121,58 @@ def test_a_directory_that_was_removed_under_its_mount_is_none(api: FakeKube, tmp
         assert chooser.latest().reason.endswith("not writable, or was removed since its pod started")
     finally:
         os.close(mounted)
+
+
+class Specs:
+    """Those of NVIDIA's on a node with real GPUs and containerd 2.1, which come and go."""
+
+    def __init__(self, api: FakeKube, directory: Path, published: HandOver | None, *, there: bool) -> None:
+        node = node_with("containerd://2.1.9")
+        if published:
+            inventory = replace(make_inventory(15), hand_over=published)
+            node["metadata"]["annotations"] = {names.ANNOTATION_INVENTORY: wire.encode(inventory)}
+        api.seed(PATH, node)
+        self.there, self.clock = there, ManualClock()
+        self.chooser = chooser_of(api, directory, self.clock, simulated=False, has_nvidia_specs=lambda: self.there)
+
+    def after(self, seconds: float, *, there: bool) -> HandOver | None:
+        """What is known then."""
+        self.clock.seconds += seconds
+        self.there = there
+        self.chooser.look()
+        return self.chooser.latest().way if self.chooser.known.is_set() else None
+
+
+def test_specs_that_are_missing_for_a_while_change_nothing(api: FakeKube, tmp_path: Path) -> None:
+    """A driver or toolkit that is replaced takes them away and brings them back."""
+    specs = Specs(api, tmp_path, None, there=True)
+    assert [specs.after(s, there=s == 0) for s in (0, 10, 589)] == [HandOver.CDI] * 3
+    assert specs.chooser.latest().reason == (
+        "containerd 2.1.9 injects CDI devices; NVIDIA's CDI specs are missing, without which no container starts"
+    )
+    assert specs.after(0, there=True) is HandOver.CDI
+    assert specs.chooser.latest().reason == "containerd 2.1.9 injects CDI devices"
+    assert [specs.after(s, there=False) for s in (599, 1)] == [HandOver.CDI, HandOver.ENVVAR]
+
+
+def test_a_node_that_has_handed_over_by_cdi_goes_on_until_its_specs_are_written_again(
+    api: FakeKube, tmp_path: Path
+) -> None:
+    specs = Specs(api, tmp_path, HandOver.CDI, there=False)
+    assert [specs.after(s, there=False) for s in (0, 599, 1)] == [HandOver.CDI, HandOver.CDI, HandOver.ENVVAR]
+
+
+def test_a_new_node_tells_nothing_while_its_specs_may_come(api: FakeKube, tmp_path: Path) -> None:
+    specs = Specs(api, tmp_path, None, there=False)
+    assert [specs.after(s, there=False) for s in (0, 29)] == [None, None]
+    assert specs.after(0, there=True) is HandOver.CDI
+    specs = Specs(FakeKube(), tmp_path, None, there=False)
+    assert [specs.after(s, there=False) for s in (0, 30)] == [None, HandOver.ENVVAR]
+
+
+def test_a_node_that_has_handed_over_otherwise_waits_for_no_specs(api: FakeKube, tmp_path: Path) -> None:
+    specs = Specs(api, tmp_path, HandOver.ENVVAR, there=False)
+    assert [specs.after(s, there=there) for s, there in ((0, False), (1, True))] == [HandOver.ENVVAR, HandOver.CDI]
 
 
 class Stop:
