@@ -4,7 +4,7 @@ What every container sees is compared in all other files as well; here is what o
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -232,3 +232,56 @@ def started_again(system: System, namespace: str, name: str) -> bool:
 def waits(system: System, namespace: str, name: str) -> bool:
     (status,) = system.pod(namespace, name)["status"]["containerStatuses"]
     return "waiting" in status["state"]
+
+
+def switch(system: System, namespace: str, node: Node, way: HandOver) -> None:
+    """Have a node hand over in another way, and wait until the webhook goes by what all nodes do then."""
+    system.api.patch(kube.node_path(node.name), {"metadata": {"labels": {names.LABEL_HAND_OVER: way.value}}})
+    disturb.kill_plugin(system, node.name)
+
+    def known() -> bool:
+        ways = {name: inventory.hand_over for name, inventory in Grants.of(system).inventories.items()}
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        admitted = system.api.create(path, Share(name="asks").document(), {"dryRun": "All"}, timeout_s=30)
+        needs_class = set(ways.values()) != {HandOver.CDI}
+        return ways[node.name] is way and bool(admitted["spec"].get("runtimeClassName")) is needs_class
+
+    system.eventually(f"{node.name} hands over by {way.value}, and the webhook knows", known)
+
+
+@pytest.fixture
+def node_of_both(system: System) -> Iterator[Node]:
+    """A node that can hand over by CDI; its label is put back."""
+    node = next(iter(with_cdi(system)), None)
+    if node is None:
+        pytest.skip("no node has CDI")
+    labels = system.api.get(kube.node_path(node.name))["metadata"]["labels"]
+    yield node
+    before = {"metadata": {"labels": {names.LABEL_HAND_OVER: labels.get(names.LABEL_HAND_OVER)}}}
+    system.api.patch(kube.node_path(node.name), before)
+    disturb.kill_plugin(system, node.name)
+    system.eventually(
+        "it hands over by CDI", lambda: Grants.of(system).inventories[node.name].hand_over is HandOver.CDI
+    )
+
+
+def test_pods_keep_their_gpus_while_their_node_changes_its_way_back_and_forth(
+    system: System, namespace: str, node_of_both: Node
+) -> None:
+    """Each keeps the way under which it was admitted, at every restart under every other."""
+
+    def seen_by(*pods: str) -> dict[str, list[seen.Seen]]:
+        environments = system.environments(namespace)
+        return {pod: [seen.by(environments[pod, each]) for each in ("c0", "c1")] for pod in pods}
+
+    expected: dict[str, list[seen.Seen]] = {}
+    for way in (HandOver.CDI, HandOver.ENVVAR, HandOver.CDI):
+        if expected:
+            switch(system, namespace, node_of_both, way)
+            start_again(system, namespace, *expected)
+            assert seen_by(*expected) == expected
+        pod = f"of-{way.value}-{len(expected)}"
+        system.create(namespace, placed(node_of_both, Share(name=pod, gib=(1, None))))
+        checks.every_container_sees_exactly_its_gpus(system, namespace, system.running(namespace, pod))
+        expected |= seen_by(pod)
+    assert {bool(containers[0].devices) for containers in expected.values()} == {True, False}
