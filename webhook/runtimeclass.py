@@ -40,7 +40,8 @@ class Choice:
     name: str | None
     """None to leave it out."""
     only_cdi: bool = False
-    """It was left out because every node hands over by CDI, so the pod is right on such nodes alone."""
+    """It was left out because every node hands over by CDI, or because an administrator refuses it to all pods, so the
+    pod is right on such nodes alone."""
 
 
 class RuntimeClass:
@@ -65,6 +66,13 @@ class RuntimeClass:
             read=hand_over.is_all_cdi,
             way_out=f"allow the webhook's ServiceAccount to get the ConfigMap {names.HAND_OVER}",
         )
+        self._refused = Lookup(
+            api=api,
+            clock=clock,
+            path=hand_over.policy_path(namespace),
+            read=lambda found: hand_over.refuses(found, name),
+            way_out=f"allow the webhook's ServiceAccount to get the ConfigMap {names.RUNTIME_CLASS_POLICY}",
+        )
 
     def current(self) -> Choice:
         """What to write now.
@@ -82,7 +90,8 @@ class RuntimeClass:
             case Mode.IF_EXISTS:
                 return self._if_exists()
             case Mode.WHERE_NEEDED:
-                return Choice(None, only_cdi=True) if self._no_one_needs_it() else self._if_exists()
+                left_out = self._holds(self._all_cdi) or self._holds(self._refused)
+                return Choice(None, only_cdi=True) if left_out else self._if_exists()
             case _:
                 assert_never(self.mode)
 
@@ -94,9 +103,9 @@ class RuntimeClass:
                 f"it is not known yet whether RuntimeClass {self.name} exists ({error}); try again"
             ) from error
 
-    def _no_one_needs_it(self) -> bool:
+    def _holds(self, lookup: Lookup[bool]) -> bool:
         try:
-            return self._all_cdi.current()
+            return lookup.current()
         except NoAnswerError as error:
             if error.forbidden:  # the rights are of a version that wrote it into every pod
                 return False

@@ -15,12 +15,32 @@ NO_NODE: Final = "none"
 MIXED: Final = "mixed"
 UNKNOWN: Final = "unknown"
 WORDS: Final = frozenset({NO_NODE, MIXED, UNKNOWN, *(way.value for way in HandOver)})
+NOTHING: Final = "nothing"
+WITHOUT_GPUS: Final = "without-gpus"
+REFUSALS: Final = (NOTHING, WITHOUT_GPUS, "always")
+"""What an administrator may refuse; any other word counts as the last."""
 _KEY: Final = "hand-over"
 
 
 def path(namespace: str) -> str:
     """Of the ConfigMap in the installation's namespace."""
     return f"/api/v1/namespaces/{namespace}/configmaps/{names.HAND_OVER}"
+
+
+def policy_path(namespace: str) -> str:
+    """Of the ConfigMap in which an administrator refuses RuntimeClasses."""
+    return f"/api/v1/namespaces/{namespace}/configmaps/{names.RUNTIME_CLASS_POLICY}"
+
+
+def refuses(config_map: JsonObject | None, runtime_class: str) -> bool:
+    """Whether an administrator refuses the RuntimeClass to all pods, as the policy reads it.
+
+    Raises:
+        WireError: it is no ConfigMap.
+    """
+    said = fields.mapping(config_map or {}, "data", names.RUNTIME_CLASS_POLICY)
+    listed = fields.text(said, "names", f"{names.RUNTIME_CLASS_POLICY}.data").split(",")
+    return runtime_class in map(str.strip, listed) and said.get("refuse", NOTHING) not in {NOTHING, WITHOUT_GPUS}
 
 
 def summary(inventories: Iterable[NodeInventory | None]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpushare import names
+from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver
 from gpushare.wire import fields
 from gpushare.wire import hand_over as summary_wire
@@ -14,7 +15,6 @@ from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.snapshot import NothingToCheckError, known
 
-_REFUSALS: Final = ("nothing", "without-gpus", "always")
 _OPERATOR_PAGE: Final = "docs/gpu-operator.md"
 
 
@@ -69,24 +69,36 @@ def runtime_class_policy(cluster: Cluster) -> Iterator[Finding]:
     data = fields.mapping(config_map, "data", names.RUNTIME_CLASS_POLICY)
     word = fields.text(data, "refuse", "data")
     edit = cluster.kubectl(f"edit configmap {names.RUNTIME_CLASS_POLICY}")
-    if word not in _REFUSALS:
-        choices = " or ".join(_REFUSALS)
+    if word not in summary_wire.REFUSALS:
+        choices = " or ".join(summary_wire.REFUSALS)
         yield finding.error(where, f"refuse is {word!r:.80}, which counts as always", f"write {choices}: {edit}")
-    refused = {name.strip() for name in fields.text(data, "names", "data").split(",")}
-    if word not in _REFUSALS[:2] and cluster.writes_runtime_class and cluster.settings.runtime_class in refused:
+    if effect := _effect_of_refusing(cluster, config_map):
         yield finding.error(
             where,
-            f"it refuses RuntimeClass {cluster.settings.runtime_class} to all pods, and the webhook writes it into GPU"
-            " pods, because not every node that shares hands GPUs over by CDI",
+            f"it refuses RuntimeClass {cluster.settings.runtime_class} to all pods, and {effect}",
             f"write refuse: without-gpus: {edit}",
         )
-    elif word in _REFUSALS[:2] and not cluster.writes_runtime_class and _has_class(cluster):
+    elif (
+        word in {summary_wire.NOTHING, summary_wire.WITHOUT_GPUS}
+        and not cluster.writes_runtime_class
+        and _has_class(cluster)
+    ):
         yield finding.note(
             where,
             "every node that shares hands GPUs over by CDI, so no GPU pod needs a RuntimeClass of NVIDIA, under which a"
             " container could choose devices",
             f"refuse it to all pods with refuse: always: {edit}",
         )
+
+
+def _effect_of_refusing(cluster: Cluster, config_map: JsonObject) -> str:
+    """What goes wrong because an administrator refuses the RuntimeClass to all pods; empty if nothing does."""
+    if not summary_wire.refuses(config_map, cluster.settings.runtime_class):
+        return ""
+    if cluster.writes_runtime_class:
+        return "the webhook writes it into GPU pods"
+    others = [node.name for node in cluster.nodes if node.needs_runtime_class]
+    return f"no GPU pod without it can run on {objects.listed(others)}" if others else ""
 
 
 def isolation(cluster: Cluster) -> Iterator[Finding]:

@@ -48,6 +48,11 @@ class GpuNode:
         return self.plugin is not None and objects.is_true(self.plugin, "Ready")
 
     @property
+    def needs_runtime_class(self) -> bool:
+        """Whether GPU pods there run under NVIDIA's runtime."""
+        return self.published is not None and self.published.hand_over is not HandOver.CDI
+
+    @property
     def hands_over_nothing(self) -> bool:
         """Whether an administrator demands a way of handing over that cannot work there: then no GPU is usable."""
         told = self.published
@@ -124,8 +129,14 @@ class Cluster:
     @cached_property
     def writes_runtime_class(self) -> bool:
         """Whether GPU pods get a RuntimeClass, if there is one: by what the webhook reads."""
-        mode = self.settings.runtime_class_mode
-        return mode != "never" and (mode != "where-needed" or not hand_over.is_all_cdi(known(self.snapshot.hand_over)))
+        match self.settings.runtime_class_mode:
+            case "never":
+                return False
+            case "where-needed":
+                is_refused = hand_over.refuses(known(self.snapshot.refused_classes), self.settings.runtime_class)
+                return not is_refused and not hand_over.is_all_cdi(known(self.snapshot.hand_over))
+            case _:
+                return True
 
     @cached_property
     def pods(self) -> tuple[tuple[JsonObject, PodRecord], ...]:

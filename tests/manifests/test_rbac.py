@@ -34,6 +34,7 @@ USED: dict[str, set[Right]] = {
             for verb in ("get", "update")
         ),
         (OWN, "/configmaps", "get", names.HAND_OVER),  # whether GPU pods need a RuntimeClass
+        (OWN, "/configmaps", "get", names.RUNTIME_CLASS_POLICY),  # whether they may have it
         (OWN, "/secrets", "create", ""),
         (OWN, "/secrets", "get", names.WEBHOOK_SECRET),
         (OWN, "/secrets", "update", names.WEBHOOK_SECRET),
@@ -152,7 +153,7 @@ def test_the_manager_of_certificates_needs_no_more(tmp_path: Path) -> None:
 def test_the_look_for_the_runtime_class_needs_no_more() -> None:
     api = FakeKube()
     RuntimeClass(api=api, clock=SystemClock(), name=names.RUNTIME_CLASS, mode=Mode.WHERE_NEEDED).current()
-    assert len(api.calls) == 2
+    assert len(api.calls) == 3
     assert refused("gpushare-webhook", api) == set()
 
 

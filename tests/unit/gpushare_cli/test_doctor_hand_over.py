@@ -184,9 +184,12 @@ def test_what_is_missing_is_told() -> None:
 
 
 ALL_REFUSED = (
+    f"error runtime-class-policy {CHOICE} | it refuses RuntimeClass nvidia to all pods, and no GPU pod without it can"
+    f" run on node-a, node-b | write refuse: without-gpus: {EDIT}"
+)
+WRITTEN = (
     f"error runtime-class-policy {CHOICE} | it refuses RuntimeClass nvidia to all pods, and the webhook writes it into"
-    " GPU pods, because not every node that shares hands GPUs over by CDI | write refuse: without-gpus:"
-    f" {EDIT}"
+    f" GPU pods | write refuse: without-gpus: {EDIT}"
 )
 
 
@@ -196,6 +199,10 @@ def test_a_refusal_that_meets_gpu_pods_is_told() -> None:
     assert world.lines(api) == []
     refuse(api, refuse="always")
     assert world.lines(api) == [ALL_REFUSED]
+    mode = {"GPUSHARE_RUNTIME_CLASS_MODE": "if-exists"}
+    world.edit(api, "ConfigMap", names.CONFIG, lambda found: found["data"].update(mode))
+    assert world.lines(api) == [WRITTEN]
+    world.edit(api, "ConfigMap", names.CONFIG, lambda found: found["data"].pop(*mode))
     refuse(api, names="nvidia-cdi, other")
     assert world.lines(api) == []
     refuse(api, refuse="alway", names="nvidia")

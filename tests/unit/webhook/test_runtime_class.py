@@ -38,21 +38,26 @@ class Clock:
 
 CLASS = "/apis/node.k8s.io/v1/runtimeclasses/nvidia"
 CONFIG_MAP = "/api/v1/namespaces/gpushare-system/configmaps/gpushare-hand-over"
+POLICY = "/api/v1/namespaces/gpushare-system/configmaps/gpushare-runtime-class"
 
 
 @dataclass
 class Api:
-    """`answer` is an error or None for success; the controller's word on the nodes is an error, or that word."""
+    """`answer` is an error or None for success; the controller's word on the nodes is an error, or that word, and so is
+    the administrator's on the RuntimeClass."""
 
     answer: kube.KubeError | None = None
     word: kube.KubeError | str = ""
+    refuse: kube.KubeError | str = "without-gpus"
     calls: list[tuple[str, float]] = field(default_factory=list)
 
     def get(self, path: str, params: object = None, *, timeout_s: float = 5.0) -> Any:
         self.calls.append((path, timeout_s))
-        answer = self.word if path == CONFIG_MAP else self.answer
+        answer = {CONFIG_MAP: self.word, POLICY: self.refuse}.get(path, self.answer)
         if isinstance(answer, kube.KubeError):
             raise answer
+        if path == POLICY:
+            return {"data": {"names": "nvidia-cdi, nvidia", "refuse": answer}}
         return {"data": {"hand-over": answer}} if answer else {}
 
     def __getattr__(self, verb: str) -> Any:
@@ -178,10 +183,37 @@ BY_CDI = Choice(None, only_cdi=True)
 def test_it_is_left_out_where_every_node_hands_over_by_cdi(word: kube.KubeError | str, expected: Choice) -> None:
     api = Api(word=word)
     assert runtime_class(api, Clock(), Mode.WHERE_NEEDED).current() == expected
-    assert api.calls == [(CONFIG_MAP, 1.0), *([] if expected == BY_CDI else [(CLASS, 1.0)])]
+    assert api.calls == [(CONFIG_MAP, 1.0), *([] if expected == BY_CDI else [(POLICY, 1.0), (CLASS, 1.0)])]
     api.answer = kube.NotFoundError("no")
     assert runtime_class(api, Clock(), Mode.WHERE_NEEDED).current() == (BY_CDI if word == "cdi" else Choice(None))
     assert runtime_class(Api(word="cdi"), Clock(), Mode.IF_EXISTS).current() == Choice("nvidia")
+
+
+@pytest.mark.parametrize(
+    ("refuse", "expected"),
+    [
+        ("always", BY_CDI),
+        ("alway", BY_CDI),
+        ("", BY_CDI),
+        ("without-gpus", Choice("nvidia")),
+        ("nothing", Choice("nvidia")),
+        (kube.NotFoundError("no"), Choice("nvidia")),
+        (kube.ForbiddenError("no"), Choice("nvidia")),
+    ],
+)
+def test_it_is_left_out_where_an_administrator_refuses_it_to_all_pods(
+    refuse: kube.KubeError | str, expected: Choice
+) -> None:
+    """Also while a node joins that has not said how it hands over: no GPU pod could be created meanwhile."""
+    api = Api(word="mixed", refuse=refuse)
+    assert runtime_class(api, Clock(), Mode.WHERE_NEEDED).current() == expected
+    assert runtime_class(api, Clock(), Mode.IF_EXISTS).current() == Choice("nvidia")
+
+
+def test_a_refusal_of_another_class_is_none_of_this_one() -> None:
+    api = Api(word="mixed", refuse="always")
+    found = RuntimeClass(api=api, clock=Clock(), name="gpus", mode=Mode.WHERE_NEEDED)
+    assert found.current() == Choice("gpus")
 
 
 def test_a_node_that_needs_it_is_noticed_within_ten_seconds_and_the_last_word_holds() -> None:
