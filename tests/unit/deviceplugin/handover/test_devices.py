@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.edits import ContainerEdits
+from deviceplugin.edits import ContainerEdits, Mount
 from deviceplugin.handover import share_name
 from deviceplugin.handover.devices import DeviceHandOver
 from deviceplugin.handover.grant_edits import HandOverError, Recipient
@@ -82,9 +82,12 @@ def test_a_device_has_exactly_the_granted_gpus(by_cdi: DeviceHandOver, tmp_path:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_several_gpus_and_what_limits_their_use(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
-    by_cdi.prepare(IDS, [recipient("GPU-1", "GPU-0", extra=ContainerEdits(env=(("LIMIT", "1"),)))])
+@pytest.mark.parametrize("way", [HandOver.CDI, HandOver.VOLUME_MOUNTS])
+def test_several_gpus_and_what_limits_their_use(way: HandOver, tmp_path: Path) -> None:
+    limits = ContainerEdits(env=(("LIMIT", "1"),), mounts=(Mount(host_path="/lib", container_path="/lib"),))
+    handing_over(way, tmp_path).prepare(IDS, [recipient("GPU-1", "GPU-0", extra=limits)])
     edits = devices(tmp_path)[NAME]
+    assert [mount["hostPath"] for mount in edits["mounts"]] == ["/lib"]
     assert [node["path"] for node in edits["deviceNodes"]] == ["/dev/nvidia1", "/dev/nvidia0"]
     assert edits["env"] == [
         "LIMIT=1",
