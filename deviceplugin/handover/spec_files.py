@@ -22,8 +22,8 @@ from gpushare.errors import GpuShareError
 _CDI_VERSION: Final = "0.5.0"
 """The oldest with all that is written here; runtimes refuse newer ones than they know."""
 _TEMPORARY: Final = ".gpushare-"
-MAX_FILES: Final = 4096
-"""Of a directory; what is beyond is not looked at."""
+MAX_FILES: Final = 16_384
+"""Of a directory; what is beyond is not looked at. A node of 110 pods with 64 GPU containers each has half as many."""
 
 
 class SpecFileError(GpuShareError):

@@ -73,12 +73,13 @@ class SpecReader:
         own = self.own.resolve()
         # /var/run is /run on most nodes, and what was written here must not look like another's.
         for directory in dict.fromkeys(each.resolve() for each in reversed(self.directories)):
-            listed = sorted(_listed(directory))
+            # Those of this plugin do not count: a tenant decides how many there are.
+            listed = sorted(
+                name for name in _listed(directory) if directory != own or not share_name.read_file_name(name)
+            )
             if len(listed) > _FILES:
                 logs.event(_LOG, "specs left out", level=logging.WARNING, directory=str(directory), files=len(listed))
-            for name in listed[:_FILES]:
-                if directory != own or share_name.read_file_name(name) is None:
-                    yield directory / name
+            yield from (directory / name for name in listed[:_FILES])
 
     def _read(self, path: Path) -> _Read | None:
         """None for a file that is gone."""

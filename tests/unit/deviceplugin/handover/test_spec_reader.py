@@ -207,3 +207,14 @@ def test_a_directory_full_of_files_is_read_in_part(
         put(dynamic / f"{i}.json", nvidia.ONLY_ALL)
     assert len(reader.specs()) == 3
     assert fields_of(caplog, "specs left out")[0]["files"] == 5
+
+
+def test_however_many_specs_this_plugin_wrote_those_of_nvidias_are_read(
+    reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spec_reader, "_FILES", 3)
+    for i in range(5):
+        (dynamic / f"gpushare.dev-share_uid_c{'0' * 16}-{i:016}.json").touch()
+    put(dynamic / "nvidia.yaml", nvidia.BY_UUID)
+    assert [spec.path.name for spec in reader.specs()] == ["nvidia.yaml"]
+    assert fields_of(caplog, "specs left out") == []
