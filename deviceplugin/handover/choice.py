@@ -71,12 +71,9 @@ class Choice:
     nvidia_default: bool = False
     """NVIDIA's runtime runs also the containers of pods without a RuntimeClass."""
     never_injects: str = ""
-    """Why no container of this node gets a CDI device, whatever was demanded; empty if one may."""
-
-    @property
-    def impossible(self) -> str:
-        """Why nothing can be handed over in the way that an administrator demands; empty if it can be."""
-        return self.reason if self.way is HandOver.CDI and self.never_injects else ""
+    """Why the container runtime injects no CDI device, however it is configured; empty if it may."""
+    impossible: str = ""
+    """Why nothing can be handed over in the way that an administrator demands; empty if it can be."""
 
     @property
     def writes_specs(self) -> bool:
@@ -121,7 +118,8 @@ def choose(facts: Facts) -> Choice:
         by_field=kubelet is None or kubelet >= _CDI_FIELD,
         by_annotation=kubelet is None or kubelet < _CDI_FIELD,
         nvidia_default=_nvidia_default(facts),
-        never_injects=_never_injects(facts),
+        never_injects=_never_injects(facts.node.runtime),
+        impossible=reason if way is HandOver.CDI and _problem_of_demanding_cdi(facts) else "",
     )
 
 
@@ -143,18 +141,20 @@ def _way(facts: Facts) -> tuple[HandOver, str]:
 
 
 def _demanded(way: HandOver, by: str, facts: Facts) -> tuple[HandOver, str]:
-    if way is HandOver.CDI and (problem := _never_injects(facts)):
+    if way is HandOver.CDI and (problem := _problem_of_demanding_cdi(facts)):
         # Not another way: containers would start without a GPU where NVIDIA's runtime does not read the variable.
-        return way, f"{by} says so, but {problem}; label the node {names.LABEL_HAND_OVER}={HandOver.ENVVAR.value}"
+        return way, f"{by} demands CDI, but {problem}; label the node {names.LABEL_HAND_OVER}={HandOver.ENVVAR.value}"
     return way, f"{by} says so"
 
 
-def _never_injects(facts: Facts) -> str:
-    if not facts.writable:
-        return _unwritable(facts)
-    name, _, text = facts.node.runtime.partition("://")
+def _problem_of_demanding_cdi(facts: Facts) -> str:
+    return _never_injects(facts.node.runtime) if facts.writable else _unwritable(facts)
+
+
+def _never_injects(runtime: str) -> str:
+    name, _, text = runtime.partition("://")
     version, first = _version(text), _FIRST.get(name)
-    return _too_old(facts.node.runtime) if first and version and version < first else ""
+    return _too_old(runtime) if first and version and version < first else ""
 
 
 def _unwritable(facts: Facts) -> str:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -256,8 +256,8 @@ def test_the_source_is_closed_when_the_loop_is_stopped(make: Callable[..., Healt
 
 def test_a_way_of_handing_over_that_cannot_work_takes_all_gpus_out_of_use(make: Callable[..., HealthLoop]) -> None:
     """Pods are told by the message of any unhealthy GPU."""
-    ways = [Choice(way=HandOver.CDI, reason="so, but it cannot", never_injects="it cannot")]
-    ways.append(replace(ways[0], way=HandOver.ENVVAR, reason="better"))
+    ways = [Choice(way=HandOver.CDI, reason="so, but it cannot", impossible="so, but it cannot")]
+    ways.append(Choice(way=HandOver.ENVVAR, reason="better"))
     loop = make([raw_gpu(0), raw_gpu(1)])
     loop.choice = lambda: ways[0]
     loop.poll()

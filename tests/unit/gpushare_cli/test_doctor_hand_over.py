@@ -107,7 +107,7 @@ def test_each_way_is_told_with_its_nodes_and_its_reason() -> None:
 
 
 def test_a_way_that_an_administrator_demands_in_vain_is_one_line(cdi: DoctorKube) -> None:
-    why = "the node's label gpushare.dev/hand-over says so, but containerd 1.6.20 does not inject CDI devices"
+    why = "the node's label gpushare.dev/hand-over demands CDI, but containerd 1.6.20 does not inject CDI devices"
 
     def change(node: JsonObject) -> None:
         found = inventory_wire.of_node(node)

@@ -73,14 +73,14 @@ def facts(runtime: str = "containerd://2.1.9", kubelet: str = KUBELET, label: st
         (
             facts("containerd://1.6.0", setting="cdi"),
             "cdi",
-            "the setting --hand-over=cdi says so, but containerd 1.6.0 does not inject CDI devices; containerd does"
+            "the setting --hand-over=cdi demands CDI, but containerd 1.6.0 does not inject CDI devices; containerd does"
             " from 2.0 on, CRI-O from 1.28; label the node gpushare.dev/hand-over=envvar",
         ),
         (
             facts(writable=False, label="cdi"),
             "cdi",
-            "the node's label gpushare.dev/hand-over says so, but /var/run/cdi is not mounted into the device plugin,"
-            " not writable, or was removed since its pod started; label the node gpushare.dev/hand-over=envvar",
+            "the node's label gpushare.dev/hand-over demands CDI, but /var/run/cdi is not mounted into the device"
+            " plugin, not writable, or was removed since its pod started; label the node gpushare.dev/hand-over=envvar",
         ),
         (facts(setting="envvar", label="auto"), "envvar", "the setting --hand-over=envvar says so"),
         (
@@ -113,6 +113,9 @@ def test_a_demand_that_can_never_be_met_is_told_from_one_whose_author_may_know_b
     demanded, free = (choice.choose(facts(runtime, label=label)) for label in ("cdi", ""))
     assert (bool(demanded.impossible), bool(free.impossible)) == (never, False)
     assert bool(free.never_injects) is never
+    unwritable = choice.choose(facts(label="cdi", writable=False))
+    assert unwritable.impossible == unwritable.reason
+    assert unwritable.never_injects == ""  # it may be writable again
 
 
 @pytest.mark.parametrize(
