@@ -236,8 +236,8 @@ DEVICES = "devices.gpushare.dev/main"
         (
             start(bound_pod(make_grant(0, gib=16)), devices=16),
             Reason.OVER_COMMITTED,
-            "pod default/pod: GPU GPU-0 of node node-a has 15360 MiB, and pods that were bound earlier leave 15360 MiB,"
-            f" 1024 MiB too few; {AGAIN}, so that it is placed where there is room",
+            "pod default/pod: GPU GPU-0 of node node-a has 15360 MiB, 1024 MiB less than the pod was granted;"
+            f" {AGAIN}, so that it is placed where there is room",
         ),
     ],
 )
