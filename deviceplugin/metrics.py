@@ -116,6 +116,8 @@ def _gpus(usage: NodeUsage) -> Iterator[Metric]:
             foreign.add_metric([gpu.uuid], usage.foreign[gpu.uuid])
         if gpu.health is not GpuHealth.HEALTHY:
             unhealthy.add_metric([gpu.uuid, str(gpu.index), _short(gpu.reason)], 1)
+    for left in usage.left_out:
+        unhealthy.add_metric(["", str(left.index), _short(left.reason)], 1)
     yield from (gpus, total, limits, foreign, unhealthy)
 
 

@@ -152,9 +152,13 @@ def _told(error: kube.KubeError) -> str:
 
 
 def _unhealthy(built: report.Report) -> list[str]:
-    return [
+    faulty = [
         f"node {node.name}: GPU{row.gpu.label} ({row.gpu.uuid}) is {row.gpu.why}; nothing new is placed on it"
         for node in built.nodes
         for row in node.gpus
         if row.gpu.health is not GpuHealth.HEALTHY
     ]
+    left_out = [
+        f"node {node.name}: GPU{gpu.index} is not shared: {gpu.reason}" for node in built.nodes for gpu in node.left_out
+    ]
+    return faulty + left_out

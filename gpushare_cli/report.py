@@ -11,7 +11,7 @@ from typing import Any, Final
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.allocation import Allocation, Grant, Held
-from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.model.gpu import Gpu, LeftOut, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest
 from gpushare.resource_config import ResourceConfig
@@ -70,6 +70,8 @@ class NodeRow:
     pods: tuple[PodRow, ...]
     total_mib: int
     """Not always the sum of the GPUs: Aliyun's equal shares drop the remainder."""
+    left_out: tuple[LeftOut, ...] = ()
+    """GPUs that cannot be shared as they are."""
 
     @property
     def pending_mib(self) -> int:
@@ -155,6 +157,7 @@ def _node_row(
         gpus=gpus,
         pods=tuple(sorted(rows, key=lambda row: row.order)),
         total_mib=total_mib,
+        left_out=inventory.left_out,
     )
 
 

@@ -6,7 +6,7 @@ from enum import Enum, IntEnum
 
 from deviceplugin.cgroups import CgroupOwner
 from gpushare.identity import ContainerName, GpuUuid, PodRef, PodUid
-from gpushare.model.gpu import Gpu
+from gpushare.model.gpu import Gpu, LeftOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,8 @@ class NodeUsage:
     """All that there is to show of a node."""
 
     gpus: tuple[Gpu, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    """GPUs that are there and cannot be shared."""
     rows: tuple[Row, ...] = ()
     """By namespace, pod, container, GPU."""
     foreign: Mapping[GpuUuid, int]

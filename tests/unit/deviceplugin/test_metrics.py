@@ -16,7 +16,7 @@ from deviceplugin.metrics import MOST_ROWS
 from deviceplugin.metrics_server import MetricsServer
 from deviceplugin.usage.values import NodeUsage, Reading, Row
 from gpushare.identity import ContainerName, GpuUuid
-from gpushare.model.gpu import GpuHealth, Limit
+from gpushare.model.gpu import GpuHealth, LeftOut, Limit
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_gpu, make_ref
 from testing.fakes.kubelet import free_port, wait_until
@@ -46,7 +46,7 @@ def samples(usage: NodeUsage | None, counts: Counts | None = None) -> dict[str, 
 
 
 def test_gpus_are_counted_by_health_and_limit() -> None:
-    found = samples(NodeUsage(gpus=GPUS, foreign={GPUS[0].uuid: 5}))
+    found = samples(NodeUsage(gpus=GPUS, left_out=(LeftOut(index=3, reason="no memory"),), foreign={GPUS[0].uuid: 5}))
     assert found["gpus"] == [
         ({"health": "Healthy", "limit": "cgroup"}, 2.0),
         ({"health": "Unhealthy", "limit": "advisory"}, 1.0),
@@ -55,7 +55,8 @@ def test_gpus_are_counted_by_health_and_limit() -> None:
     assert found["gpu_memory_bytes"][-1] == (labels, 8192 * MIB)
     assert found["gpu_foreign_bytes"] == [({"gpu": "GPU-0"}, 5.0)]
     assert found["gpu_unhealthy"] == [
-        ({"gpu": "GPU-2", "index": "2", "reason": "Xid 79: GPU has fallen off the bus"}, 1.0)
+        ({"gpu": "GPU-2", "index": "2", "reason": "Xid 79: GPU has fallen off the bus"}, 1.0),
+        ({"gpu": "", "index": "3", "reason": "no memory"}, 1.0),
     ]
 
 

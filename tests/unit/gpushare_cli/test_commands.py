@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -12,8 +13,10 @@ import pytest
 import yaml
 
 from gpushare.kube import api as kube
+from gpushare.model.gpu import GpuHealth, LeftOut
 from gpushare_cli import __main__ as cli
 from gpushare_cli import commands
+from testing.builders import make_inventory, make_node
 from tests.unit.gpushare_cli.clusters import PagedApi, aliyun_node, aliyun_pod, node, our_node
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -303,3 +306,19 @@ def test_notes_go_to_the_error_stream() -> None:
     assert code == 0
     expected = "note: pod default/odd: holds memory on GPU index:7, which node node-a does not list\n"
     assert streams.err.getvalue() == expected  # type: ignore[attr-defined] # a StringIO
+
+
+def test_gpus_that_take_nothing_are_named_with_the_cause() -> None:
+    streams = commands.Streams(out=io.StringIO(), err=io.StringIO())
+    why = "the driver does not say how much memory it has; set --unified-memory"
+    inventory = make_inventory(15, 15)
+    faulty = replace(inventory.gpus[1], health=GpuHealth.UNHEALTHY, reason="Xid 79: GPU has fallen off the bus")
+    left_out = (LeftOut(index=2, reason=why),)
+    known = make_node(replace(inventory, gpus=(inventory.gpus[0], faulty), left_out=left_out))
+
+    commands.inspect(PagedApi([known], []), streams, commands.Inspect())
+
+    assert streams.err.getvalue().splitlines() == [  # type: ignore[attr-defined] # a StringIO
+        "note: node node-a: GPU1 (GPU-1) is unhealthy: Xid 79: GPU has fallen off the bus; nothing new is placed on it",
+        f"note: node node-a: GPU2 is not shared: {why}",
+    ]
