@@ -22,6 +22,8 @@ _LOOK_S: Final = 0.5
 _PEER_S: Final = 2.0
 _END_S: Final = 3.0
 _STABLE_S: Final = 60.0
+_MODES_S: Final = 1.0
+"""For which compute modes are remembered: nvidia-smi takes its time, and many containers may start at once."""
 
 
 @dataclass(kw_only=True)
@@ -35,6 +37,8 @@ class Supervisor:
     """As the plugin wants them."""
     _set: dict[int, int] = field(init=False, default_factory=dict)
     """As the daemon that runs now has them."""
+    _modes: Mapping[int, str] = field(init=False, default_factory=dict)
+    _modes_until: float = field(init=False, default=float("-inf"))
 
     def run(self, stop: threading.Event) -> None:
         """Start the daemon, and again whenever it has ended, until `stop` is set."""
@@ -114,6 +118,12 @@ class Supervisor:
                     if self._set.get(index) != mib:
                         self.control.set_default(index, mib)
                         self._set[index] = mib
-                return Status(modes=self.control.modes())
+                return Status(modes=self._latest_modes())
             except MpsError as error:
                 return Status(problem=str(error))
+
+    def _latest_modes(self) -> Mapping[int, str]:
+        now = self.clock.monotonic()
+        if now >= self._modes_until:
+            self._modes, self._modes_until = self.control.modes(), now + _MODES_S
+        return self._modes

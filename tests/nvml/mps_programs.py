@@ -25,7 +25,9 @@ exit 0
 SMI: Final = """#!/bin/sh
 case $1 in
     --compute-mode=*) echo "${{1#*=}}" >> {state}/log; echo Exclusive_Process > {state}/mode;;
-    *) for gpu in 0 1 2 3; do echo "$gpu, $(cat {state}/mode 2>/dev/null || echo Default)"; done;;
+    *)
+        echo >> {state}/queries
+        for gpu in 0 1 2 3; do echo "$gpu, $(cat {state}/mode 2>/dev/null || echo Default)"; done;;
 esac
 """
 

@@ -22,7 +22,7 @@ from gpushare.errors import WireError
 from gpushare.runtime.clock import SystemClock
 from testing.builders import Json, make_grant, make_inventory
 from tests.nvml import mps_programs
-from tests.unit.deviceplugin.build import bound_pod
+from tests.unit.deviceplugin.build import ManualClock, bound_pod
 from tests.unit.deviceplugin.limits.build import start_of
 
 INVENTORY: Final = make_inventory(15, 15)
@@ -43,6 +43,10 @@ class Node:
     def log(self) -> list[str]:
         path = self.state / "log"
         return path.read_text(encoding="ascii").splitlines() if path.exists() else []
+
+    def queries(self) -> int:
+        """How often the driver was asked for the compute modes."""
+        return (self.state / "queries").read_text(encoding="ascii").count("\n")
 
     def pid(self) -> int:
         return int((self.mps / "pipe/control.pid").read_text(encoding="ascii"))
@@ -142,6 +146,19 @@ def test_the_daemons_own_limit_is_the_largest_grant_of_the_gpu(node: Node) -> No
     assert [line for line in node.log() if line.startswith("set_")] == ["set_default_device_pinned_mem_limit 0 5120M"]
 
 
+def test_many_starts_at_once_do_not_wait_for_the_driver_one_after_another(node: Node) -> None:
+    clock = ManualClock()
+    supervisor = Supervisor(control=node.supervisor.control, clock=clock)
+    with node.running():
+        before = node.queries()
+        for _ in range(80):
+            assert supervisor.status({}).modes[0] == "Exclusive_Process"
+        assert node.queries() == before + 1
+        clock.seconds += 1.0
+        (node.state / "mode").write_text("Default\n", encoding="ascii")
+        assert supervisor.status({}).modes[0] == "Default"
+
+
 def test_without_the_supervisor_nothing_starts(node: Node) -> None:
     assert "the supervisor of the MPS daemon does not answer" in node.problems()[0]
     with pytest.raises(LimitError, match="is the DaemonSet gpushare-mps running on this node"):
@@ -166,6 +183,7 @@ def test_while_the_daemon_is_away_nothing_starts(node: Node) -> None:
 def test_a_gpu_that_programs_can_use_without_mps_is_not_limited_by_it(node: Node) -> None:
     with node.running():
         (node.state / "mode").write_text("Default\n", encoding="ascii")
+        until(lambda: PROVEN not in node.problems())
         assert node.problems()[0] == (
             "its compute mode is Default, so that a program which does not reach MPS would have no limit; the DaemonSet"
             " gpushare-mps sets Exclusive_Process when it starts"
