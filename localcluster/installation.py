@@ -55,8 +55,7 @@ def install(
         for archive in build_images(cluster, say):
             cluster.import_image(archive)
             archive.unlink()
-    for node in cluster.nodes:
-        cluster.kubectl("label", "--overwrite", "node", node.name, "gpushare=true", *hand_over_label(node.runtime))
+    label_nodes(cluster)
     # On servers before 1.21 namespaces do not carry their name as a label, which the webhooks' selectors need.
     cluster.kubectl("label", "--overwrite", "namespace", "kube-system", "kubernetes.io/metadata.name=kube-system")
     with process.timed(say, "kubectl apply -k manifests"):
@@ -65,6 +64,12 @@ def install(
         )
     with process.timed(say, "webhook, controller, scheduler and device plugins ready"):
         wait_ready(cluster)
+
+
+def label_nodes(cluster: Cluster) -> None:
+    """Have all nodes share, and say what an administrator knows of them."""
+    for node in cluster.nodes:
+        cluster.kubectl("label", "--overwrite", "node", node.name, "gpushare=true", *hand_over_label(node.runtime))
 
 
 def hand_over_label(runtime: runtimes.ContainerRuntime) -> Sequence[str]:

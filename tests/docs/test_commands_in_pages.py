@@ -75,3 +75,16 @@ def test_the_patch_takes_away_what_the_plugin_wrote_into_the_status_of_a_node() 
     [patch] = re.findall(r"--subresource=status --type=json --patch '(.+)'", TEXTS["docs/operate.md"])
     node = {"status": {"capacity": {"cpu": "4", names.GPU_COUNT: "2", names.GPU_CORE: "200"}}}
     assert jsonpatch.apply_patch(node, patch) == {"status": {"capacity": {"cpu": "4"}}}
+
+
+def test_what_administrators_write_on_nodes_is_removed_with_everything_else() -> None:
+    section = TEXTS["docs/operate.md"].partition("### Remove: what is left on nodes\n")[2].partition("```\n")[0]
+    removed = {word[:-1] for word in section.split() if word.endswith("-")}
+    assert removed == {
+        names.LABEL_SHARES,
+        names.LABEL_LIMITS,
+        names.LABEL_HAND_OVER,
+        names.LABEL_NVIDIA_DEFAULT,
+        names.ANNOTATION_INVENTORY,
+        names.ANNOTATION_CORDON,
+    }

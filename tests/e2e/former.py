@@ -189,9 +189,10 @@ def rules(system: System, former: Former, files: Path) -> Iterator[None]:
 
 def install_again(system: System) -> None:
     """This project as it was at the start of the tests."""
-    kubectl, nodes = system.cluster.kubectl, [node.name for node in system.cluster.nodes]
-    kubectl("label", "--overwrite", "nodes", *nodes, "gpushare=true")
-    kubectl("apply", "-k", str(installation.kustomization(system.cluster, CONFIG, PROFILE)), timeout_s=180)
+    installation.label_nodes(system.cluster)
+    system.cluster.kubectl(
+        "apply", "-k", str(installation.kustomization(system.cluster, CONFIG, PROFILE)), timeout_s=180
+    )
     installation.wait_ready(system.cluster)
     webhooks_work(system)
 
