@@ -572,6 +572,8 @@ class History:
         self.started += 1
         cgroup = self.directory(pod) / f"{self.started:064x}"
         cgroup.mkdir()
+        if self.random.random() < 0.7:  # else several appear between two looks, or the plugin restarts meanwhile
+            self.node.early.look()
         self.running[pod, number] = cgroup
 
     def take(self, pod: str, number: int) -> None:
