@@ -3,7 +3,8 @@
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from deviceplugin.handover import grant_edits, share_name
@@ -23,7 +24,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class DeviceHandOver:
-    """Keeps no state but the files. Safe for use by many threads."""
+    """Keeps no state but the files, and what it has logged. Safe for use by many threads."""
 
     choice: Callable[[], Choice]
     gpus: Callable[[], Mapping[GpuUuid, RawGpu]]
@@ -31,6 +32,8 @@ class DeviceHandOver:
     files: SpecFiles
     specs: Callable[[], Sequence[VendorSpec]]
     """Of the node, but for this plugin's own, those that count most first."""
+    _said: set[Path] = field(init=False, default_factory=set)
+    """Of which it was logged that they cannot be removed."""
 
     def answer(self, resource: Resource, ids: Sequence[str]) -> Answer:
         """What Allocate says."""
@@ -84,8 +87,11 @@ class DeviceHandOver:
         try:
             spec.path.unlink(missing_ok=True)
         except OSError as error:
-            logs.event(_LOG, "forged spec not removed", level=logging.ERROR, path=str(spec.path), error=str(error))
+            if spec.path not in self._said:
+                logs.event(_LOG, "forged spec not removed", level=logging.ERROR, path=str(spec.path), error=str(error))
+            self._said.add(spec.path)
             return False
+        self._said.discard(spec.path)
         logs.event(_LOG, "forged spec removed", level=logging.WARNING, path=str(spec.path))
         return True
 

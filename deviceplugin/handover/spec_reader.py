@@ -56,6 +56,8 @@ class SpecReader:
     """Where this plugin writes."""
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _known: dict[Path, _Read] = field(init=False, default_factory=dict)
+    _many: dict[Path, int] = field(init=False, default_factory=dict)
+    """How many files were in a directory of which not all are read, when that was logged."""
 
     def specs(self) -> Sequence[VendorSpec]:
         """NVIDIA's specs and those of others of this plugin's kind, those that count most first."""
@@ -77,7 +79,8 @@ class SpecReader:
             listed = sorted(
                 name for name in _listed(directory) if directory != own or not share_name.read_file_name(name)
             )
-            if len(listed) > _FILES:
+            if len(listed) > _FILES and self._many.get(directory) != len(listed):
+                self._many[directory] = len(listed)
                 logs.event(_LOG, "specs left out", level=logging.WARNING, directory=str(directory), files=len(listed))
             yield from (directory / name for name in listed[:_FILES])
 

@@ -298,6 +298,7 @@ def test_where_it_cannot_be_removed_no_container_starts_that_it_would_be_for(
         assert files(tmp_path) == []
     else:
         made.prepare(IDS, [recipient("GPU-0")])
+    made.remove_forged()
     assert len(fields_of(caplog, "forged spec not removed")) == 1
 
 
