@@ -137,8 +137,9 @@ class CgroupBackend:
                 fresh += [gpu] if before is None else []
                 self.driver.set(gpu.uuid, directory, hard)
             except LimitError as error:
-                for each in fresh:
-                    with suppress(LimitError):
+                # Only until that fails too: a driver that hangs would hold up the start for each of the GPUs.
+                with suppress(LimitError):
+                    for each in fresh:
                         self.driver.set(each.uuid, directory, UNLIMITED)
                 raise LimitError(f"GPU {gpu.uuid}, cgroup {directory}: {error}") from error
         if self.nests():

@@ -19,7 +19,7 @@ from deviceplugin.limits.early import EarlyLeaves
 from deviceplugin.limits.leaves import LeafLimits
 from deviceplugin.limits.node import NodeLimits, OnFailure
 from deviceplugin.limits.starts import LimitStarts
-from deviceplugin.nvml.memory_limits import MemoryLimits
+from deviceplugin.nvml.memory_limits import UNLIMITED, MemoryLimits
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, GpuHealth, Limit, MigInstance, NodeInventory
@@ -453,6 +453,22 @@ def test_a_failure_on_one_gpu_leaves_none_behind(node: Node) -> None:
     with pytest.raises(LimitError, match=f"GPU {node.inventory.gpus[1].uuid}, cgroup {node.pod}: the driver says"):
         node.backend.prepare(start, start.gpus)
     assert (node.memory.limits(0), node.memory.limits(1)) == ({}, {})
+
+
+def test_a_driver_that_hangs_holds_a_start_up_twice_at_most(node: Node) -> None:
+    asked: list[int] = []
+
+    class Hanging(MemoryLimits):
+        def set(self, gpu: GpuUuid, cgroup: Path, hard: int) -> None:
+            asked.append(hard)
+            if len(asked) > 1:
+                raise LimitError("NVIDIA's driver has not answered in 5 s")
+
+    node.backend.driver = Hanging(node.driver.nvml)
+    start = node.start(node.grant(0, 1))
+    with pytest.raises(LimitError, match="has not answered in 5 s"):
+        node.backend.prepare(start, start.gpus)
+    assert [hard == UNLIMITED for hard in asked] == [False, False, True]
 
 
 @BOTH
