@@ -312,6 +312,11 @@ def test_a_container_that_asks_for_several_gpus_gets_no_mig_instance() -> None:
     assert gpus(place(shape(several(2, 2), request("b", gib=5)), with_mig(15, 15))) == ["GPU-0,GPU-1", "MIG-2-0"]
 
 
+def test_one_whole_gpu_may_be_a_mig_instance_unless_the_pod_says_never() -> None:
+    assert gpus(place(shape(request(whole=1)), with_mig(15))) == ["MIG-1-0"]
+    assert gpus(place(shape(request(whole=1), gpus=GpuSelector(mig=MigChoice.NEVER)), with_mig(15))) == ["GPU-0"]
+
+
 def test_several_mig_instances_are_refused_with_the_reason() -> None:
     cannot = "for one container, which MIG instances cannot be, as a process uses one of them; GPUs of node-a:"
     instances = ", ".join(f"1:{number}: MIG (NVIDIA A100-SXM4-40GB MIG 1g.5gb, 5120 MiB)" for number in range(3))
