@@ -26,7 +26,10 @@ def usage(cluster: Cluster) -> Iterator[Finding]:
             "add manifests/usage or a component of the watchdog to the overlay (it sets hostPID), or take the two away",
         )
         return
+    logs = cluster.kubectl(f"logs -l {own.LABEL_APP}={names.PLUGIN}")
+    fix = (
+        f"see the pods' logs: {logs}; where network policies are enforced, {names.PLUGIN} has to admit the API server"
+        " to its port metrics"
+    )
     for problem in limits.notes(known(cluster.snapshot.usage)):
-        yield finding.warning(
-            where, problem, f"see the pods' logs: {cluster.kubectl(f'logs -l {own.LABEL_APP}={names.PLUGIN}')}"
-        )
+        yield finding.warning(where, problem, fix)

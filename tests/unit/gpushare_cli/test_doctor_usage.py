@@ -15,7 +15,10 @@ GOOD = Reply(
     status=200, text='gpushare_plugin_usage_info{reading="on"} 1\ngpushare_plugin_gpu_foreign_bytes{gpu="G"} 0\n'
 )
 HIDDEN = Reply(status=200, text='gpushare_plugin_usage_info{reading="no-host-pid"} 1\n')
-LOGS = f"see the pods' logs: kubectl -n {NS} logs -l app.kubernetes.io/name={PLUGIN}"
+LOGS = (
+    f"see the pods' logs: kubectl -n {NS} logs -l app.kubernetes.io/name={PLUGIN}; where network policies are enforced,"
+    f" {PLUGIN} has to admit the API server to its port metrics"
+)
 HEAD = f"warning usage daemonset/{NS}/{PLUGIN} | "
 
 
