@@ -40,6 +40,7 @@ def test_programs_can_rely_on_the_words_of_reasons() -> None:
         "NoUntouchedGpu",
         "NoMatchingGpu",
         "TooFewGpus",
+        "OtherHandOver",
         "SearchTooLong",
     ]
 

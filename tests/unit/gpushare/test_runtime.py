@@ -72,7 +72,7 @@ def test_help_names_flag_variable_and_default(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit):
         load("--help")
     shown = " ".join(capsys.readouterr().out.split())
-    assert "--wait-s VALUE Seconds. [GPUSHARE_WAIT_S; 2.0]" in shown
+    assert "--wait-s VALUE Seconds. [GPUSHARE_WAIT_S; 2]" in shown
 
 
 def test_an_environment_variable_of_others_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
