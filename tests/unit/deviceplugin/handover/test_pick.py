@@ -1,8 +1,12 @@
 """A GPU is found in every kind of spec that NVIDIA's programs write, and never more than this GPU."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deviceplugin.edits import ContainerEdits, Hook, Mount
 from deviceplugin.handover.pick import pick
@@ -231,3 +235,27 @@ def test_specs_of_others_are_passed_over(kind: str) -> None:
 
 def test_without_any_spec_there_is_nothing_to_give() -> None:
     assert pick(gpu(0), []) is None
+
+
+PREFIXES = st.sampled_from(["", "/", "/dev/..", "/dev/.", "/run/nvidia/driver", "//dev/.."])
+NAMES = st.sampled_from(["nvidia-uvm", "card", "nvidia-caps/nvidia-cap9", *(f"nvidia{i}" for i in range(4))])
+PATHS = st.builds("{}/dev/{}".format, PREFIXES, NAMES)
+NODES = st.fixed_dictionaries(
+    {"path": PATHS},
+    optional={"hostPath": PATHS, "type": st.just("c"), "major": st.just(195), "minor": st.integers(0, 3)},
+)
+DEVICES = st.dictionaries(
+    st.sampled_from([*nvidia.UUIDS, "0", "1", "all", "gpu2"]), st.lists(NODES, max_size=5), min_size=1, max_size=4
+)
+
+
+@given(DEVICES, st.lists(NODES, max_size=3), st.integers(0, 3))
+def test_whatever_a_spec_says_no_other_gpu_comes_out_of_it(
+    devices: dict[str, list[Any]], common: list[Any], index: int
+) -> None:
+    document = nvidia.document(*(nvidia.device(name, *nodes) for name, nodes in devices.items()))
+    document["containerEdits"]["deviceNodes"] += common
+    edits = picked(gpu(index), spec(document))
+    names = [Path(path).name for node in edits.device_nodes for path in (node.path, node.host_path or node.path)]
+    assert {name for name in names if re.fullmatch(r"nvidia(-cap)?\d+", name)} == {f"nvidia{index}"}
+    assert all((node.kind, node.major, node.minor) == ("", None, None) for node in edits.device_nodes)
