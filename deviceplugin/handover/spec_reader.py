@@ -129,9 +129,9 @@ def _text(path: Path) -> bytes:
         if not stat.S_ISREG(found.st_mode):
             raise WireError("not a regular file")
         if found.st_uid not in {0, os.geteuid()}:
-            raise WireError(f"it belongs to user {found.st_uid}; chown root it if its content is right")
+            raise WireError(f"it belongs to user {found.st_uid}; if its content is right, run chown root on it")
         if found.st_mode & 0o022:
-            raise WireError("users other than root may write it; chmod 0644 it if its content is right")
+            raise WireError("users other than root may write to it; if its content is right, run chmod 0644 on it")
         with open(descriptor, "rb", closefd=False) as stream:
             text = stream.read(_LARGEST + 1)
     finally:

@@ -171,7 +171,8 @@ def test_a_file_that_others_than_root_may_write_is_not_believed(
 ) -> None:
     put(dynamic / "nvidia.json", nvidia.BY_UUID).chmod(mode)
     assert reader.specs() == []
-    assert problems(caplog)[0][1] == ("users other than root may write it; chmod 0644 it if its content is right")
+    problem = "users other than root may write to it; if its content is right, run chmod 0644 on it"
+    assert problems(caplog) == [("nvidia.json", problem)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -180,7 +181,8 @@ def test_a_file_of_another_user_is_not_believed(
 ) -> None:
     os.chown(put(dynamic / "nvidia.json", nvidia.BY_UUID), 1000, 0)
     assert reader.specs() == []
-    assert problems(caplog) == [("nvidia.json", "it belongs to user 1000; chown root it if its content is right")]
+    problem = "it belongs to user 1000; if its content is right, run chown root on it"
+    assert problems(caplog) == [("nvidia.json", problem)]
 
 
 def test_what_stands_for_something_else_is_not_kept(reader: SpecReader, dynamic: Path) -> None:
