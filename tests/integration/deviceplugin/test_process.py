@@ -7,7 +7,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
@@ -45,13 +45,6 @@ def arguments(directory: Path) -> dict[str, str]:
         "--probe-port": str(free_port()),
         "--poll-interval": "0.1",
     }
-
-
-def metrics(port: str) -> str:
-    """Empty while there are none."""
-    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
-        return str(page.read().decode())
-    return ""
 
 
 def command(flags: dict[str, str], *more: str) -> list[str]:
@@ -237,8 +230,8 @@ def test_without_the_processes_of_the_node_it_says_so_and_its_watchdog_is_no_lim
     with subprocess.Popen(alone, cwd=ROOT, stderr=subprocess.PIPE, text=True) as plugin:
         try:
             plugins.wait_for_devices()
-            wait_until(lambda: "gpushare_plugin_usage_info" in metrics(flags["--metrics-port"]))
-            page = metrics(flags["--metrics-port"])
+            wait_until(lambda: "gpushare_plugin_usage_info" in page_of(int(flags["--metrics-port"])))
+            page = page_of(int(flags["--metrics-port"]))
         finally:
             plugin.kill()
             log = plugin.communicate()[1]

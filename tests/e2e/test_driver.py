@@ -1,0 +1,100 @@
+"""The driver's library in real containers: it is replaced under a running plugin, and tells of faults.
+
+The library is the stub of tests/nvml, in the directory that the plugin's container has of its node.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from gpushare import names
+from gpushare.kube import api as kube
+from localcluster.python_image import UNUSED_LIBRARIES
+from tests.e2e import plugins
+from tests.e2e.system import System, is_ready
+from tests.e2e.test_usage import shown
+from tests.nvml import stub
+from tests.nvml.stub import Stub
+
+pytestmark = pytest.mark.e2e
+
+DRIVER = "driver"
+INSIDE = Path("/var/lib/kubelet/device-plugins") / DRIVER
+SETTINGS = {
+    "GPUSHARE_GPU_SOURCE": "nvml",
+    "GPUSHARE_HAND_OVER": "envvar",
+    "LD_LIBRARY_PATH": f"{INSIDE}:{UNUSED_LIBRARIES}",  # the image has its Python there
+    "NVML_STUB_CONTROL": str(INSIDE / "nvml.control"),
+}
+ALL, HALF = "28", "14"
+"""GiB of two T4 and of one, without what the driver keeps."""
+
+
+@pytest.fixture(scope="module")
+def drivers(system: System) -> Iterator[Mapping[str, Stub]]:
+    """By node: two T4 each."""
+    made = {}
+    for number, node in enumerate(system.cluster.nodes):
+        directory = node.device_plugins_dir / DRIVER
+        directory.mkdir()
+        stub.build(directory)
+        made[node.name] = Stub(directory=directory)
+        for gpu in range(2):
+            made[node.name].add_gpu(uuid=f"GPU-0000000{number}-0000-0000-0000-00000000000{gpu}")
+    with plugins.patched(system, SETTINGS):
+        yield made
+    for node in system.cluster.nodes:
+        shutil.rmtree(node.device_plugins_dir / DRIVER)
+
+
+def gib(system: System, node: str) -> str:
+    found: str = system.api.get(f"/api/v1/nodes/{node}")["status"]["allocatable"].get(names.GPU_MEM, "0")
+    return found
+
+
+def restarts(system: System, node: str) -> int:
+    """Of the node's plugin; -1 while it is not ready."""
+    found = system.api.get(
+        f"/api/v1/namespaces/{names.NAMESPACE}/pods", {"labelSelector": f"app.kubernetes.io/name={names.PLUGIN}"}
+    )
+    [pod] = [each for each in found["items"] if each["spec"]["nodeName"] == node]
+    return int(pod["status"]["containerStatuses"][0]["restartCount"]) if is_ready(pod) else -1
+
+
+def test_a_driver_that_is_replaced_needs_no_one(system: System, drivers: Mapping[str, Stub]) -> None:
+    node, driver = next(iter(drivers.items()))
+    system.eventually("the GPUs are offered", lambda: all(gib(system, each) == ALL for each in drivers))
+    before = restarts(system, node)
+    began = time.monotonic()
+    driver.set({"driver": "590.10", "library": "590.10"})
+    system.eventually("the plugin has a new process", lambda: restarts(system, node) == before + 1)
+    system.eventually("the GPUs are offered again", lambda: gib(system, node) == ALL)
+    print(f"healed after {time.monotonic() - began:.0f} s")
+
+
+def test_what_is_wrong_with_a_gpu_is_said_wherever_one_looks(system: System, drivers: Mapping[str, Stub]) -> None:
+    node, driver = list(drivers.items())[1]
+    system.eventually("the GPUs are offered", lambda: gib(system, node) == ALL)
+    driver.happen(0, 79)
+    system.eventually("the GPU is not offered", lambda: gib(system, node) == HALF)
+    why = "Xid 79: GPU has fallen off the bus"
+    system.eventually("inspect says so", lambda: why in shown(system, "inspect", "-o", "json"))
+    checks = json.loads(shown(system, "doctor", "-o", "json"))["findings"]
+    assert [each["problem"] for each in checks if each["check"] == "gpu-health" and why in each["problem"]]
+    assert f'reason="{why}"' in metrics(system, node)
+    driver.set({"0.fail.all": stub.GPU_IS_LOST})  # a reset takes it away
+    system.eventually("it is away", lambda: "GPU is lost" in shown(system, "inspect", "-o", "json"))
+    driver.set({"0.fail.all": None})
+    system.eventually("it is well again", lambda: gib(system, node) == ALL)
+
+
+def metrics(system: System, node: str) -> str:
+    found = system.api.get(
+        f"/api/v1/namespaces/{names.NAMESPACE}/pods", {"labelSelector": f"app.kubernetes.io/name={names.PLUGIN}"}
+    )
+    [name] = [each["metadata"]["name"] for each in found["items"] if each["spec"]["nodeName"] == node]
+    return system.api.ask(kube.pod_path(names.NAMESPACE, f"{name}:12347", "proxy/metrics"), timeout_s=30.0).text
