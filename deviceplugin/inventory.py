@@ -30,7 +30,7 @@ def build(
     Raises:
         GpuSourceError: the reading contradicts itself.
     """
-    present = [_gpu(gpu) for gpu in raw]
+    present = [_gpu(gpu).counted_in(unit) for gpu in raw]
     uuids = {gpu.uuid for gpu in present}
     indices = {gpu.index for gpu in present}
     lost = [

@@ -1,7 +1,7 @@
 """GPUs of a node as the device plugin reports them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -75,7 +75,7 @@ class Gpu:
     """NVML index on its node, from 0; of a MIG instance `mig_index`."""
     model: str
     memory_mib: int
-    """Total memory in MiB, rounded down."""
+    """Total memory in MiB, rounded down; of a MIG instance to whole units."""
     numa: int | None = None
     health: GpuHealth = GpuHealth.HEALTHY
     reason: str = ""
@@ -93,6 +93,11 @@ class Gpu:
     def label(self) -> str:
         """Its number as people read it."""
         return label(self.index)
+
+    def counted_in(self, unit: MemoryUnit) -> "Gpu":
+        """With what whole units give of a MIG instance, so that all of its units are all of it, and nothing is left."""
+        whole_mib = unit.floor(self.memory_mib) * unit.mib
+        return replace(self, memory_mib=whole_mib) if self.mig and whole_mib else self
 
     def limit_of(self, memory_mib: int) -> Limit:
         """What holds a share of so many MiB: of a MIG instance, the hardware holds nothing less than all of it."""

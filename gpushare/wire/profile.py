@@ -43,7 +43,7 @@ def inventory(document: Any, node: NodeName, unit: MemoryUnit) -> NodeInventory:
         WireError: the document is wrong.
     """
     profile = parse(document, node)
-    gpus = (gpu for index in range(profile.total) for gpu in profile.offered(node, index))
+    gpus = (gpu.counted_in(unit) for index in range(profile.total) for gpu in profile.offered(node, index))
     ordered = tuple(sorted(gpus, key=lambda gpu: gpu.index))
     return NodeInventory(node=node, gpus=ordered, unit=unit)
 

@@ -6,7 +6,7 @@ from deviceplugin import inventory
 from deviceplugin.source import GpuSourceError, RawGpu
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu, GpuHealth, Limit, MigInstance, NodeInventory, mig_index
-from gpushare.units import GIB
+from gpushare.units import GIB, MemoryUnit
 from tests.unit.deviceplugin.build import NODE, raw_gpu
 
 
@@ -71,4 +71,15 @@ def test_a_mig_instance_is_a_gpu_whose_limit_the_hardware_holds() -> None:
     mig = MigInstance(gpu=0, number=1, profile="1g.5gb")
     raw = RawGpu(uuid="MIG-x", index=mig_index(0, 1), model="A MIG 1g.5gb", memory_bytes=4864 * 1024**2, mig=mig)
     (found,) = build(raw).gpus
-    assert (found.index, found.label, found.memory_mib, found.limit, found.mig) == (65, "0:1", 4864, Limit.MIG, mig)
+    assert (found.index, found.label, found.limit, found.mig) == (65, "0:1", Limit.MIG, mig)
+
+
+@pytest.mark.parametrize(("unit", "mib"), [(GIB, 4096), (MemoryUnit(1), 4864), (MemoryUnit(8192), 4864)])
+def test_who_asks_for_all_units_of_a_mig_instance_has_all_of_it(unit: MemoryUnit, mib: int) -> None:
+    """Nothing is left of it that another container could be given, so the hardware holds the limit."""
+    mig = MigInstance(gpu=0, number=1, profile="1g.5gb")
+    raw = RawGpu(uuid="MIG-x", index=mig_index(0, 1), model="A MIG 1g.5gb", memory_bytes=4864 * 1024**2, mig=mig)
+    (found,) = inventory.build([raw], node=NODE, unit=unit).gpus
+    assert found.memory_mib == mib
+    if units := unit.floor(mib):
+        assert found.limit_of(units * unit.mib) is Limit.MIG
