@@ -96,7 +96,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
             start_check=counts.counting(start_check.check),
             clock=clock,
             answer=hand_over.devices.answer,
-            ready=lambda: publisher.published.is_set() and hand_over.chooser.known.is_set(),
+            ready=publisher.published.is_set,  # so the Node was read, too
             ready_by=publish_until,
             on_beat=partial(probe.beat, resource.name),
         )
