@@ -10,8 +10,11 @@ import pytest
 from gpushare import names
 from gpushare.cluster import node_records
 from gpushare.kube import api as kube
+from gpushare.model.gpu import GpuHealth
 from gpushare.wire import hand_over
+from localcluster import runtimes
 from tests.e2e import disturb
+from tests.e2e.seen import Grants
 from tests.e2e.system import Json, Share, System, is_ready
 from tests.manifests import tree
 
@@ -142,6 +145,11 @@ def test_a_pod_created_without_the_class_goes_to_no_node_that_needs_it(
     *_, changing = relabelled
     hand_over_by(system, "cdi", [node.name for node in system.cluster.nodes if not node.runtime.cdi])
     wait_for(system, "cdi")
+    for node in system.cluster.nodes:
+        # Where the runtime can never do what the label demands, no container may start without the GPU it was granted.
+        gpus = Grants.of(system).inventories[node.name].gpus
+        healthy = node.runtime.version >= runtimes.CDI_SINCE
+        assert {gpu.health is GpuHealth.HEALTHY for gpu in gpus} == {healthy}
 
     def waiting(name: str) -> Json:
         pod = Share(name=name).document()
