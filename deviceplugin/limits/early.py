@@ -2,7 +2,7 @@
 
 The kubelet tells the ID of a container only after its start. But it starts the containers of a pod one after another,
 so the first new group in that of the pod after PreStartContainer is the one of this container. The runtime makes it
-before it starts the program, usually by some ten milliseconds: soon enough in practice, and no promise.
+shortly before it starts the program: mostly early enough for what CUDA tells the program, and no promise.
 """
 
 import queue
