@@ -61,18 +61,32 @@ class System:
         self.cluster.kubectl("apply", "-n", namespace, "-f", "-", input=document, timeout_s=300)
 
     def delete_all(self, namespace: str) -> None:
-        """Delete a namespace's workloads and pods, and wait until these are gone."""
+        """Delete a namespace's workloads and pods, and wait until these are gone.
+
+        An old kubelet may remove a pod only a minute after the end of its containers, which no test waits for.
+        """
         for workloads in ("statefulsets", "replicasets"):
             self.api.delete(f"/apis/apps/v1/namespaces/{namespace}/{workloads}", timeout_s=60)
         self.api.delete(f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 1}, timeout_s=300)
-        self.eventually(f"pods of {namespace} gone", lambda: not self.pods(namespace))
+
+        def left() -> list[Json]:
+            pods = self.pods(namespace)
+            self._forget(pod for pod in pods if has_ended(pod))
+            return pods
+
+        self.eventually(f"pods of {namespace} gone", lambda: not left())
+
+    def _forget(self, pods: Iterable[Json]) -> None:
+        """Delete pods whose containers have ended, without the kubelet."""
+        for pod in pods:
+            path = kube.pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"])
+            with contextlib.suppress(kube.NotFoundError):  # gone since it was listed
+                self.api.delete(path, {"gracePeriodSeconds": 0})
 
     def delete_failed(self, namespace: str) -> list[Json]:
         """Delete the pods that have failed, which may have no logs; their statuses."""
         failed = [pod for pod in self.pods(namespace) if pod["status"].get("phase") == "Failed"]
-        for pod in failed:
-            with contextlib.suppress(kube.NotFoundError):  # gone since it was listed
-                self.api.delete(kube.pod_path(namespace, pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
+        self._forget(failed)
         return [pod["status"] for pod in failed]
 
     def eventually(self, what: str, condition: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
@@ -208,6 +222,12 @@ def is_ready(pod: Json) -> bool:
     """Whether all containers of a pod run."""
     statuses = pod.get("status", {}).get("containerStatuses", [])
     return bool(statuses) and all(status["ready"] for status in statuses)
+
+
+def has_ended(pod: Json) -> bool:
+    """Whether its containers have run, and none does; of a removed container a kubelet says that it waits."""
+    states = [status["state"] for status in pod["status"].get("containerStatuses", [])]
+    return pod["status"]["phase"] != "Pending" and not any("running" in state for state in states)
 
 
 def is_incomplete(pod: Json) -> bool:
