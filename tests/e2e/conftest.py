@@ -128,8 +128,7 @@ def shared_namespace(system: System, request: pytest.FixtureRequest) -> Iterator
 def fresh_namespace(system: System, what: str) -> Iterator[str]:
     """A namespace in which pods can be created; afterwards none is left, and the controller counts none any more."""
     name = f"e2e-{zlib.crc32(what.encode()):08x}-{time.time_ns() % 10**6:06}"
-    system.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
-    system.eventually("service account", lambda: system.exists(f"/api/v1/namespaces/{name}/serviceaccounts/default"))
+    system.create_namespace(name)
     yield name
     system.delete_all(name)
     system.eventually(f"the controller has no pods of {name}", lambda: not counted(system, name))

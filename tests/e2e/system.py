@@ -55,6 +55,23 @@ class System:
             return False
         return True
 
+    def create_namespace(self, name: str) -> None:
+        """Make a namespace, and wait until pods can be created there: the API server needs its service account first.
+
+        Before Kubernetes 1.24 it needs a token of that as well.
+        """
+        self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+
+        def admits() -> bool:
+            probe = Share(name="probe", gib=(None,)).document()
+            try:
+                self.api.create(f"/api/v1/namespaces/{name}/pods", probe, {"dryRun": "All"}, timeout_s=30)
+            except (kube.ForbiddenError, kube.ServerFaultError):
+                return False
+            return True
+
+        self.eventually(f"pods can be created in {name}", admits)
+
     def create(self, namespace: str, *pods: Json) -> None:
         """Apply objects in a namespace, as an author would; a refusal is a ClusterError with the server's words."""
         document = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(pods)})

@@ -74,9 +74,7 @@ def namespace_for(place: str) -> str:
 def create(system: System, place: str) -> None:
     """One after another where the order decides: whole GPUs first, because shares would touch those that they need."""
     namespace = namespace_for(place)
-    system.cluster.kubectl("create", "namespace", namespace)
-    account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
-    system.eventually("service account", lambda: system.exists(account))
+    system.create_namespace(namespace)
     order = sorted(EXAMPLES, key=lambda example: example.name != "whole")
     for example in order:
         system.create(namespace, document(example, example.name, place))
