@@ -85,6 +85,16 @@ class Node:
         return self.directory / "kubelet/pod-resources/kubelet.sock"
 
     @property
+    def nvidia_config(self) -> Path:
+        """Configuration of NVIDIA's runtime on this node; while there is none, the handler is plain runc."""
+        return self.directory / node_files.NVIDIA_CONFIG
+
+    @property
+    def cdi_dir(self) -> Path:
+        """The node's /etc/cdi as a path on the machine."""
+        return self.directory / "cdi"
+
+    @property
     def enter(self) -> list[str]:
         """The beginning of a command line that runs inside the node, at the paths that pods with hostPath see."""
         return [str(self._programs["nsenter"]), f"--target={self.holder.pid}", "--mount", "--net", "--pid"]
@@ -210,6 +220,10 @@ class Node:
         (self.directory / "resolv.conf").write_text("")
         containerd = node_files.containerd_configuration(self.directory, self._programs, self.runtime)
         (self.directory / "containerd.toml").write_text(containerd)
+        nvidia = self.directory / "nvidia-runtime"
+        nvidia.write_text(node_files.nvidia_runtime(self.directory, self._programs))
+        nvidia.chmod(0o755)
+        (self.directory / node_files.NVIDIA_CONFIG).parent.mkdir(parents=True)
         serving = self._authority.issue(f"{self.name}-serving", self.name, subjects=[self.ip, self.name])
         kubelet = node_files.kubelet_configuration(
             self.directory,

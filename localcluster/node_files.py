@@ -1,14 +1,24 @@
 """Configuration files of a node's containerd and kubelet."""
 
+import os
 import shutil
+import sys
 from pathlib import Path
 
+from localcluster import nvidia_runtime as nvidia_runtime_module
 from localcluster import pki, process, provision, runtimes
 
 SANDBOX_IMAGE = "gpushare.test/pause:1"
 RUNTIME_ENDPOINT = "unix:///run/containerd/containerd.sock"
-RUNTIME_HANDLERS = ("runc", "nvidia")
-"""Both are plain runc: the second exists so that a RuntimeClass for the NVIDIA runtime can be used."""
+NVIDIA_CONFIG = "nvidia/nvidia-container-runtime/config.toml"
+"""In a node's directory: while it is there, the handler ``nvidia`` acts by it; without it, it is plain runc."""
+NVIDIA_RUNTIME_VARIABLE = "GPUSHARE_NVIDIA_RUNTIME"
+"""Path of NVIDIA's own nvidia-container-runtime, to try against in place of ours."""
+NVIDIA_SCRIPT = """\
+#!/bin/sh
+[ -e {config} ] || exec {runc} "$@"
+{choice}
+"""
 
 CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 """containerd's default; both are the node's own."""
@@ -41,11 +51,21 @@ def containerd_configuration(directory: Path, programs: provision.Programs, runt
         f"snapshotter = '{_snapshotter(directory)}'",
         "default_runtime_name = 'runc'",
     ]
-    for handler in RUNTIME_HANDLERS:
+    for handler, program in (("runc", programs["runc"]), ("nvidia", directory / "nvidia-runtime")):
         lines += [f"[{cri}.containerd.runtimes.{handler}]", "runtime_type = 'io.containerd.runc.v2'"]
         lines += [f"runtime_path = '{runtime.shim}'"] if runtime.shim else []
-        lines += [f"[{cri}.containerd.runtimes.{handler}.options]", f"BinaryName = '{programs['runc']}'"]
+        lines += [f"[{cri}.containerd.runtimes.{handler}.options]", f"BinaryName = '{program}'"]
     return "\n".join(lines) + "\n"
+
+
+def nvidia_runtime(directory: Path, programs: provision.Programs) -> str:
+    """Return the script that is the handler ``nvidia`` of the node whose files are in a directory."""
+    config, runc = directory / NVIDIA_CONFIG, programs["runc"]
+    if real := os.environ.get(NVIDIA_RUNTIME_VARIABLE):
+        choice = f'XDG_CONFIG_HOME={directory / "nvidia"} exec {real} "$@"'
+    else:
+        choice = f'exec {sys.executable} -I -S {nvidia_runtime_module.__file__} {config} {runc} "$@"'
+    return NVIDIA_SCRIPT.format(config=config, runc=runc, choice=choice)
 
 
 def _cdi_settings(runtime: runtimes.ContainerRuntime) -> list[str]:
