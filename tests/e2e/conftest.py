@@ -41,8 +41,8 @@ PROFILE = f"gpus: [{{model: Simulated, memoryMiB: {GPU_GIB * 1024}, count: {GPUS
 
 HERE = Path(__file__).parent
 LONGEST_FIRST = (
-    *("test_right_gpu.py", "test_tenant.py", "test_migrate.py", "test_demands.py", "test_handover.py"),
-    "test_removal.py",
+    *("test_upgrade.py", "test_right_gpu.py", "test_tenant.py", "test_migrate.py", "test_demands.py"),
+    *("test_handover.py", "test_removal.py"),
 )
 """Files are handed to the clusters one by one, so a long one at the end would leave the other cluster idle."""
 
