@@ -22,12 +22,12 @@ WORKLOADS: Final = "deployments,daemonsets"
 
 
 def tree(directory: Path) -> Tree:
-    """Its sources; without the repository's history there is no test, and in CI an error."""
+    """Its sources. Without the repository's history there is no test, unless a commit is asked for."""
     argv = ["git", "-C", str(installation.ROOT), "archive", COMMIT]
     archived = subprocess.run(argv, capture_output=True, timeout=60, check=False)
     if archived.returncode != 0:
         problem = f"the repository has no commit {COMMIT}: {archived.stderr.decode().strip()}"
-        if os.environ.get("CI"):
+        if "UPGRADE_FROM" in os.environ:
             pytest.fail(problem)
         pytest.skip(problem)
     subprocess.run(["tar", "-x", "-C", str(directory)], input=archived.stdout, timeout=60, check=True)
