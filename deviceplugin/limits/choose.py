@@ -7,7 +7,7 @@ from typing import Final
 from deviceplugin.limits.backend import PROVEN, Proofs
 from gpushare import names
 from gpushare.identity import GpuUuid
-from gpushare.model.gpu import Gpu, GpuHealth, Limit, NodeInventory
+from gpushare.model.gpu import NO_LIMIT, Gpu, GpuHealth, Limit, NodeInventory
 
 AUTO: Final = "auto"
 _LONGEST: Final = 200
@@ -95,7 +95,7 @@ def spared(proofs: Mapping[Limit, Proofs], before: Chosen, failed: Failed) -> tu
 
 def _problem(gpu: Gpu, wanted: Order, proofs: Mapping[Limit, Proofs]) -> str:
     known = [limit for limit in _possible(gpu, wanted) if gpu.uuid in proofs.get(limit, {})]
-    return "no limit can be held: " + "; ".join(f"{limit.value}: {proofs[limit][gpu.uuid]}" for limit in known)
+    return f"{NO_LIMIT}: " + "; ".join(f"{limit.value}: {proofs[limit][gpu.uuid]}" for limit in known)
 
 
 def _weaker(gpu: Gpu, candidates: Order, proofs: Mapping[Limit, Proofs]) -> str:

@@ -12,6 +12,8 @@ MAX_GPUS: Final = 64
 """More than any node has."""
 MAX_INSTANCES: Final = 16
 """More MIG instances than any GPU has."""
+NO_LIMIT: Final = "no limit can be held"
+"""How the reason of a GPU begins that is out of use because nothing that the administrator demands holds limits."""
 _LONGEST_REASON: Final = 120  # in refusals, which are repeated for every node
 
 

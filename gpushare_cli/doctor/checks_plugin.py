@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from gpushare import names, units
 from gpushare.cluster import node_records
-from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare.model.gpu import NO_LIMIT, GpuHealth, NodeInventory
 from gpushare_cli.doctor import finding, own
 from gpushare_cli.doctor.cluster import Cluster, GpuNode
 from gpushare_cli.doctor.finding import Finding
@@ -125,7 +125,11 @@ def gpu_health(cluster: Cluster) -> Iterator[Finding]:
                 )
             else:
                 why = gpu.reason or "the driver reports a fault"
-                fix = f"drain it, reset or replace the GPU, then: {_restart(cluster, node)}"
+                fix = (
+                    f"correct that, or let other means hold limits: the label {names.LABEL_LIMITS}, --limits"
+                    if why.startswith(NO_LIMIT)
+                    else f"drain it, reset or replace the GPU, then: {_restart(cluster, node)}"
+                )
             yield finding.warning(f"node/{node.name}", f"GPU {gpu.label} ({gpu.uuid}) is unhealthy: {why}", fix)
         for left in node.record.inventory.left_out if node.record.inventory else ():
             problem, _, fix = left.reason.partition("; ")

@@ -152,6 +152,12 @@ ROWS: list[tuple[str, Change, str]] = [
         f" reset or replace the GPU, then: {RESTART}",
     ),
     (
+        "a GPU on which nothing holds limits",
+        publish(with_faulty_gpu(reason="no limit can be held: cgroup: old driver")),
+        "warning gpu-health node/node-b | GPU 1 (GPU-1) is unhealthy: no limit can be held: cgroup: old driver |"
+        " correct that, or let other means hold limits: the label gpushare.dev/limits, --limits",
+    ),
+    (
         "a GPU in MIG mode without instances",
         publish(
             replace(make_inventory(15, node="node-b"), left_out=(LeftOut(index=3, reason="in MIG mode; make some"),))
