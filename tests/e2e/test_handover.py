@@ -24,7 +24,6 @@ from tests.e2e.system import Json, Share, System, is_ready
 pytestmark = pytest.mark.e2e
 
 SPECS: Final = "/var/run/cdi"
-NEARLY_A_GPU: Final = 20
 NEEDS_CDI: Final = pytest.mark.skipif(not CDI_NODES, reason="no node hands GPUs over by CDI")
 
 
@@ -87,7 +86,18 @@ def test_every_node_says_how_it_hands_gpus_over_and_why(system: System) -> None:
 def test_pods_land_on_nodes_of_every_kind_and_see_the_right_gpu(system: System, namespace: str) -> None:
     """The same pods: what the webhook wrote is right wherever they land."""
     pods = [f"anywhere-{i}" for i in range(8)]
-    system.create(namespace, *[Share(name=name, gib=(NEARLY_A_GPU, None)).document() for name in pods])
+    documents = [Share(name=name, gib=(1, None)).document() for name in pods]
+    for document in documents:  # some on each node, whatever else runs there
+        document["metadata"]["labels"] = {**document["metadata"].get("labels", {}), "e2e": "anywhere"}
+        document["spec"]["topologySpreadConstraints"] = [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": {"e2e": "anywhere"}},
+            }
+        ]
+    system.create(namespace, *documents)
     running = system.running(namespace, *pods)
     for node in system.cluster.nodes:
         here = [pod for pod in running if pod["spec"]["nodeName"] == node.name]
