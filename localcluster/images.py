@@ -33,6 +33,8 @@ GET_SCRIPT = """\
 # http-get HOST PORT PATH: Debian 12's static busybox crashes in its own wget.
 printf 'GET %s HTTP/1.0\\r\\nHost: %s\\r\\n\\r\\n' "$3" "$1" | nc -w 5 "$1" "$2"
 """
+MINORS = (*range(12), *range(64, 68), *range(80, 84))
+"""Of the device nodes that the image tries to open: simulated GPUs, and from 64 on MIG instances."""
 DEVICES_SCRIPT = """\
 #!/bin/sh
 # Which device nodes are here, and which of simulated GPUs' (major number 60) the device cgroup lets a container open.
@@ -44,7 +46,7 @@ for node in /dev/* /dev/nvidia*/*; do
     if [ -c "$node" ] || [ -b "$node" ]; then nodes="$nodes,${node#/dev/}"; fi
 done
 openable=
-for minor in 0 1 2 3 4 5 6 7 8 9 10 11 64 65 66 67 80 81 82 83; do # from 64 on: MIG instances
+for minor in MINORS; do
     mknod probe-$minor c 60 $minor 2>/dev/null || { openable=,unknown; break; }
     # As no driver answers, an open that is allowed fails as well, but for another reason.
     case $( (: <probe-$minor) 2>&1 ) in *"not permitted") ;; *) openable="$openable,$minor" ;; esac
@@ -52,7 +54,7 @@ done
 rm -f probe-*
 echo "DEVICES=${nodes#,}"
 echo "OPENABLE=${openable#,}"
-"""
+""".replace("MINORS", " ".join(map(str, MINORS)))
 PRINT_SCRIPT = WAIT_SCRIPT.replace("#!/bin/sh\n", "#!/bin/sh\n/print-devices\nenv | sort\n")
 
 

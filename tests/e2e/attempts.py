@@ -1,14 +1,19 @@
-"""What a tenant tries: pods that would see a GPU which was not granted, and what becomes of each. No I/O."""
+"""What a tenant tries by the API: pods that would see a GPU which was not granted, and how each ends. No I/O."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
 from gpushare import names
+from gpushare.model.gpu import HandOver
 from localcluster.cluster import BUSYBOX_IMAGE
 
 Json = dict[str, Any]
+HOOK: Final = "the webhook writes the variable"
+REMOVED: Final = "the webhook removes it"
+GUESSED: Final = "0123456789abcdef0123456789abcdef"
+"""A name of a CDI device like those that the device plugin makes."""
 INT64: Final = 2**63
 UNCOMPLETED: Final = "has not completed"
 POLICY: Final = "ValidatingAdmissionPolicy 'gpushare-"
@@ -28,6 +33,7 @@ class Ends(Enum):
     WAITS = "none of its containers starts"
     NOTHING = "it runs, and no container sees a GPU"
     GRANTED = "it runs, and every container sees what it was granted"
+    ESCAPES = "it reaches what it was not granted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +41,22 @@ class Attempt:
     """A pod that a tenant creates."""
 
     name: str
+    what: str
+    """In words, for the table; several attempts may be one row."""
     pod: Json
     ends: Ends
+    on: Mapping[HandOver, Ends] = field(default_factory=dict)
+    """Where it ends otherwise."""
+    by: str = ""
+    """What stops it, or would."""
     says: str = ""
     """A part of the refusal."""
+    prints: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the last container prints beside what it sees."""
+    lies: bool = False
+    """Whether it tells itself of other GPUs than it has."""
+    is_baseline: bool = True
+    """Whether Pod Security `baseline` would admit it."""
     old_ends: Ends | None = None
     """On servers before 1.30, if it differs there."""
     without_webhook: str = ""
@@ -90,7 +108,7 @@ ALL: Final = variable("all")
 NVIDIA: Final[Json] = {"runtimeClassName": names.RUNTIME_CLASS}
 
 
-def all_attempts(node: str) -> Iterator[Attempt]:
+def api_attempts(node: str) -> Iterator[Attempt]:
     """Every one; names are unique.
 
     Args:
@@ -106,43 +124,65 @@ def all_attempts(node: str) -> Iterator[Attempt]:
     yield from _bad_requests()
 
 
-def on_each(nodes: Sequence[str]) -> Iterator[Attempt]:
-    """Every one; what gets as far as a node is tried on each."""
-    for number, node in enumerate(nodes):
-        for attempt in all_attempts(node):
-            if {attempt.ends, attempt.old_ends} & {Ends.NOTHING, Ends.GRANTED}:
-                yield replace(attempt, name=f"{attempt.name}-{node}", pod=_pinned(attempt.pod, node))
-            elif number == 0:
-                yield attempt
-
-
-def _pinned(body: Json, node: str) -> Json:
-    return {**body, "spec": {**body["spec"], "nodeSelector": {"kubernetes.io/hostname": node}}}
-
-
 def _variables() -> Iterator[Attempt]:
     values = ("all", "0", "0,1", "none", "", "GPU-00000000-0000-0000-0000-000000000000")
     kinds = ("nvidia.com/gpu=all", "management.nvidia.com/gpu=all", "runtime.nvidia.com/gpu=0")
     for number, value in enumerate((*values, *kinds)):
         yield Attempt(
             name=f"variable-{number}",
+            what=f"`NVIDIA_VISIBLE_DEVICES={value}` in `env`, under RuntimeClass `nvidia`",
+            by=HOOK,
             pod=pod(container(env=[variable(value)]), **NVIDIA),
             ends=Ends.NOTHING,
             without_webhook=UNCOMPLETED,
         )
-    yield Attempt(name="variable-plain", pod=pod(container(env=[ALL])), ends=Ends.NOTHING)
+    yield Attempt(
+        name="variable-plain",
+        what="`NVIDIA_VISIBLE_DEVICES=all` in `env`, without a RuntimeClass",
+        by=HOOK,
+        pod=pod(container(env=[ALL])),
+        ends=Ends.NOTHING,
+    )
     for number, env in enumerate(([variable("void"), ALL], [ALL, variable("void")], [ALL, ALL])):
         yield Attempt(
             name=f"variable-twice-{number}",
+            what="the variable twice in `env`, in either order",
+            by=HOOK,
             pod=pod(container(env=env), **NVIDIA),
             ends=Ends.NOTHING,
             without_webhook=UNCOMPLETED,
         )
-    yield Attempt(name="image", pod=pod(**NVIDIA), ends=Ends.NOTHING, without_webhook=UNCOMPLETED)
-    yield Attempt(name="image-plain", pod=pod(), ends=Ends.NOTHING)
     yield Attempt(
-        name="runtime-class-unknown", pod=pod(runtimeClassName="nvidia-legacy"), ends=Ends.REFUSED, says="nvidia-legacy"
+        name="image",
+        what="an image that says `all`, under RuntimeClass `nvidia`",
+        by=HOOK,
+        pod=pod(**NVIDIA),
+        ends=Ends.NOTHING,
+        without_webhook=UNCOMPLETED,
     )
+    yield Attempt(
+        name="image-plain",
+        what="an image that says `all`, without a RuntimeClass",
+        by=HOOK,
+        pod=pod(),
+        ends=Ends.NOTHING,
+    )
+    yield Attempt(
+        name="runtime-class-unknown",
+        what="a RuntimeClass of NVIDIA that is not there",
+        by="the API server",
+        pod=pod(runtimeClassName="nvidia-legacy"),
+        ends=Ends.REFUSED,
+        says="nvidia-legacy",
+    )
+
+
+SOURCES: Final = {
+    "config-map": "a ConfigMap",
+    "secret": "a Secret",
+    "annotation": "an annotation of the author's",
+    "devices": "a forged annotation of a grant",
+}
 
 
 def _sources() -> Iterator[Attempt]:
@@ -160,22 +200,31 @@ def _sources() -> Iterator[Attempt]:
     for name, (reference, marks) in references.items():
         yield Attempt(
             name=f"from-{name}",
+            what=f"the variable from {SOURCES[name]} (`valueFrom`)",
+            by=HOOK,
             pod=pod(container(env=[source(**reference)]), marks=marks, **NVIDIA),
             ends=Ends.NOTHING,
             without_webhook="devices.gpushare.dev/" if marks and name == "devices" else UNCOMPLETED,
         )
-    for kind in ("configMapRef", "secretRef"):
+    for kind, what in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
         yield Attempt(
             name=f"env-from-{kind.lower()}",
+            what=f"the variable from `envFrom` of a {what}",
+            by=HOOK,
             pod=pod(container(envFrom=[{kind: {"name": CONFIG}}]), **NVIDIA),
             ends=Ends.NOTHING,
             without_webhook=UNCOMPLETED,
         )
         yield Attempt(
             name=f"env-from-{kind.lower()}-granted",
+            what=f"the same in a container with a share (a {what})",
+            by=HOOK,
             pod=pod(container(limits={names.GPU_MEM: 1}, envFrom=[{kind: {"name": CONFIG}}])),
             ends=Ends.GRANTED,
         )
+
+
+LISTS: Final = {"init": "an init container", "init-image": "an init container's image", "sidecar": "a sidecar"}
 
 
 def _kinds_of_containers() -> Iterator[Attempt]:
@@ -187,17 +236,54 @@ def _kinds_of_containers() -> Iterator[Attempt]:
         "sidecar": {"initContainers": [sidecar]},
     }
     for name, more in lists.items():
-        yield Attempt(name=name, pod=pod(**more, **NVIDIA), ends=Ends.NOTHING, without_webhook=UNCOMPLETED)
-        yield Attempt(name=f"{name}-beside-a-share", pod=pod(share, **more), ends=Ends.GRANTED)
-    yield Attempt(name="beside-a-share", pod=pod(share, container(env=[ALL])), ends=Ends.GRANTED)
-    yield Attempt(name="share-and-all", pod=pod({**share, "env": [ALL]}), ends=Ends.GRANTED)
-    others = source(fieldRef={"fieldPath": "metadata.annotations['devices.gpushare.dev/share']"})
-    yield Attempt(name="share-of-a-neighbour", pod=pod(share, container(env=[others])), ends=Ends.GRANTED)
+        yield Attempt(
+            name=name,
+            what=f"{LISTS[name]} that says `all`",
+            by=HOOK,
+            pod=pod(**more, **NVIDIA),
+            ends=Ends.NOTHING,
+            without_webhook=UNCOMPLETED,
+        )
+        yield Attempt(
+            name=f"{name}-beside-a-share",
+            what=f"{LISTS[name]} that says `all`, beside a container with a share",
+            by=HOOK,
+            pod=pod(share, **more),
+            ends=Ends.GRANTED,
+        )
     yield Attempt(
-        name="percent-and-all", pod=pod(container(limits={names.GPU_PERCENT: 5}, env=[ALL])), ends=Ends.GRANTED
+        name="beside-a-share",
+        what="a container that says `all`, beside one with a share",
+        by=HOOK,
+        pod=pod(share, container(env=[ALL])),
+        ends=Ends.GRANTED,
+    )
+    yield Attempt(
+        name="share-and-all",
+        what="a share, and `all` in the same container",
+        by=HOOK,
+        pod=pod({**share, "env": [ALL]}),
+        ends=Ends.GRANTED,
+    )
+    others = source(fieldRef={"fieldPath": "metadata.annotations['devices.gpushare.dev/share']"})
+    yield Attempt(
+        name="share-of-a-neighbour",
+        what="the variable from the grant of another container of the pod",
+        by=HOOK,
+        pod=pod(share, container(env=[others])),
+        ends=Ends.GRANTED,
+    )
+    yield Attempt(
+        name="percent-and-all",
+        what="a percentage of a GPU, and `all`",
+        by=HOOK,
+        pod=pod(container(limits={names.GPU_PERCENT: 5}, env=[ALL])),
+        ends=Ends.GRANTED,
     )
     yield Attempt(
         name="ephemeral-at-creation",
+        what="an ephemeral container in a new pod",
+        by="the API server",
         pod=pod(ephemeralContainers=[container("debug", env=[ALL])], **NVIDIA),
         ends=Ends.REFUSED,
         says="ephemeral",
@@ -205,6 +291,8 @@ def _kinds_of_containers() -> Iterator[Attempt]:
     )
     yield Attempt(
         name="exempt-by-a-pods-label",
+        what="the label of exempt namespaces, on the pod",
+        by=HOOK,
         pod=pod(container(env=[ALL]), labels={names.LABEL_ISOLATION: "disabled"}, **NVIDIA),
         ends=Ends.NOTHING,
         without_webhook=UNCOMPLETED,
@@ -228,14 +316,20 @@ FORGED: Final = {
 
 def _forged() -> Iterator[Attempt]:
     for number, (key, value) in enumerate(FORGED.items()):
-        yield Attempt(name=f"forged-{number}", pod=pod(marks={key: value}), ends=Ends.NOTHING)
+        yield Attempt(
+            name=f"forged-{number}", what=f"forged: `{key}`", by=REMOVED, pod=pod(marks={key: value}), ends=Ends.NOTHING
+        )
         yield Attempt(
             name=f"forged-share-{number}",
+            what=f"forged beside a share: `{key}`",
+            by=REMOVED,
             pod=pod(container(limits={names.GPU_MEM: 1}), marks={key: value}),
             ends=Ends.GRANTED,
         )
     yield Attempt(
         name="forged-managed",
+        what="forged: every mark of a granted pod at once, also the label `gpushare.dev/managed`",
+        by=REMOVED,
         pod=pod(container(env=[ALL]), labels={names.LABEL_MANAGED: "true"}, marks=FORGED, **NVIDIA),
         ends=Ends.NOTHING,
         without_webhook=names.ISOLATION_POLICY,
@@ -249,11 +343,24 @@ CDI_KEYS: Final = (
 
 
 def _cdi() -> Iterator[Attempt]:
-    for number, key in enumerate(CDI_KEYS):
-        marks = {key: "nvidia.com/gpu=all"}
-        yield Attempt(name=f"cdi-{number}", pod=pod(marks=marks), ends=Ends.NOTHING, without_webhook=CDI)
+    ours = [
+        ("cdi.k8s.io/gpushare-g", f"{names.CDI_KIND}={GUESSED}"),
+        ("nvidia.cdi.k8s.io/pod", f"{names.CDI_KIND}={GUESSED}"),
+    ]
+    for number, (key, device) in enumerate([*((key, "nvidia.com/gpu=all") for key in CDI_KEYS), *ours]):
+        marks = {key: device}
+        yield Attempt(
+            name=f"cdi-{number}",
+            what=f"the annotation `{key}: {device}`",
+            by=f"{REMOVED}; `gpushare-cdi`",
+            pod=pod(marks=marks),
+            ends=Ends.NOTHING,
+            without_webhook=CDI,
+        )
     yield Attempt(
         name="cdi-share",
+        what="all such annotations beside a share",
+        by=f"{REMOVED}; `gpushare-cdi`",
         pod=pod(container(limits={names.GPU_MEM: 1}), marks=dict.fromkeys(CDI_KEYS, "nvidia.com/gpu=all")),
         ends=Ends.GRANTED,
     )
@@ -267,6 +374,8 @@ def _overflowing(node: str) -> Iterator[Attempt]:
         for amount in amounts:
             yield Attempt(
                 name=f"overflow-{number}-{amount.lower()}",
+                what=f"an amount of `{resource}` that leaves 64 bits, or nearly",
+                by="the webhook" if is_ours else f"the webhook; `{names.AMOUNTS_POLICY}`",
                 pod=pod(container(limits={resource: amount}), **NVIDIA),
                 ends=Ends.REFUSED,
                 says="" if is_ours else "more than any node can have",
@@ -287,6 +396,8 @@ def _overflowing(node: str) -> Iterator[Attempt]:
     for name, tried in sums.items():
         yield Attempt(
             name=f"sum-{name}",
+            what="amounts whose sum leaves 64 bits, over containers, init containers and sidecars",
+            by=f"the webhook; `{names.AMOUNTS_POLICY}`",
             pod=tried,
             ends=Ends.REFUSED,
             says="more than any node can have",
@@ -294,20 +405,32 @@ def _overflowing(node: str) -> Iterator[Attempt]:
         )
     yield Attempt(
         name="product-of-gpus",
+        what="a product of GPUs and memory that leaves the range",
+        by="the webhook",
         pod=pod(container(limits={names.GPU_MEM: 10**9 - 1}), marks={names.ANNOTATION_GPUS: "64"}),
         ends=Ends.REFUSED,
         says="exceed any node",
     )
     yield Attempt(
         name="overflow-on-a-preset-node",
+        what="such an amount, with a preset `nodeName`",
+        by="the webhook",
         pod=pod(container(limits={MIG: "10E"}), nodeName=node, **NVIDIA),
         ends=Ends.REFUSED,
         says="by-passes the scheduler",
         without_webhook=POLICY,
     )
-    yield Attempt(name="much", pod=pod(container(limits={MIG: 10**9}), **NVIDIA), ends=Ends.WAITS)
+    yield Attempt(
+        name="much",
+        what="more of another plugin's GPU than any node has",
+        by="kube-scheduler",
+        pod=pod(container(limits={MIG: 10**9}), **NVIDIA),
+        ends=Ends.WAITS,
+    )
     yield Attempt(
         name="of-the-pod",
+        what="such an amount in the resources of the pod",
+        by="the API server",
         pod=pod(resources={"limits": {MIG: "10E"}}, **NVIDIA),
         ends=Ends.REFUSED,
         says="Unsupported value",
@@ -315,12 +438,16 @@ def _overflowing(node: str) -> Iterator[Attempt]:
     )
     yield Attempt(
         name="quota-name",
+        what="`requests.nvidia.com/…` as a resource",
+        by="the API server",
         pod=pod(container(limits={f"requests.{MIG}": "10E"}), **NVIDIA),
         ends=Ends.REFUSED,
         says="extended resource name",
     )
     yield Attempt(
         name="request-without-limit",
+        what="another plugin's GPU in `requests` only",
+        by="the API server",
         pod=pod({**container(), "resources": {"requests": {MIG: "1"}}}, **NVIDIA),
         ends=Ends.REFUSED,
         says="Limit must be set",
@@ -328,11 +455,25 @@ def _overflowing(node: str) -> Iterator[Attempt]:
 
 
 def _other_plugins(node: str) -> Iterator[Attempt]:
-    yield Attempt(name="mig", pod=pod(container(limits={MIG: 1}, env=[ALL]), **NVIDIA), ends=Ends.WAITS)
-    yield Attempt(name="hostdev", pod=pod(container(limits={HOSTDEV: 1}), **NVIDIA), ends=Ends.WAITS)
+    yield Attempt(
+        name="mig",
+        what="another plugin's GPU that no node has, and `all`",
+        by="kube-scheduler",
+        pod=pod(container(limits={MIG: 1}, env=[ALL]), **NVIDIA),
+        ends=Ends.WAITS,
+    )
+    yield Attempt(
+        name="hostdev",
+        what="another resource of NVIDIA's that no node has",
+        by="kube-scheduler",
+        pod=pod(container(limits={HOSTDEV: 1}), **NVIDIA),
+        ends=Ends.WAITS,
+    )
     # The kubelet ignores a resource that its node does not have.
     yield Attempt(
         name="hostdev-on-a-preset-node",
+        what="another resource of NVIDIA's, with a preset `nodeName`",
+        by=HOOK,
         pod=pod(container(limits={HOSTDEV: 1}), nodeName=node, **NVIDIA),
         ends=Ends.NOTHING,
         without_webhook=UNCOMPLETED,
@@ -340,6 +481,8 @@ def _other_plugins(node: str) -> Iterator[Attempt]:
     for resource in (MIG, "nvidia.com/gpu.shared"):
         yield Attempt(
             name=f"preset-node-{resource.rpartition('/')[2]}",
+            what="another plugin's GPU, with a preset `nodeName`",
+            by=f"the webhook; `{names.ISOLATION_POLICY}`",
             pod=pod(container(limits={resource: 1}), nodeName=node, **NVIDIA),
             ends=Ends.REFUSED,
             says="by-passes the scheduler",
@@ -347,20 +490,37 @@ def _other_plugins(node: str) -> Iterator[Attempt]:
         )
     yield Attempt(
         name="zero-of-another",
+        what="0 of another plugin's GPU",
+        by=HOOK,
         pod=pod(container(limits={MIG: 0}), **NVIDIA),
         ends=Ends.NOTHING,
         without_webhook=UNCOMPLETED,
     )
     yield Attempt(
         name="share-on-a-preset-node",
+        what="a share and `all`, with a preset `nodeName`",
+        by=HOOK,
         pod=pod(container(limits={names.GPU_MEM: 1}, env=[ALL]), nodeName=node),
         ends=Ends.GRANTED,
     )
     yield Attempt(
         name="another-scheduler",
+        what="a share, by another scheduler",
+        by="no one binds it",
         pod=pod(container(limits={names.GPU_MEM: 1}), schedulerName="none"),
         ends=Ends.WAITS,
     )
+
+
+BAD: Final = {
+    "nothing": "0",
+    "fraction": "half a unit",
+    "negative": "-1",
+    "percents": "101 %",
+    "both": "memory and a percentage",
+    "count": "a number of GPUs (`aliyun.com/gpu-count`)",
+    "core": "compute alone",
+}
 
 
 def _bad_requests() -> Iterator[Attempt]:
@@ -374,14 +534,37 @@ def _bad_requests() -> Iterator[Attempt]:
         "core": ({names.GPU_CORE: 10}, "is the part of compute"),
     }
     for name, (limits, says) in refused.items():
-        yield Attempt(name=f"bad-{name}", pod=pod(container(limits=limits)), ends=Ends.REFUSED, says=says)
+        yield Attempt(
+            name=f"bad-{name}",
+            what=f"a request for {BAD[name]}",
+            by="the webhook or the API server",
+            pod=pod(container(limits=limits)),
+            ends=Ends.REFUSED,
+            says=says,
+        )
     yield Attempt(
         name="bad-totals",
+        what="a forged `gpushare.dev/limits-are-totals`",
+        by="the webhook",
         pod=pod(container(limits={names.GPU_MEM: 1}), marks={names.ANNOTATION_TOTALS: "false"}),
         ends=Ends.REFUSED,
         says=names.ANNOTATION_TOTALS,
     )
     many = [container(f"c{i}", {names.GPU_MEM: 1}) for i in range(65)]
-    yield Attempt(name="bad-many", pod=pod(*many), ends=Ends.REFUSED, says="containers ask for GPUs")
+    yield Attempt(
+        name="bad-many",
+        what="65 containers that ask for shares",
+        by="the webhook",
+        pod=pod(*many),
+        ends=Ends.REFUSED,
+        says="containers ask for GPUs",
+    )
     thousands = [container(f"c{i}") for i in range(513)]
-    yield Attempt(name="bad-thousands", pod=pod(*thousands), ends=Ends.REFUSED, says="more than any node runs")
+    yield Attempt(
+        name="bad-thousands",
+        what="513 containers",
+        by="the webhook",
+        pod=pod(*thousands),
+        ends=Ends.REFUSED,
+        says="more than any node runs",
+    )

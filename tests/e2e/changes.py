@@ -125,6 +125,16 @@ def reaches(namespace: str, node: str) -> Iterator[Reach]:
         path=kube.node_path(node),
         body=annotated(**{names.ANNOTATION_INVENTORY: "x"}),
     )
+    labels: JsonObject = {"metadata": {"labels": {names.LABEL_HAND_OVER: "envvar"}}}
+    yield Reach(name="hand-over-of-a-node", verb="patch", path=kube.node_path(node), body=labels)
+    yield Reach(name="kubelet", verb="get", path=kube.node_path(node, "proxy/pods"))
+    for name in (names.HAND_OVER, names.RUNTIME_CLASS_POLICY):
+        yield Reach(name=f"settings-{name}", verb="patch", path=f"{ours}/configmaps/{name}", body={"data": {"x": "y"}})
+    directory: JsonObject = {"hostPath": {"path": "/var/run/cdi"}, "accessModes": ["ReadWriteOnce"]}
+    volume: JsonObject = {"metadata": {"name": "mine"}, "spec": {**directory, "capacity": {"storage": "1Gi"}}}
+    yield Reach(name="volume", verb="create", path="/api/v1/persistentvolumes", body=volume)
+    device: JsonObject = {"metadata": {"name": "mine"}, "spec": {}}
+    yield Reach(name="device-class", verb="create", path="/apis/resource.k8s.io/v1/deviceclasses", body=device)
     handler: JsonObject = {"metadata": {"name": "mine"}, "handler": "nvidia"}
     yield Reach(name="runtime-class", verb="create", path="/apis/node.k8s.io/v1/runtimeclasses", body=handler)
     yield Reach(name="read-ca", verb="get", path=f"{ours}/secrets/{names.WEBHOOK_SECRET}")

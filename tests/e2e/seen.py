@@ -50,6 +50,8 @@ class Grants:
     """What containers should see, by the inventories of their nodes."""
 
     inventories: Mapping[str, NodeInventory]
+    under_nvidia: bool = False
+    """Whether NVIDIA's runtime makes device nodes where GPUs are not handed over by CDI; else runc stands for it."""
 
     @staticmethod
     def of(system: System) -> "Grants":
@@ -69,8 +71,8 @@ class Grants:
         if not gpus:
             return NOTHING
         told = ",".join(gpus)
-        if self.hand_over(pod) is not HandOver.CDI:
-            return Seen(told=told)  # runc, which stands for NVIDIA's runtime here, makes no device nodes
+        if self.hand_over(pod) is not HandOver.CDI and not self.under_nvidia:
+            return Seen(told=told)
         known = self.inventories[pod["spec"]["nodeName"]].by_uuid
         minors = sorted(known[GpuUuid(uuid)].index for uuid in gpus)
         return Seen(
