@@ -17,7 +17,8 @@ NVIDIA_RUNTIME_VARIABLE = "GPUSHARE_NVIDIA_RUNTIME"
 NVIDIA_SCRIPT = """\
 #!/bin/sh
 [ -e {config} ] || exec {runc} "$@"
-{choice}
+case " $* " in *" create "*) {choice} ;; esac
+exec {runc} "$@"
 """
 
 CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
