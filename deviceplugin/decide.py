@@ -112,10 +112,7 @@ def _container(start: Start, allocation: Allocation, name: ContainerName) -> Gra
 
 def _not_bound(who: str, start: Start) -> str:
     if interop_read.is_bound(pods.annotations(start.pod)):
-        return (
-            f"{who} was given its GPUs by another system, but its devices by this plugin, with which it would see none;"
-            f" {AGAIN} while {_WEBHOOK} is running"
-        )
+        return f"{who} {interop_read.OTHER_DEVICES}, with which it would see none; {AGAIN} while {_WEBHOOK} is running"
     scheduler = start.pod["spec"].get("schedulerName") or "none"
     text = f"{who} was never given a GPU by {_CONTROLLER}: it was scheduled by {scheduler}"
     if pods.is_mutated(start.pod, start.resource_config):

@@ -221,14 +221,15 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, resource_config:
     if names.ANNOTATION_ALLOCATION in annotations:
         holding = held_gpus.of_pod(pod, resource_config, resource_config.unit)
         return replace(record, allocation=holding.allocation, problem=holding.problem)
-    if interop_read.is_bound(annotations):
+    asking = pods_wire.asking(pod, resource_config)
+    if interop_read.is_bound(annotations) and not interop_read.is_refused(pod, asking):
         return replace(record, interop_pod=_reduced(pod))
     request, problem = _request(pod, resource_config)
     bypassed = Bypassed(
         request=request,
         problem=problem,
         mutated=pods_wire.is_mutated(pod, resource_config),
-        started=pods_wire.has_started(pod, pods_wire.asking(pod, resource_config)),
+        started=pods_wire.has_started(pod, asking),
         owner=_owner(pod),
     )
     return replace(record, bypassed=bypassed)

@@ -57,3 +57,29 @@ def test_a_bypassed_pod_without_room_waits_with_the_numbers_and_never_over_commi
     system.eventually("it runs", lambda: is_ready(system.pod(namespace, "late")), timeout_s=PROMPT_S)
     checks.every_container_sees_exactly_its_gpus(system, namespace, [system.pod(namespace, "late")])
     checks.no_gpu_is_over_its_memory(system)
+
+
+def test_a_workload_whose_template_has_another_systems_annotations_is_recreated(system: System) -> None:
+    """Copied from a pod that ran there, or forged, and created where the webhook is not asked, as here."""
+    pod = Share(name="copied", annotations={names.ALIYUN_IDX: "1", "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}).document()
+    labels = {"app": "copied"}
+    metadata = {"labels": labels, "annotations": pod["metadata"]["annotations"]}
+    spec = {"selector": {"matchLabels": labels}, "template": {"metadata": metadata, "spec": pod["spec"]}}
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "copied"}, "spec": spec}
+    system.create("kube-system", owner)
+    try:
+        [first] = system.eventually("a pod", lambda: system.pods("kube-system", "app=copied"))
+        name = first["metadata"]["name"]
+        refused = "was given its GPUs by another system, but its devices by this plugin"
+        system.eventually("refused", lambda: refused in "".join(system.events("kube-system", name)))
+        recreated = "it is deleted now, so that its controller recreates it"
+        system.eventually("told", lambda: recreated in "".join(system.events("kube-system", name)))
+
+        def another() -> bool:
+            return any(pod["metadata"]["name"] != name for pod in system.pods("kube-system", "app=copied"))
+
+        system.eventually("recreated", another)
+    finally:
+        system.cluster.kubectl("delete", "replicaset", "-n", "kube-system", "copied", "--wait=false")
+        system.eventually("gone", lambda: not system.pods("kube-system", "app=copied"))
+    checks.the_controllers_ledger_equals_the_pods(system)

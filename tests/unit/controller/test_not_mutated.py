@@ -6,9 +6,11 @@ import pytest
 
 from controller.reconcile import bypassed_pods
 from controller.reconcile.recreate_backoff import CAP_S, FORGET_S, RecreateBackoff
+from gpushare import names
 from gpushare.identity import PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
+from gpushare.wire import interop_read
 from tests.unit.controller.bypassing import REPLICA_SET, add_bypassed, is_there, requests, run_containers, said, tick
 from tests.unit.controller.world import World, path_of, uid_of
 
@@ -74,6 +76,21 @@ def test_pods_that_only_people_may_delete_are_told_so(world: World, kind: str, a
     assert said(world) == [("GpuShareNotMutated", f"{BLIND}{advice} while gpushare-webhook is running")]
     assert is_there(world, pod)
     assert world.api.count("get", "pods/") == 1
+
+
+def test_a_pod_whose_template_has_annotations_of_another_system_is_recreated(world: World) -> None:
+    """Once its node's plugin has refused it: until then another system may have given it its devices."""
+    pod = bypassed_pod(world)
+    world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ALIYUN_IDX: "0"}))
+    tick(world, 60)
+    assert (world.used(), requests(world)) == ({"GPU-0": 3}, [])
+    waits = {"reason": "CreateContainerConfigError", "message": f"container c0 {interop_read.OTHER_DEVICES}"}
+    states = [{"name": "c0", "state": {"waiting": waits}}]
+    world.edit_pod(pod, lambda found: found["status"].update(containerStatuses=states))
+    tick(world)
+    assert [reason for reason, _ in said(world)] == ["GpuShareNotMutated"]
+    assert deletions(world) == [pod["metadata"]["name"]]
+    assert world.used() == {}
 
 
 @pytest.mark.parametrize("owner", [None, REPLICA_SET])

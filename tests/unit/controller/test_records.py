@@ -11,7 +11,17 @@ from gpushare.model.request import ContainerKind
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import allocation as allocation_wire
-from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod, make_ref
+from gpushare.wire.interop_read import OTHER_DEVICES
+from testing.builders import (
+    Json,
+    make_allocation,
+    make_container,
+    make_grant,
+    make_inventory,
+    make_node,
+    make_pod,
+    make_ref,
+)
 
 RESOURCE_CONFIG = ResourceConfig()
 ALLOCATION = make_allocation("pod", make_grant(0))
@@ -179,6 +189,33 @@ def test_a_pod_of_ack_is_counted() -> None:
     held = records.held(record, GIB)
     assert held is not None
     assert held.grants[0].gpus == ("index:1",)
+
+
+REFUSED = {"waiting": {"reason": "CreateContainerConfigError", "message": f"rpc error: c {OTHER_DEVICES}, with"}}
+
+
+@pytest.mark.parametrize(
+    ("states", "counted"),
+    [
+        ({}, True),
+        ({"main": {"waiting": {"reason": "ContainerCreating"}}}, True),
+        ({"main": {"waiting": {"message": "image not found"}}}, True),
+        ({"main": REFUSED}, False),
+        ({"main": {"running": {}}, "second": REFUSED}, True),
+        ({"helper": REFUSED}, True),
+        ({"helper": {"running": {}}, "second": REFUSED}, False),
+    ],
+)
+def test_annotations_of_another_system_count_unless_it_never_gave_the_pod_its_devices(
+    states: dict[str, Json], *, counted: bool
+) -> None:
+    containers = [make_container("main", 3), make_container("second", 3), make_container("helper")]
+    reports = [{"name": name, "state": state} for name, state in states.items()]
+    pod = make_pod(*containers, node="node-a", annotations={names.ACK_ALLOCATION: '{"0":{"1":3}}'})
+    pod["status"]["containerStatuses"] = reports
+    record = records.pod_record(pod, RESOURCE_CONFIG)
+    assert isinstance(record, Bound)
+    assert (record.interop_pod is not None, record.bypassed is None) == (counted, counted)
 
 
 def test_a_pod_of_another_system_that_cannot_be_read_is_a_problem() -> None:
