@@ -6,8 +6,8 @@ from gpushare.identity import GpuUuid
 from gpushare.model.allocation import footprint
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import RequestShape
-from gpushare.model.selector import ANY_GPU, Affinity, LabelSelector
+from gpushare.model.request import ContainerRequest, RequestShape
+from gpushare.model.selector import ANY_GPU, Affinity, LabelSelector, MigChoice
 
 Barred = Mapping[GpuUuid, str]
 """GPUs that a pod may not use -> why, in two or three words."""
@@ -25,9 +25,15 @@ def by_kind(shape: RequestShape, gpus: Iterable[Gpu]) -> Barred:
     return {gpu.uuid: why for gpu in gpus if (why := shape.gpus.why_not(gpu) or _shared_mig(shape, gpu))}
 
 
-def may_be_one_of(count: int, gpu: Gpu) -> bool:
-    """Whether a GPU may be among so many of a container: CUDA uses one MIG instance in a process, and nothing else."""
-    return count == 1 or gpu.mig is None
+def takes(shape: RequestShape, request: ContainerRequest, gpu: Gpu) -> bool:
+    """Whether a container may get a GPU, or one that is a MIG instance.
+
+    CUDA uses one instance in a process, and nothing else. Who asks for a whole GPU expects a card, unless the pod wants
+    instances only.
+    """
+    if gpu.mig is None:
+        return True
+    return request.gpu_count == 1 and (not request.whole or shape.gpus.mig is MigChoice.ONLY)
 
 
 def _shared_mig(shape: RequestShape, gpu: Gpu) -> str:

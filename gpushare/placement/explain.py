@@ -1,16 +1,19 @@
 """Refusals in plain words with numbers, for events, `kubectl describe pod` and the command line."""
 
+from collections.abc import Iterator
 from typing import Final
 
+from gpushare import names
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, RequestShape
-from gpushare.model.selector import ANY_GPU
-from gpushare.placement.candidates import Barred, may_be_one_of
+from gpushare.model.selector import ANY_GPU, MigChoice
+from gpushare.placement.candidates import Barred, takes
 from gpushare.placement.search import MAX_STEPS
 
 MAX_NAMED: Final = 8  # containers; the message is repeated for every node
 _NO_MIG: Final = " for one container, which MIG instances cannot be, as a process uses one of them"
+_NOT_WHOLE: Final = f" (a MIG instance needs {names.ANNOTATION_MIG}: {MigChoice.ONLY.value})"
 
 
 def other_hand_over(ledger: NodeLedger) -> str:
@@ -35,18 +38,19 @@ def too_few_gpus(wanted: int, healthy: int, ledger: NodeLedger) -> str:
     return f"{text} healthy ({_unhealthy(ledger)})" if _unhealthy(ledger) else text
 
 
-def no_matching_gpu(shape: RequestShape, wanted: int, barred: Barred, ledger: NodeLedger) -> str:
-    """The node has too few GPUs of the kind that the pod asks for."""
+def no_matching_gpu(shape: RequestShape, wanted: ContainerRequest, barred: Barred, ledger: NodeLedger) -> str:
+    """The node has too few GPUs of the kind that a container of the pod asks for."""
     inventory = ledger.inventory
     found = [
-        f"{gpu.label}: {_health(gpu) or barred.get(gpu.uuid) or ('fits' if may_be_one_of(wanted, gpu) else 'MIG')}"
+        f"{gpu.label}: {_health(gpu) or barred.get(gpu.uuid) or ('fits' if takes(shape, wanted, gpu) else 'MIG')}"
         f" ({gpu.model}, {gpu.memory_mib} MiB)"
         for gpu in inventory.gpus[:MAX_NAMED]
     ]
     more = len(inventory.gpus) - len(found)
     kind = f" with {shape.gpus}" if shape.gpus != ANY_GPU else ""
-    alone = "" if all(may_be_one_of(wanted, gpu) for gpu in inventory.gpus) else _NO_MIG
-    text = f"needs {_number(wanted)}{kind}{alone}; GPUs of {inventory.node}: {', '.join(found)}"
+    of_kind = [gpu for gpu in inventory.gpus if gpu.uuid not in barred]
+    without = "" if all(takes(shape, wanted, gpu) for gpu in of_kind) else _without_mig(wanted)
+    text = f"needs {_number(wanted)}{kind}{without}; GPUs of {inventory.node}: {', '.join(found)}"
     return f"{text} and {more} more" if more else text
 
 
@@ -61,9 +65,8 @@ def insufficient(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, nev
     """
     unit = ledger.inventory.unit
     left = _Left(shape, ledger)
-    fewest = min(request.gpu_count for request in shape.containers)
     gpus = [
-        (_health(gpu) or barred.get(gpu.uuid) or ("" if may_be_one_of(fewest, gpu) else "MIG"), gpu)
+        (_health(gpu) or barred.get(gpu.uuid) or ("" if any(_takers(shape, gpu)) else "MIG"), gpu)
         for gpu in ledger.inventory.gpus
     ]
     free = ", ".join(why or left.on(gpu) for why, gpu in gpus)
@@ -82,7 +85,7 @@ class _Left:
         self._ledger = ledger
         self._whole = any(request.whole for request in shape.containers)
         self._compute = any(request.compute_percent for request in shape.containers)
-        self._most = max(request.gpu_count for request in shape.containers)
+        self._shape = shape
         self.unit = "" if self._compute else f" {ledger.inventory.unit.name}"
 
     def on(self, gpu: Gpu) -> str:
@@ -90,7 +93,7 @@ class _Left:
         text = str(unit.floor(self._ledger.free_mib(gpu)))
         if self._whole:
             text += f" of {unit.floor(gpu.memory_mib)}"
-        if not may_be_one_of(self._most, gpu):
+        if not all(_takers(self._shape, gpu)):
             text += " in MIG"
         return f"{text} {unit.name} and {self._ledger.free_percent(gpu)} %" if self._compute else text
 
@@ -125,8 +128,18 @@ def _container_request(container: ContainerRequest, ledger: NodeLedger) -> str:
     return f"{amount} {'of' if container.memory_percent else 'on'} {place}"
 
 
-def _number(wanted: int) -> str:
-    return "a GPU" if wanted == 1 else f"{wanted} GPUs"
+def _number(wanted: ContainerRequest) -> str:
+    if wanted.gpu_count == 1:
+        return "a whole GPU" if wanted.whole else "a GPU"
+    return f"{wanted.gpu_count} GPUs"
+
+
+def _without_mig(wanted: ContainerRequest) -> str:
+    return _NOT_WHOLE if wanted.gpu_count == 1 else _NO_MIG
+
+
+def _takers(shape: RequestShape, gpu: Gpu) -> Iterator[bool]:
+    return (takes(shape, request, gpu) for request in shape.containers)
 
 
 def _health(gpu: Gpu) -> str:

@@ -30,18 +30,19 @@ def place(shape: RequestShape, ledger: NodeLedger, default: Policy = Policy.BINP
         return Refused(RefusalReason.TOO_FEW_GPUS, explain.too_few_gpus(widest, len(healthy), ledger), permanent=True)
     barred = candidates.by_kind(shape, healthy)
     of_kind = [gpu for gpu in healthy if gpu.uuid not in barred]
-    if widest > len(_open_to(widest, of_kind)):
-        message = explain.no_matching_gpu(shape, widest, barred, ledger)
+    lacking = [request for request in shape.containers if request.gpu_count > len(_open_to(shape, request, of_kind))]
+    if lacking:
+        message = explain.no_matching_gpu(shape, max(lacking, key=_hardest), barred, ledger)
         return Refused(RefusalReason.NO_MATCHING_GPU, message, permanent=True)
     barred = {**candidates.by_neighbours(shape.affinity, ledger), **barred}
     usable = [gpu for gpu in of_kind if gpu.uuid not in barred]
     policy = shape.policy or default
     try:
-        chosen = _choose(shape.containers, usable, ledger, policy)
+        chosen = _choose(shape, usable, ledger, policy)
     except search.SearchTooLongError:
         return Refused(RefusalReason.SEARCH_TOO_LONG, explain.search_too_long(shape, ledger))
     if chosen is None:
-        never = not all(_could_ever_hold(container, of_kind) for container in shape.containers)
+        never = not all(_could_ever_hold(shape, container, of_kind) for container in shape.containers)
         message = explain.insufficient(shape, ledger, barred, never=never)
         return Refused(_reason(shape, usable, ledger), message, permanent=never)
     grants = tuple(_grant(request, gpus, ledger) for request, gpus in zip(shape.containers, chosen, strict=True))
@@ -50,16 +51,16 @@ def place(shape: RequestShape, ledger: NodeLedger, default: Policy = Policy.BINP
 
 
 def _choose(
-    containers: Sequence[ContainerRequest], usable: Sequence[Gpu], ledger: NodeLedger, policy: Policy
+    shape: RequestShape, usable: Sequence[Gpu], ledger: NodeLedger, policy: Policy
 ) -> Sequence[tuple[GpuUuid, ...]] | None:
-    ranking = POLICIES[policy]
+    ranking, containers = POLICIES[policy], shape.containers
     if len(containers) > 1:
         bins = [
             search.Bin(
                 uuid=gpu.uuid,
                 index=gpu.index,
                 free=Need(ledger.free_mib(gpu), ledger.free_percent(gpu)),
-                needs=tuple(_need(request, gpu, ledger) for request in containers),
+                needs=tuple(_need(shape, request, gpu, ledger) for request in containers),
             )
             for gpu in usable
         ]
@@ -67,9 +68,9 @@ def _choose(
     # One container is the usual pod, and its best GPUs are simply the first in rank.
     request = containers[0]
     fitting = []
-    for gpu in _open_to(request.gpu_count, usable):
+    for gpu in _open_to(shape, request, usable):
         free = ledger.free_mib(gpu)
-        if _fits_alone(request, gpu, free, ledger):
+        if _fits_alone(shape, request, gpu, free, ledger):
             fitting.append((ranking.gpu(free, gpu.index), gpu.uuid))
     if len(fitting) < request.gpu_count:
         return None
@@ -77,38 +78,45 @@ def _choose(
     return [tuple(uuid for _, uuid in fitting[: request.gpu_count])]
 
 
-def _open_to(count: int, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
-    return gpus if count == 1 else [gpu for gpu in gpus if candidates.may_be_one_of(count, gpu)]
+def _hardest(request: ContainerRequest) -> tuple[int, bool]:
+    """By which a refusal names the container for which it is hardest to find GPUs."""
+    return request.gpu_count, request.whole
 
 
-def _need(request: ContainerRequest, gpu: Gpu, ledger: NodeLedger) -> Need | None:
+def _open_to(shape: RequestShape, request: ContainerRequest, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
+    if request.gpu_count == 1 and not request.whole:  # nearly every container
+        return gpus
+    return [gpu for gpu in gpus if candidates.takes(shape, request, gpu)]
+
+
+def _need(shape: RequestShape, request: ContainerRequest, gpu: Gpu, ledger: NodeLedger) -> Need | None:
     """What a container would take from a GPU, or None if it cannot be there."""
-    if not candidates.may_be_one_of(request.gpu_count, gpu) or (request.whole and not ledger.untouched(gpu)):
+    if not candidates.takes(shape, request, gpu) or (request.whole and not ledger.untouched(gpu)):
         return None
     return request.need(gpu)
 
 
-def _fits_alone(request: ContainerRequest, gpu: Gpu, free_mib: int, ledger: NodeLedger) -> bool:
+def _fits_alone(shape: RequestShape, request: ContainerRequest, gpu: Gpu, free_mib: int, ledger: NodeLedger) -> bool:
     if request.memory_mib:  # nearly every pod
         return free_mib >= request.memory_mib and (
             request.compute_percent == 0 or ledger.free_percent(gpu) >= request.compute_percent
         )
-    need = _need(request, gpu, ledger)
+    need = _need(shape, request, gpu, ledger)
     return need is not None and free_mib >= need.memory_mib and ledger.free_percent(gpu) >= need.compute_percent
 
 
-def _could_ever_hold(request: ContainerRequest, gpus: Sequence[Gpu]) -> bool:
-    open_to = _open_to(request.gpu_count, gpus)
+def _could_ever_hold(shape: RequestShape, request: ContainerRequest, gpus: Sequence[Gpu]) -> bool:
+    open_to = _open_to(shape, request, gpus)
     return sum(gpu.memory_mib >= request.need(gpu).memory_mib for gpu in open_to) >= request.gpu_count
 
 
 def _reason(shape: RequestShape, usable: Sequence[Gpu], ledger: NodeLedger) -> RefusalReason:
     """What is lacking first, for programs."""
     for request in shape.containers:
-        open_to = _open_to(request.gpu_count, usable)
+        open_to = _open_to(shape, request, usable)
         if len(open_to) < request.gpu_count:
             return RefusalReason.NO_MATCHING_GPU
-        if sum(_fits_alone(request, gpu, ledger.free_mib(gpu), ledger) for gpu in open_to) >= request.gpu_count:
+        if sum(_fits_alone(shape, request, gpu, ledger.free_mib(gpu), ledger) for gpu in open_to) >= request.gpu_count:
             continue
         if request.whole:
             return RefusalReason.NO_UNTOUCHED_GPU

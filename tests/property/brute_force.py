@@ -45,9 +45,11 @@ def may_use(gpu: Gpu, shape: RequestShape, ledger: NodeLedger) -> bool:
     return wanted.other is None or not any(neighbours)
 
 
-def is_one_or_without_mig(gpus: tuple[Gpu, ...]) -> bool:
-    """A process uses one MIG instance and nothing beside it."""
-    return len(gpus) == 1 or not any(gpu.mig for gpu in gpus)
+def may_be(gpus: tuple[Gpu, ...], request: ContainerRequest, shape: RequestShape) -> bool:
+    """A process uses one MIG instance and nothing beside it, and an instance is no whole GPU unless the pod says so."""
+    if not any(gpu.mig for gpu in gpus):
+        return True
+    return len(gpus) == 1 and not (request.whole and shape.gpus.mig is None)
 
 
 def grant(request: ContainerRequest, gpus: tuple[Gpu, ...]) -> tuple[Grant, ...]:
@@ -68,7 +70,7 @@ def grant(request: ContainerRequest, gpus: tuple[Gpu, ...]) -> tuple[Grant, ...]
 def brute_force(shape: RequestShape, ledger: NodeLedger) -> bool:
     gpus = [gpu for gpu in ledger.inventory.gpus if may_use(gpu, shape, ledger)]
     choices = [
-        [chosen for chosen in itertools.combinations(gpus, request.gpu_count) if is_one_or_without_mig(chosen)]
+        [chosen for chosen in itertools.combinations(gpus, request.gpu_count) if may_be(chosen, request, shape)]
         for request in shape.containers
     ]
     return any(

@@ -10,7 +10,7 @@ from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement.place import place
 from testing.builders import make_allocation, make_inventory, make_ref
-from tests.property.brute_force import brute_force, fits, grant, is_one_or_without_mig, may_use
+from tests.property.brute_force import brute_force, fits, grant, may_be, may_use
 from tests.strategies import ledgers, shapes
 
 
@@ -29,7 +29,7 @@ def test_what_is_placed_fits_and_is_what_was_asked(shape: RequestShape, ledger: 
     by_uuid = ledger.inventory.by_uuid
     chosen = [tuple(by_uuid[uuid] for uuid in found.gpus) for found in verdict.grants]
     assert all(may_use(gpu, shape, ledger) for gpus in chosen for gpu in gpus)
-    assert all(map(is_one_or_without_mig, chosen))
+    assert all(may_be(gpus, request, shape) for request, gpus in zip(shape.containers, chosen, strict=True))
     parts = [grant(request, gpus) for request, gpus in zip(shape.containers, chosen, strict=True)]
     assert fits(tuple(one for part in parts for one in part), ledger)
     assert 0 <= verdict.score <= 10

@@ -8,7 +8,7 @@ from gpushare.identity import ContainerName, by_index
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerKind, ContainerRequest, RequestShape
+from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.model.selector import Affinity, Choice, GpuSelector, MigChoice
 from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement.place import place
@@ -312,9 +312,40 @@ def test_a_container_that_asks_for_several_gpus_gets_no_mig_instance() -> None:
     assert gpus(place(shape(several(2, 2), request("b", gib=5)), with_mig(15, 15))) == ["GPU-0,GPU-1", "MIG-2-0"]
 
 
-def test_one_whole_gpu_may_be_a_mig_instance_unless_the_pod_says_never() -> None:
-    assert gpus(place(shape(request(whole=1)), with_mig(15))) == ["MIG-1-0"]
-    assert gpus(place(shape(request(whole=1), gpus=GpuSelector(mig=MigChoice.NEVER)), with_mig(15))) == ["GPU-0"]
+def test_a_whole_gpu_is_a_mig_instance_only_for_pods_that_want_instances() -> None:
+    only = GpuSelector(mig=MigChoice.ONLY)
+    for policy in Policy:
+        assert gpus(place(shape(request(whole=1)), with_mig(15), policy)) == ["GPU-0"]
+        beside = shape(request("a", whole=1), request("b"))
+        assert gpus(place(beside, with_mig(15), policy)) == ["GPU-0", "MIG-1-0"]
+        assert gpus(place(shape(request(whole=1), gpus=only), with_mig(15), policy)) == ["MIG-1-0"]
+
+
+@pytest.mark.parametrize(
+    ("mig", "said"),
+    [
+        (None, "needs a whole GPU (a MIG instance needs gpushare.dev/mig: only); GPUs of node-a:"),
+        (MigChoice.NEVER, "needs a whole GPU with no MIG; GPUs of node-a:"),
+    ],
+)
+def test_a_node_with_mig_instances_alone_never_has_a_whole_gpu(mig: MigChoice | None, said: str) -> None:
+    for containers in ([request(whole=1)], [request("a"), request("b", whole=1)]):
+        reason, message, permanent = refused(place(shape(*containers, gpus=GpuSelector(mig=mig)), with_mig()))
+        assert (reason, permanent) == (RefusalReason.NO_MATCHING_GPU, True)
+        assert message.startswith(f"{said} 0:0: MIG (NVIDIA A100")
+
+
+def test_mig_instances_do_not_count_as_room_for_a_whole_gpu() -> None:
+    full = fill(with_mig(15), shape(request(gib=14)))
+    assert refused(place(shape(request(whole=1)), full)) == (
+        RefusalReason.NO_UNTOUCHED_GPU,
+        "needs 1 whole GPU; free per GPU on node-a: 1 of 15 GiB and 100 %, MIG, MIG, MIG",
+        False,
+    )
+    assert refused(place(shape(request("a", whole=1), request("b", gib=4)), full))[1] == (
+        "needs 1 whole GPU (a) + 4 GiB on one GPU (b); free per GPU on node-a: 1 of 15 GiB and 100 %,"
+        " 5 of 5 in MIG GiB and 100 %, 5 of 5 in MIG GiB and 100 %, 5 of 5 in MIG GiB and 100 %"
+    )
 
 
 def test_several_mig_instances_are_refused_with_the_reason() -> None:
