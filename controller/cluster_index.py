@@ -95,7 +95,7 @@ class ClusterIndex:
             self._on_node.setdefault(record.node, {})[uid] = record
             if record.holds:
                 self.label_index.add(record.ref.namespace, record.labels)
-            if record.bypassed is not None or record.failed:
+            if record.bypassed is not None or record.failed or record.outdated:
                 self.bypassed[uid] = record
             # Seen on a node, a pod cannot be bound again: no choice in a Binding can come true any more. One that is
             # patched into a pod on its node can, for as long as the pod shows nothing of it and lives.

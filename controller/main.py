@@ -184,8 +184,8 @@ def _readings(leadership: Leadership) -> dict[str, tuple[str, Reading]]:
             lambda: float(leadership.reconciler.bypassed.bound_late),
         ),
         "gpushare_pods_recreated_total": (
-            "Pods deleted so that their controllers recreate them: the webhook had not changed them, or had left out a"
-            " RuntimeClass that nodes need by now",
+            "Pods deleted so that their controllers recreate them: the webhook had not changed them, or nodes"
+            " hand GPUs over in another way by now",
             lambda: float(leadership.reconciler.bypassed.recreated + leadership.reconciler.waiting.outdated.recreated),
         ),
         "gpushare_rejected_pods_deleted_total": (

@@ -24,7 +24,8 @@ class Snapshot:
     pods: Collection[PodRecord]
     ledgers: Mapping[NodeName, LedgerOrRefused]
     bypassed: Collection[Bound]
-    """Pods that got to their nodes without GPUs, or were rejected there; none that was just given them."""
+    """Pods that got to their nodes without GPUs, or were rejected there, or can never start there; none that was just
+    given GPUs."""
     overridden: Collection[PodRecord]
     """Pods whose authors chose devices themselves, which the webhook has undone."""
     problems: Mapping[PodRef, Problem]

@@ -58,6 +58,12 @@ def recreated(pod: Bound) -> Tell:
     return Tell(pod.ref, REASON_NOT_MUTATED, message)
 
 
+def outdated(pod: Bound) -> Tell:
+    """It is about to be deleted, because its node hands GPUs over in another way by now."""
+    message = f"{pod.node} handed GPUs over in another way when it came there, so its containers cannot start"
+    return Tell(pod.ref, REASON_REJECTED, f"{message}; it is deleted now, so that its controller recreates it")
+
+
 def without_gpu(pod: Bound) -> Tell:
     """It is too late for it: what its containers see was settled when they started."""
     return Tell(

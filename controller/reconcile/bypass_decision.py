@@ -19,7 +19,8 @@ from gpushare.cluster.records import Bound, Bypassed
 from gpushare.model.request import PodRequest
 
 REMIND_CAP_S: Final = 86400.0
-SETTLE_S: Final = 30.0  # most controllers clear away what their nodes rejected; this one does it where they do not
+SETTLE_S: Final = 30.0  # most controllers clear away what their nodes rejected; this one does it where they do not.
+# The webhook has learnt by then how nodes hand GPUs over.
 
 
 class Action(Enum):
@@ -28,7 +29,7 @@ class Action(Enum):
     PLACE = auto()
     """Choose GPUs of its node for it."""
     RECREATE = auto()
-    """Delete it, so that its controller recreates it, through the webhook this time."""
+    """Delete it, so that its controller recreates it, as it has to be today."""
     GIVE_UP = auto()
     """Read it again, and tell its author that it gets no GPUs if its containers really have started."""
     DELETE_REJECTED = auto()
@@ -85,9 +86,9 @@ def to_place(pod: Bound, note: Note, ledger: LedgerOrRefused) -> PodRequest | No
     return pod.bypassed.request if changed else None
 
 
-def unmutated_owner(pod: Bound) -> str:
-    """UID of the controller that recreates a pod which the webhook did not change; empty if there is none."""
-    return pod.bypassed.owner if pod.bypassed is not None and not pod.bypassed.mutated else ""
+def recreating_owner(pod: Bound) -> str:
+    """UID of the controller that recreates a pod which is to be created again; empty if there is none."""
+    return pod.bypassed.owner if pod.bypassed is not None and not pod.bypassed.mutated else pod.outdated
 
 
 def decide(
@@ -112,6 +113,8 @@ def decide(
         return None
     if pod.failed:
         return _rejected(pod, note, resources, now)
+    if pod.outdated:
+        return Action.RECREATE if now - note.since >= SETTLE_S else None
     return None if pod.bypassed is None else _bypassed(pod, pod.bypassed, ledger, refusal)
 
 

@@ -47,7 +47,7 @@ class BypassedPods:
     _notes: dict[PodUid, Note] = field(default_factory=dict)
     _backoff: RecreateBackoff = field(default_factory=RecreateBackoff)
     _bad: dict[str, set[PodUid]] = field(default_factory=dict)
-    """Pods that the webhook did not change, by the UIDs of their owners."""
+    """Pods that have to be created again, by the UIDs of their owners."""
 
     def tick(self) -> None:
         """Look after those whose turn it is: who was judged the longest ago, and of those the oldest pods."""
@@ -56,7 +56,7 @@ class BypassedPods:
         self._backoff.forget(now)
         self._bad = {}
         for pod in bypassed:
-            if owner := bypass_decision.unmutated_owner(pod):
+            if owner := bypass_decision.recreating_owner(pod):
                 self._bad.setdefault(owner, set()).add(pod.ref.uid)
         steps, judging_s = 0, 0.0
         for pod in sorted(bypassed, key=lambda pod: (self._notes[pod.ref.uid].judged_at, pod.created, pod.ref.uid)):
@@ -147,13 +147,13 @@ class BypassedPods:
         self.writer.tell(pod.ref, advice.REASON_BOUND_LATE, message)
 
     def _recreate(self, pod: Bound) -> bool:
-        owner, now = bypass_decision.unmutated_owner(pod), self.clock.monotonic()
+        owner, now = bypass_decision.recreating_owner(pod), self.clock.monotonic()
         if not self._backoff.may_delete(owner, now):
             return False
-        live = self._still(pod, bypass.Recreate)
+        live = self._still_outdated(pod) if pod.outdated else self._still(pod, bypass.Recreate)
         if live is None:
             return True
-        self._tell(advice.recreated(pod))
+        self._tell(advice.outdated(pod) if pod.outdated else advice.recreated(pod))
         if not self.writer.delete(pod.ref, live.version):
             self._failed(pod, "")
             return True
@@ -178,6 +178,16 @@ class BypassedPods:
             case _:
                 pass  # the watch is behind, and will tell
         return None
+
+    def _still_outdated(self, pod: Bound) -> live_pod.LivePod[Bound] | None:
+        """The pod as it is now, if it still cannot start and is recreated. Its author knows it from its node."""
+        live = self._fresh(pod)
+        if live is None or not live.pod.outdated:
+            return None
+        if live.owner is None or live.owner.keeps_pods:
+            self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod)
+            return None
+        return live
 
     def _give_up(self, pod: Bound, step: Tell) -> None:
         """Only its author can fix it, so it is not read again."""

@@ -24,7 +24,7 @@ class LivePod(Generic[P]):
 
 
 def read(current: Mapping[str, Any], known: Bound, resource_config: ResourceConfig) -> LivePod[Bound] | None:
-    """What the API server says of a pod that the watch knows; None if that is another one, being deleted or has GPUs.
+    """What the API server says of a pod that the watch knows; None if that is another one, being deleted or in order.
 
     Raises:
         WireError: the object cannot be read.
@@ -32,7 +32,7 @@ def read(current: Mapping[str, Any], known: Bound, resource_config: ResourceConf
     record = records.pod_record(current, resource_config)
     if not isinstance(record, Bound) or record.ref != known.ref or record.deleting:
         return None
-    if record.bypassed is None and not record.failed:
+    if record.bypassed is None and not record.failed and not record.outdated:
         return None
     return _live(current, record)
 

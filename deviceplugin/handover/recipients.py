@@ -11,7 +11,7 @@ from deviceplugin.identify import Owner
 from gpushare import names
 from gpushare.errors import WireError
 from gpushare.model.gpu import HandOver
-from gpushare.wire import pods
+from gpushare.wire import hand_over, pods
 from gpushare.wire.pods import Pod
 
 
@@ -53,13 +53,12 @@ def of(pod: Pod, owner: Owner, accepted: Accept, choice: Choice) -> Sequence[Rec
         raise HandOverError(_other_way(choice))
     if any(injected) and choice.never_injects:
         raise HandOverError(
-            f"the pod came to the node when GPUs were handed over by CDI, and {choice.never_injects}; delete the pod"
-            " and create it again"
+            f"the pod came to the node when GPUs were handed over by CDI, and {choice.never_injects}; {hand_over.AGAIN}"
         )
     if lost := [each.container for each in found if each.extra.mounts and not each.names]:
         raise HandOverError(
             f"container {lost[0]} came to the node when GPUs were not handed over by CDI, and what now holds its memory"
-            " limit comes by CDI only; delete the pod and create it again"
+            f" limit comes by CDI only; {hand_over.AGAIN}"
         )
     return found
 
@@ -68,9 +67,9 @@ def _other_way(choice: Choice) -> str:
     if choice.way is HandOver.CDI:
         return (
             "the pod came to the node when GPUs were not handed over by CDI, and was created without the RuntimeClass"
-            " that this needed; delete the pod and create it again"
+            f" that this needed; {hand_over.AGAIN}"
         )
     return (
         f"this node hands GPUs over by {choice.way.value}, and the pod was created without the RuntimeClass that this"
-        " needs, while all nodes did so by CDI; delete the pod and create it again"
+        f" needs, while all nodes did so by CDI; {hand_over.AGAIN}"
     )

@@ -14,7 +14,7 @@ from gpushare.model.allocation import Allocation
 from gpushare.model.request import MAX_CONTAINERS, PodRequest
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
-from gpushare.wire import fields, held_gpus, interop_read, parse_resources, requests
+from gpushare.wire import fields, hand_over, held_gpus, interop_read, parse_resources, requests
 from gpushare.wire import pods as pods_wire
 from gpushare.wire.fields import JsonObject
 
@@ -64,6 +64,9 @@ class Bound:
     """Why the node rejected it, `reason: message`, before any container ran; empty unless that happened."""
     owned: bool = False
     """A controller, such as a ReplicaSet, recreates it when it is deleted."""
+    outdated: str = ""
+    """UID of the controller that recreates it, if it has not started and never will, because it came to its node when
+    that handed GPUs over in another way; else empty."""
     overridden: str = ""
     """Names, comma-separated, of containers whose author chose devices himself, which the webhook has undone."""
 
@@ -217,11 +220,11 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, resource_config:
     record = _bare(pod, ref, node)
     if not pods_wire.holds_gpus(pod):
         return replace(record, failed=_rejection(pod))
-    annotations = pods_wire.annotations(pod)
+    annotations, asking = pods_wire.annotations(pod), pods_wire.asking(pod, resource_config)
     if names.ANNOTATION_ALLOCATION in annotations:
         holding = held_gpus.of_pod(pod, resource_config, resource_config.unit)
-        return replace(record, allocation=holding.allocation, problem=holding.problem)
-    asking = pods_wire.asking(pod, resource_config)
+        outdated = _owner(pod) if pods_wire.is_refused(pod, asking, hand_over.AGAIN) else ""
+        return replace(record, allocation=holding.allocation, problem=holding.problem, outdated=outdated)
     if interop_read.is_bound(annotations) and not interop_read.is_refused(pod, asking):
         return replace(record, interop_pod=_reduced(pod))
     request, problem = _request(pod, resource_config)

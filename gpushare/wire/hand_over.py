@@ -19,6 +19,8 @@ NOTHING: Final = "nothing"
 WITHOUT_GPUS: Final = "without-gpus"
 REFUSALS: Final = (NOTHING, WITHOUT_GPUS, "always")
 """What an administrator may refuse; any other word counts as the last."""
+AGAIN: Final = "delete the pod and create it again, so that it suits how the node hands GPUs over now"
+"""How the device plugin ends what it says of a pod that came to its node when that handed GPUs over in another way."""
 _KEY: Final = "hand-over"
 
 

@@ -45,12 +45,7 @@ def is_refused(pod: pods.Pod, asking: Collection[str]) -> bool:
     Raises:
         WireError: its status makes no sense.
     """
-    return not pods.has_started(pod, asking) and any(
-        OTHER_DEVICES in fields.text(fields.mapping(state, "waiting", path), "message", path)
-        for path, report in pods.reports(pod)
-        if report.get("name") in asking
-        for state in [fields.mapping(report, "state", path)]
-    )
+    return pods.is_refused(pod, asking, OTHER_DEVICES)
 
 
 def allocation(pod: Mapping[str, Any], ref: PodRef, node: NodeName, unit: MemoryUnit) -> Allocation | None:

@@ -97,6 +97,22 @@ def has_started(pod: Pod, among: Collection[str] | None = None) -> bool:
     )
 
 
+def is_refused(pod: Pod, asking: Collection[str], saying: str) -> bool:
+    """Whether no container that asks has started, and the device plugin refuses one of them for ever.
+
+    Args:
+        pod: the pod.
+        asking: names of the containers that ask for GPUs.
+        saying: a part of the plugin's message, which the kubelet puts into the pod's status.
+    """
+    return any(
+        saying in fields.text(fields.mapping(state, "waiting", path), "message", path)
+        for path, report in reports(pod)
+        if report.get("name") in asking
+        for state in [fields.mapping(report, "state", path)]
+    ) and not has_started(pod, asking)
+
+
 def reports(pod: Pod) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """What the kubelet says of each container but ephemeral ones, and where it says so."""
     status = fields.mapping(pod, "status", "pod")

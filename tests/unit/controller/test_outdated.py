@@ -1,4 +1,4 @@
-"""Pods that were created without a RuntimeClass while all nodes handed over by CDI, after another node has joined."""
+"""Pods that were created for nodes as they were: without a RuntimeClass while all nodes handed over by CDI."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +12,8 @@ from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver
-from testing.builders import make_inventory, make_node
+from gpushare.wire import hand_over
+from testing.builders import Json, make_inventory, make_node
 from tests.unit.controller.bypassing import REPLICA_SET, is_there, requests, said, tick
 from tests.unit.controller.world import NODES, World, path_of, uid_of
 
@@ -129,10 +130,10 @@ def test_an_owner_whose_new_pods_are_as_bad_loses_ever_fewer(world: World) -> No
 
 
 def test_a_pod_that_was_bound_or_replaced_meanwhile_is_not_deleted(world: World) -> None:
-    bound, replaced = waiting(world), waiting(world, {**REPLICA_SET, "uid": "another"})
+    scheduled, replaced = waiting(world), waiting(world, {**REPLICA_SET, "uid": "another"})
     tick(world)
     world.clock.at += SETTLE_S
-    world.edit_pod(bound, lambda found: found["spec"].update(nodeName="node-a"))
+    world.edit_pod(scheduled, lambda found: found["spec"].update(nodeName="node-a"))
     world.api.vanish(path_of(replaced))
     world.add_pod(3, name=replaced["metadata"]["name"])
     world.reconciler.tick()
@@ -157,5 +158,82 @@ def test_no_one_but_the_leader_deletes(world: World) -> None:
     tick(world)
     world.leads = False
     tick(world, SETTLE_S)
+    assert is_there(world, pod)
+    assert said(world) == []
+
+
+# Those that are on a node already, of which its device plugin says that they can never start there.
+
+
+def bound(world: World, owner: Mapping[str, Any] | None = REPLICA_SET) -> JsonObject:
+    pod = world.add_pod(3, ownerReferences=[dict(owner)] if owner else [])
+    world.see()
+    world.bind(pod)
+    return pod
+
+
+def refuse(world: World, pod: JsonObject, why: str = hand_over.AGAIN, **report: Json) -> None:
+    waits = {"reason": "CreateContainerConfigError", "message": f"rpc error: desc = pod team/p: because; {why}"}
+    states = [{"name": "c0", "state": {"waiting": waits}, **report}]
+    world.edit_pod(pod, lambda found: found["status"].update(containerStatuses=states))
+
+
+def test_one_that_its_node_can_never_start_is_told_so_and_deleted_after_a_while(world: World) -> None:
+    pod = bound(world)
+    tick(world, SETTLE_S)
+    refuse(world, pod)
+    tick(world)
+    tick(world, SETTLE_S - 1)
+    assert is_there(world, pod)
+    assert world.used() == {"GPU-0": 3}
+    tick(world, 1)
+    assert not is_there(world, pod)
+    assert said(world) == [
+        (
+            "GpuShareRejected",
+            "node-a handed GPUs over in another way when it came there, so its containers cannot start; it is deleted"
+            " now, so that its controller recreates it",
+        )
+    ]
+    assert world.reconciler.bypassed.recreated == 1
+
+
+@pytest.mark.parametrize(
+    ("owner", "why", "report"),
+    [
+        (None, hand_over.AGAIN, {}),  # its node's plugin has told its author
+        (JOB, hand_over.AGAIN, {}),
+        (REPLICA_SET, "GPU GPU-0 is gone", {}),
+        (REPLICA_SET, hand_over.AGAIN, {"lastState": {"terminated": {}}}),  # it ran, so it may hold what is of worth
+    ],
+)
+def test_another_one_on_a_node_stays(world: World, owner: JsonObject | None, why: str, report: Json) -> None:
+    pod = bound(world, owner)
+    refuse(world, pod, why, **report)
+    for _ in range(5):
+        tick(world, SETTLE_S)
+    assert is_there(world, pod)
+    assert said(world) == []
+    assert world.api.count("get", "pods/") == (1 if owner is JOB else 0)
+
+
+def test_one_of_an_owner_on_nodes_is_tried_before_the_others(world: World) -> None:
+    pods = [bound(world) for _ in range(3)]
+    for pod in pods:
+        refuse(world, pod)
+    settle(world)
+    assert sum(is_there(world, pod) for pod in pods) == 2
+    tick(world, FIRST_S)
+    assert not any(is_there(world, pod) for pod in pods)
+
+
+def test_one_that_has_started_meanwhile_is_not_deleted(world: World) -> None:
+    pod = bound(world)
+    refuse(world, pod)
+    tick(world)
+    world.clock.at += SETTLE_S
+    states = [{"name": "c0", "state": {"running": {}}}]
+    world.edit_pod(pod, lambda found: found["status"].update(containerStatuses=states))
+    world.reconciler.tick()
     assert is_there(world, pod)
     assert said(world) == []

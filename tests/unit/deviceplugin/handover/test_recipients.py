@@ -46,7 +46,7 @@ def marked(*, mark: bool = True) -> Json:
 ACCEPT = Accept((make_grant(0),))
 MESSAGE = (
     "this node hands GPUs over by envvar, and the pod was created without the RuntimeClass that this needs, while all"
-    " nodes did so by CDI; delete the pod and create it again"
+    " nodes did so by CDI; delete the pod and create it again, so that it suits how the node hands GPUs over now"
 )
 
 
@@ -86,7 +86,7 @@ def test_a_pod_that_came_before_the_node_handed_over_by_cdi_is_told_so() -> None
         recipients.of(marked(), owner(response()), ACCEPT, CDI)
     assert str(caught.value) == (
         "the pod came to the node when GPUs were not handed over by CDI, and was created without the RuntimeClass that"
-        " this needed; delete the pod and create it again"
+        " this needed; delete the pod and create it again, so that it suits how the node hands GPUs over now"
     )
 
 
@@ -99,5 +99,5 @@ def test_a_limit_that_would_not_arrive_refuses_the_start() -> None:
         recipients.of(marked(mark=False), owner(response()), limited, CDI)
     assert str(caught.value) == (
         "container main came to the node when GPUs were not handed over by CDI, and what now holds its memory limit"
-        " comes by CDI only; delete the pod and create it again"
+        " comes by CDI only; delete the pod and create it again, so that it suits how the node hands GPUs over now"
     )
