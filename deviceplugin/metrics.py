@@ -70,7 +70,8 @@ class _Metrics(Collector):
 def _reading(usage: NodeUsage) -> Iterator[Metric]:
     info = GaugeMetricFamily(
         "gpushare_plugin_usage_info",
-        "Whether it is read what containers use: on, off, or no-host-pid where the node's processes cannot be seen",
+        "Whether it is read what containers use: on, off, no-host-pid where the node's processes cannot be seen, or"
+        " no-answer while the driver does not list processes",
         labels=["reading"],
     )
     info.add_metric([usage.reading.value], 1)
@@ -80,8 +81,9 @@ def _reading(usage: NodeUsage) -> Iterator[Metric]:
         "Processes that the driver lists, by whether the node has them",
         labels=["known"],
     )
-    for known, count in zip(("true", "false"), usage.processes, strict=True):
-        processes.add_metric([known], count)
+    if usage.processes is not None:
+        for known, count in zip(("true", "false"), usage.processes, strict=True):
+            processes.add_metric([known], count)
     yield processes
 
 

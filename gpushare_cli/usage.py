@@ -28,6 +28,7 @@ _FACTS: Final = frozenset({"gpushare_plugin_usage_info", "gpushare_plugin_gpu_pr
 _OFF: Final = "its device plugin does not read it (manifests/usage)"
 _HIDDEN: Final = "its device plugin does not see the processes of the node: it needs hostPID (manifests/usage)"
 _SILENT: Final = "its driver lists no processes"
+_TRIED: Final = ('reading="on"', 'reading="no-answer"')
 _SAMPLE: Final = re.compile(r"^([a-z_]+)\{([^\n]*)\} ([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e\+[0-9]{1,2})?)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"')
 _MIB: Final = 1024 * 1024
@@ -79,7 +80,7 @@ def _problem(facts: Mapping[str, int], *, is_read: bool) -> str:
     if 'reading="no-host-pid"' in facts:
         return _HIDDEN
     if not is_read:
-        return _SILENT if 'reading="on"' in facts else _OFF
+        return _OFF if facts.keys().isdisjoint(_TRIED) else _SILENT
     if unknown and not facts.get('known="true"'):
         return f"of {unknown} processes on its GPUs, its device plugin finds none in /proc, and so not their containers"
     return ""

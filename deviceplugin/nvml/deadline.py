@@ -2,46 +2,55 @@
 
 import threading
 from collections.abc import Callable
-from typing import Final, TypeVar
+from concurrent import futures
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
 
 from deviceplugin.limits.backend import LimitError
 
-_MOST: Final = 4
-"""Calls that may hang; more are not made."""
+_AT_ONCE: Final = 4
 T = TypeVar("T")
 
 
-class Deadline:
-    """Gives up on calls that take too long. Safe for use by many threads."""
+class SilentDriverError(LimitError):
+    """The driver has not answered in time; it may still do what it was asked."""
 
-    def __init__(self, seconds: float) -> None:
+
+class Deadline:
+    """Gives up on calls that take too long, and makes none until those have come back. Safe for use by many threads."""
+
+    def __init__(self, seconds: float, *, at_once: int = _AT_ONCE) -> None:
+        """Args: at_once: calls that may be made, and so may hang, at the same time."""
         self._seconds = seconds
-        self._free = threading.BoundedSemaphore(_MOST)
+        self._free = threading.BoundedSemaphore(at_once)
+        self._late: Future[Any] | None = None
+        """The last call that was given up on."""
 
     def __call__(self, call: Callable[[], T]) -> T:
         """The call's value.
 
         Raises:
-            LimitError: it did not come back in time, or too many others have not; it may still take effect.
+            SilentDriverError: it did not come back in time, or an earlier one has not.
         """
-        results: list[T] = []
-        errors: list[BaseException] = []
+        is_late = self._late is not None and not self._late.done()
+        if is_late or not self._free.acquire(timeout=self._seconds):
+            raise self._silent()
+        future: Future[T] = Future()
+        # A process that ends does not wait for it.
+        threading.Thread(target=self._run, args=(future, call), name="driver", daemon=True).start()
+        futures.wait([future], self._seconds)
+        if not future.done():
+            self._late = future
+            raise self._silent()
+        return future.result()
 
-        def run() -> None:
-            try:
-                results.append(call())
-            except BaseException as error:  # noqa: BLE001 - raised by the caller's thread
-                errors.append(error)
-            finally:
-                self._free.release()
+    def _run(self, future: Future[T], call: Callable[[], T]) -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised by the caller's thread
+            future.set_exception(error)
+        finally:
+            self._free.release()
 
-        if not self._free.acquire(timeout=self._seconds):
-            raise LimitError(f"NVIDIA's driver has not answered {_MOST} calls; see the node's kernel log")
-        thread = threading.Thread(target=run, name="driver", daemon=True)  # a process that ends does not wait for it
-        thread.start()
-        thread.join(self._seconds)
-        for error in errors:
-            raise error
-        if not results:
-            raise LimitError(f"NVIDIA's driver has not answered in {self._seconds:g} s; see the node's kernel log")
-        return results[0]
+    def _silent(self) -> SilentDriverError:
+        return SilentDriverError(f"NVIDIA's driver has not answered in {self._seconds:g} s; see the node's kernel log")

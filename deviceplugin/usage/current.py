@@ -41,7 +41,10 @@ class CurrentUsage:
         if snapshot is None:
             return None
         pods = holding.holding(self.cache.all(), snapshot.inventory, self.resource_config)
-        fresh = latest is not None and self.clock.monotonic() - latest.joined.at < self.stale_s
-        seen = latest.peaks if latest else {}
-        shown = join.view(snapshot.inventory, pods, latest.joined if latest and fresh else None, seen)
-        return replace(shown, reading=self.reading, over=latest.over if latest else None)
+        if latest is None:
+            return replace(join.view(snapshot.inventory, pods, None, {}), reading=self.reading)
+        fresh = self.clock.monotonic() - latest.joined.at < self.stale_s
+        shown = join.view(snapshot.inventory, pods, latest.joined if fresh else None, latest.peaks)
+        if not shown.foreign:
+            return replace(shown, reading=Reading.SILENT)
+        return replace(shown, reading=self.reading, over=latest.over)

@@ -101,11 +101,10 @@ def view(inventory: NodeInventory, pods: Pods, joined: Joined | None, seen: Mapp
         for uid, container, gpu in keys
     ]
     rows.sort(key=lambda row: (row.pod.namespace, row.pod.name, row.pod.uid, row.container, row.gpu))
-    processes = joined.processes if joined else (0, 0)
     return NodeUsage(
         gpus=inventory.gpus,
         left_out=inventory.left_out,
         rows=tuple(rows),
         foreign=answered,
-        processes=processes,
+        processes=joined.processes if joined and answered else None,
     )

@@ -78,6 +78,8 @@ class Reading(Enum):
     OFF = "off"
     HIDDEN = "no-host-pid"
     """It is to be read, and the processes of the node cannot be seen."""
+    SILENT = "no-answer"
+    """It is to be read, and the driver lists the processes of no GPU, or does not answer."""
 
     @classmethod
     def of(cls, *, wanted: bool, pid: int) -> "Reading":
@@ -156,7 +158,7 @@ class NodeUsage:
     foreign: Mapping[GpuUuid, int]
     """Used by processes of no pod that holds GPUs here; of GPUs that answered."""
     reading: Reading = Reading.OFF
-    processes: tuple[int, int] = (0, 0)
-    """In the lists of all GPUs: those that this machine knows, and those that it does not."""
+    processes: tuple[int, int] | None = None
+    """In the lists of all GPUs: those that this machine knows, and those that it does not; None if there are none."""
     over: int | None = None
-    """How many containers are above their grant for too long; None without a watchdog."""
+    """How many containers are above their grant for too long; None without a watchdog, or if it is not known."""

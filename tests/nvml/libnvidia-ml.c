@@ -22,6 +22,7 @@
  *                               that are written after an event set was made arrive, once in each process.
  *   fail.nvmlInitWithFlags 9    this function returns this NVML error; fail.all for every function
  *   0.fail.all 15               the same for one GPU (this one is lost), or 0.mig.0.fail.… for one MIG device
+ *   hang.nvmlInitWithFlags 1    this function returns when the line is gone; hang.all for every function
  *
  * To add a function: write it in a section of your own at the end, begin it with CHECK (or CHECK_DEVICE), look your own
  * keys up with `numbers` or `text`, and describe them at the top of your section. A function that an old driver lacks
@@ -61,8 +62,16 @@ static int mismatch(void) {
     return text("driver", driver, sizeof driver) && loaded[0] && strcmp(driver, loaded) != 0;
 }
 
+static void hang(const char *function) {
+    char key[256];
+    struct timespec slice = {0, 10 * 1000 * 1000};
+    snprintf(key, sizeof key, "hang.%s", function);
+    while (number(key, number("hang.all", 0))) nanosleep(&slice, NULL);
+}
+
 static int failure(const char *function) {
     char key[256];
+    hang(function);
     snprintf(key, sizeof key, "fail.%s", function);
     int error = (int)number(key, number("fail.all", OK));
     return error ? error : mismatch() ? LIB_RM_VERSION_MISMATCH : OK;

@@ -1,14 +1,17 @@
 """The driver's process lists through the real binding."""
 
+import threading
 from typing import Any
 
 import pytest
 
+from deviceplugin.nvml.deadline import Deadline
 from deviceplugin.nvml.processes import NvmlProcesses
 from deviceplugin.usage.values import GpuProcess
 from gpushare.identity import GpuUuid
 from tests.nvml import stub
 from tests.nvml.stub import MIB, Stub
+from tests.unit.deviceplugin.build import fields_of
 
 KINDS = ("Compute", "Graphics", "MPSCompute")
 
@@ -65,3 +68,33 @@ def test_the_library_is_left_as_it_was(nvml_binding: Any, nvml_stub: Stub, gpu: 
     assert reader.read([gpu]) == {gpu: None}
     nvml_stub.set({"driver": "580.95.05", "fail.nvmlShutdown": 999})
     assert reader.read([gpu]) == {gpu: ()}
+
+
+@pytest.mark.parametrize("function", ["all", "nvmlInitWithFlags", "nvmlDeviceGetComputeRunningProcesses_v3"])
+def test_a_driver_that_hangs_is_no_answer_and_is_told_once(
+    nvml_binding: Any, nvml_stub: Stub, gpu: GpuUuid, function: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    reader = NvmlProcesses(nvml_binding, Deadline(0.05, at_once=1))
+    nvml_stub.set({f"hang.{function}": 1})
+    for _ in range(3):
+        assert reader.read([gpu]) == {gpu: None}
+    [thread] = [each for each in threading.enumerate() if each.name == "driver"]
+    nvml_stub.set({f"hang.{function}": None})
+    thread.join()
+    while reader.read([gpu]) != {gpu: ()}:  # this machine may be slow
+        pass
+    why = "NVIDIA's driver has not answered in 0.05 s; see the node's kernel log"
+    assert [line["problems"] for line in fields_of(caplog, "usage unknown")][:1] == [{gpu: why}]
+    assert fields_of(caplog, "usage known")
+
+
+def test_why_a_gpu_does_not_answer_is_told_once(
+    nvml_binding: Any, nvml_stub: Stub, gpu: GpuUuid, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = NvmlProcesses(nvml_binding)
+    nvml_stub.set({"0.fail.all": stub.GPU_IS_LOST})
+    for _ in range(2):
+        reader.read([gpu])
+    [line] = fields_of(caplog, "usage unknown")
+    assert line["problems"] == {gpu: "the driver says: GPU is lost"}

@@ -3,8 +3,10 @@
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from deviceplugin import advertise, pods, resources
 from deviceplugin.counts import Counts
 from deviceplugin.inventory_feed import InventoryFeed
+from deviceplugin.nvml.deadline import Deadline
 from deviceplugin.nvml.processes import NvmlProcesses
 from deviceplugin.pods import PodCache
 from deviceplugin.refusals import Refusals
@@ -20,7 +23,7 @@ from deviceplugin.usage.current import CurrentUsage
 from deviceplugin.usage.loop import UsageLoop
 from deviceplugin.usage.namespaces import Namespaces
 from deviceplugin.usage.procfs import Procfs
-from deviceplugin.usage.values import Policy
+from deviceplugin.usage.values import Policy, Reading
 from deviceplugin.usage.watchdog import Watchdog
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
@@ -145,3 +148,28 @@ def test_a_pid_that_is_anothers_by_now_is_left_alone(scene: Scene) -> None:
     scene.look(5)
     assert [child.poll() for child in (scene.mild, scene.hard, scene.other)] == [None] * 3
     assert scene.counts.actions() == {}
+
+
+def test_while_the_driver_hangs_no_one_is_touched_and_use_is_unknown(scene: Scene, nvml_binding: Any) -> None:
+    scene.use(2000, 2000, 3072)
+    scene.look(2)
+    answering = scene.loop
+    scene.loop = replace(answering, lists=NvmlProcesses(nvml_binding, Deadline(0.05, at_once=1)))
+    scene.stub.set({"hang.all": 1})
+    scene.look(3)
+    view = scene.current.view()
+    assert view is not None
+    assert (view.reading, view.processes, view.over) == (Reading.SILENT, None, None)
+    assert [(row.used, row.peak) for row in view.rows] == [(None, 4000 * MIB), (None, 3072 * MIB)]
+    assert scene.counts.actions() == {}
+    [thread] = [each for each in threading.enumerate() if each.name == "driver"]
+    scene.stub.set({"hang.all": None})
+    thread.join()
+    scene.loop = answering
+    scene.clock.seconds += 10.0  # more than 20 s after the last answer, so that the period begins again
+    scene.look()
+    assert scene.counts.actions() == {}
+    assert scene.mild.poll() is None
+    view = scene.current.view()
+    assert view is not None
+    assert (view.reading, view.processes, view.over) == (Reading.ON, (3, 0), 0)

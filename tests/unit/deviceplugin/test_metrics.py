@@ -69,9 +69,12 @@ def test_what_holds_limits_is_told_with_why_it_is_not_stronger() -> None:
 
 
 def test_it_is_told_whether_use_is_read_and_whose_processes_are_known() -> None:
-    found = samples(NodeUsage(foreign={}, reading=Reading.HIDDEN, processes=(2, 3)))
-    assert found["usage_info"] == [({"reading": "no-host-pid"}, 1.0)]
+    found = samples(NodeUsage(foreign={}, reading=Reading.ON, processes=(2, 3)))
+    assert found["usage_info"] == [({"reading": "on"}, 1.0)]
     assert found["gpu_processes"] == [({"known": "true"}, 2.0), ({"known": "false"}, 3.0)]
+    unknown = samples(NodeUsage(foreign={}, reading=Reading.SILENT))
+    assert unknown["usage_info"] == [({"reading": "no-answer"}, 1.0)]
+    assert "gpu_processes" not in unknown
 
 
 def test_containers_have_what_is_known_of_them() -> None:

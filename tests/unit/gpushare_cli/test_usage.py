@@ -94,6 +94,7 @@ gpushare_plugin_gpu_processes{known="false"} 3.0
             "its device plugin does not see the processes of the node: it needs hostPID (manifests/usage)",
         ),
         ('gpushare_plugin_usage_info{reading="on"} 1.0\n', "its driver lists no processes"),
+        ('gpushare_plugin_usage_info{reading="no-answer"} 1.0\n', "its driver lists no processes"),
         (
             NONE_KNOWN % 0,
             "of 3 processes on its GPUs, its device plugin finds none in /proc, and so not their containers",

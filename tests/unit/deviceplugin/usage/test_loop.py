@@ -83,6 +83,9 @@ def test_an_old_sample_says_nothing_of_what_is_used_now(tmp_path: Path) -> None:
     assert scene.shown() == [(500, 500)]
     scene.clock.seconds += 2.0
     assert scene.shown() == [(None, 500)]
+    view = scene.current.view()
+    assert view is not None
+    assert (view.reading, view.processes) == (Reading.SILENT, None)
 
 
 def test_it_looks_until_the_plugin_ends(tmp_path: Path) -> None:
