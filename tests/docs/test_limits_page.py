@@ -1,6 +1,7 @@
 """The page on limits says what the code does."""
 
 import re
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -16,6 +17,7 @@ from gpushare.runtime import options
 from gpushare.wire import frameworks
 from gpushare.wire.frameworks import Framework
 from gpushare_cli.doctor.checks import CHECKS
+from testing.builders import make_gpu
 from tests.docs.test_reference import ROOT, text
 
 PAGE: Final = text("docs/limits.md")
@@ -32,6 +34,13 @@ def test_a_means_is_called_enforced_where_it_is(limit: Limit) -> None:
     strength = dict(ROWS)[limit.value].split("|")[0].strip()
     assert (strength == "**enforced**") == limit.enforced
     assert strength in {"**enforced**", "bypassable", "afterwards", "none"}
+
+
+def test_that_a_part_of_a_mig_instance_is_not_held_is_told_where_one_chooses() -> None:
+    instance = replace(make_gpu(gib=10), limit=Limit.MIG)
+    assert (instance.limit_of(10 * 1024), instance.limit_of(5 * 1024)) == (Limit.MIG, Limit.ADVISORY)
+    chosen = PAGE.split("\n## Choose\n")[1].split("\n2. ")[0]
+    assert "asks for all of an instance" in chosen
 
 
 def test_it_is_told_which_means_need_mounts_in_containers() -> None:

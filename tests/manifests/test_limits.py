@@ -65,3 +65,15 @@ def test_kubectl_adds_both_to_an_overlay(others: list[str], tmp_path: Path) -> N
         assert tree.settings_of(container)["NVIDIA_VISIBLE_DEVICES"] == "all"
         assert spec(built, names.MPS)["hostPID"] is True
         assert spec(built, names.MPS)["containers"][0]["image"] == container["image"]
+
+
+def test_the_pages_tell_the_order_without_which_no_limit_can_be_set(tmp_path: Path) -> None:
+    for number, kubectl in enumerate(filter(tree.has_components, tree.kubectls())):
+        (copy := tmp_path / str(number)).mkdir()
+        [container] = spec(tree.with_components(kubectl, copy, "limits/cgroup", "watchdog-kill"), names.PLUGIN)[
+            "containers"
+        ]
+        assert container["securityContext"]["capabilities"]["add"] == ["KILL"]
+    assert "Write `limits/cgroup` after `watchdog-kill`" in (tree.MANIFESTS / "README.md").read_text(encoding="utf-8")
+    for page in ("limits", "operate"):
+        assert "](../manifests/README.md)" in (tree.ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
