@@ -51,6 +51,19 @@ def test_the_patch_names_the_container_of_the_device_plugin() -> None:
     assert f"nvidia.cdi.k8s.io/container.{container['name']}:" in PAGE
 
 
+def test_the_patch_and_the_components_lose_no_capability_to_each_other() -> None:
+    def added(component: str) -> set[str]:
+        [patch] = tree.documents(tree.MANIFESTS / component)
+        [container] = patch["spec"]["template"]["spec"]["containers"]
+        return set(container["securityContext"]["capabilities"]["add"])
+
+    assert "add: [SYS_ADMIN]" in PAGE  # which replaces the list of a component
+    assert "SYS_ADMIN" in added("limits/cgroup/device-plugin.yaml")
+    assert "With [`limits/cgroup`](limits.md#cgroup) it has that already" in PAGE
+    assert added("watchdog-kill/capability.yaml") == {"KILL"}
+    assert "with `KILL` in the list beside `watchdog-kill`" in PAGE
+
+
 def test_the_webhook_that_it_takes_out_is_that_for_pods_without_gpus() -> None:
     [found] = [text for text in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if "patchesJson6902" in text]
     [patched] = yaml.safe_load(found)["patchesJson6902"]
@@ -108,5 +121,11 @@ def test_its_steps_are_what_the_doctor_asks_for() -> None:
         node = labelled(node, command)
     assert conflicts() == []
     assert node == {names.LABEL_SHARES: "true", checks_conflicts._KEPT_OFF: "false"}
-    [back] = re.findall(r"`(kubectl label node NODE .*?)`", PAGE.split("\n## Back\n")[1])
-    assert labelled(node, back)[checks_conflicts._KEPT_OFF] == "true"
+    node |= {names.LABEL_HAND_OVER: "cdi", names.LABEL_LIMITS: "mps", names.LABEL_NVIDIA_DEFAULT: "true"}
+    for command in re.findall(r"\$ (kubectl label node NODE .*)", PAGE.split("\n## Back\n")[1]):
+        node = labelled(node, command)
+    assert node == {checks_conflicts._KEPT_OFF: "true"}
+
+
+def test_no_node_stays_drained() -> None:
+    assert PAGE.count("$ kubectl drain NODE") == PAGE.count("$ kubectl uncordon NODE") == 2
