@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import names
+from tests.manifests import tree
 
 DOCS = Path(__file__).parents[2] / "docs"
 INSTALL = (DOCS / "install.md").read_text(encoding="utf-8")
@@ -22,6 +23,12 @@ def test_the_namespaces_that_are_left_alone_are_all_told() -> None:
 def test_every_policy_is_told(policy: str) -> None:
     assert f"`{policy}`" in SECURITY
     assert f"ValidatingAdmissionPolicy '{policy}' ... denied request`" in TROUBLESHOOT
+
+
+def test_what_is_refused_as_shipped_is_told() -> None:
+    shipped = tree.one(tree.objects("servers/1.30"), "ConfigMap", names.RUNTIME_CLASS_POLICY)["data"]["refuse"]
+    assert f"| `{shipped}` (as shipped) |" in SECURITY
+    assert "the policy [`gpushare-runtime-class`](#refuse-nvidias-runtimeclasses), as shipped |" in SECURITY
 
 
 @pytest.mark.parametrize("resource", names.PLUGIN_RESOURCES)
