@@ -74,13 +74,13 @@ class StartCheck:
             return _logged(owner, "unknown", asked, ())
         pod = self._pod(owner, asked)
         if isinstance(pod, Refuse):
-            self.hand_over.withdraw(asked.ids)
+            self.hand_over.withdraw(asked.ids, owner.uid)
             return _logged(pod, _describe(owner), asked, owner.containers)
         decision = self._limited(pod, self._decide(pod, owner.containers, asked))
         if isinstance(decision, Accept):
             decision = self._handed_over(decision, pod, owner, asked)
         if isinstance(decision, Refuse):
-            self.hand_over.withdraw(asked.ids)
+            self.hand_over.withdraw(asked.ids, wire.ref(pod).uid)
             self._refuse(wire.ref(pod), owner.containers, decision)
         return _logged(decision, str(wire.ref(pod)), asked, owner.containers)
 

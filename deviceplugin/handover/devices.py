@@ -16,7 +16,7 @@ from deviceplugin.handover.vendor_spec import VendorSpec
 from deviceplugin.resources import Resource
 from deviceplugin.source import RawGpu
 from gpushare import names
-from gpushare.identity import GpuUuid
+from gpushare.identity import GpuUuid, PodUid
 from gpushare.runtime import logs
 
 _LOG: Final = logging.getLogger(__name__)
@@ -62,15 +62,19 @@ class DeviceHandOver:
         except SpecFileError as error:
             raise HandOverError(f"{error}; the kubelet will try again") from error
 
-    def withdraw(self, ids: frozenset[str]) -> None:
-        """Unmake the devices of these IDs, also what others made of them: their container does not start."""
+    def withdraw(self, ids: frozenset[str], uid: PodUid | None = None) -> None:
+        """Unmake the devices of these IDs, also what others made of them, and all of a pod: a container does not start.
+
+        It may hold devices of other resources, for which its start was accepted. The pod's other containers need theirs
+        no more, because a kubelet creates the containers of a pod one after the other, and asks before each.
+        """
         self.remove_forged()
-        try:
-            for file in self._of(ids):
+        for file in {*self._of(ids), *(file for file in self.files.found() if file.uid == uid)}:
+            try:
                 self.files.remove(file)
-        except SpecFileError as error:
-            # No container runs with it: the kubelet asks again before it starts any.
-            logs.event(_LOG, "spec not removed", level=logging.ERROR, error=str(error))
+            except SpecFileError as error:
+                # No container runs with it: the kubelet asks again before it starts any.
+                logs.event(_LOG, "spec not removed", level=logging.ERROR, error=str(error))
 
     def remove_forged(self, specs: Sequence[VendorSpec] | None = None) -> Sequence[VendorSpec]:
         """Remove the files of others that make devices of this plugin's kind. Returns those that cannot be removed."""

@@ -48,12 +48,12 @@ class Node:
         self.api.seed(f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}", pod)
         wait_until(lambda: self.cache.by_uid(pod["metadata"]["uid"]))
 
-    def admit(self, name: str, *containers: tuple[str, tuple[str, ...]]) -> None:
+    def admit(self, name: str, *containers: tuple[str, tuple[str, ...]], resource: Resource = MEMORY) -> None:
         """The kubelet admits a pod: it asks for each container, and notes the answers. Args: containers: device IDs."""
         for container, ids in containers:
-            self.resources.hold(name, *ids, container=container)
-            (answer,) = self.plugin.answers(ids)
-            self.record((f"uid-{name}", container, ids), response=answer.SerializeToString())
+            self.resources.hold(name, *ids, container=container, resource=resource.name)
+            (answer,) = self.plugins[resource.name].answers(ids)
+            self.record((f"uid-{name}", container, ids), resource=resource, response=answer.SerializeToString())
 
     def record(
         self, *entries: tuple[str, str, tuple[str, ...]], resource: Resource = MEMORY, response: bytes = b""

@@ -12,6 +12,7 @@ from deviceplugin import resources
 from deviceplugin.handover.choice import Choice
 from deviceplugin.handover.devices import DeviceHandOver
 from gpushare import names
+from gpushare.identity import PodUid
 from gpushare.kube.api import PatchKind
 from gpushare.model.gpu import HandOver
 from gpushare.model.request import ContainerKind
@@ -21,6 +22,7 @@ from tests.integration.deviceplugin.node import Node, serving
 from tests.unit.deviceplugin.build import bound_pod, handing_over
 
 THREE, OTHERS = ("g000", "g001", "g002"), ("g003", "g004", "g005")
+PERCENT = ("p000",)
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def hand_over(tmp_path: Path) -> DeviceHandOver:
 
 @pytest.fixture
 def node(kubelet: FakeKubelet, pod_resources: FakePodResources, hand_over: DeviceHandOver) -> Iterator[Node]:
-    with serving(kubelet, pod_resources, resources.MEMORY, hand_over=hand_over) as made:
+    with serving(kubelet, pod_resources, resources.MEMORY, resources.PERCENT, hand_over=hand_over) as made:
         yield made
 
 
@@ -77,6 +79,26 @@ def test_a_start_that_is_refused_leaves_no_device(node: Node, tmp_path: Path) ->
     node.api.patch("/api/v1/namespaces/default/pods/a", changed, kind=PatchKind.MERGE, timeout_s=1.0)
     wait_until(lambda: "devices.gpushare.dev/main says 'GPU-1'" in node.plugin.start(*THREE))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("is_known", "why"), [(True, "which is a share of another kind"), (False, "the API server knows no pod default/a")]
+)
+def test_a_start_that_is_refused_for_one_resource_leaves_no_device_of_another(
+    node: Node, tmp_path: Path, is_known: bool, why: str
+) -> None:
+    """The kubelet asks for each resource of a container by itself."""
+    for name, ids in (("a", THREE), ("b", OTHERS)):
+        node.bind(bound_pod(make_grant(0), name=name))
+        node.admit(name, ("main", ids))
+        assert node.plugin.start(*ids) == ""
+    node.admit("a", ("main", PERCENT), resource=resources.PERCENT)
+    if not is_known:
+        node.api.vanish("/api/v1/namespaces/default/pods/a")
+        wait_until(lambda: node.cache.by_uid(PodUid("uid-a")) is None)
+    assert why in node.start(PERCENT, resources.PERCENT)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith("gpushare.dev-share_uid-b_")
 
 
 def test_devices_of_a_pod_that_is_not_known_are_unmade(node: Node, tmp_path: Path) -> None:

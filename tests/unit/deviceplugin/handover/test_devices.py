@@ -13,7 +13,7 @@ from deviceplugin.handover.devices import DeviceHandOver
 from deviceplugin.handover.grant_edits import HandOverError, Recipient
 from deviceplugin.handover.strategy import Answer
 from deviceplugin.resources import MEMORY
-from gpushare.identity import ContainerName, GpuUuid
+from gpushare.identity import ContainerName, GpuUuid, PodUid
 from gpushare.model.gpu import HandOver
 from tests.unit.deviceplugin.build import fields_of, handing_over
 from tests.unit.deviceplugin.handover import nvidia
@@ -168,7 +168,9 @@ def test_what_cannot_be_removed_is_logged(
     by_cdi: DeviceHandOver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / share_name.file_name("uid-p", NAME)).mkdir()
-    by_cdi.withdraw(IDS)
+    by_cdi.prepare(frozenset({"p000"}), [recipient(name=share_name.make(["p000"], "1" * 16))])
+    by_cdi.withdraw(IDS, PodUid("uid-p"))
+    assert files(tmp_path) == [share_name.file_name("uid-p", NAME)]
     (logged,) = fields_of(caplog, "spec not removed")
     assert logged["error"].startswith(f"the CDI spec of device {NAME} in {tmp_path} cannot be removed (")
 
