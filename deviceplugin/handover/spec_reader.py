@@ -39,6 +39,8 @@ class _Read:
     stamp: _Stamp
     spec: VendorSpec | None
     """None if it is broken, or stands for something else."""
+    opened: bool = True
+    """Otherwise it is tried again."""
 
     @property
     def size(self) -> int:
@@ -87,14 +89,16 @@ class SpecReader:
     def _read(self, path: Path) -> _Read | None:
         """None for a file that is gone."""
         known, stamp = self._known.get(path), _stamp(path)
-        if stamp is None or (known is not None and known.stamp == stamp):
+        if stamp is None or (known is not None and known.stamp == stamp and known.opened):
             return known if stamp else None
         try:
             spec = vendor_spec.read(_decoded(path), path)
             return _Read(stamp, spec if spec.is_nvidia or spec.kind == names.CDI_KIND else None)
         except (OSError, WireError) as error:
-            logs.event(_LOG, "spec unreadable", level=logging.WARNING, path=str(path), error=str(error))
-            return _Read(stamp, None)
+            opened = isinstance(error, WireError)
+            if known is None or known.opened:
+                logs.event(_LOG, "spec unreadable", level=logging.WARNING, path=str(path), error=str(error))
+            return _Read(stamp, None, opened)
 
 
 def _listed(directory: Path) -> Iterator[str]:
@@ -110,7 +114,8 @@ def _stamp(path: Path) -> _Stamp | None:
         found = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    # Of any change, also of owner and mode, which are reasons not to read it.
+    return found.st_ino, found.st_ctime_ns, found.st_size
 
 
 def _decoded(path: Path) -> Any:

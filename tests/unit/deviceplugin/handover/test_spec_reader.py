@@ -1,5 +1,6 @@
 """Files in the directories of CDI specs, whatever is in them."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -173,6 +174,8 @@ def test_a_file_that_others_than_root_may_write_is_not_believed(
     assert reader.specs() == []
     problem = "users other than root may write to it; if its content is right, run chmod 0644 on it"
     assert problems(caplog) == [("nvidia.json", problem)]
+    (dynamic / "nvidia.json").chmod(0o644)
+    assert len(reader.specs()) == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -183,6 +186,23 @@ def test_a_file_of_another_user_is_not_believed(
     assert reader.specs() == []
     problem = "it belongs to user 1000; if its content is right, run chown root on it"
     assert problems(caplog) == [("nvidia.json", problem)]
+    os.chown(dynamic / "nvidia.json", 0, 0)
+    assert len(reader.specs()) == 1
+
+
+def test_a_file_that_could_not_be_opened_for_a_moment_is_read_at_the_next_look(
+    reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(dynamic / "nvidia.json", nvidia.BY_UUID)
+    with monkeypatch.context() as at_first:
+        at_first.setattr(os, "open", unopened)
+        assert reader.specs() == reader.specs() == []
+    assert problems(caplog) == [("nvidia.json", "[Errno 24] Too many open files")]
+    assert len(reader.specs()) == 1
+
+
+def unopened(_path: Path, _flags: int) -> int:
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 def test_what_stands_for_something_else_is_not_kept(reader: SpecReader, dynamic: Path) -> None:
