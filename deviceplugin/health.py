@@ -83,6 +83,8 @@ class HealthLoop:
             raw = ()
             latest = self._built(raw, missing=error.reason)
         else:
+            if self._failures:
+                self._complaint = ""
             self._failures = 0
             self.renewal.reset()
         return latest == self._current or self._post(latest, raw)

@@ -3,12 +3,15 @@
 import logging
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from deviceplugin.nvml import devices
 from deviceplugin.nvml.binding import text
+from deviceplugin.nvml.deadline import Deadline, SilentDriverError
 from deviceplugin.nvml.devices import LeftOutError, MemoryRule
 from deviceplugin.nvml.events import Events
 from deviceplugin.nvml.faults import Faults
@@ -19,6 +22,7 @@ from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 _SLICE_S: Final = 0.5  # an event wait cannot be interrupted, so this is the delay of a stop
+_TIMEOUT_S: Final = 30.0  # a driver that is asked for the first time may start the GPUs
 _GONE: Final = "the MIG instance does not exist any more"
 _IN_MIG_MODE: Final = "the GPU is in MIG mode"
 _PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
@@ -38,6 +42,8 @@ class NvmlSource:
     """Whether a GPU is unhealthy while its driver wants something done, and well if it wants nothing."""
     pci_devices: Path = _PCI_DEVICES
     mig_minors: Path = _MIG_MINORS
+    within: Deadline = field(default_factory=lambda: Deadline(_TIMEOUT_S, at_once=1))
+    """One call at once: what hangs and then comes back uses this object too."""
     left_out: Sequence[LeftOut] = field(init=False, default=())
     _open: bool = field(init=False, default=False)
     _faults: Faults = field(init=False)
@@ -54,6 +60,12 @@ class NvmlSource:
 
     def read(self) -> Sequence[RawGpu]:
         """All GPUs and MIG instances. One that was read before and cannot be read now has the cause as its fault."""
+        try:
+            return self.within(self._read_all)
+        except SilentDriverError as error:
+            raise GpuSourceError(str(error), reason="the driver does not answer") from error
+
+    def _read_all(self) -> Sequence[RawGpu]:
         nvml = self.nvml
         try:
             if not self._open:
@@ -62,7 +74,7 @@ class NvmlSource:
                 self._events.open()
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as error:
-            self.close()
+            self._close()
             raise self._unreadable(error) from error
         self._faults.expire(self.clock.monotonic())
         gpus: list[RawGpu] = []
@@ -83,11 +95,19 @@ class NvmlSource:
         while not stop.is_set() and (left := end - self.clock.monotonic()) > 0:
             if not self._events.watched:
                 self.clock.wait(stop, left)
-            elif self._fault_within(min(left, _SLICE_S)):
-                return
+                continue
+            try:
+                if self.within(partial(self._fault_within, min(left, _SLICE_S))):
+                    return
+            except SilentDriverError:
+                self.clock.wait(stop, left)  # the next reading tells of it
 
     def close(self) -> None:
         """Shut the library down; it is opened again by the next reading."""
+        with suppress(SilentDriverError):
+            self.within(self._close)
+
+    def _close(self) -> None:
         if not self._open:
             return
         self._open = False
@@ -190,7 +210,7 @@ class NvmlSource:
         except self.nvml.NVMLError as error:
             # The next reading opens the library again, with the GPUs that answer then.
             self._say("fault events failed", error=str(error))
-            self.close()
+            self._close()
             return False
 
     def _say(self, what: str, **fields: Any) -> None:

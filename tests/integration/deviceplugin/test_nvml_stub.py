@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from deviceplugin.nvml import binding
+from deviceplugin.nvml.deadline import Deadline
 from deviceplugin.nvml.devices import MemoryRule
 from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
@@ -340,3 +341,28 @@ def test_versions_that_differ_need_a_new_process(
     assert binding.works_in_new_process()
     with pytest.raises(OutdatedLibraryError):
         source.read()
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetCount_v2", "nvmlEventSetWait_v2", "all"])
+def test_a_driver_that_hangs_is_one_that_does_not_answer(
+    nvml_stub: Stub, nvml_binding: Any, source: NvmlSource, function: str
+) -> None:
+    nvml_stub.add_gpu()
+    assert faults(source) == [""]
+    answering, source.within = source.within, Deadline(0.05, at_once=1)
+    source.clock = clock = ManualClock()
+    nvml_stub.set({f"hang.{function}": 1})
+    if function == "nvmlEventSetWait_v2":
+        source.wait(threading.Event(), 5.0)
+        assert clock.waits == [5.0]  # and not again and again
+    for _ in range(2):
+        with pytest.raises(GpuSourceError, match=r"driver has not answered in 0\.05 s") as caught:
+            source.read()
+        assert caught.value.reason == "the driver does not answer"
+    source.wait(threading.Event(), 5.0)
+    source.close()  # comes back
+    [thread] = [each for each in threading.enumerate() if each.name == "driver"]
+    nvml_stub.set({f"hang.{function}": None})
+    thread.join()
+    source.within = answering
+    assert faults(source) == [""]

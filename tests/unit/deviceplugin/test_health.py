@@ -267,3 +267,12 @@ def test_a_way_of_handing_over_that_cannot_work_takes_all_gpus_out_of_use(make: 
     ways.pop(0)
     loop.poll()
     assert seen(loop) == ["Healthy", "Healthy"]
+
+
+def test_a_failure_that_comes_back_is_told_again(
+    make: Callable[..., HealthLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = make([raw_gpu(0)], BROKEN, BROKEN, [raw_gpu(0)], BROKEN, [raw_gpu(0)])
+    for _ in range(6):
+        loop.poll()
+    assert [line["error"] for line in fields_of(caplog, "gpus unreadable")] == ["no driver", "no driver"]
