@@ -22,7 +22,7 @@ from webhook.metrics import Metrics, Outcome
 from webhook.mutation import Decision, Denied, Mutated, Undecided, Untouched
 from webhook.review import AdmissionReview, Review
 from webhook.rules import Rules
-from webhook.runtimeclass import Choice, RuntimeClass, UnknownRuntimeClassError
+from webhook.runtimeclass import RuntimeClass, UnknownRuntimeClassError
 from webhook.settings import Settings
 
 _LOG: Final = logging.getLogger(__name__)
@@ -53,11 +53,13 @@ def create_app(settings: Settings, services: Services) -> flask.Flask:
     app = flask.Flask(names.WEBHOOK, static_folder=None)
     shared = Intake(room=_ROOM)
 
+    rules = _rules(settings)
+
     def mutate(request: Review) -> Decision:
-        return admission.mutate(request, _rules(settings, services))
+        return _mutate(request, rules, services.runtime_class)
 
     def enforce(request: Review) -> Decision:
-        return admission.mutate(request, replace(_rules(settings, services), demands_limit=True))
+        return _mutate(request, replace(rules, demands_limit=True), services.runtime_class)
 
     def validate(request: Review) -> Decision:
         return admission.validate(request, settings.controller, settings.resource_config)
@@ -150,21 +152,28 @@ class _Endpoint:
                 assert_never(decision)
 
 
-def _rules(settings: Settings, services: Services) -> Rules:
-    choice, unknown = Choice(None), ""
-    try:
-        choice = services.runtime_class.current()
-    except UnknownRuntimeClassError as error:
-        unknown = str(error)
+def _rules(settings: Settings) -> Rules:
+    """As long as no one has looked which RuntimeClass GPU pods get."""
     return Rules(
         resource_config=settings.resource_config,
         scheduler=settings.scheduler_name,
         other_schedulers=settings.extender_schedulers,
-        runtime_class=choice.name,
-        only_cdi=choice.only_cdi,
-        runtime_class_unknown=unknown,
+        runtime_class_unknown="not looked up",
         foreign_resources=settings.foreign_resources,
     )
+
+
+def _mutate(request: Review, rules: Rules, runtime_class: RuntimeClass) -> Decision:
+    """Only pods whose decision rests on it wait for the API server: the others, which are most, never depend on it."""
+    decision = admission.mutate(request, rules)
+    if not isinstance(decision, Undecided):
+        return decision
+    try:
+        choice = runtime_class.current()
+    except UnknownRuntimeClassError as error:
+        return Undecided(str(error))
+    known = replace(rules, runtime_class=choice.name, only_cdi=choice.only_cdi, runtime_class_unknown="")
+    return admission.mutate(request, known)
 
 
 def _add_probes(app: flask.Flask, services: Services) -> None:

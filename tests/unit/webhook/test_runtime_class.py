@@ -132,13 +132,18 @@ def test_a_look_that_is_forbidden_is_no_answer_and_named_once(caplog: pytest.Log
 
 
 @pytest.fixture
-def ignorant() -> Iterator[Webhook]:
+def down() -> Api:
+    return Api(kube.UnreachableError("down"))
+
+
+@pytest.fixture
+def ignorant(down: Api) -> Iterator[Webhook]:
     """A webhook that has not reached the API server since its start."""
     clock = Clock()
     services = Services(
         clock=clock,
         metrics=Metrics(lambda: None),
-        runtime_class=runtime_class(Api(kube.UnreachableError("down")), clock),
+        runtime_class=runtime_class(down, clock),
         not_ready=lambda: "",
     )
     with create_app(Settings(), services).test_client() as http:
@@ -155,10 +160,13 @@ def test_gpu_pods_have_to_come_again_while_it_is_unknown(ignorant: Webhook) -> N
     }
 
 
-def test_pods_that_it_does_not_concern_are_decided_meanwhile(ignorant: Webhook) -> None:
+def test_pods_that_it_does_not_concern_are_decided_without_a_look(ignorant: Webhook, down: Api) -> None:
+    """The API server gives up after 3 seconds on the webhook for pods without GPUs, and creates them as they are."""
     assert ignorant.ask("/mutate", review(pod(container())))["allowed"]
+    assert ignorant.ask("/isolate", review(pod(container())))["allowed"]
     assert ignorant.ask("/mutate", review(pod(container(gpu_mem=2), runtimeClassName="mine")))["allowed"]
     assert ignorant.ask("/mutate", review(pod(container(gpu_mem="x"))))["status"]["code"] == 400
+    assert down.calls == []
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(Mode.ALWAYS, "nvidia"), (Mode.NEVER, None)])
