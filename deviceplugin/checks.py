@@ -53,8 +53,8 @@ def _annotations_match(start: Start, grant: Grant, who: str) -> Refuse | None:
         if written.get(key) != value:
             return Refuse(
                 Reason.TAMPERED,
-                f"{who}: annotation {key} says {written.get(key)!r}, but its allocation says {value!r}: it was changed"
-                f" after the pod was bound; {AGAIN}",
+                f"{who}: annotation {key} says {written.get(key)!r:.200}, but its allocation says {value!r}: it was"
+                f" changed after the pod was bound; {AGAIN}",
             )
     return None
 

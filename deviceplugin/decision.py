@@ -14,6 +14,8 @@ from gpushare.resource_config import ResourceConfig
 from gpushare.wire.pods import Pod
 
 AGAIN: Final = "delete the pod and create it again"
+_LONGEST: Final = 2048
+"""Characters of a message: it travels in a header, which may hold 8 KiB, and is remembered."""
 
 
 class Reason(Enum):
@@ -55,6 +57,10 @@ class Refuse:
 
     reason: Reason
     message: str
+    """Cut, because it quotes what authors of pods have written."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", self.message[:_LONGEST])
 
 
 Decision = Accept | Refuse

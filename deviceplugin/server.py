@@ -18,7 +18,6 @@ from deviceplugin.resources import Resource
 from gpushare.errors import GpuShareError
 from gpushare.model.gpu import GpuHealth
 
-_MESSAGE_LIMIT: Final = 2048  # an error travels in a header, which may hold 8 KiB
 _THREADS: Final = 8
 """Beside those in which containers start: starts may wait for seconds and must leave some for Allocate. A server makes
 its threads as it needs them, so a resource that no one uses costs few."""
@@ -111,7 +110,7 @@ class Servicer:
         if isinstance(decision, Refuse):
             passing = decision.reason in {Reason.API_SILENT, Reason.KUBELET_SILENT, Reason.LATE}
             code = grpc.StatusCode.UNAVAILABLE if passing else grpc.StatusCode.FAILED_PRECONDITION
-            context.abort(code, decision.message[:_MESSAGE_LIMIT])
+            context.abort(code, decision.message)
         return api.PreStartContainerResponse()
 
     def preferred(self, _request: Any, context: Any) -> Any:

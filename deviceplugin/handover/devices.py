@@ -44,7 +44,7 @@ class DeviceHandOver:
         """Make the devices that Allocate has named for these IDs, and unmake all earlier ones.
 
         Raises:
-            HandOverError: that cannot be done; nothing is left that would grant anything.
+            HandOverError: that cannot be done; what was made before stays until `withdraw`.
         """
         is_needed = any(recipient.names for recipient in recipients)
         chosen, known, specs = self.choice(), self.gpus(), self.specs() if is_needed else ()

@@ -210,6 +210,17 @@ def test_every_decision_is_one_log_line(node: Node, caplog: pytest.LogCaptureFix
     assert (refused["pod"], refused["reason"]) == ("default/p", "GpuGone")
 
 
+def test_what_is_told_and_remembered_is_short_however_much_an_author_has_written(node: Node) -> None:
+    node.lists("p")
+    node.records("uid-p")
+    node.cache.upsert(bound_pod(name="p", node="x" * 100_000))
+    assert len(node.refusal().message) == 2048
+    node.cache.upsert(bound_pod(name="p", annotations={"devices.gpushare.dev/main": "x" * 100_000}))
+    message = node.refusal().message
+    assert len(message) < 500
+    assert message.endswith("it was changed after the pod was bound; delete the pod and create it again")
+
+
 def full(name: str, at: int) -> Json:
     return bound_pod(make_grant(0, gib=13), name=name, assumed=at)
 
