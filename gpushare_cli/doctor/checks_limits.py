@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpushare import names
-from gpushare.cluster.records import Bound
+from gpushare.cluster.records import Bound, Pending
 from gpushare.identity import NodeName
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import mib_on
@@ -48,7 +48,11 @@ def _demanding(cluster: Cluster) -> Iterator[str]:
         for each in known(cluster.snapshot.namespaces)
         if objects.label(each, names.LABEL_LIMIT) == names.ENFORCED
     }
-    asked = {record.ref.namespace for pod, record in cluster.pods if _demands(pod) and not isinstance(record, Bound)}
+    asked = {
+        record.ref.namespace
+        for _, record in cluster.pods
+        if isinstance(record, Pending) and record.request is not None and record.request.shape.gpus.enforced
+    }
     yield from (f"namespace/{name}" for name in sorted(labelled | asked))
 
 

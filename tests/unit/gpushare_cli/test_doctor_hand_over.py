@@ -11,7 +11,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import GpuHealth, HandOver, Limit
 from gpushare.wire import hand_over
 from gpushare.wire import inventory as inventory_wire
-from testing.builders import make_allocation, make_grant, make_pod
+from testing.builders import make_allocation, make_container, make_grant, make_pod
 from tests.unit.gpushare_cli import doctor_cluster as world
 from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
 
@@ -255,6 +255,15 @@ def test_a_demand_that_no_gpu_meets_is_told_where_it_is_made() -> None:
     ]
     assert [line for line in world.lines(api) if " limits " in line] == expected
     publish(api, "node-a", HandOver.ENVVAR, "", Limit.CGROUP)
+    assert [line for line in world.lines(api) if " limits " in line] == []
+
+
+def test_whole_gpus_and_requests_that_cannot_be_read_meet_no_demand() -> None:
+    api = world.with_whole_gpus("production", "v1.30.2", "1.30")
+    for name, limits in (("whole", {names.GPU: 1}), ("odd", {names.GPU_MEM: "1.5"})):
+        container = make_container(resources={"limits": limits})
+        notes = {names.ANNOTATION_LIMIT: "enforced"}
+        world.seed(api, make_pod(container, name=name, namespace="team-a", annotations=notes))
     assert [line for line in world.lines(api) if " limits " in line] == []
 
 
