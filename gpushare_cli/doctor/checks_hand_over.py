@@ -58,7 +58,7 @@ def summary(cluster: Cluster) -> Iterator[Finding]:
 
 
 def runtime_class_policy(cluster: Cluster) -> Iterator[Finding]:
-    """No GPU pod is refused for the RuntimeClass that the webhook itself writes into it."""
+    """RuntimeClasses of NVIDIA are refused under all their names, and no GPU pod for the one that it is given."""
     if cluster.snapshot.server < FIRST_WITH_CONDITIONS:
         raise NothingToCheckError("this server has no such policies")
     where = f"configmap/{cluster.namespace}/{names.RUNTIME_CLASS_POLICY}"
@@ -72,6 +72,7 @@ def runtime_class_policy(cluster: Cluster) -> Iterator[Finding]:
     if word not in summary_wire.REFUSALS:
         choices = " or ".join(summary_wire.REFUSALS)
         yield finding.error(where, f"refuse is {word!r:.80}, which counts as always", f"write {choices}: {edit}")
+    yield from _unknown_classes(cluster, data, edit)
     if effect := _effect_of_refusing(cluster, config_map):
         yield finding.error(
             where,
@@ -89,6 +90,20 @@ def runtime_class_policy(cluster: Cluster) -> Iterator[Finding]:
             " container could choose devices",
             f"refuse it to all pods with refuse: always: {edit}",
         )
+
+
+def _unknown_classes(cluster: Cluster, data: JsonObject, edit: str) -> Iterator[Finding]:
+    """RuntimeClasses of NVIDIA's runtime under other names than those that the policies look for."""
+    listed = {*own.RUNTIME_CLASSES, *map(str.strip, fields.text(data, "names", "data").split(","))}
+    for each in known(cluster.snapshot.runtime_classes):
+        name, handler = str(each["metadata"]["name"]), fields.text(each, "handler", "RuntimeClass")
+        if handler.startswith(names.RUNTIME_CLASS) and name not in listed:
+            yield finding.warning(
+                f"runtimeclass/{name}",
+                f"it leads to NVIDIA's runtime (handler {handler}), and no policy looks for it: while"
+                f" {names.WEBHOOK} is away, a pod that names it may see every GPU of its node",
+                f"add it to names: {edit}; and to the match condition of {names.ISOLATION_POLICY} in your overlay",
+            )
 
 
 def _effect_of_refusing(cluster: Cluster, config_map: JsonObject) -> str:

@@ -213,6 +213,19 @@ def test_a_refusal_that_meets_gpu_pods_is_told() -> None:
     ]
 
 
+def test_a_runtime_class_of_nvidia_that_the_policies_do_not_know_is_told() -> None:
+    api = world.healthy()
+    for name, handler in (("gpu", "nvidia"), ("nvidia-cdi", "nvidia-cdi"), ("kata", "kata-qemu-nvidia-gpu")):
+        world.seed(api, {"kind": "RuntimeClass", "metadata": {"name": name}, "handler": handler})
+    assert world.lines(api) == [
+        "warning runtime-class-policy runtimeclass/gpu | it leads to NVIDIA's runtime (handler nvidia), and no policy"
+        " looks for it: while gpushare-webhook is away, a pod that names it may see every GPU of its node | add it to"
+        f" names: {EDIT}; and to the match condition of gpushare-isolation in your overlay"
+    ]
+    refuse(api, names="nvidia, gpu")
+    assert world.lines(api) == []
+
+
 def test_a_node_without_the_handler_that_gpu_pods_get_is_told(cdi: DoctorKube) -> None:
     handlers = {"runtimeHandlers": [{"name": ""}, {"name": "runc", "features": {}}]}
     world.edit(cdi, "Node", "node-a", lambda node: node["status"].update(handlers))
