@@ -130,8 +130,8 @@ class Settings:
     )
     hand_over: str = option(
         choice.AUTO,
-        f"{', '.join(choice.SETTINGS)}: how containers get their GPUs; auto finds out what the node can; the label"
-        f" {names.LABEL_HAND_OVER} of a node overrides it",
+        f"{', '.join(choice.SETTINGS)}: how containers get their GPUs; auto: cdi where the node supports it, else"
+        f" envvar; the label {names.LABEL_HAND_OVER} of a node overrides it",
         parse=options.choice(*choice.SETTINGS),
     )
     nvidia_default_runtime: bool = option(
@@ -146,8 +146,8 @@ class Settings:
     limits: str = option(
         choose.AUTO,
         "what holds containers to their share of a GPU: auto for the strongest that works, or some of cgroup, mps,"
-        f" hami-core, advisory in the order in which they are tried; the label {names.LABEL_LIMITS} of a node beats it;"
-        " without advisory, GPUs on which nothing works take no containers",
+        f" hami-core, advisory in the order in which they are tried; the label {names.LABEL_LIMITS} of a node overrides"
+        " it; without advisory, GPUs on which nothing works take no containers",
         parse=limits,
     )
     cgroup_mount: Path = option(

@@ -19,7 +19,7 @@ from gpushare.cluster.records import Bound, Bypassed
 from gpushare.model.request import PodRequest
 
 REMIND_CAP_S: Final = 86400.0
-SETTLE_S: Final = 30.0  # most controllers clear away what their nodes rejected; this one does it where they do not.
+SETTLE_S: Final = 30.0  # most controllers delete what their nodes rejected; this one does it where they do not.
 # The webhook has learnt by then how nodes hand GPUs over.
 
 

@@ -47,7 +47,7 @@ class HamiCoreBackend:
         try:
             with (self.directory / _LIBRARY).open("rb") as library:
                 if library.read(len(_ELF)) != _ELF:
-                    return f"{self.directory / _LIBRARY} is no library"
+                    return f"{self.directory / _LIBRARY} is not a library"
             listed = (self.directory / _PRELOAD).read_text(encoding="utf-8", errors="replace").split()
         except OSError as error:
             return f"{error.filename} cannot be read ({error.strerror}); it has to be on the node and in this container"
@@ -84,7 +84,7 @@ class HamiCoreBackend:
 def _unfit(start: LimitedStart, gpus: Sequence[Gpu]) -> str:
     if _NO_GLIBC.search(start.image):
         return (
-            f"image {start.image} of container {start.grant.container} is one without glibc, as its name says, and"
+            f"image {start.image} of container {start.grant.container} has no glibc, as its name says, and"
             f" {_LIBRARY} needs glibc; use an image on Debian, Ubuntu or Red Hat's, or nodes with another limit"
         )
     if len(gpus) != len(start.gpus) or len(gpus) > _MOST_GPUS:

@@ -30,6 +30,8 @@ OTHER_WORDS: Final = {
     "stranger": "foreign pod",
     "wish": "request, options, or selector",
     "anew": "again",
+    "clear away": "delete",
+    "cleared away": "delete",
     "dear": "expensive",
     "heed": "obey",
     "mend": "fix",

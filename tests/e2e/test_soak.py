@@ -51,6 +51,6 @@ def test_no_container_sees_a_wrong_gpu_and_no_gpu_is_over_its_memory_whatever_br
 
 
 def settled(system: System, namespace: str) -> bool:
-    """Whether every pod either runs or has not been bound, or is about to be cleared away."""
+    """Whether every pod either runs or has not been bound, or is about to be deleted."""
     pods = [pod for pod in system.pods(namespace) if pod["status"].get("phase") != "Failed"]
     return all(is_ready(pod) or is_incomplete(pod) or not pod["spec"].get("nodeName") for pod in pods)

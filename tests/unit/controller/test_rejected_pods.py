@@ -1,4 +1,4 @@
-"""What nodes rejected after a restart is cleared away, if its controller has made another one."""
+"""What nodes rejected after a restart is deleted, if its controller has made another one."""
 
 import pytest
 

@@ -27,7 +27,7 @@ def test_it_works_where_its_files_are(backend: HamiCoreBackend, tmp_path: Path) 
     (tmp_path / "ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so /lib/other.so", encoding="ascii")
     assert why(backend) == f"{tmp_path}/ld.so.preload must name /usr/local/vgpu/libvgpu.so and nothing else"
     (tmp_path / "libvgpu.so").write_bytes(b"<html>")
-    assert why(backend) == f"{tmp_path}/libvgpu.so is no library"
+    assert why(backend) == f"{tmp_path}/libvgpu.so is not a library"
     (tmp_path / "libvgpu.so").unlink()
     assert why(backend) == (
         f"{tmp_path}/libvgpu.so cannot be read (No such file or directory); it has to be on the node and in this"
@@ -70,7 +70,7 @@ def test_images_without_glibc_are_refused_as_far_as_their_name_says(backend: Ham
     with pytest.raises(LimitError) as caught:
         backend.prepare(start := start_of(0, image=image), start.gpus)
     assert str(caught.value) == (
-        f"image {image} of container main is one without glibc, as its name says, and libvgpu.so needs glibc; use an"
+        f"image {image} of container main has no glibc, as its name says, and libvgpu.so needs glibc; use an"
         " image on Debian, Ubuntu or Red Hat's, or nodes with another limit"
     )
 
