@@ -8,12 +8,23 @@ import pytest
 import yaml
 
 from gpushare import names
+from tests.manifests import tree
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "manifests"
 QUOTA = (ROOT / "docs" / "quota.md").read_text(encoding="utf-8")
 MIGRATE = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")
 SHELL = re.findall(r"^```sh\n(.*?)^```$", MIGRATE, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_going_back_deletes_what_the_former_overlay_does_not_name() -> None:
+    """All that only components bring, and what the controller writes; `kubectl apply` deletes nothing."""
+    step = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8").split("\n### Go back: what the former")[1]
+    [deleted] = re.findall(r" delete --ignore-not-found (.*)", step.split("\n### ")[0])
+    components = ("limits/cgroup", "limits/mps", "usage", "watchdog-evict", "watchdog-kill")
+    added = [each for name in components for file in tree.kustomized(MANIFESTS / name) for each in tree.documents(file)]
+    told = {f"{each['kind'].lower()}/{each['metadata']['name']}" for each in added}
+    assert set(deleted.split()) == told | {f"configmap/{names.HAND_OVER}"}
 
 
 @pytest.mark.parametrize("sample", ["quota", "limits"])
