@@ -14,6 +14,8 @@ from gpushare_cli.schedconfig import ServerVersion
 _OLDEST: Final = ServerVersion(1, 20)
 FIRST_WITH_CONDITIONS: Final = ServerVersion(1, 30)
 """Servers whose webhooks have matchConditions and whose policies are stable."""
+_WATCHDOGS: Final = {"report": "usage", "evict": "watchdog-evict", "kill": "watchdog-kill"}
+"""What a watchdog does -> the component of the manifests that has it do so."""
 
 
 def installed(cluster: Cluster) -> Iterator[Finding]:
@@ -70,16 +72,24 @@ def isolation_exceptions(cluster: Cluster) -> Iterator[Finding]:
 
 
 def namespace_limits(cluster: Cluster) -> Iterator[Finding]:
-    """Every namespace that asks for a strength of limits asks for one that exists."""
+    """Every namespace that asks for a strength of limits, or for a watchdog, asks for one that exists."""
     for namespace in known(cluster.snapshot.namespaces):
-        name, value = str(namespace["metadata"]["name"]), objects.label(namespace, names.LABEL_LIMIT)
-        if value not in {"", names.ENFORCED}:
-            yield finding.warning(
-                f"namespace/{name}",
-                f"the label {names.LABEL_LIMIT}={value} has no effect; only {names.ENFORCED} has one",
-                f"kubectl label namespace {name} --overwrite {names.LABEL_LIMIT}={names.ENFORCED}, or"
-                f" {names.LABEL_LIMIT}-",
-            )
+        name = str(namespace["metadata"]["name"])
+        for label, values in ((names.LABEL_LIMIT, (names.ENFORCED,)), (names.WATCHDOG, tuple(_WATCHDOGS))):
+            value = objects.label(namespace, label)
+            if value not in {"", *values}:
+                yield finding.warning(
+                    f"namespace/{name}",
+                    f"the label {label}={value} has no effect; only {' or '.join(values)} has one",
+                    f"kubectl label namespace {name} --overwrite {label}={values[0]}, or {label}-",
+                )
+            elif value and label == names.WATCHDOG and not cluster.reads_usage:
+                yield finding.warning(
+                    f"namespace/{name}",
+                    f"the label {label}={value} has no effect: the device plugins do not read what containers use",
+                    f"add manifests/{_WATCHDOGS[value]} to the overlay's components, or kubectl label namespace {name}"
+                    f" {label}-",
+                )
 
 
 def settings(cluster: Cluster) -> Iterator[Finding]:

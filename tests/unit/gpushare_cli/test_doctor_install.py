@@ -108,6 +108,20 @@ ROWS: list[tuple[str, Callable[[DoctorKube], None], str]] = [
         "warning namespace-limits namespace/team-a | the label gpushare.dev/limit=true has no effect; only enforced has"
         " one | kubectl label namespace team-a --overwrite gpushare.dev/limit=enforced, or gpushare.dev/limit-",
     ),
+    (
+        "a namespace whose watchdog is misspelt",
+        namespace("team-a", **{"gpushare.dev/watchdog": "Evict"}),
+        "warning namespace-limits namespace/team-a | the label gpushare.dev/watchdog=Evict has no effect; only report"
+        " or evict or kill has one | kubectl label namespace team-a --overwrite gpushare.dev/watchdog=report, or"
+        " gpushare.dev/watchdog-",
+    ),
+    (
+        "a namespace whose watchdog does not run",
+        namespace("team-a", **{"gpushare.dev/watchdog": "evict"}),
+        "warning namespace-limits namespace/team-a | the label gpushare.dev/watchdog=evict has no effect: the device"
+        " plugins do not read what containers use | add manifests/watchdog-evict to the overlay's components, or"
+        " kubectl label namespace team-a gpushare.dev/watchdog-",
+    ),
 ]
 
 

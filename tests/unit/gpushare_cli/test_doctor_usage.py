@@ -46,7 +46,10 @@ def with_port(pod: JsonObject) -> None:
 
 @pytest.mark.parametrize("component", ["usage", "watchdog-evict", "watchdog-kill"])
 def test_where_it_is_read_there_is_nothing_to_say(component: str) -> None:
-    assert world.lines(reading(component)) == []
+    api = reading(component)
+    labels = {names.WATCHDOG: "evict"}
+    world.seed(api, {"kind": "Namespace", "metadata": {"name": "team-a", "labels": labels}})
+    assert world.lines(api) == []
 
 
 def test_where_it_is_not_wanted_no_plugin_is_asked() -> None:
