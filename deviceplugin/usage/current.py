@@ -7,7 +7,7 @@ from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.usage import holding, join
 from deviceplugin.usage.join import Joined
-from deviceplugin.usage.values import Key, NodeUsage, Reading
+from deviceplugin.usage.values import Key, Listed, NodeUsage, Reading
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import Clock
 
@@ -20,6 +20,7 @@ class Latest:
     peaks: Mapping[Key, int]
     over: int | None
     """How many are above their grant for too long; None without a watchdog."""
+    listed: Listed
 
 
 @dataclass(kw_only=True)

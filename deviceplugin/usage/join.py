@@ -4,7 +4,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from deviceplugin.cgroups import CgroupOwner
-from deviceplugin.usage.values import Charge, GpuProcess, HoldingPod, Key, NodeUsage, Process, Row, Sample
+from deviceplugin.usage.values import (
+    Charge,
+    GpuProcess,
+    HoldingPod,
+    Key,
+    Listed,
+    Lists,
+    NodeUsage,
+    Process,
+    Row,
+    Sample,
+)
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.model.gpu import NodeInventory
 
@@ -39,6 +50,23 @@ def merged(lists: Iterable[Iterable[GpuProcess]]) -> tuple[GpuProcess, ...]:
         before = used.get(entry.pid)
         used[entry.pid] = before if entry.used is None else max(entry.used, before or 0)
     return tuple(GpuProcess(pid, amount) for pid, amount in sorted(used.items()))
+
+
+def listed(before: Listed, lists: Lists, at: float) -> Listed:
+    """Since when the PIDs of these lists stand there; a GPU that does not answer has those that it had."""
+    return {
+        gpu: known if entries is None else {entry.pid: known.get(entry.pid, at) for entry in entries}
+        for gpu, entries in lists.items()
+        for known in [before.get(gpu, {})]
+    }
+
+
+def since(listed: Listed) -> Mapping[int, float]:
+    """Since when each PID stands in some list."""
+    found: dict[int, float] = {}
+    for pids in listed.values():
+        found.update((pid, min(at, found.get(pid, at))) for pid, at in pids.items())
+    return found
 
 
 def join(sample: Sample, pods: Pods) -> Joined:

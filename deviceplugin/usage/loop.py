@@ -10,7 +10,7 @@ from deviceplugin.pods import PodCache
 from deviceplugin.usage import holding, join, procfs
 from deviceplugin.usage.current import CurrentUsage, Latest
 from deviceplugin.usage.procfs import ProcessTable
-from deviceplugin.usage.values import Lists, Sample
+from deviceplugin.usage.values import Listed, Lists, Sample
 from deviceplugin.usage.watchdog import Watchdog
 from gpushare.identity import GpuUuid
 from gpushare.resource_config import ResourceConfig
@@ -52,20 +52,21 @@ class UsageLoop:
         snapshot = self.feed.latest
         if snapshot is None:
             return
-        sample = self._sample([gpu.uuid for gpu in snapshot.inventory.gpus])
+        latest = self.current.latest
+        sample, listed = self._sample([gpu.uuid for gpu in snapshot.inventory.gpus], latest.listed if latest else {})
         pods = holding.holding(self.cache.all(), snapshot.inventory, self.resource_config)
         joined = join.join(sample, pods)
-        before = self.current.latest or Latest(joined, {}, None)
-        latest = Latest(joined, join.peaks(before.peaks, joined, pods), before.over)
-        self.current.latest = latest
+        peaks = join.peaks(latest.peaks if latest else {}, joined, pods)
+        self.current.latest = latest = Latest(joined, peaks, latest.over if latest else None, listed)
         if self.watchdog is not None:  # it may wait for the API server
             self.current.latest = replace(latest, over=self.watchdog.look(joined))
 
-    def _sample(self, gpus: Collection[GpuUuid]) -> Sample:
+    def _sample(self, gpus: Collection[GpuUuid], before: Listed) -> tuple[Sample, Listed]:
         at = self.clock.monotonic()
         lists = self.lists.read(gpus)
-        pids = [entry.pid for listed in lists.values() if listed for entry in listed]
-        read_until = self.clock.monotonic() + _READ_S
-        return Sample(
-            at=at, lists=lists, processes=procfs.known(pids, self.table, self.clock, since=at, until=read_until)
-        )
+        now = self.clock.monotonic()
+        if now - at >= self.current.stale_s:  # no one may be judged by what was so long ago
+            lists = dict.fromkeys(gpus)
+        listed = join.listed(before, lists, at)
+        processes = procfs.known(join.since(listed), self.table, self.clock, until=now + _READ_S)
+        return Sample(at=at, lists=lists, processes=processes), listed

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -111,26 +111,24 @@ class Procfs:
             signal.pidfd_send_signal(handle, number)
 
 
-def known(
-    pids: Iterable[int], table: ProcessTable, clock: Clock, *, since: float, until: float
-) -> Mapping[int, Process]:
-    """The processes behind these PIDs that are older than the lists in which the PIDs stand.
+def known(since: Mapping[int, float], table: ProcessTable, clock: Clock, *, until: float) -> Mapping[int, Process]:
+    """The processes behind these PIDs that are older than the entries with these PIDs in the lists.
 
-    A younger one may have got its PID from one that used the memory and has ended.
+    A younger one may have got its PID from one that used the memory and has ended: the driver goes on to list the PID
+    while a child has the memory, so a tenant could have it counted as another's.
 
     Args:
-        pids: of the lists.
+        since: when each PID was in a list for the first time, without a break.
         table: of the machine.
         clock: which counts from the machine's start, as start times do.
-        since: when the lists were read.
         until: when no further process is read.
     """
     found: dict[int, Process] = {}
-    for number, pid in enumerate(sorted(set(pids))):
+    for number, pid in enumerate(sorted(since)):
         if number >= _MOST or clock.monotonic() >= until:
             break
         process = table.read(pid)
-        if process is not None and process.started < int(since * TICKS):
+        if process is not None and process.started < int(since[pid] * TICKS):
             found[pid] = process
     return found
 

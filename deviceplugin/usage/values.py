@@ -23,6 +23,8 @@ Key = tuple[PodUid, ContainerName, GpuUuid]
 """One container on one GPU; an empty name stands for all containers of the pod that hold nothing of it."""
 Lists = Mapping[GpuUuid, Sequence[GpuProcess] | None]
 """The processes on each GPU, each once; None for a GPU that did not answer."""
+Listed = Mapping[GpuUuid, Mapping[int, float]]
+"""Since when each PID stands in the list of each GPU without a break, by `Clock.monotonic`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,8 @@ class World:
     asked: tuple[str, ...]
     """What authors of pods may ask of the watchdog."""
     handles: bool
+    leaves_memory: bool = False
+    """Whether the memory of processes that end can stay with their children, and their PIDs in the lists."""
     clock: ManualClock = field(default_factory=ManualClock)
     api: FakeKube = field(default_factory=FakeKube)
     feed: InventoryFeed = field(default_factory=InventoryFeed)
@@ -83,6 +85,10 @@ class World:
     policies: dict[PodUid, str] = field(default_factory=dict)
     moments: list[Moment] = field(default_factory=list)
     listed: dict[GpuUuid, list[tuple[Real, int | None]] | None] = field(default_factory=dict)
+    since: dict[GpuUuid, dict[int, float]] = field(default_factory=dict)
+    """When each PID was listed for the first time without a break."""
+    left: list[Real] = field(default_factory=list)
+    """Those that have ended, and are listed."""
     read_ok: set[Real] = field(default_factory=set)
     ended: list[Real] = field(default_factory=list)
     """Those that a signal has reached."""
@@ -146,18 +152,31 @@ class World:
     def happen(self) -> None:
         roll = self.random.random()
         if roll < 0.45:
-            self.spawn(self.random.choice(PIDS))
+            self.spawn(self.pid())
         elif roll < 0.6 and self.processes:
             process = self.random.choice(list(self.processes.values()))
             process.memory[self.random.choice(GPUS)] = self.random.choice((0, 100, 900, 1500, 3000, 5000))
         elif roll < 0.7 and self.processes:
-            del self.processes[self.random.choice(list(self.processes))]
+            self.end(self.random.choice(list(self.processes)))
         elif roll < 0.85 and self.containers:
             self.restart(self.random.choice(list(self.containers.values())))
         elif roll < 0.9 and not self.clean:
             self.lose_pod(self.random.randrange(3))
         else:
             self.tell(self.random.randrange(3))
+
+    def pid(self) -> int:
+        """Of a new process: soon used again, where not everything is to be found."""
+        self.made += 1
+        return 100 + self.made if self.clean else self.random.choice(PIDS)
+
+    def end(self, pid: int) -> None:
+        ended = self.processes.pop(pid)
+        was_listed = all(ended in (each for each, _ in self.listed.get(gpu) or ()) for gpu in ended.memory)
+        if self.leaves_memory and was_listed and self.random.random() < 0.5:
+            self.left.append(ended)
+        elif self.left and self.random.random() < 0.5:
+            self.left.pop()
 
     def spawn(self, pid: int) -> None:
         """A new process; what has the PID ends."""
@@ -172,8 +191,9 @@ class World:
         self.start(container.pod, container.name)
         if self.random.random() < 0.8:  # its programs do the same again, and the kubelet tells of it soon
             for each in ended:
-                self.spawn(each.pid)
-                again = self.processes[each.pid]
+                pid = self.pid() if self.clean else each.pid
+                self.spawn(pid)
+                again = self.processes[pid]
                 again.owner, again.memory = self.containers[container.pod + container.name].owner, dict(each.memory)
             self.tell(next(number for number in range(3) if uid(number) == container.pod))
 
@@ -203,10 +223,13 @@ class World:
                 if silent
                 else [
                     (each, None if not self.clean and self.random.random() < 0.05 else each.memory.get(gpu, 0))
-                    for each in self.processes.values()
+                    for each in (*self.processes.values(), *self.left)
                     if gpu in each.memory
                 ]
             )
+            if (entries := self.listed[gpu]) is not None:
+                known = self.since.get(gpu, {})
+                self.since[gpu] = {each.pid: known.get(each.pid, self.clock.seconds) for each, _ in entries}
         used: dict[tuple[CgroupOwner, GpuUuid], int] = {}
         for process in self.processes.values():
             for gpu, mib in process.memory.items():

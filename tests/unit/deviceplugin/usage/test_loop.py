@@ -2,6 +2,8 @@
 
 import json
 import threading
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,12 @@ from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.usage.current import CurrentUsage
 from deviceplugin.usage.loop import UsageLoop
-from deviceplugin.usage.procfs import Procfs
+from deviceplugin.usage.procfs import TICKS, Procfs
 from deviceplugin.usage.simulated import SimulatedProcesses
-from deviceplugin.usage.values import Reading
+from deviceplugin.usage.values import Lists, Reading
+from gpushare.identity import GpuUuid
 from gpushare.resource_config import ResourceConfig
-from testing.builders import make_grant, make_inventory
+from testing.builders import Json, make_grant, make_inventory
 from tests.unit.deviceplugin.build import ManualClock
 from tests.unit.deviceplugin.usage.build import MIB, container_id, running_pod, uid
 
@@ -46,14 +49,18 @@ class Scene:
         inventory = make_inventory(16)
         self.feed.post(inventory, advertise.devices(inventory, resources.offered(percent=False, whole_gpus=False)))
 
-    def run(self, pid: int, mib: int) -> None:
+    def run(self, pid: int, mib: int, *, started: int = 77) -> None:
         """Only this process is on the GPU from now on."""
         directory = self.directory / str(pid)
         directory.mkdir(exist_ok=True)
-        (directory / "stat").write_text(f"{pid} (a b) S {'1 ' * 18}77 0\n")
+        (directory / "stat").write_text(f"{pid} (a b) S {'1 ' * 18}{started} 0\n")
         (directory / "cgroup").write_text(f"0::/kubepods/pod{OWNER.pod}/{OWNER.container}\n")
-        processes = [{"gpu": "GPU-0", "pid": pid, "memoryMiB": mib}]
-        (self.directory / "processes.json").write_text(json.dumps({"processes": processes}))
+        self.tell({"gpu": "GPU-0", "pid": pid, "memoryMiB": mib})
+
+    def tell(self, *processes: Json, silent: bool = False) -> None:
+        """What the driver says."""
+        document = {"processes": processes, "silent": ["GPU-0"] if silent else []}
+        (self.directory / "processes.json").write_text(json.dumps(document))
 
     def shown(self) -> list[tuple[int | None, int | None]]:
         """MiB used and peak."""
@@ -88,6 +95,51 @@ def test_an_old_sample_says_nothing_of_what_is_used_now(tmp_path: Path) -> None:
     assert (view.reading, view.processes) == (Reading.SILENT, None)
 
 
+def test_lists_that_took_too_long_say_nothing(tmp_path: Path) -> None:
+    """Also of who was above his grant: his processes may have given the memory back since."""
+    scene = Scene(tmp_path)
+    scene.know_gpus()
+    scene.run(100, 500)
+
+    class Slow(SimulatedProcesses):
+        def read(self, gpus: Collection[GpuUuid]) -> Lists:
+            scene.clock.seconds += 20.0
+            return super().read(gpus)
+
+    replace(scene.loop, lists=Slow(tmp_path / "processes.json")).look()
+    latest = scene.current.latest
+    assert latest is not None
+    assert (latest.joined.charges, latest.joined.foreign) == ((), {})
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_memory_that_an_ended_process_left_is_not_that_of_the_next_one_with_its_pid(
+    tmp_path: Path, silent: bool
+) -> None:
+    """A program that hands its memory to its children and ends stays in the driver's list."""
+    scene, orphan = Scene(tmp_path), {"gpu": "GPU-0", "pid": 100, "memoryMiB": 9000}
+    scene.know_gpus()
+    scene.tell(orphan)
+    scene.loop.look()
+    began = int(scene.clock.seconds * TICKS) + 1
+    scene.clock.seconds += 5.0
+    scene.run(100, 9000, started=began)
+    if silent:
+        scene.tell(orphan, silent=True)
+        scene.loop.look()
+        scene.tell(orphan)
+        scene.clock.seconds += 5.0
+    scene.loop.look()
+    view = scene.current.view()
+    assert view is not None
+    assert (scene.shown(), view.foreign, view.processes) == ([(0, 0)], {"GPU-0": 9000 * MIB}, (0, 1))
+    scene.tell()
+    scene.loop.look()
+    scene.run(100, 500, started=began)
+    scene.loop.look()
+    assert scene.shown() == [(500, 500)]
+
+
 def test_it_looks_until_the_plugin_ends(tmp_path: Path) -> None:
     scene, stop = Scene(tmp_path), threading.Event()
     scene.know_gpus()
@@ -109,8 +161,7 @@ def test_processes_that_the_machine_does_not_know_are_counted(tmp_path: Path) ->
     scene = Scene(tmp_path)
     scene.know_gpus()
     scene.run(100, 500)
-    processes = [{"gpu": "GPU-0", "pid": pid, "memoryMiB": 1} for pid in (100, 101, 102)]
-    (tmp_path / "processes.json").write_text(json.dumps({"processes": processes}))
+    scene.tell(*({"gpu": "GPU-0", "pid": pid, "memoryMiB": 1} for pid in (100, 101, 102)))
     scene.loop.look()
     view = scene.current.view()
     assert view is not None
