@@ -90,6 +90,7 @@ CHECKS: Final = (
     Check("gpu-addons", "conflicts", checks_conflicts.addons),
     Check("pods-pending", "pods", checks_pods.pending),
     Check("pods-without-gpus", "pods", checks_pods.unallocated),
+    Check("pods-refused", "pods", checks_pods.refused),
     Check("pods-unreadable", "pods", checks_pods.unreadable),
     Check("pods-rejected", "pods", checks_pods.rejected),
     Check("over-committed", "pods", checks_pods.over_committed),

@@ -1,5 +1,6 @@
 """Pods that wait, that hold what they were not given, or that hold nothing although they should. Pure."""
 
+import itertools
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
@@ -7,7 +8,10 @@ from typing import Final
 from gpushare import units
 from gpushare.cluster import records
 from gpushare.cluster.records import Bound, Pending
+from gpushare.identity import PodRef
 from gpushare.kube.api import JsonObject
+from gpushare.wire import fields
+from gpushare.wire import pods as pods_wire
 from gpushare_cli.doctor import finding, objects
 from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
@@ -15,6 +19,9 @@ from gpushare_cli.doctor.finding import Finding
 _PATIENCE: Final = timedelta(minutes=5)
 _REJECTED: Final = "UnexpectedAdmissionError"
 _SHOWN: Final = 10  # names in one command
+_REFUSED: Final = "PreStartContainer"
+"""In what the kubelet says of a container that a device plugin refuses, before the plugin's own words."""
+_LONGEST: Final = 500  # characters of these
 
 
 def pending(cluster: Cluster) -> Iterator[Finding]:
@@ -47,6 +54,32 @@ def unallocated(cluster: Cluster) -> Iterator[Finding]:
                 f"its Events say why it got none: kubectl -n {record.ref.namespace} describe pod {record.ref.name};"
                 " delete it, and create it without spec.nodeName",
             )
+
+
+def refused(cluster: Cluster) -> Iterator[Finding]:
+    """Containers of pods that were given GPUs start."""
+    by_node: dict[str, list[tuple[str, PodRef, str]]] = {}
+    for pod, record in cluster.pods:
+        if isinstance(record, Bound) and record.holds and not record.deleting and _is_old(cluster, pod):
+            for why in itertools.islice(_refusals(pod), 1):
+                by_node.setdefault(record.node, []).append((record.created, record.ref, why))
+    for node, found in sorted(by_node.items()):
+        _, ref, why = min(found, key=lambda each: each[0])
+        pods = "a pod" if len(found) == 1 else f"{len(found)} pods"
+        yield finding.warning(
+            f"node/{node}",
+            f"its device plugin starts no container of {pods}; of {ref} it says: {why}",
+            f"what it says tells what to do; docs/troubleshoot.md; gpushare explain -n {ref.namespace} {ref.name}",
+        )
+
+
+def _refusals(pod: JsonObject) -> Iterator[str]:
+    """The plugin's words, of each container that it refuses at the moment."""
+    for path, report in pods_wire.reports(pod):
+        waiting = fields.mapping(fields.mapping(report, "state", path), "waiting", path)
+        _, by_plugin, message = fields.text(waiting, "message", path).partition(_REFUSED)
+        if by_plugin:
+            yield message.partition("desc = ")[2][:_LONGEST]
 
 
 def unreadable(cluster: Cluster) -> Iterator[Finding]:

@@ -192,3 +192,31 @@ def test_a_pod_of_another_plugin_is_left_alone_on_its_node_only() -> None:
     assert [line.split(" | ")[0] for line in world.lines(whole("node-a"))] == [
         "error pods-without-gpus pod/default/train"
     ]
+
+
+def refuses(name: str, message: str, container: str = "main") -> Change:
+    def change(api: DoctorKube) -> None:
+        waits = {"reason": "CreateContainerConfigError", "message": message}
+        states = [{"name": "helper", "state": {"running": {}}}, {"name": container, "state": {"waiting": waits}}]
+        world.edit(api, "Pod", name, lambda pod: pod["status"].update(containerStatuses=states), "default")
+
+    return change
+
+
+def test_containers_that_the_plugin_does_not_start_are_told_once_for_a_node() -> None:
+    said = (
+        "device plugin PreStartContainer rpc failed with err: rpc error: code = FailedPrecondition desc = pod p: X; Y"
+    )
+    api = world.healthy()
+    for name, gpu, age in (("second", 1, 20), ("first", 0, 30), ("new", 2, 1)):
+        holds(name, gpu, 1, created=world.ago(minutes=age))(api)
+        refuses(name, said if name == "first" else said.replace("X", "Z"))(api)
+    ending(bound("leaves", node="node-a", held_by=make_allocation("leaves", make_grant(1))), "leaves")(api)
+    refuses("leaves", said)(api)
+    holds("other", 3, 1)(api)
+    refuses("other", 'configmap "settings" not found')(api)
+
+    assert world.lines(api) == [
+        "warning pods-refused node/node-b | its device plugin starts no container of 2 pods; of default/first it says:"
+        " pod p: X; Y | what it says tells what to do; docs/troubleshoot.md; gpushare explain -n default first"
+    ]
