@@ -23,9 +23,14 @@ from gpushare.wire.pods import Pod
 _LOG: Final = logging.getLogger(__name__)
 PATH: Final = "/api/v1/pods"
 _ANY: Final = ResourceConfig(whole_gpus=True)
-_AUTHORS: Final = (names.ANNOTATION_LIMIT, names.ANNOTATION_FRAMEWORK_VARIABLES, names.ANNOTATION_HAND_OVER)
+_AUTHORS: Final = (
+    names.ANNOTATION_LIMIT,
+    names.ANNOTATION_FRAMEWORK_VARIABLES,
+    names.ANNOTATION_HAND_OVER,
+    names.WATCHDOG,
+)
 _AUTHORS_MOST: Final = 128
-_IMAGE_MOST: Final = 256
+_TEXT_MOST: Final = 256
 _LIMITS: Final = (*names.SHARED_RESOURCES, names.GPU_CORE, names.GPU)
 _ID: Final = re.compile(r"[a-z-]{1,63}://[0-9a-f]{64}")
 T = TypeVar("T")
@@ -57,12 +62,12 @@ def reduce(pod: JsonObject) -> JsonObject:
             "namespace": ref.namespace,
             "name": ref.name,
             "uid": ref.uid,
-            "annotations": {key: value for key, value in annotations.items() if _is_read(key)}
+            "annotations": {key: value for key, value in annotations.items() if names.is_reserved(key)}
             | {key: annotations[key][:_AUTHORS_MOST] for key in _AUTHORS if key in annotations},
         },
         "spec": {
             "nodeName": spec.get("nodeName"),
-            "schedulerName": spec.get("schedulerName"),
+            "schedulerName": str(spec.get("schedulerName") or "")[:_TEXT_MOST],
             "runtimeClassName": spec.get("runtimeClassName"),
             **containers,
         },
@@ -73,8 +78,11 @@ def reduce(pod: JsonObject) -> JsonObject:
     }
 
 
-def _is_read(annotation: str) -> bool:
-    return annotation == names.WATCHDOG or names.is_reserved(annotation)
+def _ended(pod: Pod) -> JsonObject:
+    """Enough of a pod to forget it: a node rejects as many as a tenant creates, and they stay."""
+    ref, status = wire.ref(pod), fields.mapping(pod, "status", "pod")
+    identity = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}
+    return {"metadata": identity, "status": {"phase": status.get("phase")}}
 
 
 def _reports(pod: JsonObject, among: Collection[str]) -> list[JsonObject]:
@@ -101,7 +109,7 @@ def _container(container: Mapping[str, Any]) -> JsonObject:
     return {
         "name": fields.needed(container, "name", "container"),
         "restartPolicy": container.get("restartPolicy"),
-        "image": str(container.get("image"))[:_IMAGE_MOST],
+        "image": str(container.get("image"))[:_TEXT_MOST],
         "env": _variables(fields.objects(container, "env", "container")),
         # Only whether there is any: what it brings can change while the pod lives.
         "envFrom": bool(container.get("envFrom")),
@@ -147,22 +155,27 @@ class PodCache:
     def read(self, pod: JsonObject) -> Pod | None:
         """A pod, reduced. One that asks for no GPU is left out: it never has devices, and holds nothing."""
         try:
-            return reduce(pod) if wire.needs_gpu(pod, _ANY) else None
+            if not wire.needs_gpu(pod, _ANY):
+                return None
+            return reduce(pod) if wire.holds_gpus(pod) else _ended(pod)
         except WireError as error:
             logs.event(_LOG, "object left out", level=logging.ERROR, error=str(error))
             return None
 
     def replace(self, pods: list[Pod]) -> None:
-        """Keep these pods and no others."""
+        """Keep these pods, but for those that have ended, and no others."""
         with self._changed:
-            self._pods = {wire.ref(pod).uid: pod for pod in pods}
+            self._pods = {wire.ref(pod).uid: pod for pod in pods if wire.holds_gpus(pod)}
             known, self._shown = self._shown, {}
             for uid, pod in self._pods.items():
                 self._show(uid, pod, known.get(uid))
             self._tell()
 
     def upsert(self, pod: Pod) -> None:
-        """Keep a pod that was added or changed."""
+        """Keep a pod that was added or changed, or forget it if it has ended."""
+        if not wire.holds_gpus(pod):
+            self.remove(pod)
+            return
         with self._changed:
             uid = wire.ref(pod).uid
             self._pods[uid] = pod
@@ -170,7 +183,7 @@ class PodCache:
             self._tell()
 
     def remove(self, pod: Pod) -> None:
-        """Forget a pod that is gone."""
+        """Forget a pod that is gone or has ended."""
         with self._changed:
             uid = wire.ref(pod).uid
             self._pods.pop(uid, None)
@@ -178,7 +191,7 @@ class PodCache:
             self._tell()
 
     def all(self) -> Sequence[Pod]:
-        """All pods of the node."""
+        """All pods of the node that may hold GPUs."""
         with self._changed:
             return tuple(self._pods.values())
 

@@ -286,15 +286,36 @@ DEVICES = {"name": "NVIDIA_VISIBLE_DEVICES"}
         {"containers": [asking(), *({"name": f"c{i}"} for i in range(20_000))]},
         {"containers": [asking(f"c{i}") for i in range(10_000)]},
         {"initContainers": [asking(f"c{i}") for i in range(10_000)]},
+        {"containers": [asking()], "schedulerName": "x" * 1_500_000},
     ],
-    ids=["affinity", "variables", "value", "containers", "asking", "init"],
+    ids=["affinity", "variables", "value", "containers", "asking", "init", "scheduler"],
 )
 def test_what_is_kept_of_a_pod_is_small_however_large_it_is(spec: Json) -> None:
-    pod = make_pod(node="node-a", labels={f"k{i}": "v" for i in range(30_000)}) | {"spec": spec}
+    annotations = {"gpushare.dev/watchdog": "x" * 250_000}
+    pod = make_pod(node="node-a", labels={f"k{i}": "v" for i in range(30_000)}, annotations=annotations)
+    pod["spec"] = spec
     pod["status"]["containerStatuses"] = [{"name": f"c{i}", "state": {"running": {}}} for i in range(10_000)]
     kept = PodCache(ManualClock()).read(pod)
     assert size(kept) < 100_000
     assert wire.holds_gpus(kept or {})
+
+
+def test_of_pods_that_have_ended_nothing_is_kept() -> None:
+    """A node's pods are few, but those that it has rejected stay by the thousand."""
+    cache = PodCache(ManualClock())
+    pod = bound_pod(containers=[asking(f"c{i}") for i in range(64)])
+    pod["status"]["containerStatuses"] = [{"name": "c0", "state": {"running": {}}}]
+    cache.upsert(cache.read(pod) or {})
+    evicted = cache.read(pod | {"status": pod["status"] | {"phase": "Failed"}}) or {}
+    cache.upsert(evicted)
+    assert cache.all() == (evicted,)
+    ended = cache.read(pod | {"status": {"phase": "Failed"}}) or {}
+    assert size(ended) < 2_000
+    cache.upsert(ended)
+    assert cache.all() == ()
+    assert cache.shown_since(UID) is None
+    cache.replace([ended])
+    assert cache.all() == ()
 
 
 def test_pods_that_ask_for_nothing_are_not_kept_and_those_that_cannot_be_read_neither() -> None:
