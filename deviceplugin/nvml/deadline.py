@@ -4,11 +4,10 @@ import threading
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from deviceplugin.limits.backend import LimitError
 
-_AT_ONCE: Final = 4
 T = TypeVar("T")
 
 
@@ -17,12 +16,14 @@ class SilentDriverError(LimitError):
 
 
 class Deadline:
-    """Gives up on calls that take too long, and makes none until those have come back. Safe for use by many threads."""
+    """Makes one call at a time, and gives up on one that takes too long. Safe for use by many threads.
 
-    def __init__(self, seconds: float, *, at_once: int = _AT_ONCE) -> None:
-        """Args: at_once: calls that may be made, and so may hang, at the same time."""
+    Until that one comes back, no other is made: what it does late must not undo what was done after it.
+    """
+
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._free = threading.BoundedSemaphore(at_once)
+        self._turn = threading.Lock()
         self._late: Future[Any] | None = None
         """The last call that was given up on."""
 
@@ -33,7 +34,7 @@ class Deadline:
             SilentDriverError: it did not come back in time, or an earlier one has not.
         """
         is_late = self._late is not None and not self._late.done()
-        if is_late or not self._free.acquire(timeout=self._seconds):
+        if is_late or not self._turn.acquire(timeout=self._seconds):
             raise self._silent()
         future: Future[T] = Future()
         # A process that ends does not wait for it.
@@ -50,7 +51,7 @@ class Deadline:
         except BaseException as error:  # noqa: BLE001 - raised by the caller's thread
             future.set_exception(error)
         finally:
-            self._free.release()
+            self._turn.release()
 
     def _silent(self) -> SilentDriverError:
         return SilentDriverError(f"NVIDIA's driver has not answered in {self._seconds:g} s; see the node's kernel log")

@@ -27,7 +27,7 @@ class NvmlProcesses:
     """
 
     nvml: Any
-    within: Deadline = field(default_factory=lambda: Deadline(_TIMEOUT_S, at_once=1))
+    within: Deadline = field(default_factory=lambda: Deadline(_TIMEOUT_S))
     _told: Mapping[GpuUuid, str] = field(init=False, default_factory=dict)
 
     def read(self, gpus: Collection[GpuUuid]) -> Lists:

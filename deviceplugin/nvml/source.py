@@ -42,8 +42,7 @@ class NvmlSource:
     """Whether a GPU is unhealthy while its driver wants something done, and well if it wants nothing."""
     pci_devices: Path = _PCI_DEVICES
     mig_minors: Path = _MIG_MINORS
-    within: Deadline = field(default_factory=lambda: Deadline(_TIMEOUT_S, at_once=1))
-    """One call at once: what hangs and then comes back uses this object too."""
+    within: Deadline = field(default_factory=lambda: Deadline(_TIMEOUT_S))
     left_out: Sequence[LeftOut] = field(init=False, default=())
     _open: bool = field(init=False, default=False)
     _faults: Faults = field(init=False)

@@ -75,7 +75,7 @@ def test_a_driver_that_hangs_is_no_answer_and_is_told_once(
     nvml_binding: Any, nvml_stub: Stub, gpu: GpuUuid, function: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    reader = NvmlProcesses(nvml_binding, Deadline(0.05, at_once=1))
+    reader = NvmlProcesses(nvml_binding, Deadline(0.05))
     nvml_stub.set({f"hang.{function}": 1})
     for _ in range(3):
         assert reader.read([gpu]) == {gpu: None}

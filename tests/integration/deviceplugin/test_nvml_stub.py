@@ -349,7 +349,7 @@ def test_a_driver_that_hangs_is_one_that_does_not_answer(
 ) -> None:
     nvml_stub.add_gpu()
     assert faults(source) == [""]
-    answering, source.within = source.within, Deadline(0.05, at_once=1)
+    answering, source.within = source.within, Deadline(0.05)
     source.clock = clock = ManualClock()
     nvml_stub.set({f"hang.{function}": 1})
     if function == "nvmlEventSetWait_v2":

@@ -154,7 +154,7 @@ def test_while_the_driver_hangs_no_one_is_touched_and_use_is_unknown(scene: Scen
     scene.use(2000, 2000, 3072)
     scene.look(2)
     answering = scene.loop
-    scene.loop = replace(answering, lists=NvmlProcesses(nvml_binding, Deadline(0.05, at_once=1)))
+    scene.loop = replace(answering, lists=NvmlProcesses(nvml_binding, Deadline(0.05)))
     scene.stub.set({"hang.all": 1})
     scene.look(3)
     view = scene.current.view()

@@ -18,7 +18,7 @@ def test_values_and_errors_come_back() -> None:
 
 
 def test_a_call_that_hangs_is_given_up_and_none_is_made_until_it_comes_back() -> None:
-    within, go, calls = Deadline(0.01, at_once=1), threading.Event(), list[int]()
+    within, go, calls = Deadline(0.01), threading.Event(), list[int]()
 
     def hang() -> bool:
         calls.append(1)
@@ -36,8 +36,8 @@ def test_a_call_that_hangs_is_given_up_and_none_is_made_until_it_comes_back() ->
     assert answer(within) == 3
 
 
-def test_one_call_after_the_other_where_only_one_may_be_made_at_once() -> None:
-    within, begun, go, log = Deadline(60.0, at_once=1), threading.Event(), threading.Event(), list[str]()
+def test_one_call_is_made_after_the_other() -> None:
+    within, begun, go, log = Deadline(60.0), threading.Event(), threading.Event(), list[str]()
 
     def first() -> None:
         begun.set()
