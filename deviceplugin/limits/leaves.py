@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from deviceplugin import cgroups, decide
@@ -78,6 +79,8 @@ class LeafLimits:
     clock: Clock
     _done: set[tuple[str, GpuUuid]] = field(init=False, default_factory=set)
     _again_at: float = field(init=False, default=0.0)
+    _told: dict[tuple[str, GpuUuid], str] = field(init=False, default_factory=dict)
+    """What was wrong last, of containers that are not limited."""
 
     def run(self, stop: threading.Event) -> None:
         """Look again and again until `stop` is set."""
@@ -95,6 +98,7 @@ class LeafLimits:
         containers = running(self.pods(), inventory)
         present = {(container.id, gpu.uuid) for container in containers for gpu in container.gpus}
         self._done &= present
+        self._told = {key: problem for key, problem in self._told.items() if key in present}
         for container in containers:
             for gpu in container.gpus:
                 # What starts under another limit may have been told its part of the whole GPU.
@@ -104,6 +108,7 @@ class LeafLimits:
                     and self._is_limited(container, gpu)
                 ):
                     self._done.add((container.id, gpu.uuid))
+                    self._told.pop((container.id, gpu.uuid), None)
 
     def _is_limited(self, container: RunningContainer, gpu: Gpu) -> bool:
         """Set the limit. Whether nothing is left to do."""
@@ -119,13 +124,13 @@ class LeafLimits:
             self.backend.driver.set(gpu.uuid, leaf, mib * MIB)
         except LimitError as error:
             if leaf.is_dir():  # it may have ended meanwhile
-                logs.event(
-                    _LOG,
-                    "container not limited",
-                    level=logging.WARNING,
-                    gpu=gpu.uuid,
-                    cgroup=str(leaf),
-                    error=str(error),
-                )
+                self._tell((container.id, gpu.uuid), leaf, str(error))
             return False
         return True
+
+    def _tell(self, key: tuple[str, GpuUuid], leaf: Path, problem: str) -> None:
+        """Log it when it changes: it is tried again twice a second."""
+        if self._told.get(key) != problem:
+            level, event = logging.WARNING, "container not limited"
+            logs.event(_LOG, event, level=level, gpu=key[1], cgroup=str(leaf), error=problem)
+        self._told[key] = problem

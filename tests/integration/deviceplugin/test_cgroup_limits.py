@@ -29,7 +29,7 @@ from testing.builders import Json, make_grant
 from tests.nvml import stub
 from tests.nvml.memory import Memory
 from tests.nvml.stub import MIB, Stub
-from tests.unit.deviceplugin.build import ManualClock, bound_pod
+from tests.unit.deviceplugin.build import ManualClock, bound_pod, fields_of
 
 UID: Final = PodUid("0123abcd-0000-1111-2222-333344445555")
 IDS: Final = {"main": "ab" * 32, "second": "cd" * 32, "init": "ef" * 32, "sidecar": "01" * 32}
@@ -638,3 +638,20 @@ def test_no_pod_ever_has_more_than_its_share_whatever_happens(node: Node, seed: 
         node.memory.end(cgroup)
     shutil.rmtree(node.mount / "kubepods")
     assert node.memory.limits(0) == {}
+
+
+def test_a_container_that_cannot_be_limited_is_told_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    node.prepare(grant := node.grant(0))
+    leaf = node.runs(grant)
+    for error in (999, 999, stub.GPU_IS_LOST, 999):
+        node.stub.set({"0.fail.nvmlDeviceSetMemoryLimits_v1": error})
+        for _ in range(3):
+            node.leaves.look()
+    assert [line["error"].split(":")[0] for line in fields_of(caplog, "container not limited")] == [
+        "the driver says Unknown Error",
+        "the driver says GPU is lost",
+        "the driver says Unknown Error",
+    ]
+    node.stub.set({"0.fail.nvmlDeviceSetMemoryLimits_v1": None})
+    node.leaves.look()
+    assert node.limit(leaf) == 3072
