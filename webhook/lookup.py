@@ -40,8 +40,9 @@ class Lookup(Generic[T]):
     """How long an answer holds, so also how late a change is noticed."""
     retry_s: float = 1.0
     """Between tries while there has been no answer at all: pods are refused meanwhile."""
-    timeout_s: float = 1.0
-    """Short, because a pod's creation waits for it."""
+    timeout_s: float = 0.7
+    """Short, because a pod's creation waits for it: three of them, one after the other, fit into the 3 s for which
+    servers before 1.30 wait before they create the pod as it is."""
     _answers: list[T] = field(init=False, default_factory=list)
     """The last one; empty until the API server has answered once."""
     _problem: str = field(init=False, default="")
