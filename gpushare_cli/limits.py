@@ -25,7 +25,7 @@ _NAMED: Final = 3
 HEADER: Final = ("NODE", "NAMESPACE", "POD", "CONTAINER", "GPU", "LIMIT", "GRANTED", "USED", "PEAK")
 WORDS: Final[Mapping[Limit, str]] = {
     Limit.MIG: "the hardware: they are MIG instances",
-    Limit.CGROUP: "the NVIDIA driver, for the container's cgroup",
+    Limit.CGROUP: "the NVIDIA driver, for the pod's cgroup",
     Limit.MPS: "MPS, each process by itself, which programs can bypass",
     Limit.HAMI_CORE: "a library in the container (HAMi-core), which programs can bypass",
     Limit.WATCHDOG: "the watchdog, after the fact",

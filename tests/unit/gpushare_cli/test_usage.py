@@ -190,7 +190,7 @@ def test_explain_shows_each_container_on_each_gpu() -> None:
     options = explain.Options(pod=Target(namespace="default", name="web"))
     assert explain.run(api, Streams(out=out, err=io.StringIO()), options, lambda: "") == 0
     assert (
-        "LIMIT:      the NVIDIA driver, for the container's cgroup; nothing: no variable tells its programs about their"
+        "LIMIT:      the NVIDIA driver, for the pod's cgroup; nothing: no variable tells its programs about their"
         in out.getvalue()
     )
     assert (
