@@ -1,6 +1,6 @@
 """Whether anybody else hands out the same GPUs, and the cluster's own GPU add-ons see those that they need. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from gpushare import names, units
@@ -26,7 +26,7 @@ def nvidia_plugin(cluster: Cluster) -> Iterator[Finding]:
     """NVIDIA's own plugin does not hand out the GPUs of a node that shares."""
     for node in _sharing(cluster):
         plugin = next((each for each in _plugins_on(cluster, node) if each.system is foreign.NVIDIA), None)
-        offered = _whole_gpus(node)
+        offered = _offered(node, {names.GPU} if cluster.settings.whole_gpus and plugin is None else frozenset())
         if plugin is not None:
             what = f"; the node offers {offered}" if offered else ""
             yield finding.error(
@@ -34,7 +34,7 @@ def nvidia_plugin(cluster: Cluster) -> Iterator[Finding]:
                 f"{plugin} hands out the same GPUs{what}",
                 _fix(plugin),
             )
-        elif offered and not cluster.settings.whole_gpus:
+        elif offered:
             yield finding.error(
                 f"node/{node.name}",
                 f"another plugin offers {offered} there, which are the GPUs that are shared",
@@ -157,12 +157,12 @@ def _plugins_on(cluster: Cluster, node: GpuNode) -> Iterator[ForeignPod]:
             yield pod
 
 
-def _whole_gpus(node: GpuNode) -> str:
-    """What the node offers of NVIDIA's own resources."""
+def _offered(node: GpuNode, ours: Set[str]) -> str:
+    """What the node offers of NVIDIA's own resources, but for those that this project's plugin serves."""
     return ", ".join(
         f"{amount} {resource}"
         for resource, value in sorted(node.allocatable.items())
-        if (resource.startswith((names.GPU, _MIG))) and (amount := units.whole(value))
+        if resource.startswith((names.GPU, _MIG)) and resource not in ours and (amount := units.whole(value))
     )
 
 

@@ -261,3 +261,13 @@ def test_foreign_pods_are_told_by_their_workloads_or_images(pod: JsonObject, nam
 )
 def test_our_own_pods_and_users_pods_are_no_foreign_pods(pod: JsonObject) -> None:
     assert foreign.foreign_pod(pod) is None
+
+
+def test_beside_whole_gpus_of_ours_no_other_plugin_may_offer_parts_of_them() -> None:
+    api = world.with_whole_gpus("production", "v1.30.2", "1.30")
+    assert " nvidia-plugin " not in "".join(world.lines(api))
+    offers(**{"mig-1g.10gb": "2"})(api)
+    assert (
+        "error nvidia-plugin node/node-a | another plugin offers 2 nvidia.com/mig-1g.10gb there, which are the GPUs"
+        " that are shared | find who: kubectl get pods -A --field-selector spec.nodeName=node-a; take it off the node"
+    ) in world.lines(api)
