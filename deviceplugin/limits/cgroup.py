@@ -28,28 +28,31 @@ _PROBE: Final = "gpushare-probe"
 _PROBE_BYTES: Final = 128 * MIB
 
 
-def beside(grant: Grant, of_pod: Sequence[Grant]) -> tuple[Grant, ...]:
-    """The grants of all containers that may run when this one does. Pure.
+def moments(grant: Grant, of_pod: Sequence[Grant]) -> Iterator[tuple[Grant, ...]]:
+    """The grants of all containers that may run when this one does, at each moment at which it may start. Pure.
 
-    Init containers have ended when the others start; a sidecar may restart at any time, so all count beside it.
+    Init containers run alone with the sidecars before them, and have ended when the others start; a sidecar may restart
+    at any later moment.
     """
-    before = of_pod[: next((i for i, each in enumerate(of_pod) if each.container == grant.container), 0)]
-    match grant.kind:
-        case ContainerKind.INIT:
-            return (*(each for each in before if each.kind is ContainerKind.SIDECAR), grant)
-        case ContainerKind.APP:
-            return tuple(each for each in of_pod if each.kind is not ContainerKind.INIT)
-        case ContainerKind.SIDECAR:
-            return tuple(of_pod)
+    number = next((i for i, each in enumerate(of_pod) if each.container == grant.container), 0)
+    if grant.kind is ContainerKind.INIT:
+        yield (*(each for each in of_pod[:number] if each.kind is ContainerKind.SIDECAR), grant)
+        return
+    yield tuple(each for each in of_pod if each.kind is not ContainerKind.INIT)
+    if grant.kind is ContainerKind.SIDECAR:
+        for each in of_pod[number:]:
+            if each.kind is ContainerKind.INIT:
+                yield from moments(each, of_pod)
 
 
 def pod_bytes(start: LimitedStart, gpu: Gpu) -> int:
     """What the pod may use of one GPU while this container runs; UNLIMITED for a GPU that is all its own. Pure."""
-    return max(_beside_bytes(grant, start.of_pod, gpu) for grant in (start.grant, *start.instead))
+    grants = (start.grant, *start.instead)
+    return max(_bytes(at_once, gpu) for grant in grants for at_once in moments(grant, start.of_pod))
 
 
-def _beside_bytes(grant: Grant, of_pod: Sequence[Grant], gpu: Gpu) -> int:
-    there = [each for each in beside(grant, of_pod) if gpu.uuid in each.gpus]
+def _bytes(at_once: Sequence[Grant], gpu: Gpu) -> int:
+    there = [each for each in at_once if gpu.uuid in each.gpus]
     mib = sum(mib_on(each, gpu) for each in there)
     if any(each.whole for each in there) or (len(there) == 1 and mib >= gpu.memory_mib):
         return UNLIMITED

@@ -377,11 +377,17 @@ def test_an_init_container_may_have_more_than_what_follows(node: Node) -> None:
 
 
 @BOTH
-def test_a_sidecar_may_restart_beside_all_others(node: Node) -> None:
+@pytest.mark.parametrize(("init_gib", "largest"), [(2, 4096), (5, 6144)])
+def test_a_sidecar_that_restarts_gives_its_pod_no_more_than_was_placed(node: Node, init_gib: int, largest: int) -> None:
+    """A tenant decides when it restarts; init and other containers never run at the same time."""
     sidecar = node.grant(0, gib=1, container="sidecar", kind=ContainerKind.SIDECAR)
-    init, main = node.grant(0, gib=2, container="init", kind=ContainerKind.INIT), node.grant(0, gib=3)
-    of_pod = (sidecar, init, main)
-    for grant, expected in ((sidecar, 6144), (init, 3072), (main, 4096)):
+    former, init = (
+        node.grant(0, gib=gib, container=name, kind=ContainerKind.INIT)
+        for name, gib in (("former", 9), ("init", init_gib))
+    )
+    of_pod = (former, sidecar, init, node.grant(0, gib=3))
+    limits = (9216, largest, 1024 + init_gib * 1024, 4096)
+    for grant, expected in zip((*of_pod, sidecar), (*limits, largest), strict=True):
         node.prepare(grant, *of_pod)
         assert node.limit(node.pod) == expected
 
@@ -419,7 +425,7 @@ def test_while_another_container_has_more_than_leaves_room_the_next_one_does_not
     start = node.start(init, sidecar, init, main)
     with pytest.raises(LimitError, match="the limit is above the GPU's memory, or below what is in use already"):
         node.backend.prepare(start, start.gpus)
-    assert node.limit(node.pod) == 6144
+    assert node.limit(node.pod) == 4096
     node.memory.free(taken)
     node.prepare(init, sidecar, init, main)
 
