@@ -26,8 +26,7 @@ from deviceplugin.registrar import Registrar
 from deviceplugin.renewal import Renewal
 from deviceplugin.settings import NVML, TOTAL, Settings
 from deviceplugin.source import GpuSource
-from deviceplugin.usage import compose as usage
-from deviceplugin.usage import overuse
+from deviceplugin.usage import compose as using
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube.api import KubeApi
@@ -49,6 +48,9 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         settings, api, clock, feed, lambda: cache.all() if reflector.synced.is_set() else None
     )
     limits = limiting.limits(settings, clock, feed, pods=cache.all, label=hand_over.chooser.limits_label)
+    start_check = _start_check(settings, api, clock, feed, cache, limits.node, hand_over.devices)
+    counts = Counts()
+    usage = using.usage(settings, clock, start_check, counts)
     renewal = Renewal(clock=clock, works=works_in_new_process)
     readings = HealthLoop(
         source=source(settings, node, clock),
@@ -60,7 +62,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         poll_s=settings.poll_interval,
         renewal=renewal,
         choice=hand_over.chooser.settled,
-        assess=lambda inventory: overuse.shown(limits.node.assess(inventory), usage.acting(settings)),
+        assess=lambda inventory: usage.shown(limits.node.assess(inventory)),
     )
     publisher = Publisher(
         api=api,
@@ -70,8 +72,6 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         recheck_s=settings.publish_interval,
         final=hand_over.chooser.agrees,
     )
-    start_check = _start_check(settings, api, clock, feed, cache, limits.node, hand_over.devices)
-    counts = Counts()
     probe = Probe(
         port=settings.probe_port,
         clock=clock,
@@ -86,7 +86,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         "hand-over": hand_over.chooser.run,
         "specs": hand_over.sweeper.run,
         **limits.parts,
-        **usage.parts(settings, clock, start_check, counts),
+        **usage.parts,
     }
     for resource in offered:
         registrar = Registrar(

@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ from deviceplugin.counts import Counts
 from deviceplugin.metrics_server import MetricsServer
 from deviceplugin.prestart import StartCheck
 from deviceplugin.settings import NVML, Settings
+from deviceplugin.usage import overuse
 from deviceplugin.usage.current import CurrentUsage
 from deviceplugin.usage.loop import ProcessLists, UsageLoop
 from deviceplugin.usage.namespaces import Namespaces
@@ -17,6 +19,7 @@ from deviceplugin.usage.procfs import Procfs
 from deviceplugin.usage.simulated import SimulatedProcesses
 from deviceplugin.usage.values import Policy, Reading
 from deviceplugin.usage.watchdog import Watchdog
+from gpushare.model.gpu import NodeInventory
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.group import Part
@@ -29,8 +32,18 @@ _STALE: Final = 4
 """Readings of the process lists that may be missing in between, or at the end."""
 
 
-def parts(settings: Settings, clock: Clock, start_check: StartCheck, counts: Counts) -> Mapping[str, Part]:
-    """What shows and reads the use of GPUs, by name. Args: start_check: whose GPUs and pods are looked at."""
+@dataclass(frozen=True, slots=True)
+class UsageParts:
+    """What the rest of the plugin needs."""
+
+    shown: Callable[[NodeInventory], NodeInventory]
+    """An inventory with the watchdog as a limit, where it sees what it watches."""
+    parts: Mapping[str, Part]
+    """What shows and reads the use of GPUs, by name."""
+
+
+def usage(settings: Settings, clock: Clock, start_check: StartCheck, counts: Counts) -> UsageParts:
+    """How use is read. Args: start_check: whose GPUs and pods are looked at."""
     current = CurrentUsage(
         feed=start_check.feed,
         cache=start_check.cache,
@@ -47,12 +60,8 @@ def parts(settings: Settings, clock: Clock, start_check: StartCheck, counts: Cou
         logs.event(_LOG, "usage not read", level=logging.ERROR, problem=_HIDDEN)
     if current.reading is Reading.ON:
         found["usage"] = _loop(settings, current, start_check, counts).run
-    return found
-
-
-def acting(settings: Settings) -> Policy:
-    """The watchdog's, where it sees what it watches."""
-    return settings.watchdog if _reading(settings) is Reading.ON else Policy.OFF
+    policy = settings.watchdog if current.reading is Reading.ON else Policy.OFF
+    return UsageParts(lambda inventory: overuse.shown(inventory, policy, current.unseen()), found)
 
 
 def _reading(settings: Settings) -> Reading:

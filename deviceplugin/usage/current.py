@@ -1,6 +1,6 @@
 """What is known of the use of GPUs at the moment: written by one thread, read by those who show it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from deviceplugin.inventory_feed import InventoryFeed
@@ -8,6 +8,7 @@ from deviceplugin.pods import PodCache
 from deviceplugin.usage import holding, join
 from deviceplugin.usage.join import Joined
 from deviceplugin.usage.values import Key, Listed, NodeUsage, Reading
+from gpushare.identity import GpuUuid
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import Clock
 
@@ -44,8 +45,17 @@ class CurrentUsage:
         pods = holding.holding(self.cache.all(), snapshot.inventory, self.resource_config)
         if latest is None:
             return replace(join.view(snapshot.inventory, pods, None, {}), reading=self.reading)
-        fresh = self.clock.monotonic() - latest.joined.at < self.stale_s
-        shown = join.view(snapshot.inventory, pods, latest.joined if fresh else None, latest.peaks)
+        shown = join.view(snapshot.inventory, pods, latest.joined if self._is_fresh(latest) else None, latest.peaks)
         if not shown.foreign:
             return replace(shown, reading=Reading.SILENT)
         return replace(shown, reading=self.reading, over=latest.over)
+
+    def unseen(self) -> Collection[GpuUuid]:
+        """GPUs whose processes are not known; none before the first sample."""
+        latest = self.latest
+        if latest is None:
+            return ()
+        return latest.listed.keys() - (latest.joined.foreign.keys() if self._is_fresh(latest) else ())
+
+    def _is_fresh(self, latest: Latest) -> bool:
+        return self.clock.monotonic() - latest.joined.at < self.stale_s

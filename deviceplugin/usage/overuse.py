@@ -4,7 +4,7 @@ What is not known speaks for the container: a sample that is missing, a GPU that
 the driver does not tell never make it guilty.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from deviceplugin.usage.join import MIB, Joined
@@ -94,12 +94,21 @@ def due(state: State, found: Mapping[Subject, Excess], *, grace_s: float) -> lis
     return sorted(over, key=lambda excess: (excess.subject.pod, excess.subject.container, excess.subject.gpu))
 
 
-def shown(inventory: NodeInventory, policy: Policy) -> NodeInventory:
-    """The inventory with the watchdog as what holds the limit, where it acts and nothing stronger does."""
+def shown(inventory: NodeInventory, policy: Policy, unseen: Collection[GpuUuid] = ()) -> NodeInventory:
+    """The inventory with the watchdog as what holds the limit, where it acts and nothing stronger does.
+
+    Args:
+        inventory: of the node.
+        policy: the node's.
+        unseen: GPUs whose processes the driver does not list, so that no one can watch over them.
+    """
     if policy < Policy.EVICT:
         return inventory
-    gpus = tuple(replace(gpu, limit=Limit.WATCHDOG) if gpu.limit is Limit.ADVISORY else gpu for gpu in inventory.gpus)
-    return replace(inventory, gpus=gpus)
+    gpus = (
+        replace(gpu, limit=Limit.WATCHDOG) if gpu.limit is Limit.ADVISORY and gpu.uuid not in unseen else gpu
+        for gpu in inventory.gpus
+    )
+    return replace(inventory, gpus=tuple(gpus))
 
 
 def _by_pod(joined: Joined) -> Mapping[tuple[PodUid, GpuUuid], list[Charge]]:

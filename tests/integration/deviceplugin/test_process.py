@@ -212,6 +212,20 @@ def test_what_the_driver_lists_is_in_the_metrics_while_the_driver_answers(
         wait_until(lambda: foreign not in page_of(port))
 
 
+def test_a_watchdog_is_a_limit_only_while_the_driver_lists_processes(
+    plugins: FakeKubelet, directory: Path, nvml_stub: Stub
+) -> None:
+    nvml_stub.add_gpu()
+    port = free_port()
+    flags = {**arguments(directory), "--gpu-source": "nvml", "--metrics-port": str(port), "--poll-interval": "0.2"}
+    flags |= {"--watchdog": "evict", "--usage-interval": "0.2"}
+    with process(flags, nvml_stub.env):
+        plugins.wait_for_devices()
+        wait_until(lambda: 'limit="watchdog"' in page_of(port) and 'reading="on"' in page_of(port))
+        nvml_stub.set({"0.fail.nvmlDeviceGetComputeRunningProcesses_v3": stub.GPU_IS_LOST})
+        wait_until(lambda: 'limit="watchdog"' not in page_of(port) and 'reading="no-answer"' in page_of(port))
+
+
 def test_without_usage_only_what_was_granted_is_in_the_metrics(plugins: FakeKubelet, directory: Path) -> None:
     port = free_port()
     with process({**arguments(directory), "--metrics-port": str(port)}):

@@ -73,6 +73,7 @@ def test_use_and_peak_follow_the_samples(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.loop.look()
     assert scene.current.view() is None
+    assert scene.current.unseen() == ()
     scene.know_gpus()
     assert scene.shown() == [(None, None)]
     for mib, expected in ((500, (500, 500)), (900, (900, 900)), (300, (300, 900))):
@@ -88,7 +89,9 @@ def test_an_old_sample_says_nothing_of_what_is_used_now(tmp_path: Path) -> None:
     scene.loop.look()
     scene.clock.seconds += 19.0
     assert scene.shown() == [(500, 500)]
+    assert set(scene.current.unseen()) == set()
     scene.clock.seconds += 2.0
+    assert set(scene.current.unseen()) == {"GPU-0"}
     assert scene.shown() == [(None, 500)]
     view = scene.current.view()
     assert view is not None

@@ -18,6 +18,7 @@ from deviceplugin.usage.namespaces import Namespaces
 from deviceplugin.usage.values import Policy, Process
 from deviceplugin.usage.watchdog import Watchdog
 from gpushare import names
+from gpushare.identity import GpuUuid
 from gpushare.kube import api as kube
 from gpushare.model.gpu import Limit
 from gpushare.resource_config import ResourceConfig
@@ -315,6 +316,7 @@ def test_a_slow_api_server_keeps_no_pod_from_its_turn() -> None:
 def test_a_watchdog_that_acts_is_shown_where_nothing_stronger_holds(policy: Policy, held: Limit, shown: Limit) -> None:
     inventory = replace(INVENTORY, gpus=tuple(replace(gpu, limit=held) for gpu in INVENTORY.gpus))
     assert {gpu.limit for gpu in overuse.shown(inventory, policy).gpus} == {shown}
+    assert [gpu.limit for gpu in overuse.shown(inventory, policy, [GpuUuid("GPU-1")]).gpus] == [shown, held]
 
 
 def test_policies_are_those_of_which_the_webhook_knows() -> None:
