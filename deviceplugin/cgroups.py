@@ -51,15 +51,21 @@ def owner(text: str) -> CgroupOwner | None:
 
 
 def owner_of_path(path: str) -> CgroupOwner | None:
-    """Whose the group at this path is. Also below `/..`, as seen from another cgroup namespace."""
+    """Whose the group at this path is.
+
+    A reader in a cgroup namespace of its own, as a container on cgroup v2 is, sees the way from its own group: `/..` up
+    to what both lie below, and only what comes after that by name. For another pod of the same kubelet that may be its
+    QoS level or the pod itself.
+    """
     parts = iter(path.removesuffix(" (deleted)").split("/"))
-    kubepods = False
+    kubepods = beside = False
     for part in parts:
         kubepods = kubepods or _KUBEPODS.fullmatch(part) is not None
-        if kubepods and (pod := _POD.fullmatch(part)):
+        if (kubepods or beside) and (pod := _POD.fullmatch(part)):
             uid = PodUid(pod[1].replace("_", "-"))
             ids = (_CONTAINER.fullmatch(below) for below in ([pod[2]] if pod[2] else parts))
             return CgroupOwner(uid, next((match[1] for match in ids if match), ""))
+        beside = part == ".." or (beside and part in _QOS)
     return None
 
 

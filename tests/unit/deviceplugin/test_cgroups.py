@@ -1,5 +1,6 @@
 """Every shape of a cgroup's path leads to its pod and container, and back."""
 
+import os.path
 from pathlib import Path
 from typing import Final
 
@@ -53,6 +54,16 @@ def test_a_process_belongs_to_its_container(pod: str, container: str) -> None:
     assert cgroups.owner(first_version) == owner
 
 
+@pytest.mark.parametrize("container", CONTAINERS.values(), ids=CONTAINERS.keys())
+@pytest.mark.parametrize("pod", POD_DIRECTORIES.values(), ids=POD_DIRECTORIES.keys())
+def test_a_process_is_found_from_the_cgroup_namespace_of_another_pod(pod: str, container: str) -> None:
+    """The kernel tells the way from the reader's own group, and nothing of what both lie below."""
+    reader = f"{pod.replace(UID, OTHER).replace(UNDERSCORED, OTHER.replace('-', '_'))}/{OTHER_ID}"
+    for start in (reader, reader.replace("burstable", "besteffort"), reader.replace("/burstable/", "/")):
+        way = os.path.relpath(f"{pod}/{container}", start)
+        assert cgroups.owner(f"0::/{way}\n") == CgroupOwner(UID, ID), way
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -70,6 +81,9 @@ def test_a_process_belongs_to_its_container(pod: str, container: str) -> None:
         ("0::/system.slice/ssh.service", None),
         (f"0::/docker/{ID}", None),
         (f"0::/user.slice/pod{UID}/{ID}", None),
+        (f"0::/../../../../user.slice/pod{UID}/{ID}", None),
+        (f"0::/../../../../user.slice/burstable/pod{UID}/{ID}", None),
+        (f"0::/burstable/pod{UID}/{ID}", None),
         ("0::/kubepods/burstable/pod-of-mine/x", None),
         ("0::/kubepods.slice/kubepods-burstable.slice", None),
         (f"2:cpu:/kubepods/pod{UID}/{ID}\n1:pids:/kubepods/pod{OTHER}/{ID}", None),
