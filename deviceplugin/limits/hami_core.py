@@ -62,14 +62,14 @@ class HamiCoreBackend:
         if problem := self._problem() or _unfit(start, gpus):
             raise LimitError(problem)
         env = [
-            ("CUDA_DEVICE_MEMORY_LIMIT", f"{min(map(start.memory_mib, gpus))}m"),
+            *_on_each("CUDA_DEVICE_MEMORY_LIMIT", f"{min(map(start.memory_mib, gpus))}m", len(gpus)),
             ("CUDA_DEVICE_MEMORY_SHARED_CACHE", f"{_CACHE}/region"),
             # The pod's own values would switch it off.
             ("CUDA_OVERSUBSCRIBE", "false"),
             ("CUDA_DISABLE_CONTROL", "false"),
         ]
         if start.grant.compute_percent:
-            env.append(("CUDA_DEVICE_SM_LIMIT", str(start.grant.compute_percent)))
+            env += _on_each("CUDA_DEVICE_SM_LIMIT", str(start.grant.compute_percent), len(gpus))
         return ContainerEdits(
             env=tuple(env),
             mounts=(
@@ -79,6 +79,11 @@ class HamiCoreBackend:
                 Mount(host_path="tmpfs", container_path=_LOCK, options=_MEMORY, kind="tmpfs"),
             ),
         )
+
+
+def _on_each(name: str, value: str, gpus: int) -> list[tuple[str, str]]:
+    """For all GPUs and for each: the pod's own value for one of them would beat that for all."""
+    return [(name, value), *((f"{name}_{number}", value) for number in range(gpus))]
 
 
 def _unfit(start: LimitedStart, gpus: Sequence[Gpu]) -> str:

@@ -41,10 +41,14 @@ def test_a_container_gets_the_library_and_its_limit(backend: HamiCoreBackend, tm
     edits = backend.prepare(start, start.gpus)
     assert dict(edits.env) == {
         "CUDA_DEVICE_MEMORY_LIMIT": "3072m",
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "3072m",
+        "CUDA_DEVICE_MEMORY_LIMIT_1": "3072m",
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu-cache/region",
         "CUDA_OVERSUBSCRIBE": "false",
         "CUDA_DISABLE_CONTROL": "false",
         "CUDA_DEVICE_SM_LIMIT": "20",
+        "CUDA_DEVICE_SM_LIMIT_0": "20",
+        "CUDA_DEVICE_SM_LIMIT_1": "20",
     }
     own = ("rw", "nosuid", "nodev", "noexec", "mode=1777", "size=16m")
     assert edits.mounts == (
