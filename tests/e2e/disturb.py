@@ -11,7 +11,7 @@ from gpushare import names
 from gpushare.kube import api as kube
 from localcluster.node import Node
 from localcluster.process import ClusterError
-from tests.e2e.system import Json, System
+from tests.e2e.system import Json, System, is_ready
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
 
@@ -103,6 +103,19 @@ def kill_plugin(system: System, node: str) -> None:
         if pod["spec"].get("nodeName") == node:
             sigkill(pod)
             delete_now(system, pod)
+
+
+def restart_plugins(system: System, *nodes: Node) -> None:
+    """Kill the device plugins of these nodes, and wait until others serve: kubelets reject pods that come between."""
+    for node in nodes:
+        kill_plugin(system, node.name)
+    system.eventually("all plugins are ready", lambda: plugins_ready(system))
+
+
+def plugins_ready(system: System) -> bool:
+    """Whether every node has a device plugin that is ready."""
+    pods = component_pods(system, "device-plugin")
+    return len(pods) == len(system.cluster.nodes) and all(map(is_ready, pods))
 
 
 def delete_now(system: System, pod: Json) -> None:

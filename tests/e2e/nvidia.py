@@ -93,7 +93,7 @@ def handing_over(system: System, node: Node, way: HandOver) -> Iterator[None]:
 def _label(system: System, node: Node, value: str | None, way: HandOver) -> None:
     body = {"metadata": {"labels": {names.LABEL_HAND_OVER: value}}}
     system.api.patch(kube.node_path(node.name), body, kind=kube.PatchKind.STRATEGIC)
-    disturb.kill_plugin(system, node.name)  # it reads its Node every five minutes
+    disturb.restart_plugins(system, node)  # it reads its Node every five minutes
     system.eventually(f"{node.name} hands over by {way.value}", lambda: _hand_over(system, node) is way)
 
 

@@ -137,6 +137,8 @@ class System:
 
         def ready() -> list[Json]:
             found = [self.pod(namespace, name) for name in pods]
+            ended = [pod for pod in found if pod["status"].get("phase") == "Failed"]
+            assert not ended, why_not(ended)
             return found if all(is_ready(pod) for pod in found) else []
 
         return self.eventually(f"{', '.join(pods)} run", ready)

@@ -117,12 +117,7 @@ def wait_for(system: System, expected: str) -> None:
     """Wait until everybody knows how all nodes hand over."""
     system.eventually(f"the nodes say {expected}", lambda: summary(system) == expected)
     system.eventually("the controller says so too", lambda: told(system) == expected)
-    system.eventually("all plugins are ready", lambda: plugins_ready(system))
-
-
-def plugins_ready(system: System) -> bool:
-    pods = disturb.component_pods(system, "device-plugin")
-    return len(pods) == len(system.cluster.nodes) and all(map(is_ready, pods))
+    system.eventually("all plugins are ready", lambda: disturb.plugins_ready(system))
 
 
 @pytest.fixture

@@ -112,19 +112,6 @@ def restart_kubelets(system: System) -> None:
         disturb.restart_kubelet(node)
 
 
-def restart_plugins(system: System) -> None:
-    old = {pod["metadata"]["uid"] for pod in disturb.component_pods(system, "device-plugin")}
-    for node in system.cluster.nodes:
-        disturb.kill_plugin(system, node.name)
-
-    def others() -> bool:
-        pods = disturb.component_pods(system, "device-plugin")
-        new = [pod for pod in pods if pod["metadata"]["uid"] not in old]
-        return len(new) == len(system.cluster.nodes) and all(map(is_ready, new))
-
-    system.eventually("other plugins are ready", others)
-
-
 def restart_runtimes(system: System) -> None:
     for node in system.cluster.nodes:
         node.restart_containerd()
@@ -133,7 +120,7 @@ def restart_runtimes(system: System) -> None:
 DISTURBANCES: Final[Mapping[str, Callable[[System], None]]] = {
     "nothing": lambda _system: None,
     "kubelet": restart_kubelets,
-    "plugin": restart_plugins,
+    "plugin": lambda system: disturb.restart_plugins(system, *system.cluster.nodes),
     "containerd": restart_runtimes,
 }
 
@@ -247,7 +234,7 @@ def waits(system: System, namespace: str, name: str) -> bool:
 def switch(system: System, namespace: str, node: Node, way: HandOver) -> None:
     """Have a node hand over in another way, and wait until the webhook goes by what all nodes do then."""
     system.api.patch(kube.node_path(node.name), {"metadata": {"labels": {names.LABEL_HAND_OVER: way.value}}})
-    disturb.kill_plugin(system, node.name)
+    disturb.restart_plugins(system, node)
 
     def known() -> bool:
         ways = {name: inventory.hand_over for name, inventory in Grants.of(system).inventories.items()}
@@ -269,7 +256,7 @@ def node_of_both(system: System) -> Iterator[Node]:
     yield node
     before = {"metadata": {"labels": {names.LABEL_HAND_OVER: labels.get(names.LABEL_HAND_OVER)}}}
     system.api.patch(kube.node_path(node.name), before)
-    disturb.kill_plugin(system, node.name)
+    disturb.restart_plugins(system, node)
     system.eventually(
         "it hands over by CDI", lambda: Grants.of(system).inventories[node.name].hand_over is HandOver.CDI
     )
