@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ import pytest
 from gpushare.kube import client
 from localcluster import installation
 from localcluster.cluster import Cluster
-from localcluster.provision import Say
+from localcluster.provision import Say, Version
+from tests.e2e import disturb
 from tests.e2e.system import System
 
 GPUS_PER_NODE = 4
@@ -36,6 +38,8 @@ CDI_NODES = [int(number) for number in os.environ.get("E2E_CDI", "1").split()]
 """Numbers of the nodes whose container runtime has CDI; an empty setting: none."""
 PLACES = [f"node-{number}" for number in ((1, 2) if len(CDI_NODES) == 1 else (1,))]
 """One node of each way to hand GPUs over."""
+REMOVES_AT_ONCE = Version(1, 22)
+"""Older kubelets remove a pod up to a minute after its containers have ended: with their next garbage collection."""
 PROFILE = f"gpus: [{{model: Simulated, memoryMiB: {GPU_GIB * 1024}, count: {GPUS_PER_NODE}}}]"
 
 
@@ -104,8 +108,15 @@ def cluster(say: Say) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def system(cluster: Cluster) -> Iterator[System]:
     """The installation with a client for it."""
-    api = client.connect(str(cluster.kubeconfig))
-    yield System(cluster, api)
+    api, stop = client.connect(str(cluster.kubeconfig)), threading.Event()
+    running = System(cluster, api)
+    remover = threading.Thread(target=disturb.remove_ended, args=(running, stop), name="remove ended pods")
+    if cluster.version < REMOVES_AT_ONCE:
+        remover.start()
+    yield running
+    stop.set()
+    if remover.is_alive():
+        remover.join()
     api.close()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gpushare import names
 from gpushare.kube import api as kube
+from tests.e2e import disturb
 from tests.e2e.system import System
 
 PATH = f"/apis/apps/v1/namespaces/{names.NAMESPACE}/daemonsets/{names.PLUGIN}"
@@ -26,6 +27,13 @@ def patched(system: System, settings: Mapping[str, str], *patches: str) -> Itera
 
 
 def rolled(system: System) -> None:
-    """Wait until all plugins are of the newest template."""
+    """Wait until all plugins are of the newest template. The others are killed: to end takes each up to a minute."""
+
+    def observed() -> bool:
+        found = system.api.get(PATH)
+        return bool(found["status"].get("observedGeneration") == found["metadata"]["generation"])
+
+    system.eventually("the DaemonSet's controller knows it", observed)
+    disturb.restart_plugins(system, *system.cluster.nodes)
     command = ("-n", names.NAMESPACE, "rollout", "status", f"daemonset/{names.PLUGIN}", "--timeout=300s")
     system.cluster.kubectl(*command, timeout_s=320)

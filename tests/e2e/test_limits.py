@@ -21,6 +21,7 @@ from gpushare.kube import api as kube
 from gpushare.model.gpu import Limit
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
+from tests.e2e import plugins
 from tests.e2e.conftest import CDI_NODES, GPU_GIB
 from tests.e2e.system import Json, Share, System, is_ready
 from tests.e2e.test_commands import explained, gpushare
@@ -112,6 +113,7 @@ def mps(system: System, directory: Path) -> Iterator[Callable[[], None]]:
     try:
         kubectl("label", "node", "node-1", f"{names.LABEL_LIMITS}=mps")
         kubectl("patch", *PLUGIN, "-p", json.dumps(with_mps(directory)))
+        plugins.rolled(system)
         system.eventually("the node has MPS", lambda: limits(system, 1) == {Limit.MPS})
         yield end
     finally:
@@ -119,7 +121,7 @@ def mps(system: System, directory: Path) -> Iterator[Callable[[], None]]:
         patch.undo()
         kubectl("label", "node", "node-1", f"{names.LABEL_LIMITS}-")
         kubectl("rollout", "undo", *PLUGIN[:2], f"daemonset/{names.PLUGIN}")
-        kubectl("rollout", "status", *PLUGIN[:2], f"daemonset/{names.PLUGIN}", timeout_s=300)
+        plugins.rolled(system)
 
 
 @pytest.mark.skipif(1 not in CDI_NODES, reason="MPS needs a node that hands GPUs over by CDI")
