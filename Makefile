@@ -57,8 +57,8 @@ fmt: setup ## format the code
 	$(BIN)/ruff check --fix-only $(CHECKED)
 
 unit: setup ## tests that need no cluster; the pure part must be covered whole
-	$(BIN)/pytest -q tests/unit $(addprefix --cov=,$(PURE)) --cov-branch --cov-fail-under=100 --cov-report=term:skip-covered
-	$(BIN)/pytest -q -m 'not e2e' --ignore=tests/unit
+	$(BIN)/pytest -q --numprocesses=auto tests/unit $(addprefix --cov=,$(PURE)) --cov-branch --cov-fail-under=100 --cov-report=term:skip-covered
+	$(BIN)/pytest -q --numprocesses=auto --dist=loadfile -m 'not e2e' --ignore=tests/unit
 
 e2e: setup ## end-to-end tests on real clusters on this machine (root on Linux); CLUSTERS=1 for one after another
 	@if [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ]; then \
