@@ -21,15 +21,13 @@ OF_NODES = (
 OF_PODS = (
     "isolation, controller-running, plugin-daemonset, plugin-running, inventory, memory-unit,"
     " node-amounts, stale-inventory, gpu-health, gpu-cordon, hand-over, limits, limit-strength, nvidia-plugin,"
-    " nvidia-sharing,"
-    " sharing-plugins, other-schedulers, pods-pending, pods-without-gpus,"
+    " nvidia-sharing, sharing-plugins, other-schedulers, pods-pending, pods-without-gpus, pods-refused,"
     " pods-unreadable, pods-rejected, over-committed"
 )
 OF_SETTINGS = (
     "settings, runtime-class, webhook-policies, runtime-class-policy, scheduler-running, scheduler-leads,"
     " scheduler-config, scheduler-version, memory-unit, node-amounts, hand-over, limits, usage,"
-    " pods-pending, pods-without-gpus, pods-unreadable, pods-rejected,"
-    " over-committed"
+    " nvidia-plugin, pods-pending, pods-without-gpus, pods-refused, pods-unreadable, pods-rejected, over-committed"
 )
 INSIDE = f"/api/v1/namespaces/{NS}"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -42,7 +40,7 @@ ROWS = [
         f"configmaps/{NS}/gpushare-scheduler",
         "scheduler-config, other-schedulers",
     ),
-    ("/apis/node.k8s.io/v1/runtimeclasses", "runtimeclasses", "runtime-class, hand-over"),
+    ("/apis/node.k8s.io/v1/runtimeclasses", "runtimeclasses", "runtime-class, runtime-class-policy, hand-over"),
     (
         "/api/v1/namespaces",
         "namespaces",
@@ -103,7 +101,8 @@ def test_the_way_out_depends_on_what_went_wrong(error: kube.KubeError, way: str)
     api.fail_next(lambda call: call.path.endswith("runtimeclasses"), error)
 
     assert world.lines(api) == [
-        f"error cluster-read runtimeclasses | cannot be read: {error}; not checked: runtime-class, hand-over | {way}"
+        f"error cluster-read runtimeclasses | cannot be read: {error};"
+        f" not checked: runtime-class, runtime-class-policy, hand-over | {way}"
     ]
 
 
