@@ -8,6 +8,7 @@ runs before any virtual environment exists: ``python3 -m localcluster.provision`
 
 import dataclasses
 import fcntl
+import importlib
 import os
 import re
 import shutil
@@ -293,4 +294,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # Under its own name, because the versions that `runtimes` knows are of the class that it has imported.
+    sys.exit(importlib.import_module("localcluster.provision").main())

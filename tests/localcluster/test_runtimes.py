@@ -1,5 +1,6 @@
 """Which containerd a node gets, and from where."""
 
+import runpy
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,12 @@ def test_a_machine_for_which_none_can_be_had_is_told_what_to_do(
     monkeypatch.setenv(provision.ASSETS_VARIABLE, str(tmp_path))
     with pytest.raises(ProvisionError, match=r"no containerd with CDI for Kubernetes 1\.20\.2: install 1\.7, or 2\.0"):
         runtimes.with_cdi(OLD, provision.say_nothing)
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_the_command_runs_the_module_that_others_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise there are two classes of versions, which cannot be compared."""
+    monkeypatch.setattr(provision, "main", lambda: 7)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("localcluster.provision", run_name="__main__")
+    assert ended.value.code == 7
