@@ -6,16 +6,19 @@ The library is the stub of tests/nvml, in the directory that the plugin's contai
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from gpushare import names
 from gpushare.kube import api as kube
+from gpushare.model.gpu import Limit
+from gpushare.wire import inventory
+from localcluster import installation
 from localcluster.python_image import UNUSED_LIBRARIES
-from tests.e2e import plugins
-from tests.e2e.system import System, is_ready
+from tests.e2e import disturb, plugins
+from tests.e2e.system import Json, Share, System, allocated, is_ready
 from tests.e2e.test_usage import shown
 from tests.nvml import stub
 from tests.nvml.stub import Stub
@@ -30,6 +33,9 @@ SETTINGS = {
     "LD_LIBRARY_PATH": f"{INSIDE}:{UNUSED_LIBRARIES}",  # the image has its Python there
     "NVML_STUB_CONTROL": str(INSIDE / "nvml.control"),
 }
+CGROUP = "limits/cgroup/device-plugin.yaml"
+LIMITS = "nvml.control.limits"
+"""What limits the stub knows: a line for each GPU and cgroup."""
 ALL, HALF = "28", "14"
 """GiB of two T4 and of one, without what the driver keeps."""
 
@@ -45,7 +51,7 @@ def drivers(system: System) -> Iterator[Mapping[str, Stub]]:
         made[node.name] = Stub(directory=directory)
         for gpu in range(2):
             made[node.name].add_gpu(uuid=f"GPU-0000000{number}-0000-0000-0000-00000000000{gpu}")
-    with plugins.patched(system, SETTINGS):
+    with plugins.patched(system, SETTINGS, (installation.ROOT / "manifests" / CGROUP).read_text(encoding="utf-8")):
         yield made
     for node in system.cluster.nodes:
         shutil.rmtree(node.device_plugins_dir / DRIVER)
@@ -90,6 +96,66 @@ def test_what_is_wrong_with_a_gpu_is_said_wherever_one_looks(system: System, dri
     system.eventually("it is away", lambda: "GPU is lost" in shown(system, "inspect", "-o", "json"))
     driver.set({"0.fail.all": None})
     system.eventually("it is well again", lambda: gib(system, node) == ALL)
+
+
+def limited(node: str, name: str, gib: int, gpus: int) -> Json:
+    """A pod whose container prints, before all else, which limits the driver knows at that moment."""
+    pod = Share(name=name, gib=(gib,), annotations={names.ANNOTATION_GPUS: str(gpus)}).document()
+    [container] = pod["spec"]["containers"]
+    container["command"] = ["sh", "-c", f"cat /driver/{LIMITS}; exec /wait"]
+    container["volumeMounts"] = [{"name": "driver", "mountPath": "/driver", "readOnly": True}]
+    pod["spec"]["volumes"] = [{"name": "driver", "hostPath": {"path": str(INSIDE)}}]
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    return pod
+
+
+def limits_at_start(system: System, pod: Json) -> Mapping[int, int]:
+    """MiB by GPU, of the pod's cgroup, as its container has printed them."""
+    path = kube.pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"], "log")
+    lines = [line.split() for line in system.api.ask(path, timeout_s=30.0).text.splitlines()]
+    return {int(gpu): int(hard) // stub.MIB for gpu, _, hard, group in lines if group.endswith(pod["metadata"]["uid"])}
+
+
+def test_the_driver_limits_a_pod_on_every_gpu_before_its_container_runs(
+    system: System, drivers: Mapping[str, Stub], namespace: str
+) -> None:
+    """At its first start, when it starts again, and after the plugin has; and node and doctor say what holds."""
+    node, driver = next(iter(drivers.items()))
+    [own] = [each for each in system.cluster.nodes if each.name == node]
+    driver.set({"limits": "misc"})
+    system.eventually("the driver holds limits", lambda: held_by(system, node) == {Limit.CGROUP})
+    system.create(namespace, limited(node, "one", 3, 1), limited(node, "two", 2, 2))
+    disturbances: Sequence[Callable[[], None]] = (lambda: None, lambda: disturb.restart_plugins(system, own))
+    for count, disturbance in enumerate(disturbances):
+        one, two = system.running(namespace, "one", "two")
+        [gpu] = allocated(one)["c0"]
+        numbers = {uuid: number for number, uuid in enumerate(sorted(allocated(two)["c0"]))}
+        assert limits_at_start(system, one) == {numbers[gpu]: 3 * 1024}
+        assert limits_at_start(system, two) == {0: 2 * 1024, 1: 2 * 1024}
+        disturbance()
+        for pod in (one, two):
+            disturb.kill_containers(pod)
+
+        def again(least: int = count + 1) -> bool:
+            pods = system.running(namespace, "one", "two")
+            return all(pod["status"]["containerStatuses"][0]["restartCount"] >= least for pod in pods)
+
+        system.eventually("both have started again", again)
+    assert limits_at_start(system, system.pod(namespace, "two")) == {0: 2 * 1024, 1: 2 * 1024}
+
+    driver.set({"limits": None})  # as after a downgrade
+    system.eventually("nothing holds them any more", lambda: held_by(system, node) == {Limit.ADVISORY})
+    assert 'limit="advisory",reason="cgroup: ' in metrics(system, node)
+    demanding = limited(node, "demanding", 1, 1)
+    demanding["metadata"]["annotations"][names.ANNOTATION_LIMIT] = names.ENFORCED
+    system.create(namespace, demanding)
+    refused = "needs a GPU with an enforced limit; GPUs of "
+    system.eventually("none is placed there", lambda: refused in "".join(system.events(namespace, "demanding")))
+
+
+def held_by(system: System, node: str) -> set[Limit]:
+    found = inventory.of_node(system.api.get(f"/api/v1/nodes/{node}"))
+    return {gpu.limit for gpu in found.gpus} if found else set()
 
 
 def metrics(system: System, node: str) -> str:
