@@ -30,6 +30,11 @@ def pod(name: str, gib: int, priority: str, node: str = "node-1", **labels: str)
     return document
 
 
+def staying(system: System, namespace: str) -> set[str]:
+    """Names. A victim's memory is free when its containers have ended, a moment before the pod is gone."""
+    return {one["metadata"]["name"] for one in system.pods(namespace) if "deletionTimestamp" not in one["metadata"]}
+
+
 def test_only_pods_of_one_gpu_are_pushed_out_and_no_more_than_needed(
     system: System, namespace: str, classes: None
 ) -> None:
@@ -45,9 +50,7 @@ def test_only_pods_of_one_gpu_are_pushed_out_and_no_more_than_needed(
     # Two whose GPUs differ: what kube-scheduler, which counts the node's sum, may well choose.
     apart = [next(name for name in before if before[name] == gpu) for gpu in sorted(set(before.values()))[:2]]
     scheduler.makes_room(namespace, "high", "node-1", apart)
-    # A victim's memory is free when its containers have ended, a moment before the pod is gone.
-    staying = {one["metadata"]["name"] for one in system.pods(namespace) if "deletionTimestamp" not in one["metadata"]}
-    gone = before.keys() - staying
+    gone = before.keys() - staying(system, namespace)
     assert len(gone) == 2
     assert {before[name] for name in gone} == {
         system.pod(namespace, "high")["metadata"]["annotations"]["devices.gpushare.dev/c0"]
@@ -95,8 +98,4 @@ def test_pods_that_a_disruption_budget_protects_go_last(system: System, namespac
     scheduler = Scheduler(system)
     scheduler.create(namespace, pod("high", GPU_GIB, "high"))
     scheduler.makes_room(namespace, "high", "node-1", ["open"])
-    assert {one["metadata"]["name"] for one in system.pods(namespace)} == {
-        "high",
-        "guarded",
-        *(one["metadata"]["name"] for one in fillers),
-    }
+    assert staying(system, namespace) == {"high", "guarded", *(one["metadata"]["name"] for one in fillers)}
