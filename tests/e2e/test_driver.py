@@ -113,7 +113,8 @@ def limits_at_start(system: System, pod: Json) -> Mapping[int, int]:
     """MiB by GPU, of the pod's cgroup, as its container has printed them."""
     path = kube.pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"], "log")
     lines = [line.split() for line in system.api.ask(path, timeout_s=30.0).text.splitlines()]
-    return {int(gpu): int(hard) // stub.MIB for gpu, _, hard, group in lines if group.endswith(pod["metadata"]["uid"])}
+    uid = pod["metadata"]["uid"]
+    return {stub.gpu_of(gpu): int(hard) // stub.MIB for gpu, _, hard, group in lines if group.endswith(uid)}
 
 
 def test_the_driver_limits_a_pod_on_every_gpu_before_its_container_runs(

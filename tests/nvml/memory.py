@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.nvml import stub
 from tests.nvml.stub import MIB, Stub
 
 
@@ -32,7 +33,7 @@ class Memory:
         for line in lines:
             device, inode, hard, cgroup = line.split(" ", 3)
             directory = Path(cgroup)
-            if (int(device) - 0x100000) >> 8 == gpu and directory.is_dir() and directory.stat().st_ino == int(inode):
+            if stub.gpu_of(device) == gpu and directory.is_dir() and directory.stat().st_ino == int(inode):
                 found[directory] = int(hard)
         return found
 

@@ -115,6 +115,11 @@ class Stub:
         self.set({f"event.{self.events}": f"{gpu} {kind} {data}{more}"})
 
 
+def gpu_of(device: str) -> int:
+    """Number of the GPU whose handle this is, in decimal digits."""
+    return (int(device) - 0x100000) >> 8
+
+
 def build(directory: Path) -> Path:
     """Compile the libraries into a directory; the path of NVML's."""
     compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
