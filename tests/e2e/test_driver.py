@@ -13,7 +13,7 @@ import pytest
 
 from gpushare import names
 from gpushare.kube import api as kube
-from gpushare.model.gpu import Limit
+from gpushare.model.gpu import HandOver, Limit
 from gpushare.wire import inventory
 from localcluster import installation
 from localcluster.python_image import UNUSED_LIBRARIES
@@ -29,7 +29,6 @@ DRIVER = "driver"
 INSIDE = Path("/var/lib/kubelet/device-plugins") / DRIVER
 SETTINGS = {
     "GPUSHARE_GPU_SOURCE": "nvml",
-    "GPUSHARE_HAND_OVER": "envvar",
     "LD_LIBRARY_PATH": f"{INSIDE}:{UNUSED_LIBRARIES}",  # the image has its Python there
     "NVML_STUB_CONTROL": str(INSIDE / "nvml.control"),
 }
@@ -51,10 +50,21 @@ def drivers(system: System) -> Iterator[Mapping[str, Stub]]:
         made[node.name] = Stub(directory=directory)
         for gpu in range(2):
             made[node.name].add_gpu(uuid=f"GPU-0000000{number}-0000-0000-0000-00000000000{gpu}")
+    # The label counts more than the setting, and a new plugin reads it: there is no CDI spec of these GPUs.
+    before = {
+        name: system.api.get(kube.node_path(name))["metadata"]["labels"].get(names.LABEL_HAND_OVER) for name in made
+    }
+    label(system, dict.fromkeys(made, HandOver.ENVVAR.value))
     with plugins.patched(system, SETTINGS, (installation.ROOT / "manifests" / CGROUP).read_text(encoding="utf-8")):
         yield made
+        label(system, before)
     for node in system.cluster.nodes:
         shutil.rmtree(node.device_plugins_dir / DRIVER)
+
+
+def label(system: System, ways: Mapping[str, str | None]) -> None:
+    for node, way in ways.items():
+        system.api.patch(kube.node_path(node), {"metadata": {"labels": {names.LABEL_HAND_OVER: way}}})
 
 
 def gib(system: System, node: str) -> str:
