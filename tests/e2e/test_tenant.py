@@ -23,7 +23,7 @@ from tests.e2e.changes import BINDINGS, PODS, UNBOUND, Change, Reach
 from tests.e2e.conftest import CDI_NODES, PLACES
 from tests.e2e.escape_table import WORKLOADS, Place
 from tests.e2e.seen import Grants
-from tests.e2e.system import Json, System, why_not
+from tests.e2e.system import Json, System, is_incomplete, why_not
 
 pytestmark = pytest.mark.e2e
 
@@ -167,10 +167,13 @@ def create(tried: Tried) -> None:
     path = f"/api/v1/namespaces/{GUARDED}/pods"
     ready = partial(tried.tenant.create, path, named(pod(), "probe", {}), {"dryRun": "All"}, timeout_s=30)
     tried.system.eventually("the tenant has his rights", lambda: attempted(ready) is None)
-    own = {PODS[True]: pod(container(limits={names.GPU_MEM: 1})), PODS[False]: pod()}
+    own = {
+        PODS[True]: (pod(container(limits={names.GPU_MEM: 1})), Ends.GRANTED),
+        PODS[False]: (pod(), Ends.NOTHING),
+    }
     unbound = pod(container(limits={names.GPU_MEM: 1}), schedulerName="none")
-    for name, body in own.items():
-        tried.tenant.create(path, named(body, name, {"e2e": "victims"}), timeout_s=30)
+    for name, (body, ends) in own.items():
+        created(tried, path, named(body, name, {"e2e": "victims"}), Attempt(name=name, what=name, pod=body, ends=ends))
     tried.tenant.create(path, named(unbound, UNBOUND, {}), timeout_s=30)
     try_all(tried, "before", [attempt for place, attempt in ATTEMPTS if place is not AFTER])
 
@@ -239,16 +242,21 @@ def created(tried: Tried, path: str, body: Json, attempt: Attempt) -> None:
             if left and ends is not Ends.REFUSED:
                 continue
             raise
-        if not left or ends is not Ends.NOTHING or not _was_skipped(made):
+        was_skipped = WAS_SKIPPED.get(ends)
+        if not left or was_skipped is None or not was_skipped(made):
             return
         name = made["metadata"]["name"]
         tried.system.cluster.kubectl("delete", "pod", "-n", GUARDED, name, "--force", "--grace-period=0")
 
 
-def _was_skipped(pod: Json) -> bool:
+def _has_no_void(pod: Json) -> bool:
     void = {"name": names.ENV_VISIBLE_DEVICES, "value": names.VISIBLE_DEVICES_NONE}
     listed = (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])
     return not any(void in each.get("env", ()) for each in listed)
+
+
+WAS_SKIPPED: Final[Mapping[Ends, Callable[[Json], bool]]] = {Ends.NOTHING: _has_no_void, Ends.GRANTED: is_incomplete}
+"""For attempts that end so: whether the webhook was not asked about a pod."""
 
 
 def named(body: Json, name: str, labels: Mapping[str, str]) -> Json:
