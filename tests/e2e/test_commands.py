@@ -103,11 +103,13 @@ def test_doctor_finds_nothing_wrong_and_then_what_was_broken(system: System) -> 
         gone = "app.kubernetes.io/name=gpushare-device-plugin"
         system.eventually("one plugin left", lambda: len(system.pods(names.NAMESPACE, gone)) == 1)
         kubectl("annotate", "node", "node-1", "gpushare.dev/cordoned-gpus=77")
-        code, out, _ = gpushare(system, "doctor")
-        lines = out.splitlines()
+        code, out, _ = gpushare(system, "doctor", "-o", "json")
         assert code == 0, out  # an administrator may do both; it is worth a warning
-        assert any(line.startswith("warning") and "node/node-2" in line and "inventory" in line for line in lines), out
-        assert any(line.startswith("warning") and "node/node-1" in line and "'77'" in line for line in lines), out
+        told = [
+            (each["object"], each["problem"]) for each in json.loads(out)["findings"] if each["severity"] == "warning"
+        ]
+        assert any(about == "node/node-2" and "inventory" in problem for about, problem in told), out
+        assert any(about == "node/node-1" and "'77'" in problem for about, problem in told), out
     finally:
         kubectl("annotate", "node", "node-1", "gpushare.dev/cordoned-gpus-")
         kubectl("label", "node", "node-2", "gpushare=true")
