@@ -22,6 +22,8 @@ GPU_NODES: Final = "/run/gpus-of-the-node"
 EVERY_GPU: Final = ",".join(map(str, images.MINORS))
 """Minor numbers that the image tries to open."""
 SHARE: Final = {names.GPU_MEM: 1}
+ROOTS, NODE_ROOT = "/proc/[0-9]*/root", "/proc/1/root"
+"""As procfs shows the file systems of all processes that a container sees, and of the node's first one."""
 TRY: Final = """\
 opened=no found=no
 for node in {nodes}; do
@@ -283,7 +285,7 @@ def _rights() -> Iterator[Attempt]:
 
 
 def _namespaces() -> Iterator[Attempt]:
-    everyone = TRY.format(nodes="/proc/[0-9]*/root/dev/nvidia*")
+    everyone = TRY.format(nodes=f"{ROOTS}/dev/nvidia*")
     yield Attempt(
         name="host-pid",
         what="`hostPID`, and the device nodes of other pods below `/proc/PID/root`",
@@ -298,7 +300,7 @@ def _namespaces() -> Iterator[Attempt]:
         name="host-pid-trace",
         what="`hostPID` with `CAP_SYS_PTRACE`, and the node's files below `/proc/1/root`",
         by=BASELINE,
-        pod=pod(run(told("[ -w /proc/1/root/run/cdi ]"), securityContext=trace), hostPID=True),
+        pod=pod(run(told(f"[ -w {NODE_ROOT}/run/cdi ]"), securityContext=trace), hostPID=True),
         ends=Ends.ESCAPES,
         prints=ESCAPED,
         is_baseline=False,
@@ -312,9 +314,7 @@ def _namespaces() -> Iterator[Attempt]:
             ends=Ends.NOTHING,
             is_baseline=False,
         )
-    patient = (
-        f"for i in $(seq 60); do ls /proc/[0-9]*/root/dev/nvidia* >/dev/null 2>&1 && break; sleep 1; done\n{everyone}"
-    )
+    patient = f"for i in $(seq 60); do ls {ROOTS}/dev/nvidia* >/dev/null 2>&1 && break; sleep 1; done\n{everyone}"
     yield Attempt(
         name="shared-processes",
         what="`shareProcessNamespace`, and the device nodes of the container with a share",
