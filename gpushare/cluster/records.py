@@ -225,7 +225,7 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, resource_config:
         holding = held_gpus.of_pod(pod, resource_config, resource_config.unit)
         outdated = _owner(pod) if pods_wire.is_refused(pod, asking, hand_over.AGAIN) else ""
         return replace(record, allocation=holding.allocation, problem=holding.problem, outdated=outdated)
-    if interop_read.is_bound(annotations) and not interop_read.is_refused(pod, asking):
+    if interop_read.is_bound(annotations) and not pods_wire.is_refused(pod, asking, interop_read.OTHER_DEVICES):
         return replace(record, interop_pod=_reduced(pod))
     request, problem = _request(pod, resource_config)
     bypassed = Bypassed(

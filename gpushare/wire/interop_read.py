@@ -1,7 +1,7 @@
 """Allocations that Aliyun gpushare, ACK or nano-gpu wrote: their running pods are counted after a change of system."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -11,13 +11,17 @@ from gpushare.errors import WireError
 from gpushare.identity import ContainerName, NodeName, PodRef, by_index
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.units import MemoryUnit
-from gpushare.wire import fields, parse_resources, pods
+from gpushare.wire import fields, parse_resources
 
 _INDEX: Final = re.compile(r"[0-9]{1,4}")
 _AMOUNT: Final = re.compile(r"[0-9]{1,10}")
 _NONE: Final = "-1"
 OTHER_DEVICES: Final = "was given its GPUs by another system, but its devices by this plugin"
-"""What the device plugin says of a container that it refuses for this; the kubelet puts it into the pod's status."""
+"""What the device plugin says of a container that it refuses for this; the kubelet puts it into the pod's status.
+
+So it is with pods whose template has annotations of another system, when the webhook was not asked: copied from a pod
+that runs, or forged. The other system never gave them their devices, so such annotations cannot count.
+"""
 
 
 def is_annotation(key: str) -> bool:
@@ -30,22 +34,6 @@ def is_annotation(key: str) -> bool:
 def is_bound(annotations: Mapping[str, str]) -> bool:
     """Whether another system has bound the pod."""
     return any(key in annotations for key in (names.ACK_ALLOCATION, names.ALIYUN_IDX, names.NANO_ASSUME))
-
-
-def is_refused(pod: pods.Pod, asking: Collection[str]) -> bool:
-    """Whether the annotations of another system cannot count, because it never gave the pod its devices.
-
-    So it is with pods whose template has such annotations, when the webhook was not asked: copied from a pod that runs,
-    or forged. The device plugin refuses their containers for ever.
-
-    Args:
-        pod: bound by another system, as its annotations say.
-        asking: names of the containers that ask for GPUs.
-
-    Raises:
-        WireError: its status makes no sense.
-    """
-    return pods.is_refused(pod, asking, OTHER_DEVICES)
 
 
 def allocation(pod: Mapping[str, Any], ref: PodRef, node: NodeName, unit: MemoryUnit) -> Allocation | None:
