@@ -5,7 +5,7 @@ Most have them already: see `early`. This is for what that missed, and for what 
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,13 +14,13 @@ from deviceplugin import cgroups, decide
 from deviceplugin.limits.backend import LimitError
 from deviceplugin.limits.cgroup import MIB, CgroupBackend
 from gpushare.errors import WireError
-from gpushare.identity import ContainerName, GpuUuid, PodUid
+from gpushare.identity import GpuUuid, PodUid
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, Limit, NodeInventory
 from gpushare.model.ledger import mib_on
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.wire import fields, held_gpus
+from gpushare.wire import held_gpus
 from gpushare.wire import pods as wire
 from gpushare.wire.pods import Pod
 
@@ -53,20 +53,12 @@ def running(pods: Sequence[Pod], inventory: NodeInventory) -> Sequence[RunningCo
 
 
 def _running(pod: Pod, inventory: NodeInventory) -> Iterator[RunningContainer]:
-    ids = _ids(pod)
+    ids = wire.container_ids(pod)
     allocation = held_gpus.allocation(pod, inventory.unit) if ids else None
     for grant in decide.known(allocation.grants, inventory) if allocation else ():
         if grant.container in ids:
             gpus = tuple(inventory.by_uuid[gpu] for gpu in grant.gpus if gpu in inventory.by_uuid)
             yield RunningContainer(pod=wire.ref(pod).uid, id=ids[grant.container], grant=grant, gpus=gpus)
-
-
-def _ids(pod: Pod) -> Mapping[ContainerName, str]:
-    return {
-        ContainerName(fields.text(report, "name", path)): identity.rpartition("//")[2]
-        for path, report in wire.reports(pod)
-        if (identity := fields.text(report, "containerID", path))
-    }
 
 
 @dataclass(kw_only=True)

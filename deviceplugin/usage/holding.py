@@ -10,7 +10,7 @@ from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.resource_config import ResourceConfig
-from gpushare.wire import fields, held_gpus
+from gpushare.wire import held_gpus
 from gpushare.wire import pods as wire
 from gpushare.wire.pods import Pod
 
@@ -26,7 +26,7 @@ def _one(pod: Pod, inventory: NodeInventory, resource_config: ResourceConfig) ->
         if not wire.holds_gpus(pod):
             return None
         allocation = held_gpus.of_pod(pod, resource_config, inventory.unit).allocation
-        containers = ids(pod)
+        containers = {identity: name for name, identity in wire.container_ids(pod).items()}
     except WireError:
         return None
     if allocation is None:
@@ -45,15 +45,6 @@ def _one(pod: Pod, inventory: NodeInventory, resource_config: ResourceConfig) ->
         whole=frozenset(gpu for gpu, each in held.items() if each.whole),
         policy=_policy(wire.annotations(pod)),
     )
-
-
-def ids(pod: Pod) -> Mapping[str, ContainerName]:
-    """Names of the containers by the runtime's ID, as the kubelet has told."""
-    return {
-        identity.rpartition("//")[2]: ContainerName(fields.text(report, "name", path))
-        for path, report in wire.reports(pod)
-        if (identity := fields.text(report, "containerID", path))
-    }
 
 
 def _policy(annotations: Mapping[str, str]) -> Policy:

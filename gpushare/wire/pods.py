@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.identity import NodeName, PodRef, PodUid
+from gpushare.identity import ContainerName, NodeName, PodRef, PodUid
 from gpushare.model.request import ContainerKind
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import fields, parse_resources
@@ -111,6 +111,19 @@ def is_refused(pod: Pod, asking: Collection[str], saying: str) -> bool:
         if report.get("name") in asking
         for state in [fields.mapping(report, "state", path)]
     ) and not has_started(pod, asking)
+
+
+def container_ids(pod: Pod) -> Mapping[ContainerName, str]:
+    """The container runtime's ID of each container, as the kubelet has told, without the runtime's name.
+
+    Raises:
+        WireError: it is no pod.
+    """
+    return {
+        ContainerName(fields.text(report, "name", path)): identity.rpartition("//")[2]
+        for path, report in reports(pod)
+        if (identity := fields.text(report, "containerID", path))
+    }
 
 
 def reports(pod: Pod) -> Iterator[tuple[str, Mapping[str, Any]]]:
