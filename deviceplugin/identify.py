@@ -13,7 +13,8 @@ from deviceplugin.resources import Resource
 from gpushare.errors import GpuShareError, WireError
 from gpushare.identity import ContainerName, PodUid
 
-_WHAT: Final = "kubelet_internal_checkpoint"
+CHECKPOINT: Final = "kubelet_internal_checkpoint"
+"""The kubelet's record of devices; it lies beside the sockets of device plugins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +92,11 @@ def owner(ids: frozenset[str], listed: Iterable[Listed], recorded: Iterable[Reco
     if len(uids) > 1 or len({(entry.namespace, entry.name) for entry in exact}) > 1:
         return Unknown(f"several pods hold the devices {_some(ids)}")
     if not records and not exact:
-        return Unknown(f"neither PodResources nor {_WHAT} knows a container with exactly the devices {_some(ids)}")
+        return Unknown(f"neither PodResources nor {CHECKPOINT} knows a container with exactly the devices {_some(ids)}")
     containers = tuple(dict.fromkeys(entry.container for entry in records or exact))
     if records and not {entry.container for entry in exact} <= set(containers):
         return Unknown(
-            f"PodResources gives the devices {_some(ids)} to container {exact[0].container}, {_WHAT} to"
+            f"PodResources gives the devices {_some(ids)} to container {exact[0].container}, {CHECKPOINT} to"
             f" {', '.join(containers)}"
         )
     namespace, name = pods.pop() if len(pods) == 1 else ("", "")
@@ -117,7 +118,7 @@ def read_checkpoint(text: bytes, resource: Resource) -> Sequence[Recorded]:
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise WireError(f"{_WHAT}: not JSON ({error})") from error
+        raise WireError(f"{CHECKPOINT}: not JSON ({error})") from error
     try:
         return [
             Recorded(
@@ -131,7 +132,7 @@ def read_checkpoint(text: bytes, resource: Resource) -> Sequence[Recorded]:
         ]
     except (KeyError, TypeError, AttributeError) as error:
         raise WireError(
-            f"{_WHAT}: expected Data.PodDeviceEntries with PodUID, ContainerName, ResourceName and DeviceIDs"
+            f"{CHECKPOINT}: expected Data.PodDeviceEntries with PodUID, ContainerName, ResourceName and DeviceIDs"
             f" ({type(error).__name__}: {error})"
         ) from error
 

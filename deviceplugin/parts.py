@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from deviceplugin import prestart, resources
+from deviceplugin import identify, resources
 from deviceplugin.counts import Counts
 from deviceplugin.handover import compose as handover
 from deviceplugin.handover.devices import DeviceHandOver
@@ -122,7 +122,7 @@ def _start_check(
         cache=cache,
         api=api,
         lister=PodResources(socket=settings.pod_resources_socket, clock=clock),
-        checkpoint=settings.device_plugins_dir / prestart.CHECKPOINT,
+        checkpoint=settings.device_plugins_dir / identify.CHECKPOINT,
         refusals=Refusals(api=api, clock=clock),
         late=LateStarts(cache=cache, clock=clock),
         limit=LimitStarts(limits),

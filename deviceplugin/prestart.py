@@ -36,7 +36,6 @@ _LIST_S: Final = 3.0
 _CACHE_S: Final = 1.0
 _GET_S: Final = 2.0
 _CHANGE_S: Final = 2.0
-CHECKPOINT: Final = "kubelet_internal_checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
