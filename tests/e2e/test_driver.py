@@ -35,6 +35,8 @@ SETTINGS = {
 CGROUP = "limits/cgroup/device-plugin.yaml"
 LIMITS = "nvml.control.limits"
 """What limits the stub knows: a line for each GPU and cgroup."""
+READ = "that is all"
+"""What a container prints after them."""
 ALL, HALF = "28", "14"
 """GiB of two T4 and of one, without what the driver keeps."""
 
@@ -112,7 +114,7 @@ def limited(node: str, name: str, gib: int, gpus: int) -> Json:
     """A pod whose container prints, before all else, which limits the driver knows at that moment."""
     pod = Share(name=name, gib=(gib,), annotations={names.ANNOTATION_GPUS: str(gpus)}).document()
     [container] = pod["spec"]["containers"]
-    container["command"] = ["sh", "-c", f"cat /driver/{LIMITS}; exec /wait"]
+    container["command"] = ["sh", "-c", f"cat /driver/{LIMITS}; echo {READ}; exec /wait"]
     container["volumeMounts"] = [{"name": "driver", "mountPath": "/driver", "readOnly": True}]
     pod["spec"]["volumes"] = [{"name": "driver", "hostPath": {"path": str(INSIDE)}}]
     pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
@@ -122,7 +124,12 @@ def limited(node: str, name: str, gib: int, gpus: int) -> Json:
 def limits_at_start(system: System, pod: Json) -> Mapping[int, int]:
     """MiB by GPU, of the pod's cgroup, as its container has printed them."""
     path = kube.pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"], "log")
-    lines = [line.split() for line in system.api.ask(path, timeout_s=30.0).text.splitlines()]
+
+    def printed() -> Sequence[str]:  # a container counts as running before its log is written
+        lines = system.api.ask(path, timeout_s=30.0).text.splitlines()
+        return lines if READ in lines else ()
+
+    lines = [line.split() for line in system.eventually(f"{path} is whole", printed) if line != READ]
     uid = pod["metadata"]["uid"]
     return {stub.gpu_of(gpu): int(hard) // stub.MIB for gpu, _, hard, group in lines if group.endswith(uid)}
 
