@@ -30,6 +30,7 @@ from controller.node_verdicts import NodeVerdicts
 from controller.server import Server
 from controller.settings import Settings
 from controller.state import ClusterState
+from gpushare.identity import NodeName
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_container, make_pod, make_shape
 from testing.fakes.kube import FakeKube
@@ -105,21 +106,21 @@ def measure(count: int) -> None:
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(f"{count} nodes, {count * 4} pods: ledger filled in {took:.2f} s, {(rss - before) / 1024:.0f} MiB")
     names = [f"node-{i}" for i in range(count)]
+    nodes = [NodeName(name) for name in names]
     sample = random.Random(1).sample(names, min(SAMPLED, count))
     prepared = Prepared(state)
 
     shapes = iter(range(1, 80))
     row(
         "decide, first of its kind, all nodes",
-        times_ms(lambda: prepared.node_verdicts.answers(make_shape(next(shapes))), 20),
+        times_ms(lambda: prepared.node_verdicts.filter(make_shape(next(shapes)), nodes), 20),
         0,
     )
     kept = make_shape(10)
-    prepared.node_verdicts.answers(kept)
 
     def changed() -> None:
         churn()
-        prepared.node_verdicts.answers(kept)
+        prepared.node_verdicts.filter(kept, nodes)
 
     row("decide, after one node changed", times_ms(changed, 200), 0)
 
@@ -132,9 +133,9 @@ def measure(count: int) -> None:
         os._exit(server.serve(lambda: prepared, beat=lambda: None))
     try:
         client = connected(port)
-        for what, nodes in (("all names", names), (f"{len(sample)} names", sample)):
+        for what, asked in (("all names", names), (f"{len(sample)} names", sample)):
             for gib, kind in ((10, "fits everywhere"), (81, "fits nowhere")):
-                data = body(gib, nodes)
+                data = body(gib, asked)
                 client.post(data)
                 row(f"HTTP, {what}, {kind}", times_ms(functools.partial(client.post, data), 200), client.size)
         client.close()

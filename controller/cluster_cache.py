@@ -1,15 +1,27 @@
 """The cluster as the watches tell of it, behind one lock, and questions about it that change nothing."""
 
 import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from controller.cluster_index import ClusterIndex
+from controller.rooms import Rooms
 from controller.snapshot import Snapshot
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound, Pending
-from gpushare.cluster.verdicts import Changes
 from gpushare.identity import NodeName, PodUid
 from gpushare.resource_config import ResourceConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """Nodes that somebody has not seen as they are now."""
+
+    names: list[NodeName] | None
+    """None if no one can tell any more which ones."""
+    sequence: int
+    """To ask with next."""
 
 
 class ClusterCache:
@@ -36,15 +48,27 @@ class ClusterCache:
         with self.lock:
             return self.cluster_index.unhealthy_on(name)
 
-    def changed_since(self, sequence: int) -> Changes:
-        """Nodes that changed after a sequence number; 0 for all."""
+    @property
+    def rooms(self) -> Rooms:
+        """What nodes have for simple pods, as of this very moment. To be looked at only."""
+        return self.cluster_index.rooms
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last change of a node."""
+        return self.cluster_index.log.sequence
+
+    def changed_since(self, sequence: int) -> Changed:
+        """Nodes that changed, came or went after a sequence number."""
         with self.lock:
-            changed, now = self.cluster_index.log.since(sequence), self.cluster_index.log.sequence
-            if changed is None:
-                return Changes(ledgers=dict(self.cluster_index.ledgers), complete=True, sequence=now)
-            known = self.cluster_index.nodes
-            ledgers = {name: self.cluster_index.ledger(name) if name in known else None for name in changed}
-            return Changes(ledgers=ledgers, complete=False, sequence=now)
+            log = self.cluster_index.log
+            return Changed(names=log.since(sequence), sequence=log.sequence)
+
+    def ledgers(self, names: Iterable[NodeName] | None = None) -> dict[NodeName, LedgerOrRefused]:
+        """The ledgers of these nodes, as far as they are known, or of all."""
+        with self.lock:
+            known = self.cluster_index.ledgers
+            return dict(known) if names is None else {name: known[name] for name in names if name in known}
 
     def occupants(self, name: NodeName) -> tuple[LedgerOrRefused, list[Bound]]:
         """One node's ledger and the pods on it that ask for GPUs, as of one moment."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from controller.changelog import ChangeLog
 from controller.label_index import LabelIndex
 from controller.reservations import Reservations
+from controller.rooms import Rooms
 from gpushare.cluster import groups, node_ledger, node_records
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
@@ -17,6 +18,7 @@ from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import RefusalReason, Refused
+from gpushare.placement import room
 from gpushare.resource_config import ResourceConfig
 
 
@@ -39,6 +41,7 @@ class ClusterIndex:
         self.problems: dict[NodeName, dict[PodRef, Problem]] = {}
         self._unhealthy: dict[NodeName, frozenset[int]] = {}
         self.ledgers: dict[NodeName, LedgerOrRefused] = {}
+        self.rooms = Rooms()
         self._resource_config = resource_config
         self._on_node: dict[NodeName, dict[PodUid, Bound]] = {}
 
@@ -112,8 +115,10 @@ class ClusterIndex:
             self.problems.pop(name, None)
             if record is None:
                 self.ledgers.pop(name, None)
+                self.rooms.forget(name)
             else:
-                self.ledgers[name] = self._compute(record)
+                ledger = self.ledgers[name] = self._compute(record)
+                self.rooms.set(name, room.of_ledger(ledger))
 
     def bound_on(self, name: NodeName) -> Iterable[Bound]:
         """The pods on a node that ask for GPUs. Not to be kept."""

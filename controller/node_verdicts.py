@@ -1,71 +1,143 @@
-"""Which nodes a kind of pod fits on, for the scheduler's questions."""
+"""Which nodes a kind of pod fits on, for the scheduler's questions. Only nodes that were asked for are judged.
+
+Simple pods (`gpushare.placement.room`) are judged by what is kept beside every ledger. For all others verdicts are kept
+for each kind of pod, because replicas ask for the same; a node's ledger is immutable, so that the verdict of one that
+has not changed is still right.
+"""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from controller.extender import filter as filtering
+from controller.extender.messages import FilterResult
 from controller.state import ClusterState
 from gpushare.cluster.node_ledger import LedgerOrRefused
-from gpushare.cluster.verdicts import Answers, ShapeCache
+from gpushare.cluster.verdicts import ShapeCache
 from gpushare.identity import NodeName
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused
+from gpushare.placement import room
+from gpushare.placement.room import Room
 from gpushare.runtime.clock import Clock
 
-BUDGET_S: Final = 1.5  # a pod whose search is hard on thousands of nodes must not hold the scheduler
+BUDGET_S: Final = 1.5
+"""For all nodes of a question. A pod of several containers can be made so that its search is hard on each of them, and
+must not hold the scheduler; one container is placed by sorting a few numbers, and nothing limits that."""
 
 Score = int
+Answers = Mapping[NodeName, Score | Refused]
 
 
-class _CachedVerdicts(Answers[Score | Refused]):
-    """Without the choice of GPUs: thousands of these are kept."""
+class _Kept:
+    """Verdicts for one kind of pod, without the choice of GPUs: thousands of these are kept."""
 
-    def __init__(self, state: ClusterState, shape: RequestShape) -> None:
-        def judge(ledger: LedgerOrRefused) -> Score | Refused:
-            verdict = state.verdict(shape, ledger)
-            return verdict.score if isinstance(verdict, Placed) else verdict
-
-        super().__init__(judge)
+    def __init__(self) -> None:
+        self.by_node: dict[NodeName, Score | Refused] = {}
+        """Of nodes that have not changed up to `sequence`."""
+        self.sequence = 0
         self.lock = threading.Lock()
 
 
 class NodeVerdicts:
-    """Answers for recently asked kinds of pods. Safe for use by many threads."""
+    """Answers for kinds of pods. Safe for use by many threads."""
 
     def __init__(self, state: ClusterState, clock: Clock, *, part: int = 1) -> None:
-        """An empty cache; `part` divides its limits, for one beside that of the scheduler's questions."""
+        """Nothing is kept yet; `part` divides the limit, for a cache beside that of the scheduler's questions."""
         self._state = state
         self._clock = clock
         self._lock = threading.Lock()
-        self._cache = ShapeCache(lambda shape: _CachedVerdicts(state, shape), part=part)
+        self._cache = ShapeCache(lambda _: _Kept(), part=part)
 
-    def answers(self, shape: RequestShape, first: Iterable[NodeName] = ()) -> dict[NodeName, Score | Refused]:
-        """Score or refusal of every known node; the first ones are judged first, in case there is no time for all.
+    def filter(
+        self, shape: RequestShape, names: Collection[NodeName], reserved: frozenset[NodeName] = frozenset()
+    ) -> FilterResult:
+        """On which of the nodes the pod fits, and why not on the others.
 
-        The result is live: look nodes up in it, but do not iterate over it while others may ask.
+        Args:
+            shape: what the pod asks for, resolved.
+            names: the scheduler's nodes.
+            reserved: nodes where memory is set aside for this very pod by an earlier try; it fits there.
         """
-        cached = self._cached(shape)
-        with cached.lock:
-            self._refresh(cached, first)
-        return cached.by_node
+        mib = room.simple_mib(shape)
+        if mib and not reserved:
+            return filtering.decide_simple(names, mib, self._state.cache.rooms, self._state.resource_config.unit)
+        return filtering.decide(names, self.answers(shape, names), reserved)
+
+    def answers(self, shape: RequestShape, names: Iterable[NodeName]) -> Answers:
+        """Score or refusal of these nodes, as far as they are known.
+
+        The result may be live, and tell of other nodes: look these up in it, and do not iterate over it.
+        """
+        if mib := room.simple_mib(shape):
+            return self._simple(shape, mib, names)
+        with self._lock:
+            kept = self._cache.of(shape)
+        sequence = self._catch_up(kept)
+        if not (missing := [name for name in names if name not in kept.by_node]):
+            return kept.by_node
+        ledgers = self._state.cache.ledgers(missing)
+        judged = self._judged(shape, ledgers)
+        self._keep(kept, judged, sequence)
+        with self._lock:
+            self._cache.weigh(shape)
+        late = {name: _not_yet(name) for name in ledgers.keys() - judged.keys()}
+        return {**kept.by_node, **judged, **late}
 
     def snapshot(self, shape: RequestShape) -> dict[NodeName, Score | Refused]:
-        """As `answers`, but a copy of its own."""
-        cached = self._cached(shape)
-        with cached.lock:
-            self._refresh(cached, ())
-            return dict(cached.by_node)
+        """Score or refusal of every known node; a copy."""
+        known = self._state.cache.ledgers()
+        answers = self.answers(shape, known)
+        return {name: answer for name in known if (answer := answers.get(name)) is not None}
 
-    def _refresh(self, cached: _CachedVerdicts, first: Iterable[NodeName]) -> None:
-        # The ledger is copied under the state's lock and judged outside of it, so no one waits for a cold start.
-        cached.note(self._state.cache.changed_since(cached.sequence))
-        deadline = self._clock.monotonic() + BUDGET_S
-        for name in cached.refresh(first, in_time=lambda: self._clock.monotonic() < deadline):
-            cached.by_node[name] = _not_yet(name)
+    def _simple(self, shape: RequestShape, mib: int, names: Iterable[NodeName]) -> Answers:
+        rooms, unit = self._state.cache.rooms.by_node, self._state.resource_config.unit
+        score = room.scores(mib, shape.policy or self._state.policy)
+        found: dict[NodeName, Score | Refused] = {}
+        for name in names:
+            known = rooms.get(name)
+            if type(known) is Room:
+                found[name] = score(known) if known.free_mib >= mib else known.refusal(mib, unit)
+            elif isinstance(known, Refused):
+                found[name] = known
+        return found
 
-    def _cached(self, shape: RequestShape) -> _CachedVerdicts:
-        with self._lock:
-            return self._cache.of(shape)
+    def _catch_up(self, kept: _Kept) -> int:
+        """Forget verdicts of nodes that have changed. The number of the last change that was seen."""
+        with kept.lock:
+            if not kept.by_node:  # it need not know which ones
+                kept.sequence = self._state.cache.sequence
+                return kept.sequence
+            changed = self._state.cache.changed_since(kept.sequence)
+            if changed.names is None:
+                kept.by_node.clear()
+            else:
+                for name in changed.names:
+                    kept.by_node.pop(name, None)
+            kept.sequence = changed.sequence
+            return kept.sequence
+
+    def _keep(self, kept: _Kept, judged: Answers, sequence: int) -> None:
+        """Keep verdicts, unless their nodes have changed since a sequence number: others may have caught up."""
+        with kept.lock:
+            changed = self._state.cache.changed_since(sequence)
+            if changed.names is not None:
+                meanwhile = frozenset(changed.names)
+                kept.by_node.update({name: each for name, each in judged.items() if name not in meanwhile})
+
+    def _judged(
+        self, shape: RequestShape, ledgers: Mapping[NodeName, LedgerOrRefused]
+    ) -> dict[NodeName, Score | Refused]:
+        """Verdicts of the nodes; of several containers, as far as there is time."""
+        # Outside of every lock: no one waits for a cold start, and at worst two do the same.
+        deadline = self._clock.monotonic() + BUDGET_S if len(shape.containers) > 1 else float("inf")
+        judged: dict[NodeName, Score | Refused] = {}
+        for name, ledger in ledgers.items():
+            if self._clock.monotonic() >= deadline:
+                break
+            verdict = self._state.verdict(shape, ledger)
+            judged[name] = verdict.score if isinstance(verdict, Placed) else verdict
+        return judged
 
 
 def _not_yet(name: NodeName) -> Refused:

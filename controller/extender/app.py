@@ -12,7 +12,6 @@ import flask
 import orjson
 from werkzeug.exceptions import HTTPException
 
-from controller.extender import filter as filtering
 from controller.extender import inspect, messages, prioritize
 from controller.extender.bind import Binder
 from controller.extender.preempt import Preemption
@@ -155,8 +154,8 @@ class _Verbs:
         request = self._request(args.pod)
         if request is None:
             return messages.filter_result(messages.FilterResult(fits=args.names), args), "no-gpu"
-        answers = self._services.node_verdicts.answers(request.shape, args.names)
-        result = filtering.decide(args.names, answers, self._services.state.cache.reserved_on(request.pod.uid))
+        reserved = self._services.state.cache.reserved_on(request.pod.uid)
+        result = self._services.node_verdicts.filter(request.shape, args.names, reserved)
         self._services.metrics.filtered(
             fits=len(result.fits), failed=len(result.failed), unresolvable=len(result.unresolvable)
         )

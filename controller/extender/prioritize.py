@@ -18,8 +18,5 @@ def decide(
         reserved: nodes where memory is set aside for this very pod; the best, since a Binding may be there already.
     """
     for name in names:
-        answer = answers.get(name)
-        if name in reserved:
-            yield name, MAX_SCORE
-        else:
-            yield name, answer if isinstance(answer, int) else 0
+        answer = MAX_SCORE if name in reserved else answers.get(name)
+        yield name, answer if isinstance(answer, int) else 0

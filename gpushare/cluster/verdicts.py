@@ -5,26 +5,27 @@ the verdict for a node that has not changed is still right.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.request import RequestShape
 
-MAX_SHAPES: Final = 64
-MAX_ENTRIES: Final = 160_000  # verdicts in all, some 40 MiB
+MAX_BYTES: Final = 40 * 2**20
+"""Of all that is kept, about."""
+_ENTRY: Final = 256
+"""Bytes of a verdict: most are a number, some a refusal."""
+_CHARACTER: Final = 8
+"""Bytes of a kind of pod for each character in which Python writes it: selectors are as long as tenants like."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """What changed since somebody asked last."""
 
-    ledgers: dict[NodeName, LedgerOrRefused | None]
-    """None for nodes that are gone."""
-    complete: bool = False
-    """These are all nodes that there are: some that went are forgotten, and others may not be known any more."""
+    ledgers: dict[NodeName, LedgerOrRefused]
     sequence: int
     """To ask with next; more than 0."""
 
@@ -46,48 +47,55 @@ class Answers(Generic[V]):
     def note(self, changes: Changes) -> None:
         """Remember which nodes have to be judged again."""
         self.sequence = changes.sequence
-        if changes.complete:
-            for name in self.by_node.keys() - changes.ledgers.keys():
-                del self.by_node[name]
-            self._stale.clear()
-        for name, ledger in changes.ledgers.items():
-            if ledger is None:
-                self.by_node.pop(name, None)
-                self._stale.pop(name, None)
-            else:
-                self._stale[name] = ledger
+        self._stale.update(changes.ledgers)
 
-    def refresh(self, first: Iterable[NodeName] = (), *, in_time: Callable[[], bool] = lambda: True) -> list[NodeName]:
-        """Judge the nodes that have changed, some before all others, while there is time. Those that are left."""
-        for name in dict.fromkeys(name for name in first if name in self._stale) | dict.fromkeys(self._stale):
-            if not in_time():
-                break
-            self.by_node[name] = self._judge(self._stale.pop(name))
-        return list(self._stale)
+    def refresh(self) -> None:
+        """Judge the nodes that have changed."""
+        for name, ledger in self._stale.items():
+            self.by_node[name] = self._judge(ledger)
+        self._stale.clear()
 
 
-A = TypeVar("A", bound=Answers)  # type: ignore[type-arg] # of whatever
+class Sized(Protocol):
+    """Answers to one kind of pod."""
+
+    by_node: dict[NodeName, Any]
+
+
+A = TypeVar("A", bound=Sized)
 
 
 class ShapeCache(Generic[A]):
-    """Answers to the kinds of pods that were asked about last."""
+    """Answers to the kinds of pods that were asked about last, as many as there is memory for."""
 
     def __init__(self, make: Callable[[RequestShape], A], *, part: int = 1) -> None:
-        """An empty cache, which makes answers that know nothing yet; `part` divides its limits."""
+        """An empty cache, which makes answers that know nothing yet; `part` divides its limit."""
         self._make = make
-        self._part = part
+        self._most = MAX_BYTES // part
         self._kinds: OrderedDict[RequestShape, A] = OrderedDict()
+        self._weights: dict[RequestShape, tuple[int, int]] = {}
+        """Of each kind: bytes of itself, and of its answers."""
+        self._total = 0
 
     def of(self, shape: RequestShape) -> A:
         """The answers to a kind of pod, as they were left."""
         answers = self._kinds.get(shape)
         if answers is None:
             answers = self._kinds[shape] = self._make(shape)
+            own = _CHARACTER * len(repr(shape))
+            self._weights[shape] = own, 0
+            self._total += own
         self._kinds.move_to_end(shape)
-        while len(self._kinds) > 1 and self._crowded():
-            self._kinds.popitem(last=False)
+        self.weigh(shape)
         return answers
 
-    def _crowded(self) -> bool:
-        entries = sum(len(answers.by_node) for answers in self._kinds.values())
-        return len(self._kinds) > MAX_SHAPES // self._part or entries > MAX_ENTRIES // self._part
+    def weigh(self, shape: RequestShape) -> None:
+        """The answers to a kind of pod have become more or fewer."""
+        if shape in self._kinds:
+            own, before = self._weights[shape]
+            now = _ENTRY * len(self._kinds[shape].by_node)
+            self._weights[shape] = own, now
+            self._total += now - before
+        while len(self._kinds) > 1 and self._total > self._most:
+            forgotten, _ = self._kinds.popitem(last=False)
+            self._total -= sum(self._weights.pop(forgotten))

@@ -10,6 +10,7 @@ from gpushare.model.request import ContainerRequest, RequestShape
 from gpushare.model.selector import ANY_GPU, MigChoice
 from gpushare.placement.candidates import Barred, takes
 from gpushare.placement.search import MAX_STEPS
+from gpushare.units import MemoryUnit
 
 MAX_NAMED: Final = 8  # containers; the message is repeated for every node
 _NO_MIG: Final = " for one container, which MIG instances cannot be, as a process uses one of them"
@@ -63,7 +64,6 @@ def insufficient(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, nev
         barred: GPUs that the pod may not use, and why.
         never: the node could not hold the pod even if it were empty.
     """
-    unit = ledger.inventory.unit
     left = _Left(shape, ledger)
     gpus = [
         (_health(gpu) or barred.get(gpu.uuid) or ("" if any(_takers(shape, gpu)) else "MIG"), gpu)
@@ -72,10 +72,26 @@ def insufficient(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, nev
     free = ", ".join(why or left.on(gpu) for why, gpu in gpus)
     counted = "" if all(why for why, _ in gpus) else left.unit
     text = f"needs {_container_requests(shape, ledger)}; free per GPU on {ledger.inventory.node}: {free}{counted}"
-    if never:
-        largest = max(unit.floor(gpu.memory_mib) for gpu in ledger.inventory.gpus)
-        text += f" (its largest GPU has {largest} {unit.name} in all)"
-    return text
+    return text + in_all(ledger) if never else text
+
+
+def in_all(ledger: NodeLedger) -> str:
+    """What a refusal adds where the node could not hold the pod even if it were empty."""
+    unit = ledger.inventory.unit
+    largest = max(unit.floor(gpu.memory_mib) for gpu in ledger.inventory.gpus)
+    return f" (its largest GPU has {largest} {unit.name} in all)"
+
+
+def needs_memory(mib: int, unit: MemoryUnit) -> str:
+    """How a refusal begins for a pod that asks for nothing but memory of one GPU, whichever that is."""
+    return f"needs {unit.ceil(mib)} {unit.name} on one GPU"
+
+
+def left_of_memory(ledger: NodeLedger) -> str:
+    """How it goes on. The node has a healthy GPU."""
+    unit = ledger.inventory.unit
+    free = ", ".join([_health(gpu) or str(unit.floor(ledger.free_mib(gpu))) for gpu in ledger.inventory.gpus])
+    return f"; free per GPU on {ledger.inventory.node}: {free} {unit.name}"
 
 
 class _Left:

@@ -62,9 +62,11 @@ def needed_objects(parent: Mapping[str, Any], key: str, path: str) -> Sequence[J
 def strings(parent: Mapping[str, Any], key: str, path: str) -> Sequence[str]:
     """A field that is a list of strings. It may have thousands and be read on every call, so not one by one."""
     items = () if parent.get(key) is None else needed_array(parent, key, path)
-    if set(map(type, items)) - {str}:
+    try:
+        "".join(items)  # the quickest look at all of them
+    except TypeError:
         i, item = next((i, item) for i, item in enumerate(items) if not isinstance(item, str))
-        raise unexpected("a string", item, f"{at(path, key)}[{i}]")
+        raise unexpected("a string", item, f"{at(path, key)}[{i}]") from None
     return items
 
 

@@ -5,7 +5,6 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.extender import filter as filtering
 from controller.node_verdicts import NodeVerdicts
 from controller.state import AlreadyBound, ClusterState, Reserved
 from controller.watches import NodeSink
@@ -14,6 +13,7 @@ from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.model.verdict import Refused
+from gpushare.placement.place import place
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_ref
@@ -44,9 +44,10 @@ def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
     for i, (shape, labels) in enumerate(workload):
         request = PodRequest(pod=make_ref(f"p{i}"), shape=shape, labels=labels)
         resolved = state.resolve(shape, labels)
-        found = filtering.decide(
-            names, node_verdicts.answers(resolved, names), state.cache.reserved_on(request.pod.uid)
-        )
+        found = node_verdicts.filter(resolved, names, state.cache.reserved_on(request.pod.uid))
+        long = {name: one for name in names if isinstance(one := place(resolved, ledger(state, name)), Refused)}
+        assert {**found.failed, **found.unresolvable} == {name: each.message for name, each in long.items()}
+        assert set(found.unresolvable) == {name for name, each in long.items() if each.permanent}
         ledgers = {name: ledger(state, name) for name in names}
         assert found.fits == [name for name in names if brute_force(resolved, ledgers[name])]
         assert {*found.fits, *found.failed, *found.unresolvable} == set(names)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import given, settings
 
-from controller.extender import filter as filtering
 from controller.extender import prioritize
 from controller.node_verdicts import NodeVerdicts
 from controller.state import ClusterState, Reserved
@@ -89,7 +88,7 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         request = request_of(pod)
         shape = state.resolve(request.shape, request.labels)
         answers = node_verdicts.answers(shape, names)
-        fits = filtering.decide(names, answers, frozenset()).fits
+        fits = node_verdicts.filter(shape, names).fits
         scores = dict(prioritize.decide(names, answers, frozenset()))
         assert said.state is State.WAITS
         assert sorted(answer.node for answer in said.answers if answer.fits) == fits

@@ -145,7 +145,7 @@ def test_a_bug_is_an_answer_without_a_stack_trace(world: World, monkeypatch: pyt
     def boom(*_: object) -> None:
         raise RuntimeError("secret")
 
-    monkeypatch.setattr(world.node_verdicts, "answers", boom)
+    monkeypatch.setattr(type(world.node_verdicts), "filter", boom)
     answer = world.post("filter", {"Pod": world.add_pod(3), "NodeNames": NODES})
     assert answer["Error"] == "gpushare controller: internal error: RuntimeError"
 

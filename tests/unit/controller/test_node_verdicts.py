@@ -1,4 +1,6 @@
-"""Answers are kept for nodes that have not changed, and only for those."""
+"""Answers are kept for nodes that have not changed, and only for those; only nodes that were asked for are judged."""
+
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +12,14 @@ from gpushare.model.verdict import Refused, Verdict
 from gpushare.placement.place import place
 from testing.builders import make_shape
 from tests.unit.controller.world import NODES, World
+
+A, B, C, D = (NodeName(f"node-{letter}") for letter in "abcd")
+
+
+def compute(percent: int) -> RequestShape:
+    """A pod that is not a simple one."""
+    shape = make_shape(3)
+    return replace(shape, containers=(replace(shape.containers[0], compute_percent=percent),))
 
 
 @pytest.fixture
@@ -25,82 +35,156 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+def test_only_nodes_that_were_asked_for_are_judged(world: World, judged: list[str]) -> None:
+    world.add_node("node-c", 10)
+    world.see()
+    assert world.node_verdicts.filter(compute(10), [B]).fits == [B]
+    assert judged == ["node-b"]
+    assert world.node_verdicts.filter(compute(10), [C, B, A]).fits == [C, B, A]
+    assert sorted(judged) == ["node-a", "node-b", "node-c"]
+
+
 def test_only_changed_nodes_are_judged_again(world: World, judged: list[str]) -> None:
-    shape = make_shape(3)
-    assert set(world.node_verdicts.answers(shape)) == {"node-a", "node-b"}
+    shape = compute(10)
+    world.node_verdicts.answers(shape, [A, B])
     assert sorted(judged) == ["node-a", "node-b"]
-    world.node_verdicts.answers(shape)
+    world.node_verdicts.answers(shape, [A, B])
     assert len(judged) == 2
     world.bind(world.add_pod(3))
     judged.clear()
-    world.node_verdicts.answers(shape)
+    world.node_verdicts.answers(shape, [A, B])
     assert judged == ["node-a"]
 
 
-def test_nodes_come_and_go(world: World) -> None:
-    shape = make_shape(3)
-    world.node_verdicts.answers(shape)
+@pytest.mark.parametrize("shape", [make_shape(3), compute(10)], ids=["simple", "other"])
+def test_nodes_come_and_go(world: World, shape: RequestShape) -> None:
+    world.node_verdicts.answers(shape, [A, B])
     world.add_node("node-c", 10)
     world.api.vanish(f"{NODES}/node-a")
     world.see()
-    assert set(world.node_verdicts.answers(shape)) == {"node-b", "node-c"}
+    result = world.node_verdicts.filter(shape, [A, B, C])
+    assert result.fits == [B, C]
+    assert result.failed == {
+        A: "node node-a is unknown to the gpushare controller; it may have been added a moment ago"
+    }
     assert set(world.node_verdicts.snapshot(shape)) == {"node-b", "node-c"}
 
 
-def test_the_answer_follows_the_ledger(world: World) -> None:
-    shape = make_shape(8)
-    a = NodeName("node-a")
-    assert not isinstance(world.node_verdicts.answers(shape)[a], Refused)
+def test_simple_pods_are_judged_by_what_is_kept_beside_the_ledger(world: World, judged: list[str]) -> None:
     for _ in range(2):
         assert world.bind(world.add_pod(8)).error == ""
-    answer = world.node_verdicts.answers(shape)[a]
-    assert isinstance(answer, Refused)
-    assert answer.message == "needs 8 GiB on one GPU; free per GPU on node-a: 2, 2 GiB"
-
-
-def test_kinds_that_were_not_asked_for_long_are_forgotten(world: World, judged: list[str]) -> None:
-    first = make_shape(1)
-    world.node_verdicts.answers(first)
-    for gib in range(2, verdicts.MAX_SHAPES + 2):
-        world.node_verdicts.answers(make_shape(gib))
+    world.see()
     judged.clear()
-    world.node_verdicts.answers(first)
-    assert len(judged) == 2
+    for gib in range(1, 12):
+        result = world.node_verdicts.filter(make_shape(gib), [A, B])
+        assert result.fits == ([A, B] if gib <= 2 else [B] if gib <= 10 else [])
+    assert judged == []
 
 
-def test_many_nodes_leave_room_for_fewer_kinds(
+@pytest.mark.parametrize("shape", [make_shape(8), compute(10)], ids=["simple", "other"])
+def test_the_answer_follows_the_ledger(world: World, shape: RequestShape) -> None:
+    assert world.node_verdicts.filter(shape, [A]).fits == [A]
+    for _ in range(2):
+        assert world.bind(world.add_pod(8)).error == ""
+    [(node, message)] = world.node_verdicts.filter(shape, [A]).failed.items()
+    assert node == A
+    assert message == world.node_verdicts.snapshot(shape)[A].message  # type: ignore[union-attr] # it was refused
+    assert message.startswith("needs ")
+
+
+def test_a_verdict_of_a_ledger_that_changed_meanwhile_is_not_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(shape: RequestShape, ledger: NodeLedger, policy: Policy) -> Verdict:
+        verdict = place(shape, ledger, policy)
+        monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
+        for _ in range(2):
+            assert world.bind(world.add_pod(9)).error == ""
+        world.node_verdicts.answers(shape, [B])  # another request, which has seen the change
+        return verdict
+
+    monkeypatch.setattr("gpushare.cluster.node_ledger.place", meanwhile)
+    assert world.node_verdicts.filter(compute(10), [A]).fits == [A]
+    assert world.node_verdicts.filter(compute(10), [A]).fits == []
+
+
+def test_many_kinds_are_kept(world: World, judged: list[str]) -> None:
+    for percent in range(1, 101):
+        world.node_verdicts.answers(compute(percent), [A, B])
+    judged.clear()
+    for percent in range(1, 101):
+        world.node_verdicts.answers(compute(percent), [A, B])
+    assert judged == []
+
+
+def test_kinds_that_were_not_asked_for_long_are_forgotten_where_memory_ends(
     world: World, judged: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verdicts, "MAX_ENTRIES", 3)
-    for gib in (1, 2, 3):
-        world.node_verdicts.answers(make_shape(gib))
+    monkeypatch.setattr(verdicts, "_CHARACTER", 0)
+    monkeypatch.setattr(verdicts, "MAX_BYTES", 2 * 2 * verdicts._ENTRY)
+    world.start_controller()
+    world.list_all()
+    for percent in (1, 2, 1, 3):
+        world.node_verdicts.answers(compute(percent), [A, B])
     judged.clear()
-    world.node_verdicts.answers(make_shape(3))
+    for percent in (1, 3):
+        world.node_verdicts.answers(compute(percent), [A, B])
     assert judged == []
-    world.node_verdicts.answers(make_shape(1))
+    world.node_verdicts.answers(compute(2), [A, B])
     assert len(judged) == 2
 
 
-def test_a_search_that_takes_long_is_continued_at_the_next_try(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(shape: RequestShape, ledger: NodeLedger, policy: Policy) -> Verdict:
+def test_large_kinds_of_pods_count_with_what_they_are(
+    world: World, judged: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant writes selectors as long as he likes."""
+    monkeypatch.setattr(verdicts, "MAX_BYTES", 200_000)
+    world.start_controller()
+    world.list_all()
+    shape = compute(1)
+    large = [
+        replace(shape, gpus=replace(shape.gpus, uuids=replace(shape.gpus.uuids, unwanted=(f"{i}" * 10_000,))))
+        for i in range(3)
+    ]
+    for each in large:
+        world.node_verdicts.answers(each, [A])
+    judged.clear()
+    world.node_verdicts.answers(large[2], [A])
+    assert judged == []
+    world.node_verdicts.answers(large[0], [A])
+    assert len(judged) == 1
+
+
+@pytest.fixture
+def slow(world: World, monkeypatch: pytest.MonkeyPatch) -> list[NodeName]:
+    """Four nodes, and a second for each verdict."""
+
+    def judge(shape: RequestShape, ledger: NodeLedger, policy: Policy) -> Verdict:
         world.clock.at += 1
         return place(shape, ledger, policy)
 
-    monkeypatch.setattr("gpushare.cluster.node_ledger.place", slow)
-    for name in ("node-c", "node-d"):
+    monkeypatch.setattr("gpushare.cluster.node_ledger.place", judge)
+    for name in (C, D):
         world.add_node(name, 10)
     world.see()
-    shape = make_shape(3)
+    return [A, B, C, D]
 
-    def fitting() -> set[str]:
-        answers = world.node_verdicts.answers(shape, [NodeName("node-d"), NodeName("node-x")])
-        return {name for name, answer in answers.items() if not isinstance(answer, Refused)}
 
-    first = fitting()
-    assert len(first) == 2
-    assert "node-d" in first
-    late = next(
-        answer for answer in world.node_verdicts.snapshot(make_shape(4)).values() if isinstance(answer, Refused)
-    )
-    assert late.message.endswith("takes long and has not ended yet; it goes on at the next try")
-    assert len(fitting()) == 4
+def test_one_container_is_never_refused_for_want_of_time(world: World, slow: list[NodeName]) -> None:
+    assert world.node_verdicts.filter(compute(10), slow).fits == slow
+
+
+def test_a_search_that_takes_long_is_continued_at_the_next_try(world: World, slow: list[NodeName]) -> None:
+    shape = make_shape(3, 2)
+    first = world.node_verdicts.filter(shape, slow)
+    assert first.fits == [A, B]
+    assert set(first.failed) == {C, D}
+    assert first.failed[D].endswith("takes long and has not ended yet; it goes on at the next try")
+    assert world.node_verdicts.filter(shape, slow).fits == slow
+
+
+def test_a_snapshot_tells_of_all_nodes(world: World) -> None:
+    for shape in (make_shape(30), compute(10)):
+        answers = world.node_verdicts.snapshot(shape)
+        assert set(answers) == {A, B}
+        assert isinstance(answers[A], Refused) == (shape == make_shape(30))

@@ -1,0 +1,82 @@
+"""The simple pod, which is nearly every pod: one container that asks for memory of one GPU, whichever that is.
+
+All that such a pod needs to know of a node is computed once for each ledger, so that a verdict is one comparison.
+`place` is the reference: what is said here is the same, word for word.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import Policy, RequestShape
+from gpushare.model.selector import ANY_GPU
+from gpushare.model.verdict import RefusalReason, Refused
+from gpushare.placement import candidates, explain
+from gpushare.placement.score import POLICIES
+from gpushare.units import MemoryUnit
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a node has for simple pods."""
+
+    free_mib: int
+    """On the healthy GPU that has most left."""
+    largest_mib: int
+    """Of the largest healthy GPU, in all."""
+    used_mib: int
+    """On all GPUs."""
+    total_mib: int
+    """Of all GPUs."""
+    left: str
+    """What a refusal says of the node."""
+    never: str
+    """The same if it could not hold the pod even if it were empty."""
+
+    def refusal(self, mib: int, unit: MemoryUnit) -> Refused:
+        """Why a simple pod does not fit; the unit is the node's."""
+        never = mib > self.largest_mib
+        text = explain.needs_memory(mib, unit) + (self.never if never else self.left)
+        return Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, text, permanent=never)
+
+
+def scores(mib: int, policy: Policy) -> Callable[[Room], int]:
+    """The rank of a node for simple pods of one size that fit there, 0 to 10."""
+    rank = POLICIES[policy].node
+    return lambda found: rank(found.used_mib + mib, found.total_mib)
+
+
+RoomOrRefused = Room | Refused
+"""Refused: the node takes no simple pod at all."""
+
+
+def simple_mib(shape: RequestShape) -> int:
+    """MiB that a simple pod asks for; 0 for any other pod."""
+    request = shape.containers[0]
+    if (
+        len(shape.containers) > 1
+        or request.gpu_count > 1
+        or request.compute_percent
+        or shape.affinity is not None
+        or shape.only_cdi
+        or shape.gpus != ANY_GPU
+    ):
+        return 0
+    return request.memory_mib
+
+
+def of_ledger(ledger: NodeLedger | Refused) -> RoomOrRefused:
+    """What a node has for simple pods, or why it takes none."""
+    if isinstance(ledger, Refused):
+        return ledger
+    healthy = candidates.healthy(ledger)
+    if not healthy:
+        return Refused(RefusalReason.NO_HEALTHY_GPU, explain.no_healthy_gpu(ledger), permanent=True)
+    return Room(
+        free_mib=max(map(ledger.free_mib, healthy)),
+        largest_mib=max(gpu.memory_mib for gpu in healthy),
+        used_mib=sum(ledger.used_mib.values()),
+        total_mib=sum(gpu.memory_mib for gpu in ledger.inventory.gpus),
+        left=(left := explain.left_of_memory(ledger)),
+        never=left + explain.in_all(ledger),
+    )
