@@ -17,12 +17,11 @@ import threading
 import time
 from collections.abc import Callable
 
-import flask
 import orjson
 
 from bench.cluster import filled
 from controller.disruption import Budgets
-from controller.extender.app import Services, create_app
+from controller.extender.app import Extender, Services
 from controller.extender.bind import Binder
 from controller.extender.preempt import Preemption
 from controller.metrics import Metrics
@@ -32,6 +31,7 @@ from controller.settings import Settings
 from controller.state import ClusterState
 from gpushare.identity import NodeName
 from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.http_server import Handler
 from testing.builders import make_container, make_pod, make_shape
 from testing.fakes.kube import FakeKube
 
@@ -46,7 +46,7 @@ class Prepared:
         self.node_verdicts = NodeVerdicts(state, clock)
         binder = Binder(api=FakeKube(), state=state, clock=clock, leading=lambda: True)
         metrics = Metrics()
-        self.app: flask.Flask = create_app(
+        self.handler: Handler = Extender(
             Services(
                 state=state,
                 node_verdicts=self.node_verdicts,
@@ -57,7 +57,7 @@ class Prepared:
                 unready=lambda: "",
                 version="bench",
             )
-        )
+        ).handle
 
     def start(self) -> None: ...
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import gpushare
-from controller.extender.app import Services, create_app
+from controller.extender.app import Extender, Services
 from controller.extender.bind import Binder
 from controller.extender.preempt import Preemption
 from controller.fence import Fence
@@ -28,6 +28,7 @@ from gpushare.kube.lease import Elector
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import group, logs, options
 from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.http_server import Handler
 from gpushare.runtime.pages import Page, PageServer, verdict
 from gpushare.runtime.signals import Signals
 
@@ -66,7 +67,7 @@ class Controller:
             leading=self._leadership.leading,
             deadline_s=settings.bind_seconds,
         )
-        self.app = create_app(
+        self.handler: Handler = Extender(
             Services(
                 state=state,
                 node_verdicts=node_verdicts,
@@ -78,7 +79,7 @@ class Controller:
                 unready=self._leadership.unready,
                 version=gpushare.__version__,
             )
-        )
+        ).handle
 
         probes.pages = {
             "/livez": lambda: verdict(self._stuck()),

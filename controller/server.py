@@ -1,28 +1,33 @@
-"""The HTTP server: gunicorn's threaded worker, without gunicorn's own master, whose work the supervisor does.
+"""The extender's server, without the life of its process, which is the supervisor's.
 
 The sockets are opened once, before any worker is forked, so that requests between two workers wait and are answered.
 """
 
+import os
 import signal
+import socket
 from collections.abc import Callable
-from typing import Any, Final, Protocol
-
-from flask import Flask
-from gunicorn import sock
-from gunicorn.app.base import BaseApplication
+from typing import Final, Protocol
 
 from controller.settings import Settings
-from gpushare import names
-from gpushare.runtime import worker
+from gpushare.errors import SettingsError
+from gpushare.runtime.clock import Clock, SystemClock
+from gpushare.runtime.http_server import Handler, HttpServer
 from gpushare.runtime.intake import MIB
+from gpushare.runtime.signals import Signals
 
 GRACE_S: Final = 8  # every request has an answer by then: a bind's deadline is below the scheduler's 5 s
+KEEP_ALIVE_S: Final = 75  # kube-scheduler keeps its connections; closing them first would race with its requests
+_BACKLOG: Final = 2048
+MOST: Final = 64 * MIB
+"""Bytes of the longest body that `controller.extender.app` reads."""
+ROOM: Final = 128 * MIB
 
 
 class Running(Protocol):
     """The controller inside of the worker."""
 
-    app: Flask
+    handler: Handler
 
     def start(self) -> None:
         """Start its threads."""
@@ -34,84 +39,48 @@ class Running(Protocol):
 
 
 class Server:
-    """The extender's sockets and options."""
+    """The extender's socket."""
 
-    def __init__(self, settings: Settings, supervisor_pid: int) -> None:
-        """Open the sockets. To be called by the supervisor.
+    def __init__(self, settings: Settings, supervisor_pid: int, clock: Clock | None = None) -> None:
+        """Open the socket. To be called by the supervisor.
 
         Raises:
-            SystemExit: the address cannot be used; the log says why.
+            SettingsError: the address cannot be used.
         """
         self._supervisor_pid = supervisor_pid
-        self._application = _Application(settings)
-        self._log = worker.Logger(self._application.cfg)
-        self._sockets = sock.create_sockets(self._application.cfg, self._log)
+        self._turns = settings.threads
+        self._clock = clock or SystemClock()
+        self._socket = _listen(settings.bind_address, settings.port)
 
     def serve(self, build: Callable[[], Running], beat: Callable[[], None]) -> int:
         """Serve until SIGTERM or the supervisor's end. The exit code. To be called by the worker.
 
         The controller is built first; `beat` is called at least once a second while the main loop goes round.
         """
+        signals = Signals()
+        signals.install()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the supervisor as well
         running = build()
-        cfg = self._application.cfg
-
-        def ready(_worker: object) -> None:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the supervisor as well
-            running.start()
-
-        cfg.set("post_worker_init", ready)
-        serving = Worker(0, self._supervisor_pid, self._sockets, self._application, cfg.timeout, cfg, self._log)
-        serving.beat = beat
-        self._application.callable = closing(running.app)
-        serving.init_process()
+        server = HttpServer(
+            handler=running.handler,
+            listeners=[self._socket],
+            clock=self._clock,
+            turns=self._turns,
+            most=MOST,
+            room=ROOM,
+            keep_alive_s=KEEP_ALIVE_S,
+        )
+        running.start()
+        server.serve(lambda: bool(signals.number) or os.getppid() != self._supervisor_pid, beat)
+        server.finish(beat, grace_s=GRACE_S)
         running.shut_down()
         return 0
 
 
-class Worker(worker.Worker):
-    """Reads what `controller.extender.app` does, and tells the supervisor that its main loop goes round."""
-
-    most = 64 * MIB
-    room = 128 * MIB
-
-    beat: Callable[[], None]
-
-    def notify(self) -> None:
-        """Tell the supervisor, where gunicorn would touch a file for its master."""
-        self.beat()
-        self.look()
-
-
-def closing(application: Callable[..., Any]) -> Callable[..., Any]:
-    """An application that may end a connection by the header `Connection: close`, which gunicorn itself drops."""
-
-    def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
-            if ("Connection", "close") in headers:
-                start_response.__self__.force_close()  # type: ignore[attr-defined]  # a method of gunicorn's response
-            return start_response(status, headers, *error)
-
-        return application(environ, start)
-
-    return call
-
-
-class _Application(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        super().__init__()
-
-    def load_config(self) -> None:
-        options: dict[str, Any] = {
-            "bind": [f"{self._settings.bind_address}:{self._settings.port}"],
-            "worker_class": "gthread",
-            "threads": self._settings.threads,
-            "worker_connections": worker.CONNECTIONS,
-            "keepalive": 75,  # kube-scheduler keeps its connections; closing them first would race with its requests
-            "graceful_timeout": GRACE_S,
-            "worker_tmp_dir": self._settings.worker_tmp_dir or None,
-            "logger_class": worker.Logger,
-            "proc_name": names.CONTROLLER,
-        }
-        for name, value in options.items():
-            self.cfg.set(name, value)
+def _listen(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    dual = family is socket.AF_INET6 and socket.has_dualstack_ipv6()
+    try:
+        return socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual)
+    except OSError as error:
+        raise SettingsError(f"--bind-address {address} --port {port}: {error.strerror or error}") from error

@@ -77,10 +77,6 @@ class Settings:
         "seconds for which memory stays reserved when no one knows whether a Binding arrived",
         parse=options.positive,
     )
-    worker_tmp_dir: str = options.option(
-        "/dev/shm",  # noqa: S108 - in memory, and writable where the root file system is read-only
-        "directory for the server's temporary file; empty for the system's temporary directory",
-    )
     log_level: str = options.option(
         "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")
     )

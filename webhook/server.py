@@ -13,7 +13,7 @@ from typing import Any, Final
 from gunicorn.app.base import BaseApplication
 
 from gpushare import names
-from gpushare.runtime import worker
+from gpushare.runtime import serving, worker
 from gpushare.runtime.intake import MIB
 from gpushare.runtime.signals import Signals
 from webhook.settings import Settings
@@ -54,7 +54,7 @@ def _options(settings: Settings, contexts: Contexts, stop: threading.Event, sign
         "worker_class": Worker,
         "workers": 1,
         "threads": settings.threads,
-        "worker_connections": worker.CONNECTIONS,  # about 100 KiB each while they are idle
+        "worker_connections": serving.CONNECTIONS,  # about 100 KiB each while they are idle
         "limit_request_fields": 50,
         "limit_request_field_size": 4096,
         "worker_tmp_dir": settings.worker_tmp_dir,

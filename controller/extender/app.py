@@ -1,16 +1,13 @@
 """HTTP routes of the extender. kube-scheduler drops the body of any answer but 200, so errors travel inside of it."""
 
-import contextlib
-import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
+from urllib.parse import unquote
 
-import flask
 import orjson
-from werkzeug.exceptions import HTTPException
 
 from controller.extender import inspect, messages, prioritize
 from controller.extender.bind import Binder
@@ -24,10 +21,10 @@ from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
-from gpushare.runtime import intake, logs
-from gpushare.runtime.arrival import BUSY, RECEIVED
+from gpushare.runtime import http, logs
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.intake import MIB, Intake, Limit, RefusedBodyError, Stream
+from gpushare.runtime.http import Request, Response
+from gpushare.runtime.intake import MIB, Intake, Limit, RefusedBodyError
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import requests
 
@@ -36,7 +33,6 @@ _LIMIT: Final = Limit(body=64 * MIB, weight=896 * MIB)
 """5,000 whole Node objects of a scheduler that does not cache them."""
 _ROOM: Final = 1024 * MIB
 """For all large requests together: one of the largest."""
-_JSON: Final = "application/json"
 _BUSY: Final = "this replica of the gpushare controller is binding as many pods as it can; try again"
 BINDS: Final = 24
 """Binds at the same time. Fewer than the server has threads: each may wait for the API server, and nothing else may."""
@@ -59,97 +55,98 @@ class Services:
     version: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Verb:
+    """A question of kube-scheduler."""
+
+    name: str
+    act: Callable[[bytes, Request], tuple[bytes, str]]
+    """Body and request -> body of the answer, and how it went, for metrics."""
+    fail: Callable[[str], bytes]
+    """What is wrong -> body of the answer."""
+
+
 class NotReadyError(GpuShareError):
     """This replica cannot answer now."""
 
 
-def create_app(services: Services) -> flask.Flask:
-    """The extender as a WSGI application."""
-    app = flask.Flask("controller", static_folder=None)
-    verbs = _Verbs(services)
-    prefix = names.EXTENDER_PREFIX
-    app.add_url_rule(f"{prefix}/prioritize", view_func=verbs.prioritize, methods=["POST"])
-    app.add_url_rule(f"{names.NANO_PREFIX}/priorities", view_func=verbs.prioritize, methods=["POST"])
-    for each in (prefix, names.NANO_PREFIX):
-        for verb in (verbs.filter, verbs.preempt, verbs.bind):
-            app.add_url_rule(f"{each}/{verb.__name__}", view_func=verb, methods=["POST"])
-    app.add_url_rule(f"{prefix}/inspect", view_func=verbs.inspect, defaults={"node": None})
-    app.add_url_rule(f"{prefix}/inspect/<node>", view_func=verbs.inspect)
-    app.add_url_rule("/healthz", view_func=lambda: "ok\n", endpoint="healthz")
-    app.add_url_rule("/readyz", view_func=verbs.ready)
-    app.add_url_rule("/metrics", view_func=verbs.metrics)
-    app.add_url_rule("/version", view_func=lambda: f"{services.version}\n", endpoint="version")
-    return app
-
-
-class _Verbs:
-    """One method for each route."""
+class Extender:
+    """Answers requests. Safe for use by many threads."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._binds = threading.BoundedSemaphore(services.binds)
         self._intake = Intake(room=_ROOM)
-
-    def filter(self) -> flask.Response:
-        return self._answer("filter", self._filter, messages.filter_error)
-
-    def prioritize(self) -> flask.Response:
+        verbs = {
+            "filter": _Verb("filter", self._filter, messages.filter_error),
+            "preempt": _Verb("preempt", self._preempt, _no_victims),
+            "bind": _Verb("bind", self._bind, messages.bind_result),
+        }
         # There is no place for an error in a list of scores; the scheduler takes an empty list for "no opinion".
-        return self._answer("prioritize", self._prioritize, lambda _: messages.priorities(()))
+        prioritize = _Verb("prioritize", self._prioritize, lambda _: messages.priorities(()))
+        ours, nanos = names.EXTENDER_PREFIX, names.NANO_PREFIX
+        self._verbs: Mapping[str, _Verb] = {
+            **{f"{prefix}/{name}": verb for prefix in (ours, nanos) for name, verb in verbs.items()},
+            f"{ours}/prioritize": prioritize,
+            f"{nanos}/priorities": prioritize,
+        }
+        self._pages: Mapping[str, Callable[[], Response]] = {
+            f"{ours}/inspect": self._inspect,
+            "/healthz": lambda: Response(200, b"ok\n", http.TEXT),
+            "/readyz": self._ready,
+            "/metrics": lambda: Response(200, services.metrics.page(), CONTENT_TYPE),
+            "/version": lambda: Response(200, f"{services.version}\n".encode(), http.TEXT),
+        }
 
-    def preempt(self) -> flask.Response:
-        return self._answer("preempt", self._preempt, _no_victims)
+    def handle(self, request: Request) -> Response:
+        """The answer to a request."""
+        path, method = request.head.path, request.head.method
+        if (verb := self._verbs.get(path)) is not None:
+            return self._answer(verb, request) if method == "POST" else _not_allowed("POST")
+        page = self._pages.get(path)
+        node = path.removeprefix(f"{names.EXTENDER_PREFIX}/inspect/")
+        if page is None and node == path:
+            return Response(404, b"not found\n", http.TEXT)
+        if method not in {"GET", "HEAD"}:
+            return _not_allowed("GET")
+        try:
+            return self._inspect(NodeName(unquote(node))) if page is None else page()
+        except Exception:  # noqa: BLE001 - the edge of a request
+            logs.event(_LOG, "request failed", level=logging.ERROR, exc_info=True, path=path)
+            return Response(500, b"internal error\n", http.TEXT)
 
-    def bind(self) -> flask.Response:
-        return self._answer("bind", self._bind, messages.bind_result)
-
-    def inspect(self, node: str | None) -> flask.Response:
+    def _inspect(self, node: NodeName | None = None) -> Response:
         known = self._services.state.cache.snapshot().ledgers
         ledgers = {name: ledger for name, ledger in known.items() if isinstance(ledger, NodeLedger)}
-        report = inspect.report(ledgers, None if node is None else NodeName(node))
+        report = inspect.report(ledgers, node)
         if reason := self._services.unready():
             report["error"] = reason
-        return flask.Response(orjson.dumps(report), mimetype=_JSON)
+        return Response(200, orjson.dumps(report))
 
-    def ready(self) -> flask.Response:
+    def _ready(self) -> Response:
         reason = self._services.unready()
-        return flask.Response(f"{reason or 'ok'}\n", status=503 if reason else 200, mimetype="text/plain")
+        return Response(503 if reason else 200, f"{reason or 'ok'}\n".encode(), http.TEXT)
 
-    def metrics(self) -> flask.Response:
-        return flask.Response(self._services.metrics.page(), content_type=CONTENT_TYPE)
-
-    def _answer(
-        self, verb: str, act: Callable[[bytes], tuple[bytes, str]], fail: Callable[[str], bytes]
-    ) -> flask.Response:
+    def _answer(self, verb: "_Verb", request: Request) -> Response:
         """Do a verb; whatever goes wrong becomes an answer that kube-scheduler reads."""
         clock, started = self._services.clock, self._services.clock.monotonic()
-        flask.request.environ.setdefault(RECEIVED, started)
-        length, after = 0, _nothing
         try:
-            length = _length()
-            busy = flask.request.environ.get(BUSY, False)
-            with self._intake.body(flask.request.stream, length, _LIMIT, busy=busy) as received:
-                body, outcome = act(received)
+            with self._intake.body(request.body, _length(request), _LIMIT, busy=request.busy) as received:
+                body, outcome = verb.act(received, request)
         except RefusedBodyError as error:
-            after = functools.partial(_skip, flask.request.stream, length)
-            body, outcome = fail(f"the body: {error}"), "busy" if error.busy else "invalid"
+            body, outcome = verb.fail(f"the body: {error}"), "busy" if error.busy else "invalid"
         except NotReadyError as error:
-            body, outcome = fail(str(error)), "not-ready"
+            body, outcome = verb.fail(str(error)), "not-ready"
         except GpuShareError as error:
-            body, outcome = fail(str(error)), "invalid"
-        except HTTPException as error:
-            body, outcome = fail(f"the body: {error.description}"), "invalid"
+            body, outcome = verb.fail(str(error)), "invalid"
         except Exception as error:  # noqa: BLE001 - the edge of a request: the scheduler must get an answer that it reads
-            logs.event(_LOG, "request failed", level=logging.ERROR, exc_info=True, verb=verb)
-            body, outcome = fail(f"gpushare controller: internal error: {type(error).__name__}"), "internal-error"
-        self._services.metrics.answered(verb, outcome, clock.monotonic() - started)
+            logs.event(_LOG, "request failed", level=logging.ERROR, exc_info=True, verb=verb.name)
+            body, outcome = verb.fail(f"gpushare controller: internal error: {type(error).__name__}"), "internal-error"
+        self._services.metrics.answered(verb.name, outcome, clock.monotonic() - started)
         # kube-scheduler keeps its connection for as long as it is answered, and would ask this replica for ever.
-        headers = {"Connection": "close"} if self._services.unready() else {}
-        answer = flask.Response(body, mimetype=_JSON, headers=headers)
-        answer.call_on_close(after)
-        return answer
+        return Response(200, body, close=bool(self._services.unready()))
 
-    def _filter(self, body: bytes) -> tuple[bytes, str]:
+    def _filter(self, body: bytes, _: Request) -> tuple[bytes, str]:
         args = messages.node_args(body)
         request = self._request(args.pod)
         if request is None:
@@ -161,7 +158,7 @@ class _Verbs:
         )
         return messages.filter_result(result, args), "fits" if result.fits else "no-fit"
 
-    def _prioritize(self, body: bytes) -> tuple[bytes, str]:
+    def _prioritize(self, body: bytes, _: Request) -> tuple[bytes, str]:
         args = messages.node_args(body)
         request = self._request(args.pod)
         if request is None:
@@ -170,20 +167,20 @@ class _Verbs:
         reserved = self._services.state.cache.reserved_on(request.pod.uid)
         return messages.priorities(prioritize.decide(args.names, answers, reserved)), "scored"
 
-    def _preempt(self, body: bytes) -> tuple[bytes, str]:
+    def _preempt(self, body: bytes, _: Request) -> tuple[bytes, str]:
         args = messages.preempt_args(body)
         request = self._request(args.pod)
         victims = self._services.preemption.decide(args, request)
         return messages.preempt_result(victims), "no-gpu" if request is None else "nodes" if victims else "no-nodes"
 
-    def _bind(self, body: bytes) -> tuple[bytes, str]:
+    def _bind(self, body: bytes, request: Request) -> tuple[bytes, str]:
         args = messages.bind_args(body)
         self._check_ready()
         # A queue here would hold the server's threads; kube-scheduler has one, and tries again after a second.
         if not self._binds.acquire(blocking=False):
             return messages.bind_result(_BUSY), "busy"
         try:
-            answer = self._services.binder.bind(args, received=flask.request.environ[RECEIVED])
+            answer = self._services.binder.bind(args, received=request.received)
         finally:
             self._binds.release()
         return messages.bind_result(answer.error), answer.outcome.value
@@ -208,16 +205,11 @@ def _no_victims(error: str) -> bytes:
     return messages.preempt_result({})
 
 
-def _length() -> int:
-    if "Transfer-Encoding" in flask.request.headers:
+def _length(request: Request) -> int:
+    if request.head.chunked:
         raise WireError("the body: Transfer-Encoding is not read; send a Content-Length")
-    return flask.request.content_length or 0
+    return request.head.length
 
 
-def _skip(stream: Stream, length: int) -> None:
-    with contextlib.suppress(OSError, HTTPException):  # the sender may have left
-        intake.skip(stream, length)
-
-
-def _nothing() -> None:
-    """After a request whose body was read."""
+def _not_allowed(method: str) -> Response:
+    return Response(405, f"only {method} is allowed here\n".encode(), http.TEXT)

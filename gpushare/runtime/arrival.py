@@ -59,6 +59,18 @@ class Room:
             self.freed = self.freed or amount > 0
 
 
+class Received:
+    """A body to be read, before its request is `answered`."""
+
+    def __init__(self, data: bytearray, start: int, end: int) -> None:
+        self._data, self._at, self._end = data, start, end
+
+    def read(self, size: int, /) -> bytes:
+        """So many bytes at most; none at the end."""
+        begin, self._at = self._at, min(self._at + size, self._end)
+        return bytes(memoryview(self._data)[begin : self._at])
+
+
 @dataclass(kw_only=True)
 class Arrival:
     """The requests of one connection, one after the other. For one thread at a time."""
@@ -110,6 +122,11 @@ class Arrival:
         """The request, as far as it is needed."""
         for start in range(0, self._needed, _PIECE):
             yield bytes(self._data[start : min(start + _PIECE, self._needed)])
+
+    def taken(self) -> tuple[bytes, "Received"]:
+        """Its headers, without the empty line that ends them, and what there is of its body."""
+        head = bytes(memoryview(self._data)[: self._headers - len(_END)])
+        return head, Received(self._data, self._headers, self._needed)
 
     def give_up_room(self) -> None:
         """Wait for the beginning only, by which the sender is answered."""

@@ -5,7 +5,6 @@ anyone in the cluster may connect. Here its main loop waits for all of them, wit
 waits for idle connections. A thread may still have to wait for a peer that reads slowly, for a time that has a bound.
 """
 
-import contextlib
 import functools
 import itertools
 import logging
@@ -13,35 +12,18 @@ import selectors
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 from gunicorn import http
 from gunicorn import sock as sockets
 from gunicorn.glogging import Logger as GunicornLogger
 from gunicorn.workers.gthread import ThreadWorker
 
+from gpushare.runtime import serving
 from gpushare.runtime.arrival import BUSY, RECEIVED, Arrival, Progress, Room
 from gpushare.runtime.clock import Clock, SystemClock
-
-CONNECTIONS: Final = 800
-"""Others wait in the kernel. With four files for each thread they stay below the usual limit of 1024 open files; one
-more, and gunicorn's loop ends."""
-RECEIVE_S: Final = 10.0  # API servers and kube-scheduler send in milliseconds
-REQUEST_S: Final = 60.0  # far longer than they wait, also for what has to be computed
-SEND_S: Final = 5.0
-LEAVE_S: Final = 2.0
-ROOM_S: Final = 2.0
-"""How long after its beginning a large request may wait for room. Then its sender is told that it may come again."""
-HURRY_S: Final = 1.0
-"""What remains of these times for a peer whose place others need."""
-_LOOK_S: Final = 0.2
-_KERNEL: Final = 64 * 1024
-"""Bytes that the kernel holds of what one connection has received, and of what it has to send. It takes twice as much
-for itself, counts it as the container's memory, and without a bound lets fast peers have megabytes."""
-_SO_BUF_LOCK: Final = 72  # include/uapi/asm-generic/socket.h, since Linux 5.14
-_SOCK_SNDBUF_LOCK: Final = 1
-_MOST_AFTER_END: Final = 65536  # bytes that are read after the answer
+from gpushare.runtime.serving import Deadlines
 
 Wsgi = Callable[..., Any]
 
@@ -149,7 +131,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
     def look(self) -> None:
         """End the connections that are late."""
         now = self.clock.monotonic()
-        if now < self._looked + _LOOK_S:
+        if now < self._looked + serving.LOOK_S:
             return
         self._looked = now
         self._deadlines.enforce(hurried=bool(self._queued))
@@ -159,11 +141,11 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         short = Progress.ROOM in self._waiting.values()
         for conn, progress in list(self._waiting.items()):
             since, limit_s = self._limit(conn)
-            if progress is not Progress.ROOM and now >= since + (min(HURRY_S, limit_s) if crowded else limit_s):
+            if progress is not Progress.ROOM and now >= since + (min(serving.HURRY_S, limit_s) if crowded else limit_s):
                 self._stop_waiting(conn)
                 self._end(conn)
-            elif (short and conn.arrival.held and now >= since + HURRY_S) or (
-                progress is Progress.ROOM and now >= since + (HURRY_S if crowded else ROOM_S)
+            elif (short and conn.arrival.held and now >= since + serving.HURRY_S) or (
+                progress is Progress.ROOM and now >= since + (serving.HURRY_S if crowded else serving.ROOM_S)
             ):
                 self._stop_waiting(conn)
                 conn.arrival.give_up_room()
@@ -189,16 +171,16 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         """Whether what is dropped has no end. Such a peer may always be read, and the main loop never see it wait."""
         arrival: Arrival = conn.arrival
         began = arrival.began or 0.0
-        return arrival.is_dropping and self.clock.monotonic() >= began + RECEIVE_S
+        return arrival.is_dropping and self.clock.monotonic() >= began + serving.RECEIVE_S
 
     def _limit(self, conn: Any) -> tuple[float, float]:
         """Since when a connection has been waiting for its peer, and how long it may, in seconds."""
         if conn.left is not None:
-            return conn.left, LEAVE_S
+            return conn.left, serving.LEAVE_S
         if conn.arrival.began is not None:
-            return conn.arrival.began, RECEIVE_S
+            return conn.arrival.began, serving.RECEIVE_S
         if not conn.initialized:
-            return conn.opened, RECEIVE_S
+            return conn.opened, serving.RECEIVE_S
         return conn.received, self.cfg.keepalive if self.alive else 0.0
 
     def _readable(self, conn: Any, _socket: object) -> None:
@@ -229,16 +211,12 @@ class Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
 
 
 def _narrow(conn: Any) -> None:
-    with contextlib.suppress(OSError):  # it would end the main loop
-        conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL)
-        conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL)
+    serving.narrow(conn.sock)
     conn.is_wide = False
 
 
 def _widen(conn: Any) -> None:
-    """Let its buffer grow with its speed. It holds room, which is a bound for all that do."""
-    with contextlib.suppress(OSError):  # an old kernel
-        conn.sock.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, _SOCK_SNDBUF_LOCK)
+    serving.widen(conn.sock)
     conn.is_wide = True
 
 
@@ -247,7 +225,7 @@ def _hang_up(conn: Any) -> Progress:
 
     A connection that is closed while bytes are unread is reset, and the peer may lose the answer.
     """
-    conn.to_drop = _MOST_AFTER_END
+    conn.to_drop = serving.MOST_AFTER_END
     try:
         conn.sock.setblocking(False)
         conn.sock.shutdown(socket.SHUT_WR)  # from here on without TLS
@@ -265,48 +243,6 @@ def _drain(conn: Any) -> Progress:
     except OSError:
         pass
     return Progress.ENDED
-
-
-class Deadlines:
-    """Of the requests that have a thread."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._until: dict[Any, tuple[float, float]] = {}
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def bound(self, connection: Any) -> Iterator[None]:
-        """While a request is answered."""
-        self._set(connection, REQUEST_S, REQUEST_S)
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._until[connection]
-
-    def answering(self, connection: Any) -> None:
-        """From now on only the peer can make it late."""
-        self._set(connection, SEND_S, HURRY_S)
-
-    def enforce(self, *, hurried: bool) -> None:
-        """End what is too late: its thread cannot send. To be called often, by the thread that closes connections.
-
-        Args:
-            hurried: other requests wait for a thread.
-        """
-        now = self._clock.monotonic()
-        with self._lock:
-            late = [connection.sock for connection, until in self._until.items() if now >= until[hurried]]
-        for sock in late:
-            # Beneath its TLS, which another thread is writing.
-            with contextlib.suppress(OSError), socket.fromfd(sock.fileno(), sock.family, sock.type) as plain:
-                plain.shutdown(socket.SHUT_RDWR)
-
-    def _set(self, connection: Any, limit_s: float, hurried_s: float) -> None:
-        now = self._clock.monotonic()
-        with self._lock:
-            self._until[connection] = now + limit_s, now + hurried_s
 
 
 class Logger(GunicornLogger):  # type: ignore[misc]  # gunicorn has no types

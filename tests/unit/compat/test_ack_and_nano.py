@@ -81,15 +81,15 @@ def test_point_9_nano_gpus_paths_are_served_and_scores_are_between_0_and_10() ->
     run(world, make_pod({PERCENT: 90}), "node-d")
     pod = create(world, make_pod({PERCENT: 20}))
     body = orjson.dumps({"Pod": pod, "NodeNames": ["node-a", "node-b", "node-c", "node-d"]})
-    filtered = orjson.loads(world.client().post(f"{prefix}/{extender['filterVerb']}", data=body).data)
+    filtered = orjson.loads(world.client().post(f"{prefix}/{extender['filterVerb']}", body).body)
     assert filtered["NodeNames"] == ["node-a", "node-b", "node-c"]
-    scored = orjson.loads(world.client().post(f"{prefix}/{extender['prioritizeVerb']}", data=body).data)
+    scored = orjson.loads(world.client().post(f"{prefix}/{extender['prioritizeVerb']}", body).body)
     assert {entry["Host"] for entry in scored} == {"node-a", "node-b", "node-c", "node-d"}
     assert all(0 <= entry["Score"] <= 10 for entry in scored)
     meta = pod["metadata"]
     binding = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": meta["uid"], "Node": "node-c"}
-    bound = world.client().post(f"{prefix}/{extender['bindVerb']}", data=orjson.dumps(binding))
-    assert orjson.loads(bound.data) == {"Error": ""}
+    bound = world.client().post(f"{prefix}/{extender['bindVerb']}", orjson.dumps(binding))
+    assert orjson.loads(bound.body) == {"Error": ""}
 
 
 def test_a_forged_nano_annotation_is_stripped() -> None:

@@ -90,9 +90,9 @@ def published(inventory: NodeInventory) -> dict[str, str]:
 
 
 def ask(world: World, path: str, body: object) -> Any:
-    response = world.client().post(path, data=orjson.dumps(body))
-    assert response.status_code == 200, "kube-scheduler drops the body of any other"
-    return orjson.loads(response.data)
+    response = world.client().post(path, orjson.dumps(body))
+    assert response.status == 200, "kube-scheduler drops the body of any other"
+    return orjson.loads(response.body)
 
 
 @pytest.mark.parametrize("whole_nodes", [False, True], ids=["NodeNames", "Nodes"])
@@ -112,7 +112,7 @@ def test_point_4_configurations_of_the_former_scheduler_go_on_working(whole_node
     binding = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": meta["uid"], "Node": "node-a"}
     assert ask(world, f"{prefix}/{extender['bindVerb']}", binding) == {"Error": ""}
     for path in ("inspect", "inspect/node-a"):
-        inspected = orjson.loads(world.client().get(f"{prefix}/{path}").data)["nodes"][0]
+        inspected = orjson.loads(world.client().get(f"{prefix}/{path}").body)["nodes"][0]
         assert (inspected["name"], inspected["totalGPU"], inspected["usedGPU"]) == ("node-a", 10, 3)
         assert inspected["devs"][0].keys() >= {"id", "totalGPU", "usedGPU", "pods"}
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import orjson
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from werkzeug.exceptions import ClientDisconnected
 
 from controller.watches import PodSink
 from gpushare.cluster.records import Bound
@@ -102,8 +101,8 @@ def test_bind_over_http(world: World) -> None:
     ],
 )
 def test_garbage_is_answered_with_200_and_an_error(world: World, verb: str, body: bytes, error: str) -> None:
-    response = world.client().post(f"/gpushare-scheduler/{verb}", data=body)
-    assert (response.status_code, orjson.loads(response.data)["Error"]) == (200, error)
+    response = world.client().post(f"/gpushare-scheduler/{verb}", body)
+    assert (response.status, orjson.loads(response.body)["Error"]) == (200, error)
 
 
 @pytest.mark.parametrize(
@@ -151,41 +150,42 @@ def test_a_bug_is_an_answer_without_a_stack_trace(world: World, monkeypatch: pyt
 
 
 def test_a_body_that_is_too_large_is_answered_with_200(world: World) -> None:
-    response = world.client().post("/gpushare-scheduler/bind", data=b" " * (64 * 2**20 + 1))
+    response = world.client().post("/gpushare-scheduler/bind", b" " * (64 * 2**20 + 1))
     message = "the body: it has 67108865 bytes of JSON, with all defaults; at most 67108864 are read"
-    assert (response.status_code, response.json) == (200, {"Error": message})
+    assert (response.status, orjson.loads(response.body)) == (200, {"Error": message})
 
 
 def test_a_body_that_would_fill_the_memory_is_refused_unparsed(world: World) -> None:
-    response = world.client().post("/gpushare-scheduler/filter", data=b"[" + b"{}," * (8 * 2**20) + b"{}]")
-    assert response.status_code == 200
-    assert response.json is not None
-    assert response.json["Error"].startswith("the body: it has 16777218 fields and list entries in ")
+    response = world.client().post("/gpushare-scheduler/filter", b"[" + b"{}," * (8 * 2**20) + b"{}]")
+    assert response.status == 200
+    assert orjson.loads(response.body)["Error"].startswith("the body: it has 16777218 fields and list entries in ")
 
 
 def test_while_others_fill_the_room_a_large_request_may_come_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake.Intake, "_take", lambda _self, _amount, _held: False)
-    response = world.client().post("/gpushare-scheduler/filter", data=b" " * 100_000)
-    assert response.json is not None
-    assert response.json["Error"] == "the body: other large requests are being looked at; try again"
+    response = world.client().post("/gpushare-scheduler/filter", b" " * 100_000)
+    assert orjson.loads(response.body)["Error"] == "the body: other large requests are being looked at; try again"
     assert world.post("filter", {"Pod": world.add_pod(3), "NodeNames": NODES})["NodeNames"]
 
 
 def test_a_body_without_a_length_is_answered_with_200(world: World) -> None:
-    response = world.client().post("/gpushare-scheduler/bind", headers={"Transfer-Encoding": "chunked"})
+    response = world.client().post("/gpushare-scheduler/bind", chunked=True)
     message = "the body: Transfer-Encoding is not read; send a Content-Length"
-    assert (response.status_code, response.json) == (200, {"Error": message})
+    assert (response.status, orjson.loads(response.body)) == (200, {"Error": message})
 
 
-def test_a_broken_upload_is_answered_with_200(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cut(*_: object, **__: object) -> None:
-        raise ClientDisconnected("the connection ended early")
+def test_other_methods_and_paths_are_told_so(world: World) -> None:
+    client = world.client()
+    assert client.get("/gpushare-scheduler/filter").status == 405
+    assert client.post("/metrics").status == 405
+    assert client.get("/").status == client.post("/gpushare-scheduler/bind/x").status == 404
 
-    monkeypatch.setattr(intake, "_pieces", cut)
-    response = world.client().post("/gpushare-scheduler/bind", data=b"{}")
-    assert (response.status_code, response.json) == (200, {"Error": "the body: the connection ended early"})
+
+def test_a_bug_behind_a_page_is_an_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.metrics, "page", lambda: 1 / 0)
+    assert world.client().get("/metrics").status == 500
 
 
 def test_the_paths_of_nano_gpu_answer_the_same(world: World) -> None:
@@ -196,9 +196,9 @@ def test_the_paths_of_nano_gpu_answer_the_same(world: World) -> None:
     victims = {"Pod": pod, "NodeNameToMetaVictims": {"node-a": {"Pods": [{"UID": "u"}]}}}
 
     def post(path: str, body: object) -> object:
-        response = world.client().post(path, data=orjson.dumps(body))
-        assert response.status_code == 200
-        return orjson.loads(response.data)
+        response = world.client().post(path, orjson.dumps(body))
+        assert response.status == 200
+        return orjson.loads(response.body)
 
     for ours, nanos, body in (
         ("filter", "filter", nodes),
@@ -213,9 +213,9 @@ def test_the_paths_of_nano_gpu_answer_the_same(world: World) -> None:
 def test_scores_are_in_the_range_of_an_extender(world: World) -> None:
     world.bind(world.add_pod(9))
     scores = world.client().post(
-        "/scheduler/priorities", data=orjson.dumps({"Pod": world.add_pod(1), "NodeNames": [*NODES, "node-x"]})
+        "/scheduler/priorities", orjson.dumps({"Pod": world.add_pod(1), "NodeNames": [*NODES, "node-x"]})
     )
-    assert all(0 <= each["Score"] <= 10 for each in orjson.loads(scores.data))
+    assert all(0 <= each["Score"] <= 10 for each in orjson.loads(scores.body))
 
 
 def test_a_member_of_a_group_fits_only_beside_the_others(world: World) -> None:
@@ -247,27 +247,27 @@ def test_whole_gpus_are_none_of_the_extenders_business_unless_they_are_this_proj
 def test_inspect_shows_the_ledger(world: World) -> None:
     world.bind(world.add_pod(3))
     client = world.client()
-    everything = orjson.loads(client.get("/gpushare-scheduler/inspect").data)
+    everything = orjson.loads(client.get("/gpushare-scheduler/inspect").body)
     assert [(node["name"], node["usedGPU"]) for node in everything["nodes"]] == [("node-a", 3), ("node-b", 0)]
-    one = orjson.loads(client.get("/gpushare-scheduler/inspect/node-b").data)
+    one = orjson.loads(client.get("/gpushare-scheduler/inspect/node-b").body)
     assert [node["name"] for node in one["nodes"]] == ["node-b"]
     none = client.get("/gpushare-scheduler/inspect/node-x")
-    assert (none.status_code, none.json) == (
+    assert (none.status, orjson.loads(none.body)) == (
         200,
         {"nodes": [], "error": "node node-x has no GPUs that gpushare knows of"},
     )
     world.unready = "not now"
-    assert orjson.loads(client.get("/gpushare-scheduler/inspect").data)["error"] == "not now"
+    assert orjson.loads(client.get("/gpushare-scheduler/inspect").body)["error"] == "not now"
 
 
 def test_probes_and_version(world: World) -> None:
     client = world.client()
-    assert client.get("/healthz").data == b"ok\n"
-    assert (client.get("/readyz").status_code, client.get("/readyz").data) == (200, b"ok\n")
+    assert client.get("/healthz").body == b"ok\n"
+    assert (client.get("/readyz").status, client.get("/readyz").body) == (200, b"ok\n")
     world.unready = "still reading"
-    assert (client.get("/readyz").status_code, client.get("/readyz").data) == (503, b"still reading\n")
-    assert client.get("/healthz").status_code == 200
-    assert client.get("/version").data == b"1.2.3\n"
+    assert (client.get("/readyz").status, client.get("/readyz").body) == (503, b"still reading\n")
+    assert client.get("/healthz").status == 200
+    assert client.get("/version").body == b"1.2.3\n"
 
 
 def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
@@ -280,7 +280,7 @@ def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
         meta = pod["metadata"]
         args = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": uid_of(pod), "Node": "node-a"}
         world.post("bind", args)
-    page = world.client().get("/metrics").text
+    page = world.client().get("/metrics").body.decode()
     found = {
         (sample.name, *sorted(sample.labels.values())): sample.value
         for family in text_string_to_metric_families(page)

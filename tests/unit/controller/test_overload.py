@@ -14,7 +14,6 @@ from controller.extender.bind import Outcome
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from gpushare.runtime.arrival import RECEIVED
 from testing.fakes.kube import Call, Delayed
 from tests.unit.controller.world import World, bind_args, uid_of
 
@@ -44,14 +43,14 @@ def test_while_binds_wait_for_the_api_server_everything_else_is_answered(world: 
     world.add_node("node-c", 100, 100)
     pods = [world.add_pod(1) for _ in range(150)]
     world.see()
-    application = world.client().application
+    client = world.client()
     node_args = orjson.dumps({"Pod": pods[0], "NodeNames": ["node-c"]})
 
     def post(verb: str, body: bytes) -> Any:
-        return application.test_client().post(f"/gpushare-scheduler/{verb}", data=body).json
+        return orjson.loads(client.post(f"/gpushare-scheduler/{verb}", body).body)
 
     def status(path: str) -> int:
-        return application.test_client().get(path).status_code
+        return client.get(path).status
 
     with ThreadPoolExecutor(THREADS) as server:
         try:
@@ -78,10 +77,11 @@ def test_a_bind_of_which_the_scheduler_has_given_up_is_not_sent(world: World) ->
     """It has waited in the server's queue; that it was taken from there does not make it new."""
     pod = world.add_pod(3)
     world.see()
-    environ = {RECEIVED: world.clock.at - 5}
-    answer = world.client().post("/gpushare-scheduler/bind", data=bind_body(pod), environ_overrides=environ)
-    assert answer.json is not None
-    assert answer.json["Error"] == "there was no time left to bind the pod before kube-scheduler gives up; try again"
+    answer = world.client().post("/gpushare-scheduler/bind", bind_body(pod), received=world.clock.at - 5)
+    assert (
+        orjson.loads(answer.body)["Error"]
+        == "there was no time left to bind the pod before kube-scheduler gives up; try again"
+    )
     assert world.api.count("create") == 0
     assert world.used() == {}
 

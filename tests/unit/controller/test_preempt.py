@@ -150,8 +150,8 @@ def test_a_replica_that_is_not_ready_evicts_no_one(world: World) -> None:
 def test_garbage_evicts_no_one_and_is_logged(
     world: World, caplog: pytest.LogCaptureFixture, body: bytes, error: str
 ) -> None:
-    response = world.client().post("/gpushare-scheduler/preempt", data=body)
-    assert (response.status_code, orjson.loads(response.data)) == (200, {"NodeNameToMetaVictims": {}})
+    response = world.client().post("/gpushare-scheduler/preempt", body)
+    assert (response.status, orjson.loads(response.body)) == (200, {"NodeNameToMetaVictims": {}})
     [line] = [record for record in caplog.records if record.getMessage() == "preempt failed"]
     assert line.gpushare_fields == {"error": error}  # type: ignore[attr-defined]  # set by `logs.event`
 
@@ -186,7 +186,7 @@ def test_nodes_for_which_there_is_no_time_are_left_out(world: World, monkeypatch
 def counted(world: World) -> dict[tuple[str, ...], float]:
     return {
         (sample.name, *sorted(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(world.client().get("/metrics").text)
+        for family in text_string_to_metric_families(world.client().get("/metrics").body.decode())
         for sample in family.samples
     }
 
@@ -198,7 +198,7 @@ def test_what_was_decided_is_counted_and_logged(world: World, caplog: pytest.Log
     with caplog.at_level(logging.INFO):
         ask(world, pod, meta(node_a=["cpu", wrong], node_b=["disk"], node_x=["u", "v"]))
         ask(world, wanting(world, 11), meta(node_b=["cpu"]))
-        world.client().post("/gpushare-scheduler/preempt", data=b"x")
+        world.client().post("/gpushare-scheduler/preempt", b"x")
     found = counted(world)
     assert found["gpushare_extender_requests_total", "nodes", "preempt"] == 1
     assert found["gpushare_extender_requests_total", "no-nodes", "preempt"] == 1

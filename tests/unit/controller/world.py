@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
-from flask.testing import FlaskClient
 
 from controller.disruption import Budgets
-from controller.extender.app import Services, create_app
+from controller.extender.app import Extender, Services
 from controller.extender.bind import Answer, Binder
 from controller.extender.messages import BindArgs
 from controller.extender.preempt import Preemption
@@ -34,6 +33,7 @@ from gpushare.units import GIB
 from gpushare.wire import held_gpus, unhealthy
 from testing.builders import Json, make_container, make_inventory, make_node
 from testing.fakes.kube import FakeKube
+from tests.unit.controller.client import Client
 
 PODS = "/api/v1/pods"
 NODES = "/api/v1/nodes"
@@ -88,15 +88,15 @@ class World:
         self.pod_sink = PodSink(self.state)
         self.unhealthy_sink = UnhealthySink(state=self.state)
         self._version = ""
-        self._client: FlaskClient | None = None
+        self._client: Client | None = None
 
-    def client(self) -> FlaskClient:
-        """The extender's HTTP client."""
+    def client(self) -> Client:
+        """Asks the extender, without a socket."""
         if self._client is None:
             self._client = self._make_client()
         return self._client
 
-    def _make_client(self) -> FlaskClient:
+    def _make_client(self) -> Client:
         services = Services(
             state=self.state,
             node_verdicts=self.node_verdicts,
@@ -107,7 +107,7 @@ class World:
             unready=lambda: self.unready,
             version="1.2.3",
         )
-        return create_app(services).test_client()
+        return Client(Extender(services).handle, self.clock)
 
     # The cluster.
 
@@ -154,9 +154,9 @@ class World:
 
     def post(self, path: str, body: object) -> Any:
         """Ask the extender over HTTP, as kube-scheduler does."""
-        response = self.client().post(f"/gpushare-scheduler/{path}", data=orjson.dumps(body))
-        assert response.status_code == 200
-        return orjson.loads(response.data)
+        response = self.client().post(f"/gpushare-scheduler/{path}", orjson.dumps(body))
+        assert response.status == 200
+        return orjson.loads(response.body)
 
     # The truth.
 

@@ -20,9 +20,10 @@ from gunicorn.workers.gthread import TConn
 import controller.settings
 import webhook.settings
 from certs import authority
-from gpushare.runtime import worker
+from gpushare.runtime import serving
 from gpushare.runtime.arrival import BUSY, RECEIVED, Progress
-from gpushare.runtime.worker import Deadlines, Logger, Worker
+from gpushare.runtime.serving import Deadlines
+from gpushare.runtime.worker import Logger, Worker
 from tests.unit.controller.world import ManualClock
 
 THREADS = 2
@@ -212,7 +213,7 @@ def test_peers_that_stop_in_the_handshake_hold_no_thread(certificate: Path) -> N
         ready.sendall(CHECK)
         assert answer(ready) == b"ok"
         server.pass_time_until(lambda: server.worker.nr_conns == 1)
-        assert server.clock.at >= 1000.0 + worker.RECEIVE_S
+        assert server.clock.at >= 1000.0 + serving.RECEIVE_S
         assert all(map(is_closed, late))
 
 
@@ -224,7 +225,7 @@ def test_a_request_that_is_not_sent_in_time_ends_its_connection(server: Server, 
         assert answer(late) == b"ok"  # it has the beginning
     late.sendall(b"x" * 10)  # also if it sends a little all the time
     server.pass_time_until(lambda: server.worker.nr_conns == 0)
-    assert server.clock.at >= 1000.0 + worker.RECEIVE_S
+    assert server.clock.at >= 1000.0 + serving.RECEIVE_S
     assert is_closed(late)
 
 
@@ -234,7 +235,7 @@ def test_a_connection_between_two_requests_lives_on(server: Server) -> None:
         kept.sendall(CHECK)
         assert answer(kept) == b"ok"
         server.wait_until_kept(1)
-        server.clock.at += 3 * worker.RECEIVE_S
+        server.clock.at += 3 * serving.RECEIVE_S
     fresh.sendall(CHECK)
     assert answer(fresh) == b"ok"
 
@@ -247,7 +248,7 @@ def test_slow_senders_of_large_bodies_give_way_to_others(server: Server) -> None
     sender = threading.Thread(target=peer.sendall, args=(post(MIB // 2, MIB // 2),))
     sender.start()
     wait_until(lambda: Progress.ROOM in server.worker._waiting.values())
-    server.pass_time(worker.HURRY_S - 0.5)
+    server.pass_time(serving.HURRY_S - 0.5)
     assert server.seen == []
     server.pass_time(0.5)
     assert answer(peer) == b"ok"
@@ -265,7 +266,7 @@ def test_a_large_request_for_which_there_is_no_room_is_told_so(server: Server) -
     assert server.worker._room.take(MIB)
     [peer] = server.peers(post(MIB // 2, 5000), 1)
     wait_until(lambda: Progress.ROOM in server.worker._waiting.values())
-    server.pass_time(worker.ROOM_S - 0.5)
+    server.pass_time(serving.ROOM_S - 0.5)
     assert server.seen == []
     server.pass_time(0.5)
     assert answer(peer) == b"ok"
@@ -291,7 +292,7 @@ def test_peers_that_do_not_read_their_answers_give_way_to_others() -> None:
         peer = server.connect()
         peer.sendall(CHECK)
         wait_until(lambda: server.worker._queued)
-        server.pass_time(worker.HURRY_S)
+        server.pass_time(serving.HURRY_S)
         assert answer(peer) == b"ok"
 
 
@@ -319,7 +320,7 @@ def test_connections_that_wait_give_way_where_there_are_too_many() -> None:
         wait_until(lambda: len(server.worker._waiting) == len(slow))
         peer = server.connect()
         peer.sendall(CHECK)
-        server.pass_time(worker.HURRY_S)
+        server.pass_time(serving.HURRY_S)
         assert answer(peer) == b"ok"
         assert all(map(is_closed, slow))
 
@@ -335,7 +336,7 @@ def test_of_too_many_idle_connections_those_that_asked_last_are_kept() -> None:
             server.wait_until_kept(count)
         peer = server.connect()
         peer.sendall(CHECK)
-        server.pass_time(worker.HURRY_S)
+        server.pass_time(serving.HURRY_S)
         assert answer(peer) == b"ok"
         assert all(map(is_closed, idle[:5]))
         kept.sendall(CHECK)
@@ -367,7 +368,7 @@ def test_a_body_without_an_end_is_ended_when_it_is_read(server: Server) -> None:
     assert answer(late) == b"ok"
     server.wait_until_begun(at=1000.0)
     server.worker._looked = 10_000.0
-    server.clock.at += worker.RECEIVE_S
+    server.clock.at += serving.RECEIVE_S
     late.sendall(b"x")
     wait_until(lambda: server.worker.nr_conns == 0)
     server.worker._looked = 0.0
@@ -384,7 +385,7 @@ def test_a_request_that_waits_for_room_is_told_so_also_where_there_are_too_many_
         assert server.worker._room.take(MIB)
         peer, _ = server.peers(post(MIB // 2, 5000), 1), server.peers(b"", 1)
         wait_until(lambda: Progress.ROOM in server.worker._waiting.values() and len(server.worker._waiting) == 2)
-        server.pass_time(worker.HURRY_S)
+        server.pass_time(serving.HURRY_S)
         assert answer(peer[0]) == b"ok"
         assert server.seen[0]["busy"]
 
@@ -398,7 +399,7 @@ def test_what_the_kernel_holds_of_all_connections_has_a_bound(server: Server) ->
     server.wait_until_idle()
     [conn] = server.worker.keepalived_conns
     sizes = [conn.sock.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_RCVBUF, socket.SO_SNDBUF)]
-    assert worker.CONNECTIONS * sum(sizes) <= 200 * MIB
+    assert serving.CONNECTIONS * sum(sizes) <= 200 * MIB
 
 
 def test_the_kernel_may_hold_more_for_a_connection_that_holds_room(server: Server) -> None:
@@ -439,14 +440,14 @@ def test_what_was_begun_is_answered_when_the_server_stops(server: Server) -> Non
     assert answer(begun) == b"ok"
 
 
-@pytest.mark.parametrize(("hurried", "limit_s"), [(False, worker.SEND_S), (True, worker.HURRY_S)])
+@pytest.mark.parametrize(("hurried", "limit_s"), [(False, serving.SEND_S), (True, serving.HURRY_S)])
 def test_an_answer_that_others_wait_behind_has_less_time(hurried: bool, limit_s: float) -> None:
     clock = ManualClock()
     deadlines = Deadlines(clock)
     ours, theirs = socket.socketpair()
     connection = TConn(Config(), ours, "", "")
     with ours, theirs, deadlines.bound(connection):
-        clock.at += worker.REQUEST_S - 1
+        clock.at += serving.REQUEST_S - 1
         deadlines.enforce(hurried=hurried)
         deadlines.answering(connection)
         clock.at += limit_s - 0.1
@@ -463,7 +464,7 @@ def test_a_request_that_is_computed_for_ever_loses_its_connection() -> None:
     deadlines = Deadlines(clock)
     ours, theirs = socket.socketpair()
     with ours, theirs, deadlines.bound(TConn(Config(), ours, "", "")):
-        clock.at += worker.REQUEST_S
+        clock.at += serving.REQUEST_S
         deadlines.enforce(hurried=False)
         assert theirs.recv(1) == b""
 
@@ -472,4 +473,4 @@ def test_a_request_that_is_computed_for_ever_loses_its_connection() -> None:
 def test_connections_do_not_use_up_the_usual_limit_of_open_files(settings: Any) -> None:
     """A thread has two connections to the API server at most, and what it opens for a moment."""
     threads: Any = next(field.default for field in fields(settings) if field.name == "threads")
-    assert worker.CONNECTIONS + 4 * threads < 1024 - 64
+    assert serving.CONNECTIONS + 4 * threads < 1024 - 64
