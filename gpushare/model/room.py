@@ -1,0 +1,118 @@
+"""What is free on a node, as far as it matters for how well pods pack: the GPUs, and the host's CPU and memory."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import ContainerRequest, Need, RequestShape
+from gpushare.model.selector import ANY_GPU, Choice
+
+
+class GpuRoom(NamedTuple):
+    """One GPU. Equal ones are alike for every decision here."""
+
+    total_mib: int
+    free_mib: int
+    free_percent: int = 100
+    """Of compute that is not set aside."""
+
+    @property
+    def untouched(self) -> bool:
+        """Whether no one holds anything on it."""
+        return self.free_mib == self.total_mib and self.free_percent == 100
+
+    def without(self, need: Need) -> "GpuRoom":
+        """What is left after a grant."""
+        return GpuRoom(self.total_mib, self.free_mib - need.memory_mib, self.free_percent - need.compute_percent)
+
+
+class HostRoom(NamedTuple):
+    """CPU and memory of a node that no pod has requested."""
+
+    cpu_milli: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRoom:
+    """What is free on one node. Nodes with equal rooms are alike."""
+
+    model: str
+    """Of its GPUs; of the first one where they differ."""
+    gpus: tuple[GpuRoom, ...]
+    """Sorted, so that the order of a node's GPUs changes nothing."""
+    host: HostRoom | None = None
+    """None if it is not known, and counts as enough."""
+
+    @classmethod
+    def of(cls, ledger: NodeLedger, host: HostRoom | None = None) -> "NodeRoom":
+        """The room on a node; GPUs that take no new pods have none."""
+        gpus = ledger.inventory.gpus
+        rooms = (GpuRoom(gpu.memory_mib, ledger.free_mib(gpu), ledger.free_percent(gpu)) for gpu in gpus)
+        return cls(model=gpus[0].model if gpus else "", gpus=tuple(sorted(rooms)), host=host)
+
+    def after(self, ask: "Ask", chosen: tuple[GpuRoom, ...]) -> "NodeRoom":
+        """What is left when a pod gets these of its GPUs."""
+        left = list(self.gpus)
+        for gpu in chosen:
+            left.remove(gpu)
+            left.append(gpu.without(ask.need(gpu)))
+        host = self.host
+        if host is not None:
+            host = HostRoom(host.cpu_milli - ask.cpu_milli, host.memory_mib - ask.host_mib)
+        return replace(self, gpus=tuple(sorted(left)), host=host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a pod takes of a node. `gpus` is 0 for a pod that takes CPU and memory only."""
+
+    gpus: int = 0
+    memory_mib: int = 0
+    """MiB on each GPU, `memory_percent` of each, or all of each, as `ContainerRequest` has it."""
+    memory_percent: int = 0
+    compute_percent: int = 0
+    whole: bool = False
+    cpu_milli: int = 0
+    """Of the host, as `host_mib`."""
+    host_mib: int = 0
+    models: Choice = ANY_GPU.models
+    """Which GPUs it accepts."""
+
+    @classmethod
+    def of(cls, shape: RequestShape, *, cpu_milli: int = 0, host_mib: int = 0) -> "Ask":
+        """A pod's request, as that of its container which needs the most of a GPU."""
+        most = max(shape.containers, key=_most)
+        return cls(
+            gpus=max(container.gpu_count for container in shape.containers),
+            memory_mib=most.memory_mib,
+            memory_percent=most.memory_percent,
+            compute_percent=most.compute_percent,
+            whole=most.whole,
+            cpu_milli=cpu_milli,
+            host_mib=host_mib,
+            models=shape.gpus.models,
+        )
+
+    def need(self, gpu: GpuRoom) -> Need:
+        """What it takes of one GPU. Parts are rounded down, as everywhere."""
+        if self.whole:
+            return Need(gpu.total_mib, 100)
+        if self.memory_percent:
+            return Need(max(gpu.total_mib * self.memory_percent // 100, 1), self.compute_percent)
+        return Need(self.memory_mib, self.compute_percent)
+
+    def fits(self, gpu: GpuRoom) -> bool:
+        """Whether one GPU has room for it."""
+        if self.whole:
+            return gpu.untouched and gpu.total_mib > 0
+        need = self.need(gpu)
+        return gpu.free_mib >= need.memory_mib and gpu.free_percent >= need.compute_percent
+
+    def fits_host(self, host: HostRoom | None) -> bool:
+        """Whether the host has room for it."""
+        return host is None or (host.cpu_milli >= self.cpu_milli and host.memory_mib >= self.host_mib)
+
+
+def _most(request: ContainerRequest) -> tuple[bool, int, int]:
+    return request.whole, request.memory_percent, request.memory_mib

@@ -1,0 +1,106 @@
+"""Which requests are typical of a cluster, from those that exist in it. Pure, bounded, and independent of their order.
+
+The sample is all pods that hold GPUs or wait for them, so it is the same after a restart. Requests that are nearly
+alike count as one kind; sizes of shares are kept exactly, because what fits beside what depends on them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from gpushare.model.room import Ask, GpuRoom
+from gpushare.model.selector import ANY_GPU, Choice
+
+MAX_KINDS: Final = 32
+MAX_SIZES: Final = 64
+_MODEL_MIB: Final = 16 * 1024
+"""Of the GPU by which shares are compared where a cluster has none; it only orders kinds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Requests that are nearly alike."""
+
+    ask: Ask
+    """What stands for them: the most frequent share, and the mean of CPU and memory; it accepts any GPU."""
+    wanted: Mapping[Choice, int] = field(hash=False)
+    """How many of them accept which models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What pods of a cluster ask for."""
+
+    kinds: tuple[Kind, ...] = ()
+    """Those that ask for the most first, wide ones before others; MAX_KINDS at most."""
+    sizes: tuple[Ask, ...] = ()
+    """Different shares of one GPU, the most frequent first; MAX_SIZES at most."""
+
+
+def of(asks: Iterable[Ask], gpu_mib: int = _MODEL_MIB) -> Demand:
+    """What is typical of a sample of requests.
+
+    Args:
+        asks: of pods; those without GPUs do not count.
+        gpu_mib: memory of the cluster's usual GPU.
+    """
+    usual = GpuRoom(gpu_mib, gpu_mib)
+    counts = Counter(ask for ask in asks if ask.gpus)
+    groups: dict[tuple[int, ...], Counter[Ask]] = {}
+    for ask, count in counts.items():
+        groups.setdefault(_group(ask, usual), Counter())[ask] += count
+    ranked = sorted(groups.items(), key=lambda item: (-_weight(item[1], usual), item[0]))
+    sizes: Counter[Ask] = Counter()
+    for ask, count in counts.items():
+        if not ask.whole:
+            sizes[_size(ask)] += count * ask.gpus
+    return Demand(
+        kinds=tuple(_kind(members) for _, members in ranked[:MAX_KINDS]),
+        sizes=tuple(sorted(sizes, key=lambda size: (-sizes[size], _order(size)))[:MAX_SIZES]),
+    )
+
+
+def _group(ask: Ask, usual: GpuRoom) -> tuple[int, ...]:
+    """Shares within half an octave, CPU within one and memory within two are alike; of wide pods within a quarter.
+
+    Wide pods need most of a host, so a few CPUs decide whether there is any that they fit on.
+    """
+    share = ask.need(usual).memory_mib
+    fine = 4 if ask.gpus > 1 else 1
+    return (
+        ask.gpus,
+        -1 if ask.whole else (share * share).bit_length(),
+        (ask.cpu_milli**fine).bit_length(),
+        (ask.host_mib**fine).bit_length() // 2,
+    )
+
+
+def _weight(members: Counter[Ask], usual: GpuRoom) -> int:
+    # By what they ask for, and once more by how wide they are: few nodes are left to those, so they must be known.
+    return sum(count * ask.gpus**2 * ask.need(usual).memory_mib for ask, count in members.items())
+
+
+def _kind(members: Counter[Ask]) -> Kind:
+    number = members.total()
+    shares: Counter[Ask] = Counter()
+    wanted: Counter[Choice] = Counter()
+    for ask, count in members.items():
+        shares[_size(ask)] += count
+        wanted[ask.models] += count
+    common = min(shares, key=lambda share: (-shares[share], _order(share)))
+    ask = replace(
+        common,
+        gpus=next(iter(members)).gpus,
+        cpu_milli=sum(ask.cpu_milli * count for ask, count in members.items()) // number,
+        host_mib=sum(ask.host_mib * count for ask, count in members.items()) // number,
+    )
+    return Kind(ask=ask, wanted=dict(sorted(wanted.items(), key=lambda item: (item[0].wanted, item[0].unwanted))))
+
+
+def _size(ask: Ask) -> Ask:
+    return replace(ask, gpus=1, cpu_milli=0, host_mib=0, models=ANY_GPU.models)
+
+
+def _order(size: Ask) -> tuple[int, int, int]:
+    return size.memory_mib, size.memory_percent, size.compute_percent

@@ -1,0 +1,122 @@
+"""What placement knows of the whole cluster: what pods ask for, and how much room is left for it. Pure.
+
+Room is counted in pods: how many more of each kind would fit if no other kind came. The fewer there are, against the
+empty cluster, the more each of them weighs: eight times as much for every halving. So the last free nodes that
+a wide request fits on, or the GPUs of a model that few have and some need, are left alone for as long as others do as
+well, and never withheld.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpushare.model.room import Ask, GpuRoom, NodeRoom
+from gpushare.model.selector import Choice, is_model
+from gpushare.placement import demand as demands
+from gpushare.placement.demand import Demand
+from gpushare.placement.prices import SLOTS, Prices, prices, slots
+from gpushare.placement.tally import Counts, Tally
+
+_SCALE: Final = 720_720
+_MOST_HALVINGS: Final = 7
+
+Totals = Mapping[str, Counts]
+"""Sums over the nodes of a model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """Frozen; a new epoch whenever anything in it has changed, so that verdicts can be kept for one epoch."""
+
+    epoch: int = 0
+    kinds: tuple[Ask, ...] = ()
+    weights: Mapping[str, Counts] = field(default_factory=dict)
+    """What a pod's room is worth, by model and kind."""
+    prices: Mapping[int, Prices] = field(default_factory=dict)
+    """Value of remainders, by the MiB that a GPU has in all."""
+    usual_mib: int = 1
+    """Memory of the cluster's usual GPU: the unit of `weights`."""
+
+
+NOTHING_KNOWN: Final = Outlook()
+
+
+def totals(tally: Tally, rooms: Iterable[NodeRoom]) -> dict[str, Counts]:
+    """How many pods of each kind fit on the nodes of each model."""
+    result: dict[str, Counts] = {}
+    for room in rooms:
+        here = tally.of(room)
+        before = result.get(room.model)
+        result[room.model] = here if before is None else tuple(map(sum, zip(before, here, strict=True)))
+    return result
+
+
+def of(demand: Demand, empty: Totals, now: Totals, gpu_mib: Mapping[int, int], epoch: int) -> Outlook:
+    """The outlook of a cluster.
+
+    Args:
+        demand: what pods ask for.
+        empty: `totals` of its nodes without any pod.
+        now: `totals` as they are.
+        gpu_mib: how many GPUs have so many MiB.
+        epoch: a number that this one has for itself.
+    """
+    kinds = tuple(kind.ask for kind in demand.kinds)
+    raw = {model: [0] * len(kinds) for model in empty}
+    for position, kind in enumerate(demand.kinds):
+        in_all = sum(of_model[position] for of_model in empty.values())
+        for choice, number in kind.wanted.items():
+            accepted = [model for model in empty if _admits(choice, model)]
+            at_first = sum(empty[model][position] for model in accepted)
+            if at_first:
+                left = sum(now[model][position] for model in accepted if model in now)
+                halvings = min((at_first // max(left, 1)).bit_length() - 1, _MOST_HALVINGS)
+                weight = (number * _width(kind.ask) * in_all // at_first) << 3 * max(halvings, 0)
+                for model in accepted:
+                    raw[model][position] += weight
+    mean = max(sum(map(sum, raw.values())) // max(len(raw), 1), 1)
+    return Outlook(
+        epoch=epoch,
+        kinds=kinds,
+        weights={model: tuple(weight * _SCALE // mean for weight in of_model) for model, of_model in raw.items()},
+        prices={mib: prices(_slots(demand, mib)) for mib in gpu_mib},
+        usual_mib=usual_mib(gpu_mib),
+    )
+
+
+def of_cluster(asks: Iterable[Ask], empty: Iterable[NodeRoom], now: Iterable[NodeRoom], epoch: int = 0) -> Outlook:
+    """The outlook from nothing but the pods' requests and the nodes, in any order."""
+    empty = list(empty)
+    gpu_mib = sizes(empty)
+    demand = demands.of(asks, usual_mib(gpu_mib))
+    tally = Tally(tuple(kind.ask for kind in demand.kinds))
+    return of(demand, totals(tally, empty), totals(tally, now), gpu_mib, epoch)
+
+
+def sizes(rooms: Iterable[NodeRoom]) -> dict[int, int]:
+    """How many GPUs have so many MiB."""
+    result: dict[int, int] = {}
+    for room in rooms:
+        for gpu in room.gpus:
+            result[gpu.total_mib] = result.get(gpu.total_mib, 0) + 1
+    return result
+
+
+def usual_mib(gpu_mib: Mapping[int, int]) -> int:
+    """The mean."""
+    return max(sum(mib * number for mib, number in gpu_mib.items()) // max(sum(gpu_mib.values()), 1), 1)
+
+
+def _width(kind: Ask) -> int:
+    """A pod on 8 GPUs weighs as much as nearly 3 on one."""
+    return math.isqrt(kind.gpus << 16)
+
+
+def _slots(demand: Demand, total_mib: int) -> list[int]:
+    gpu = GpuRoom(total_mib, total_mib)
+    return [slots(need, total_mib) for size in demand.sizes if (need := size.need(gpu).memory_mib) * SLOTS >= total_mib]
+
+
+def _admits(choice: Choice, model: str) -> bool:
+    return choice.admits(lambda meant: is_model(model, meant))

@@ -1,0 +1,125 @@
+"""Laws of `dense`, against placement and against plain counting."""
+
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import ContainerKind, ContainerRequest, RequestShape
+from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
+from gpushare.model.selector import ANY_GPU, Choice
+from gpushare.model.verdict import Placed
+from gpushare.placement import outlook
+from gpushare.placement.dense import Dense
+from gpushare.placement.place import place
+from gpushare.placement.prices import SLOTS, WHOLE, prices
+from gpushare.placement.tally import PART, Tally
+from tests.strategies import container_requests, ledgers
+
+TOTALS = st.sampled_from([8, 24, 80])
+MODELS = ("T4", "A100")
+
+
+@st.composite
+def gpu_rooms(draw: st.DrawFn) -> GpuRoom:
+    total = draw(TOTALS)
+    return GpuRoom(total, draw(st.integers(0, total)), draw(st.sampled_from([100, 100, 100, 40, 0])))
+
+
+@st.composite
+def rooms(draw: st.DrawFn) -> NodeRoom:
+    gpus = tuple(sorted(draw(st.lists(gpu_rooms(), min_size=1, max_size=4))))
+    host = draw(st.none() | st.builds(HostRoom, st.integers(0, 64_000), st.integers(0, 256)))
+    return NodeRoom(draw(st.sampled_from(MODELS)), gpus, host)
+
+
+asks = st.builds(
+    Ask,
+    gpus=st.just(1),
+    memory_mib=st.integers(1, 30),
+    compute_percent=st.sampled_from([0, 0, 30]),
+    cpu_milli=st.integers(0, 20_000),
+    host_mib=st.integers(0, 64),
+    models=st.sampled_from([Choice(), Choice(), Choice(wanted=("T4",))]),
+) | st.builds(Ask, gpus=st.integers(1, 3), whole=st.just(True), cpu_milli=st.integers(0, 20_000))
+samples = st.lists(asks, max_size=12)
+clusters = st.lists(rooms(), min_size=1, max_size=5)
+
+
+def emptied(room: NodeRoom) -> NodeRoom:
+    return replace(room, gpus=tuple(sorted(GpuRoom(gpu.total_mib, gpu.total_mib) for gpu in room.gpus)))
+
+
+def learned(sample: Sequence[Ask], nodes: Sequence[NodeRoom]) -> Dense:
+    return Dense(outlook.of_cluster(sample, map(emptied, nodes), nodes))
+
+
+@given(asks, samples, clusters)
+def test_what_is_chosen_has_room_for_it(ask: Ask, sample: list[Ask], nodes: list[NodeRoom]) -> None:
+    dense = learned(sample, nodes)
+    for room in nodes:
+        if (found := dense.best(ask, room)) is not None:
+            after = room.after(ask, found.gpus)
+            assert len(found.gpus) == ask.gpus
+            assert all(gpu.free_mib >= 0 and gpu.free_percent >= 0 for gpu in after.gpus)
+            assert after.host is None or min(after.host) >= 0
+            assert len(after.gpus) == len(room.gpus)
+
+
+@given(container_requests("c", ContainerKind.APP), ledgers(), samples)
+def test_a_node_has_a_cost_exactly_when_placement_finds_a_fit(
+    request: ContainerRequest, ledger: NodeLedger, sample: list[Ask]
+) -> None:
+    ledger = NodeLedger.of(
+        replace(ledger.inventory, gpus=tuple(replace(gpu, mig=None) for gpu in ledger.inventory.gpus)),
+        ledger.allocations.values(),
+    )
+    shape = RequestShape(containers=(request,), gpus=ANY_GPU)
+    room = NodeRoom.of(ledger)
+    fits = learned(sample, [room]).best(Ask.of(shape), room) is not None
+    assert fits == isinstance(place(shape, ledger), Placed)
+
+
+@given(asks, samples, clusters, st.randoms(use_true_random=False))
+def test_neither_the_order_of_pods_nor_that_of_nodes_changes_a_cost(
+    ask: Ask, sample: list[Ask], nodes: list[NodeRoom], rng: random.Random
+) -> None:
+    """So a restart changes nothing either: an outlook has no past."""
+    before = [learned(sample, nodes).best(ask, room) for room in nodes]
+    mixed = rng.sample(nodes, len(nodes))
+    dense = learned(rng.sample(sample, len(sample)), mixed)
+    assert [dense.best(ask, room) for room in nodes] == before
+
+
+@given(ledgers(), st.randoms(use_true_random=False))
+def test_the_order_of_gpus_changes_no_room(ledger: NodeLedger, rng: random.Random) -> None:
+    gpus = ledger.inventory.gpus
+    gpus = tuple(replace(gpu, model="T4") for gpu in gpus)
+    same = NodeLedger.of(replace(ledger.inventory, gpus=gpus), ledger.allocations.values())
+    mixed = NodeLedger.of(
+        replace(ledger.inventory, gpus=tuple(rng.sample(gpus, len(gpus)))), ledger.allocations.values()
+    )
+    assert NodeRoom.of(mixed) == NodeRoom.of(same)
+
+
+@given(asks, rooms())
+def test_room_is_as_many_pods_as_fit_one_after_another(kind: Ask, room: NodeRoom) -> None:
+    kind = replace(kind, models=Choice())
+    counted = Tally((kind,)).of(room)[0] // PART
+    fitting, left = 0, room
+    while (found := Dense(outlook.NOTHING_KNOWN).best(kind, left)) is not None:
+        left = left.after(kind, found.gpus)
+        fitting += 1
+    assert counted == fitting
+
+
+@given(st.lists(st.integers(-3, SLOTS + 3), max_size=8))
+def test_remainders_bring_at_most_what_the_gpu_is_worth(sizes: list[int]) -> None:
+    value = prices(sizes)
+    assert (len(value), value[0], value[SLOTS]) == (SLOTS + 1, 0, WHOLE)
+    assert all(low <= high for low, high in itertools.pairwise(value))
+    assert all(value[part] + value[SLOTS - part] <= WHOLE for part in range(0, SLOTS + 1))

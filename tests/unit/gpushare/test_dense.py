@@ -1,0 +1,111 @@
+"""Where `dense` puts pods, on clusters that are small enough to see why."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
+from gpushare.model.selector import ANY_GPU, Choice
+from gpushare.placement import demand, outlook
+from gpushare.placement.dense import Dense
+from gpushare.placement.outlook import NOTHING_KNOWN
+
+MIB = 1000
+T4 = Choice(wanted=("T4",))
+
+
+def node(*free: int, model: str = "T4", cpu: int | None = None, memory: int = 10**6) -> NodeRoom:
+    gpus = tuple(sorted(GpuRoom(MIB, mib) for mib in free))
+    return NodeRoom(model, gpus, None if cpu is None else HostRoom(cpu, memory))
+
+
+def share(mib: int, cpu: int = 0, models: Choice = ANY_GPU.models) -> Ask:
+    return Ask(gpus=1, memory_mib=mib, cpu_milli=cpu, models=models)
+
+
+def whole(gpus: int = 1, cpu: int = 0, models: Choice = ANY_GPU.models) -> Ask:
+    return Ask(gpus=gpus, whole=True, cpu_milli=cpu, models=models)
+
+
+def chosen(ask: Ask, nodes: Mapping[str, NodeRoom], others: Sequence[Ask], empty: Sequence[NodeRoom] = ()) -> str:
+    """The name of the node with the least cost."""
+    dense = Dense(outlook.of_cluster(others, empty or nodes.values(), nodes.values()))
+    found = {name: dense.best(ask, room) for name, room in nodes.items()}
+    costs = {name: one.cost for name, one in found.items() if one is not None}
+    least = [name for name, cost in costs.items() if cost == min(costs.values())]
+    assert len(least) == 1, costs
+    return least[0]
+
+
+def test_a_share_goes_where_it_fills_a_gpu_and_not_where_the_least_is_free() -> None:
+    """Beside 530 there is room for it and nothing else that is usual; of 800 it would leave what 320 cannot use up."""
+    usual = [share(530)] * 5 + [share(470)] * 5 + [share(320)] * 4
+    assert chosen(share(470), {"exact": node(470), "untouched": node(1000)}, usual) == "exact"
+    assert chosen(share(320), {"470 fits": node(470), "330 is left": node(330)}, usual) == "330 is left"
+    assert chosen(share(320), {"650 fits 320 twice": node(650), "470 fits": node(470)}, usual) == "650 fits 320 twice"
+
+
+def test_a_pod_with_little_cpu_leaves_the_node_with_much_of_it() -> None:
+    nodes = {"rich": node(1000, 1000, cpu=100_000), "poor": node(1000, 1000, cpu=20_000)}
+    usual = [whole(cpu=2_000)] * 3 + [whole(cpu=40_000)] * 3
+    assert chosen(whole(cpu=1_000), nodes, usual) == "poor"
+
+
+def test_a_pod_without_gpus_goes_where_it_keeps_the_fewest_gpus_idle() -> None:
+    nodes = {"needs its CPU": node(1000, cpu=10_000), "has more than its GPU needs": node(1000, cpu=30_000)}
+    assert chosen(Ask(cpu_milli=8_000), nodes, [whole(cpu=10_000)] * 3) == "has more than its GPU needs"
+
+
+def test_a_pod_that_may_go_anywhere_leaves_a_scarce_model_that_others_need() -> None:
+    nodes = {"scarce": node(1000, model="T4"), "usual": node(1000, model="A100")}
+    usual = [whole()] * 5 + [whole(models=T4)] * 3
+    assert chosen(whole(), nodes, usual) == "usual"
+    full = {"scarce": nodes["scarce"], "usual": node(0, model="A100")}
+    assert chosen(whole(), full, usual, list(nodes.values())) == "scarce"
+
+
+def test_the_last_free_node_for_a_wide_pod_is_kept_for_it() -> None:
+    empty = [node(1000, 1000, 1000, 1000)] * 4
+    nodes = {"free": empty[0], "broken": node(0, 1000, 1000, 1000)}
+    assert chosen(whole(), nodes, [whole()] * 20 + [whole(4)], empty) == "broken"
+
+
+def test_a_part_of_each_gpu_is_priced_on_each_gpu() -> None:
+    percent = Ask(gpus=1, memory_percent=30, compute_percent=30)
+    nodes = {"rest": NodeRoom("T4", (GpuRoom(MIB, 400, 30),)), "untouched": node(1000)}
+    assert chosen(percent, nodes, [percent, whole()]) == "rest"
+
+
+def test_a_gpu_without_compute_is_no_loss() -> None:
+    nodes = {"used up": NodeRoom("T4", (GpuRoom(MIB, 600, 0),)), "half": NodeRoom("T4", (GpuRoom(MIB, 600, 60),))}
+    assert chosen(share(500), nodes, [share(500)]) == "used up"
+
+
+def test_several_gpus_are_the_fullest_that_fit() -> None:
+    found = Dense(NOTHING_KNOWN).best(Ask(gpus=2, memory_mib=300), node(1000, 300, 200, 500))
+    assert found is not None
+    assert [gpu.free_mib for gpu in found.gpus] == [300, 500]
+
+
+def test_with_nothing_known_the_fullest_gpu_is_taken() -> None:
+    found = Dense(NOTHING_KNOWN).best(share(300), node(1000, 300, 500))
+    assert found is not None
+    assert (found.cost, [gpu.free_mib for gpu in found.gpus]) == (0, [300])
+
+
+@pytest.mark.parametrize("room", [node(200), node(), node(1000, cpu=500)])
+def test_a_pod_that_does_not_fit_has_no_cost(room: NodeRoom) -> None:
+    assert Dense(outlook.of_cluster([share(300)], [room], [room])).best(share(300, cpu=1000), room) is None
+
+
+def test_demand_is_bounded_whatever_pods_ask_for() -> None:
+    shares = [Ask(gpus=1, memory_mib=n, cpu_milli=n * n, host_mib=7 * n) for n in range(1, 3000)]
+    found = demand.of([*shares, *map(whole, range(1, 64)), Ask(cpu_milli=4000)])
+    assert (len(found.kinds), len(found.sizes)) == (demand.MAX_KINDS, demand.MAX_SIZES)
+
+
+def test_nearly_equal_requests_are_one_kind_with_the_share_that_most_have() -> None:
+    found = demand.of([share(470, cpu=8_000), share(470, cpu=7_000), share(480, cpu=6_000)])
+    (kind,) = found.kinds
+    assert (kind.ask.memory_mib, kind.ask.cpu_milli, sum(kind.wanted.values())) == (470, 7_000, 3)
+    assert [size.memory_mib for size in found.sizes] == [470, 480]
