@@ -1,0 +1,1 @@
+"""Replay of a trace over nodes that are only numbers."""

@@ -1,0 +1,88 @@
+"""Pods of a trace, one after another, each to the node where it costs least."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bench.packing.policies import Ranking, admits
+from bench.packing.workload import Workload, asks_for
+from gpushare.model.room import Ask, NodeRoom
+
+LOADS = (90, 95, 100, 110, 120, 130)  # per cent
+
+
+@dataclass(frozen=True)
+class Outcome:
+    trace: str
+    policy: str
+    seed: int
+    at: dict[int, float]
+    """Per cent of the GPUs that are allocated, by per cent that pods have asked for."""
+    cpu_s: float
+
+    def as_json(self) -> dict[str, object]:
+        return {"trace": self.trace, "policy": self.policy, "seed": self.seed, "cpu_s": self.cpu_s, "at": self.at}
+
+
+@dataclass
+class _Costs:
+    """Of all nodes, for one kind of pod, as of some moment."""
+
+    epoch: int
+    seen: int = 0
+    by_node: list[float] = field(default_factory=list)
+
+
+class _Cluster:
+    def __init__(self, nodes: Sequence[NodeRoom], ranking: Ranking) -> None:
+        self.rooms = list(nodes)
+        self._ranking = ranking
+        self._changed: list[int] = []
+        self._costs: dict[Ask, _Costs] = {}
+
+    def place(self, ask: Ask) -> bool:
+        costs = self._refreshed(ask)
+        least = min(costs)
+        if least == math.inf:
+            return False
+        node = costs.index(least)
+        found = self._ranking.best(ask, self.rooms[node])
+        if found is None:
+            raise AssertionError("a node that fitted does not fit")
+        self.rooms[node] = self.rooms[node].after(ask, found.gpus)
+        self._changed.append(node)
+        return True
+
+    def _refreshed(self, ask: Ask) -> list[float]:
+        known = self._costs.get(ask)
+        if known is None or known.epoch != self._ranking.epoch:
+            known = self._costs[ask] = _Costs(self._ranking.epoch, len(self._changed))
+            known.by_node = [self._cost(ask, room) for room in self.rooms]
+        for node in set(self._changed[known.seen :]):
+            known.by_node[node] = self._cost(ask, self.rooms[node])
+        known.seen = len(self._changed)
+        return known.by_node
+
+    def _cost(self, ask: Ask, room: NodeRoom) -> float:
+        if not admits(ask.models, room.model):
+            return math.inf
+        found = self._ranking.best(ask, room)
+        return math.inf if found is None else found.cost
+
+
+def replay(workload: Workload, order: Sequence[int], nodes: Sequence[int], ranking: Ranking) -> dict[int, float]:
+    """Allocation over load, as published: the mean of the arrivals at which the load rounds to a per cent."""
+    cluster = _Cluster([workload.nodes[node] for node in nodes], ranking)
+    sums: dict[int, tuple[float, int]] = {}
+    arrived = used = 0
+    for position in order:
+        pod = workload.pods[position]
+        arrived += asks_for(pod)
+        ranking.came(pod, cluster.rooms)
+        if cluster.place(pod):
+            used += asks_for(pod)
+        load = round(100 * arrived / workload.capacity)
+        total, count = sums.get(load, (0.0, 0))
+        sums[load] = (total + 100 * used / workload.capacity, count + 1)
+    means = {load: round(total / count, 2) for load, (total, count) in sums.items()}
+    return means | {load: means[max(known for known in means if known <= load)] for load in LOADS}

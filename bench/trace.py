@@ -1,0 +1,72 @@
+"""How full GPUs get: policies rank all nodes for every pod of a trace. Prints a table.
+
+python -m bench.trace DIRECTORY [--traces default,gpuspec25] [--policies dense,fgd] [--seeds 42-51] [--json FILE]
+
+The directory holds Alibaba's cluster-trace-gpu-v2023: openb_node_list_gpu_node.csv and openb_pod_list_<trace>.csv, both
+may be gzipped, and orders_<trace>.npz if recorded orders are to be used. The protocol is that of 'Beware of
+Fragmentation' (USENIX ATC 2023): pods come in random order, with more drawn from the list until they ask for 130 % of
+the GPUs; none ever leaves, and one that does not fit is dropped.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.packing.policies import POLICIES, make
+from bench.packing.replay import LOADS, Outcome, replay
+from bench.packing.workload import Workload
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _parse(arguments)
+    rows: list[Outcome] = []
+    print(
+        f"{'trace':<14}{'policy':<14}{'seeds':>5}" + "".join(f"{f'@{load}':>8}" for load in LOADS) + "   sd@100  s/run"
+    )
+    for trace in options.traces.split(","):
+        workload = Workload.read(options.directory, trace)
+        for policy in options.policies.split(","):
+            found = []
+            for seed in _seeds(options.seeds):
+                print(f"{trace} {policy} seed {seed} ...", end="\r", file=sys.stderr, flush=True)
+                started = time.process_time()
+                order, nodes = workload.orders(seed, recorded=not options.own_orders)
+                curve = replay(workload, order, nodes, make(policy, workload))
+                found.append(Outcome(trace, policy, seed, curve, time.process_time() - started))
+            _print(found)
+            rows += found
+    if options.json:
+        options.json.write_text(json.dumps([row.as_json() for row in rows], indent=1), encoding="utf-8")
+    return 0
+
+
+def _print(found: Sequence[Outcome]) -> None:
+    means = [statistics.mean(one.at[load] for one in found) for load in LOADS]
+    spread = statistics.stdev(one.at[100] for one in found) if len(found) > 1 else 0.0
+    cells = "".join(f"{mean:8.2f}" for mean in means)
+    took = statistics.mean(one.cpu_s for one in found)
+    print(f"{found[0].trace:<14}{found[0].policy:<14}{len(found):>5}{cells}{spread:9.2f}{took:7.0f}", flush=True)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.trace", description="GPU allocation of policies on a trace")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--traces", default="default")
+    parser.add_argument("--policies", default="dense,fgd", help=f"of {', '.join(POLICIES)}")
+    parser.add_argument("--seeds", default="42-43", help="42-51, or 1,2,3")
+    parser.add_argument("--own-orders", action="store_true", help="also where the directory has recorded ones")
+    parser.add_argument("--json", type=Path, help="write every run there")
+    return parser.parse_args(arguments)
+
+
+def _seeds(text: str) -> list[int]:
+    first, dash, last = text.partition("-")
+    return list(range(int(first), int(last) + 1)) if dash else [int(seed) for seed in text.split(",")]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

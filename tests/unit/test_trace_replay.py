@@ -1,0 +1,64 @@
+"""The replay of a trace, on one that is small enough to count."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import trace
+from bench.packing.policies import make
+from bench.packing.replay import replay
+from bench.packing.workload import LOAD, Workload, asks_for
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(
+    f"n{i},32000,65536,2,{'T4' if i < 4 else 'G2'}\n" for i in range(8)
+)
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + "".join(
+    [f"half{i},4000,4096,1,500,\n" for i in range(6)]
+    + [f"whole{i},8000,8192,1,1000,T4\n" for i in range(3)]
+    + [f"wide{i},8000,8192,2,1000,T4|G2\n" for i in range(2)]
+    + ["cpu,4000,4096,0,0,\n"]
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "openb_node_list_gpu_node.csv").write_text(NODES)
+    (tmp_path / "openb_pod_list_small.csv.gz").write_bytes(gzip.compress(PODS.encode()))
+    return tmp_path
+
+
+def test_pods_come_until_they_ask_for_130_percent(directory: Path) -> None:
+    workload = Workload.read(directory, "small")
+    order, nodes = workload.orders(1, recorded=True)
+    asked = sum(asks_for(workload.pods[pod]) for pod in order)
+    assert LOAD * workload.capacity // 100 - 2000 < asked <= LOAD * workload.capacity // 100
+    assert set(order[:12]) == set(range(12))
+    assert sorted(nodes) == list(range(8))
+
+
+@pytest.mark.parametrize("policy", ["dense", "dense-known", "fgd", "binpack", "spread", "first"])
+def test_allocation_follows_what_arrived_and_never_exceeds_it(directory: Path, policy: str) -> None:
+    workload = Workload.read(directory, "small")
+    order, nodes = workload.orders(1, recorded=True)
+    curve = replay(workload, order, nodes, make(policy, workload))
+    assert all(allocated <= min(load + 0.5, 100) for load, allocated in curve.items())
+    assert curve[130] >= 70
+
+
+def test_the_table_has_a_row_for_each_policy_and_the_file_every_run(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = directory / "runs.json"
+    arguments = ["--traces", "small", "--policies", "dense,first", "--seeds", "1-2", "--json", str(out)]
+    assert trace.main([str(directory), *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[1:]] == [["small", "dense", "2"], ["small", "first", "2"]]
+    runs = json.loads(out.read_text())
+    assert [(run["policy"], run["seed"]) for run in runs] == [("dense", 1), ("dense", 2), ("first", 1), ("first", 2)]
+
+
+def test_an_unknown_policy_is_named(directory: Path) -> None:
+    with pytest.raises(SystemExit, match="no policy 'best': write some of dense, "):
+        make("best", Workload.read(directory, "small"))
