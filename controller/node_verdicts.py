@@ -1,8 +1,8 @@
 """Which nodes a kind of pod fits on, for the scheduler's questions. Only nodes that were asked for are judged.
 
-Simple pods (`gpushare.placement.room`) are judged by what is kept beside every ledger. For all others verdicts are kept
-for each kind of pod, because replicas ask for the same; a node's ledger is immutable, so that the verdict of one that
-has not changed is still right.
+Where simple pods (`gpushare.placement.room`) fit is told by what is kept beside every ledger. All other verdicts, and
+all scores, are kept for each kind of pod, because replicas ask for the same, and are asked about twice; a node's ledger
+is immutable, so that the verdict of one that has not changed is still right.
 """
 
 import threading
@@ -69,15 +69,14 @@ class NodeVerdicts:
 
         The result may be live, and tell of other nodes: look these up in it, and do not iterate over it.
         """
-        if mib := room.simple_mib(shape):
-            return self._simple(shape, mib, names)
         with self._lock:
             kept = self._cache.of(shape)
         sequence = self._catch_up(kept)
         if not (missing := [name for name in names if name not in kept.by_node]):
             return kept.by_node
-        ledgers = self._state.cache.ledgers(missing)
-        judged = self._judged(shape, ledgers)
+        mib = room.simple_mib(shape)
+        ledgers = {} if mib else self._state.cache.ledgers(missing)
+        judged = self._simple(shape, mib, missing) if mib else self._judged(shape, ledgers)
         self._keep(kept, judged, sequence)
         with self._lock:
             self._cache.weigh(shape)
@@ -89,18 +88,6 @@ class NodeVerdicts:
         known = self._state.cache.ledgers()
         answers = self.answers(shape, known)
         return {name: answer for name in known if (answer := answers.get(name)) is not None}
-
-    def _simple(self, shape: RequestShape, mib: int, names: Iterable[NodeName]) -> Answers:
-        rooms, unit = self._state.cache.rooms.by_node, self._state.resource_config.unit
-        score = room.scores(mib, shape.policy or self._state.policy)
-        found: dict[NodeName, Score | Refused] = {}
-        for name in names:
-            known = rooms.get(name)
-            if type(known) is Room:
-                found[name] = score(known) if known.free_mib >= mib else known.refusal(mib, unit)
-            elif isinstance(known, Refused):
-                found[name] = known
-        return found
 
     def _catch_up(self, kept: _Kept) -> int:
         """Forget verdicts of nodes that have changed. The number of the last change that was seen."""
@@ -124,6 +111,18 @@ class NodeVerdicts:
             if changed.names is not None:
                 meanwhile = frozenset(changed.names)
                 kept.by_node.update({name: each for name, each in judged.items() if name not in meanwhile})
+
+    def _simple(self, shape: RequestShape, mib: int, names: Iterable[NodeName]) -> dict[NodeName, Score | Refused]:
+        rooms, unit = self._state.cache.rooms.by_node, self._state.resource_config.unit
+        score = room.scores(mib, shape.policy or self._state.policy)
+        found: dict[NodeName, Score | Refused] = {}
+        for name in names:
+            known = rooms.get(name)
+            if type(known) is Room:
+                found[name] = score(known) if known.free_mib >= mib else known.refusal(mib, unit)
+            elif isinstance(known, Refused):
+                found[name] = known
+        return found
 
     def _judged(
         self, shape: RequestShape, ledgers: Mapping[NodeName, LedgerOrRefused]

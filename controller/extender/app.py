@@ -83,7 +83,7 @@ class Extender:
             "bind": _Verb("bind", self._bind, messages.bind_result),
         }
         # There is no place for an error in a list of scores; the scheduler takes an empty list for "no opinion".
-        prioritize = _Verb("prioritize", self._prioritize, lambda _: messages.priorities(()))
+        prioritize = _Verb("prioritize", self._prioritize, lambda _: messages.priorities((), ()))
         ours, nanos = names.EXTENDER_PREFIX, names.NANO_PREFIX
         self._verbs: Mapping[str, _Verb] = {
             **{f"{prefix}/{name}": verb for prefix in (ours, nanos) for name, verb in verbs.items()},
@@ -162,10 +162,10 @@ class Extender:
         args = messages.node_args(body)
         request = self._request(args.pod)
         if request is None:
-            return messages.priorities((name, 0) for name in args.names), "no-gpu"
+            return messages.priorities(args.names, [0] * len(args.names)), "no-gpu"
         answers = self._services.node_verdicts.answers(request.shape, args.names)
         reserved = self._services.state.cache.reserved_on(request.pod.uid)
-        return messages.priorities(prioritize.decide(args.names, answers, reserved)), "scored"
+        return messages.priorities(args.names, prioritize.decide(args.names, answers, reserved)), "scored"
 
     def _preempt(self, body: bytes, _: Request) -> tuple[bytes, str]:
         args = messages.preempt_args(body)

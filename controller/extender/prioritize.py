@@ -1,6 +1,6 @@
 """How good each node is for a pod, by the pod's policy. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from controller.extender.messages import MAX_SCORE
 from gpushare.identity import NodeName
@@ -8,8 +8,8 @@ from gpushare.model.verdict import Refused
 
 
 def decide(
-    names: Iterable[NodeName], answers: Mapping[NodeName, int | Refused], reserved: frozenset[NodeName]
-) -> Iterator[tuple[NodeName, int]]:
+    names: Collection[NodeName], answers: Mapping[NodeName, int | Refused], reserved: frozenset[NodeName]
+) -> list[int]:
     """A score of 0 to 10 for every node; 0 where the pod does not fit.
 
     Args:
@@ -17,6 +17,7 @@ def decide(
         answers: score or refusal of every known node.
         reserved: nodes where memory is set aside for this very pod; the best, since a Binding may be there already.
     """
-    for name in names:
-        answer = MAX_SCORE if name in reserved else answers.get(name)
-        yield name, answer if isinstance(answer, int) else 0
+    scores = [answer if type(answer) is int else 0 for answer in map(answers.get, names)]
+    if reserved:
+        return [MAX_SCORE if name in reserved else score for name, score in zip(names, scores, strict=True)]
+    return scores

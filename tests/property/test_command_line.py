@@ -89,7 +89,7 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         shape = state.resolve(request.shape, request.labels)
         answers = node_verdicts.answers(shape, names)
         fits = node_verdicts.filter(shape, names).fits
-        scores = dict(prioritize.decide(names, answers, frozenset()))
+        scores = dict(zip(names, prioritize.decide(names, answers, frozenset()), strict=True))
         assert said.state is State.WAITS
         assert sorted(answer.node for answer in said.answers if answer.fits) == fits
         assert said.good == bool(fits)

@@ -49,6 +49,14 @@ def test_filter_and_prioritize_change_nothing(world: World) -> None:
     assert world.api.calls == []
 
 
+def test_what_filter_found_is_kept_for_prioritize(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = world.add_pod(3, 3)
+    args = {"Pod": pod, "NodeNames": NODES}
+    assert world.post("filter", args)["NodeNames"] == NODES
+    monkeypatch.setattr("gpushare.cluster.node_ledger.place", lambda *_: pytest.fail("judged again"))
+    assert [each["Host"] for each in world.post("prioritize", args)] == NODES
+
+
 def test_whole_nodes_are_answered_with_whole_nodes(world: World) -> None:
     nodes = [{"metadata": {"name": name}, "extra": name} for name in [*NODES, "node-x"]]
     answer = world.post("filter", {"pod": world.add_pod(5), "nodes": {"items": nodes}})

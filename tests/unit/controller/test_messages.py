@@ -163,8 +163,13 @@ def test_errors_and_scores_have_the_names_of_go() -> None:
     )
     assert messages.bind_result() == b'{"Error":""}'
     assert messages.bind_result("no") == b'{"Error":"no"}'
-    scores = messages.priorities([(NodeName("a"), 3), (NodeName("b"), 99), (NodeName("c"), -1)])
+    scores = messages.priorities([NodeName("a"), NodeName("b"), NodeName("c")], [3, 99, -1])
     assert scores == b'[{"Host":"a","Score":3},{"Host":"b","Score":10},{"Host":"c","Score":0}]'
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "ä", "a\n", ""])
+def test_scores_are_json_whatever_nodes_are_called(name: str) -> None:
+    assert orjson.loads(messages.priorities([NodeName(name)], [3])) == [{"Host": name, "Score": 3}]
 
 
 def test_a_real_pod_passes_the_checks() -> None:
