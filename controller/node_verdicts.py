@@ -59,8 +59,8 @@ class NodeVerdicts:
             names: the scheduler's nodes.
             reserved: nodes where memory is set aside for this very pod by an earlier try; it fits there.
         """
-        mib = room.simple_mib(shape)
-        if mib and not reserved:
+        mib, percent = room.simple(shape)
+        if mib and not percent and not reserved:
             return filtering.decide_simple(names, mib, self._state.cache.rooms, self._state.resource_config.unit)
         return filtering.decide(names, self.answers(shape, names), reserved)
 
@@ -74,9 +74,9 @@ class NodeVerdicts:
         sequence = self._catch_up(kept)
         if not (missing := [name for name in names if name not in kept.by_node]):
             return kept.by_node
-        mib = room.simple_mib(shape)
-        ledgers = {} if mib else self._state.cache.ledgers(missing)
-        judged = self._simple(shape, mib, missing) if mib else self._judged(shape, ledgers)
+        judged = self._simple(shape, missing)
+        ledgers = self._state.cache.ledgers([name for name in missing if name not in judged] if judged else missing)
+        judged |= self._judged(shape, ledgers)
         self._keep(kept, judged, sequence)
         with self._lock:
             self._cache.weigh(shape)
@@ -112,14 +112,21 @@ class NodeVerdicts:
                 meanwhile = frozenset(changed.names)
                 kept.by_node.update({name: each for name, each in judged.items() if name not in meanwhile})
 
-    def _simple(self, shape: RequestShape, mib: int, names: Iterable[NodeName]) -> dict[NodeName, Score | Refused]:
+    def _simple(self, shape: RequestShape, names: Iterable[NodeName]) -> dict[NodeName, Score | Refused]:
+        """Verdicts of the nodes for a simple pod, without those that refuse it for want of compute; else none."""
+        mib, percent = room.simple(shape)
+        found: dict[NodeName, Score | Refused] = {}
+        if not mib:
+            return found
         rooms, unit = self._state.cache.rooms.by_node, self._state.resource_config.unit
         score = room.scores(mib, shape.policy or self._state.policy)
-        found: dict[NodeName, Score | Refused] = {}
         for name in names:
             known = rooms.get(name)
             if type(known) is Room:
-                found[name] = score(known) if known.free_mib >= mib else known.refusal(mib, unit)
+                if known.fits(mib, percent):
+                    found[name] = score(known)
+                elif not percent:
+                    found[name] = known.refusal(mib, unit)
             elif isinstance(known, Refused):
                 found[name] = known
         return found

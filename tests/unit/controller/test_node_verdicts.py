@@ -16,8 +16,14 @@ from tests.unit.controller.world import NODES, World
 A, B, C, D = (NodeName(f"node-{letter}") for letter in "abcd")
 
 
+def other(least_mib: int) -> RequestShape:
+    """A pod that is not a simple one, of as many kinds as are needed."""
+    shape = make_shape(3)
+    return replace(shape, gpus=replace(shape.gpus, min_memory_mib=least_mib))
+
+
 def compute(percent: int) -> RequestShape:
-    """A pod that is not a simple one."""
+    """A simple pod that also asks for compute."""
     shape = make_shape(3)
     return replace(shape, containers=(replace(shape.containers[0], compute_percent=percent),))
 
@@ -38,14 +44,14 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_only_nodes_that_were_asked_for_are_judged(world: World, judged: list[str]) -> None:
     world.add_node("node-c", 10)
     world.see()
-    assert world.node_verdicts.filter(compute(10), [B]).fits == [B]
+    assert world.node_verdicts.filter(other(10), [B]).fits == [B]
     assert judged == ["node-b"]
-    assert world.node_verdicts.filter(compute(10), [C, B, A]).fits == [C, B, A]
+    assert world.node_verdicts.filter(other(10), [C, B, A]).fits == [C, B, A]
     assert sorted(judged) == ["node-a", "node-b", "node-c"]
 
 
 def test_only_changed_nodes_are_judged_again(world: World, judged: list[str]) -> None:
-    shape = compute(10)
+    shape = other(10)
     world.node_verdicts.answers(shape, [A, B])
     assert sorted(judged) == ["node-a", "node-b"]
     world.node_verdicts.answers(shape, [A, B])
@@ -56,7 +62,7 @@ def test_only_changed_nodes_are_judged_again(world: World, judged: list[str]) ->
     assert judged == ["node-a"]
 
 
-@pytest.mark.parametrize("shape", [make_shape(3), compute(10)], ids=["simple", "other"])
+@pytest.mark.parametrize("shape", [make_shape(3), compute(10), other(10)], ids=["simple", "compute", "other"])
 def test_nodes_come_and_go(world: World, shape: RequestShape) -> None:
     world.node_verdicts.answers(shape, [A, B])
     world.add_node("node-c", 10)
@@ -81,7 +87,7 @@ def test_simple_pods_are_judged_by_what_is_kept_beside_the_ledger(world: World, 
     assert judged == []
 
 
-@pytest.mark.parametrize("shape", [make_shape(8), compute(10)], ids=["simple", "other"])
+@pytest.mark.parametrize("shape", [make_shape(8), compute(10), other(10)], ids=["simple", "compute", "other"])
 def test_the_answer_follows_the_ledger(world: World, shape: RequestShape) -> None:
     assert world.node_verdicts.filter(shape, [A]).fits == [A]
     for _ in range(2):
@@ -90,6 +96,16 @@ def test_the_answer_follows_the_ledger(world: World, shape: RequestShape) -> Non
     assert node == A
     assert message == world.node_verdicts.snapshot(shape)[A].message  # type: ignore[union-attr] # it was refused
     assert message.startswith("needs ")
+
+
+def test_only_refusals_for_want_of_compute_are_judged_in_full(world: World, judged: list[str]) -> None:
+    assert world.node_verdicts.filter(compute(10), [A, B]).fits == [A, B]
+    assert judged == []
+    for _ in range(2):
+        assert world.bind(world.add_pod(8)).error == ""
+    judged.clear()
+    assert world.node_verdicts.filter(compute(10), [A, B]).fits == [B]
+    assert judged == ["node-a"]
 
 
 def test_a_verdict_of_a_ledger_that_changed_meanwhile_is_not_kept(
@@ -104,16 +120,16 @@ def test_a_verdict_of_a_ledger_that_changed_meanwhile_is_not_kept(
         return verdict
 
     monkeypatch.setattr("gpushare.cluster.node_ledger.place", meanwhile)
-    assert world.node_verdicts.filter(compute(10), [A]).fits == [A]
-    assert world.node_verdicts.filter(compute(10), [A]).fits == []
+    assert world.node_verdicts.filter(other(10), [A]).fits == [A]
+    assert world.node_verdicts.filter(other(10), [A]).fits == []
 
 
 def test_many_kinds_are_kept(world: World, judged: list[str]) -> None:
     for percent in range(1, 101):
-        world.node_verdicts.answers(compute(percent), [A, B])
+        world.node_verdicts.answers(other(percent), [A, B])
     judged.clear()
     for percent in range(1, 101):
-        world.node_verdicts.answers(compute(percent), [A, B])
+        world.node_verdicts.answers(other(percent), [A, B])
     assert judged == []
 
 
@@ -125,12 +141,12 @@ def test_kinds_that_were_not_asked_for_long_are_forgotten_where_memory_ends(
     world.start_controller()
     world.list_all()
     for percent in (1, 2, 1, 3):
-        world.node_verdicts.answers(compute(percent), [A, B])
+        world.node_verdicts.answers(other(percent), [A, B])
     judged.clear()
     for percent in (1, 3):
-        world.node_verdicts.answers(compute(percent), [A, B])
+        world.node_verdicts.answers(other(percent), [A, B])
     assert judged == []
-    world.node_verdicts.answers(compute(2), [A, B])
+    world.node_verdicts.answers(other(2), [A, B])
     assert len(judged) == 2
 
 
@@ -141,7 +157,7 @@ def test_large_kinds_of_pods_count_with_what_they_are(
     monkeypatch.setattr(verdicts, "MAX_BYTES", 200_000)
     world.start_controller()
     world.list_all()
-    shape = compute(1)
+    shape = other(1)
     large = [
         replace(shape, gpus=replace(shape.gpus, uuids=replace(shape.gpus.uuids, unwanted=(f"{i}" * 10_000,))))
         for i in range(3)
@@ -171,7 +187,7 @@ def slow(world: World, monkeypatch: pytest.MonkeyPatch) -> list[NodeName]:
 
 
 def test_one_container_is_never_refused_for_want_of_time(world: World, slow: list[NodeName]) -> None:
-    assert world.node_verdicts.filter(compute(10), slow).fits == slow
+    assert world.node_verdicts.filter(other(10), slow).fits == slow
 
 
 def test_a_search_that_takes_long_is_continued_at_the_next_try(world: World, slow: list[NodeName]) -> None:
@@ -184,7 +200,7 @@ def test_a_search_that_takes_long_is_continued_at_the_next_try(world: World, slo
 
 
 def test_a_snapshot_tells_of_all_nodes(world: World) -> None:
-    for shape in (make_shape(30), compute(10)):
+    for shape in (make_shape(30), other(10)):
         answers = world.node_verdicts.snapshot(shape)
         assert set(answers) == {A, B}
         assert isinstance(answers[A], Refused) == (shape == make_shape(30))
