@@ -1,25 +1,30 @@
-"""Filter latency: nodes of 8 GPUs of 80 GiB, about half full with four pods each. Prints a table, asserts nothing.
+"""Filter and prioritize over HTTP, beside the floor (`bench.floor`). Prints a table, asserts nothing.
 
-python -m bench.filter [NODES ...]
+python -m bench.filter [--json FILE] [NODES ...]
+
+Nodes of 8 GPUs of 80 GiB, about half full with four pods each. Both servers are processes of their own and take turns.
 """
 
+import argparse
 import contextlib
-import functools
-import http.client
+import gc
+import itertools
 import os
 import random
-import resource
 import signal
 import socket
-import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 import orjson
 
-from bench.cluster import filled
+from bench import floor, interleaved
+from bench.cluster import GPU_GIB, filled
+from bench.interleaved import Client, Compared, Side, compare
 from controller.disruption import Budgets
 from controller.extender.app import Extender, Services
 from controller.extender.bind import Binder
@@ -29,28 +34,27 @@ from controller.node_verdicts import NodeVerdicts
 from controller.server import Server
 from controller.settings import Settings
 from controller.state import ClusterState
-from gpushare.identity import NodeName
 from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.http_server import Handler
-from testing.builders import make_container, make_pod, make_shape
+from testing.builders import make_container, make_pod
 from testing.fakes.kube import FakeKube
 
 SAMPLED = 500  # what kube-scheduler asks for at most in large clusters
+FILTER, PRIORITIZE = "/gpushare-scheduler/filter", "/gpushare-scheduler/prioritize"
+CHURN_S = 0.05  # between pods that are bound and go
+EACH = 40  # requests of a round
 
 
 class Prepared:
     """An extender over a ledger that was filled by hand."""
 
-    def __init__(self, state: ClusterState) -> None:
-        clock = SystemClock()
-        self.node_verdicts = NodeVerdicts(state, clock)
-        binder = Binder(api=FakeKube(), state=state, clock=clock, leading=lambda: True)
-        metrics = Metrics()
+    def __init__(self, state: ClusterState, churn: Callable[[], None] | None = None) -> None:
+        clock, metrics, self._churn = SystemClock(), Metrics(), churn
         self.handler: Handler = Extender(
             Services(
                 state=state,
-                node_verdicts=self.node_verdicts,
-                binder=binder,
+                node_verdicts=NodeVerdicts(state, clock),
+                binder=Binder(api=FakeKube(), state=state, clock=clock, leading=lambda: True),
                 preemption=Preemption(state=state, budgets=Budgets(), clock=clock, metrics=metrics),
                 metrics=metrics,
                 clock=clock,
@@ -59,120 +63,129 @@ class Prepared:
             )
         ).handle
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        if self._churn is not None:
+            threading.Thread(target=self._change, args=(self._churn,), daemon=True).start()
 
     def shut_down(self) -> None: ...
 
-
-def body(gib: int, names: list[str]) -> bytes:
-    return orjson.dumps({"Pod": make_pod(make_container(gpu_mem=gib)), "NodeNames": names})
-
-
-def times_ms(act: Callable[[], object], count: int) -> list[float]:
-    times = []
-    for _ in range(count):
-        started = time.perf_counter()
-        act()
-        times.append((time.perf_counter() - started) * 1000)
-    return times
+    def _change(self, churn: Callable[[], None]) -> None:
+        while True:
+            churn()
+            time.sleep(CHURN_S)
 
 
-def row(what: str, times: list[float], size: int) -> None:
-    ordered = sorted(times)
-    p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
-    print(f"  {what:<52} p50 {statistics.median(ordered):8.2f} ms   p99 {p99:8.2f} ms   {size:>9,} bytes")
+def body(gib: int, names: Sequence[str], core: int = 0) -> bytes:
+    container = make_container(gpu_mem=gib)
+    if core:
+        container["resources"]["limits"]["aliyun.com/gpu-core.percentage"] = str(core)
+    return orjson.dumps({"Pod": make_pod(container), "NodeNames": names})
 
 
-class Client:
-    """One kept-alive connection, as kube-scheduler has."""
-
-    def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        self.size = 0
-
-    def post(self, data: bytes) -> None:
-        self._connection.request("POST", "/gpushare-scheduler/filter", data)
-        self.size = len(self._connection.getresponse().read())
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-def measure(count: int) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.perf_counter()
-    state, churn = filled(count)
-    took = time.perf_counter() - started
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"{count} nodes, {count * 4} pods: ledger filled in {took:.2f} s, {(rss - before) / 1024:.0f} MiB")
-    names = [f"node-{i}" for i in range(count)]
-    nodes = [NodeName(name) for name in names]
-    sample = random.Random(1).sample(names, min(SAMPLED, count))
-    prepared = Prepared(state)
-
-    shapes = iter(range(1, 80))
-    row(
-        "decide, first of its kind, all nodes",
-        times_ms(lambda: prepared.node_verdicts.filter(make_shape(next(shapes)), nodes), 20),
-        0,
-    )
-    kept = make_shape(10)
-
-    def changed() -> None:
-        churn()
-        prepared.node_verdicts.filter(kept, nodes)
-
-    row("decide, after one node changed", times_ms(changed, 200), 0)
-
+@contextlib.contextmanager
+def serving(run: Callable[[int], None]) -> Iterator[Side]:
+    """A process that serves at the port that it is given."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     pid = os.fork()
     if pid == 0:
-        server = Server(Settings(port=port, bind_address="127.0.0.1", threads=16), os.getppid())
-        os._exit(server.serve(lambda: prepared, beat=lambda: None))
+        run(port)
+        os._exit(0)
     try:
-        client = connected(port)
-        for what, asked in (("all names", names), (f"{len(sample)} names", sample)):
-            for gib, kind in ((10, "fits everywhere"), (81, "fits nowhere")):
-                data = body(gib, asked)
-                client.post(data)
-                row(f"HTTP, {what}, {kind}", times_ms(functools.partial(client.post, data), 200), client.size)
-        client.close()
-        streams(port, body(10, sample))
+        yield Side(pid, connected(port))
     finally:
         os.kill(pid, signal.SIGTERM)
         os.waitpid(pid, 0)
 
 
 def connected(port: int) -> Client:
-    for _ in range(100):
+    for _ in range(200):
         with contextlib.suppress(OSError):
             client = Client(port)
-            client.post(body(1, []))
+            client.post("/2", b"{}")
             return client
-        time.sleep(0.1)
+        time.sleep(0.05)
     raise SystemExit("the server did not start")
 
 
-def streams(port: int, data: bytes, *, count: int = 8, each: int = 100) -> None:
-    times: list[float] = []
+def measure(count: int, say: Callable[[str], None]) -> list[Compared]:
+    state, churn = filled(count)
+    gc.collect()
+    gc.freeze()
+    parent = os.getpid()
 
-    def work() -> None:
-        client = Client(port)
-        times.extend(times_ms(lambda: client.post(data), each))
-        client.close()
+    def ours(changes: Callable[[], None] | None) -> Callable[[int], None]:
+        def run(port: int) -> None:
+            server = Server(Settings(port=port, bind_address="127.0.0.1"), parent)
+            server.serve(lambda: Prepared(state, changes), beat=lambda: None)
 
-    started = time.perf_counter()
-    threads = [threading.Thread(target=work) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    row(f"HTTP, {count} streams, sampled names", times, 0)
-    print(f"  {'':<52} {count * each / (time.perf_counter() - started):8.0f} a second")
+        return run
+
+    def least(port: int) -> None:
+        floor.serve(socket.create_server(("127.0.0.1", port)))
+
+    found = []
+    with serving(least) as lower:
+        for changes, questions in ((None, quiet(count)), (churn, changing(count))):
+            with serving(ours(changes)) as upper:
+                for question, path, bodies in questions:
+                    upper.ask(path, list(bodies())[:3])
+                    found.append(compare(f"{count:,} nodes: {question}", upper, lower, path, bodies))
+                    say(found[-1].row)
+    return found
+
+
+Question = tuple[str, str, Callable[[], Iterator[bytes]]]
+
+
+def quiet(count: int) -> list[Question]:
+    """While nothing changes."""
+    names = [f"node-{i}" for i in range(count)]
+    sample = random.Random(1).sample(names, min(SAMPLED, count))
+    cores = itertools.count(1)
+
+    def same(gib: int, asked: Sequence[str]) -> Callable[[], Iterator[bytes]]:
+        data = body(gib, asked)
+        return lambda: itertools.repeat(data, EACH)
+
+    def new_kinds() -> Iterator[bytes]:
+        return (body(1, sample, core=next(cores)) for _ in range(5))
+
+    def sizes() -> Iterator[bytes]:
+        return (body(1 + i % 30, names) for i in range(EACH))
+
+    return [
+        ("all names, fits everywhere", FILTER, same(10, names)),
+        ("all names, can never fit", FILTER, same(GPU_GIB + 1, names)),
+        ("all names, another size each time", FILTER, sizes),
+        (f"{len(sample)} names", FILTER, same(10, sample)),
+        (f"{len(sample)} names, memory and compute never asked before", FILTER, new_kinds),
+        ("prioritize, all names", PRIORITIZE, same(10, names)),
+    ]
+
+
+def changing(count: int) -> list[Question]:
+    """While pods are bound and go."""
+    names = [f"node-{i}" for i in range(count)]
+
+    def sizes() -> Iterator[bytes]:
+        return (body(1 + i % 30, names) for i in range(EACH))
+
+    return [(f"all names, sizes in turn, {1 / CHURN_S:.0f} changes a second", FILTER, sizes)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Filter and prioritize over HTTP, beside the floor.")
+    parser.add_argument("--json", type=Path, help="write the figures to this file, too")
+    parser.add_argument("nodes", type=int, nargs="*", default=[100, 1000, 5000])
+    arguments = parser.parse_args()
+    print(f"{interleaved.is_quiet()}\n{interleaved.HEAD}", flush=True)
+    found = [one for count in arguments.nodes for one in measure(count, lambda row: print(row, flush=True))]
+    if arguments.json:
+        arguments.json.write_bytes(orjson.dumps([asdict(one) for one in found], option=orjson.OPT_INDENT_2))
+    return 0
 
 
 if __name__ == "__main__":
-    for argument in sys.argv[1:] or ["1000", "5000"]:
-        measure(int(argument))
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Two servers that take turns, so that what else the machine does touches both alike: medians, CPU, their ratios."""
+
+import http.client
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROUNDS = 5
+
+
+class Client:
+    """One kept-alive connection, as kube-scheduler has."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self.size = 0
+
+    def post(self, path: str, data: bytes) -> None:
+        self._connection.request("POST", path, data)
+        self.size = len(self._connection.getresponse().read())
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@dataclass
+class Side:
+    """One of the servers."""
+
+    pid: int
+    client: Client
+    times_ms: list[float] = field(default_factory=list)
+    cpu_ms: float = 0.0
+
+    def ask(self, path: str, bodies: Sequence[bytes]) -> None:
+        """A part of a round."""
+        before = cpu_ms(self.pid)
+        for body in bodies:
+            started = time.perf_counter()
+            self.client.post(path, body)
+            self.times_ms.append((time.perf_counter() - started) * 1000)
+        self.cpu_ms += cpu_ms(self.pid) - before
+
+    def forget(self) -> None:
+        """Begin another question."""
+        self.times_ms, self.cpu_ms = [], 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A question to both."""
+
+    question: str
+    p50_ms: float
+    p99_ms: float
+    cpu_ms: float
+    floor_p50_ms: float
+    floor_cpu_ms: float
+    bytes: int
+
+    @property
+    def row(self) -> str:
+        """Of a table."""
+        times = f"{self.p50_ms:.2f} | {self.p99_ms:.2f} | {self.cpu_ms:.2f}"
+        floor = f"{self.floor_p50_ms:.2f} | {self.floor_cpu_ms:.2f}"
+        return f"| {self.question} | {times} | {floor} | {self.p50_ms / self.floor_p50_ms:.1f} | {self.bytes:,} |"
+
+
+HEAD = (
+    "| question | p50 ms | p99 ms | CPU ms | floor p50 | floor CPU | p50 / floor | bytes |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+
+
+def compare(question: str, ours: Side, floor: Side, path: str, bodies: Callable[[], Iterator[bytes]]) -> Compared:
+    """Ask both in turn.
+
+    Args:
+        question: for the table.
+        ours: is asked at the path.
+        floor: is asked for as many bytes.
+        path: of the question.
+        bodies: of one round; called for each.
+    """
+    ours.forget()
+    floor.forget()
+    for _ in range(ROUNDS):
+        each = list(bodies())
+        ours.ask(path, each)
+        floor.ask(f"/{ours.client.size}", each)
+    count, ordered = len(ours.times_ms), sorted(ours.times_ms)
+    return Compared(
+        question=question,
+        p50_ms=statistics.median(ordered),
+        p99_ms=ordered[min(count - 1, int(count * 0.99))],
+        cpu_ms=ours.cpu_ms / count,
+        floor_p50_ms=statistics.median(floor.times_ms),
+        floor_cpu_ms=floor.cpu_ms / count,
+        bytes=ours.client.size,
+    )
+
+
+def cpu_ms(pid: int) -> float:
+    """CPU time of a process, of all of its threads, in nanoseconds' resolution."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text(encoding="ascii").split()[0]) for task in tasks) / 1e6
+
+
+def is_quiet() -> str:
+    """How busy the machine is, for those who read the figures."""
+    return f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
