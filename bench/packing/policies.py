@@ -49,6 +49,7 @@ class Learning:
         self._sizes = outlook.sizes(workload.nodes)
         self._seen = Counter(workload.pods) if known else Counter[Ask]()
         self._known = known
+        self._widest = demand.widest(workload.nodes)
         self._pods = 0
         self._tally = Tally(())
         self._demand = demand.Demand()
@@ -69,7 +70,7 @@ class Learning:
 
     def _look(self, rooms: list[NodeRoom]) -> None:
         usual = outlook.usual_mib(self._sizes)
-        self._demand = demand.of(self._seen.elements(), usual)
+        self._demand = demand.of([*self._seen.elements(), *self._widest], usual)
         kinds = tuple(kind.ask for kind in self._demand.kinds)
         if kinds != self._tally.kinds:
             self._tally = Tally(kinds)

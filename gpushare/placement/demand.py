@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from gpushare.model.room import Ask, GpuRoom
+from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import ANY_GPU, Choice
 
 MAX_KINDS: Final = 32
@@ -59,6 +59,22 @@ def of(asks: Iterable[Ask], gpu_mib: int = _MODEL_MIB) -> Demand:
         kinds=tuple(_kind(members) for _, members in ranked[:MAX_KINDS]),
         sizes=tuple(sorted(sizes, key=lambda size: (-sizes[size], _order(size)))[:MAX_SIZES]),
     )
+
+
+def widest(empty: Iterable[NodeRoom]) -> list[Ask]:
+    """For every number of GPUs above one that nodes have, a pod that takes all of the largest such node.
+
+    It belongs to the sample of a cluster that has not seen a wide pod yet: one of these would keep a node free for it.
+    """
+    largest: dict[int, HostRoom] = {}
+    for room in empty:
+        host = room.host or HostRoom(0, 0)
+        largest[len(room.gpus)] = max(largest.get(len(room.gpus), host), host)
+    return [
+        Ask(gpus=number, whole=True, cpu_milli=host.cpu_milli, host_mib=host.memory_mib)
+        for number, host in sorted(largest.items())
+        if number > 1
+    ]
 
 
 def _group(ask: Ask, usual: GpuRoom) -> tuple[int, ...]:

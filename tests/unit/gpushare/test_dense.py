@@ -70,6 +70,12 @@ def test_the_last_free_node_for_a_wide_pod_is_kept_for_it() -> None:
     assert chosen(whole(), nodes, [whole()] * 20 + [whole(4)], empty) == "broken"
 
 
+def test_before_any_wide_pod_was_seen_the_largest_free_node_is_kept_for_one() -> None:
+    empty = [node(1000, 1000, cpu=64_000), node(1000, 1000, cpu=32_000)]
+    nodes = {"largest": empty[0], "smaller": empty[1]}
+    assert chosen(whole(cpu=4_000), nodes, [whole(cpu=4_000)] * 9) == "smaller"
+
+
 def test_a_part_of_each_gpu_is_priced_on_each_gpu() -> None:
     percent = Ask(gpus=1, memory_percent=30, compute_percent=30)
     nodes = {"rest": NodeRoom("T4", (GpuRoom(MIB, 400, 30),)), "untouched": node(1000)}
