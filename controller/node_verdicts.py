@@ -34,7 +34,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.by_node: dict[NodeName, Score | Refused] = {}
-        """Of nodes that have not changed up to `sequence`."""
+        """Of nodes that have not changed up to `sequence`. Nothing is taken out of it: others may be reading it."""
         self.sequence = 0
         self.lock = threading.Lock()
 
@@ -71,9 +71,9 @@ class NodeVerdicts:
         """
         with self._lock:
             kept = self._cache.of(shape)
-        sequence = self._catch_up(kept)
-        if not (missing := [name for name in names if name not in kept.by_node]):
-            return kept.by_node
+        known, sequence = self._catch_up(kept)
+        if not (missing := [name for name in names if name not in known]):
+            return known
         judged = self._simple(shape, missing)
         ledgers = self._state.cache.ledgers([name for name in missing if name not in judged] if judged else missing)
         judged |= self._judged(shape, ledgers)
@@ -81,7 +81,7 @@ class NodeVerdicts:
         with self._lock:
             self._cache.weigh(shape)
         late = {name: _not_yet(name) for name in ledgers.keys() - judged.keys()}
-        return {**kept.by_node, **judged, **late}
+        return {**known, **judged, **late}
 
     def snapshot(self, shape: RequestShape) -> dict[NodeName, Score | Refused]:
         """Score or refusal of every known node; a copy."""
@@ -89,20 +89,21 @@ class NodeVerdicts:
         answers = self.answers(shape, known)
         return {name: answer for name in known if (answer := answers.get(name)) is not None}
 
-    def _catch_up(self, kept: _Kept) -> int:
-        """Forget verdicts of nodes that have changed. The number of the last change that was seen."""
+    def _catch_up(self, kept: _Kept) -> tuple[Answers, int]:
+        """Forget verdicts of nodes that have changed. All others, and the number of the last change that was seen."""
         with kept.lock:
             if not kept.by_node:  # it need not know which ones
                 kept.sequence = self._state.cache.sequence
-                return kept.sequence
+                return kept.by_node, kept.sequence
             changed = self._state.cache.changed_since(kept.sequence)
             if changed.names is None:
-                kept.by_node.clear()
-            else:
+                kept.by_node = {}
+            elif changed.names:
+                kept.by_node = kept.by_node.copy()
                 for name in changed.names:
                     kept.by_node.pop(name, None)
             kept.sequence = changed.sequence
-            return kept.sequence
+            return kept.by_node, kept.sequence
 
     def _keep(self, kept: _Kept, judged: Answers, sequence: int) -> None:
         """Keep verdicts, unless their nodes have changed since a sequence number: others may have caught up."""

@@ -124,6 +124,18 @@ def test_a_verdict_of_a_ledger_that_changed_meanwhile_is_not_kept(
     assert world.node_verdicts.filter(other(10), [A]).fits == []
 
 
+@pytest.mark.parametrize("shape", [make_shape(3), compute(10), other(10)], ids=["simple", "compute", "other"])
+def test_a_question_is_answered_whole_while_others_notice_changes(world: World, shape: RequestShape) -> None:
+    """A node that another request had just found changed was unknown to this one."""
+    world.node_verdicts.answers(shape, [A, B])
+    answers = world.node_verdicts.answers(shape, [A, B])
+    before = answers.get(A)
+    assert before is not None
+    world.bind(world.add_pod(3))
+    world.node_verdicts.answers(shape, [B])
+    assert answers.get(A) is before
+
+
 def test_many_kinds_are_kept(world: World, judged: list[str]) -> None:
     for percent in range(1, 101):
         world.node_verdicts.answers(other(percent), [A, B])
