@@ -50,10 +50,11 @@ class Prepared:
 
     def __init__(self, state: ClusterState, churn: Callable[[], None] | None = None) -> None:
         clock, metrics, self._churn = SystemClock(), Metrics(), churn
+        self._node_verdicts = NodeVerdicts(state, clock)
         self.handler: Handler = Extender(
             Services(
                 state=state,
-                node_verdicts=NodeVerdicts(state, clock),
+                node_verdicts=self._node_verdicts,
                 binder=Binder(api=FakeKube(), state=state, clock=clock, leading=lambda: True),
                 preemption=Preemption(state=state, budgets=Budgets(), clock=clock, metrics=metrics),
                 metrics=metrics,
@@ -64,6 +65,8 @@ class Prepared:
         ).handle
 
     def start(self) -> None:
+        background = self._node_verdicts.background
+        threading.Thread(target=background.run, args=(threading.Event(),), daemon=True).start()
         if self._churn is not None:
             threading.Thread(target=self._change, args=(self._churn,), daemon=True).start()
 
@@ -143,7 +146,7 @@ def quiet(count: int) -> list[Question]:
     """While nothing changes."""
     names = [f"node-{i}" for i in range(count)]
     sample = random.Random(1).sample(names, min(SAMPLED, count))
-    cores = itertools.count(1)
+    cores, parts = itertools.count(1), itertools.count(1)
 
     def same(gib: int, asked: Sequence[str]) -> Callable[[], Iterator[bytes]]:
         data = body(gib, asked)
@@ -151,6 +154,11 @@ def quiet(count: int) -> list[Question]:
 
     def new_kinds() -> Iterator[bytes]:
         return (body(1, sample, core=next(cores)) for _ in range(5))
+
+    def new_parts() -> Iterator[bytes]:
+        limits = ({"nano-gpu/gpu-percent": str(next(parts))} for _ in range(5))
+        pods = (make_pod({"name": "main", "resources": {"limits": each}}) for each in limits)
+        return (orjson.dumps({"Pod": pod, "NodeNames": sample}) for pod in pods)
 
     def sizes() -> Iterator[bytes]:
         return (body(1 + i % 30, names) for i in range(EACH))
@@ -161,6 +169,7 @@ def quiet(count: int) -> list[Question]:
         ("all names, another size each time", FILTER, sizes),
         (f"{len(sample)} names", FILTER, same(10, sample)),
         (f"{len(sample)} names, memory and compute never asked before", FILTER, new_kinds),
+        (f"{len(sample)} names, a part of a GPU never asked before", FILTER, new_parts),
         ("prioritize, all names", PRIORITIZE, same(10, names)),
     ]
 

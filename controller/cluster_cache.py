@@ -54,6 +54,11 @@ class ClusterCache:
         return self.cluster_index.rooms
 
     @property
+    def count(self) -> int:
+        """Of nodes."""
+        return len(self.cluster_index.ledgers)
+
+    @property
     def sequence(self) -> int:
         """Number of the last change of a node."""
         return self.cluster_index.log.sequence

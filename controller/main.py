@@ -4,6 +4,7 @@ import os
 import secrets
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Final
 
@@ -42,6 +43,7 @@ class Controller:
 
     def __init__(self, settings: Settings, api: KubeApi, fence: Fence, probes: PageServer) -> None:
         clock = SystemClock()
+        self._stopping = threading.Event()
         self._fence = fence
         self._probes = probes
         state = ClusterState(
@@ -50,6 +52,7 @@ class Controller:
             in_doubt_s=settings.in_doubt_seconds,
         )
         node_verdicts = NodeVerdicts(state, clock)
+        self._background = node_verdicts.background
         self._leadership = Leadership(
             api=api,
             clock=clock,
@@ -90,10 +93,12 @@ class Controller:
     def start(self) -> None:
         """Answer probes and wait for the lead."""
         self._probes.start()
+        threading.Thread(target=self._background.run, args=(self._stopping,), name="background", daemon=True).start()
         self._leadership.start(lambda: group.exit_now(_LOST))
 
     def shut_down(self) -> None:
         """Finish what was begun."""
+        self._stopping.set()
         self._leadership.shut_down()
 
     def _stuck(self) -> str:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from controller.background import Background
 from controller.extender import filter as filtering
 from controller.extender.messages import FilterResult
 from controller.state import ClusterState
@@ -48,6 +49,8 @@ class NodeVerdicts:
         self._clock = clock
         self._lock = threading.Lock()
         self._cache = ShapeCache(lambda _: _Kept(), part=part)
+        self.background = Background(self._judge, lambda: list(state.cache.ledgers()), clock)
+        """To be run for the scheduler's questions."""
 
     def filter(
         self, shape: RequestShape, names: Collection[NodeName], reserved: frozenset[NodeName] = frozenset()
@@ -71,6 +74,12 @@ class NodeVerdicts:
         """
         with self._lock:
             kept = self._cache.of(shape)
+        answers = self._answers(shape, kept, names)
+        if not room.simple(shape)[0] and len(kept.by_node) < self._state.cache.count:
+            self.background.add(shape)
+        return answers
+
+    def _answers(self, shape: RequestShape, kept: _Kept, names: Iterable[NodeName]) -> Answers:
         known, sequence = self._catch_up(kept)
         if not (missing := [name for name in names if name not in known]):
             return known
@@ -82,6 +91,13 @@ class NodeVerdicts:
             self._cache.weigh(shape)
         late = {name: _not_yet(name) for name in ledgers.keys() - judged.keys()}
         return {**known, **judged, **late}
+
+    def _judge(self, shape: RequestShape, names: list[NodeName]) -> None:
+        """Keep verdicts of these nodes, too, unless the kind of pod is forgotten by now."""
+        with self._lock:
+            kept = self._cache.of(shape) if shape in self._cache else None
+        if kept is not None:
+            self._answers(shape, kept, names)
 
     def snapshot(self, shape: RequestShape) -> dict[NodeName, Score | Refused]:
         """Score or refusal of every known node; a copy."""

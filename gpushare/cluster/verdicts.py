@@ -77,6 +77,9 @@ class ShapeCache(Generic[A]):
         """Of each kind: bytes of itself, and of its answers."""
         self._total = 0
 
+    def __contains__(self, shape: RequestShape) -> bool:
+        return shape in self._kinds
+
     def of(self, shape: RequestShape) -> A:
         """The answers to a kind of pod, as they were left."""
         answers = self._kinds.get(shape)
