@@ -200,8 +200,8 @@ def _known(pod: Mapping[str, Any], ref: PodRef, node: NodeName) -> Bound:
         return Bound(ref=ref, node=node)
 
 
-def _bare(pod: Mapping[str, Any], ref: PodRef, node: NodeName) -> Bound:
-    """All of a bound pod but what it holds."""
+def _bare(pod: Mapping[str, Any], ref: PodRef, node: NodeName, **holding: Any) -> Bound:
+    """All of a bound pod but what it holds, which `holding` tells as far as it is known."""
     spec, meta = fields.mapping(pod, "spec", "pod"), fields.mapping(pod, "metadata", "pod")
     priority = spec.get("priority")
     return Bound(
@@ -213,20 +213,21 @@ def _bare(pod: Mapping[str, Any], ref: PodRef, node: NodeName) -> Bound:
         deleting=meta.get("deletionTimestamp") is not None,
         owned=bool(_owner(pod)),
         overridden=_overridden(pod),
+        **holding,  # not by `replace`: a list has tens of thousands of pods
     )
 
 
 def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, resource_config: ResourceConfig) -> Bound:
-    record = _bare(pod, ref, node)
     if not pods_wire.holds_gpus(pod):
-        return replace(record, failed=_rejection(pod))
-    annotations, asking = pods_wire.annotations(pod), pods_wire.asking(pod, resource_config)
+        return _bare(pod, ref, node, failed=_rejection(pod))
+    annotations = pods_wire.annotations(pod)
     if names.ANNOTATION_ALLOCATION in annotations:
         holding = held_gpus.of_pod(pod, resource_config, resource_config.unit)
-        outdated = _owner(pod) if pods_wire.is_refused(pod, asking, hand_over.AGAIN) else ""
-        return replace(record, allocation=holding.allocation, problem=holding.problem, outdated=outdated)
+        outdated = _owner(pod) if _is_outdated(pod, resource_config) else ""
+        return _bare(pod, ref, node, allocation=holding.allocation, problem=holding.problem, outdated=outdated)
+    asking = pods_wire.asking(pod, resource_config)
     if interop_read.is_bound(annotations) and not pods_wire.is_refused(pod, asking, interop_read.OTHER_DEVICES):
-        return replace(record, interop_pod=_reduced(pod))
+        return _bare(pod, ref, node, interop_pod=_reduced(pod))
     request, problem = _request(pod, resource_config)
     bypassed = Bypassed(
         request=request,
@@ -235,7 +236,13 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, resource_config:
         started=pods_wire.has_started(pod, asking),
         owner=_owner(pod),
     )
-    return replace(record, bypassed=bypassed)
+    return _bare(pod, ref, node, bypassed=bypassed)
+
+
+def _is_outdated(pod: Mapping[str, Any], resource_config: ResourceConfig) -> bool:
+    """Whether it came to its node when that handed GPUs over in another way. Nearly no container waits."""
+    waits = any("waiting" in fields.mapping(report, "state", path) for path, report in pods_wire.reports(pod))
+    return waits and pods_wire.is_refused(pod, pods_wire.asking(pod, resource_config), hand_over.AGAIN)
 
 
 def controller_of(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from gpushare import names
@@ -13,6 +14,7 @@ from gpushare.model.request import ContainerKind, PodRequest
 from gpushare.wire import fields, interop_write, json
 
 _MIB: Final = re.compile(r"[0-9]{1,15}")
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def encode(allocation: Allocation) -> str:
@@ -36,8 +38,8 @@ def _container(grant: Grant) -> dict[str, Any]:
     return {**value, "whole": True} if grant.whole else value
 
 
-def decode(text: str, pod: PodRef) -> Allocation:
-    """Read the annotation's value.
+def decode(text: str, pod: PodRef, labels: Mapping[str, str] = _NONE) -> Allocation:
+    """Read the annotation's value; the labels are the pod's.
 
     Raises:
         WireError: not an allocation that this version can read.
@@ -51,6 +53,7 @@ def decode(text: str, pod: PodRef) -> Allocation:
                 _grant(entry, f"containers[{i}]")
                 for i, entry in enumerate(fields.needed_objects(value, "containers", ""))
             ),
+            labels=labels,
         )
     except WireError as error:
         raise WireError(f"annotation {names.ANNOTATION_ALLOCATION}: {error}") from error

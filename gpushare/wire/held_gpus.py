@@ -27,12 +27,12 @@ def allocation(pod: pods.Pod, unit: MemoryUnit) -> Allocation | None:
     if names.ANNOTATION_ALLOCATION not in pods.annotations(pod):
         return interop_read.allocation(pod, pods.ref(pod), node, unit)
     text = fields.text(pods.annotations(pod), names.ANNOTATION_ALLOCATION, "metadata.annotations")
-    written = allocation_wire.decode(text, pods.ref(pod))
+    written = allocation_wire.decode(text, pods.ref(pod), pods.labels(pod))
     if written.node != node:
         raise WireError(
             f"annotation {names.ANNOTATION_ALLOCATION}: made for node {written.node}, but the pod is on {node}"
         )
-    return replace(written, labels=pods.labels(pod))
+    return written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
