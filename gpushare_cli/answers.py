@@ -101,7 +101,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "node": answer.node,
         "fits": answer.fits,
         "gpusFit": refused is None,
-        "score": None if isinstance(answer.verdict, Refused) else answer.verdict.score,
+        "score": None if isinstance(answer.verdict, Refused) else answer.verdict.of_ten,
         "reason": refused.reason.value if refused else None,
         "message": refused.message if refused else None,
         "blockers": answer.blockers,

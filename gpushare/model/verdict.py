@@ -27,7 +27,12 @@ class Placed:
 
     grants: tuple[Grant, ...]
     score: int
-    """0 to 10, the range of an extender; higher is better under the pod's policy."""
+    """0 to a million; higher is better under the pod's policy."""
+
+    @property
+    def of_ten(self) -> int:
+        """The score for people, 0 to 10."""
+        return self.score // 100_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from typing import Final
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy
 
-MAX_SCORE: Final = 10  # of an extender
+MAX_SCORE: Final = 1_000_000
+"""Fine enough that of a cluster's nodes few are alike. An extender has 0 to 10, in which most would be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class Ranking:
     gpu: Callable[[int, int], tuple[int, int]]
     """Free MiB and index of a GPU -> sort key; the smallest is tried first. The index makes ties stable."""
     node: Callable[[int, int], int]
-    """MiB used after placement and MiB in all -> 0 to 10."""
+    """MiB used after placement and MiB in all -> 0 to MAX_SCORE."""
 
 
 def _fullest_first(free_mib: int, index: int) -> tuple[int, int]:
@@ -43,6 +44,6 @@ POLICIES: Final[Mapping[Policy, Ranking]] = {
 
 
 def score(ledger: NodeLedger, added_mib: int, policy: Policy) -> int:
-    """Rank of a node for a pod that would add so many MiB to it, 0 to 10."""
+    """Rank of a node for a pod that would add so many MiB to it, 0 to MAX_SCORE."""
     used = sum(ledger.used_mib.values()) + added_mib
     return POLICIES[policy].node(used, sum(gpu.memory_mib for gpu in ledger.inventory.gpus))

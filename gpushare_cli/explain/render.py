@@ -173,7 +173,7 @@ def _fill(fill: Fill) -> tuple[str, ...]:
 
 def _answer(answer: Answer) -> tuple[str, ...]:
     if isinstance(answer.verdict, Placed) and answer.fits:
-        return answer.node, "yes", f"score {answer.verdict.score} of 10"
+        return answer.node, "yes", f"score {answer.verdict.of_ten} of 10"
     return answer.node, "no", answer.why_not
 
 

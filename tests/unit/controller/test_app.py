@@ -68,7 +68,7 @@ def test_whole_nodes_are_answered_with_whole_nodes(world: World) -> None:
 def test_the_fuller_node_scores_higher_when_packing(world: World) -> None:
     world.bind(world.add_pod(6), "node-b")
     answer = world.post("prioritize", {"Pod": world.add_pod(4), "NodeNames": [*NODES, "node-x"]})
-    assert answer == [{"Host": "node-a", "Score": 2}, {"Host": "node-b", "Score": 5}, {"Host": "node-x", "Score": 0}]
+    assert answer == [{"Host": "node-a", "Score": 1}, {"Host": "node-b", "Score": 10}, {"Host": "node-x", "Score": 0}]
 
 
 @pytest.mark.parametrize("unready", ["", "this replica does not lead"])

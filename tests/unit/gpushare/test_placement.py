@@ -169,15 +169,20 @@ def test_a_node_without_gpus_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "held", "score"),
-    [(Policy.BINPACK, 0, 2), (Policy.BINPACK, 12, 10), (Policy.SPREAD, 0, 8), (Policy.SPREAD, 12, 0)],
+    [
+        (Policy.BINPACK, 0, 200_000),
+        (Policy.BINPACK, 12, 1_000_000),
+        (Policy.SPREAD, 0, 800_000),
+        (Policy.SPREAD, 12, 0),
+    ],
 )
-def test_scores_rank_nodes_from_0_to_10(policy: Policy, held: int, score: int) -> None:
+def test_scores_rank_nodes_from_0_to_a_million(policy: Policy, held: int, score: int) -> None:
     verdict = place(make_shape(3, policy=policy), make_ledger([15], {0: held} if held else {}))
     assert isinstance(verdict, Placed)
     assert verdict.score == score
 
 
-@pytest.mark.parametrize(("policy", "score"), [(Policy.BINPACK, 10), (Policy.SPREAD, 0)])
+@pytest.mark.parametrize(("policy", "score"), [(Policy.BINPACK, 1_000_000), (Policy.SPREAD, 0)])
 def test_a_node_on_which_more_is_held_than_it_has_scores_as_a_full_one(policy: Policy, score: int) -> None:
     verdict = place(make_shape(3, policy=policy), make_ledger([15, 15], {0: 40}))
     assert isinstance(verdict, Placed)
@@ -199,7 +204,7 @@ def test_the_score_counts_an_init_container_by_maximum() -> None:
     )
     verdict = place(RequestShape(containers=containers), make_ledger([20]))
     assert isinstance(verdict, Placed)
-    assert verdict.score == 5
+    assert (verdict.score, verdict.of_ten) == (500_000, 5)
 
 
 def test_a_pod_made_to_be_hard_is_given_up_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
