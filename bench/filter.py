@@ -6,12 +6,10 @@ Nodes of 8 GPUs of 80 GiB, about half full with four pods each. Both servers are
 """
 
 import argparse
-import contextlib
 import gc
 import itertools
 import os
 import random
-import signal
 import socket
 import sys
 import threading
@@ -24,7 +22,8 @@ import orjson
 
 from bench import floor, interleaved
 from bench.cluster import GPU_GIB, filled
-from bench.interleaved import Client, Compared, Side, compare
+from bench.interleaved import Compared, compare
+from bench.servers import serving
 from controller.disruption import Budgets
 from controller.extender.app import Extender, Services
 from controller.extender.bind import Binder
@@ -83,33 +82,6 @@ def body(gib: int, names: Sequence[str], core: int = 0) -> bytes:
     if core:
         container["resources"]["limits"]["aliyun.com/gpu-core.percentage"] = str(core)
     return orjson.dumps({"Pod": make_pod(container), "NodeNames": names})
-
-
-@contextlib.contextmanager
-def serving(run: Callable[[int], None]) -> Iterator[Side]:
-    """A process that serves at the port that it is given."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    pid = os.fork()
-    if pid == 0:
-        run(port)
-        os._exit(0)
-    try:
-        yield Side(pid, connected(port))
-    finally:
-        os.kill(pid, signal.SIGTERM)
-        os.waitpid(pid, 0)
-
-
-def connected(port: int) -> Client:
-    for _ in range(200):
-        with contextlib.suppress(OSError):
-            client = Client(port)
-            client.post("/2", b"{}")
-            return client
-        time.sleep(0.05)
-    raise SystemExit("the server did not start")
 
 
 def measure(count: int, say: Callable[[str], None]) -> list[Compared]:

@@ -18,9 +18,22 @@ class Client:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         self.size = 0
 
-    def post(self, path: str, data: bytes) -> None:
+    def post(self, path: str, data: bytes) -> bytes:
         self._connection.request("POST", path, data)
-        self.size = len(self._connection.getresponse().read())
+        answer = self._connection.getresponse().read()
+        self.size = len(answer)
+        return answer
+
+    def wait_ready(self) -> None:
+        """Until the controller answers."""
+        for _ in range(2400):
+            self._connection.request("GET", "/readyz")
+            answer = self._connection.getresponse()
+            answer.read()
+            if answer.status == 200:
+                return
+            time.sleep(0.05)
+        raise SystemExit("the controller is not ready")
 
     def close(self) -> None:
         self._connection.close()

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         workload = Workload.read(options.directory, trace)
         for policy in options.policies.split(","):
             found = []
-            for seed in _seeds(options.seeds):
+            for seed in seeds_of(options.seeds):
                 print(f"{trace} {policy} seed {seed} ...", end="\r", file=sys.stderr, flush=True)
                 started = time.process_time()
                 order, nodes = workload.orders(seed, recorded=not options.own_orders)
@@ -63,7 +63,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _seeds(text: str) -> list[int]:
+def seeds_of(text: str) -> list[int]:
     first, dash, last = text.partition("-")
     return list(range(int(first), int(last) + 1)) if dash else [int(seed) for seed in text.split(",")]
 

@@ -70,19 +70,33 @@ class _Cluster:
         return math.inf if found is None else found.cost
 
 
-def replay(workload: Workload, order: Sequence[int], nodes: Sequence[int], ranking: Ranking) -> dict[int, float]:
+class Curve:
     """Allocation over load, as published: the mean of the arrivals at which the load rounds to a per cent."""
-    cluster = _Cluster([workload.nodes[node] for node in nodes], ranking)
-    sums: dict[int, tuple[float, int]] = {}
-    arrived = used = 0
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._sums: dict[int, tuple[float, int]] = {}
+        self._arrived = self._used = 0
+
+    def came(self, asked: int, *, placed: bool) -> None:
+        """A pod came, and asked for so much."""
+        self._arrived += asked
+        self._used += asked if placed else 0
+        load = round(100 * self._arrived / self._capacity)
+        total, count = self._sums.get(load, (0.0, 0))
+        self._sums[load] = (total + 100 * self._used / self._capacity, count + 1)
+
+    def at(self) -> dict[int, float]:
+        """Per cent allocated by per cent arrived; all of `LOADS` are there."""
+        means = {load: round(total / count, 2) for load, (total, count) in self._sums.items()}
+        return means | {load: means[max(known for known in means if known <= load)] for load in LOADS}
+
+
+def replay(workload: Workload, order: Sequence[int], nodes: Sequence[int], ranking: Ranking) -> dict[int, float]:
+    """Pods one after another, each to the node that ranks best."""
+    cluster, curve = _Cluster([workload.nodes[node] for node in nodes], ranking), Curve(workload.capacity)
     for position in order:
         pod = workload.pods[position]
-        arrived += asks_for(pod)
         ranking.came(pod, cluster.rooms)
-        if cluster.place(pod):
-            used += asks_for(pod)
-        load = round(100 * arrived / workload.capacity)
-        total, count = sums.get(load, (0.0, 0))
-        sums[load] = (total + 100 * used / workload.capacity, count + 1)
-    means = {load: round(total / count, 2) for load, (total, count) in sums.items()}
-    return means | {load: means[max(known for known in means if known <= load)] for load in LOADS}
+        curve.came(asks_for(pod), placed=cluster.place(pod))
+    return curve.at()

@@ -1,6 +1,5 @@
 """The replay of a trace, on one that is small enough to count."""
 
-import gzip
 import json
 from pathlib import Path
 
@@ -10,23 +9,12 @@ from bench import trace
 from bench.packing.policies import make
 from bench.packing.replay import replay
 from bench.packing.workload import LOAD, Workload, asks_for
-
-NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(
-    f"n{i},32000,65536,2,{'T4' if i < 4 else 'G2'}\n" for i in range(8)
-)
-PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + "".join(
-    [f"half{i},4000,4096,1,500,\n" for i in range(6)]
-    + [f"whole{i},8000,8192,1,1000,T4\n" for i in range(3)]
-    + [f"wide{i},8000,8192,2,1000,T4|G2\n" for i in range(2)]
-    + ["cpu,4000,4096,0,0,\n"]
-)
+from tests import traces
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    (tmp_path / "openb_node_list_gpu_node.csv").write_text(NODES)
-    (tmp_path / "openb_pod_list_small.csv.gz").write_bytes(gzip.compress(PODS.encode()))
-    return tmp_path
+    return traces.small(tmp_path)
 
 
 def test_pods_come_until_they_ask_for_130_percent(directory: Path) -> None:

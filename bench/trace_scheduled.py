@@ -1,0 +1,184 @@
+"""How full GPUs get through kube-scheduler: a trace's pods go through this project's filter, prioritize and bind.
+
+python -m bench.trace_scheduled DIRECTORY [--traces default] [--policies dense,binpack] [--rows ranked,default]
+    [--seeds 42-51] [--owned] [--jobs 1] [--json FILE]
+
+The directory and the protocol are those of `bench.trace`. The controller is a process of its own, asked over HTTP as
+the printed configuration says; kube-scheduler's own scores, and its chance among equal ones, are computed here.
+
+    ranked           the configuration as `gpushare scheduler-config` prints it
+    default          pods without GPUs are left to the default scheduler
+    most-allocated   the same, with MostAllocated instead of LeastAllocated
+    unranked         nodes are filtered, and not ranked
+"""
+
+import argparse
+import functools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from bench import interleaved
+from bench.packing.replay import LOADS, Curve
+from bench.packing.workload import Workload, asks_for
+from bench.scheduling import configuration, fed, objects
+from bench.scheduling.configuration import Configuration
+from bench.scheduling.scheduler import Scheduler
+from bench.trace import seeds_of
+
+ROWS: Mapping[str, Callable[[Configuration], Configuration]] = {
+    "ranked": lambda printed: printed,
+    "default": lambda printed: replace(printed.for_gpu_pods_alone(), packs=False),
+    "most-allocated": lambda printed: replace(printed.for_gpu_pods_alone(), packs=True),
+    "unranked": lambda printed: replace(printed.without_ranking(), packs=False),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What to do."""
+
+    directory: Path
+    trace: str
+    policy: str
+    row: str
+    owned: bool
+    server: str
+    own_orders: bool
+    most: int
+    """Pods, for a quick look; 0 for all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of it."""
+
+    trace: str
+    policy: str
+    row: str
+    owned: bool
+    seed: int
+    at: dict[int, float]
+    """Per cent of the GPUs that are allocated, by per cent that pods have asked for."""
+    placed: int
+    seconds: float
+    controller_cpu_s: float
+    p50_ms: dict[str, float]
+    """Of each question to the controller."""
+    p99_ms: dict[str, float]
+
+
+def once(run: Run, seed: int) -> Outcome:
+    """One seed."""
+    workload = Workload.read(run.directory, run.trace)
+    order, ranks = workload.orders(seed, recorded=not run.own_orders)
+    rooms = [workload.nodes[place] for place in ranks]
+    names = [f"node-{place:04}" for place in ranks]
+    nodes = [objects.node(name, room) for name, room in zip(names, rooms, strict=True)]
+    curve, times, placed, began = Curve(workload.capacity), dict[str, list[float]](), 0, time.monotonic()
+    with fed.controller(nodes, run.policy) as link:
+        scheduler = Scheduler(
+            names=names,
+            has=[objects.host(room) for room in rooms],
+            configuration=ROWS[run.row](configuration.printed(run.server)),
+            transport=link,
+            seed=seed,
+            since_1_36=tuple(map(int, run.server.split("."))) >= (1, 36),
+        )
+        for number, position in enumerate(order[: run.most or None]):
+            ask = workload.pods[position]
+            pod = objects.pod(f"pod-{number}", ask)
+            link.create(pod)
+            decided = scheduler.schedule(pod, objects.asks(ask), ask if run.owned else None)
+            if decided.node is None:
+                link.delete(pod["metadata"]["name"])
+            placed += decided.node is not None
+            curve.came(asks_for(ask), placed=decided.node is not None)
+            for what, took in decided.times_ms.items():
+                times.setdefault(what, []).append(took)
+            if number % 200 == 0:
+                _say(f"{run.trace} {run.policy} {run.row} seed {seed}: {number} of {len(order)} pods")
+        cpu_s = interleaved.cpu_ms(link.side.pid) / 1000
+    return Outcome(
+        trace=run.trace,
+        policy=run.policy,
+        row=run.row,
+        owned=run.owned,
+        seed=seed,
+        at=curve.at(),
+        placed=placed,
+        seconds=round(time.monotonic() - began, 1),
+        controller_cpu_s=round(cpu_s, 1),
+        p50_ms={what: round(statistics.median(each), 3) for what, each in times.items()},
+        p99_ms={what: round(sorted(each)[len(each) * 99 // 100], 3) for what, each in times.items()},
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _parse(arguments)
+    rows: list[Outcome] = []
+    loads = "".join(f"{f'@{load}':>8}" for load in LOADS)
+    print(f"{'trace':<12}{'policy':<10}{'row':<16}{'owned':<6}{'seeds':>5}{loads}   sd@100   s/run")
+    with ProcessPoolExecutor(options.jobs) as pool:  # each forks a controller
+        for trace in options.traces.split(","):
+            for policy in options.policies.split(","):
+                for row in options.rows.split(","):
+                    run = Run(
+                        directory=options.directory,
+                        trace=trace,
+                        policy=policy,
+                        row=row,
+                        owned=options.owned,
+                        server=options.server,
+                        own_orders=options.own_orders,
+                        most=options.most,
+                    )
+                    found = list(pool.map(functools.partial(once, run), seeds_of(options.seeds)))
+                    _print(found)
+                    rows += found
+                    if options.json:
+                        options.json.write_text(json.dumps([asdict(each) for each in rows], indent=1), encoding="utf-8")
+    return 0
+
+
+def _print(found: Sequence[Outcome]) -> None:
+    means = [statistics.mean(one.at[load] for one in found) for load in LOADS]
+    spread = statistics.stdev(one.at[100] for one in found) if len(found) > 1 else 0.0
+    took, cells, first = (
+        statistics.mean(one.seconds for one in found),
+        "".join(f"{mean:8.2f}" for mean in means),
+        found[0],
+    )
+    head = f"{first.trace:<12}{first.policy:<10}{first.row:<16}{'yes' if first.owned else 'no':<6}{len(found):>5}"
+    print(f"{head}{cells}{spread:9.2f}{took:8.0f}", flush=True)
+
+
+def _say(line: str) -> None:
+    print(f"{line} ...    ", end="\r", file=sys.stderr, flush=True)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.trace_scheduled", description="GPU allocation through kube-scheduler"
+    )
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--traces", default="default")
+    parser.add_argument("--policies", default="dense")
+    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--seeds", default="42-43", help="42-51, or 1,2,3")
+    parser.add_argument("--own-orders", action="store_true", help="also where the directory has recorded ones")
+    parser.add_argument("--owned", action="store_true", help="pods that ask for the same are of one owner")
+    parser.add_argument("--server", default="1.35", help="version of Kubernetes whose scores and configuration count")
+    parser.add_argument("--jobs", type=int, default=1, help="seeds at the same time")
+    parser.add_argument("--most", type=int, default=0, help="pods, for a quick look")
+    parser.add_argument("--json", type=Path, help="write every run there")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

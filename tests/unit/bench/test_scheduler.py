@@ -1,0 +1,130 @@
+"""The scheduler of the benchmarks: which extenders it asks, and what it makes of their answers."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from bench.scheduling import configuration
+from bench.scheduling.configuration import Configuration, Extender
+from bench.scheduling.objects import asks, pod
+from bench.scheduling.scheduler import Scheduler
+from gpushare import names
+from gpushare.model.room import Ask, HostRoom
+from gpushare.model.selector import Choice
+
+GPU_POD, CPU_POD = Ask(gpus=1, memory_mib=500, cpu_milli=1000, host_mib=1000), Ask(cpu_milli=1000, host_mib=1000)
+OURS = Extender(
+    path="/x",
+    filter_verb="filter",
+    prioritize_verb="prioritize",
+    bind_verb="bind",
+    weight=1,
+    resources=frozenset({names.GPU_MEM}),
+)
+RANKS_ALL = Extender(path="/y", prioritize_verb="rank", weight=30)
+
+
+class Answers:
+    """Extenders that are asked about nodes a, b and c."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+        self.bound: list[str] = []
+
+    def ask(self, path: str, body: bytes) -> bytes:
+        self.asked.append(path)
+        if path.endswith("/bind"):
+            self.bound.append(orjson.loads(body)["Node"])
+            return b'{"Error":""}'
+        return orjson.dumps(self.answers[path.rpartition("/")[2]])
+
+    def bind(self, pod: Any, node: str) -> None:
+        self.bound.append(node)
+
+
+def scheduler(answers: Answers, *extenders: Extender, packs: bool = False) -> Scheduler:
+    return Scheduler(
+        names="abc",
+        has=[HostRoom(8000, 8000), HostRoom(4000, 4000), HostRoom(4000, 4000)],
+        configuration=Configuration(extenders=extenders, packs=packs),
+        transport=answers,
+        seed=1,
+    )
+
+
+def fits(*nodes: str) -> Any:
+    return {"NodeNames": list(nodes), "Error": ""}
+
+
+def scored(**given: int) -> Any:
+    return [{"Host": node, "Score": score} for node, score in given.items()]
+
+
+def test_the_best_node_of_all_scores_is_bound_by_the_extender() -> None:
+    answers = Answers(filter=fits("a", "b"), prioritize=scored(a=0, b=10))
+    assert scheduler(answers, OURS).schedule(pod("p", GPU_POD), asks(GPU_POD)).node == 1
+    assert answers.asked == ["/x/filter", "/x/prioritize", "/x/bind"]
+    assert answers.bound == ["b"]
+
+
+def test_a_node_that_is_alone_is_not_ranked() -> None:
+    answers = Answers(filter=fits("c"))
+    assert scheduler(answers, OURS).schedule(pod("p", GPU_POD), asks(GPU_POD)).node == 2
+    assert answers.asked == ["/x/filter", "/x/bind"]
+
+
+def test_a_pod_that_fits_nowhere_is_not_bound() -> None:
+    answers = Answers(filter=fits())
+    assert scheduler(answers, OURS).schedule(pod("p", GPU_POD), asks(GPU_POD)).node is None
+    assert answers.bound == []
+
+
+def test_an_error_of_an_extender_ends_the_run() -> None:
+    with pytest.raises(RuntimeError, match="filter: not ready"):
+        scheduler(Answers(filter={"NodeNames": None, "Error": "not ready"}), OURS).schedule(
+            pod("p", GPU_POD), asks(GPU_POD)
+        )
+
+
+def test_pods_without_gpus_are_told_to_extenders_without_resources_alone() -> None:
+    answers = Answers(rank=scored(a=0, b=0, c=10))
+    assert scheduler(answers, OURS, RANKS_ALL).schedule(pod("p", CPU_POD), asks(CPU_POD)).node == 2
+    assert answers.asked == ["/y/rank"]
+    assert answers.bound == ["c"]
+
+
+@pytest.mark.parametrize(("packs", "nodes"), [(False, {0}), (True, {1, 2})])
+def test_resources_decide_where_no_extender_does(packs: bool, nodes: set[int]) -> None:
+    assert scheduler(Answers(), packs=packs).schedule(pod("p", CPU_POD), asks(CPU_POD)).node in nodes
+
+
+def test_cpu_that_pods_have_requested_is_gone_until_they_leave() -> None:
+    large = Ask(cpu_milli=8000, host_mib=1000)
+    running = scheduler(Answers())
+    assert running.schedule(pod("p", large), asks(large)).node == 0
+    assert running.schedule(pod("q", large), asks(large)).node is None
+    running.gone(0, asks(large))
+    assert running.schedule(pod("r", large), asks(large)).node == 0
+
+
+def test_pods_of_one_owner_are_spread() -> None:
+    running = scheduler(Answers())
+    placed = [running.schedule(pod(f"p{i}", CPU_POD), asks(CPU_POD), "owner").node for i in range(3)]
+    assert sorted(node for node in placed if node is not None) == [0, 1, 2]
+
+
+def test_the_printed_configuration_is_understood() -> None:
+    printed = configuration.printed()
+    [ours] = printed.for_gpu_pods_alone().extenders
+    assert (ours.path, ours.filter_verb, ours.bind_verb) == (names.EXTENDER_PREFIX, "filter", "bind")
+    assert ours.is_asked(pod("p", GPU_POD))
+    assert ours.is_asked(pod("p", Ask(gpus=2, whole=True)))
+    assert not ours.is_asked(pod("p", CPU_POD))
+    assert printed.without_ranking().extenders[0].prioritize_verb == ""
+
+
+def test_a_pod_says_which_models_it_accepts() -> None:
+    made = pod("p", Ask(gpus=1, memory_mib=1, models=Choice(wanted=("A10", "T4"))))
+    assert made["metadata"]["annotations"] == {names.ANNOTATION_MODEL: "A10,T4"}

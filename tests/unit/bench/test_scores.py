@@ -1,0 +1,62 @@
+"""The arithmetic of kube-scheduler's plugins, by numbers that were computed by hand from its formulas."""
+
+import pytest
+
+from bench.scheduling import scores
+from bench.scheduling.scores import ResourceScores, Spread
+from gpushare.model.room import HostRoom
+
+HAS = HostRoom(10_000, 20_000)
+NONE = HostRoom(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("requested", "least", "most", "balanced"),
+    [
+        (HostRoom(0, 0), 100, 0, 100),
+        (HostRoom(3000, 5000), 72, 27, 97),  # (70 + 75) / 2, (30 + 25) / 2, 1 - 0.05 / 2
+        (HostRoom(6000, 5000), 57, 42, 82),
+        (HostRoom(10_000, 20_000), 0, 100, 100),
+        (HostRoom(11_000, 10_000), 25, 75, 75),  # more than there is counts as all of it
+    ],
+)
+def test_scores_are_those_of_the_formulas(requested: HostRoom, least: int, most: int, balanced: int) -> None:
+    assert scores.least_allocated(NONE, requested, HAS) == least
+    assert scores.most_allocated(NONE, requested, HAS) == most
+    assert scores.balanced(NONE, requested, HAS) == balanced
+
+
+@pytest.mark.parametrize(
+    ("before", "requested", "score"),
+    [
+        (HostRoom(3000, 6000), HostRoom(4000, 8000), 75),  # as balanced as before
+        (HostRoom(5000, 0), HostRoom(5000, 10_000), 87),  # 50 + (50 + 100 - 75) / 2
+        (HostRoom(0, 0), HostRoom(10_000, 0), 50),
+    ],
+)
+def test_since_1_36_the_change_of_the_balance_counts(before: HostRoom, requested: HostRoom, score: int) -> None:
+    assert scores.more_balanced(before, requested, HAS) == score
+
+
+def test_what_a_pod_does_not_request_counts_as_the_schedulers_default() -> None:
+    assert scores.counted(HostRoom(0, 0)) == HostRoom(100, 200)
+    assert scores.counted(HostRoom(5, 7)) == HostRoom(5, 7)
+
+
+def test_scores_follow_the_pods_that_come_and_go() -> None:
+    kept = ResourceScores([HAS, HAS], (scores.least_allocated,))
+    small = HostRoom(1000, 2000)
+    assert list(kept.of(small)) == [90, 90]
+    kept.add(1, HostRoom(5000, 10_000))
+    assert list(kept.of(small)) == [90, 40]
+    kept.add(1, HostRoom(5000, 10_000), -1)
+    assert list(kept.of(small)) == [90, 90]
+
+
+def test_nodes_with_pods_of_the_same_owner_get_less() -> None:
+    spread = Spread()
+    assert list(spread.of("owner", range(998))) == [100] * 998
+    spread.add("owner", 0)
+    # One pod counts ln(1000) = 6.9 above 2, so 9; the others have 2: 100 (9 + 2 - 9) / 9, and 100 (9 + 2 - 2) / 9.
+    assert list(spread.of("owner", range(998)))[:2] == [22, 100]
+    assert list(spread.of("other", range(998)))[:2] == [100, 100]
