@@ -1,7 +1,7 @@
 """Which nodes a kind of pod fits on, for the scheduler's questions. Only nodes that were asked for are judged.
 
 Where simple pods (`gpushare.placement.room`) fit is told by what is kept beside every ledger. All other verdicts, and
-all scores, are kept for each kind of pod, because replicas ask for the same, and are asked about twice; a node's ledger
+all costs, are kept for each kind of pod, because replicas ask for the same, and are asked about twice; a node's ledger
 is immutable, so that the verdict of one that has not changed is still right.
 """
 
@@ -16,9 +16,10 @@ from controller.state import ClusterState
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.verdicts import ShapeCache
 from gpushare.identity import NodeName
+from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused
-from gpushare.placement import room
+from gpushare.placement import ranking, room
 from gpushare.placement.room import Room
 from gpushare.runtime.clock import Clock
 
@@ -26,15 +27,15 @@ BUDGET_S: Final = 1.5
 """For all nodes of a question. A pod of several containers can be made so that its search is hard on each of them, and
 must not hold the scheduler; one container is placed by sorting a few numbers, and nothing limits that."""
 
-Score = int
-Answers = Mapping[NodeName, Score | Refused]
+Cost = int
+Answers = Mapping[NodeName, Cost | Refused]
 
 
 class _Kept:
     """Verdicts for one kind of pod, without the choice of GPUs: thousands of these are kept."""
 
     def __init__(self) -> None:
-        self.by_node: dict[NodeName, Score | Refused] = {}
+        self.by_node: dict[NodeName, Cost | Refused] = {}
         """Of nodes that have not changed up to `sequence`. Nothing is taken out of it: others may be reading it."""
         self.sequence = 0
         self.lock = threading.Lock()
@@ -68,7 +69,7 @@ class NodeVerdicts:
         return filtering.decide(names, self.answers(shape, names), reserved)
 
     def answers(self, shape: RequestShape, names: Iterable[NodeName]) -> Answers:
-        """Score or refusal of these nodes, as far as they are known.
+        """Cost or refusal of these nodes, as far as they are known.
 
         The result may be live, and tell of other nodes: look these up in it, and do not iterate over it.
         """
@@ -99,8 +100,8 @@ class NodeVerdicts:
         if kept is not None:
             self._answers(shape, kept, names)
 
-    def snapshot(self, shape: RequestShape) -> dict[NodeName, Score | Refused]:
-        """Score or refusal of every known node; a copy."""
+    def snapshot(self, shape: RequestShape) -> dict[NodeName, Cost | Refused]:
+        """Cost or refusal of every known node; a copy."""
         known = self._state.cache.ledgers()
         answers = self.answers(shape, known)
         return {name: answer for name in known if (answer := answers.get(name)) is not None}
@@ -129,19 +130,20 @@ class NodeVerdicts:
                 meanwhile = frozenset(changed.names)
                 kept.by_node.update({name: each for name, each in judged.items() if name not in meanwhile})
 
-    def _simple(self, shape: RequestShape, names: Iterable[NodeName]) -> dict[NodeName, Score | Refused]:
-        """Verdicts of the nodes for a simple pod, without those that refuse it for want of compute; else none."""
+    def _simple(self, shape: RequestShape, names: Iterable[NodeName]) -> dict[NodeName, Cost | Refused]:
+        """Verdicts of the nodes for a simple pod, without those that need a closer look; else none."""
         mib, percent = room.simple(shape)
-        found: dict[NodeName, Score | Refused] = {}
+        found: dict[NodeName, Cost | Refused] = {}
         if not mib:
             return found
         rooms, unit = self._state.cache.rooms.by_node, self._state.resource_config.unit
-        score = room.scores(mib, shape.policy or self._state.policy)
+        cost = room.costs(mib, shape.policy or self._state.rankings.default)
         for name in names:
             known = rooms.get(name)
             if type(known) is Room:
                 if known.fits(mib, percent):
-                    found[name] = score(known)
+                    if cost is not None:
+                        found[name] = cost(known)
                 elif not percent:
                     found[name] = known.refusal(mib, unit)
             elif isinstance(known, Refused):
@@ -150,16 +152,20 @@ class NodeVerdicts:
 
     def _judged(
         self, shape: RequestShape, ledgers: Mapping[NodeName, LedgerOrRefused]
-    ) -> dict[NodeName, Score | Refused]:
+    ) -> dict[NodeName, Cost | Refused]:
         """Verdicts of the nodes; of several containers, as far as there is time."""
         # Outside of every lock: no one waits for a cold start, and at worst two do the same.
         deadline = self._clock.monotonic() + BUDGET_S if len(shape.containers) > 1 else float("inf")
-        judged: dict[NodeName, Score | Refused] = {}
+        judged: dict[NodeName, Cost | Refused] = {}
+        policy = self._state.rankings.of(shape.policy)
         for name, ledger in ledgers.items():
             if self._clock.monotonic() >= deadline:
                 break
             verdict = self._state.verdict(shape, ledger)
-            judged[name] = verdict.score if isinstance(verdict, Placed) else verdict
+            if isinstance(verdict, Placed) and isinstance(ledger, NodeLedger):
+                judged[name] = ranking.cost_of(verdict.grants, ledger, policy)
+            elif isinstance(verdict, Refused):
+                judged[name] = verdict
         return judged
 
 

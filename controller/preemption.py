@@ -5,7 +5,7 @@ takes whom it is told instead: any pods of that node.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -15,10 +15,11 @@ from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bound
 from gpushare.identity import PodUid
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import PodRequest, Policy
+from gpushare.model.request import PodRequest
 from gpushare.model.selector import Affinity
 from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement.place import place
+from gpushare.placement.policies import Rankings
 
 MAX_LONG_SEARCHES: Final = 3  # on one node; each takes some 50 ms, and kube-scheduler waits
 
@@ -58,8 +59,7 @@ class Preemptor:
 
     request: PodRequest
     priority: int
-    policy: Policy = Policy.BINPACK
-    """The cluster's default."""
+    rankings: Rankings = field(default_factory=Rankings)
 
 
 def decide(
@@ -118,7 +118,7 @@ class _Trial:
         """Whether the preemptor fits when these pods are gone."""
         rest = (held for uid, held in self.ledger.allocations.items() if uid not in gone)
         ledger = NodeLedger.of(self.ledger.inventory, rest)
-        verdict = place(self.preemptor.request.shape, ledger, self.preemptor.policy)
+        verdict = place(self.preemptor.request.shape, ledger, self.preemptor.rankings)
         if isinstance(verdict, Refused) and verdict.reason is RefusalReason.SEARCH_TOO_LONG:
             self.long += 1
             if self.long >= MAX_LONG_SEARCHES:

@@ -20,7 +20,7 @@ def _policy(text: str) -> Policy:
     try:
         return Policy(text)
     except ValueError:
-        raise ValueError(f"write {' or '.join(policy.value for policy in Policy)}") from None
+        raise ValueError(f"write {Policy.known()}") from None
 
 
 def _lease_seconds(text: str) -> float:
@@ -54,7 +54,7 @@ class Settings:
         parse=options.boolean,
     )
     gpu_policy: Policy = options.option(
-        Policy.BINPACK, "how GPUs are chosen for pods that do not say: binpack or spread", parse=_policy
+        Policy.BINPACK, f"how nodes and GPUs are chosen for pods that do not say: {Policy.known()}", parse=_policy
     )
     kubeconfig: str = options.option("", "kubeconfig file; empty for the pod's service account")
     namespace: str = options.option(

@@ -19,6 +19,7 @@ from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy, RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
+from gpushare.placement.policies import Rankings
 from gpushare.resource_config import ResourceConfig
 
 TRIES: Final = 5  # to choose GPUs while a node's ledger stays as it was
@@ -59,7 +60,8 @@ class ClusterState:
         self, *, resource_config: ResourceConfig, policy: Policy = Policy.BINPACK, in_doubt_s: float = 120.0
     ) -> None:
         self.resource_config = resource_config
-        self.policy = policy
+        self.rankings = Rankings(policy)
+        """Replaced as a whole whenever more is known of the cluster. Whether a pod fits never depends on it."""
         self.cache = ClusterCache(resource_config)
         """What the watches say, for everybody; reservations are made here alone."""
         self._lock = self.cache.lock
@@ -72,8 +74,8 @@ class ClusterState:
             return self._bound_to(uid)
 
     def verdict(self, shape: RequestShape, ledger: LedgerOrRefused) -> Verdict:
-        """Whether a pod fits. Pure."""
-        return node_ledger.verdict(shape, ledger, self.policy)
+        """Whether a pod fits, and on which GPUs. Pure."""
+        return node_ledger.verdict(shape, ledger, self.rankings)
 
     def resolve(self, shape: RequestShape, labels: Mapping[str, str], uid: PodUid | None = None) -> RequestShape:
         """What a pod asks for, with what depends on all pods of its namespace: whether it may start its own group.

@@ -29,6 +29,8 @@ class Answer:
     """Of the GPUs, as the controller decides."""
     blockers: tuple[str, ...] = ()
     """What Kubernetes itself has against the node, in a few words each."""
+    score: int | None = None
+    """What kube-scheduler is told of it: 10 for the best node, 1 to 8 for others; None if it does not fit."""
 
     @property
     def fits(self) -> bool:
@@ -101,7 +103,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "node": answer.node,
         "fits": answer.fits,
         "gpusFit": refused is None,
-        "score": None if isinstance(answer.verdict, Refused) else answer.verdict.of_ten,
+        "score": answer.score,
         "reason": refused.reason.value if refused else None,
         "message": refused.message if refused else None,
         "blockers": answer.blockers,
@@ -114,8 +116,8 @@ def _joined(blockers: Sequence[str]) -> str:
 
 def _distance(answer: Answer, ledger: LedgerOrRefused | None) -> tuple[int, int]:
     match answer.verdict:
-        case Placed(score=score):
-            return (0, -score) if answer.fits else (1, 0)
+        case Placed():
+            return (0, -(answer.score or 0)) if answer.fits else (1, 0)
         case Refused(permanent=permanent):
             kind = 4 if not answer.has_gpus else 3 if permanent else 2
             return kind, -largest_free(ledger)

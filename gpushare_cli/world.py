@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpushare.cluster import groups, node_ledger
@@ -11,7 +11,11 @@ from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound, PodRecord, Problem
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName, PodRef
+from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy
+from gpushare.model.verdict import Placed
+from gpushare.placement import grade, ranking
+from gpushare.placement.policies import Rankings
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import answers, schedulable
@@ -82,11 +86,19 @@ def build(
 def ask(world: World, pod: Object, request: PodRequest, policy: Policy) -> list[Answer]:
     """What every node answers to a pod, the best first."""
     shape = groups.resolved(request.shape, request.labels, lambda namespace: world.holders.get(namespace, ()))
-    answered = []
-    for node in world.nodes.values():
-        verdict = node_ledger.verdict(shape, node.ledger, policy)
-        answered.append(answers.of_node(pod, node.facts, node.requested, verdict))
-    return answers.closest_first(answered, {name: node.ledger for name, node in world.nodes.items()})
+    rankings = Rankings(policy)
+    found: dict[NodeName, Answer] = {}
+    costs: dict[NodeName, int] = {}
+    for name, node in world.nodes.items():
+        verdict = node_ledger.verdict(shape, node.ledger, rankings)
+        found[name] = answers.of_node(pod, node.facts, node.requested, verdict)
+        if isinstance(verdict, Placed) and isinstance(node.ledger, NodeLedger):
+            costs[name] = ranking.cost_of(verdict.grants, node.ledger, rankings.of(shape.policy))
+    # Kube-scheduler asks for the score of those nodes alone that pass all filters.
+    meant = [name for name, answer in found.items() if answer.fits]
+    for name, score in zip(meant, grade.grades(meant, [costs[name] for name in meant]), strict=True):
+        found[name] = replace(found[name], score=score)
+    return answers.closest_first(found.values(), {name: node.ledger for name, node in world.nodes.items()})
 
 
 def unit_of(known: Iterable[NodeRecord]) -> MemoryUnit:

@@ -2,38 +2,40 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from bench.packing.workload import Workload
 from gpushare.model.room import Ask, NodeRoom
 from gpushare.model.selector import Choice, is_model
 from gpushare.placement import demand, outlook
-from gpushare.placement.dense import Best, Dense, choices
+from gpushare.placement.dense import Dense
 from gpushare.placement.fgd import Fgd
 from gpushare.placement.outlook import Outlook
+from gpushare.placement.packing import Binpack, Spread
+from gpushare.placement.ranking import Ranking
 from gpushare.placement.tally import Tally
 
 
-class Ranking(Protocol):
-    epoch: int
-    """Changes when costs that were given before may be different."""
+class Scheduler(Protocol):
+    @property
+    def epoch(self) -> int:
+        """Changes when costs that were given before may be different."""
 
-    def best(self, ask: Ask, room: NodeRoom) -> Best | None: ...
+    @property
+    def ranking(self) -> Ranking:
+        """For the next pod."""
 
     def came(self, ask: Ask, rooms: list[NodeRoom]) -> None:
         """A pod came to a cluster that looks like this."""
 
 
+@dataclass(frozen=True)
 class Fixed:
     """A policy that learns nothing."""
 
-    epoch = 0
-
-    def __init__(self, best: Callable[[Ask, NodeRoom], Best | None]) -> None:
-        self._best = best
-
-    def best(self, ask: Ask, room: NodeRoom) -> Best | None:
-        return self._best(ask, room)
+    ranking: Ranking
+    epoch: int = 0
 
     def came(self, ask: Ask, rooms: list[NodeRoom]) -> None: ...
 
@@ -54,11 +56,8 @@ class Learning:
         self._tally = Tally(())
         self._demand = demand.Demand()
         self._outlook = Outlook()
-        self._dense = Dense(self._outlook)
+        self.ranking = Dense(self._outlook)
         self._look(list(workload.nodes))
-
-    def best(self, ask: Ask, room: NodeRoom) -> Best | None:
-        return self._dense.best(ask, room)
 
     def came(self, ask: Ask, rooms: list[NodeRoom]) -> None:
         self._pods += 1
@@ -83,41 +82,31 @@ class Learning:
         ):
             self.epoch += 1
             self._outlook = found
-            self._dense = Dense(found, self._tally)
+            self.ranking = Dense(found, self._tally)
 
 
 def admits(choice: Choice, model: str) -> bool:
     return choice.admits(lambda meant: is_model(model, meant))
 
 
-def _binpack(ask: Ask, room: NodeRoom) -> Best | None:
-    if not ask.fits_host(room.host):
-        return None
-    free = sum(gpu.free_mib for gpu in room.gpus) * 1000 // sum(gpu.total_mib for gpu in room.gpus)
-    return min((Best(free, gpus) for gpus in choices(ask, room)), default=None)
+class First(Binpack):
+    """The first node that fits."""
+
+    def cost(self, before: NodeRoom, after: NodeRoom) -> int:  # noqa: ARG002 - of the protocol
+        return 0
 
 
-def _spread(ask: Ask, room: NodeRoom) -> Best | None:
-    found = _binpack(ask, room)
-    return None if found is None else Best(-found.cost, max(choices(ask, room)))
-
-
-def _first(ask: Ask, room: NodeRoom) -> Best | None:
-    found = _binpack(ask, room)
-    return None if found is None else Best(0, found.gpus)
-
-
-POLICIES: Mapping[str, Callable[[Workload], Ranking]] = {
+POLICIES: Mapping[str, Callable[[Workload], Scheduler]] = {
     "dense": lambda workload: Learning(workload, known=False),
     "dense-known": lambda workload: Learning(workload, known=True),
-    "fgd": lambda workload: Fixed(Fgd(workload.pods, admits).best),
-    "binpack": lambda _: Fixed(_binpack),
-    "spread": lambda _: Fixed(_spread),
-    "first": lambda _: Fixed(_first),
+    "fgd": lambda workload: Fixed(Fgd(demand.typical(Counter(workload.pods)))),
+    "binpack": lambda _: Fixed(Binpack()),
+    "spread": lambda _: Fixed(Spread()),
+    "first": lambda _: Fixed(First()),
 }
 
 
-def make(name: str, workload: Workload) -> Ranking:
+def make(name: str, workload: Workload) -> Scheduler:
     if name not in POLICIES:
         raise SystemExit(f"no policy {name!r}: write some of {', '.join(POLICIES)}")
     return POLICIES[name](workload)

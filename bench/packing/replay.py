@@ -4,9 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.packing.policies import Ranking, admits
+from bench.packing.policies import Scheduler, admits
 from bench.packing.workload import Workload, asks_for
 from gpushare.model.room import Ask, NodeRoom
+from gpushare.placement.ranking import best
 
 LOADS = (90, 95, 100, 110, 120, 130)  # per cent
 
@@ -34,9 +35,9 @@ class _Costs:
 
 
 class _Cluster:
-    def __init__(self, nodes: Sequence[NodeRoom], ranking: Ranking) -> None:
+    def __init__(self, nodes: Sequence[NodeRoom], scheduler: Scheduler) -> None:
         self.rooms = list(nodes)
-        self._ranking = ranking
+        self._scheduler = scheduler
         self._changed: list[int] = []
         self._costs: dict[Ask, _Costs] = {}
 
@@ -46,7 +47,7 @@ class _Cluster:
         if least == math.inf:
             return False
         node = costs.index(least)
-        found = self._ranking.best(ask, self.rooms[node])
+        found = best(ask, self.rooms[node], self._scheduler.ranking)
         if found is None:
             raise AssertionError("a node that fitted does not fit")
         self.rooms[node] = self.rooms[node].after(ask, found.gpus)
@@ -55,8 +56,8 @@ class _Cluster:
 
     def _refreshed(self, ask: Ask) -> list[float]:
         known = self._costs.get(ask)
-        if known is None or known.epoch != self._ranking.epoch:
-            known = self._costs[ask] = _Costs(self._ranking.epoch, len(self._changed))
+        if known is None or known.epoch != self._scheduler.epoch:
+            known = self._costs[ask] = _Costs(self._scheduler.epoch, len(self._changed))
             known.by_node = [self._cost(ask, room) for room in self.rooms]
         for node in set(self._changed[known.seen :]):
             known.by_node[node] = self._cost(ask, self.rooms[node])
@@ -66,7 +67,7 @@ class _Cluster:
     def _cost(self, ask: Ask, room: NodeRoom) -> float:
         if not admits(ask.models, room.model):
             return math.inf
-        found = self._ranking.best(ask, room)
+        found = best(ask, room, self._scheduler.ranking)
         return math.inf if found is None else found.cost
 
 
@@ -92,11 +93,11 @@ class Curve:
         return means | {load: means[max(known for known in means if known <= load)] for load in LOADS}
 
 
-def replay(workload: Workload, order: Sequence[int], nodes: Sequence[int], ranking: Ranking) -> dict[int, float]:
+def replay(workload: Workload, order: Sequence[int], nodes: Sequence[int], scheduler: Scheduler) -> dict[int, float]:
     """Pods one after another, each to the node that ranks best."""
-    cluster, curve = _Cluster([workload.nodes[node] for node in nodes], ranking), Curve(workload.capacity)
+    cluster, curve = _Cluster([workload.nodes[node] for node in nodes], scheduler), Curve(workload.capacity)
     for position in order:
         pod = workload.pods[position]
-        ranking.came(pod, cluster.rooms)
+        scheduler.came(pod, cluster.rooms)
         curve.came(asks_for(pod), placed=cluster.place(pod))
     return curve.at()

@@ -44,7 +44,8 @@ class Preemption:
         if request is None:
             decisions = {node: preemption.as_given(given) for node, given in args.victims.items()}
         else:
-            decisions = self._judged(Preemptor(request=request, priority=args.priority, policy=self.state.policy), args)
+            preemptor = Preemptor(request=request, priority=args.priority, rankings=self.state.rankings)
+            decisions = self._judged(preemptor, args)
         self._tell(args, decisions)
         return {node: decision.victims for node, decision in decisions.items() if decision.ruling is not Ruling.DROPPED}
 

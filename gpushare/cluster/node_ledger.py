@@ -10,9 +10,10 @@ from gpushare.identity import PodRef
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import Policy, RequestShape
+from gpushare.model.request import RequestShape
 from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
+from gpushare.placement.policies import Rankings
 from gpushare.units import MemoryUnit
 
 LedgerOrRefused = NodeLedger | Refused
@@ -51,9 +52,9 @@ def _foreign_gpus(pod: PodRef, node: NodeRecord) -> str:
     )
 
 
-def verdict(shape: RequestShape, ledger: LedgerOrRefused, policy: Policy) -> Verdict:
-    """Whether a pod fits on a node; the shape has to be resolved (`groups`), and the policy is the cluster's."""
-    return ledger if isinstance(ledger, Refused) else place(shape, ledger, policy)
+def verdict(shape: RequestShape, ledger: LedgerOrRefused, rankings: Rankings) -> Verdict:
+    """Whether a pod fits on a node, and on which GPUs; the shape has to be resolved (`groups`)."""
+    return ledger if isinstance(ledger, Refused) else place(shape, ledger, rankings)
 
 
 def lost_gpus(allocation: Allocation, inventory: NodeInventory) -> Refused | None:

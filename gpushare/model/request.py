@@ -26,10 +26,22 @@ class ContainerKind(Enum):
 
 
 class Policy(Enum):
-    """How GPUs are chosen on a node. `placement.score.POLICIES` has a row for each."""
+    """How nodes and their GPUs are chosen. `placement.policies.POLICIES` has a row for each."""
 
     BINPACK = "binpack"
+    """The fullest GPU with room, on the fullest node."""
     SPREAD = "spread"
+    """The emptiest."""
+    DENSE = "dense"
+    """Where the pod takes the least from the pods to come."""
+    FGD = "fgd"
+    """Fragmentation gradient descent, as published."""
+
+    @classmethod
+    def known(cls) -> str:
+        """All of them, for people."""
+        *others, last = (policy.value for policy in cls)
+        return f"{', '.join(others)} or {last}"
 
 
 @dataclass(frozen=True, slots=True)

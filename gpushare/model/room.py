@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, Need, RequestShape
-from gpushare.model.selector import ANY_GPU, Choice
+from gpushare.model.selector import ANY_GPU, Choice, MigChoice
 
 
 class GpuRoom(NamedTuple):
@@ -15,6 +16,13 @@ class GpuRoom(NamedTuple):
     free_mib: int
     free_percent: int = 100
     """Of compute that is not set aside."""
+    mig: bool = False
+    """Whether it is a MIG instance, which no one has for a whole GPU or beside others without asking for that."""
+
+    @classmethod
+    def of(cls, gpu: Gpu, ledger: NodeLedger) -> "GpuRoom":
+        """What is free on a GPU of a node."""
+        return cls(gpu.memory_mib, ledger.free_mib(gpu), ledger.free_percent(gpu), gpu.mig is not None)
 
     @property
     def untouched(self) -> bool:
@@ -23,7 +31,8 @@ class GpuRoom(NamedTuple):
 
     def without(self, need: Need) -> "GpuRoom":
         """What is left after a grant."""
-        return GpuRoom(self.total_mib, self.free_mib - need.memory_mib, self.free_percent - need.compute_percent)
+        free_mib, free_percent = self.free_mib - need.memory_mib, self.free_percent - need.compute_percent
+        return GpuRoom(self.total_mib, free_mib, free_percent, self.mig)
 
 
 class HostRoom(NamedTuple):
@@ -46,9 +55,9 @@ class NodeRoom:
 
     @classmethod
     def of(cls, ledger: NodeLedger, host: HostRoom | None = None) -> "NodeRoom":
-        """The room on a node; GPUs that take no new pods have none."""
+        """The room on a node. GPUs that take no new pods are left out."""
         gpus = ledger.inventory.gpus
-        rooms = (GpuRoom(gpu.memory_mib, ledger.free_mib(gpu), ledger.free_percent(gpu)) for gpu in gpus)
+        rooms = [GpuRoom.of(gpu, ledger) for gpu in gpus if gpu.health is GpuHealth.HEALTHY]
         return cls(model=gpus[0].model if gpus else "", gpus=tuple(sorted(rooms)), host=host)
 
     def after(self, ask: "Ask", chosen: tuple[GpuRoom, ...]) -> "NodeRoom":
@@ -78,6 +87,8 @@ class Ask:
     host_mib: int = 0
     models: Choice = ANY_GPU.models
     """Which GPUs it accepts."""
+    mig: MigChoice | None = None
+    """Whether it takes MIG instances."""
 
     @classmethod
     def of(cls, shape: RequestShape, *, cpu_milli: int = 0, host_mib: int = 0) -> "Ask":
@@ -92,6 +103,7 @@ class Ask:
             cpu_milli=cpu_milli,
             host_mib=host_mib,
             models=shape.gpus.models,
+            mig=shape.gpus.mig,
         )
 
     def need(self, gpu: GpuRoom) -> Need:
@@ -103,7 +115,13 @@ class Ask:
         return Need(self.memory_mib, self.compute_percent)
 
     def fits(self, gpu: GpuRoom) -> bool:
-        """Whether one GPU has room for it."""
+        """Whether one GPU has room for it, and may be had as it asks (`placement.candidates.takes`)."""
+        if gpu.mig:
+            only = self.mig is MigChoice.ONLY
+            if self.gpus > 1 or self.mig is MigChoice.NEVER or (self.whole and not only):
+                return False
+        elif self.mig is MigChoice.ONLY:
+            return False
         if self.whole:
             return gpu.untouched and gpu.total_mib > 0
         need = self.need(gpu)

@@ -26,13 +26,6 @@ class Placed:
     """The pod fits; `grants` say where, in the order in which the containers start."""
 
     grants: tuple[Grant, ...]
-    score: int
-    """0 to a million; higher is better under the pod's policy."""
-
-    @property
-    def of_ten(self) -> int:
-        """The score for people, 0 to 10."""
-        return self.score // 100_000
 
 
 @dataclass(frozen=True, slots=True)

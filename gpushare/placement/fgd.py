@@ -7,46 +7,47 @@ As published, the difference becomes an integer score of 0 to 100, and memory of
 
 import math
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from gpushare.model.gpu import MAX_GPUS
+from gpushare.model.request import Need
 from gpushare.model.room import Ask, GpuRoom, NodeRoom
-from gpushare.model.selector import Choice
-from gpushare.placement.dense import Best, choices
+from gpushare.model.selector import is_model
 
 _FULL: Final = 1000
 """Parts of a GPU."""
-_COVERED_PERCENT: Final = 95
-"""Of all pods, by the most frequent requests."""
+_ANY: Final = ""
+"""A model that every pod accepts."""
 _STEPS: Final = tuple(math.ceil(-1_000_000 * math.log(100 / score - 1)) for score in range(1, 100))
 """From which thousandth of a part on the difference has the scores 1, 2, ... 99: a sigmoid."""
 
 
 class Fgd:
-    """Costs for a fixed sample of pods, those without GPUs included; `admits` says whether a choice accepts a model."""
+    """Costs for a fixed sample of pods, those without GPUs included."""
 
-    def __init__(self, sample: Iterable[Ask], admits: Callable[[Choice, str], bool]) -> None:
-        self._admits = admits
-        self._typical, self._number = _typical(sample)
-        self._cpu = sorted({ask.cpu_milli for ask in self._typical if ask.gpus})
+    def __init__(self, typical: Mapping[Ask, int]) -> None:
+        """The most frequent requests (`demand.typical`), and how many pods make each."""
+        self._typical = typical
+        self._number = max(sum(typical.values()), 1)
+        self._cpu = sorted({ask.cpu_milli for ask in typical if ask.gpus})
         self._remainders: dict[tuple[str, int, int], int] = {}
         self._untouched: dict[tuple[str, int, int], int] = {}
         self._usable: dict[NodeRoom, int] = {}
 
-    def best(self, ask: Ask, room: NodeRoom) -> Best | None:
-        """Where a pod scores best on a node; None if it does not fit. The lowest cost is the highest score."""
-        if not ask.fits_host(room.host):
-            return None
-        before, free = self.usable(room), _free(room)
-        found: Best | None = None
-        for gpus in choices(ask, room):
-            after = room.after(ask, gpus)
-            gained = (self.usable(after) - before) + (free - _free(after)) * self._number
-            scored = Best(-bisect_right(_STEPS, gained * 1000 // self._number), gpus)
-            found = scored if found is None or scored < found else found
-        return found
+    def gpu(self, before: GpuRoom, need: Need) -> int:
+        """How much more of a GPU is of no use. CPU and model of its node are left to `cost`: they change little."""
+        after = before.without(need)
+        return (self._of_one(before) - self._of_one(after)) - (_parts(before) - _parts(after)) * self._number
+
+    def cost(self, before: NodeRoom, after: NodeRoom) -> int:
+        """The published score, negative: the lowest cost is the highest score."""
+        gained = (self.usable(after) - self.usable(before)) + (_free(before) - _free(after)) * self._number
+        return -bisect_right(_STEPS, gained * 1000 // self._number)
+
+    def _of_one(self, gpu: GpuRoom) -> int:
+        free, step = _parts(gpu), len(self._cpu)
+        return self._remainder(_ANY, step, free) + self._whole(_ANY, step, MAX_GPUS if free == _FULL else 0) // MAX_GPUS
 
     def usable(self, room: NodeRoom) -> int:
         """What is free and of use, summed over the sample."""
@@ -76,21 +77,12 @@ class Fgd:
     def _fitting(self, model: str, step: int, wanted: Callable[[int], bool]) -> Iterable[tuple[Ask, int]]:
         for ask, count in self._typical.items():
             enough = bisect_right(self._cpu, ask.cpu_milli) <= step
-            if ask.gpus and wanted(_need(ask)) and enough and self._admits(ask.models, model):
+            if ask.gpus and wanted(_need(ask)) and enough and (model == _ANY or _admits(ask, model)):
                 yield ask, count
 
 
-def _typical(sample: Iterable[Ask]) -> tuple[Counter[Ask], int]:
-    """The most frequent requests and how many pods they are, memory of hosts left out."""
-    counts: Counter[Ask] = Counter()
-    for ask in sample:
-        counts[replace(ask, host_mib=0)] += 1
-    ranked = sorted(counts, key=lambda ask: (counts[ask], ask.cpu_milli, _need(ask), ask.gpus, ask.models.wanted))
-    kept: Counter[Ask] = Counter()
-    while ranked and 100 * kept.total() < _COVERED_PERCENT * counts.total():
-        ask = ranked.pop()
-        kept[ask] = counts[ask]
-    return kept, max(kept.total(), 1)
+def _admits(ask: Ask, model: str) -> bool:
+    return ask.models.admits(lambda meant: is_model(model, meant))
 
 
 def _need(ask: Ask) -> int:

@@ -36,7 +36,9 @@ class Outlook:
     prices: Mapping[int, Prices] = field(default_factory=dict)
     """Value of remainders, by the MiB that a GPU has in all."""
     usual_mib: int = 1
-    """Memory of the cluster's usual GPU: the unit of `weights`."""
+    """Memory of the cluster's usual GPU."""
+    typical: Mapping[Ask, int] = field(default_factory=dict)
+    """The most frequent requests, and how many pods make each: what `fgd` knows."""
 
 
 NOTHING_KNOWN: Final = Outlook()
@@ -82,6 +84,7 @@ def of(demand: Demand, empty: Totals, now: Totals, gpu_mib: Mapping[int, int], e
         weights={model: tuple(weight * _SCALE // mean for weight in of_model) for model, of_model in raw.items()},
         prices={mib: prices(_slots(demand, mib)) for mib in gpu_mib},
         usual_mib=usual_mib(gpu_mib),
+        typical=demand.typical,
     )
 
 

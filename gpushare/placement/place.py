@@ -1,24 +1,32 @@
 """Choose GPUs of one node for a whole pod, or say with numbers why not."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from gpushare.identity import GpuUuid
-from gpushare.model.allocation import Grant, footprint
+from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, HandOver
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerRequest, Need, Policy, RequestShape
+from gpushare.model.request import ContainerRequest, Need, RequestShape
+from gpushare.model.room import GpuRoom
 from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
 from gpushare.placement import candidates, explain, search
-from gpushare.placement.score import POLICIES, score
+from gpushare.placement.policies import Rankings
+from gpushare.placement.ranking import Key, Ranking, key
+
+_BINPACK: Final = Rankings()
 
 
-def place(shape: RequestShape, ledger: NodeLedger, default: Policy = Policy.BINPACK) -> Verdict:
+def place(shape: RequestShape, ledger: NodeLedger, rankings: Rankings = _BINPACK) -> Verdict:
     """The decision for one pod on one node. The same input always gives the same answer.
+
+    Whether it fits, and the words of a refusal, depend on no policy; only which GPUs it gets does. What they cost the
+    node is told by `ranking.cost_of`.
 
     Args:
         shape: what the pod asks for.
         ledger: the node's ledger.
-        default: policy of pods that name none.
+        rankings: the policies, and the default of pods that name none.
     """
     if shape.only_cdi and ledger.inventory.hand_over is not HandOver.CDI:
         return Refused(RefusalReason.OTHER_HAND_OVER, explain.other_hand_over(ledger), permanent=True)
@@ -36,30 +44,27 @@ def place(shape: RequestShape, ledger: NodeLedger, default: Policy = Policy.BINP
         return Refused(RefusalReason.NO_MATCHING_GPU, message, permanent=True)
     barred = {**candidates.by_neighbours(shape.affinity, ledger), **barred}
     usable = [gpu for gpu in of_kind if gpu.uuid not in barred]
-    policy = shape.policy or default
     try:
-        chosen = _choose(shape, usable, ledger, policy)
+        chosen = _choose(shape, usable, ledger, rankings.of(shape.policy))
     except search.SearchTooLongError:
         return Refused(RefusalReason.SEARCH_TOO_LONG, explain.search_too_long(shape, ledger))
     if chosen is None:
         never = not all(_could_ever_hold(shape, container, of_kind) for container in shape.containers)
         message = explain.insufficient(shape, ledger, barred, never=never)
         return Refused(_reason(shape, usable, ledger), message, permanent=never)
-    grants = tuple(_grant(request, gpus, ledger) for request, gpus in zip(shape.containers, chosen, strict=True))
-    added = sum(held.memory_mib for held in footprint(grants).values())
-    return Placed(grants, score(ledger, added, policy))
+    return Placed(tuple(_grant(request, gpus, ledger) for request, gpus in zip(shape.containers, chosen, strict=True)))
 
 
 def _choose(
-    shape: RequestShape, usable: Sequence[Gpu], ledger: NodeLedger, policy: Policy
+    shape: RequestShape, usable: Sequence[Gpu], ledger: NodeLedger, ranking: Ranking
 ) -> Sequence[tuple[GpuUuid, ...]] | None:
-    ranking, containers = POLICIES[policy], shape.containers
+    containers = shape.containers
     if len(containers) > 1:
         bins = [
             search.Bin(
                 uuid=gpu.uuid,
                 index=gpu.index,
-                free=Need(ledger.free_mib(gpu), ledger.free_percent(gpu)),
+                room=GpuRoom.of(gpu, ledger),
                 needs=tuple(_need(shape, request, gpu, ledger) for request in containers),
             )
             for gpu in usable
@@ -67,11 +72,11 @@ def _choose(
         return search.find(containers, bins, ranking)
     # One container is the usual pod, and its best GPUs are simply the first in rank.
     request = containers[0]
-    fitting = []
+    fitting: list[tuple[Key, GpuUuid]] = []
     for gpu in _open_to(shape, request, usable):
-        free = ledger.free_mib(gpu)
-        if _fits_alone(shape, request, gpu, free, ledger):
-            fitting.append((ranking.gpu(free, gpu.index), gpu.uuid))
+        if _fits_alone(shape, request, gpu, ledger.free_mib(gpu), ledger):
+            room = GpuRoom.of(gpu, ledger)
+            fitting.append((key(ranking, room, request.need(gpu), gpu.index), gpu.uuid))
     if len(fitting) < request.gpu_count:
         return None
     fitting.sort()

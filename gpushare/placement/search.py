@@ -12,7 +12,8 @@ from typing import Final
 from gpushare.identity import GpuUuid
 from gpushare.model.allocation import peak
 from gpushare.model.request import ContainerKind, ContainerRequest, Need
-from gpushare.placement.score import Ranking
+from gpushare.model.room import GpuRoom
+from gpushare.placement.ranking import Ranking, key
 
 MAX_STEPS: Final = 40_000  # looks at a GPU, some 50 ms; a pod made to be hard must not stop the scheduler
 
@@ -27,7 +28,7 @@ class Bin:
 
     uuid: GpuUuid
     index: int
-    free: Need
+    room: GpuRoom
     needs: tuple[Need | None, ...]
     """What each container would take from it; None if the container may not be there."""
 
@@ -36,7 +37,7 @@ Early = tuple[int, ...]
 Load = tuple[int, int, int, Early]
 """Kind of a GPU, MiB and per cent of the pod's app containers on it, and positions of its other containers there.
 
-GPUs are of one kind if the same is free on them and every container needs the same. GPUs with equal loads are alike for
+GPUs are of one kind if their room is equal and every container needs the same. GPUs with equal loads are alike for
 the rest of the search. App containers only add up; init containers and sidecars keep their place, because what they
 need depends on the sidecars that start before them.
 """
@@ -62,16 +63,16 @@ def _may_fit(containers: Sequence[ContainerRequest], bins: Sequence[Bin]) -> boo
     """What must hold for any fit, by arithmetic alone: it answers for most full nodes."""
     together = 0
     for position, request in enumerate(containers):
-        needs = [need for one in bins if (need := one.needs[position]) is not None and _within(need, one.free)]
+        needs = [need for one in bins if (need := one.needs[position]) is not None and _within(need, one.room)]
         if len(needs) < request.gpu_count:
             return False
         if request.kind is not ContainerKind.INIT:
             together += min(need.memory_mib for need in needs) * request.gpu_count
-    return together <= sum(one.free.memory_mib for one in bins)
+    return together <= sum(one.room.free_mib for one in bins)
 
 
-def _within(need: Need, free: Need) -> bool:
-    return need.memory_mib <= free.memory_mib and need.compute_percent <= free.compute_percent
+def _within(need: Need, room: GpuRoom) -> bool:
+    return need.memory_mib <= room.free_mib and need.compute_percent <= room.free_percent
 
 
 class _Search:
@@ -82,10 +83,10 @@ class _Search:
         # The largest first: they have the fewest places, so a dead end shows early.
         self._least = [_least(position, bins) for position in range(len(containers))]
         self._order = sorted(range(len(containers)), key=lambda i: (-containers[i].gpu_count, -self._least[i], i))
-        kinds = list(dict.fromkeys((one.free, one.needs) for one in bins))
+        kinds = list(dict.fromkeys((one.room, one.needs) for one in bins))
         numbers = {kind: number for number, kind in enumerate(kinds)}
         self._kinds = kinds
-        self._kind_of = [numbers[one.free, one.needs] for one in bins]
+        self._kind_of = [numbers[one.room, one.needs] for one in bins]
         self._left = self._what_is_left()
         self._steps = 0
         self._dead: set[tuple[int, Loads]] = set()
@@ -128,10 +129,11 @@ class _Search:
         ranked = []
         for load, members in alike.items():
             self._count(len(members) + len(load[3]))
-            free, needs = self._kinds[load[0]]
-            if needs[position] is not None and _within(self._peak(self._with(load, position)), free):
-                remaining = free.memory_mib - self._peak(load).memory_mib
-                ranked.append((self._ranking.gpu(remaining, self._bins[members[0]].index), members))
+            room, needs = self._kinds[load[0]]
+            if needs[position] is not None and _within(after := self._peak(self._with(load, position)), room):
+                before = self._peak(load)
+                more = Need(after.memory_mib - before.memory_mib, after.compute_percent - before.compute_percent)
+                ranked.append((key(self._ranking, room.without(before), more, self._bins[members[0]].index), members))
         ranked.sort()
         return self._subsets([members for _, members in ranked], self._containers[position].gpu_count)
 
@@ -205,7 +207,7 @@ class _Search:
         for position in early:
             if self._containers[position].kind is ContainerKind.SIDECAR:
                 memory += self._need(kind, position).memory_mib
-        return self._kinds[kind][0].memory_mib - memory
+        return self._kinds[kind][0].free_mib - memory
 
     def _peak(self, load: Load) -> Need:
         """What a GPU's containers need at their worst moment."""

@@ -27,8 +27,7 @@ def policy(annotations: Annotations, errors: list[FieldError]) -> Policy | None:
         try:
             return Policy(text)
         except ValueError:
-            known = " or ".join(policy.value for policy in Policy)
-            raise ValueError(f"{text!r:.80} is no policy; write {known}") from None
+            raise ValueError(f"{text!r:.80} is no policy; write {Policy.known()}") from None
 
     return _read(annotations, names.ANNOTATION_POLICY, read, errors)
 

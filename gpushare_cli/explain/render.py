@@ -121,9 +121,16 @@ def _asks(shape: RequestShape) -> list[str]:
 def _policy(shape: RequestShape, default: Policy) -> str:
     """How its GPUs are chosen."""
     chosen = shape.policy or default
-    order = {Policy.BINPACK: "the fullest GPU with room first", Policy.SPREAD: "the emptiest GPU first"}[chosen]
     whose = "named by the pod" if shape.policy else "the cluster's default"
-    return f"{chosen.value}: {order} ({whose})"
+    return f"{chosen.value}: {_ORDER[chosen]} ({whose})"
+
+
+_ORDER: Final = {
+    Policy.BINPACK: "the fullest GPU with room first",
+    Policy.SPREAD: "the emptiest GPU first",
+    Policy.DENSE: "the GPU and node that typical pods miss least",
+    Policy.FGD: "the GPU and node with the least fragmentation",
+}
 
 
 def _amount(request: ContainerRequest) -> str:
@@ -173,7 +180,7 @@ def _fill(fill: Fill) -> tuple[str, ...]:
 
 def _answer(answer: Answer) -> tuple[str, ...]:
     if isinstance(answer.verdict, Placed) and answer.fits:
-        return answer.node, "yes", f"score {answer.verdict.of_ten} of 10"
+        return answer.node, "yes", f"score {answer.score} of 10"
     return answer.node, "no", answer.why_not
 
 

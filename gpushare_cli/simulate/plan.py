@@ -1,7 +1,7 @@
 """Places pods one after the other, as webhook, kube-scheduler and controller would do. Pure.
 
 The decision about a node is the controller's own (`cluster.node_ledger.verdict`); of the nodes with room the
-best score wins, and among equal ones the first name.
+one that costs least wins, and among equal ones the first name.
 """
 
 import heapq
@@ -18,6 +18,8 @@ from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy, RequestShape
 from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
+from gpushare.placement import ranking
+from gpushare.placement.policies import Rankings
 from gpushare_cli import answers, schedulable
 from gpushare_cli.answers import Answer
 from gpushare_cli.world import World
@@ -95,7 +97,8 @@ class _Ledgers:
         self._requested = {name: dict(node.requested) for name, node in world.nodes.items()}
         self._labels = {namespace: list(labels) for namespace, labels in world.holders.items()}
         self._changes: list[NodeName] = []
-        self._cache = ShapeCache(lambda shape: Answers(lambda ledger: node_ledger.verdict(shape, ledger, policy)))
+        self._rankings = Rankings(policy)
+        self._cache = ShapeCache(lambda shape: Answers(lambda ledger: self._judged(shape, ledger)))
         self._failed: tuple[object, tuple[Answer, ...]] = (None, ())
 
     def add(self, pod: Pod) -> Row:
@@ -105,13 +108,15 @@ class _Ledgers:
         shape = groups.resolved(
             pod.request.shape, pod.request.labels, lambda namespace: self._labels.get(namespace, ())
         )
-        verdicts = self._verdicts(shape)
+        judged = self._verdicts(shape)
+        verdicts = {name: verdict for name, (verdict, _) in judged.items()}
+        costs = {name: cost for name, (_, cost) in judged.items()}
         # Replicas that find no room get the answers of the first, as long as nothing has changed.
         key = (pod.of, pod.only, shape, len(self._changes))
         if pod.of and self._failed[0] == key:
             return Row(pod=pod, outcome=Outcome.WAITS, answers=self._failed[1])
         meant = [pod.only] if pod.only else list(verdicts)
-        best = self._best(pod, {name: verdicts[name] for name in meant if name in verdicts})
+        best = self._best(pod, {name: costs[name] for name in meant if name in costs}, verdicts)
         if best is None:
             self._failed = (key, self._answers(pod, meant, verdicts))
             return Row(pod=pod, outcome=Outcome.WAITS, answers=self._failed[1])
@@ -119,8 +124,17 @@ class _Ledgers:
         self._hold(pod, name, placed)
         return Row(pod=pod, outcome=Outcome.PLACED, node=name, grants=placed.grants)
 
-    def _best(self, pod: Pod, verdicts: Mapping[NodeName, Verdict]) -> tuple[NodeName, Placed] | None:
-        ranked = [(-verdict.score, name) for name, verdict in verdicts.items() if isinstance(verdict, Placed)]
+    def _judged(self, shape: RequestShape, ledger: LedgerOrRefused) -> tuple[Verdict, int]:
+        """Of one node, with what it costs the pod."""
+        verdict = node_ledger.verdict(shape, ledger, self._rankings)
+        if isinstance(verdict, Refused) or isinstance(ledger, Refused):
+            return verdict, 0
+        return verdict, ranking.cost_of(verdict.grants, ledger, self._rankings.of(shape.policy))
+
+    def _best(
+        self, pod: Pod, costs: Mapping[NodeName, int], verdicts: Mapping[NodeName, Verdict]
+    ) -> tuple[NodeName, Placed] | None:
+        ranked = [(cost, name) for name, cost in costs.items() if isinstance(verdicts[name], Placed)]
         heapq.heapify(ranked)
         while ranked:
             _, name = heapq.heappop(ranked)
@@ -150,7 +164,7 @@ class _Ledgers:
             for resource, amount in schedulable.requests(pod.value).items():
                 self._requested[name][resource] = self._requested[name].get(resource, 0) + amount
 
-    def _verdicts(self, shape: RequestShape) -> Mapping[NodeName, Verdict]:
+    def _verdicts(self, shape: RequestShape) -> Mapping[NodeName, tuple[Verdict, int]]:
         """Of every node; only those are asked again whose ledger has changed."""
         found = self._cache.of(shape)
         changed = self._changes[found.sequence - 1 :] if found.sequence else self.ledgers

@@ -90,7 +90,7 @@ New pods have names as Kubernetes would give them, the same in every run.
 
 ### How it decides
 A pod is refused as by the webhook if its request is wrong.
-Else the node with the best score takes it, and among equal ones the first by name.
+Else the node that costs least under its policy takes it, and among equal ones the first by name.
 kube-scheduler weighs other things as well, so a cluster may choose another of the nodes that have room.
 Preset and cordoned nodes, taints, node selectors, required node affinity and the nodes' sums of GPU resources count.
 What else pods demand is not evaluated; a note names it. Nothing is preempted.

@@ -104,6 +104,18 @@ EXAMPLES: Final = (
         remark="the emptiest GPU that fits",
     ),
     Example(
+        name="dense",
+        limits={names.GPU_MEM: 2},
+        annotations={names.ANNOTATION_POLICY: "dense"},
+        remark="the GPU where the pods to come lose the least",
+    ),
+    Example(
+        name="fgd",
+        limits={names.GPU_MEM: 2},
+        annotations={names.ANNOTATION_POLICY: "fgd"},
+        remark="the GPU where the least becomes a fragment",
+    ),
+    Example(
         name="same",
         limits={names.GPU_MEM: 1},
         labels={"app": "pair"},

@@ -17,6 +17,7 @@ from gpushare.placement import outlook
 from gpushare.placement.dense import Dense
 from gpushare.placement.place import place
 from gpushare.placement.prices import SLOTS, WHOLE, prices
+from gpushare.placement.ranking import best
 from gpushare.placement.tally import PART, Tally
 from tests.strategies import container_requests, ledgers
 
@@ -62,7 +63,7 @@ def learned(sample: Sequence[Ask], nodes: Sequence[NodeRoom]) -> Dense:
 def test_what_is_chosen_has_room_for_it(ask: Ask, sample: list[Ask], nodes: list[NodeRoom]) -> None:
     dense = learned(sample, nodes)
     for room in nodes:
-        if (found := dense.best(ask, room)) is not None:
+        if (found := best(ask, room, dense)) is not None:
             after = room.after(ask, found.gpus)
             assert len(found.gpus) == ask.gpus
             assert all(gpu.free_mib >= 0 and gpu.free_percent >= 0 for gpu in after.gpus)
@@ -74,13 +75,9 @@ def test_what_is_chosen_has_room_for_it(ask: Ask, sample: list[Ask], nodes: list
 def test_a_node_has_a_cost_exactly_when_placement_finds_a_fit(
     request: ContainerRequest, ledger: NodeLedger, sample: list[Ask]
 ) -> None:
-    ledger = NodeLedger.of(
-        replace(ledger.inventory, gpus=tuple(replace(gpu, mig=None) for gpu in ledger.inventory.gpus)),
-        ledger.allocations.values(),
-    )
     shape = RequestShape(containers=(request,), gpus=ANY_GPU)
     room = NodeRoom.of(ledger)
-    fits = learned(sample, [room]).best(Ask.of(shape), room) is not None
+    fits = best(Ask.of(shape), room, learned(sample, [room])) is not None
     assert fits == isinstance(place(shape, ledger), Placed)
 
 
@@ -89,10 +86,10 @@ def test_neither_the_order_of_pods_nor_that_of_nodes_changes_a_cost(
     ask: Ask, sample: list[Ask], nodes: list[NodeRoom], rng: random.Random
 ) -> None:
     """So a restart changes nothing either: an outlook has no past."""
-    before = [learned(sample, nodes).best(ask, room) for room in nodes]
+    before = [best(ask, room, learned(sample, nodes)) for room in nodes]
     mixed = rng.sample(nodes, len(nodes))
     dense = learned(rng.sample(sample, len(sample)), mixed)
-    assert [dense.best(ask, room) for room in nodes] == before
+    assert [best(ask, room, dense) for room in nodes] == before
 
 
 @given(ledgers(), st.randoms(use_true_random=False))
@@ -111,7 +108,7 @@ def test_room_is_as_many_pods_as_fit_one_after_another(kind: Ask, room: NodeRoom
     kind = replace(kind, models=Choice())
     counted = Tally((kind,)).of(room)[0] // PART
     fitting, left = 0, room
-    while (found := Dense(outlook.NOTHING_KNOWN).best(kind, left)) is not None:
+    while (found := best(kind, left, Dense(outlook.NOTHING_KNOWN))) is not None:
         left = left.after(kind, found.gpus)
         fitting += 1
     assert counted == fitting

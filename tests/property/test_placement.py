@@ -32,7 +32,6 @@ def test_what_is_placed_fits_and_is_what_was_asked(shape: RequestShape, ledger: 
     assert all(may_be(gpus, request, shape) for request, gpus in zip(shape.containers, chosen, strict=True))
     parts = [grant(request, gpus) for request, gpus in zip(shape.containers, chosen, strict=True)]
     assert fits(tuple(one for part in parts for one in part), ledger)
-    assert 0 <= verdict.of_ten <= 10
     for request, found, part in zip(shape.containers, verdict.grants, parts, strict=True):
         assert (found.container, found.kind, len(set(found.gpus))) == (
             request.container,

@@ -8,9 +8,10 @@ from controller import changelog, state
 from controller.state import AlreadyBound, Reserved
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import PodRequest, Policy, RequestShape
+from gpushare.model.request import PodRequest, RequestShape
 from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
+from gpushare.placement.policies import Rankings
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_ref, make_shape
 from tests.unit.controller.world import World
@@ -29,9 +30,9 @@ class Meanwhile:
         self.world, self.pods, self.searches = world, pods, 0
         monkeypatch.setattr("gpushare.cluster.node_ledger.place", self.place)
 
-    def place(self, shape: RequestShape, ledger: NodeLedger, policy: Policy) -> Verdict:
+    def place(self, shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
         self.searches += 1
-        verdict = place(shape, ledger, policy)
+        verdict = place(shape, ledger, rankings)
         if len(shape.containers) > 1 and self.pods:
             self.world.state.reserve(self.pods.pop(0), A, now=0)
         return verdict
@@ -53,10 +54,10 @@ def test_a_pod_that_was_bound_elsewhere_meanwhile_is_not_given_more(
 ) -> None:
     pod = world.add_pod(3)
 
-    def elsewhere(shape: RequestShape, ledger: NodeLedger, policy: Policy) -> Verdict:
+    def elsewhere(shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
         monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
         assert world.bind(pod, "node-b").error == ""
-        return place(shape, ledger, policy)
+        return place(shape, ledger, rankings)
 
     monkeypatch.setattr("gpushare.cluster.node_ledger.place", elsewhere)
     wanted = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))

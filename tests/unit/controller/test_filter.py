@@ -19,7 +19,7 @@ def test_every_node_is_answered_for_in_one_place() -> None:
     assert result.unresolvable == {C: "never"}
 
 
-def test_a_score_of_zero_fits() -> None:
+def test_a_cost_of_zero_fits() -> None:
     assert filtering.decide([A], {A: 0}, frozenset()).fits == [A]
 
 
@@ -39,15 +39,15 @@ def test_scores_are_given_for_every_node() -> None:
 
 def test_one_node_alone_is_the_best_by_a_distance_that_other_plugins_do_not_make_up_for() -> None:
     """Kube-scheduler would choose among equal ones by chance."""
-    answers = {A: 500_000, B: 999_999, C: 1_000_000, D: 0}
-    assert prioritize.decide([A, B, C, D], answers, frozenset()) == [4, 7, 10, 1]
+    answers = {A: 2**90, B: -1, C: -2, D: 2**91}
+    assert prioritize.decide([A, B, C, D], answers, frozenset()) == [4, 6, 10, 1]
 
 
 def test_of_equal_nodes_the_first_by_name_is_the_best_in_whatever_order_they_are_asked_for() -> None:
-    answers = {A: 3, B: 9, C: 9, D: 9}
+    answers = {A: 9, B: 3, C: 3, D: 3}
     assert prioritize.decide([D, C, A, B], answers, frozenset()) == [8, 8, 1, 10]
     assert prioritize.decide([A, B, C, D], answers, frozenset()) == [1, 10, 8, 8]
 
 
 def test_a_node_where_memory_is_reserved_for_this_pod_is_the_best() -> None:
-    assert prioritize.decide([A, B], ANSWERS, frozenset({B})) == [1, 10]
+    assert prioritize.decide([A, B], ANSWERS, frozenset({B})) == [8, 10]

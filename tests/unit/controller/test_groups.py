@@ -9,9 +9,10 @@ from controller.state import Reserved
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
-from gpushare.model.request import PodRequest, Policy, RequestShape
+from gpushare.model.request import PodRequest, RequestShape
 from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
+from gpushare.placement.policies import Rankings
 from gpushare.wire import requests
 from testing.fakes.kube import Fault, LandsLater
 from tests.unit.controller.bypassing import add_bypassed, tick
@@ -124,10 +125,10 @@ def test_two_that_both_seem_to_be_first_end_on_one_gpu(world: World, monkeypatch
     """While GPUs are chosen for the second, the first one starts the group on another node."""
     one, two = member(world), member(world)
 
-    def meanwhile(shape: RequestShape, ledger: object, policy: Policy) -> Verdict:
+    def meanwhile(shape: RequestShape, ledger: object, rankings: Rankings) -> Verdict:
         monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
         assert world.bind(one, B).error == ""
-        return place(shape, ledger, policy)  # type: ignore[arg-type] # passed on as it came
+        return place(shape, ledger, rankings)  # type: ignore[arg-type] # passed on as it came
 
     monkeypatch.setattr("gpushare.cluster.node_ledger.place", meanwhile)
     found = world.state.reserve(request(two), A, now=0)

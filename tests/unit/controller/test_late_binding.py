@@ -156,7 +156,7 @@ def test_a_request_that_cannot_be_understood_is_told(world: World) -> None:
         (
             "GpuShareInvalidRequest",
             "it is on node-a without GPUs, because what it asks for cannot be understood:"
-            " metadata.annotations[gpushare.dev/gpu-policy]: 'fast' is no policy; write binpack or spread;"
+            " metadata.annotations[gpushare.dev/gpu-policy]: 'fast' is no policy; write binpack, spread, dense or fgd;"
             " fix that in its manifest, then delete it and create it again",
         )
     ]

@@ -7,9 +7,10 @@ import pytest
 from gpushare.cluster import verdicts
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import Policy, RequestShape
+from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Refused, Verdict
 from gpushare.placement.place import place
+from gpushare.placement.policies import Rankings
 from testing.builders import make_shape
 from tests.unit.controller.world import NODES, World
 
@@ -33,9 +34,9 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the nodes that were judged again."""
     names: list[str] = []
 
-    def counting(shape: RequestShape, ledger: NodeLedger, policy: Policy) -> Verdict:
+    def counting(shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
         names.append(ledger.inventory.node)
-        return place(shape, ledger, policy)
+        return place(shape, ledger, rankings)
 
     monkeypatch.setattr("gpushare.cluster.node_ledger.place", counting)
     return names
@@ -111,8 +112,8 @@ def test_only_refusals_for_want_of_compute_are_judged_in_full(world: World, judg
 def test_a_verdict_of_a_ledger_that_changed_meanwhile_is_not_kept(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def meanwhile(shape: RequestShape, ledger: NodeLedger, policy: Policy) -> Verdict:
-        verdict = place(shape, ledger, policy)
+    def meanwhile(shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
+        verdict = place(shape, ledger, rankings)
         monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
         for _ in range(2):
             assert world.bind(world.add_pod(9)).error == ""
@@ -187,9 +188,9 @@ def test_large_kinds_of_pods_count_with_what_they_are(
 def slow(world: World, monkeypatch: pytest.MonkeyPatch) -> list[NodeName]:
     """Four nodes, and a second for each verdict."""
 
-    def judge(shape: RequestShape, ledger: NodeLedger, policy: Policy) -> Verdict:
+    def judge(shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
         world.clock.at += 1
-        return place(shape, ledger, policy)
+        return place(shape, ledger, rankings)
 
     monkeypatch.setattr("gpushare.cluster.node_ledger.place", judge)
     for name in (C, D):

@@ -15,10 +15,11 @@ from gpushare.identity import ContainerName, NodeName, PodUid
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerRequest, PodRequest, Policy, RequestShape
+from gpushare.model.request import ContainerRequest, PodRequest, RequestShape
 from gpushare.model.selector import Affinity, LabelSelector
 from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
+from gpushare.placement.policies import Rankings
 from gpushare.wire import labels as labels_wire
 from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ref, make_shape
 
@@ -382,11 +383,11 @@ def test_a_choice_that_is_not_yet_seen_on_its_pod_cannot_be_evicted() -> None:
 def test_no_one_is_evicted_on_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = 0
 
-    def hard(shape: RequestShape, ledger: NodeLedger, default: Policy) -> Verdict:
+    def hard(shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
         nonlocal asked
         asked += 1
         too_long = Refused(RefusalReason.SEARCH_TOO_LONG, "too long")
-        return too_long if ledger.allocations else place(shape, ledger, default)
+        return too_long if ledger.allocations else place(shape, ledger, rankings)
 
     monkeypatch.setattr(preemption, "place", hard)
     pods = [pod(f"p{i}", on(i % 2, 2), priority=1) for i in range(8)]

@@ -9,6 +9,7 @@ from gpushare.model.selector import ANY_GPU, Choice
 from gpushare.placement import demand, outlook
 from gpushare.placement.dense import Dense
 from gpushare.placement.outlook import NOTHING_KNOWN
+from gpushare.placement.ranking import best
 
 MIB = 1000
 T4 = Choice(wanted=("T4",))
@@ -30,7 +31,7 @@ def whole(gpus: int = 1, cpu: int = 0, models: Choice = ANY_GPU.models) -> Ask:
 def chosen(ask: Ask, nodes: Mapping[str, NodeRoom], others: Sequence[Ask], empty: Sequence[NodeRoom] = ()) -> str:
     """The name of the node with the least cost."""
     dense = Dense(outlook.of_cluster(others, empty or nodes.values(), nodes.values()))
-    found = {name: dense.best(ask, room) for name, room in nodes.items()}
+    found = {name: best(ask, room, dense) for name, room in nodes.items()}
     costs = {name: one.cost for name, one in found.items() if one is not None}
     least = [name for name, cost in costs.items() if cost == min(costs.values())]
     assert len(least) == 1, costs
@@ -88,20 +89,20 @@ def test_a_gpu_without_compute_is_no_loss() -> None:
 
 
 def test_several_gpus_are_the_fullest_that_fit() -> None:
-    found = Dense(NOTHING_KNOWN).best(Ask(gpus=2, memory_mib=300), node(1000, 300, 200, 500))
+    found = best(Ask(gpus=2, memory_mib=300), node(1000, 300, 200, 500), Dense(NOTHING_KNOWN))
     assert found is not None
     assert [gpu.free_mib for gpu in found.gpus] == [300, 500]
 
 
 def test_with_nothing_known_the_fullest_gpu_is_taken() -> None:
-    found = Dense(NOTHING_KNOWN).best(share(300), node(1000, 300, 500))
+    found = best(share(300), node(1000, 300, 500), Dense(NOTHING_KNOWN))
     assert found is not None
     assert (found.cost, [gpu.free_mib for gpu in found.gpus]) == (0, [300])
 
 
 @pytest.mark.parametrize("room", [node(200), node(), node(1000, cpu=500)])
 def test_a_pod_that_does_not_fit_has_no_cost(room: NodeRoom) -> None:
-    assert Dense(outlook.of_cluster([share(300)], [room], [room])).best(share(300, cpu=1000), room) is None
+    assert best(share(300, cpu=1000), room, Dense(outlook.of_cluster([share(300)], [room], [room]))) is None
 
 
 def test_demand_is_bounded_whatever_pods_ask_for() -> None:

@@ -12,6 +12,7 @@ from gpushare.model.request import ContainerKind, ContainerRequest, Policy, Requ
 from gpushare.model.selector import Affinity, Choice, GpuSelector, MigChoice
 from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement.place import place
+from gpushare.placement.policies import Rankings
 from gpushare.wire import labels
 from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_mig, make_shape
 
@@ -315,10 +316,10 @@ def test_a_container_that_asks_for_several_gpus_gets_no_mig_instance() -> None:
 def test_a_whole_gpu_is_a_mig_instance_only_for_pods_that_want_instances() -> None:
     only = GpuSelector(mig=MigChoice.ONLY)
     for policy in Policy:
-        assert gpus(place(shape(request(whole=1)), with_mig(15), policy)) == ["GPU-0"]
+        assert gpus(place(shape(request(whole=1)), with_mig(15), Rankings(policy))) == ["GPU-0"]
         beside = shape(request("a", whole=1), request("b"))
-        assert gpus(place(beside, with_mig(15), policy)) == ["GPU-0", "MIG-1-0"]
-        assert gpus(place(shape(request(whole=1), gpus=only), with_mig(15), policy)) == ["MIG-1-0"]
+        assert gpus(place(beside, with_mig(15), Rankings(policy))) == ["GPU-0", "MIG-1-0"]
+        assert gpus(place(shape(request(whole=1), gpus=only), with_mig(15), Rankings(policy))) == ["MIG-1-0"]
 
 
 @pytest.mark.parametrize(

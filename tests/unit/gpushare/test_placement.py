@@ -10,7 +10,8 @@ from gpushare.model.request import ContainerKind, ContainerRequest, Policy, Requ
 from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement import search
 from gpushare.placement.place import place
-from gpushare.placement.score import POLICIES
+from gpushare.placement.policies import POLICIES, Rankings, ranking
+from gpushare.placement.ranking import cost_of
 from testing.builders import make_gpu, make_inventory, make_ledger, make_shape
 
 
@@ -39,8 +40,8 @@ def test_spread_takes_the_emptiest_gpu() -> None:
 
 def test_the_pods_policy_beats_the_clusters() -> None:
     ledger = make_ledger([15, 15], {0: 4})
-    assert gpus(place(make_shape(3), ledger, Policy.SPREAD)) == ["GPU-1"]
-    assert gpus(place(make_shape(3, policy=Policy.BINPACK), ledger, Policy.SPREAD)) == ["GPU-0"]
+    assert gpus(place(make_shape(3), ledger, Rankings(Policy.SPREAD))) == ["GPU-1"]
+    assert gpus(place(make_shape(3, policy=Policy.BINPACK), ledger, Rankings(Policy.SPREAD))) == ["GPU-0"]
 
 
 def test_equal_gpus_are_taken_by_index() -> None:
@@ -167,44 +168,42 @@ def test_a_node_without_gpus_says_so() -> None:
     assert refusal(place(make_shape(1), make_ledger([]))) == (RefusalReason.NO_HEALTHY_GPU, "node-a has no GPU", True)
 
 
+def cost(shape: RequestShape, ledger: NodeLedger, policy: Policy) -> int:
+    verdict = place(replace(shape, policy=policy), ledger)
+    assert isinstance(verdict, Placed)
+    return cost_of(verdict.grants, ledger, ranking(policy))
+
+
 @pytest.mark.parametrize(
-    ("policy", "held", "score"),
+    ("policy", "held", "expected"),
     [
-        (Policy.BINPACK, 0, 200_000),
-        (Policy.BINPACK, 12, 1_000_000),
-        (Policy.SPREAD, 0, 800_000),
+        (Policy.BINPACK, 0, 800_000_000),
+        (Policy.BINPACK, 12, 0),
+        (Policy.SPREAD, 0, -800_000_000),
         (Policy.SPREAD, 12, 0),
     ],
 )
-def test_scores_rank_nodes_from_0_to_a_million(policy: Policy, held: int, score: int) -> None:
-    verdict = place(make_shape(3, policy=policy), make_ledger([15], {0: held} if held else {}))
-    assert isinstance(verdict, Placed)
-    assert verdict.score == score
+def test_binpack_and_spread_rank_nodes_by_the_part_that_stays_free(policy: Policy, held: int, expected: int) -> None:
+    assert cost(make_shape(3), make_ledger([15], {0: held} if held else {}), policy) == expected
 
 
-@pytest.mark.parametrize(("policy", "score"), [(Policy.BINPACK, 1_000_000), (Policy.SPREAD, 0)])
-def test_a_node_on_which_more_is_held_than_it_has_scores_as_a_full_one(policy: Policy, score: int) -> None:
-    verdict = place(make_shape(3, policy=policy), make_ledger([15, 15], {0: 40}))
-    assert isinstance(verdict, Placed)
-    assert verdict.score == score
+@pytest.mark.parametrize(("policy", "expected"), [(Policy.BINPACK, 400_000_000), (Policy.SPREAD, -400_000_000)])
+def test_a_gpu_on_which_more_is_held_than_it_has_counts_as_a_full_one(policy: Policy, expected: int) -> None:
+    assert cost(make_shape(3), make_ledger([15, 15], {0: 40}), policy) == expected
 
 
 def test_a_gpu_without_memory_can_be_had_whole() -> None:
     node = replace(make_inventory(15), gpus=(make_gpu(0, mib=0),))
     whole = ContainerRequest(container=ContainerName("c"), whole=True, compute_percent=100)
-    verdict = place(RequestShape(containers=(whole,)), NodeLedger.of(node))
-    assert isinstance(verdict, Placed)
-    assert verdict.score == 0
+    assert cost(RequestShape(containers=(whole,)), NodeLedger.of(node), Policy.BINPACK) == 0
 
 
-def test_the_score_counts_an_init_container_by_maximum() -> None:
+def test_the_cost_counts_an_init_container_by_maximum() -> None:
     containers = (
         ContainerRequest(container=ContainerName("init"), kind=ContainerKind.INIT, memory_mib=10 * 1024),
         ContainerRequest(container=ContainerName("app"), memory_mib=9 * 1024),
     )
-    verdict = place(RequestShape(containers=containers), make_ledger([20]))
-    assert isinstance(verdict, Placed)
-    assert (verdict.score, verdict.of_ten) == (500_000, 5)
+    assert cost(RequestShape(containers=containers), make_ledger([20]), Policy.BINPACK) == 500_000_000
 
 
 def test_a_pod_made_to_be_hard_is_given_up_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +355,7 @@ def test_equal_gpus_cost_nothing(steps: list[int]) -> None:
 
 
 def test_every_choice_of_unequal_gpus_is_made_once() -> None:
-    searching = search._Search((), (), POLICIES[Policy.BINPACK])
+    searching = search._Search((), (), ranking(Policy.BINPACK))
     for sizes, wanted in (((1, 1, 1, 1), 2), ((2, 1, 3), 3), ((3,), 2), ((1, 2), 3), ((1, 1), 3), ((2, 2, 2), 1)):
         ids = iter(range(10))
         groups = [[next(ids) for _ in range(size)] for size in sizes]

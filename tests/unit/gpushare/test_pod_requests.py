@@ -141,7 +141,7 @@ COUNT_FIX = (
         ),
         (
             make_pod(annotations={"gpushare.dev/gpu-policy": "random"}),
-            "metadata.annotations[gpushare.dev/gpu-policy]: 'random' is no policy; write binpack or spread",
+            "metadata.annotations[gpushare.dev/gpu-policy]: 'random' is no policy; write binpack, spread, dense or fgd",
         ),
         (
             make_pod(make_container("a", 3), init=[make_container("i", "x")]),

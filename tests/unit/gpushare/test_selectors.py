@@ -254,7 +254,8 @@ def test_affinity_knows_its_namespace() -> None:
         (
             "gpu-policy",
             "Binpack",
-            "metadata.annotations[gpushare.dev/gpu-policy]: 'Binpack' is no policy; write binpack or spread",
+            "metadata.annotations[gpushare.dev/gpu-policy]: 'Binpack' is no policy;"
+            " write binpack, spread, dense or fgd",
         ),
     ],
 )

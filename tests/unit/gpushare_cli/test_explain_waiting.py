@@ -53,7 +53,7 @@ def test_a_pod_that_fits_is_told_where_and_what_happens_next() -> None:
         " within seconds, unless something else keeps it away",
     ]
     assert found.out.splitlines()[-2:] == [
-        "node-b  yes   score 5 of 10",
+        "node-b  yes   score 10 of 10",
         "node-a  no    needs 8 GiB on one GPU; free per GPU on node-a: 3, 5 GiB",
     ]
 
@@ -268,7 +268,7 @@ def test_json_has_the_same_facts() -> None:
                 "node": "node-b",
                 "fits": True,
                 "gpusFit": True,
-                "score": 5,
+                "score": 10,
                 "reason": None,
                 "message": None,
                 "blockers": [],

@@ -184,7 +184,7 @@ def test_gpus_that_a_config_map_calls_unhealthy_take_nothing(tmp_path: Path) -> 
     config = {"metadata": {"name": "unhealthy-gpu-node-a", "namespace": "kube-system"}, "data": {"gpus": "0"}}
     found = simulate(tmp_path, NODES, {"kind": "ConfigMap", **config}, workload("StatefulSet", "web"), as_json=True)
 
-    assert where(found) == [("web-0", "node-b", [[0]])]
+    assert where(found) == [("web-0", "node-a", [[1]])]
 
 
 def test_kubernetes_sum_of_a_node_counts_beside_its_gpus(tmp_path: Path) -> None:

@@ -63,9 +63,9 @@ WORDS = [
     (OTHER, "!", f"'!' is no condition on a label; {SELECTOR}"),
     (OTHER, "app notin (a, -)", f"'-' cannot be the value of a label; {SELECTOR}"),
     (OTHER, "{app: web}", f"'{{app: web}}' is no condition on a label; {SELECTOR}"),
-    (POLICY, "", "'' is no policy; write binpack or spread"),
-    (POLICY, "Binpack", "'Binpack' is no policy; write binpack or spread"),
-    (POLICY, "binpack,spread", "'binpack,spread' is no policy; write binpack or spread"),
+    (POLICY, "", "'' is no policy; write binpack, spread, dense or fgd"),
+    (POLICY, "Binpack", "'Binpack' is no policy; write binpack, spread, dense or fgd"),
+    (POLICY, "binpack,spread", "'binpack,spread' is no policy; write binpack, spread, dense or fgd"),
     (GPUS, "", f"not a number of GPUs: '' is not a number; {QUOTES}"),
     (GPUS, "1Gi", "not a number of GPUs: 1Gi has a suffix, but the resource is counted in units;"
         f" {QUOTES}"),
@@ -125,7 +125,7 @@ def test_everything_that_is_wrong_is_said_at_once(whole: Webhook) -> None:
                 "spec.containers[1].resources.limits: aliyun.com/gpu-core.percentage is the part of compute beside"
                 " aliyun.com/gpu-mem; add aliyun.com/gpu-mem, or ask for nano-gpu/gpu-percent alone, which is memory"
                 " and compute",
-                f"metadata.annotations[{POLICY}]: 'fast' is no policy; write binpack or spread",
+                f"metadata.annotations[{POLICY}]: 'fast' is no policy; write binpack, spread, dense or fgd",
                 f"metadata.annotations[{MODEL}]: '!' is none; {MODELS}",
                 f"metadata.annotations[{UUID}]: 'x' is none; {UUIDS}",
                 f"metadata.annotations[{MIN}]: '?' is no amount of memory; {MEMORY}",

@@ -108,7 +108,7 @@ SHAPES = [
     ),
     (
         counted("6", **{"gpushare.dev/gpu-policy": "fastest"}),
-        "metadata.annotations[gpushare.dev/gpu-policy]: 'fastest' is no policy; write binpack or spread",
+        "metadata.annotations[gpushare.dev/gpu-policy]: 'fastest' is no policy; write binpack, spread, dense or fgd",
     ),
 ]
 
