@@ -18,7 +18,7 @@ import orjson
 from controller.state import ClusterState
 from controller.watches import PodSink
 from gpushare import names
-from gpushare.cluster.records import PodRecord
+from gpushare.cluster.records import AnyPod
 from gpushare.kube import stream
 from gpushare.kube.api import JsonObject
 from gpushare.resource_config import ResourceConfig
@@ -61,7 +61,7 @@ def read(mode: str, body: list[bytes]) -> ClusterState:
     return state
 
 
-def _page(mode: str, page: bytes, sink: PodSink) -> list[PodRecord | None]:
+def _page(mode: str, page: bytes, sink: PodSink) -> list[AnyPod | None]:
     if mode == MODES[0]:
         return [sink.read(obj) for obj in orjson.loads(page)["items"]]
     chunks = (page[at : at + CHUNK] for at in range(0, len(page), CHUNK))

@@ -4,22 +4,27 @@ Nothing here decides; it is arithmetic that has to be done while no one else may
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from controller.changelog import ChangeLog
+from controller.hosts import Hosts
 from controller.label_index import LabelIndex
+from controller.node_rooms import NodeRooms
 from controller.reservations import Reservations
 from controller.rooms import Rooms
-from gpushare.cluster import groups, node_ledger, node_records
+from gpushare.cluster import groups, node_ledger, node_records, records
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, PodRecord, Problem
+from gpushare.cluster.records import Bound, Guest, PodRecord, Problem
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
 from gpushare.model.request import RequestShape
+from gpushare.model.room import Ask, HostRoom
 from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.placement import room
 from gpushare.resource_config import ResourceConfig
+from gpushare.wire import host
 
 
 class ClusterIndex:
@@ -42,6 +47,14 @@ class ClusterIndex:
         self._unhealthy: dict[NodeName, frozenset[int]] = {}
         self.ledgers: dict[NodeName, LedgerOrRefused] = {}
         self.rooms = Rooms()
+        self.hosts = Hosts()
+        self.node_rooms = NodeRooms()
+        """As of the last `settle`."""
+        self.asks: Counter[Ask] = Counter()
+        """Of all pods that hold GPUs or wait for them."""
+        self.changes = 0
+        """Of rooms and of `asks`."""
+        self._unsettled: set[NodeName] = set()
         self._resource_config = resource_config
         self._on_node: dict[NodeName, dict[PodUid, Bound]] = {}
 
@@ -79,7 +92,10 @@ class ClusterIndex:
         if before == record:
             return set()
         dirty: set[NodeName] = set()
+        self._count(before, -1)
+        self._count(record, 1)
         if isinstance(before, Bound):
+            self.hosts.subtract(before.node, before.ask.host)
             del self._on_node[before.node][uid]
             if not self._on_node[before.node]:
                 del self._on_node[before.node]
@@ -96,6 +112,7 @@ class ClusterIndex:
             self.overridden[uid] = record
         if isinstance(record, Bound):
             self._on_node.setdefault(record.node, {})[uid] = record
+            self.hosts.add(record.node, record.ask.host)
             if record.holds:
                 self.label_index.add(record.ref.namespace, record.labels)
             if record.bypassed is not None or record.failed or record.outdated:
@@ -106,10 +123,30 @@ class ClusterIndex:
             dirty |= {record.node, *self.reservations.drop_pod(uid, but_bypassed_on=bypassed_on)}
         return dirty
 
+    def set_guest(self, guest: Guest) -> None:
+        """A pod without GPUs came to a node, changed or ended."""
+        if self.hosts.set_guest(guest):
+            self._unsettle(guest.node)
+
+    def replace_guests(self, guests: Iterable[Guest]) -> None:
+        """There are these pods without GPUs and no others."""
+        for name in self.hosts.replace_guests(guests):
+            self._unsettle(name)
+
+    def settle(self) -> None:
+        """Bring `node_rooms` up to date."""
+        while self._unsettled:
+            name = self._unsettled.pop()
+            if (record := self.nodes.get(name)) is None:
+                self.node_rooms.forget(name)
+            else:
+                self.node_rooms.set(name, self.ledgers[name], self._left(record))
+
     def rebuild(self, nodes: Iterable[NodeName], *, frees: bool) -> None:
         """Compute the ledgers of nodes that changed; `frees` if they may have more room than before."""
         for name in nodes:
             self.freed += frees
+            self._unsettle(name)
             record = self.nodes.get(name)
             self.log.note(name, exists=record is not None)
             self.problems.pop(name, None)
@@ -130,6 +167,27 @@ class ClusterIndex:
             return shape
         own = [] if uid is None else [known.allocation.labels for known in self.reservations.of_pod(uid).values()]
         return groups.resolved(shape, labels, lambda namespace: self.label_index.like(namespace, same, own))
+
+    def _unsettle(self, name: NodeName) -> None:
+        self._unsettled.add(name)
+        self.changes += 1
+
+    def _count(self, record: PodRecord | None, number: int) -> None:
+        ask = records.NO_ASK if record is None else record.ask
+        if ask.gpus:
+            self.changes += 1
+            self.asks[ask] += number
+            if not self.asks[ask]:
+                del self.asks[ask]
+
+    def _left(self, record: NodeRecord) -> HostRoom | None:
+        """What pods leave of a host, with those that are on their way to it."""
+        if record.allocatable is None:
+            return None
+        on_node = self._on_node.get(record.name, {})
+        reserved = self.reservations.on_node(record.name).items()
+        takes = [known.takes for uid, known in reserved if uid not in on_node]
+        return host.left(record.allocatable, [self.hosts.taken_on(record.name), *takes])
 
     def _compute(self, record: NodeRecord) -> LedgerOrRefused:
         reserved = (known.allocation for known in self.reservations.on_node(record.name).values())

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from controller.label_index import LabelIndex
+from gpushare.cluster.records import NOTHING
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
+from gpushare.model.room import HostRoom
 
 GONE_GRACE_S: Final = 10.0  # a Binding that is on its way when its pod is deleted has arrived or failed by then
 READ_AGAIN_S: Final = 10.0
@@ -28,6 +30,8 @@ class Reservation:
     allocation: Allocation
     since: float
     """Monotonic time of the last try to bind."""
+    takes: HostRoom = NOTHING
+    """CPU and memory of the host."""
     senders: int = 0
     """Requests that are sending this choice right now."""
     in_doubt: bool = False

@@ -18,6 +18,7 @@ from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy, RequestShape
+from gpushare.model.room import HostRoom
 from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
 from gpushare.placement.policies import Rankings
 from gpushare.resource_config import ResourceConfig
@@ -197,7 +198,8 @@ class ClusterState:
             return bound  # meanwhile, to another node
         request = claim.request
         allocation = Allocation(pod=request.pod, node=claim.node, grants=verdict.grants, labels=request.labels)
-        known = Reservation(allocation=allocation, since=claim.now, bypassed=claim.bypassed)
+        takes = HostRoom(request.cpu_milli, request.host_mib)
+        known = Reservation(allocation=allocation, since=claim.now, takes=takes, bypassed=claim.bypassed)
         self._index.reservations.add(known)
         self._index.rebuild({claim.node}, frees=False)
         return _sending(known, ledger, now=claim.now)

@@ -7,7 +7,7 @@ from typing import Final
 from controller.state import ClusterState
 from gpushare.cluster import node_records, records
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, PodRecord
+from gpushare.cluster.records import AnyPod, Bound, Guest
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
@@ -41,6 +41,7 @@ class NodeSink:
                 index.set_node(name, None)
             for name, record in fresh.items():
                 index.set_node(name, record)
+            index.settle()
 
     def upsert(self, node: NodeRecord) -> None:
         """Keep a node that was added or changed."""
@@ -55,21 +56,21 @@ class NodeSink:
 
 @dataclass(frozen=True, slots=True)
 class PodSink:
-    """Sink of the watch of all pods; those that ask for no GPU leave no trace."""
+    """Sink of the watch of all pods. Of those that ask for no GPU only what they take of their nodes is kept."""
 
     state: ClusterState
 
-    def read(self, pod: JsonObject) -> PodRecord | None:
-        """What a pod asks for and holds. The former never changes, so a pod that is left out was never known."""
+    def read(self, pod: JsonObject) -> AnyPod | None:
+        """What a pod asks for and holds. Which of the two it is never changes, and a node is never left."""
         try:
-            return records.pod_record(pod, self.state.resource_config)
+            return records.pod_record(pod, self.state.resource_config) or records.guest(pod)
         except WireError as error:
             _complain("pod", error)
             return None
 
-    def replace(self, pods: list[PodRecord]) -> None:
+    def replace(self, pods: list[AnyPod]) -> None:
         """Keep these pods and no others."""
-        fresh = {record.ref.uid: record for record in pods}
+        fresh = {record.ref.uid: record for record in pods if not isinstance(record, Guest)}
         dirty: set[NodeName] = set()
         with self.state.cache.lock:
             index = self.state.cache.cluster_index
@@ -78,20 +79,27 @@ class PodSink:
             for uid, record in fresh.items():
                 dirty |= index.set_pod(uid, record)
             index.rebuild(dirty, frees=True)
+            index.replace_guests(record for record in pods if isinstance(record, Guest))
+            index.settle()  # no request has to do it for all nodes
 
-    def upsert(self, pod: PodRecord) -> None:
+    def upsert(self, pod: AnyPod) -> None:
         """Keep a pod that was added or changed."""
         with self.state.cache.lock:
             index = self.state.cache.cluster_index
+            if isinstance(pod, Guest):
+                index.set_guest(pod)
+                return
             dirty = index.set_pod(pod.ref.uid, pod)
             gave_back = isinstance(pod, Bound) and pod.allocation is None
             index.rebuild(dirty, frees=gave_back or len(dirty) > 1)
 
-    def remove(self, pod: PodRecord) -> None:
+    def remove(self, pod: AnyPod) -> None:
         """Forget a pod that is gone, or asks for nothing any more."""
         with self.state.cache.lock:
             index = self.state.cache.cluster_index
-            if pod.ref.uid in index.pods:
+            if isinstance(pod, Guest):
+                index.set_guest(pod._replace(takes=records.NOTHING))
+            elif pod.ref.uid in index.pods:
                 index.rebuild(index.set_pod(pod.ref.uid, None), frees=True)
 
 

@@ -8,7 +8,8 @@ from gpushare import names
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
-from gpushare.wire import fields
+from gpushare.model.room import HostRoom
+from gpushare.wire import fields, host
 from gpushare.wire import inventory as inventory_wire
 
 
@@ -30,6 +31,8 @@ class NodeRecord:
     awaited: bool = False
     """It has none that can be read, and will share: it has the device plugin's label, or the resource of a system from
     which this one takes over. Nodes with `nvidia.com/gpu` alone may keep another plugin for good."""
+    allocatable: HostRoom | None = None
+    """CPU and memory that it gives to pods; None if its kubelet has not said so."""
 
 
 def read(
@@ -46,10 +49,16 @@ def read(
     if not isinstance(cordon, str) or not isinstance(published, str | None):
         raise WireError("metadata.annotations: expected strings")
     awaited = published is None and _is_awaited(node)
-    told = (published, cordon, unhealthy, awaited)
-    if known is not None and (known.published, known.cordon, known.unhealthy, known.awaited) == told:
+    record = NodeRecord(
+        name=name,
+        published=published,
+        cordon=cordon,
+        unhealthy=unhealthy,
+        awaited=awaited,
+        allocatable=host.allocatable(node),
+    )
+    if known is not None and record == replace(known, inventory=None, problem=""):
         return known
-    record = NodeRecord(name=name, published=published, cordon=cordon, unhealthy=unhealthy, awaited=awaited)
     if published is None:
         return record
     try:
@@ -66,7 +75,8 @@ def marked_unhealthy(record: NodeRecord, unhealthy: frozenset[int]) -> NodeRecor
     if record.published is None:
         return replace(record, unhealthy=unhealthy)
     annotations = {names.ANNOTATION_CORDON: record.cordon, names.ANNOTATION_INVENTORY: record.published}
-    return read({"metadata": {"name": record.name, "annotations": annotations}}, None, unhealthy)
+    marked = read({"metadata": {"name": record.name, "annotations": annotations}}, None, unhealthy)
+    return replace(marked, allocatable=record.allocatable)
 
 
 def sharing(records: Iterable[NodeRecord]) -> Iterator[NodeInventory | None]:

@@ -5,20 +5,23 @@ Everything else of an object is dropped as soon as it was read, so that a cluste
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpushare import names
 from gpushare.errors import InvalidRequestError, WireError
-from gpushare.identity import NodeName, PodRef
+from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
 from gpushare.model.request import MAX_CONTAINERS, PodRequest
+from gpushare.model.room import Ask, HostRoom
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
-from gpushare.wire import fields, hand_over, held_gpus, interop_read, parse_resources, requests
+from gpushare.wire import asks, fields, hand_over, held_gpus, host, interop_read, parse_resources, requests
 from gpushare.wire import pods as pods_wire
 from gpushare.wire.fields import JsonObject
 
 _LONGEST: Final = 2000  # characters of a message
+NOTHING: Final = HostRoom(0, 0)
+NO_ASK: Final = Ask()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,11 @@ class Pending:
     overridden: str = ""
     """Names, comma-separated, of containers whose author chose devices himself, which the webhook has undone."""
 
+    @property
+    def ask(self) -> Ask:
+        """What it will take of its node; nothing if that cannot be understood."""
+        return NO_ASK if self.request is None else asks.of_request(self.request)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
@@ -56,6 +64,8 @@ class Bound:
     priority: int = 0
     created: str = ""
     """When, as the API server writes it: texts sort as times do."""
+    ask: Ask = NO_ASK
+    """What it takes of its node; nothing once it has ended, and no GPUs if no one can tell what it asked for."""
     deleting: bool = False
     """Its deletion was asked for; it holds what it holds until its containers have ended."""
     bypassed: "Bypassed | None" = None
@@ -95,6 +105,18 @@ class Bypassed:
 PodRecord = Pending | Bound
 
 
+class Guest(NamedTuple):
+    """A pod on a node that asks for no GPU. A cluster may have ten times as many of them as of others."""
+
+    uid: PodUid
+    node: NodeName
+    takes: HostRoom
+    """Nothing once it has ended."""
+
+
+AnyPod = PodRecord | Guest
+
+
 def has_foreign_gpus(pod: Bound) -> bool:
     """Whether it runs on whole GPUs that no one here has given to it: another plugin had that resource before."""
     bypassed = pod.bypassed
@@ -120,6 +142,19 @@ def pod_record(pod: Mapping[str, Any], resource_config: ResourceConfig) -> PodRe
         if node is None:
             return Pending(ref=ref, request=None, problem=_said(error))
         return replace(_known(pod, ref, node), problem=_said(error))
+
+
+def guest(pod: Mapping[str, Any]) -> Guest | None:
+    """What a pod that asks for no GPU takes of its node; None if it is on none.
+
+    Raises:
+        WireError: it is no pod, or none that can be kept apart from others.
+    """
+    node = pods_wire.node_of(pod)
+    if node is None:
+        return None
+    uid = fields.needed(fields.mapping(pod, "metadata", "pod"), "uid", "metadata")
+    return Guest(PodUid(uid), node, host.counted(pod) if pods_wire.counts(pod) else NOTHING)
 
 
 def held(bound: Bound, unit: MemoryUnit) -> Allocation | None:
@@ -195,9 +230,9 @@ def _said(error: Exception) -> str:
 def _known(pod: Mapping[str, Any], ref: PodRef, node: NodeName) -> Bound:
     """As `_bare`, as far as it can be read."""
     try:
-        return _bare(pod, ref, node)
+        return _bare(pod, ref, node, ask=asks.of_host(host.counted(pod)))
     except WireError:
-        return Bound(ref=ref, node=node)
+        return Bound(ref=ref, node=node, ask=asks.of_host(host.counted(pod)))
 
 
 def _bare(pod: Mapping[str, Any], ref: PodRef, node: NodeName, **holding: Any) -> Bound:
@@ -224,11 +259,13 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, resource_config:
     if names.ANNOTATION_ALLOCATION in annotations:
         holding = held_gpus.of_pod(pod, resource_config, resource_config.unit)
         outdated = _owner(pod) if _is_outdated(pod, resource_config) else ""
-        return _bare(pod, ref, node, allocation=holding.allocation, problem=holding.problem, outdated=outdated)
+        ask = asks.of_bound(pod, holding.allocation, resource_config)
+        return _bare(pod, ref, node, ask=ask, allocation=holding.allocation, problem=holding.problem, outdated=outdated)
     asking = pods_wire.asking(pod, resource_config)
     if interop_read.is_bound(annotations) and not pods_wire.is_refused(pod, asking, interop_read.OTHER_DEVICES):
-        return _bare(pod, ref, node, interop_pod=_reduced(pod))
+        return _bare(pod, ref, node, ask=asks.of_bound(pod, None, resource_config), interop_pod=_reduced(pod))
     request, problem = _request(pod, resource_config)
+    ask = asks.of_host(host.counted(pod)) if request is None else asks.of_request(request)
     bypassed = Bypassed(
         request=request,
         problem=problem,
@@ -236,7 +273,7 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, resource_config:
         started=pods_wire.has_started(pod, asking),
         owner=_owner(pod),
     )
-    return _bare(pod, ref, node, bypassed=bypassed)
+    return _bare(pod, ref, node, ask=ask, bypassed=bypassed)
 
 
 def _is_outdated(pod: Mapping[str, Any], resource_config: ResourceConfig) -> bool:

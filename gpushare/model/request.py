@@ -112,3 +112,6 @@ class PodRequest:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     app_containers: tuple[str, ...] = ()
     """Names in the order of `spec.containers`: other systems' annotations count by it."""
+    cpu_milli: int = 0
+    """What it requests of the host, as `host_mib`."""
+    host_mib: int = 0

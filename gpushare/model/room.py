@@ -106,6 +106,11 @@ class Ask:
             mig=shape.gpus.mig,
         )
 
+    @property
+    def host(self) -> HostRoom:
+        """What it takes of the host."""
+        return HostRoom(self.cpu_milli, self.host_mib)
+
     def need(self, gpu: GpuRoom) -> Need:
         """What it takes of one GPU. Parts are rounded down, as everywhere."""
         if self.whole:

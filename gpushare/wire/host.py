@@ -1,5 +1,6 @@
 """CPU and memory of hosts: what a node has, and what kube-scheduler counts for a pod. Pure."""
 
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
@@ -12,7 +13,8 @@ from gpushare.model.room import HostRoom
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 
-_MIB: Final = 2**20
+_MILLI: Final = Decimal("0.001")
+_MIB: Final = Decimal(2**20)
 _MOST: Final = 2**53
 """What JSON readers hold exactly; more is no amount of anything."""
 
@@ -27,8 +29,8 @@ def allocatable(node: Mapping[str, Any]) -> HostRoom | None:
     if "cpu" not in given or "memory" not in given:
         return None
     try:
-        cpu, memory = (_scaled(given, "cpu", 1000, "status"), _scaled(given, "memory", Decimal(1) / _MIB, "status"))
-    except WireError:
+        cpu, memory = _amount(given["cpu"], _MILLI), _amount(given["memory"], _MIB)
+    except ValueError:
         return None
     return HostRoom(math.floor(cpu), math.floor(memory))
 
@@ -43,12 +45,23 @@ def requested(pod: Mapping[str, Any]) -> HostRoom:
     """
     spec = fields.mapping(pod, "spec", "pod")
     steps = [(kind, _amounts(container, path)) for path, kind, container in pods_wire.containers(pod)]
-    found = dict(zip(("cpu", "memory"), peak(steps) or (0, 0), strict=True))
-    whole = _spec_requests(spec, "spec")
-    overhead = fields.mapping(spec, "overhead", "spec")
-    cpu = _cpu(whole, "spec.resources.requests") if "cpu" in whole else found["cpu"]
-    memory = _memory(whole, "spec.resources.requests") if "memory" in whole else found["memory"]
-    return HostRoom(cpu + _cpu(overhead, "spec.overhead"), memory + _memory(overhead, "spec.overhead"))
+    cpu, memory = peak(steps) or (0, 0)
+    if "resources" in spec:
+        whole = _requests(spec, "spec")
+        cpu = _cpu(whole, "spec.resources") if "cpu" in whole else cpu
+        memory = _memory(whole, "spec.resources") if "memory" in whole else memory
+    if "overhead" in spec:
+        overhead = fields.mapping(spec, "overhead", "spec")
+        cpu, memory = cpu + _cpu(overhead, "spec.overhead"), memory + _memory(overhead, "spec.overhead")
+    return _shared(cpu, memory)
+
+
+def counted(pod: Mapping[str, Any]) -> HostRoom:
+    """What is counted for a pod: `requested`, or nothing where that cannot be read."""
+    try:
+        return requested(pod)
+    except WireError:
+        return HostRoom(0, 0)
 
 
 def left(has: HostRoom, pods: Iterable[HostRoom]) -> HostRoom:
@@ -60,29 +73,49 @@ def left(has: HostRoom, pods: Iterable[HostRoom]) -> HostRoom:
 
 
 def _amounts(container: Mapping[str, Any], path: str) -> tuple[int, int]:
-    requests = _spec_requests(container, path)
-    return _cpu(requests, f"{path}.resources"), _memory(requests, f"{path}.resources")
+    requests = _requests(container, path)
+    return (_cpu(requests, f"{path}.resources"), _memory(requests, f"{path}.resources")) if requests else (0, 0)
 
 
-def _spec_requests(holder: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+def _requests(holder: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     """Requests, and limits where there is no request, as the API server sets it."""
     resources = fields.mapping(holder, "resources", path)
     limits, requests = (fields.mapping(resources, key, f"{path}.resources") for key in ("limits", "requests"))
-    return {**limits, **requests}
+    return {**limits, **requests} if limits else requests
 
 
 def _cpu(amounts: Mapping[str, Any], path: str) -> int:
-    return math.ceil(_scaled(amounts, "cpu", 1000, path))
+    return _ceiling(amounts, "cpu", _MILLI, path)
 
 
 def _memory(amounts: Mapping[str, Any], path: str) -> int:
-    return math.ceil(_scaled(amounts, "memory", Decimal(1) / _MIB, path))
+    return _ceiling(amounts, "memory", _MIB, path)
 
 
-def _scaled(amounts: Mapping[str, Any], resource: str, factor: Decimal | int, path: str) -> Decimal:
+def _ceiling(amounts: Mapping[str, Any], resource: str, unit: Decimal, path: str) -> int:
     if (value := amounts.get(resource)) is None:
-        return Decimal(0)
+        return 0
+    try:
+        return _known_ceiling(value, unit) if isinstance(value, str) else math.ceil(_amount(value, unit))
+    except ValueError:
+        raise WireError(f"{path}.{resource}: expected an amount such as 500m or 2Gi") from None
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared(cpu_milli: int, memory_mib: int) -> HostRoom:
+    # One object for all replicas: a cluster has tens of thousands of pods.
+    return HostRoom(cpu_milli, memory_mib)
+
+
+@functools.lru_cache(maxsize=1024)
+def _known_ceiling(text: str, unit: Decimal) -> int:
+    # A cluster has few different amounts, in a hundred thousand containers. What is no amount is not kept.
+    return math.ceil(_amount(text, unit))
+
+
+def _amount(value: object, unit: Decimal) -> Decimal:
+    """In units; nothing at the least."""
     amount = units.quantity(value)
-    if amount is None or not amount.is_finite() or amount * factor > _MOST:
-        raise WireError(f"{path}.{resource}: expected an amount such as 500m or 2Gi")
-    return max(amount * factor, Decimal(0))
+    if amount is None or not amount.is_finite() or amount / unit > _MOST:
+        raise ValueError
+    return max(amount / unit, Decimal(0))

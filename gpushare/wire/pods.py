@@ -14,6 +14,7 @@ from gpushare.wire import fields, parse_resources
 
 Pod = Mapping[str, Any]
 MAX_LABELS: Final = 256
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def ref(pod: Pod) -> PodRef:
@@ -77,9 +78,14 @@ def holds_gpus(pod: Pod) -> bool:
     when no container is reported as running, because an eviction writes the phase first.
     """
     status = fields.mapping(pod, "status", "pod")
-    if fields.text(status, "phase", "status") not in {"Succeeded", "Failed"}:
+    if fields.text(status, "phase", "status") not in _ENDED:
         return True
     return any("running" in fields.mapping(report, "state", path) for path, report in reports(pod))
+
+
+def counts(pod: Pod) -> bool:
+    """Whether kube-scheduler counts what the pod requests of its node: until its phase says that it has ended."""
+    return fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") not in _ENDED
 
 
 def has_started(pod: Pod, among: Collection[str] | None = None) -> bool:

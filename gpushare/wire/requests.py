@@ -19,7 +19,7 @@ from gpushare.model.request import (
 )
 from gpushare.model.selector import ANY_GPU, GpuSelector
 from gpushare.resource_config import ResourceConfig
-from gpushare.wire import fields, parse_resources, pods, selectors
+from gpushare.wire import fields, host, parse_resources, pods, selectors
 from gpushare.wire.parse_resources import Spread
 
 _AT_MOST = f"write at most {MAX_CONTAINERS}"
@@ -51,6 +51,7 @@ def of_pod(pod: pods.Pod, resource_config: ResourceConfig) -> PodRequest | None:
         raise InvalidRequestError(tuple(dict.fromkeys(errors)))
     if not containers:
         return None
+    takes = host.counted(pod)
     return PodRequest(
         pod=pods.ref(pod),
         shape=RequestShape(
@@ -66,6 +67,8 @@ def of_pod(pod: pods.Pod, resource_config: ResourceConfig) -> PodRequest | None:
             for path, kind, container in pods.containers(pod)
             if kind is ContainerKind.APP
         ),
+        cpu_milli=takes.cpu_milli,
+        host_mib=takes.memory_mib,
     )
 
 

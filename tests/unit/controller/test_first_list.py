@@ -7,7 +7,7 @@ import pytest
 
 from controller.watches import NodeSink, PodSink
 from gpushare.cluster import node_records
-from gpushare.cluster.records import PodRecord
+from gpushare.cluster.records import AnyPod
 from gpushare.kube.watch import Reflector
 from tests.unit.controller.world import NODES, PODS, World
 
@@ -20,7 +20,7 @@ class Once(PodSink):
 
     stop: threading.Event
 
-    def replace(self, found: list[PodRecord]) -> None:
+    def replace(self, found: list[AnyPod]) -> None:
         super().replace(found)
         self.stop.set()
 

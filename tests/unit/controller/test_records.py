@@ -8,6 +8,7 @@ from gpushare.cluster.records import Bound, Pending, Problem
 from gpushare.errors import WireError
 from gpushare.model.allocation import footprint
 from gpushare.model.request import ContainerKind
+from gpushare.model.room import Ask
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import allocation as allocation_wire
@@ -74,7 +75,8 @@ def test_the_schedulers_mark_is_read(condition: dict[str, str], expected: bool) 
 
 def test_a_bound_pod_is_kept_with_what_it_holds() -> None:
     record = records.pod_record(make_pod(node="node-a", annotations=WRITTEN), RESOURCE_CONFIG)
-    assert record == Bound(ref=make_ref(), node=ALLOCATION.node, allocation=ALLOCATION)
+    ask = Ask(gpus=1, memory_mib=3072)
+    assert record == Bound(ref=make_ref(), node=ALLOCATION.node, allocation=ALLOCATION, ask=ask)
     assert records.held(record, GIB) == ALLOCATION
 
 

@@ -1,0 +1,67 @@
+"""What pods have requested of the CPU and memory of each node. Not thread-safe: `controller.cluster_cache` locks.
+
+Pods without GPUs are ten times as many as others, so of each only a hash of its UID and a shared amount is kept.
+"""
+
+from collections.abc import Iterable
+
+from gpushare.cluster.records import NOTHING, Guest
+from gpushare.identity import NodeName
+from gpushare.model.room import HostRoom
+
+
+class Hosts:
+    """Sums for every node that pods are on, whether the node is known or not."""
+
+    def __init__(self) -> None:
+        self._taken: dict[NodeName, HostRoom] = {}
+        """By all pods."""
+        self._guests: dict[NodeName, dict[int, HostRoom]] = {}
+        """By each pod without GPUs. Python seeds its hashes, so no one can make two UIDs collide."""
+
+    def taken_on(self, node: NodeName) -> HostRoom:
+        """The sum on a node."""
+        return self._taken.get(node, NOTHING)
+
+    def add(self, node: NodeName, takes: HostRoom) -> None:
+        """A pod came to a node."""
+        self._set(node, _plus(self.taken_on(node), takes, 1))
+
+    def subtract(self, node: NodeName, takes: HostRoom) -> None:
+        """A pod has left a node."""
+        self._set(node, _plus(self.taken_on(node), takes, -1))
+
+    def set_guest(self, guest: Guest) -> bool:
+        """A pod without GPUs came, changed or ended. Whether the sum of its node is another one."""
+        there = self._guests.setdefault(guest.node, {})
+        before = there.pop(hash(guest.uid), NOTHING)
+        if guest.takes != NOTHING:
+            there[hash(guest.uid)] = guest.takes
+        elif not there:
+            del self._guests[guest.node]
+        if before == guest.takes:
+            return False
+        self.subtract(guest.node, before)
+        self.add(guest.node, guest.takes)
+        return True
+
+    def replace_guests(self, guests: Iterable[Guest]) -> set[NodeName]:
+        """There are these pods without GPUs and no others. Nodes whose sums may be other ones."""
+        nodes = set(self._guests)
+        for node, there in self._guests.items():
+            for takes in there.values():
+                self.subtract(node, takes)
+        self._guests = {}
+        for guest in guests:
+            self.set_guest(guest)
+        return nodes | set(self._guests)
+
+    def _set(self, node: NodeName, taken: HostRoom) -> None:
+        if taken == NOTHING:
+            self._taken.pop(node, None)
+        else:
+            self._taken[node] = taken
+
+
+def _plus(taken: HostRoom, takes: HostRoom, sign: int) -> HostRoom:
+    return HostRoom(taken.cpu_milli + sign * takes.cpu_milli, taken.memory_mib + sign * takes.memory_mib)
