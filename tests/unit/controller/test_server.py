@@ -2,6 +2,7 @@
 
 import os
 import socket
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,9 +18,14 @@ def test_an_address_that_cannot_be_used_is_told_with_the_flags_that_say_so() -> 
             Server(Settings(bind_address="127.0.0.1", port=port), os.getpid())
 
 
-def test_the_address_of_all_is_that_of_ipv4_too() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    server = Server(Settings(bind_address="::", port=port), os.getpid())
-    with server._socket, socket.create_connection(("127.0.0.1", port)):
-        pass
+@pytest.mark.parametrize("dual", [True, False])
+def test_the_address_of_all_is_that_of_ipv4_too_where_the_kernel_can(
+    monkeypatch: pytest.MonkeyPatch, dual: bool
+) -> None:
+    create = Mock()
+    monkeypatch.setattr(socket, "create_server", create)
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: dual)
+    Server(Settings(bind_address="::", port=7), os.getpid())
+    assert create.call_args.args == (("::", 7),)
+    assert create.call_args.kwargs["family"] is socket.AF_INET6
+    assert create.call_args.kwargs["dualstack_ipv6"] is dual

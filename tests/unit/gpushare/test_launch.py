@@ -70,6 +70,10 @@ def test_a_component_needs_no_library_outside_of_its_extra(extra: str) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+def test_the_controller_needs_no_web_framework() -> None:
+    assert {"flask", "gunicorn", "jsonpatch", "cryptography"} <= denied("controller")
+
+
 def test_the_command_line_needs_neither_grpc_nor_nvml_nor_a_web_server() -> None:
     assert {"grpc", "pynvml", "flask", "gunicorn", "cryptography"} <= denied("cli")
 
@@ -78,7 +82,7 @@ def test_the_command_line_needs_neither_grpc_nor_nvml_nor_a_web_server() -> None
     ("function", "command", "library", "extra"),
     [
         ("webhook", "gpushare-webhook", "flask", "webhook"),
-        ("controller", "gpushare-controller", "gunicorn", "controller"),
+        ("controller", "gpushare-controller", "prometheus_client", "controller"),
         ("cli", "gpushare", "yaml", "cli"),
         ("inspect", "kubectl-inspect-gpushare", "yaml", "cli"),
     ],
