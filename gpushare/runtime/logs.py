@@ -61,7 +61,12 @@ def event(
     log: logging.Logger, name: str, *, level: int = logging.INFO, exc_info: bool = False, **fields: object
 ) -> None:
     """One decision or incident: a constant name, everything that varies in fields."""
-    log.log(level, name, extra={_FIELDS: {key: _cut(value) for key, value in fields.items()}}, exc_info=exc_info)
+    if not log.isEnabledFor(level):
+        return
+    extra = {_FIELDS: {key: _cut(value) for key, value in fields.items()}}
+    # Not by `log.log`, which walks the stack to find its caller: the name and the fields say more.
+    record = log.makeRecord(log.name, level, "", 0, name, (), sys.exc_info() if exc_info else None, extra=extra)
+    log.handle(record)
 
 
 def _cut(value: object) -> object:

@@ -110,6 +110,16 @@ def test_a_log_line_is_json_with_the_fields_of_the_decision() -> None:
 
 
 @pytest.mark.usefixtures("root_logger")
+def test_a_log_line_does_not_look_for_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(logging.Logger, "findCaller")
+    out = io.StringIO()
+    logs.configure(stream=out)
+    logs.event(logging.getLogger("test"), "bound", pod="team/a")
+    logs.event(logging.getLogger("test"), "seen", level=logging.DEBUG)
+    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["bound"]
+
+
+@pytest.mark.usefixtures("root_logger")
 def test_a_text_from_foreign_pods_does_not_make_a_log_line_endless() -> None:
     stream = io.StringIO()
     logs.configure(stream=stream)
