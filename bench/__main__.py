@@ -7,6 +7,7 @@ PROGRAMS = (
     ("device plugin: process start to registered, and memory", ["bench.plugin_start"]),
     ("device plugin: a container's start, 100 GPU pods on the node", ["bench.hand_over"]),
     ("device plugin: reading what 100 pods use", ["bench.usage"]),
+    ("webhook: reviews over TLS, beside the floor", ["bench.webhook"]),
     ("filter: 1,000 and 5,000 nodes of 8 GPUs", ["bench.filter"]),
     ("start of a leader: the first list of 50,000 pods", ["bench.start"]),
     ("start of a leader: 5,000 nodes and 50,000 pods, real API server and etcd", ["bench.start_server"]),

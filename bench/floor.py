@@ -4,20 +4,28 @@ the same parser, and writes an answer of the same size that it had ready. It dec
 
 import socket
 import threading
+from collections.abc import Callable
 
 import orjson
 
+Secure = Callable[[socket.socket], socket.socket]
 
-def serve(listener: socket.socket) -> None:
-    """Answer for ever. The path of a request is the number of bytes of the answer's body."""
+
+def serve(listener: socket.socket, secure: Secure = lambda sock: sock) -> None:
+    """Answer for ever. The path of a request is the number of bytes of the answer's body.
+
+    Args:
+        listener: for connections.
+        secure: puts TLS around one.
+    """
     while True:
         sock, _ = listener.accept()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=_converse, args=(sock,), daemon=True).start()
+        threading.Thread(target=_converse, args=(sock, secure), daemon=True).start()
 
 
-def _converse(sock: socket.socket) -> None:
-    ready: dict[bytes, bytes] = {}
+def _converse(plain: socket.socket, secure: Secure) -> None:
+    sock, ready = secure(plain), dict[bytes, bytes]()
     while data := sock.recv(262144):
         head, _, body = data.partition(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])

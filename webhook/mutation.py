@@ -3,6 +3,7 @@
 It never refuses a pod for being too big: a node that holds it may come.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -46,6 +47,8 @@ class Undecided:
     """What the decision rests on is not known at the moment; the client has to try again."""
 
     message: str
+    decide: Callable[[Rules], "Decision"] | None = dataclasses.field(default=None, compare=False)
+    """The decision by the same rules with the RuntimeClass, for those who find it out; None if they cannot."""
 
 
 Decision = Untouched | Mutated | Denied | Undecided
@@ -58,10 +61,9 @@ def mutate(value: object, rules: Rules) -> Decision:
         pod = objects.pod(value)
         # Other pods are never refused for labels or annotations that only mean something beside a request.
         asked = _without_zeros(pod, rules)
-        decision = _gpu_pod(asked, rules) if _wants_gpu(asked, rules) else _other_pod(asked, rules)
+        return _gpu_pod(pod, asked, rules) if _wants_gpu(asked, rules) else _other_pod(pod, asked, rules)
     except InvalidRequestError as error:
         return Denied(error.errors)
-    return Mutated(asked) if isinstance(decision, Untouched) and asked != pod else decision
 
 
 def mutate_ephemeral(value: object, old: object) -> Decision:
@@ -102,15 +104,19 @@ def _wants_gpu(pod: JsonObject, rules: Rules) -> bool:
     )
 
 
-def _gpu_pod(written: JsonObject, rules: Rules) -> Decision:
+def _gpu_pod(created: JsonObject, written: JsonObject, rules: Rules) -> Decision:
     pod = metadata.demanding_limit(written) if rules.demands_limit else written
     container_requests = _container_requests(pod, rules)
+
+    def decide(rules: Rules) -> Decision:
+        spec = _gpu_spec(pod["spec"], container_requests, rules)
+        only_cdi = rules.only_cdi and spec.get("runtimeClassName") is None
+        result = {**metadata.of_gpu_pod(pod, spec, container_requests, only_cdi=only_cdi), "spec": spec}
+        return _decision(created, result, advice.of_gpu_pod(written, result, rules))
+
     if rules.runtime_class_unknown and pod["spec"].get("runtimeClassName") is None:
-        return Undecided(rules.runtime_class_unknown)
-    spec = _gpu_spec(pod["spec"], container_requests, rules)
-    only_cdi = rules.only_cdi and spec.get("runtimeClassName") is None
-    result = {**metadata.of_gpu_pod(pod, spec, container_requests, only_cdi=only_cdi), "spec": spec}
-    return _decision(written, result, advice.of_gpu_pod(written, result, rules))
+        return Undecided(rules.runtime_class_unknown, decide)
+    return decide(rules)
 
 
 def _container_requests(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest, ...]:
@@ -152,7 +158,7 @@ def _gpu_spec(spec: JsonObject, container_requests: tuple[ContainerRequest, ...]
     return result
 
 
-def _other_pod(pod: JsonObject, rules: Rules) -> Decision:
+def _other_pod(created: JsonObject, pod: JsonObject, rules: Rules) -> Decision:
     errors = (
         *checks.preset_node_of_other_plugin(pod, rules),
         *checks.impossible_amounts(pod, rules),
@@ -162,7 +168,7 @@ def _other_pod(pod: JsonObject, rules: Rules) -> Decision:
         return Denied(errors)
     spec = _each(pod["spec"], _FIELDS, lambda container: _isolate(container, rules))
     result = {**metadata.of_other_pod(pod), "spec": spec}
-    return _decision(pod, result, advice.of_other_pod(pod, result, rules))
+    return _decision(created, result, advice.of_other_pod(pod, result, rules))
 
 
 def _isolate(container: JsonObject, rules: Rules) -> JsonObject:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import jsonpatch
 
 Operation = dict[str, Any]
+_OPERATIONS: Final = jsonpatch.JsonPatch.operations
 _MOST: Final = 2000
 """Operations inside of one object or list. All containers that a pod may have take fewer."""
 
@@ -37,7 +38,21 @@ def applied(before: object, operations: Sequence[Operation]) -> object:
     Raises:
         JsonPatchException, JsonPointerException, LookupError, TypeError, ValueError: they do not fit the object.
     """
-    return jsonpatch.apply_patch(_opened(before, operations), operations, in_place=True)
+    done = _opened(before, operations)
+    for operation in operations:  # one by one: `apply_patch` makes each of them twice, and copies its value
+        shared = {**operation, "value": _Shared(operation["value"])} if "value" in operation else operation
+        done = _OPERATIONS[operation["op"]](shared).apply(done)
+    return done
+
+
+class _Shared:
+    """A value of which the library's copy is the value itself."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __deepcopy__(self, memo: object) -> object:
+        return self._value
 
 
 def _opened(before: object, operations: Sequence[Operation]) -> object:

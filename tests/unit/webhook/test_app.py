@@ -2,10 +2,13 @@
 
 import base64
 import logging
+from unittest.mock import Mock
 
+import flask
 import orjson
 import pytest
 
+from gpushare.wire import requests
 from tests.unit.webhook.builders import ALL, VOID, container, pod, review
 from tests.unit.webhook.conftest import Webhook, apply
 
@@ -99,6 +102,21 @@ def test_an_untouched_pod_is_a_line_for_debugging_only(webhook: Webhook, caplog:
     with caplog.at_level(logging.DEBUG):
         webhook.ask("/isolate", review(pod(container(env=[VOID]))))
     assert [(level, event) for level, event, _ in events(caplog)] == [("DEBUG", "admitted")]
+
+
+def test_a_gpu_pod_is_read_once_whichever_runtime_class_it_gets(
+    webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_pod = Mock(wraps=requests.of_pod)
+    monkeypatch.setattr(requests, "of_pod", of_pod)
+    assert webhook.admit("/mutate", review(pod(container("a", "3"))))["spec"]["runtimeClassName"] == "nvidia"
+    assert of_pod.call_count == 1
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/enforce", "/isolate", "/validate"])
+def test_reviews_go_past_the_framework(webhook: Webhook, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.delattr(flask.Flask, "full_dispatch_request")
+    assert webhook.ask(path, review(pod(container(env=[VOID])))) == {"uid": "u-1", "allowed": True}
 
 
 def test_the_process_is_alive_and_ready_unless_something_is_missing(webhook: Webhook) -> None:

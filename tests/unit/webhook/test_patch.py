@@ -40,6 +40,13 @@ def test_what_a_patch_does_not_change_is_not_copied() -> None:
     assert done["a"]["b"][1] is before["a"]["b"][1]  # type: ignore[index]
 
 
+def test_what_a_patch_brings_is_not_copied() -> None:
+    value = {"deep": [1, 2]}
+    done: Any = patch.applied({"b": 1}, [{"op": "add", "path": "/a", "value": value}])
+    assert done["a"] is value
+    assert done == {"a": {"deep": [1, 2]}, "b": 1}
+
+
 def test_what_moves_in_a_long_list_replaces_it() -> None:
     before = [{"name": f"v{i}"} for i in range(20_000)]
     after = [before[-1], *before[:-1]]
