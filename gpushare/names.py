@@ -180,6 +180,10 @@ RANK_PREFIX: Final = f"{EXTENDER_PREFIX}/rank"  # a second extender: prioritize 
 NANO_PREFIX: Final = "/scheduler"
 EXTENDER_TIMEOUT_S: Final = 5
 """After which kube-scheduler gives up on an extender, by the configuration that this project prints."""
+OTHERS_VERB: Final = "prioritize-others"
+"""Below EXTENDER_PREFIX; ranks nodes for pods without GPUs."""
+OTHERS_TIMEOUT_S: Final = 0.5
+"""After which kube-scheduler goes on without that ranking. It schedules one pod at a time."""
 
 
 def is_known(key: str) -> bool:

@@ -19,11 +19,10 @@ from gpushare.kube import client
 from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.options import environment
 from gpushare_cli import arguments as common
-from gpushare_cli import commands, schedconfig, tables
+from gpushare_cli import commands, schedconfig, scheduler_arguments, tables
 from gpushare_cli.commands import NoClusterError, Streams
 from gpushare_cli.doctor import command as doctor
 from gpushare_cli.explain import command as explain
-from gpushare_cli.schedconfig import Kind, ServerVersion
 from gpushare_cli.simulate import command as simulate
 from gpushare_cli.terminal import Printable
 
@@ -52,7 +51,7 @@ def command_line() -> argparse.ArgumentParser:
             "scheduler-config",
             "configuration of kube-scheduler",
             _EXIT_CODES_OFFLINE,
-            _add_scheduler_config,
+            scheduler_arguments.add,
             _scheduler_config,
         ),
         ("doctor", "what is wrong with an installation", doctor.EXIT_CODES, doctor.add, _doctor),
@@ -89,54 +88,6 @@ def _add_inspect(parser: argparse.ArgumentParser) -> None:
     )
     common.add_output(parser)
     common.add_cluster(parser)
-
-
-def _add_scheduler_config(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Print the configuration with which kube-scheduler asks the controller about shared GPUs."
-    parser.add_argument(
-        "--server-version",
-        dest="server",
-        type=ServerVersion.parse,
-        required=True,
-        metavar="X.Y",
-        help="of the cluster, such as v1.29.3+k3s1",
-    )
-    common.add_choice(parser, "--kind", Kind.CONFIGURATION, "")
-    parser.add_argument(
-        "--extender-url", dest="url", default=schedconfig.DEFAULT_URL, metavar="URL", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--extender-ca",
-        dest="ca_pem",
-        type=commands.read_ca,
-        default=b"",
-        metavar="FILE",
-        help="PEM file; needed if the URL is https",
-    )
-    parser.add_argument(
-        "--scheduler-name",
-        default=names.SCHEDULER,
-        metavar="NAME",
-        help="of a second scheduler; empty to change the cluster's own (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--lease-name", default=names.SCHEDULER, metavar="NAME", help="of a second scheduler (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--lease-namespace", default=names.NAMESPACE, metavar="NAME", help="of that lease (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--scheduler-kubeconfig",
-        dest="kubeconfig",
-        default="",
-        metavar="PATH",
-        help="file that kube-scheduler reads, such as /etc/kubernetes/scheduler.conf; none for a service account",
-    )
-    parser.add_argument(
-        "--whole-gpus",
-        action="store_true",
-        help=f"{names.GPU} is gpushare's on every node of the cluster; not where another plugin has it",
-    )
 
 
 def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:

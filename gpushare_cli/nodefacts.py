@@ -10,7 +10,7 @@ from gpushare.wire import fields
 
 Object = Mapping[str, Any]
 HOSTNAME: Final = "kubernetes.io/hostname"
-_BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
+BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 _CORDON: Final = "node.kubernetes.io/unschedulable"
 RESOURCES: Final = (names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE, names.GPU)
 """Extended resources whose sum kube-scheduler checks for every node, beside the GPUs' own ledger."""
@@ -73,7 +73,7 @@ def cordoned(pod: Object, node: NodeFacts) -> Iterator[str]:
 def untolerated(pod: Object, node: NodeFacts) -> Iterator[str]:
     """Taints that keep the pod away. The one of a cordon is left to `cordoned`."""
     for taint in node.taints:
-        if taint.effect in _BLOCKING and taint.key != _CORDON and not _tolerates(pod, taint):
+        if taint.effect in BLOCKING and taint.key != _CORDON and not _tolerates(pod, taint):
             yield f"taint {taint} is not tolerated"
 
 

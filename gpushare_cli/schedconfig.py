@@ -4,26 +4,27 @@ The same extender is spelled differently over the versions: KubeSchedulerConfigu
 times, and before it there was the Policy file, which kube-scheduler read up to 1.22.
 """
 
-import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.resource_config import ResourceConfig
-from gpushare_cli import yamls
+from gpushare_cli import extenders, scores, yamls
 
-CONTROLLER_PORT: Final = 12345
-"""Port of the controller's Service, the same as Aliyun's extender has."""
-DEFAULT_URL: Final = f"http://{names.CONTROLLER_SERVICE}.{names.NAMESPACE}.svc:{CONTROLLER_PORT}{names.EXTENDER_PREFIX}"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 _VERSION: Final = re.compile(r"v?(?P<major>[0-9]{1,3})\.(?P<minor>[0-9]{1,4})(?:\.[0-9]+)?(?:[+.-][0-9A-Za-z.+_-]*)?")
 _SINCE: Final = ((25, "v1"), (23, "v1beta3"), (22, "v1beta2"), (19, "v1beta1"))
 _DNS_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+_MOST_WEIGHT: Final = 10_000
+_MOST_QPS: Final = 100_000
+DEFAULT_QPS: Final = 500
+OTHERS_WEIGHT: Final = 9
+"""More than what kube-scheduler's plugins for CPU and memory usually differ by, and with a lead of 180 points less than
+the 200 by which it keeps the replicas of one workload apart."""
 
 
 class Kind(Enum):
@@ -59,12 +60,16 @@ class ServerVersion:
         return found
 
 
+_EVEN_SPREADING: Final = ServerVersion(1, 18)
+"""Before, policy files do not know EvenPodsSpreadPriority."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What the configuration is for."""
 
     server: ServerVersion
-    url: str = DEFAULT_URL
+    url: str = extenders.DEFAULT_URL
     """Prefix of the extender's paths, as kube-scheduler reaches it."""
     scheduler_name: str = names.SCHEDULER
     """Empty to change the cluster's own scheduler, else the name of a second one."""
@@ -78,6 +83,14 @@ class Options:
     whole_gpus: bool = False
     """Whether nvidia.com/gpu is this project's in the whole cluster. Where a node has it from another plugin, pods that
     ask for it would find no node: the extender knows of no GPUs there."""
+    weight: int | None = None
+    """Of the controller's scores for GPU pods; None for one at which its best node wins."""
+    others_weight: int | None = None
+    """Of its scores for pods without GPUs; None if it is not to be asked about these."""
+    most_allocated: bool = False
+    """Whether nodes with less free CPU and memory come first, for all pods of the scheduler."""
+    client_qps: int = DEFAULT_QPS
+    """Requests to the API server that kube-scheduler allows itself, a second; twice as many at once."""
 
 
 def configuration(options: Options) -> str:
@@ -96,8 +109,8 @@ def configuration(options: Options) -> str:
     if options.scheduler_name and api_version == "v1beta1":
         # Old versions have plain-text ports: only for the node itself.
         value |= {"healthzBindAddress": "127.0.0.1:10251", "metricsBindAddress": "127.0.0.1:10251"}
-    if options.kubeconfig:
-        value["clientConnection"] = {"kubeconfig": options.kubeconfig}
+    kubeconfig = {"kubeconfig": options.kubeconfig} if options.kubeconfig else {}
+    value["clientConnection"] = {**kubeconfig, **_client(options)}
     value["leaderElection"] = {"leaderElect": True}
     if options.scheduler_name:
         value["leaderElection"] |= {
@@ -105,8 +118,11 @@ def configuration(options: Options) -> str:
             "resourceName": _dns_name("lease name", options.lease_name),
             "resourceNamespace": _dns_name("lease namespace", options.lease_namespace),
         }
-    value["profiles"] = [{"schedulerName": _scheduler_name(options)}]
-    value["extenders"] = [_extender(options) | {"httpTimeout": f"{names.EXTENDER_TIMEOUT_S}s"}]
+    strategy = scores.most_allocated(api_version) if options.most_allocated else {}
+    value["profiles"] = [{"schedulerName": _scheduler_name(options), **strategy}]
+    value["extenders"] = [
+        {**entry, "httpTimeout": f"{entry['httpTimeout']}s"} for entry in _entries(options, scores.UNASKED)
+    ]
     return yamls.dump(value)
 
 
@@ -121,17 +137,23 @@ def policy(options: Options) -> str:
             f"server version {options.server}: policy files were removed in 1.23; leave out --kind policy to get a"
             " KubeSchedulerConfiguration"
         )
-    extender = _extender(options)
-    extender["enableHttps"] = extender.pop("enableHTTPS")
-    # A Go time.Duration without a text form: nanoseconds.
-    extender["httpTimeout"] = names.EXTENDER_TIMEOUT_S * 10**9
-    value = {"kind": "Policy", "apiVersion": "v1", "extenders": [extender]}
-    return yamls.dump_json(value)
+    if options.most_allocated and options.server < _EVEN_SPREADING:
+        raise SettingsError(
+            f"server version {options.server}: a policy file with --most-allocated needs {_EVEN_SPREADING} or newer"
+        )
+    entries = list(_entries(options, scores.UNASKED_BY_POLICY_FILE))
+    for entry in entries:
+        entry["enableHttps"] = entry.pop("enableHTTPS")
+        entry["httpTimeout"] = int(entry["httpTimeout"] * 10**9)  # a Go time.Duration without a text form
+    priorities = {"priorities": scores.priorities_most_allocated()} if options.most_allocated else {}
+    return yamls.dump_json({"kind": "Policy", "apiVersion": "v1", **priorities, "extenders": entries})
 
 
 def policy_flags(options: Options, path: str = "/etc/kubernetes/scheduler-policy.json") -> Sequence[str]:
     """Flags of kube-scheduler that say what a Policy file cannot."""
     flags = [f"--policy-config-file={path}"]
+    client = _client(options)
+    flags += [f"--kube-api-qps={client['qps']}", f"--kube-api-burst={client['burst']}"]
     if options.kubeconfig:
         flags.append(f"--kubeconfig={options.kubeconfig}")
     if options.scheduler_name:
@@ -153,59 +175,24 @@ def _api_version(server: ServerVersion) -> str:
     )
 
 
-def _extender(options: Options) -> dict[str, Any]:
-    resource_config = ResourceConfig(whole_gpus=options.whole_gpus)
-    return {
-        "urlPrefix": _url(options.url),
-        "filterVerb": "filter",
-        "prioritizeVerb": "prioritize",
-        "preemptVerb": "preempt",
-        "weight": 1,
-        "bindVerb": "bind",
-        **_tls(options),
-        "nodeCacheCapable": True,
-        # Not ignored: the sums that the scheduler counts by itself keep out most nodes, and make it preempt.
-        "managedResources": [{"name": name, "ignoredByScheduler": False} for name in resource_config.resources],
-        "ignorable": False,
-    }
+def _entries(options: Options, unasked: Mapping[str, int]) -> Iterator[extenders.Entry]:
+    resources = ResourceConfig(whole_gpus=options.whole_gpus).resources
+    weight = _weight(options.weight) if options.weight is not None else scores.needed(unasked)
+    yield extenders.for_gpus(options.url, options.ca_pem, resources, weight)
+    if options.others_weight is not None:
+        yield extenders.for_others(options.url, options.ca_pem, _weight(options.others_weight))
 
 
-def _tls(options: Options) -> dict[str, Any]:
-    if not options.url.startswith("https:"):
-        if options.ca_pem:
-            raise SettingsError(f"extender URL {options.url!r}: a CA is given, but the URL is not https")
-        return {"enableHTTPS": False}
-    if not options.ca_pem:
-        # kube-scheduler would switch verification off without a word.
-        raise SettingsError(
-            f"extender URL {options.url!r}: https needs the CA of its certificate; give --extender-ca FILE"
-        )
-    if b"-----BEGIN CERTIFICATE-----" not in options.ca_pem:
-        raise SettingsError("extender CA: no PEM certificate in it")
-    return {"enableHTTPS": True, "tlsConfig": {"caData": base64.b64encode(options.ca_pem).decode()}}
+def _weight(weight: int) -> int:
+    if not 0 < weight <= _MOST_WEIGHT:
+        raise SettingsError(f"weight {weight}: write a whole number from 1 to {_MOST_WEIGHT}")
+    return weight
 
 
-def _url(text: str) -> str:
-    problem = _url_problem(text)
-    if problem:
-        raise SettingsError(f"extender URL {text!r}: {problem}; write something like {DEFAULT_URL}")
-    return text.rstrip("/")
-
-
-def _url_problem(text: str) -> str:
-    try:
-        parts = urlsplit(text)
-        host = parts.hostname
-        _ = parts.port  # reading it checks it
-    except ValueError as error:
-        return str(error)
-    if parts.scheme not in {"http", "https"}:
-        return "must begin with http:// or https://"
-    if not host:
-        return "has no host"
-    if parts.query or parts.fragment or parts.username:
-        return "must have neither user, query nor fragment"
-    return ""
+def _client(options: Options) -> dict[str, Any]:
+    if not 0 < options.client_qps <= _MOST_QPS:
+        raise SettingsError(f"requests a second {options.client_qps}: write a whole number from 1 to {_MOST_QPS}")
+    return {"qps": options.client_qps, "burst": 2 * options.client_qps}
 
 
 def _scheduler_name(options: Options) -> str:

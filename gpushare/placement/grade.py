@@ -6,7 +6,7 @@ from typing import Final
 from gpushare.identity import NodeName
 
 BEST: Final = 10
-_NEXT: Final = 8
+NEXT: Final = 8
 _LEAST: Final = 1
 
 
@@ -25,7 +25,7 @@ def grades(
     """
     distinct = sorted({cost for cost in costs if cost is not None})
     span = max(len(distinct) - 1, 1)
-    grade = {cost: _NEXT - (_NEXT - _LEAST) * rank // span for rank, cost in enumerate(distinct)}
+    grade = {cost: NEXT - (NEXT - _LEAST) * rank // span for rank, cost in enumerate(distinct)}
     best: Collection[NodeName] = reserved
     if distinct and not reserved:
         best = (min(name for name, cost in zip(names, costs, strict=True) if cost == distinct[0]),)

@@ -7,7 +7,7 @@ from gpushare import names, units
 from gpushare.kube.api import JsonObject
 from gpushare.wire import fields
 from gpushare_cli import nodefacts
-from gpushare_cli.doctor import checks_scheduler, checks_webhook, finding, foreign, own
+from gpushare_cli.doctor import checks_scheduler, checks_webhook, finding, foreign, own, scheduler_file
 from gpushare_cli.doctor.cluster import Cluster, GpuNode
 from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.foreign import ForeignPod, Role
@@ -116,10 +116,10 @@ def schedulers(cluster: Cluster) -> Iterator[Finding]:
             "take its entry out of kube-scheduler's extenders, then:"
             f" kubectl -n {theirs.namespace} delete deployment {theirs.workload}",
         )
-    for extender in checks_scheduler.extenders(checks_scheduler.parsed_settings(cluster)):
+    for extender in scheduler_file.extenders(checks_scheduler.parsed_settings(cluster)):
         managed = {str(entry.get("name")) for entry in fields.objects(extender, "managedResources", "extender")}
         shared = sorted(managed & {names.GPU_MEM, names.GPU_PERCENT, names.GPU})
-        if shared and not checks_scheduler.is_ours(extender):
+        if shared and not scheduler_file.is_ours(extender):
             yield finding.error(
                 f"configmap/{cluster.namespace}/{own.SCHEDULER_SETTINGS}",
                 f"the extender {extender.get('urlPrefix')} is asked about {', '.join(shared)} as well",

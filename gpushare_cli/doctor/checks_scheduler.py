@@ -1,19 +1,17 @@
 """Whether a scheduler places GPU pods, and asks the controller about them. Pure."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from gpushare import names
 from gpushare.errors import SettingsError, WireError
 from gpushare.wire import fields
 from gpushare_cli import schedconfig, yamls
-from gpushare_cli.doctor import checks_controller, finding, foreign, objects, own
+from gpushare_cli.doctor import checks_controller, finding, objects, own, scheduler_file
 from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
 from gpushare_cli.schedconfig import DEFAULT_SCHEDULER, Options, ServerVersion
-
-_VERBS: Final = ("filterVerb", "prioritizeVerb", "preemptVerb", "bindVerb")
 
 
 def running(cluster: Cluster) -> Iterator[Finding]:
@@ -69,20 +67,15 @@ def configuration(cluster: Cluster) -> Iterator[Finding]:
         f" {cluster.snapshot.server}{whole}; then: {restart}"
     )
     try:
-        found = _parsed(config)
+        found = scheduler_file.parsed(config)
         expected = _shipped(cluster)
     except (WireError, SettingsError) as error:
         yield finding.error(where, str(error), fix)
         return
-    for problem in _problems(cluster, found, expected):
+    for problem in scheduler_file.problems(found, expected, cluster.settings.scheduler_name):
         yield finding.error(where, problem, fix)
-    if found.get("percentageOfNodesToScore") != 100:
-        yield finding.warning(
-            where,
-            f"percentageOfNodesToScore is {found.get('percentageOfNodesToScore')}, not 100: in a large cluster it may"
-            " stop looking before it comes to a node whose GPUs fit",
-            fix,
-        )
+    for weakness in scheduler_file.weaknesses(found):
+        yield finding.warning(where, weakness, fix)
 
 
 def version(cluster: Cluster) -> Iterator[Finding]:
@@ -105,67 +98,20 @@ def version(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-def extenders(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The extenders of a KubeSchedulerConfiguration.
-
-    Raises:
-        WireError: it is none.
-    """
-    yield from fields.objects(config, "extenders", own.SCHEDULER_KEY)
-
-
-def is_ours(extender: Mapping[str, Any]) -> bool:
-    """Whether an extender is the controller, as far as its address tells."""
-    url = str(extender.get("urlPrefix")).rstrip("/")
-    return url.endswith((names.EXTENDER_PREFIX, names.NANO_PREFIX)) and not foreign.EXTENDER.search(url)
-
-
 def parsed_settings(cluster: Cluster) -> Mapping[str, Any]:
     """The second scheduler's configuration; empty if there is none that can be read."""
     config = known(cluster.snapshot.scheduler_settings)
     try:
-        return _parsed(config) if config else {}
+        return scheduler_file.parsed(config) if config else {}
     except WireError:
         return {}
-
-
-def _problems(cluster: Cluster, found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
-    profiles = [profile.get("schedulerName") for profile in fields.objects(found, "profiles", own.SCHEDULER_KEY)]
-    if cluster.settings.scheduler_name not in profiles:
-        others = f"; there is {', '.join(map(str, profiles))}" if profiles else ""
-        yield f"no profile has the schedulerName {cluster.settings.scheduler_name} that GPU pods have{others}"
-    ours = next((extender for extender in extenders(found) if is_ours(extender)), None)
-    if ours is None:
-        yield f"no extender has the urlPrefix {expected['urlPrefix']}, so no one asks the controller"
-        return
-    for verb in _VERBS:
-        if verb in expected and ours.get(verb) != expected[verb]:
-            yield f"{verb} of the extender is {ours.get(verb) or 'missing'}, not {expected[verb]}"
-    if ours.get("nodeCacheCapable") is not True:
-        yield "nodeCacheCapable of the extender is not true, so that whole nodes would be sent for every pod"
-    named = {entry.get("name") for entry in fields.objects(ours, "managedResources", "extender")}
-    missing = [entry["name"] for entry in expected["managedResources"] if entry["name"] not in named]
-    if named and missing:
-        yield f"managedResources of the extender lacks {', '.join(missing)}: pods that ask for it get no GPU"
-    if ours.get("ignorable"):
-        yield "ignorable of the extender is true: without the controller, pods would be bound without GPUs"
-
-
-def _parsed(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    text = fields.text(fields.mapping(config, "data", "configmap"), own.SCHEDULER_KEY, "data")
-    if not text:
-        raise WireError(f"it has no key {own.SCHEDULER_KEY}")
-    documents = [document for document in yamls.load_all(text, own.SCHEDULER_KEY) if document is not None]
-    if len(documents) != 1:
-        raise WireError(f"{own.SCHEDULER_KEY}: {len(documents)} documents, where kube-scheduler reads one")
-    return fields.an_object(documents[0], own.SCHEDULER_KEY)
 
 
 def _shipped(cluster: Cluster) -> Mapping[str, Any]:
     """The extender as `gpushare scheduler-config` writes it for this server."""
     options = Options(server=cluster.snapshot.server, whole_gpus=cluster.settings.whole_gpus)
     [written] = yamls.load_all(schedconfig.configuration(options), own.SCHEDULER_KEY)
-    [extender] = extenders(fields.an_object(written, own.SCHEDULER_KEY))
+    [extender] = scheduler_file.extenders(fields.an_object(written, own.SCHEDULER_KEY))
     return extender
 
 

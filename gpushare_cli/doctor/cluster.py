@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from gpushare import names
 from gpushare.cluster import cluster_ledger, node_records, records
@@ -16,11 +16,14 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver, NodeInventory
 from gpushare.wire import fields, hand_over, unhealthy
 from gpushare.wire import inventory as inventory_wire
-from gpushare_cli import settings
+from gpushare_cli import nodefacts, settings
 from gpushare_cli.doctor import objects, own
 from gpushare_cli.doctor.foreign import ForeignPod, foreign_pod
 from gpushare_cli.doctor.snapshot import Snapshot, Unread, known
+from gpushare_cli.nodefacts import Taint
 from gpushare_cli.settings import Settings
+
+_OWN_TAINTS: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,8 @@ class GpuNode:
     handlers: frozenset[str]
     """Of its container runtime; empty if its kubelet does not tell."""
     is_ready: bool
+    is_tainted: bool
+    """A taint of an administrator keeps pods away that do not tolerate it."""
     plugin: JsonObject | None
     """The device plugin's pod there, the ready one if there are two."""
 
@@ -195,6 +200,7 @@ class Cluster:
             ),
             is_wanted=self._is_wanted(node),
             is_ready=objects.is_true(node, "Ready"),
+            is_tainted=any(map(_keeps_pods_away, nodefacts.node_facts(node).taints)),
             plugin=plugin,
         )
 
@@ -203,3 +209,8 @@ class Cluster:
         """Node -> numbers of GPUs that a ConfigMap calls unhealthy."""
         part = self.snapshot.unhealthy
         return unhealthy.of_all(() if isinstance(part, Unread) else part)
+
+
+def _keeps_pods_away(taint: Taint) -> bool:
+    """Kubernetes' own taints tell of a node's state, and go away by themselves."""
+    return taint.effect in nodefacts.BLOCKING and not taint.key.startswith(_OWN_TAINTS)

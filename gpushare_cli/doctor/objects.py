@@ -1,5 +1,6 @@
 """Look-ups in objects of the API server that several checks make. Pure."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -97,6 +98,17 @@ def metric(text: str, name: str) -> float | None:
             except ValueError:
                 return None
     return None
+
+
+def counted(text: str, name: str, label: str) -> float:
+    """The sum of a counter over the lines with a label, such as `verb="filter"`, from a page of metrics."""
+    total = 0.0
+    for line in text.splitlines():
+        head, _, value = line.rpartition(" ")
+        if head.startswith(f"{name}{{") and label in head:
+            with contextlib.suppress(ValueError):
+                total += float(value)
+    return total
 
 
 def listed(nodes: Sequence[str]) -> str:

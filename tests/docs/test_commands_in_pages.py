@@ -21,6 +21,7 @@ PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "manifests"
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 OF_OTHERS = {
     "--config",
+    "--enable-admission-plugins",
     "--extender-ca",
     "--force",
     "--grace-period",

@@ -9,7 +9,7 @@ import yaml
 
 from controller.settings import Settings
 from gpushare import names
-from gpushare_cli import schedconfig
+from gpushare_cli import extenders, schedconfig
 from gpushare_cli.schedconfig import Options, ServerVersion
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
@@ -35,7 +35,7 @@ def test_the_installed_configuration_is_the_printed_one(path: Path) -> None:
 
 
 def test_the_scheduler_calls_the_controller_where_it_listens() -> None:
-    url = urlsplit(schedconfig.DEFAULT_URL)
+    url = urlsplit(extenders.DEFAULT_URL)
 
     assert url.hostname == f"{names.CONTROLLER_SERVICE}.{names.NAMESPACE}.svc"
     assert url.port == Settings().port

@@ -239,7 +239,10 @@ def test_scheduler_config_prints_a_policy_and_the_flags_that_go_with_it(capsys: 
 
     captured = capsys.readouterr()
     assert orjson.loads(captured.out)["kind"] == "Policy"
-    expected = "note: start kube-scheduler with --policy-config-file=/etc/kubernetes/scheduler-policy.json\n"
+    expected = (
+        "note: start kube-scheduler with --policy-config-file=/etc/kubernetes/scheduler-policy.json --kube-api-qps=500"
+        " --kube-api-burst=1000\n"
+    )
     assert captured.err == expected
 
 

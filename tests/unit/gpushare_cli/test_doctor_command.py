@@ -32,7 +32,7 @@ def test_a_healthy_cluster_is_a_few_lines_and_exit_code_0(api: DoctorKube, capsy
         "ok  installation  7 of 7 checks passed\n"
         "ok  webhook       10 of 10 checks passed\n"
         "ok  controller    5 of 5 checks passed\n"
-        "ok  scheduler     4 of 4 checks passed\n"
+        "ok  scheduler     5 of 5 checks passed\n"
         "ok  nodes         12 of 12 checks passed\n"
         "ok  conflicts     5 of 5 checks passed\n"
         "ok  pods          6 of 6 checks passed\n"

@@ -1,12 +1,14 @@
 """What is wrong with the scheduler of GPU pods, line by line."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import yaml
 
 from gpushare import names
+from gpushare_cli import extenders
 from testing.builders import make_pod
 from tests.unit.gpushare_cli import doctor_cluster as world
 from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
@@ -26,6 +28,9 @@ SKEW = (
     " overlay, and apply it"
 )
 APPLY = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
+
+
+OTHERS = extenders.for_others(extenders.DEFAULT_URL, b"", 9)
 
 
 def ready(count: int, *, waiting: int = 0) -> Change:
@@ -63,6 +68,14 @@ def extender(**fields: object) -> Change:
             del ours[key]
 
     return config(change)
+
+
+def update(value: Any, **fields: object) -> None:
+    value.update(fields)
+
+
+def put_first(value: Any, entry: extenders.Entry) -> None:
+    value["extenders"].insert(0, entry)
 
 
 def image(name: str) -> Change:
@@ -178,6 +191,35 @@ ROWS: list[tuple[str, Change, str]] = [
         f" looking before it comes to a node whose GPUs fit | {WRITE}",
     ),
     (
+        "the weight of earlier configurations",
+        extender(weight=1),
+        f"warning scheduler-config {CONFIG} | weight of the extender is 1: below 26 kube-scheduler's own scores decide"
+        f" where GPU pods go, not the policy, and GPUs are filled less | {WRITE}",
+    ),
+    *(
+        (
+            f"client limits {limits}",
+            config(partial(update, clientConnection=limits)),
+            f"warning scheduler-config {CONFIG} | clientConnection has qps {qps} and burst {burst}: more requests than"
+            f" that to the API server wait in kube-scheduler, and with them the pods | {WRITE}",
+        )
+        for limits, qps, burst in (
+            ({}, 50, 100),
+            ({"qps": 50, "burst": 100}, 50, 100),
+            ({"qps": 500}, 500, 100),
+            ({"qps": 20.5, "burst": 400}, 20, 400),
+        )
+    ),
+    *(
+        (
+            f"pods without GPUs that depend on the controller by {verb}",
+            config(partial(put_first, entry={**OTHERS, f"{verb}Verb": verb})),
+            f"error scheduler-config {CONFIG} | {verb}Verb of the extender with {names.OTHERS_VERB} is {verb}: it must"
+            f" have no other verb, or pods without GPUs depend on the controller | {WRITE}",
+        )
+        for verb in ("filter", "preempt", "bind")
+    ),
+    (
         "a scheduler of another version",
         image("registry.k8s.io/kube-scheduler:v1.27.4@sha256:0123"),
         f"warning scheduler-version {DEPLOYMENT} | kube-scheduler 1.27 runs against a server 1.30; {SKEW}",
@@ -205,6 +247,9 @@ def test_each_has_its_line(change: Change, line: str) -> None:
         image("registry.example/kube-scheduler:ours"),
         image("registry.example/kube-scheduler@sha256:0123"),
         extender(managedResources=None),  # asked about every pod
+        extender(weight=76),
+        config(lambda value: value["extenders"].append(OTHERS)),
+        config(partial(put_first, entry=OTHERS)),
         extender(urlPrefix="http://10.96.0.7:12345/gpushare-scheduler/"),
         extender(urlPrefix="http://10.96.0.7:12345/scheduler"),
     ],

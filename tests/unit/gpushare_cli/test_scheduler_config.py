@@ -1,15 +1,19 @@
 """The right spelling for every version of kube-scheduler."""
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 import pytest
 import yaml
 
+from gpushare import names
 from gpushare.errors import SettingsError
+from gpushare.identity import NodeName
+from gpushare.placement import grade
 from gpushare_cli import __main__ as cli
-from gpushare_cli import schedconfig
+from gpushare_cli import schedconfig, scores
 from gpushare_cli.schedconfig import Options, ServerVersion
 
 V1 = ServerVersion(1, 36)
@@ -71,6 +75,7 @@ def test_a_second_scheduler_has_a_name_and_a_lease_of_its_own() -> None:
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "percentageOfNodesToScore": 100,
+        "clientConnection": {"qps": 500, "burst": 1000},
         "leaderElection": {
             "leaderElect": True,
             "resourceLock": "leases",
@@ -84,7 +89,7 @@ def test_a_second_scheduler_has_a_name_and_a_lease_of_its_own() -> None:
                 "filterVerb": "filter",
                 "prioritizeVerb": "prioritize",
                 "preemptVerb": "preempt",
-                "weight": 1,
+                "weight": 26,
                 "bindVerb": "bind",
                 "enableHTTPS": False,
                 "nodeCacheCapable": True,
@@ -104,7 +109,7 @@ def test_the_clusters_own_scheduler_keeps_its_name_and_lease() -> None:
 
     assert value["profiles"] == [{"schedulerName": "default-scheduler"}]
     assert value["leaderElection"] == {"leaderElect": True}
-    assert value["clientConnection"] == {"kubeconfig": "/etc/kubernetes/scheduler.conf"}
+    assert value["clientConnection"]["kubeconfig"] == "/etc/kubernetes/scheduler.conf"
 
 
 def test_plain_text_ports_of_an_old_second_scheduler_are_for_no_one() -> None:
@@ -175,14 +180,117 @@ def test_flags_say_what_a_policy_file_cannot() -> None:
 
     assert schedconfig.policy_flags(Options(server=server, scheduler_name="", kubeconfig="/k")) == [
         "--policy-config-file=/etc/kubernetes/scheduler-policy.json",
+        "--kube-api-qps=500",
+        "--kube-api-burst=1000",
         "--kubeconfig=/k",
     ]
-    assert schedconfig.policy_flags(Options(server=server))[1:] == [
+    assert schedconfig.policy_flags(Options(server=server))[3:] == [
         "--scheduler-name=gpushare-scheduler",
         "--leader-elect-resource-lock=leases",
         "--leader-elect-resource-name=gpushare-scheduler",
         "--leader-elect-resource-namespace=gpushare-system",
     ]
+
+
+OTHERS = {
+    "urlPrefix": "http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler",
+    "prioritizeVerb": names.OTHERS_VERB,
+    "weight": 9,
+    "enableHTTPS": False,
+    "nodeCacheCapable": True,
+    "ignorable": True,
+    "httpTimeout": "0.5s",
+}
+"""No managed resources: kube-scheduler asks it about every pod. No other verb: it keeps no pod from anything."""
+
+
+def test_a_second_entry_ranks_pods_without_gpus_and_does_nothing_else() -> None:
+    first, second = configuration(others_weight=9)["extenders"]
+
+    assert [first] == configuration()["extenders"]
+    assert second == OTHERS
+    assert policy(others_weight=9)["extenders"][1] == {
+        **{key: value for key, value in OTHERS.items() if key != "enableHTTPS"},
+        "enableHttps": False,
+        "httpTimeout": 500_000_000,
+    }
+
+
+def test_both_entries_reach_the_controller_in_the_same_way() -> None:
+    first, second = configuration(url="https://gpu.example/x", ca_pem=PEM, others_weight=9)["extenders"]
+
+    for key in ("urlPrefix", "enableHTTPS", "tlsConfig"):
+        assert first[key] == second[key]
+
+
+def lead_of_the_best() -> int:
+    """By as much as the controller's best node is ahead of the next one, where that is as good."""
+    best, other = grade.grades([NodeName("a"), NodeName("b")], [5, 5])
+    return best - other
+
+
+@pytest.mark.parametrize(
+    ("found", "plugins", "most"),
+    [(configuration(), scores.UNASKED, 500), (policy(), scores.UNASKED_BY_POLICY_FILE, 600)],
+)
+def test_the_controllers_best_node_wins_against_all_that_kube_scheduler_adds_by_itself(
+    found: dict[str, Any], plugins: Mapping[str, int], most: int
+) -> None:
+    """Source: default weights of kube-scheduler, and how it adds up scores: see the module."""
+    [extender] = found["extenders"]
+
+    assert scores.points(plugins) == most
+    assert 10 * lead_of_the_best() * extender["weight"] > most
+    assert 10 * lead_of_the_best() * (extender["weight"] - 1) <= most, "no more than is needed"
+
+
+def test_the_weights_can_be_chosen() -> None:
+    assert [each["weight"] for each in configuration(weight=1, others_weight=40)["extenders"]] == [1, 40]
+
+
+def test_fuller_nodes_come_first_in_the_words_of_each_release() -> None:
+    [profile] = configuration(most_allocated=True)["profiles"]
+    [args] = profile["pluginConfig"]
+    assert args == {
+        "name": "NodeResourcesFit",
+        "args": {
+            "scoringStrategy": {
+                "type": "MostAllocated",
+                "resources": [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}],
+            }
+        },
+    }
+    assert configuration(ServerVersion(1, 22), most_allocated=True)["profiles"] == [profile]
+    assert configuration(ServerVersion(1, 21), most_allocated=True)["profiles"][0]["plugins"] == {
+        "score": {
+            "disabled": [{"name": "NodeResourcesLeastAllocated"}],
+            "enabled": [{"name": "NodeResourcesMostAllocated", "weight": 1}],
+        }
+    }
+
+
+def test_a_policy_file_that_changes_one_priority_names_all_of_them() -> None:
+    named = {each["name"]: each["weight"] for each in policy(most_allocated=True)["priorities"]}
+
+    assert "LeastRequestedPriority" not in named
+    assert named["MostRequestedPriority"] == 1
+    assert sum(named.values()) == 10_000 + 3 + 6, "preferred nodes to avoid, other preferences, and the rest"
+    with pytest.raises(SettingsError, match=r"server version 1\.17: .* needs 1\.18 or newer"):
+        policy(ServerVersion(1, 17), most_allocated=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "weights"),
+    [([], [26]), (["--weight", "76"], [76]), (["--rank-others"], [26, 9]), (["--rank-others", "26"], [26, 26])],
+)
+def test_the_command_line_has_a_flag_for_each(
+    flags: list[str], weights: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["scheduler-config", "--server-version", "1.36", "--client-qps", "70", *flags]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+
+    assert [each["weight"] for each in printed["extenders"]] == weights
+    assert printed["clientConnection"] == {"qps": 70, "burst": 140}
 
 
 @pytest.mark.parametrize("text", ["", "latest", "1", "v1.", "1.x", "1.30 or so", "1.30.2.2x y", "-1.30", "1,30"])
@@ -234,6 +342,9 @@ def test_text_that_is_no_release_is_refused(text: str) -> None:
             {"lease_name": ""},
             "lease name '': write lower-case letters, digits, '-' and '.', such as gpushare-scheduler",
         ),
+        ({"weight": 0}, "weight 0: write a whole number from 1 to 10000"),
+        ({"others_weight": 10_001}, "weight 10001: write a whole number from 1 to 10000"),
+        ({"client_qps": -1}, "requests a second -1: write a whole number from 1 to 100000"),
         (
             {"lease_namespace": "-x"},
             "lease namespace '-x': write lower-case letters, digits, '-' and '.', such as gpushare-scheduler",

@@ -1,0 +1,95 @@
+"""Arguments of `gpushare scheduler-config`, each with what it costs and brings."""
+
+import argparse
+
+from gpushare import names
+from gpushare_cli import arguments, commands, extenders, schedconfig, scores
+from gpushare_cli.schedconfig import Kind, ServerVersion
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.description = "Print the configuration with which kube-scheduler asks the controller about shared GPUs."
+    parser.add_argument(
+        "--server-version",
+        dest="server",
+        type=ServerVersion.parse,
+        required=True,
+        metavar="X.Y",
+        help="of the cluster, such as v1.29.3+k3s1",
+    )
+    arguments.add_choice(parser, "--kind", Kind.CONFIGURATION, "")
+    parser.add_argument(
+        "--extender-url", dest="url", default=extenders.DEFAULT_URL, metavar="URL", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--extender-ca",
+        dest="ca_pem",
+        type=commands.read_ca,
+        default=b"",
+        metavar="FILE",
+        help="PEM file; needed if the URL is https",
+    )
+    parser.add_argument(
+        "--scheduler-name",
+        default=names.SCHEDULER,
+        metavar="NAME",
+        help="of a second scheduler; empty to change the cluster's own (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--lease-name", default=names.SCHEDULER, metavar="NAME", help="of a second scheduler (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--lease-namespace", default=names.NAMESPACE, metavar="NAME", help="of that lease (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--scheduler-kubeconfig",
+        dest="kubeconfig",
+        default="",
+        metavar="PATH",
+        help="file that kube-scheduler reads, such as /etc/kubernetes/scheduler.conf; none for a service account",
+    )
+    parser.add_argument(
+        "--whole-gpus",
+        action="store_true",
+        help=f"{names.GPU} is gpushare's on every node of the cluster; not where another plugin has it",
+    )
+    _add_scores(parser)
+    parser.add_argument(
+        "--client-qps",
+        type=int,
+        default=schedconfig.DEFAULT_QPS,
+        metavar="N",
+        help="requests a second that kube-scheduler may send to the API server, and twice as many at once; its own 50"
+        " keep it from placing more pods than that (default: %(default)s)",
+    )
+
+
+def _add_scores(parser: argparse.ArgumentParser) -> None:
+    default, by_policy = scores.needed(scores.UNASKED), scores.needed(scores.UNASKED_BY_POLICY_FILE)
+    above_all = scores.needed({**scores.UNASKED, **scores.PREFERENCES})
+    parser.add_argument(
+        "--weight",
+        type=int,
+        metavar="N",
+        help=f"of the controller's scores for GPU pods. By default {default} (in a policy file {by_policy}): its best"
+        " node wins against all that kube-scheduler adds by itself, and preferred affinity or a soft taint seldom"
+        f" changes it; from {above_all} on they never do; at 1 they and free CPU decide, and GPUs are filled worst",
+    )
+    parser.add_argument(
+        "--rank-others",
+        dest="others_weight",
+        nargs="?",
+        type=int,
+        const=schedconfig.OTHERS_WEIGHT,
+        metavar="WEIGHT",
+        help="have the controller rank nodes for pods without GPUs too, so that they leave CPU and memory to GPUs that"
+        " are free. Costs a request for each of these pods; while the controller is away they are scheduled without it."
+        f" By default with weight {schedconfig.OTHERS_WEIGHT}: replicas of a workload still go to different nodes",
+    )
+    parser.add_argument(
+        "--most-allocated",
+        action="store_true",
+        help="nodes with less free CPU and memory come first, for all pods of the scheduler. Needs no request, and"
+        " brings less than --rank-others; costs that nodes without GPUs are filled one after the other, too",
+    )
