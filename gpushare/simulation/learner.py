@@ -1,0 +1,64 @@
+"""What the controller learns of a cluster from its pods. Pure, but for what it remembers."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from gpushare.model.room import Ask, NodeRoom
+from gpushare.placement import demand, outlook
+from gpushare.placement.demand import Demand
+from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
+from gpushare.placement.tally import Tally
+
+EVERY: Final = 128
+"""Pods, after which the outlook is made again; in the beginning after 1, 2, 4 and so on."""
+
+
+class Learner:
+    """Keeps the outlook of a cluster."""
+
+    def __init__(self, empty: Sequence[NodeRoom], known: Iterable[Ask] = (), *, learns: bool = True) -> None:
+        """Nothing is looked at yet.
+
+        Args:
+            empty: all nodes, as if there were no pod.
+            known: what pods ask for that are there already.
+            learns: from pods that come.
+        """
+        self._empty = list(empty)
+        self._sizes = outlook.sizes(self._empty)
+        self._widest = demand.widest(self._empty)
+        self._seen = Counter(known)
+        self._learns = learns
+        self._pods = 0
+        self.tally = Tally(())
+        self.outlook = NOTHING_KNOWN
+
+    def came(self, ask: Ask) -> bool:
+        """A pod has come; whether the outlook should be made again."""
+        self._pods += 1
+        if self._learns:
+            self._seen[ask] += 1
+        young = self._pods < EVERY and self._pods & (self._pods - 1) == 0
+        return young or self._pods % EVERY == 0
+
+    def left(self, ask: Ask) -> None:
+        """A pod has ended: it is no part of the sample any more."""
+        if self._learns and self._seen[ask]:
+            self._seen[ask] -= 1
+
+    def look(self, rooms: Iterable[NodeRoom]) -> bool:
+        """Make the outlook of nodes that look like this; whether it has changed."""
+        found, known = self._made(rooms), self.outlook
+        if (found.kinds, found.weights, found.prices) == (known.kinds, known.weights, known.prices):
+            return False
+        self.outlook = found
+        return True
+
+    def _made(self, rooms: Iterable[NodeRoom]) -> Outlook:
+        wanted: Demand = demand.of([*self._seen.elements(), *self._widest], outlook.usual_mib(self._sizes))
+        kinds = tuple(kind.ask for kind in wanted.kinds)
+        if kinds != self.tally.kinds:
+            self.tally = Tally(kinds)
+        empty, now = outlook.totals(self.tally, self._empty), outlook.totals(self.tally, rooms)
+        return outlook.of(wanted, empty, now, self._sizes, self.outlook.epoch + 1)

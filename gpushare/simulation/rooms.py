@@ -1,0 +1,67 @@
+"""GPUs as far as they matter for how well pods pack, for pods of one container: nearly every pod. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpushare.model.request import Need, Policy
+from gpushare.model.room import Ask, HostRoom, NodeRoom
+from gpushare.placement.ranking import Ranking
+from gpushare.simulation.costs import Costs
+from gpushare.simulation.kinds import Kind
+from gpushare.simulation.learner import Learner
+
+Taken = tuple[Ask, tuple[int, ...]]
+
+
+class Rooms:
+    """`Gpus` of nodes that are only numbers."""
+
+    def __init__(self, rooms: Sequence[NodeRoom], policy: Policy, learner: Learner) -> None:
+        """Nodes as they are now, and a policy for all pods."""
+        self.rooms = list(rooms)
+        self.epoch = self.fine_epoch = 0
+        self._gpus = [list(room.gpus) for room in rooms]
+        self._costs = Costs(policy, learner)
+        self._costs.look(self.rooms)
+
+    @property
+    def ranking(self) -> Ranking:
+        """By which nodes and GPUs are compared for the next pod."""
+        return self._costs.ranking
+
+    def came(self, kind: Kind) -> None:
+        """Learn from it."""
+        self._costs.came(kind.ask, self.rooms)
+        self.epoch, self.fine_epoch = self._costs.epoch, self._costs.fine_epoch
+
+    def cost(self, kind: Kind, node: int) -> int | None:
+        """As `Gpus`."""
+        return self._costs.cost(kind.ask, self.rooms[node])
+
+    def fine(self, kind: Kind, node: int) -> int:
+        """As `Gpus`."""
+        return self._costs.fine(kind.ask, self.rooms[node])
+
+    def take(self, kind: Kind, node: int) -> Taken:
+        """As `Gpus`."""
+        ask, gpus = kind.ask, self._gpus[node]
+        taken: list[int] = []
+        for gpu in self._costs.choice(ask, self.rooms[node]):
+            taken.append(next(i for i, one in enumerate(gpus) if one == gpu and i not in taken))
+        self._change(node, ask, taken, -1)
+        return ask, tuple(taken)
+
+    def give(self, node: int, taken: Taken) -> None:
+        """As `Gpus`."""
+        self._change(node, *taken, 1)
+        self._costs.left(taken[0])
+
+    def _change(self, node: int, ask: Ask, taken: Sequence[int], sign: int) -> None:
+        gpus, room = self._gpus[node], self.rooms[node]
+        for i in taken:
+            need = ask.need(gpus[i])
+            gpus[i] = gpus[i].without(Need(-sign * need.memory_mib, -sign * need.compute_percent))
+        host = room.host
+        if host is not None:
+            host = HostRoom(host.cpu_milli + sign * ask.cpu_milli, host.memory_mib + sign * ask.host_mib)
+        self.rooms[node] = replace(room, gpus=tuple(sorted(gpus)), host=host)

@@ -1,0 +1,173 @@
+"""What kube-scheduler's default plugins think of a node for a pod. Pure.
+
+The formulas are those of its plugins NodeResourcesFit, NodeResourcesBalancedAllocation, PodTopologySpread,
+TaintToleration and NodeAffinity, with the weights of its default profile. ImageLocality gives every node the same where
+all have the same images, so it is left out.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+MOST: Final = 100
+"""Points of one plugin, before its weight."""
+_HOST_SKEW: Final = 3
+_ZONE_SKEW: Final = 5
+DEFAULT_CPU_MILLI: Final = 100
+"""What scores count for a container that requests no CPU."""
+DEFAULT_MEMORY_MIB: Final = 200
+_MERGED: Final = 23
+"""From 1.23 on weights differ, and balance is half the difference of what is requested, without defaults."""
+_BEST_EFFORT: Final = 34
+"""From 1.34 on the balance of a pod that requests nothing does not matter."""
+_ROUNDED: Final = 24
+"""From 1.24 on the points of PodTopologySpread are rounded, not cut."""
+_CHANGE: Final = 36
+"""From 1.36 on the change of the balance counts, not what it is then."""
+
+
+class Fit(Enum):
+    """How NodeResourcesFit ranks nodes."""
+
+    LEAST_ALLOCATED = "LeastAllocated"
+    MOST_ALLOCATED = "MostAllocated"
+
+
+class Host(NamedTuple):
+    """What a node gives to pods."""
+
+    cpu_milli: int
+    memory_mib: int
+    pods: int = 110
+
+
+class Load(NamedTuple):
+    """What a pod takes of a node, or all pods on it do."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    scored_cpu_milli: int = 0
+    """With a default for containers that request none, which counts in scores only; as `scored_memory_mib`."""
+    scored_memory_mib: int = 0
+    pods: int = 1
+
+    def plus(self, other: "Load") -> "Load":
+        """Both together."""
+        return Load(*(one + two for one, two in zip(self, other, strict=True)))
+
+    def minus(self, other: "Load") -> "Load":
+        """Without the other."""
+        return Load(*(one - two for one, two in zip(self, other, strict=True)))
+
+    def fits(self, used: "Load", host: Host) -> bool:
+        """Whether a node has room for it beside what is used. What a pod does not request is not looked at."""
+        return (
+            used.pods < host.pods
+            and (not self.cpu_milli or used.cpu_milli + self.cpu_milli <= host.cpu_milli)
+            and (not self.memory_mib or used.memory_mib + self.memory_mib <= host.memory_mib)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Of one kube-scheduler."""
+
+    minor: int = _CHANGE
+    """Of its version 1.x."""
+    fit: Fit = Fit.LEAST_ALLOCATED
+
+    @property
+    def taint_weight(self) -> int:
+        """Of TaintToleration."""
+        return 3 if self.minor >= _MERGED else 1
+
+    @property
+    def affinity_weight(self) -> int:
+        """Of NodeAffinity."""
+        return 2 if self.minor >= _MERGED else 1
+
+    @property
+    def spread_weight(self) -> int:
+        """Of PodTopologySpread."""
+        return 2
+
+
+def resources(rules: Rules) -> Callable[[Load, Load, Host], int]:
+    """Points for CPU and memory, 0 to 200, of a pod's load, the node's, and what the node has."""
+    share = _least if rules.fit is Fit.LEAST_ALLOCATED else _most
+    balance = _changed if rules.minor >= _CHANGE else _balanced if rules.minor >= _MERGED else _balanced_at_first
+    skips = rules.minor >= _BEST_EFFORT
+
+    def points(pod: Load, used: Load, host: Host) -> int:
+        cpu = share(used.scored_cpu_milli + pod.scored_cpu_milli, host.cpu_milli)
+        memory = share(used.scored_memory_mib + pod.scored_memory_mib, host.memory_mib)
+        if skips and not pod.cpu_milli and not pod.memory_mib:
+            return (cpu + memory) // 2
+        return (cpu + memory) // 2 + balance(pod, used, host)
+
+    return points
+
+
+def _least(requested: int, has: int) -> int:
+    return 0 if requested > has or has == 0 else (has - requested) * MOST // has
+
+
+def _most(requested: int, has: int) -> int:
+    return 0 if has == 0 else min(requested, has) * MOST // has
+
+
+def _changed(pod: Load, used: Load, host: Host) -> int:
+    before = _even(used.cpu_milli, used.memory_mib, host)
+    after = _even(used.cpu_milli + pod.cpu_milli, used.memory_mib + pod.memory_mib, host)
+    return MOST // 2 + (MOST // 2 + after - before) // 2
+
+
+def _balanced(pod: Load, used: Load, host: Host) -> int:
+    return _even(used.cpu_milli + pod.cpu_milli, used.memory_mib + pod.memory_mib, host)
+
+
+def _even(cpu_milli: int, memory_mib: int, host: Host) -> int:
+    if host.cpu_milli == 0 or host.memory_mib == 0:
+        return MOST
+    cpu, memory = min(cpu_milli / host.cpu_milli, 1.0), min(memory_mib / host.memory_mib, 1.0)
+    return int((1 - abs(cpu - memory) / 2) * MOST)
+
+
+def _balanced_at_first(pod: Load, used: Load, host: Host) -> int:
+    cpu_milli = used.scored_cpu_milli + pod.scored_cpu_milli
+    memory_mib = used.scored_memory_mib + pod.scored_memory_mib
+    if cpu_milli >= host.cpu_milli or memory_mib >= host.memory_mib:
+        return 0
+    return int((1 - abs(cpu_milli / host.cpu_milli - memory_mib / host.memory_mib)) * MOST)
+
+
+def spread(rules: Rules, counts: Mapping[int, int], zones: Sequence[str | None], fitting: Sequence[int]) -> list[int]:
+    """PodTopologySpread's points of the fitting nodes by its system defaults, for a pod whose replicas are counted.
+
+    Args:
+        rules: of this kube-scheduler.
+        counts: replicas on a node, where there are any.
+        zones: of every node; None without the label.
+        fitting: nodes that are scored.
+    """
+    by_zone: dict[str | None, int] = {zones[node]: 0 for node in fitting}
+    for node, count in counts.items():
+        if zones[node] in by_zone:
+            by_zone[zones[node]] += count
+    host_weight, zone_weight = math.log(len(fitting) + 2), math.log(len(by_zone) + 2)
+    found, half = [], 0.5 if rules.minor >= _ROUNDED else 0.0
+    for node in fitting:
+        points = counts.get(node, 0) * host_weight + _HOST_SKEW - 1
+        if (zone := zones[node]) is not None:
+            points += by_zone[zone] * zone_weight + _ZONE_SKEW - 1
+        found.append(math.floor(points + half))
+    high, low = max(found, default=0), min(found, default=0)
+    return [MOST * (high + low - points) // high for points in found]
+
+
+def normalized(counts: Sequence[int]) -> list[int]:
+    """Points in proportion to the largest count; none where all are 0."""
+    high = max(counts, default=0)
+    return [MOST * count // high if high else 0 for count in counts]

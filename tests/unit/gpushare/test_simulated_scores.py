@@ -1,0 +1,67 @@
+"""What kube-scheduler's plugins think of nodes, as their sources compute it."""
+
+import pytest
+
+from gpushare.simulation import scores
+from gpushare.simulation.scores import Fit, Host, Load, Rules
+
+HOST = Host(10_000, 20_000)
+POD = Load(2_500, 4_000, 2_500, 4_000)
+USED = Load(2_500, 1_000, 2_500, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("rules", "points"),
+    [
+        # 50 % of CPU and 75 % of memory are left. The fractions were 0.25 and 0.05, and are 0.5 and 0.25 now.
+        (Rules(minor=36), 62 + 50 + (50 + 87 - 90) // 2),
+        (Rules(minor=35), 62 + 87),
+        (Rules(minor=23), 62 + 87),
+        (Rules(minor=20), 62 + 75),
+        (Rules(minor=36, fit=Fit.MOST_ALLOCATED), 37 + 50 + (50 + 87 - 90) // 2),
+        (Rules(minor=20, fit=Fit.MOST_ALLOCATED), 37 + 75),
+    ],
+)
+def test_cpu_and_memory(rules: Rules, points: int) -> None:
+    assert scores.resources(rules)(POD, USED, HOST) == points
+
+
+@pytest.mark.parametrize(("minor", "balance"), [(36, 0), (34, 0), (33, 87), (22, 66)])
+def test_a_pod_without_requests_counts_as_a_small_one_and_its_balance_as_none(minor: int, balance: int) -> None:
+    nothing = Load(0, 0, scores.DEFAULT_CPU_MILLI, scores.DEFAULT_MEMORY_MIB)
+    host = Host(1_000, 20_000)
+    used = Load(500, 5_000, 500, 5_000)
+
+    assert scores.resources(Rules(minor=minor))(nothing, used, host) == (40 + 74) // 2 + balance
+
+
+@pytest.mark.parametrize(("minor", "points"), [(36, 0 + 75), (23, 0 + 100), (20, 0)])
+def test_a_node_on_which_scores_count_more_than_it_has(minor: int, points: int) -> None:
+    full = Load(10_000, 20_000, 12_000, 24_000)
+    assert scores.resources(Rules(minor=minor))(Load(0, 1, 100, 200), full, HOST) == points
+
+
+def test_replicas_are_kept_apart_between_nodes_and_between_zones() -> None:
+    rules, zones = Rules(), ["a", "a", "b"]
+
+    assert scores.spread(rules, {}, zones, [0, 1, 2]) == [100, 100, 100]
+    # ln 5 = 1.61 for each replica on a node, ln 4 = 1.39 in a zone; 2 and 4 for skews of 3 and 5.
+    assert scores.spread(rules, {0: 2}, zones, [0, 1, 2]) == [100 * (12 + 6 - found) // 12 for found in (12, 9, 6)]
+
+
+def test_nodes_without_a_zone_are_told_apart_by_their_replicas() -> None:
+    # 2, 2 and 2 + 1.61 rounded.
+    assert scores.spread(Rules(), {1: 1}, [None] * 3, [0, 1, 2]) == [100, 50, 100]
+    assert scores.spread(Rules(minor=23), {1: 1}, [None] * 3, [0, 1, 2]) == [100, 66, 100]
+
+
+def test_counts_become_points_in_proportion() -> None:
+    assert scores.normalized([0, 1, 3]) == [0, 33, 100]
+    assert scores.normalized([0, 0]) == [0, 0]
+
+
+def test_a_pod_fits_by_what_it_requests_not_by_what_scores_count() -> None:
+    assert Load(0, 0, 100, 200).fits(Load(10_000, 20_000, 10_000, 20_000, 5), HOST)
+    assert not Load(1, 0).fits(Load(10_000, 0, pods=5), HOST)
+    assert not Load(0, 1).fits(Load(0, 20_000, pods=5), HOST)
+    assert not Load().fits(Load(pods=110), HOST)
