@@ -6,7 +6,7 @@ is immutable, so that the verdict of one that has not changed is still right.
 """
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from controller.background import Background
@@ -54,7 +54,7 @@ class NodeVerdicts:
         """To be run for the scheduler's questions."""
 
     def filter(
-        self, shape: RequestShape, names: Collection[NodeName], reserved: frozenset[NodeName] = frozenset()
+        self, shape: RequestShape, names: Sequence[NodeName], reserved: frozenset[NodeName] = frozenset()
     ) -> FilterResult:
         """On which of the nodes the pod fits, and why not on the others.
 

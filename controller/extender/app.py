@@ -11,6 +11,7 @@ import orjson
 
 from controller.extender import inspect, messages, prioritize
 from controller.extender.bind import Binder
+from controller.extender.name_lists import NameLists
 from controller.extender.preempt import Preemption
 from controller.metrics import CONTENT_TYPE, Metrics
 from controller.node_verdicts import NodeVerdicts
@@ -77,6 +78,7 @@ class Extender:
         self._services = services
         self._binds = threading.BoundedSemaphore(services.binds)
         self._intake = Intake(room=_ROOM)
+        self._lists = NameLists()
         verbs = {
             "filter": _Verb("filter", self._filter, messages.filter_error),
             "preempt": _Verb("preempt", self._preempt, _no_victims),
@@ -147,7 +149,7 @@ class Extender:
         return Response(200, body, close=bool(self._services.unready()))
 
     def _filter(self, body: bytes, _: Request) -> tuple[bytes, str]:
-        args = messages.node_args(body)
+        args = messages.node_args(body, self._lists)
         request = self._request(args.pod)
         if request is None:
             return messages.filter_result(messages.FilterResult(fits=args.names), args), "no-gpu"
@@ -156,10 +158,10 @@ class Extender:
         self._services.metrics.filtered(
             fits=len(result.fits), failed=len(result.failed), unresolvable=len(result.unresolvable)
         )
-        return messages.filter_result(result, args), "fits" if result.fits else "no-fit"
+        return messages.filter_result(result, args, self._lists), "fits" if result.fits else "no-fit"
 
     def _prioritize(self, body: bytes, _: Request) -> tuple[bytes, str]:
-        args = messages.node_args(body)
+        args = messages.node_args(body, self._lists)
         request = self._request(args.pod)
         if request is None:
             return messages.priorities(args.names, [0] * len(args.names)), "no-gpu"

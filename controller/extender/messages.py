@@ -4,12 +4,15 @@ Go reads the keys of its own structures in any case and writes them as it spells
 maps and of Kubernetes' objects are exact.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
 import orjson
 
+from controller.extender import name_lists
+from controller.extender.name_lists import NameLists
 from controller.preemption import Victims
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
@@ -17,7 +20,8 @@ from gpushare.wire import fields, structure
 from gpushare.wire.fields import JsonObject
 
 MAX_SCORE: Final = 10
-_SCORES: Final = [f',"Score":{score}}}' for score in range(MAX_SCORE + 1)]
+_HOST: Final = '{"Host":"'
+_SCORES: Final = [f'","Score":{score}}},' for score in range(MAX_SCORE + 1)]
 _MAX_INT32: Final = 2**31 - 1
 _KEYS: Final = {
     key.lower(): key
@@ -37,6 +41,8 @@ class NodeArgs:
     names: Sequence[NodeName]
     nodes: Sequence[JsonObject] | None
     """The same nodes as whole objects, if the scheduler does not cache them (nodeCacheCapable: false)."""
+    sent: bytes = b""
+    """The list of names in JSON, as it was sent; empty if it is not at hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +76,27 @@ class FilterResult:
     """Preemption cannot help there."""
 
 
-def node_args(body: bytes) -> NodeArgs:
+def node_args(body: bytes, lists: NameLists | None = None) -> NodeArgs:
     """Decode ExtenderArgs.
+
+    Args:
+        body: of the request.
+        lists: lists of names that need not be decoded again.
 
     Raises:
         WireError: they are not; says what is wrong where.
     """
+    head, sent = name_lists.split(body)
+    if lists is not None and sent and (known := lists.get(sent)) is not None:
+        args = _load(head)
+        if "NodeNames" in args:
+            pod = _pod(args, "ExtenderArgs {Pod, Nodes, NodeNames}")
+            return NodeArgs(pod=pod, names=known, nodes=None, sent=sent)
     args = _load(body)
     pod = _pod(args, "ExtenderArgs {Pod, Nodes, NodeNames}")
     if args.get("NodeNames") is not None:
-        return NodeArgs(pod=pod, names=cast(Sequence[NodeName], fields.strings(args, "NodeNames", "")), nodes=None)
+        names = cast(Sequence[NodeName], fields.strings(args, "NodeNames", ""))
+        return NodeArgs(pod=pod, names=names, nodes=None, sent=sent)
     if args.get("Nodes") is None:
         return NodeArgs(pod=pod, names=(), nodes=None)
     nodes = fields.objects(_spelled(fields.mapping(args, "Nodes", "")), "items", "Nodes")
@@ -119,27 +136,67 @@ def bind_args(body: bytes) -> BindArgs:
     )
 
 
-def filter_result(result: FilterResult, args: NodeArgs) -> bytes:
+def filter_result(result: FilterResult, args: NodeArgs, lists: NameLists | None = None) -> bytes:
     """Encode ExtenderFilterResult in the form in which the nodes came.
 
     What no preemption helps is in both maps, where the second counts: Kubernetes 1.20 knows the first one only, and its
     kube-scheduler would say nothing of these nodes.
+
+    Args:
+        result: what to say.
+        args: of the request.
+        lists: remembers the names that fit, which prioritize is asked about next.
     """
-    answer: JsonObject = {
-        "Nodes": None,
-        "NodeNames": result.fits,
-        "FailedNodes": {**result.failed, **result.unresolvable},
-        "FailedAndUnresolvableNodes": result.unresolvable,
-        "Error": "",
-    }
     if args.nodes is not None:
-        fits = set(result.fits)
-        answer["Nodes"] = {
-            "metadata": {},
-            "items": [node for name, node in zip(args.names, args.nodes, strict=True) if name in fits],
-        }
-        answer["NodeNames"] = None
-    return orjson.dumps(answer)
+        chosen = set(result.fits)
+        items = [node for name, node in zip(args.names, args.nodes, strict=True) if name in chosen]
+        nodes, fits = orjson.dumps({"metadata": {}, "items": items}), b"null"
+    else:
+        everywhere = args.sent and len(result.fits) == len(args.names)
+        nodes, fits = b"null", args.sent if everywhere else orjson.dumps(result.fits)
+        if lists is not None:
+            lists.keep(fits, result.fits)
+    failed, unresolvable = _entries(result.failed), _entries(result.unresolvable)
+    return b"".join(
+        (
+            b'{"Nodes":',
+            nodes,
+            b',"NodeNames":',
+            fits,
+            b',"FailedNodes":{',
+            failed,
+            b"," if failed and unresolvable else b"",
+            unresolvable,
+            b'},"FailedAndUnresolvableNodes":{',
+            unresolvable,
+            b'},"Error":""}',
+        )
+    )
+
+
+class Entries(Mapping[NodeName, str]):
+    """Entries of a JSON object, ready to be sent."""
+
+    def __init__(self, count: int, sent: bytes) -> None:
+        """So many entries with commas between them; no name comes twice."""
+        self.sent = sent
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[NodeName]:
+        return iter(self._decoded())
+
+    def __getitem__(self, name: NodeName) -> str:
+        return self._decoded()[name]
+
+    def _decoded(self) -> dict[NodeName, str]:
+        return cast(dict[NodeName, str], orjson.loads(b"{%s}" % self.sent))
+
+
+def _entries(texts: Mapping[NodeName, str]) -> bytes:
+    return texts.sent if isinstance(texts, Entries) else orjson.dumps(texts)[1:-1]
 
 
 def filter_error(message: str) -> bytes:
@@ -151,12 +208,13 @@ def filter_error(message: str) -> bytes:
 
 def priorities(names: Sequence[NodeName], scores: Iterable[int]) -> bytes:
     """Encode a HostPriorityList."""
-    texts = [_SCORES[0 if score < 0 else min(score, MAX_SCORE)] for score in scores]
-    if _is_plain("".join(names)):  # four times as quick as an object for each
-        entries = ['{"Host":"' + name + '"' + text for name, text in zip(names, texts, strict=True)]
-    else:
-        entries = [f'{{"Host":{orjson.dumps(name).decode()}{text}' for name, text in zip(names, texts, strict=True)]
-    return f"[{','.join(entries)}]".encode()
+    ends = [_SCORES[0 if score < 0 else min(score, MAX_SCORE)] for score in scores]
+    plain: Iterable[str] = names
+    if not _is_plain("".join(names)):
+        plain = [orjson.dumps(name).decode()[1:-1] for name in names]
+    # Three times as quick as a string for each, and twelve times as an object for each.
+    entries = _HOST.join(map(operator.add, plain, ends))
+    return f"[{_HOST if entries else ''}{entries[:-1]}]".encode()
 
 
 def _is_plain(text: str) -> bool:

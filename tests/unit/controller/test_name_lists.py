@@ -1,0 +1,93 @@
+"""Lists of names that are recognised by their bytes give what decoding them gives."""
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.extender import messages, name_lists
+from controller.extender.messages import FilterResult
+from controller.extender.name_lists import NameLists
+from gpushare.errors import WireError
+from gpushare.identity import NodeName
+from testing.builders import make_pod
+from tests.unit.controller.world import World
+
+POD = orjson.dumps(make_pod())
+AWKWARD = st.text(st.sampled_from('ab"\\[]{},:é\n'), max_size=6) | st.sampled_from(['"NodeNames":["x"]}', "NodeNames"])
+KEYS = st.sampled_from(["Pod", "Nodes", "NodeNames", "nodenames", "x", 'x"NodeNames', "\\"])
+VALUES = st.none() | st.lists(AWKWARD, max_size=3) | st.dictionaries(KEYS, st.lists(AWKWARD, max_size=2), max_size=2)
+BODIES = st.lists(st.tuples(KEYS, VALUES), max_size=4)
+
+
+def body(pairs: list[tuple[str, Any]]) -> bytes:
+    """An object that may have a key twice."""
+    entries = [orjson.dumps(key) + b":" + (POD if key == "Pod" else orjson.dumps(value)) for key, value in pairs]
+    return b"{" + b",".join(entries) + b"}"
+
+
+def read(data: bytes, lists: NameLists | None) -> object:
+    try:
+        found = messages.node_args(data, lists)
+    except WireError as error:
+        return str(error)
+    return found.pod, list(found.names), found.nodes
+
+
+@given(BODIES, st.lists(AWKWARD, max_size=3))
+def test_a_known_list_is_read_as_it_would_be_decoded(pairs: list[tuple[str, Any]], names: list[str]) -> None:
+    data, lists = body([("Pod", None), *pairs, ("NodeNames", names)]), NameLists()
+    for known in (names, [], ["a"], ["b", "a"]):
+        lists.keep(orjson.dumps(known), [NodeName(name) for name in known])
+    assert read(data, lists) == read(data, None)
+    other = body(pairs)
+    assert read(other, lists) == read(other, None)
+
+
+@given(BODIES)
+def test_what_was_sent_is_the_list_that_was_decoded(pairs: list[tuple[str, Any]]) -> None:
+    try:
+        found = messages.node_args(body([("Pod", None), *pairs]))
+    except WireError:
+        return
+    assert not found.sent or orjson.loads(found.sent) == list(found.names)
+
+
+def test_a_string_that_looks_like_the_key_is_none() -> None:
+    data = b'{"Pod":%s,"x\\"NodeNames":["a"]}' % POD
+    lists = NameLists()
+    lists.keep(b'["a"]', [NodeName("a")])
+    assert read(data, lists) == read(data, None)
+
+
+def test_prioritize_does_not_decode_what_filter_has_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod, found, get = world.add_pod(3), list[object](), NameLists.get
+    fits = world.post("filter", {"Pod": pod, "NodeNames": ["node-a", "node-x", "node-b"]})["NodeNames"]
+
+    def looked_up(self: NameLists, sent: bytes) -> object:
+        found.append(get(self, sent))
+        return found[-1]
+
+    monkeypatch.setattr(NameLists, "get", looked_up)
+    assert [each["Host"] for each in world.post("prioritize", {"Pod": pod, "NodeNames": fits})] == fits
+    assert found == [["node-a", "node-b"]]
+
+
+def test_lists_that_were_used_last_are_kept_within_a_bound() -> None:
+    lists, large = NameLists(), [NodeName("n" * 50)] * 2000
+    sent = [orjson.dumps([f"{i}", *large]) for i in range(8)]
+    for each in sent:
+        lists.keep(each, large)
+        lists.keep(sent[0], large)
+    assert lists.get(sent[0]) is large
+    assert lists.get(sent[1]) is None
+    assert sum(len(each) for each in sent if lists.get(each)) <= name_lists.MAX_BYTES
+
+
+@pytest.mark.parametrize(("fits", "raw"), [(["a", "b"], b'["a", "b"]'), (["a"], b'["a"]')])
+def test_where_the_pod_fits_everywhere_the_list_goes_back_as_it_came(fits: list[str], raw: bytes) -> None:
+    args = messages.node_args(b'{"Pod":%s,"NodeNames":["a", "b"]}' % POD)
+    answer = messages.filter_result(FilterResult(fits=[NodeName(name) for name in fits]), args)
+    assert b'"NodeNames":%s,' % raw in answer
