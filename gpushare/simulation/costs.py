@@ -4,7 +4,6 @@ The policy `dense` compares nodes by what their GPUs lose in value, and only equ
 so the second is left to be asked for, and what one GPU loses is remembered for each way in which GPUs can look.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 from gpushare.model.request import Policy
@@ -12,8 +11,9 @@ from gpushare.model.room import Ask, GpuRoom, NodeRoom
 from gpushare.model.selector import is_model
 from gpushare.placement import policies, ranking
 from gpushare.placement.dense import Dense
+from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.ranking import Ranking
-from gpushare.simulation.learner import Learner
+from gpushare.placement.tally import Tally
 
 LEARNING: Final = frozenset({Policy.DENSE, Policy.FGD})
 """Policies that look at the whole cluster."""
@@ -24,43 +24,31 @@ _Key = tuple[int, GpuRoom]
 
 
 class Costs:
-    """Under the outlook of a learner."""
+    """Of one policy."""
 
-    def __init__(self, policy: Policy, learner: Learner) -> None:
-        """Nothing is known before `look`."""
-        self.epoch = self.fine_epoch = 0
-        self._policy, self._learner = policy, learner
+    def __init__(self, policy: Policy) -> None:
+        """Nothing is known of the cluster before `update`."""
         self.ranking: Ranking = policies.ranking(policy)
+        self._policy = policy
+        self._outlook = NOTHING_KNOWN
         self._keys: dict[Ask, dict[GpuRoom, _Key | None]] = {}
         self._kept = 0
         self._fine: dict[tuple[Ask, NodeRoom], int] = {}
 
-    def came(self, ask: Ask, rooms: Sequence[NodeRoom]) -> None:
-        """A pod has come to nodes that look like this."""
-        if self._policy in LEARNING and self._learner.came(ask):
-            self.look(rooms)
-
-    def left(self, ask: Ask) -> None:
-        """A pod has ended."""
-        self._learner.left(ask)
-
-    def look(self, rooms: Sequence[NodeRoom]) -> None:
-        """Make the outlook again, of nodes that look like this."""
+    def update(self, outlook: Outlook, tally: Tally) -> bool:
+        """Look at the cluster so from now on; whether `cost` may say something else."""
         if self._policy not in LEARNING:
-            return
-        before = self._learner.outlook
-        if not self._learner.look(rooms):
-            return
-        now = self._learner.outlook
-        if self._policy is Policy.DENSE:
-            self.ranking = Dense(now, self._learner.tally)
-        else:
-            self.ranking = policies.ranking(self._policy, now)
-        self.fine_epoch += 1
+            return False
+        before, self._outlook = self._outlook, outlook
         self._fine.clear()
-        if self._policy is not Policy.DENSE or now.prices != before.prices:
-            self.epoch += 1
-            self._keys.clear()
+        if self._policy is Policy.DENSE:
+            self.ranking = Dense(outlook, tally)
+            if outlook.prices == before.prices:
+                return False
+        else:
+            self.ranking = policies.ranking(self._policy, outlook)
+        self._keys.clear()
+        return True
 
     def cost(self, ask: Ask, room: NodeRoom) -> int | None:
         """What comes first in the comparison of nodes; None if a pod does not fit."""

@@ -25,10 +25,13 @@ _NOWHERE: Final = -1
 class Gpus(Protocol):
     """The GPUs of all nodes, and who gets which of them. Nodes are numbered."""
 
-    epoch: int
-    """Changes when what `cost` has said may be different."""
-    fine_epoch: int
-    """The same of `fine`."""
+    @property
+    def epoch(self) -> int:
+        """Changes when what `cost` has said may be different."""
+
+    @property
+    def fine_epoch(self) -> int:
+        """The same of `fine`."""
 
     def came(self, kind: Kind) -> None:
         """A pod has come, and is placed next."""
@@ -48,13 +51,11 @@ class Gpus(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extender:
-    """How kube-scheduler asks us."""
+    """How kube-scheduler asks us: the weights of our grades. With 0 nodes are not ranked."""
 
     weight: int = 1
-    ranks: bool = True
-    """Whether it prioritizes pods with GPUs."""
-    ranks_others: bool = False
-    """Whether it prioritizes pods without GPUs, too."""
+    others_weight: int = 0
+    """For pods without GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +157,19 @@ class Scheduler:
         view = self._refreshed(kind)
         if (high := max(view.host, default=_NOWHERE)) == _NOWHERE:
             return None
-        ranks = self._extender.ranks if kind.ask.gpus else self._extender.ranks_others
+        weight = _PER_GRADE * (self._extender.weight if kind.ask.gpus else self._extender.others_weight)
         plain = not kind.terms.repelled and not kind.terms.attracted and kind.replicas_of is None
-        if plain and not ranks:
+        if plain and not weight:
             return self._one_of([node for node, points_ in enumerate(view.host) if points_ == high])
         if plain:
             best = self._best(kind, view)
-            ahead = (grade.BEST - grade.NEXT) * _PER_GRADE * self._extender.weight
-            if view.host[best] + ahead > high:  # whatever the others' grades are
+            if view.host[best] + (grade.BEST - grade.NEXT) * weight > high:  # whatever the others' grades are
                 return best
         fitting = [node for node, points_ in enumerate(view.host) if points_ != _NOWHERE]
         if len(fitting) == 1:
             return fitting[0]
         total = self._plugins(kind, view, fitting)
-        if ranks:
-            weight = _PER_GRADE * self._extender.weight
+        if weight:
             costs = self._costs(kind, view, fitting)
             given = grade.grades([self._names[node] for node in fitting], costs)
             total = [one + weight * other for one, other in zip(total, given, strict=True)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from gpushare.model.request import Need, Policy
 from gpushare.model.room import Ask, HostRoom, NodeRoom
 from gpushare.placement.ranking import Ranking
-from gpushare.simulation.costs import Costs
+from gpushare.simulation.board import Board
 from gpushare.simulation.kinds import Kind
 from gpushare.simulation.learner import Learner
 
@@ -19,10 +19,19 @@ class Rooms:
     def __init__(self, rooms: Sequence[NodeRoom], policy: Policy, learner: Learner) -> None:
         """Nodes as they are now, and a policy for all pods."""
         self.rooms = list(rooms)
-        self.epoch = self.fine_epoch = 0
         self._gpus = [list(room.gpus) for room in rooms]
-        self._costs = Costs(policy, learner)
-        self._costs.look(self.rooms)
+        self._board = Board(policy, learner, rooms)
+        self._costs = self._board.of(policy)
+
+    @property
+    def epoch(self) -> int:
+        """As `Gpus`."""
+        return self._board.epoch
+
+    @property
+    def fine_epoch(self) -> int:
+        """As `Gpus`."""
+        return self._board.fine_epoch
 
     @property
     def ranking(self) -> Ranking:
@@ -31,8 +40,7 @@ class Rooms:
 
     def came(self, kind: Kind) -> None:
         """Learn from it."""
-        self._costs.came(kind.ask, self.rooms)
-        self.epoch, self.fine_epoch = self._costs.epoch, self._costs.fine_epoch
+        self._board.came(kind.ask, self.rooms)
 
     def cost(self, kind: Kind, node: int) -> int | None:
         """As `Gpus`."""
@@ -54,7 +62,7 @@ class Rooms:
     def give(self, node: int, taken: Taken) -> None:
         """As `Gpus`."""
         self._change(node, *taken, 1)
-        self._costs.left(taken[0])
+        self._board.left(taken[0])
 
     def _change(self, node: int, ask: Ask, taken: Sequence[int], sign: int) -> None:
         gpus, room = self._gpus[node], self.rooms[node]

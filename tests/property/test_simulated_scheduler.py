@@ -74,11 +74,10 @@ class Plain:
         if not costs:
             return set()
         total = dict(zip(costs, self._points(kind, list(costs)), strict=True))
-        if self.extender.ranks if kind.ask.gpus else self.extender.ranks_others:
+        weight = self.extender.weight if kind.ask.gpus else self.extender.others_weight
+        if weight:
             given = grade.grades([NodeName(f"{node:03}") for node in costs], list(costs.values()))
-            total = {
-                node: total[node] + 10 * self.extender.weight * more for node, more in zip(costs, given, strict=True)
-            }
+            total = {node: total[node] + 10 * weight * more for node, more in zip(costs, given, strict=True)}
         return {node for node, points in total.items() if points == max(total.values())}
 
     def _points(self, kind: Kind, fitting: list[int]) -> list[int]:
@@ -115,15 +114,13 @@ class Plain:
     st.data(),
     st.sampled_from(Policy),
     st.sampled_from(Fit),
-    st.sampled_from([1, 4, 30]),
-    st.booleans(),
-    st.booleans(),
+    st.builds(Extender, weight=st.sampled_from([0, 1, 4, 26]), others_weight=st.sampled_from([0, 1, 26])),
 )
 def test_it_chooses_what_a_plain_one_chooses(
-    cluster: list[NodeRoom], data: st.DataObject, policy: Policy, fit: Fit, weight: int, ranks: bool, others: bool
+    cluster: list[NodeRoom], data: st.DataObject, policy: Policy, fit: Fit, extender: Extender
 ) -> None:
     hosts = [Host(room.host.cpu_milli, room.host.memory_mib, 8) for room in cluster if room.host is not None]
-    rules, extender = Rules(fit=fit), Extender(weight=weight, ranks=ranks, ranks_others=others)
+    rules = Rules(fit=fit)
     gpus = Rooms(cluster, policy, Learner(cluster))
     picked: list[int] = []
 

@@ -1,0 +1,151 @@
+"""How full GPUs get through kube-scheduler, by the engine of `gpushare simulate`: minutes instead of hours.
+
+python -m bench.trace_simulated DIRECTORY [--traces default] [--policies dense,fgd,binpack,unranked]
+    [--rows ranked,default,most-allocated] [--seeds 42-51] [--json FILE] [--plot FILE.svg]
+
+The directory and the protocol are those of `bench.trace`, the rows those of `bench.trace_scheduled`. As policies,
+`unranked` leaves the choice of the node to kube-scheduler, as Aliyun's extender does; the fullest GPU with room is
+taken there.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from bench.packing.replay import LOADS, Curve
+from bench.packing.workload import Workload, asks_for
+from bench.scheduling import objects
+from bench.trace import seeds_of
+from gpushare.model.request import Policy
+from gpushare.simulation.engine import Extender, Scheduler
+from gpushare.simulation.kinds import Kind
+from gpushare.simulation.learner import Learner
+from gpushare.simulation.rooms import Rooms
+from gpushare.simulation.scores import Fit, Host, Rules
+from gpushare_cli import plot, scores
+from gpushare_cli.plot import Line, Plot
+
+UNRANKED = "unranked"
+ROWS: Mapping[str, tuple[Fit, bool]] = {
+    "ranked": (Fit.LEAST_ALLOCATED, True),
+    "default": (Fit.LEAST_ALLOCATED, False),
+    "most-allocated": (Fit.MOST_ALLOCATED, False),
+}
+"""How CPU and memory are scored, and whether pods without GPUs are ranked by us."""
+PODS = 1_000  # of a node; the trace has no limit
+SHOWN_FROM = 70  # per cent of the load, in the plot
+
+
+@dataclass(frozen=True)
+class Outcome:
+    trace: str
+    policy: str
+    row: str
+    seed: int
+    at: dict[int, float] = field(repr=False)
+    """Per cent of the GPUs that are allocated, by per cent that pods have asked for."""
+    placed: int
+    cpu_s: float
+
+
+def once(workload: Workload, policy: str, row: str, seed: int, *, minor: int, own_orders: bool) -> Outcome:
+    """One seed."""
+    started = time.process_time()
+    order, _ = workload.orders(seed, recorded=not own_orders)
+    fit, others = ROWS[row]
+    weight = 0 if policy == UNRANKED else scores.needed(scores.UNASKED)
+    scheduler = Scheduler(
+        [Host(*objects.host(room), PODS) for room in workload.nodes],
+        Rooms(workload.nodes, Policy.BINPACK if policy == UNRANKED else Policy(policy), Learner(workload.nodes)),
+        rules=Rules(minor=minor, fit=fit),
+        extender=Extender(weight=weight, others_weight=weight if others else 0),
+        pick=random.Random(seed).randrange,
+    )
+    kinds = [Kind.plain(pod) for pod in workload.pods]
+    curve, placed = Curve(workload.capacity), 0
+    for position in order:
+        bound = scheduler.place(kinds[position])
+        placed += bound is not None
+        curve.came(asks_for(workload.pods[position]), placed=bound is not None)
+    return Outcome(workload.trace, policy, row, seed, curve.at(), placed, round(time.process_time() - started, 1))
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _parse(arguments)
+    rows: list[Outcome] = []
+    loads = "".join(f"{f'@{load}':>8}" for load in LOADS)
+    print(f"{'trace':<12}{'policy':<10}{'row':<16}{'seeds':>5}{loads}   sd@100  s/run")
+    for trace in options.traces.split(","):
+        workload = Workload.read(options.directory, trace)
+        for policy in options.policies.split(","):
+            for row in options.rows.split(","):
+                found = []
+                for seed in seeds_of(options.seeds):
+                    print(f"{trace} {policy} {row} seed {seed} ...", end="\r", file=sys.stderr, flush=True)
+                    outcome = once(workload, policy, row, seed, minor=options.minor, own_orders=options.own_orders)
+                    found.append(outcome)
+                _print(found)
+                rows += found
+                if options.json:
+                    options.json.write_text(json.dumps([asdict(one) for one in rows], indent=1), encoding="utf-8")
+    if options.plot:
+        options.plot.write_text(plot.svg(_plot(rows)), encoding="utf-8")
+    return 0
+
+
+def _print(found: Sequence[Outcome]) -> None:
+    cells = "".join(f"{statistics.mean(one.at[load] for one in found):8.2f}" for load in LOADS)
+    spread = statistics.stdev(one.at[100] for one in found) if len(found) > 1 else 0.0
+    head = f"{found[0].trace:<12}{found[0].policy:<10}{found[0].row:<16}{len(found):>5}"
+    print(f"{head}{cells}{spread:9.2f}{statistics.mean(one.cpu_s for one in found):7.0f}", flush=True)
+
+
+def _plot(rows: Sequence[Outcome]) -> Plot:
+    """Means over the seeds, a line for each policy, trace and row."""
+    groups: dict[tuple[str, str, str], list[Outcome]] = {}
+    for one in rows:
+        groups.setdefault((one.trace, one.policy, one.row), []).append(one)
+    varying = [len({key[place] for key in groups}) > 1 for place in range(3)]
+    lines = []
+    for key, found in groups.items():
+        points = [
+            (float(load), statistics.mean(one.at[load] for one in found))
+            for load in sorted(set.intersection(*(set(one.at) for one in found)))
+            if load >= SHOWN_FROM
+        ]
+        parts = [part for part, varies in zip(key, varying, strict=True) if varies]
+        lines.append(Line(name=" ".join(parts) or key[1], points=points, note=f"{points[-1][1]:.1f} %"))
+    ends = "; ".join(f"{line.name}: {line.note}" for line in lines)
+    return Plot(
+        title="GPUs that are allocated, through kube-scheduler",
+        description=f"Allocated part of all GPUs over what pods have asked for. At the end {ends}.",
+        across="asked for by pods, % of all GPUs",
+        up="allocated, % of all GPUs",
+        lines=lines,
+    )
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.trace_simulated", description="GPU allocation through kube-scheduler, simulated"
+    )
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--traces", default="default")
+    parser.add_argument("--policies", default="dense,fgd,binpack,unranked")
+    parser.add_argument("--rows", default="ranked", help=f"of {', '.join(ROWS)}")
+    parser.add_argument("--seeds", default="42-43", help="42-51, or 1,2,3")
+    parser.add_argument("--own-orders", action="store_true", help="also where the directory has recorded ones")
+    parser.add_argument("--minor", type=int, default=36, help="version 1.x of the kube-scheduler whose scores count")
+    parser.add_argument("--json", type=Path, help="write every run there")
+    parser.add_argument("--plot", type=Path, help="write an SVG there")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,49 @@
+"""What every policy in use thinks of nodes, under what the controller has learned of the cluster by then."""
+
+from collections.abc import Sequence
+
+from gpushare.model.request import Policy
+from gpushare.model.room import Ask, NodeRoom
+from gpushare.placement.policies import Rankings
+from gpushare.simulation.costs import LEARNING, Costs
+from gpushare.simulation.learner import Learner
+
+
+class Board:
+    """Costs by policy, and the epochs of `Gpus`."""
+
+    def __init__(self, default: Policy, learner: Learner, rooms: Sequence[NodeRoom]) -> None:
+        """A policy for pods that name none, and nodes as they are."""
+        self.epoch = self.fine_epoch = 0
+        self._learner = learner
+        self._costs: dict[Policy, Costs] = {}
+        self._default = default
+        self.rankings = Rankings(default)
+        self.of(default)
+        self._look(rooms)
+
+    def of(self, policy: Policy | None) -> Costs:
+        """Of a pod that names this one, or none."""
+        policy = policy or self._default
+        found = self._costs.get(policy)
+        if found is None:
+            found = self._costs[policy] = Costs(policy)
+            found.update(self._learner.outlook, self._learner.tally)
+        return found
+
+    def came(self, ask: Ask, rooms: Sequence[NodeRoom]) -> None:
+        """A pod has come to nodes that look like this."""
+        if self._learner.came(ask):
+            self._look(rooms)
+
+    def left(self, ask: Ask) -> None:
+        """A pod has ended."""
+        self._learner.left(ask)
+
+    def _look(self, rooms: Sequence[NodeRoom]) -> None:
+        if LEARNING.isdisjoint(self._costs) or not self._learner.look(rooms):
+            return
+        self.rankings = Rankings(self._default, self._learner.outlook)
+        self.fine_epoch += 1
+        changed = [costs.update(self._learner.outlook, self._learner.tally) for costs in self._costs.values()]
+        self.epoch += any(changed)
