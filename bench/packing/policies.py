@@ -75,9 +75,10 @@ class Learning:
             self._tally = Tally(kinds)
         empty, now = outlook.totals(self._tally, self._empty), outlook.totals(self._tally, rooms)
         found = outlook.of(self._demand, empty, now, self._sizes, self.epoch + 1)
-        if (found.kinds, found.weights, found.prices) != (
+        if (found.kinds, found.weights, found.accepted, found.prices) != (
             self._outlook.kinds,
             self._outlook.weights,
+            self._outlook.accepted,
             self._outlook.prices,
         ):
             self.epoch += 1

@@ -33,6 +33,8 @@ class Outlook:
     kinds: tuple[Ask, ...] = ()
     weights: Mapping[str, Counts] = field(default_factory=dict)
     """What a pod's room is worth, by model and kind."""
+    accepted: Mapping[str, Counts] = field(default_factory=dict)
+    """How many pods of each kind accept a model."""
     prices: Mapping[int, Prices] = field(default_factory=dict)
     """Value of remainders, by the MiB that a GPU has in all."""
     usual_mib: int = 1
@@ -66,10 +68,13 @@ def of(demand: Demand, empty: Totals, now: Totals, gpu_mib: Mapping[int, int], e
     """
     kinds = tuple(kind.ask for kind in demand.kinds)
     raw = {model: [0] * len(kinds) for model in empty}
+    taken = {model: [0] * len(kinds) for model in empty}
     for position, kind in enumerate(demand.kinds):
         in_all = sum(of_model[position] for of_model in empty.values())
         for choice, number in kind.wanted.items():
             accepted = [model for model in empty if _admits(choice, model)]
+            for model in accepted:
+                taken[model][position] += number
             at_first = sum(empty[model][position] for model in accepted)
             if at_first:
                 left = sum(now[model][position] for model in accepted if model in now)
@@ -82,6 +87,7 @@ def of(demand: Demand, empty: Totals, now: Totals, gpu_mib: Mapping[int, int], e
         epoch=epoch,
         kinds=kinds,
         weights={model: tuple(weight * _SCALE // mean for weight in of_model) for model, of_model in raw.items()},
+        accepted={model: tuple(numbers) for model, numbers in taken.items()},
         prices={mib: prices(_slots(demand, mib)) for mib in gpu_mib},
         usual_mib=usual_mib(gpu_mib),
         typical=demand.typical,

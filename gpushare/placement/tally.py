@@ -2,39 +2,56 @@
 
 from typing import Final
 
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
+from gpushare.model.room import Ask, GpuRoom, NodeRoom
 
 PART: Final = 16
 """Parts of a pod in which CPU and memory of a host are counted: a host for 3.5 pods is better than one for 3."""
 _MOST: Final = 50_000
-"""Rooms and GPUs that are remembered, some 40 MiB; full nodes are alike in few ways."""
+"""Nodes and GPUs that are remembered, some 40 MiB; full nodes are alike in few ways."""
 
 Counts = tuple[int, ...]
 """For every kind, how many pods fit, in parts."""
 
 
 class Tally:
-    """Counts for fixed kinds. Equal GPUs and equal nodes are counted once."""
+    """Counts for fixed kinds. Equal GPUs, and nodes with equal GPUs, are counted once."""
 
     def __init__(self, kinds: tuple[Ask, ...]) -> None:
         self.kinds = kinds
         self._gpus: dict[GpuRoom, Counts] = {}
-        self._rooms: dict[NodeRoom, Counts] = {}
+        self._nodes: dict[tuple[GpuRoom, ...], Counts] = {}
+        self._hosts = [(kind.cpu_milli, kind.host_mib) for kind in kinds]
+        self._wide = [place for place, kind in enumerate(kinds) if kind.gpus > 1]
 
     def of(self, room: NodeRoom) -> Counts:
-        """How many pods of each kind fit on a node."""
-        known = self._rooms.get(room)
+        """How many pods of each kind fit on a node. A part of a wide pod is none: it runs on one node."""
+        known = self.by_gpus(room.gpus)
+        if room.host is None:
+            return known
+        cpu, memory = PART * max(room.host.cpu_milli, 0), PART * max(room.host.memory_mib, 0)
+        fits = [
+            fit and min(fit, cpu // kind_cpu if kind_cpu else fit, memory // kind_memory if kind_memory else fit)
+            for fit, (kind_cpu, kind_memory) in zip(known, self._hosts, strict=True)
+        ]
+        for wide in self._wide:
+            if fits[wide] < PART:
+                fits[wide] = 0
+        return tuple(fits)
+
+    def by_gpus(self, gpus: tuple[GpuRoom, ...]) -> Counts:
+        """How many would fit if hosts had all the CPU and memory that is asked for."""
+        known = self._nodes.get(gpus)
         if known is None:
-            if len(self._rooms) >= _MOST:
-                self._rooms.clear()
-            known = self._rooms[room] = self._count(room)
+            if len(self._nodes) >= _MOST:
+                self._nodes.clear()
+            known = self._nodes[gpus] = self._count(gpus)
         return known
 
-    def _count(self, room: NodeRoom) -> Counts:
-        if not room.gpus:
+    def _count(self, gpus: tuple[GpuRoom, ...]) -> Counts:
+        if not gpus:
             return (0,) * len(self.kinds)
-        grants = map(sum, zip(*map(self._on_one, room.gpus), strict=True))
-        return tuple(_fit(kind, number, room.host) for kind, number in zip(self.kinds, grants, strict=True))
+        grants = map(sum, zip(*map(self._on_one, gpus), strict=True))
+        return tuple(PART * (number // kind.gpus) for kind, number in zip(self.kinds, grants, strict=True))
 
     def _on_one(self, gpu: GpuRoom) -> Counts:
         known = self._gpus.get(gpu)
@@ -43,15 +60,6 @@ class Tally:
                 self._gpus.clear()
             known = self._gpus[gpu] = tuple(_grants(kind, gpu) for kind in self.kinds)
         return known
-
-
-def _fit(kind: Ask, grants: int, host: HostRoom | None) -> int:
-    fit = PART * (grants // kind.gpus)
-    if host is None or fit == 0:
-        return fit
-    if kind.cpu_milli:
-        fit = min(fit, PART * max(host.cpu_milli, 0) // kind.cpu_milli)
-    return min(fit, PART * max(host.memory_mib, 0) // kind.host_mib) if kind.host_mib else fit
 
 
 def _grants(kind: Ask, gpu: GpuRoom) -> int:

@@ -68,7 +68,7 @@ class Costs:
             return 0
         found = self._fine.get((ask, room))
         if found is None:
-            found = self.ranking.less_room(room, room.after(ask, self.choice(ask, room)))
+            found = self.ranking.then(room, room.after(ask, self.choice(ask, room)))
             self._fine[ask, room] = found
         return found
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from gpushare.model.room import Ask, NodeRoom
@@ -50,7 +51,7 @@ class Learner:
     def look(self, rooms: Iterable[NodeRoom]) -> bool:
         """Make the outlook of nodes that look like this; whether it has changed."""
         found, known = self._made(rooms), self.outlook
-        if (found.kinds, found.weights, found.prices) == (known.kinds, known.weights, known.prices):
+        if found == replace(known, epoch=found.epoch):
             return False
         self.outlook = found
         return True

@@ -57,6 +57,21 @@ def test_a_pod_without_gpus_goes_where_it_keeps_the_fewest_gpus_idle() -> None:
     assert chosen(Ask(cpu_milli=8_000), nodes, [whole(cpu=10_000)] * 3) == "has more than its GPU needs"
 
 
+def test_a_share_that_takes_much_cpu_leaves_no_rest_of_a_gpu_whose_host_has_none() -> None:
+    """Most pods need more CPU than the poor host has, but its GPU is of use to those that need little."""
+    nodes = {"poor": node(1000, cpu=8_000), "rich": node(1000, 1000, cpu=26_000)}
+    heavy, light = share(500, cpu=8_000), share(500, cpu=3_000)
+    usual = [whole(cpu=12_000)] * 12 + [light] * 3 + [heavy]
+    assert chosen(heavy, nodes, usual) == "rich"
+    assert chosen(light, nodes, usual) == "poor"
+
+
+def test_pods_without_gpus_leave_a_host_that_a_wide_pod_needs_to_itself() -> None:
+    """A host for nine tenths of a pod on four GPUs is no host for it, so the one that is broken already is used up."""
+    nodes = {"enough": node(1000, 1000, 1000, 1000, cpu=100_000), "broken": node(1000, 1000, 1000, 1000, cpu=90_000)}
+    assert chosen(Ask(cpu_milli=10_000), nodes, [whole(cpu=4_000)] * 20 + [whole(4, cpu=100_000)]) == "broken"
+
+
 def test_a_pod_that_may_go_anywhere_leaves_a_scarce_model_that_others_need() -> None:
     nodes = {"scarce": node(1000, model="T4"), "usual": node(1000, model="A100")}
     usual = [whole()] * 5 + [whole(models=T4)] * 3
