@@ -24,6 +24,7 @@ from bench import floor, interleaved
 from bench.cluster import GPU_GIB, filled
 from bench.interleaved import Compared, compare
 from bench.servers import serving
+from controller.boards import Boards
 from controller.disruption import Budgets
 from controller.extender.app import Extender, Services
 from controller.extender.bind import Binder
@@ -54,6 +55,7 @@ class Prepared:
             Services(
                 state=state,
                 node_verdicts=self._node_verdicts,
+                boards=Boards(state, clock),
                 binder=Binder(api=FakeKube(), state=state, clock=clock, leading=lambda: True),
                 preemption=Preemption(state=state, budgets=Budgets(), clock=clock, metrics=metrics),
                 metrics=metrics,

@@ -5,11 +5,10 @@ A few nodes at a time, and three times as long a pause after each: no request wa
 
 import logging
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, TypeVar
 
 from gpushare.identity import NodeName
-from gpushare.model.request import RequestShape
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
@@ -18,14 +17,15 @@ MAX_KINDS: Final = 8
 SLICE: Final = 20  # nodes; half a millisecond for a pod with one container
 _PAUSES: Final = 3.0  # of the time that a slice took
 _IDLE_S: Final = 1.0
+K = TypeVar("K", bound=Hashable)
 
 
-class Background:
+class Background(Generic[K]):
     """The kinds of pods of which nodes are left, the newest last. Safe for use by many threads."""
 
     def __init__(
         self,
-        judge: Callable[[RequestShape, list[NodeName]], object],
+        judge: Callable[[K, list[NodeName]], object],
         names: Callable[[], list[NodeName]],
         clock: Clock,
     ) -> None:
@@ -40,15 +40,15 @@ class Background:
         self._names = names
         self._clock = clock
         self._lock = threading.Lock()
-        self._left: dict[RequestShape, list[NodeName] | None] = {}
+        self._left: dict[K, list[NodeName] | None] = {}
         """None: all nodes."""
 
-    def add(self, shape: RequestShape) -> None:
+    def add(self, kind: K) -> None:
         """A kind of pod was asked about that is not judged on all nodes. Beyond MAX_KINDS, the oldest is forgotten."""
         with self._lock:
-            if shape in self._left:
+            if kind in self._left:
                 return
-            self._left[shape] = None
+            self._left[kind] = None
             if len(self._left) > MAX_KINDS:
                 del self._left[next(iter(self._left))]
 
@@ -57,16 +57,16 @@ class Background:
         with self._lock:
             if not self._left:
                 return False
-            shape, left = next(iter(self._left.items()))
+            kind, left = next(iter(self._left.items()))
         left = self._names() if left is None else left
         some = left[-SLICE:]
         del left[-SLICE:]
         with self._lock:
             if not left:
-                self._left.pop(shape, None)
-            elif shape in self._left:
-                self._left[shape] = left
-        self._judge(shape, some)
+                self._left.pop(kind, None)
+            elif kind in self._left:
+                self._left[kind] = left
+        self._judge(kind, some)
         return True
 
     def run(self, stop: threading.Event) -> None:

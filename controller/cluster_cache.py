@@ -53,6 +53,12 @@ class ClusterCache:
         """What nodes have for simple pods, as of this very moment. To be looked at only."""
         return self.cluster_index.rooms
 
+    def settle(self) -> None:
+        """Bring the rooms on nodes (`controller.node_rooms`) up to date."""
+        if self.cluster_index.unsettled:
+            with self.lock:
+                self.cluster_index.settle()
+
     @property
     def count(self) -> int:
         """Of nodes."""

@@ -54,7 +54,8 @@ class ClusterIndex:
         """Of all pods that hold GPUs or wait for them."""
         self.changes = 0
         """Of rooms and of `asks`."""
-        self._unsettled: set[NodeName] = set()
+        self.unsettled: set[NodeName] = set()
+        """Nodes whose rooms have changed since."""
         self._resource_config = resource_config
         self._on_node: dict[NodeName, dict[PodUid, Bound]] = {}
 
@@ -135,8 +136,8 @@ class ClusterIndex:
 
     def settle(self) -> None:
         """Bring `node_rooms` up to date."""
-        while self._unsettled:
-            name = self._unsettled.pop()
+        while self.unsettled:
+            name = self.unsettled.pop()
             if (record := self.nodes.get(name)) is None:
                 self.node_rooms.forget(name)
             else:
@@ -169,7 +170,7 @@ class ClusterIndex:
         return groups.resolved(shape, labels, lambda namespace: self.label_index.like(namespace, same, own))
 
     def _unsettle(self, name: NodeName) -> None:
-        self._unsettled.add(name)
+        self.unsettled.add(name)
         self.changes += 1
 
     def _count(self, record: PodRecord | None, number: int) -> None:

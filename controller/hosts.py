@@ -3,6 +3,7 @@
 Pods without GPUs are ten times as many as others, so of each only a hash of its UID and a shared amount is kept.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from gpushare.cluster.records import NOTHING, Guest
@@ -14,6 +15,8 @@ class Hosts:
     """Sums for every node that pods are on, whether the node is known or not."""
 
     def __init__(self) -> None:
+        self.guests: Counter[HostRoom] = Counter()
+        """How many pods without GPUs take how much."""
         self._taken: dict[NodeName, HostRoom] = {}
         """By all pods."""
         self._guests: dict[NodeName, dict[int, HostRoom]] = {}
@@ -35,6 +38,8 @@ class Hosts:
         """A pod without GPUs came, changed or ended. Whether the sum of its node is another one."""
         there = self._guests.setdefault(guest.node, {})
         before = there.pop(hash(guest.uid), NOTHING)
+        self._count(before, -1)
+        self._count(guest.takes, 1)
         if guest.takes != NOTHING:
             there[hash(guest.uid)] = guest.takes
         elif not there:
@@ -52,9 +57,16 @@ class Hosts:
             for takes in there.values():
                 self.subtract(node, takes)
         self._guests = {}
+        self.guests.clear()
         for guest in guests:
             self.set_guest(guest)
         return nodes | set(self._guests)
+
+    def _count(self, takes: HostRoom, number: int) -> None:
+        if takes != NOTHING:
+            self.guests[takes] += number
+            if not self.guests[takes]:
+                del self.guests[takes]
 
     def _set(self, node: NodeName, taken: HostRoom) -> None:
         if taken == NOTHING:

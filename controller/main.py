@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import gpushare
+from controller.boards import Boards
 from controller.extender.app import Extender, Services
 from controller.extender.bind import Binder
 from controller.extender.preempt import Preemption
@@ -16,6 +17,7 @@ from controller.fence import Fence
 from controller.leadership import Leadership
 from controller.metrics import CONTENT_TYPE, Metrics, Reading
 from controller.node_verdicts import NodeVerdicts
+from controller.outlooks import Outlooks
 from controller.process import Forked, fork
 from controller.server import Server
 from controller.settings import Settings
@@ -26,6 +28,8 @@ from gpushare.errors import SettingsError
 from gpushare.kube import client
 from gpushare.kube.api import KubeApi
 from gpushare.kube.lease import Elector
+from gpushare.placement.outlook import Outlook
+from gpushare.placement.tally import Tally
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import group, logs, options
 from gpushare.runtime.clock import SystemClock
@@ -53,6 +57,8 @@ class Controller:
         )
         node_verdicts = NodeVerdicts(state, clock)
         self._background = node_verdicts.background
+        self._boards = Boards(state, clock)
+        self._outlooks = Outlooks(state.cache, self._publish, clock)
         self._leadership = Leadership(
             api=api,
             clock=clock,
@@ -62,7 +68,7 @@ class Controller:
             bind_s=settings.bind_seconds,
         )
         metrics = Metrics()
-        metrics.watch(state, _readings(self._leadership))
+        metrics.watch(state, _readings(self._leadership, self._outlooks))
         binder = Binder(
             api=api,
             state=state,
@@ -74,6 +80,7 @@ class Controller:
             Services(
                 state=state,
                 node_verdicts=node_verdicts,
+                boards=self._boards,
                 binder=binder,
                 preemption=Preemption(state=state, budgets=self._leadership.budgets, clock=clock, metrics=metrics),
                 metrics=metrics,
@@ -94,12 +101,21 @@ class Controller:
         """Answer probes and wait for the lead."""
         self._probes.start()
         threading.Thread(target=self._background.run, args=(self._stopping,), name="background", daemon=True).start()
+        threading.Thread(target=self._look, name="outlook", daemon=True).start()
         self._leadership.start(lambda: group.exit_now(_LOST))
 
     def shut_down(self) -> None:
         """Finish what was begun."""
         self._stopping.set()
         self._leadership.shut_down()
+
+    def _look(self) -> None:
+        self._outlooks.run(
+            self._stopping, ready=lambda: not self._leadership.unready(), others=self._boards.background.tick
+        )
+
+    def _publish(self, outlook: Outlook, tally: Tally) -> None:
+        self._boards.publish(outlook, tally, self._outlooks.gently)
 
     def _stuck(self) -> str:
         silent_s = self._fence.supervisor_silent_s()
@@ -164,7 +180,7 @@ def _supervisor(settings: Settings, api: client.RestClient, signals: Signals) ->
     )
 
 
-def _readings(leadership: Leadership) -> dict[str, tuple[str, Reading]]:
+def _readings(leadership: Leadership, outlooks: Outlooks) -> dict[str, tuple[str, Reading]]:
     return {
         "gpushare_leading": ("1 while this replica leads", lambda: float(leadership.leading())),
         "gpushare_ready": ("1 while kube-scheduler may ask this replica", lambda: float(not leadership.unready())),
@@ -180,6 +196,14 @@ def _readings(leadership: Leadership) -> dict[str, tuple[str, Reading]]:
         "gpushare_watch_unhealthy_gpus_age_seconds": (
             "Seconds since the watch of ConfigMaps unhealthy-gpu-NODE said anything; NaN if they must not be read",
             leadership.unhealthy.stale_for,
+        ),
+        "gpushare_outlook_epoch": (
+            "Number of what is known of requests and room in the cluster, by which nodes are ranked; 0 at first",
+            lambda: float(outlooks.outlook.epoch),
+        ),
+        "gpushare_outlook_age_seconds": (
+            "Seconds since the cluster was as nodes are ranked by; infinite before the first look, and on followers",
+            outlooks.age_s,
         ),
         "gpushare_ledger_differences": (
             "Nodes on which the ledger differs from what is computed from the pods alone",

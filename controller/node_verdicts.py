@@ -1,8 +1,8 @@
 """Which nodes a kind of pod fits on, for the scheduler's questions. Only nodes that were asked for are judged.
 
-Where simple pods (`gpushare.placement.room`) fit is told by what is kept beside every ledger. All other verdicts, and
-all costs, are kept for each kind of pod, because replicas ask for the same, and are asked about twice; a node's ledger
-is immutable, so that the verdict of one that has not changed is still right.
+Where simple pods (`gpushare.placement.room`) fit is told by what is kept beside every ledger. All other verdicts are
+kept for each kind of pod, because replicas ask for the same; a node's ledger is immutable, so that the verdict of one
+that has not changed is still right.
 """
 
 import threading
@@ -16,10 +16,9 @@ from controller.state import ClusterState
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.verdicts import ShapeCache
 from gpushare.identity import NodeName
-from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.model.verdict import Placed, RefusalReason, Refused
-from gpushare.placement import ranking, room
+from gpushare.model.verdict import RefusalReason, Refused
+from gpushare.placement import room
 from gpushare.placement.room import Room
 from gpushare.runtime.clock import Clock
 
@@ -27,15 +26,17 @@ BUDGET_S: Final = 1.5
 """For all nodes of a question. A pod of several containers can be made so that its search is hard on each of them, and
 must not hold the scheduler; one container is placed by sorting a few numbers, and nothing limits that."""
 
-Cost = int
-Answers = Mapping[NodeName, Cost | Refused]
+Fits = int
+FITS: Final[Fits] = 0
+"""What nodes cost is told by `controller.boards`."""
+Answers = Mapping[NodeName, Fits | Refused]
 
 
 class _Kept:
     """Verdicts for one kind of pod, without the choice of GPUs: thousands of these are kept."""
 
     def __init__(self) -> None:
-        self.by_node: dict[NodeName, Cost | Refused] = {}
+        self.by_node: dict[NodeName, Fits | Refused] = {}
         """Of nodes that have not changed up to `sequence`. Nothing is taken out of it: others may be reading it."""
         self.sequence = 0
         self.lock = threading.Lock()
@@ -69,7 +70,7 @@ class NodeVerdicts:
         return filtering.decide(names, self.answers(shape, names), reserved)
 
     def answers(self, shape: RequestShape, names: Iterable[NodeName]) -> Answers:
-        """Cost or refusal of these nodes, as far as they are known.
+        """Fit or refusal of these nodes, as far as they are known.
 
         The result may be live, and tell of other nodes: look these up in it, and do not iterate over it.
         """
@@ -100,8 +101,8 @@ class NodeVerdicts:
         if kept is not None:
             self._answers(shape, kept, names)
 
-    def snapshot(self, shape: RequestShape) -> dict[NodeName, Cost | Refused]:
-        """Cost or refusal of every known node; a copy."""
+    def snapshot(self, shape: RequestShape) -> dict[NodeName, Fits | Refused]:
+        """Fit or refusal of every known node; a copy."""
         known = self._state.cache.ledgers()
         answers = self.answers(shape, known)
         return {name: answer for name in known if (answer := answers.get(name)) is not None}
@@ -130,20 +131,18 @@ class NodeVerdicts:
                 meanwhile = frozenset(changed.names)
                 kept.by_node.update({name: each for name, each in judged.items() if name not in meanwhile})
 
-    def _simple(self, shape: RequestShape, names: Iterable[NodeName]) -> dict[NodeName, Cost | Refused]:
+    def _simple(self, shape: RequestShape, names: Iterable[NodeName]) -> dict[NodeName, Fits | Refused]:
         """Verdicts of the nodes for a simple pod, without those that need a closer look; else none."""
         mib, percent = room.simple(shape)
-        found: dict[NodeName, Cost | Refused] = {}
+        found: dict[NodeName, Fits | Refused] = {}
         if not mib:
             return found
         rooms, unit = self._state.cache.rooms.by_node, self._state.resource_config.unit
-        cost = room.costs(mib, shape.policy or self._state.rankings.default)
         for name in names:
             known = rooms.get(name)
             if type(known) is Room:
                 if known.fits(mib, percent):
-                    if cost is not None:
-                        found[name] = cost(known)
+                    found[name] = FITS
                 elif not percent:
                     found[name] = known.refusal(mib, unit)
             elif isinstance(known, Refused):
@@ -152,20 +151,16 @@ class NodeVerdicts:
 
     def _judged(
         self, shape: RequestShape, ledgers: Mapping[NodeName, LedgerOrRefused]
-    ) -> dict[NodeName, Cost | Refused]:
+    ) -> dict[NodeName, Fits | Refused]:
         """Verdicts of the nodes; of several containers, as far as there is time."""
         # Outside of every lock: no one waits for a cold start, and at worst two do the same.
         deadline = self._clock.monotonic() + BUDGET_S if len(shape.containers) > 1 else float("inf")
-        judged: dict[NodeName, Cost | Refused] = {}
-        policy = self._state.rankings.of(shape.policy)
+        judged: dict[NodeName, Fits | Refused] = {}
         for name, ledger in ledgers.items():
             if self._clock.monotonic() >= deadline:
                 break
             verdict = self._state.verdict(shape, ledger)
-            if isinstance(verdict, Placed) and isinstance(ledger, NodeLedger):
-                judged[name] = ranking.cost_of(verdict.grants, ledger, policy)
-            elif isinstance(verdict, Refused):
-                judged[name] = verdict
+            judged[name] = verdict if isinstance(verdict, Refused) else FITS
         return judged
 
 

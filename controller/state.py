@@ -10,6 +10,7 @@ from typing import Final
 
 from controller.cluster_cache import ClusterCache
 from controller.reservations import InDoubt, Reservation
+from controller.searches import Searches
 from gpushare.cluster import node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bound
@@ -68,6 +69,7 @@ class ClusterState:
         self._lock = self.cache.lock
         self._index = self.cache.cluster_index
         self._in_doubt_s = in_doubt_s
+        self._searches = Searches()
 
     def bound(self, uid: PodUid) -> AlreadyBound | None:
         """Where a pod is bound, as far as is known."""
@@ -75,8 +77,10 @@ class ClusterState:
             return self._bound_to(uid)
 
     def verdict(self, shape: RequestShape, ledger: LedgerOrRefused) -> Verdict:
-        """Whether a pod fits, and on which GPUs. Pure."""
-        return node_ledger.verdict(shape, ledger, self.rankings)
+        """Whether a pod fits, and on which GPUs. Pure, but for what is kept of long searches."""
+        if isinstance(ledger, Refused) or len(shape.containers) == 1:
+            return node_ledger.verdict(shape, ledger, self.rankings)
+        return self._searches.verdict(shape, ledger, self.rankings)
 
     def resolve(self, shape: RequestShape, labels: Mapping[str, str], uid: PodUid | None = None) -> RequestShape:
         """What a pod asks for, with what depends on all pods of its namespace: whether it may start its own group.

@@ -176,7 +176,6 @@ SIMULATED: Final = "simulated:"
 
 # Paths of the HTTP servers.
 EXTENDER_PREFIX: Final = "/gpushare-scheduler"
-RANK_PREFIX: Final = f"{EXTENDER_PREFIX}/rank"  # a second extender: prioritize alone, for pods without GPUs
 NANO_PREFIX: Final = "/scheduler"
 EXTENDER_TIMEOUT_S: Final = 5
 """After which kube-scheduler gives up on an extender, by the configuration that this project prints."""

@@ -9,7 +9,9 @@ from urllib.parse import unquote
 
 import orjson
 
-from controller.extender import inspect, messages, prioritize
+from controller.board import FREE, Kind
+from controller.boards import Boards
+from controller.extender import inspect, messages
 from controller.extender.bind import Binder
 from controller.extender.name_lists import NameLists
 from controller.extender.preempt import Preemption
@@ -22,12 +24,14 @@ from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
+from gpushare.model.room import HostRoom
+from gpushare.placement import grade
 from gpushare.runtime import http, logs
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.http import Request, Response
 from gpushare.runtime.intake import MIB, Intake, Limit, RefusedBodyError
+from gpushare.wire import host, requests
 from gpushare.wire import pods as pods_wire
-from gpushare.wire import requests
 
 _LOG: Final = logging.getLogger(__name__)
 _LIMIT: Final = Limit(body=64 * MIB, weight=896 * MIB)
@@ -45,6 +49,7 @@ class Services:
 
     state: ClusterState
     node_verdicts: NodeVerdicts
+    boards: Boards
     binder: Binder
     preemption: Preemption
     metrics: Metrics
@@ -84,13 +89,13 @@ class Extender:
             "preempt": _Verb("preempt", self._preempt, _no_victims),
             "bind": _Verb("bind", self._bind, messages.bind_result),
         }
-        # There is no place for an error in a list of scores; the scheduler takes an empty list for "no opinion".
-        prioritize = _Verb("prioritize", self._prioritize, lambda _: messages.priorities((), ()))
+        prioritize = _Verb("prioritize", self._prioritize, _no_opinion)
         ours, nanos = names.EXTENDER_PREFIX, names.NANO_PREFIX
         self._verbs: Mapping[str, _Verb] = {
             **{f"{prefix}/{name}": verb for prefix in (ours, nanos) for name, verb in verbs.items()},
             f"{ours}/prioritize": prioritize,
             f"{nanos}/priorities": prioritize,
+            f"{ours}/{names.OTHERS_VERB}": _Verb(names.OTHERS_VERB, self._prioritize_others, _no_opinion),
         }
         self._pages: Mapping[str, Callable[[], Response]] = {
             f"{ours}/inspect": self._inspect,
@@ -165,9 +170,20 @@ class Extender:
         request = self._request(args.pod)
         if request is None:
             return messages.priorities(args.names, [0] * len(args.names)), "no-gpu"
-        answers = self._services.node_verdicts.answers(request.shape, args.names)
+        kind = Kind(request.shape, HostRoom(request.cpu_milli, request.host_mib))
+        costs = self._services.boards.costs(kind, args.names)
         reserved = self._services.state.cache.reserved_on(request.pod.uid)
-        return messages.priorities(args.names, prioritize.decide(args.names, answers, reserved)), "scored"
+        return messages.priorities(args.names, grade.grades(args.names, costs, reserved)), "scored"
+
+    def _prioritize_others(self, body: bytes, _: Request) -> tuple[bytes, str]:
+        """Where a pod without GPUs takes the least from pods with GPUs: on any node without, else on the best one."""
+        args = messages.node_args(body)
+        if pods_wire.needs_gpu(args.pod, self._services.state.resource_config):
+            return messages.priorities(args.names, [0] * len(args.names)), "gpu"
+        self._check_ready()
+        costs = self._services.boards.costs(Kind(None, host.counted(args.pod)), args.names)
+        free = frozenset(name for name, cost in zip(args.names, costs, strict=True) if cost == FREE)
+        return messages.priorities(args.names, grade.grades(args.names, costs, free)), "scored"
 
     def _preempt(self, body: bytes, _: Request) -> tuple[bytes, str]:
         args = messages.preempt_args(body)
@@ -199,6 +215,11 @@ class Extender:
     def _check_ready(self) -> None:
         if reason := self._services.unready():
             raise NotReadyError(reason)
+
+
+def _no_opinion(_: str) -> bytes:
+    """An empty list of scores, in which there is no place for an error."""
+    return messages.priorities((), ())
 
 
 def _no_victims(error: str) -> bytes:

@@ -207,8 +207,8 @@ def filter_error(message: str) -> bytes:
 
 
 def priorities(names: Sequence[NodeName], scores: Iterable[int]) -> bytes:
-    """Encode a HostPriorityList."""
-    ends = [_SCORES[0 if score < 0 else min(score, MAX_SCORE)] for score in scores]
+    """Encode a HostPriorityList; the scores are 0 to MAX_SCORE."""
+    ends = [_SCORES[score] for score in scores]
     plain: Iterable[str] = names
     if not _is_plain("".join(names)):
         plain = [orjson.dumps(name).decode()[1:-1] for name in names]

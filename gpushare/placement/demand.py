@@ -4,9 +4,11 @@ The sample is all pods that hold GPUs or wait for them, so it is the same after 
 alike count as one kind; sizes of shares are kept exactly, because what fits beside what depends on them.
 """
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Final
 
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
@@ -84,6 +86,14 @@ def typical(counts: Mapping[Ask, int]) -> Mapping[Ask, int]:
         kept[ask] = plain[ask]
         covered += plain[ask]
     return kept
+
+
+def most(counts: Mapping[Ask, int], number: int) -> Mapping[Ask, int]:
+    """So many of the most frequent requests, the same in whatever order the pods came."""
+    if len(counts) <= number:
+        return counts
+    order = ((-count, *_every(ask), -ask.host_mib) for ask, count in counts.items())
+    return {ask: counts[ask] for _, ask in heapq.nsmallest(number, zip(order, counts, strict=True), key=itemgetter(0))}
 
 
 def _every(ask: Ask) -> tuple[object, ...]:

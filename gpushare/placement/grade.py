@@ -23,12 +23,16 @@ def grades(
         costs: of each; None where the pod does not fit.
         reserved: nodes where memory is set aside for this very pod; the best, since a Binding may be there already.
     """
-    distinct = sorted({cost for cost in costs if cost is not None})
+    distinct = sorted({cost for cost in set(costs) if cost is not None})
     span = max(len(distinct) - 1, 1)
-    grade = {cost: NEXT - (NEXT - _LEAST) * rank // span for rank, cost in enumerate(distinct)}
-    best: Collection[NodeName] = reserved
-    if distinct and not reserved:
-        best = (min(name for name, cost in zip(names, costs, strict=True) if cost == distinct[0]),)
-    return [
-        BEST if name in best else 0 if cost is None else grade[cost] for name, cost in zip(names, costs, strict=True)
-    ]
+    grade: dict[int | None, int] = {cost: NEXT - (NEXT - _LEAST) * rank // span for rank, cost in enumerate(distinct)}
+    grade[None] = 0
+    result = [grade[cost] for cost in costs]
+    if reserved:
+        best = [position for position, name in enumerate(names) if name in reserved]
+    else:
+        least = [position for position, cost in enumerate(costs) if cost == distinct[0]] if distinct else []
+        best = [min(least, key=names.__getitem__)] if least else []
+    for position in best:
+        result[position] = BEST
+    return result

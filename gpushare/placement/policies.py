@@ -10,6 +10,7 @@ from gpushare.placement.fgd import Fgd
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.packing import Binpack, Spread
 from gpushare.placement.ranking import Ranking
+from gpushare.placement.tally import Tally
 
 POLICIES: Final[Mapping[Policy, Callable[[Outlook], Ranking]]] = {
     Policy.BINPACK: lambda _: Binpack(),
@@ -30,6 +31,8 @@ class Rankings:
 
     default: Policy = Policy.BINPACK
     outlook: Outlook = NOTHING_KNOWN
+    tally: Tally | None = None
+    """What was counted for the outlook, so that `dense` need not count it again."""
     _made: dict[Policy, Ranking] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def of(self, policy: Policy | None) -> Ranking:
@@ -37,5 +40,7 @@ class Rankings:
         policy = policy or self.default
         found = self._made.get(policy)
         if found is None:
-            found = self._made[policy] = ranking(policy, self.outlook)
+            known = policy is Policy.DENSE and self.tally is not None
+            found = Dense(self.outlook, self.tally) if known else ranking(policy, self.outlook)
+            self._made[policy] = found
         return found

@@ -4,15 +4,14 @@ All that such a pod needs to know of a node is computed once for each ledger, so
 few if the pod asks for compute, too. `place` is the reference: what is said here is the same, word for word.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
 
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import Policy, RequestShape
+from gpushare.model.request import RequestShape
 from gpushare.model.selector import ANY_GPU
 from gpushare.model.verdict import RefusalReason, Refused
-from gpushare.placement import candidates, explain, packing
+from gpushare.placement import candidates, explain
 from gpushare.units import MemoryUnit
 
 
@@ -24,10 +23,6 @@ class Room:
     """On the healthy GPU that has most left."""
     largest_mib: int
     """Of the largest healthy GPU, in all."""
-    left_mib: int
-    """On all healthy GPUs."""
-    total_mib: int
-    """Of all healthy GPUs."""
     corners: tuple[tuple[int, int], ...]
     """MiB and per cent of compute that are free on healthy GPUs, without those that have less of both than another."""
     left: str
@@ -46,15 +41,6 @@ class Room:
         never = mib > self.largest_mib
         text = explain.needs_memory(mib, unit) + (self.never if never else self.left)
         return Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, text, permanent=never)
-
-
-def costs(mib: int, policy: Policy) -> Callable[[Room], int] | None:
-    """What a node costs a simple pod of one size that fits there; None where that depends on each of its GPUs."""
-    cost = _COSTS.get(policy)
-    return None if cost is None else lambda found: cost(found.left_mib - mib, found.total_mib)
-
-
-_COSTS: Final = {Policy.BINPACK: packing.binpack, Policy.SPREAD: packing.spread}
 
 
 RoomOrRefused = Room | Refused
@@ -86,8 +72,6 @@ def of_ledger(ledger: NodeLedger | Refused) -> RoomOrRefused:
     return Room(
         free_mib=max(free)[0],
         largest_mib=max(gpu.memory_mib for gpu in healthy),
-        left_mib=sum(memory for memory, _ in free),
-        total_mib=sum(gpu.memory_mib for gpu in healthy),
         corners=_corners(free),
         left=(left := explain.left_of_memory(ledger)),
         never=left + explain.in_all(ledger),

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import given, settings
 
-from controller.extender import prioritize
+from controller.board import Kind
+from controller.boards import Boards
 from controller.node_verdicts import NodeVerdicts
 from controller.state import ClusterState, Reserved
 from controller.watches import NodeSink, PodSink
@@ -14,6 +15,8 @@ from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy
+from gpushare.model.room import HostRoom
+from gpushare.placement import grade
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
@@ -78,7 +81,7 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
     made = simulated(found, pods)
     state = ClusterState(resource_config=RESOURCE_CONFIG)
     NodeSink(state).replace([node_records.read(node) for node in found])
-    node_verdicts = NodeVerdicts(state, SystemClock())
+    node_verdicts, boards = NodeVerdicts(state, SystemClock()), Boards(state, SystemClock())
     names = sorted(node_records.name_of(node) for node in found)
     present: list[Json] = []
     for row, pod in zip(made.rows, pods, strict=True):
@@ -87,9 +90,9 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         )
         request = request_of(pod)
         shape = state.resolve(request.shape, request.labels)
-        answers = node_verdicts.answers(shape, names)
         fits = node_verdicts.filter(shape, names).fits
-        scores = dict(zip(names, prioritize.decide(names, answers, frozenset()), strict=True))
+        costs = boards.costs(Kind(shape, HostRoom(request.cpu_milli, request.host_mib)), names)
+        scores = dict(zip(names, grade.grades(names, costs), strict=True))
         assert said.state is State.WAITS
         assert sorted(answer.node for answer in said.answers if answer.fits) == fits
         assert said.good == bool(fits)

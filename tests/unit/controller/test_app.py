@@ -49,12 +49,13 @@ def test_filter_and_prioritize_change_nothing(world: World) -> None:
     assert world.api.calls == []
 
 
-def test_what_filter_found_is_kept_for_prioritize(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_filter_found_is_kept_for_prioritize_and_bind(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = world.add_pod(3, 3)
     args = {"Pod": pod, "NodeNames": NODES}
     assert world.post("filter", args)["NodeNames"] == NODES
     monkeypatch.setattr("gpushare.cluster.node_ledger.place", lambda *_: pytest.fail("judged again"))
     assert [each["Host"] for each in world.post("prioritize", args)] == NODES
+    assert world.bind(pod, NODES[0]).error == ""
 
 
 def test_whole_nodes_are_answered_with_whole_nodes(world: World) -> None:

@@ -79,7 +79,7 @@ def test_a_pause_three_times_as_long_follows() -> None:
 
 def test_a_bug_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
     clock = Watched()
-    made = Background(lambda _, __: 1 / 0, NAMES.copy, clock)
+    made: Background[RequestShape] = Background(lambda _, __: 1 / 0, NAMES.copy, clock)
     made.add(other(1))
     made.run(threading.Event())
     assert clock.waits == [1.0, 1.0]

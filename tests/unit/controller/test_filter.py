@@ -1,7 +1,6 @@
 import pytest
 
 from controller.extender import filter as filtering
-from controller.extender import prioritize
 from controller.rooms import Rooms
 from gpushare.identity import NodeName
 from gpushare.model.verdict import RefusalReason, Refused
@@ -36,7 +35,7 @@ def test_a_node_where_memory_is_reserved_for_this_pod_fits() -> None:
 def test_refusals_of_simple_pods_are_json_whatever_nodes_are_called(name: str) -> None:
     rooms, asked = Rooms(), [NodeName(name), NodeName(f"{name}-full"), A, B]
     for each in asked[:3]:
-        rooms.set(each, Room(2048, 4096, 2048, 4096, ((2048, 100),), f"; left on {each}", f"; never on {each}"))
+        rooms.set(each, Room(2048, 4096, ((2048, 100),), f"; left on {each}", f"; never on {each}"))
     rooms.set(B, Refused(RefusalReason.NO_INVENTORY, 'no "inventory"', permanent=True))
     for gib, expected in ((3, "left"), (5, "never")):
         result = filtering.decide_simple(asked, gib * 1024, rooms, GIB)
@@ -49,25 +48,3 @@ def test_refusals_of_simple_pods_are_json_whatever_nodes_are_called(name: str) -
 
 def test_only_asked_nodes_are_answered_for() -> None:
     assert filtering.decide([], ANSWERS, frozenset()).fits == []
-
-
-def test_scores_are_given_for_every_node() -> None:
-    assert prioritize.decide([A, B, D], ANSWERS, frozenset()) == [10, 0, 0]
-    assert prioritize.decide([B, D], ANSWERS, frozenset()) == [0, 0]
-    assert prioritize.decide([], ANSWERS, frozenset()) == []
-
-
-def test_one_node_alone_is_the_best_by_a_distance_that_other_plugins_do_not_make_up_for() -> None:
-    """Kube-scheduler would choose among equal ones by chance."""
-    answers = {A: 2**90, B: -1, C: -2, D: 2**91}
-    assert prioritize.decide([A, B, C, D], answers, frozenset()) == [4, 6, 10, 1]
-
-
-def test_of_equal_nodes_the_first_by_name_is_the_best_in_whatever_order_they_are_asked_for() -> None:
-    answers = {A: 9, B: 3, C: 3, D: 3}
-    assert prioritize.decide([D, C, A, B], answers, frozenset()) == [8, 8, 1, 10]
-    assert prioritize.decide([A, B, C, D], answers, frozenset()) == [1, 10, 8, 8]
-
-
-def test_a_node_where_memory_is_reserved_for_this_pod_is_the_best() -> None:
-    assert prioritize.decide([A, B], ANSWERS, frozenset({B})) == [8, 10]

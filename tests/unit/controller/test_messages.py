@@ -163,8 +163,9 @@ def test_errors_and_scores_have_the_names_of_go() -> None:
     )
     assert messages.bind_result() == b'{"Error":""}'
     assert messages.bind_result("no") == b'{"Error":"no"}'
-    scores = messages.priorities([NodeName("a"), NodeName("b"), NodeName("c")], [3, 99, -1])
+    scores = messages.priorities([NodeName("a"), NodeName("b"), NodeName("c")], [3, 10, 0])
     assert scores == b'[{"Host":"a","Score":3},{"Host":"b","Score":10},{"Host":"c","Score":0}]'
+    assert messages.priorities([], []) == b"[]"
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "ä", "a\n", ""])

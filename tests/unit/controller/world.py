@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from controller.boards import Boards
 from controller.disruption import Budgets
 from controller.extender.app import Extender, Services
 from controller.extender.bind import Answer, Binder
@@ -16,6 +17,7 @@ from controller.extender.messages import BindArgs
 from controller.extender.preempt import Preemption
 from controller.metrics import Metrics
 from controller.node_verdicts import NodeVerdicts
+from controller.outlooks import Outlooks
 from controller.reconcile.loop import Reconciler
 from controller.state import ClusterState
 from controller.unhealthy import PATH as CONFIG_MAPS
@@ -28,6 +30,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.kube.watch import Sink
 from gpushare.model.allocation import Allocation
 from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import Policy
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB
 from gpushare.wire import held_gpus, unhealthy
@@ -70,10 +73,18 @@ class World:
     def __post_init__(self) -> None:
         self.start_controller()
 
-    def start_controller(self, resource_config: ResourceConfig = RESOURCE_CONFIG) -> None:
+    def start_controller(
+        self, resource_config: ResourceConfig = RESOURCE_CONFIG, policy: Policy = Policy.BINPACK
+    ) -> None:
         """A controller with an empty ledger, as after a restart."""
-        self.state = ClusterState(resource_config=resource_config)
+        self.state = ClusterState(resource_config=resource_config, policy=policy)
         self.node_verdicts = NodeVerdicts(self.state, self.clock)
+        self.boards = Boards(self.state, self.clock)
+        self.outlooks = Outlooks(
+            self.state.cache,
+            lambda outlook, tally: self.boards.publish(outlook, tally, self.outlooks.gently),
+            self.clock,
+        )
         self.metrics = Metrics()
         self.budgets = Budgets()
         self.binder = Binder(api=self.api, state=self.state, clock=self.clock, leading=lambda: self.leads)
@@ -100,6 +111,7 @@ class World:
         services = Services(
             state=self.state,
             node_verdicts=self.node_verdicts,
+            boards=self.boards,
             binder=self.binder,
             preemption=Preemption(state=self.state, budgets=self.budgets, clock=self.clock, metrics=self.metrics),
             metrics=self.metrics,

@@ -1,0 +1,176 @@
+"""What nodes cost kinds of pods, for prioritize. Only nodes that were asked for are looked at in a request.
+
+Nearly all costs follow from the room on a node alone (`controller.node_rooms`), so one that was found stays right for
+as long as the outlook is the same: when a pod is bound, its node has another room, and nothing else changes. Where they
+do not (`_by_place`), they hold for one ledger. When there is a new outlook, the boards that were used last are filled
+first, and then all answers are given from these.
+"""
+
+import heapq
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from controller.background import Background
+from controller.board import Board, Cost, Generation, Kind
+from controller.state import ClusterState
+from gpushare.cluster.node_ledger import LedgerOrRefused
+from gpushare.identity import NodeName
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.selector import ANY_GPU
+from gpushare.model.verdict import Placed
+from gpushare.placement import ranking
+from gpushare.placement.outlook import Outlook
+from gpushare.placement.policies import Rankings
+from gpushare.placement.tally import Tally
+from gpushare.runtime.clock import Clock
+
+MOST: Final = 256
+"""Costs that are found in one request, some 15 ms. Of more nodes, those with the best GPUs for the pod are looked at,
+and all others count as worse; the background finds the rest."""
+BUDGET_S: Final = 0.5
+"""For pods of several containers, which can be made so that their search is hard on each node."""
+WARM: Final = 20_000
+"""Costs, about a second's work, that are found before a new outlook is used."""
+
+
+class Boards:
+    """Costs of nodes. Safe for use by many threads."""
+
+    def __init__(self, state: ClusterState, clock: Clock) -> None:
+        """Nothing is known yet."""
+        self._state = state
+        self._clock = clock
+        self._rooms = state.cache.cluster_index.node_rooms
+        self._lock = threading.Lock()
+        self._now = Generation(state.rankings)
+        self.background: Background[Kind] = Background(self._find_some, lambda: list(self._rooms.ids), clock)
+        """To be run for what requests have left."""
+
+    def costs(self, kind: Kind, names: Sequence[NodeName]) -> list[Cost]:
+        """What each of these nodes costs; None where the pod does not fit, or for a node that is not known."""
+        self._state.cache.settle()
+        with self._lock:
+            generation = self._now
+            board = generation.board(kind)
+        before = board.entries
+        with board.lock:
+            costs, late = self._costs(board, names, MOST)
+        if late:
+            worst = max((cost for cost in costs if cost is not None), default=0) + 1
+            costs = [worst if name in late else cost for name, cost in zip(names, costs, strict=True)]
+            self.background.add(kind)
+        with self._lock:
+            generation.weigh(board, before)
+        return costs
+
+    def publish(self, outlook: Outlook, tally: Tally, gently: Callable[[list[int]], Iterable[int]]) -> None:
+        """Use a new outlook, once the boards that were used last are as long under it as they were."""
+        fresh = Generation(Rankings(self._state.rankings.default, outlook, tally))
+        with self._lock:
+            used = [board for board in reversed(self._now.boards.values()) if not board.by_place]
+        left = WARM
+        for board in used:
+            numbers = [number for number in list(board.by_number) if number in self._rooms.by_id]
+            left -= len(numbers)
+            if left < 0:
+                break
+            with self._lock:
+                warm = fresh.board(board.kind)
+            for number in gently(numbers):
+                self._find(warm, {number}, 1)
+            with self._lock:
+                fresh.weigh(warm, 0)
+        with self._lock:
+            fresh.boards = OrderedDict(reversed(fresh.boards.items()))
+            self._now = fresh
+            self._state.rankings = fresh.rankings
+
+    def _find_some(self, kind: Kind, names: list[NodeName]) -> None:
+        with self._lock:
+            generation, board = self._now, self._now.boards.get(kind)
+        if board is None:
+            return
+        before = board.entries
+        with board.lock:
+            self._costs(board, names, len(names))
+        with self._lock:
+            generation.weigh(board, before)
+
+    # Under the lock of the board.
+
+    def _costs(self, board: Board, names: Sequence[NodeName], most: int) -> tuple[list[Cost], set[NodeName]]:
+        """Costs, and nodes of which they are not known yet."""
+        board.forget_all_but(self._rooms.by_id, self._rooms.ids)
+        numbers = list(map(self._rooms.ids.get, names))
+        if board.by_place:
+            return self._by_place(board, names, numbers, most)
+        known, missing = board.by_number, set[NodeName]()
+        try:
+            costs = [known[number] for number in numbers]
+        except KeyError:
+            late = self._find(board, set(numbers), most)
+            costs = list(map(known.get, numbers))
+            missing = {name for name, number in zip(names, numbers, strict=True) if number in late} if late else missing
+        shape = board.kind.shape
+        if shape is not None and shape.only_cdi and self._rooms.without_cdi:
+            without = self._rooms.without_cdi
+            costs = [None if name in without else cost for name, cost in zip(names, costs, strict=True)]
+        if shape is not None and shape.gpus != ANY_GPU and self._rooms.mixed:
+            mixed = [position for position, name in enumerate(names) if name in self._rooms.mixed]
+            apart, late_apart = self._by_place(
+                board, [names[position] for position in mixed], [numbers[position] for position in mixed], most
+            )
+            for position, cost in zip(mixed, apart, strict=True):
+                costs[position] = cost
+            missing = missing - {names[position] for position in mixed} | late_apart
+        return costs, missing
+
+    def _find(self, board: Board, numbers: set[int | None], most: int) -> set[int | None]:
+        """Find the costs of rooms, of so many at most. The numbers of the others."""
+        missing = numbers - board.by_number.keys()
+        by_id = self._rooms.by_id
+        known = [(number, room) for number in missing if number is not None and (room := by_id.get(number))]
+        late: set[int | None] = set()
+        if len(known) > most:
+            promises = [(board.promise(room), number, room) for number, room in known]
+            known = [(number, room) for _, number, room in heapq.nsmallest(most, promises)]
+            late = missing - {number for number, _ in known} - {None}
+        for number, room in known:
+            board.by_number[number] = board.cost(room)
+        return late
+
+    def _by_place(
+        self, board: Board, names: Sequence[NodeName], numbers: Sequence[int | None], most: int
+    ) -> tuple[list[Cost], set[NodeName]]:
+        """Costs where only the ledger tells which GPUs the pod gets, of so many nodes at most that have changed."""
+        ledgers = self._state.cache.ledgers(names)
+        deadline = self._clock.monotonic() + BUDGET_S
+        costs: list[Cost] = []
+        late: set[NodeName] = set()
+        for name, number in zip(names, numbers, strict=True):
+            ledger, known = ledgers.get(name), board.placed.get(name)
+            if ledger is None or number is None:
+                costs.append(None)
+            elif known is not None and known[0] is ledger and known[1] == number:
+                costs.append(known[2])
+            elif most and self._clock.monotonic() < deadline:
+                most -= 1
+                cost = self._placed(board, ledger, number)
+                board.placed[name] = ledger, number, cost
+                costs.append(cost)
+            else:
+                costs.append(None)
+                late.add(name)
+        return costs, late
+
+    def _placed(self, board: Board, ledger: LedgerOrRefused, number: int) -> Cost:
+        shape, room = board.kind.shape, self._rooms.by_id.get(number)
+        if shape is None or room is None or not isinstance(ledger, NodeLedger):
+            return None
+        verdict = self._state.verdict(shape, ledger)
+        if not isinstance(verdict, Placed):
+            return None
+        takes = board.kind.takes
+        return ranking.cost_of(verdict.grants, ledger, board.policy, host=room.host, takes=takes)

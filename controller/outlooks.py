@@ -1,0 +1,165 @@
+"""Keeps what placement knows of the cluster (`Outlook`) up with it, in the background; no request ever waits for it.
+
+The outlook follows from pods and nodes alone, so it is the same after a restart as soon as it has been looked at. It is
+looked at again when much has changed, or a little and some time has passed, a few nodes at a time with pauses.
+"""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from controller.cluster_cache import ClusterCache
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.identity import NodeName
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.room import Ask, HostRoom, NodeRoom
+from gpushare.placement import demand, outlook
+from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
+from gpushare.placement.tally import Tally
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+from gpushare.wire import asks
+
+_LOG: Final = logging.getLogger(__name__)
+EVERY: Final = 128  # changes of nodes and requests
+QUIET_S: Final = 5.0  # after which a single change is enough
+LEAST_S: Final = 1.0  # between two looks
+_SHARE: Final = 5  # of the time that a look takes has to pass until the next
+MAX_ASKS: Final = 4096
+"""Different requests that are looked at, the most frequent ones: tenants can make each pod another."""
+_SLICE: Final = 50  # nodes
+_PAUSES: Final = 3.0  # of the time that a slice took
+_IDLE_S: Final = 0.2
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The cluster at one moment; copies."""
+
+    asks: Counter[Ask]
+    guests: Counter[HostRoom]
+    nodes: list[NodeRecord]
+    rooms: list[NodeRoom]
+    changes: int
+
+
+class Outlooks:
+    """One outlook after another. One thread calls `run`, or `tick`."""
+
+    def __init__(self, cache: ClusterCache, publish: Callable[[Outlook, Tally], None], clock: Clock) -> None:
+        """Nothing is known.
+
+        Args:
+            cache: what the watches say.
+            publish: told of every outlook that differs from the one before, and of what was counted for it.
+            clock: for the pauses.
+        """
+        self._cache = cache
+        self._publish = publish
+        self._clock = clock
+        self._stop = threading.Event()
+        self._empty: dict[NodeName, tuple[NodeRecord, NodeRoom]] = {}
+        self._tally = Tally(())
+        self._changes = -1
+        """Of the cluster, when it was looked at last."""
+        self._current_at = float("-inf")
+        """When what is known was known to be up to date."""
+        self._next_at = float("-inf")
+        self.outlook = NOTHING_KNOWN
+
+    def age_s(self) -> float:
+        """Seconds since the cluster was as the outlook has it; infinite before the first look."""
+        return self._clock.monotonic() - self._current_at
+
+    def tick(self) -> bool:
+        """Look at the cluster if that is due. Whether it was."""
+        now = self._clock.monotonic()
+        changed = self._cache.cluster_index.changes - self._changes
+        if not changed:
+            self._current_at = now
+            return False
+        if now < self._next_at or (changed < EVERY and self._changes >= 0 and now < self._current_at + QUIET_S):
+            return False
+        self._look()
+        took = self._clock.monotonic() - now
+        self._next_at = now + max(LEAST_S, _SHARE * took)
+        self._current_at = now
+        return True
+
+    def run(self, stop: threading.Event, ready: Callable[[], bool], others: Callable[[], bool]) -> None:
+        """Look whenever it is due, from when the cluster is known, until told to stop.
+
+        Args:
+            stop: ends it.
+            ready: whether the cluster is known.
+            others: something else to do, a little at a time; whether there was anything.
+        """
+        self._stop = stop
+        while not stop.is_set():
+            began = self._clock.monotonic()
+            try:
+                worked = ready() and (self.tick() or others())
+            except Exception:  # noqa: BLE001 - the top of a loop: requests go on with what was known
+                logs.event(_LOG, "outlook failed", level=logging.ERROR, exc_info=True)
+                worked = False
+            self._clock.wait(stop, _PAUSES * (self._clock.monotonic() - began) if worked else _IDLE_S)
+
+    def gently(self, items: Iterable[T]) -> Iterator[T]:
+        """The same, with pauses in which requests are answered."""
+        began = self._clock.monotonic()
+        for position, item in enumerate(items, 1):
+            yield item
+            if position % _SLICE == 0 and not self._stop.is_set():
+                self._clock.wait(self._stop, _PAUSES * (self._clock.monotonic() - began))
+                began = self._clock.monotonic()
+
+    def _look(self) -> None:
+        seen = self._seen()
+        empty = self._emptied(seen.nodes)
+        sizes = outlook.sizes(empty)
+        for takes, number in seen.guests.items():
+            seen.asks[asks.of_host(takes)] += number
+        asked = Counter(demand.most(seen.asks, MAX_ASKS))
+        asked.update(demand.widest(empty))
+        known = demand.of(asked, outlook.usual_mib(sizes))
+        kinds = tuple(kind.ask for kind in known.kinds)
+        if kinds != self._tally.kinds:
+            self._tally = Tally(kinds)
+        before, now = (outlook.totals(self._tally, self.gently(rooms)) for rooms in (empty, seen.rooms))
+        epoch = self.outlook.epoch
+        found = outlook.of(known, before, now, sizes, epoch)
+        if found != self.outlook:
+            found = replace(found, epoch=epoch + 1)
+            self._publish(found, self._tally)
+            self.outlook = found
+            logs.event(_LOG, "outlook", level=logging.DEBUG, epoch=found.epoch, kinds=len(found.kinds))
+        self._changes = seen.changes
+
+    def _seen(self) -> _Seen:
+        with self._cache.lock:
+            index = self._cache.cluster_index
+            index.settle()
+            return _Seen(
+                asks=index.asks.copy(),
+                guests=index.hosts.guests.copy(),
+                nodes=list(index.nodes.values()),
+                rooms=[room for room in index.node_rooms.rooms().values() if room.gpus],
+                changes=index.changes,
+            )
+
+    def _emptied(self, nodes: Iterable[NodeRecord]) -> list[NodeRoom]:
+        """The rooms of nodes as if no pod were there, without those that have no GPU."""
+        kept, self._empty = self._empty, {}
+        for record in self.gently(nodes):
+            known = kept.get(record.name)
+            if known is not None and known[0] is record:
+                self._empty[record.name] = known
+            elif record.inventory is not None:
+                room = NodeRoom.of(NodeLedger.of(record.inventory), record.allocatable)
+                self._empty[record.name] = record, room
+        return [room for _, room in self._empty.values() if room.gpus]

@@ -1,0 +1,159 @@
+"""What placement knows of the cluster is looked at in the background, when enough has changed."""
+
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+
+from controller import outlooks
+from controller.cluster_cache import ClusterCache
+from controller.outlooks import Outlooks
+from gpushare.cluster.records import Guest
+from gpushare.identity import NodeName, PodUid
+from gpushare.model.room import Ask, HostRoom
+from gpushare.placement import outlook as reference
+from gpushare.placement.outlook import Outlook
+from gpushare.resource_config import ResourceConfig
+from tests.unit.controller.world import ManualClock, World
+
+
+@dataclass
+class Looks:
+    """A cluster, and the outlooks that were published."""
+
+    cache: ClusterCache = field(default_factory=lambda: ClusterCache(ResourceConfig()))
+    clock: ManualClock = field(default_factory=ManualClock)
+    published: list[Outlook] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.outlooks = Outlooks(self.cache, lambda outlook, _: self.published.append(outlook), self.clock)
+
+    def change(self, times: int = 1) -> None:
+        for _ in range(times):
+            ask = Ask(gpus=1, memory_mib=1024 + self.cache.cluster_index.changes)
+            self.cache.cluster_index.asks[ask] += 1
+            self.cache.cluster_index.changes += 1
+
+
+@pytest.fixture
+def looks() -> Looks:
+    return Looks()
+
+
+def test_it_looks_at_once_when_nothing_is_known(looks: Looks) -> None:
+    assert looks.outlooks.age_s() == float("inf")
+    assert looks.outlooks.tick()
+    assert looks.outlooks.age_s() == 0
+    assert not looks.outlooks.tick()
+
+
+def test_it_looks_again_when_much_has_changed(looks: Looks) -> None:
+    looks.outlooks.tick()
+    looks.change(outlooks.EVERY)
+    assert not looks.outlooks.tick()  # at once
+    looks.clock.at += outlooks.LEAST_S
+    assert looks.outlooks.tick()
+
+
+def test_it_looks_again_some_time_after_a_little_has_changed(looks: Looks) -> None:
+    looks.outlooks.tick()
+    looks.clock.at += 100
+    assert not looks.outlooks.tick()  # for nothing
+    assert looks.outlooks.age_s() == 0
+    looks.change()
+    looks.clock.at += outlooks.QUIET_S - 1
+    assert not looks.outlooks.tick()
+    assert looks.outlooks.age_s() == outlooks.QUIET_S - 1
+    looks.clock.at += 1
+    assert looks.outlooks.tick()
+
+
+def test_a_look_that_takes_long_is_not_followed_by_another_soon(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object, **__: object) -> Outlook:
+        looks.clock.at += 2
+        return Outlook()
+
+    monkeypatch.setattr(reference, "of", slow)
+    looks.outlooks.tick()
+    looks.change(outlooks.EVERY)
+    looks.clock.at += 7.9
+    assert not looks.outlooks.tick()
+    looks.clock.at += 0.1
+    assert looks.outlooks.tick()
+
+
+def test_what_has_not_changed_is_not_published_again(looks: Looks) -> None:
+    looks.outlooks.tick()
+    epoch = looks.outlooks.outlook.epoch
+    number = len(looks.published)
+    looks.cache.cluster_index.changes += outlooks.EVERY
+    looks.clock.at += 100
+    assert looks.outlooks.tick()
+    assert len(looks.published) == number
+    assert looks.outlooks.outlook.epoch == epoch
+
+
+def test_it_is_what_follows_from_pods_and_nodes(world: World) -> None:
+    for gib in (3, 3, 5):
+        assert world.bind(world.add_pod(gib)).error == ""
+    world.add_pod(8)
+    world.see()
+    assert world.outlooks.tick()
+    rooms = list(world.state.cache.cluster_index.node_rooms.rooms().values())
+    asked = [Ask(gpus=1, memory_mib=gib * 1024) for gib in (3, 3, 5, 8)]
+    fresh = World(api=world.api)
+    fresh.node_sink.replace(
+        [record for node in world.api.objects("/api/v1/nodes") if (record := fresh.node_sink.read(node))]
+    )
+    empty = list(fresh.state.cache.cluster_index.node_rooms.rooms().values())
+    assert world.outlooks.outlook == reference.of_cluster(asked, empty, rooms, epoch=1)
+    assert world.state.rankings.outlook == world.outlooks.outlook
+
+
+def test_pods_without_gpus_are_known_by_what_they_take(looks: Looks) -> None:
+    takes = HostRoom(500, 512)
+    looks.cache.cluster_index.replace_guests([Guest(PodUid("one"), NodeName("node-a"), takes)])
+    looks.outlooks.tick()
+    assert looks.outlooks.outlook.typical == {Ask(cpu_milli=500): 1}
+
+
+def test_of_very_many_requests_the_most_frequent_count(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlooks, "MAX_ASKS", 3)
+    looks.change(10)
+    often = [Ask(gpus=1, memory_mib=7000 + i) for i in range(3)]
+    looks.cache.cluster_index.asks.update(often * 2)
+    looks.outlooks.tick()
+    assert looks.outlooks.outlook.typical == dict.fromkeys(often, 2)
+
+
+def test_it_waits_until_the_cluster_is_known_and_survives_a_bug(looks: Looks, caplog: pytest.LogCaptureFixture) -> None:
+    stop, asked = threading.Event(), 0
+
+    def ready() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            stop.set()
+        if asked == 2:
+            raise ZeroDivisionError
+        return False
+
+    looks.outlooks.run(stop, ready, lambda: False)
+    assert asked == 3
+    assert looks.outlooks.age_s() == float("inf")
+    assert "outlook failed" in caplog.messages
+
+
+def test_it_does_a_little_of_something_else_meanwhile(looks: Looks) -> None:
+    stop, done = threading.Event(), 0
+
+    def other() -> bool:
+        nonlocal done
+        done += 1
+        if done == 2:
+            stop.set()
+        return True
+
+    looks.outlooks.run(stop, lambda: True, other)
+    assert done == 2
+    assert looks.outlooks.age_s() == 0
