@@ -93,8 +93,8 @@ check: lint test ## lint and every test
 demo: setup ## a real cluster with simulated GPUs, until Ctrl-C (root on Linux); DEMO_ONCE=1 ends by itself
 	@exec $(BIN)/python -m localcluster.demo
 
-bench: setup ## the measurements of docs/performance.md
-	@exec $(BIN)/python -m bench
+bench: setup ## the measurements of docs/benchmarks.md; TRACE=DIRECTORY adds those of a trace
+	@exec $(BIN)/python -m bench $(if $(TRACE),--trace $(TRACE)) $(BENCH)
 
 docs: setup ## regenerate the reference pages from the code
 	$(BIN)/python -m tests.docs.generate

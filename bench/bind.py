@@ -1,79 +1,172 @@
-"""Binds a second against a real API server and etcd. Asserts nothing; needs root, for the cluster.
+"""Binds a second on a real API server and etcd, beside bare Bindings by the same client. Asserts nothing.
 
-python -m bench.bind [PODS]
+python -m bench.bind [--json FILE] [--pods 200] [--nodes 100]
+
+Three ways take turns, each with one stream and with eight: Bindings alone, the controller's `Binder` in this process,
+and the controller as a process that is asked over HTTP, as kube-scheduler asks it.
 """
 
+import argparse
 import concurrent.futures
-import json
+import itertools
+import os
 import sys
-from collections import Counter
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from bench.binding import timed
-from bench.cluster import GPUS, inventory
+import orjson
+
+from bench import control_plane, generated, real_controller, turns
+from bench.control_plane import ControlPlane
+from bench.interleaved import Client
+from bench.real_controller import Started
+from bench.results import Results, table
+from bench.turns import Way
 from controller.extender.bind import Binder
 from controller.extender.messages import BindArgs
 from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
+from gpushare import names
 from gpushare.cluster import node_records, records
-from gpushare.identity import NodeName
+from gpushare.identity import NodeName, PodUid
 from gpushare.kube import client
-from gpushare.kube.client import RestClient
+from gpushare.kube.api import pod_path
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
-from gpushare.wire import pods as pods_wire
-from localcluster.cluster import Cluster
-from testing.builders import make_container, make_node
 
-NODES = 100
-PODS = "/api/v1/namespaces/default/pods"
+STREAMS = (1, 8)
 
-
-def create(api: RestClient, count: int, prefix: str) -> list[BindArgs]:
-    """Pods that no scheduler touches, and where to bind them."""
-
-    def arguments(i: int) -> BindArgs:
-        container = make_container(gpu_mem=1)
-        spec = {"schedulerName": "none", "containers": [container], "automountServiceAccountToken": False}
-        name = f"{prefix}-{i}"
-        made = api.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
-        ref = pods_wire.ref(made)
-        return BindArgs(namespace="default", name=name, uid=ref.uid, node=NodeName(f"bench-{i % NODES}"))
-
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        return list(pool.map(arguments, range(count)))
+Json = dict[str, Any]
+Bind = Callable[[BindArgs], object]
 
 
-def measure(api: RestClient, count: int, streams: int) -> None:
+class Pods:
+    """Pods that no scheduler touches, each to be bound once."""
+
+    def __init__(self, plane: ControlPlane, nodes: int, count: int) -> None:
+        self._plane, self._nodes, self._count = plane, nodes, count
+        self._prefixes = map("bind-{}".format, itertools.count())
+
+    def made(self) -> list[Json]:
+        """As the API server has them."""
+        prefix = next(self._prefixes)
+        make = partial(generated.waiting, prefix, scheduler="none")
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            return list(
+                pool.map(lambda n: self._plane.api.create(generated.PODS, make(n), timeout_s=60), range(self._count))
+            )
+
+    def args(self, pods: Sequence[Json]) -> list[BindArgs]:
+        """Each to a node."""
+        return [
+            BindArgs(
+                namespace="default",
+                name=pod["metadata"]["name"],
+                uid=PodUid(pod["metadata"]["uid"]),
+                node=NodeName(generated.name(number % self._nodes)),
+            )
+            for number, pod in enumerate(pods)
+        ]
+
+
+def measure(plane: ControlPlane, started: Started, nodes: int, count: int, results: Results) -> None:
+    """All ways, with one stream and with more."""
     state = ClusterState(resource_config=ResourceConfig())
-    NodeSink(state).replace([node_records.read(make_node(inventory(f"bench-{i}"))) for i in range(NODES)])
+    NodeSink(state).replace([node_records.read(generated.node(number)) for number in range(nodes)])
+    api = client.connect(str(plane.kubeconfig))
     binder = Binder(api=api, state=state, clock=SystemClock(), leading=lambda: True)
-    args = create(api, count, f"p{streams}")
-    for pod in api.get(PODS, {"limit": str(2 * count)}, timeout_s=60)["items"]:
-        if (record := records.pod_record(pod, state.resource_config)) is not None:
-            PodSink(state).upsert(record)
+    pods = Pods(plane, nodes, count)
 
-    print(f"{timed(binder, args, streams)} ({NODES} nodes of {GPUS} GPUs)", flush=True)
+    def seen() -> list[BindArgs]:
+        made = pods.made()
+        for pod in made:
+            if (record := records.pod_record(pod, state.resource_config)) is not None:
+                PodSink(state).upsert(record)
+        return pods.args(made)
+
+    def bare(args: BindArgs) -> None:
+        target = {"apiVersion": "v1", "kind": "Node", "name": args.node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": args.name}, "target": target}
+        api.create(pod_path(args.namespace, args.name, "binding"), body)
+
+    def bound(args: BindArgs) -> None:
+        if error := binder.bind(args).error:
+            raise RuntimeError(error)
+
+    this, server, ours = {"client": [os.getpid()]}, {"API server": [plane.server.pid]}, {"controller": started.pids}
+    for streams in STREAMS:
+        asked = _Asked(started.port, streams)
+        ways = (
+            Way(
+                name="Bindings alone",
+                prepare=lambda: pods.args(pods.made()),
+                act=_act(bare, streams),
+                pids=this | server,
+            ),
+            Way(name="Binder", prepare=seen, act=_act(bound, streams), pids=this | server),
+            Way(
+                name="over HTTP",
+                prepare=lambda: pods.args(pods.made()),
+                act=_act(asked.bind, streams),
+                pids=this | server | ours,
+            ),
+        )
+        rows = [{"key": "bind", "nodes": nodes, "streams": streams} | taken.row for taken in turns.take(ways)]
+        results.add(rows)
+        print("\n".join(table(rows[-1], rows)), flush=True)
+    api.close()
 
 
-def requests(audit_log: Path) -> Counter[str]:
-    """Bindings that the API server saw."""
-    entries = map(json.loads, audit_log.read_text().splitlines())
-    seen = (entry.get("objectRef") or {} for entry in entries if entry["stage"] == "ResponseComplete")
-    return Counter(str(reference.get("subresource")) for reference in seen if reference.get("subresource") == "binding")
+class _Asked:
+    """The controller's process, over as many connections as there are streams."""
+
+    def __init__(self, port: int, streams: int) -> None:
+        self._free = [Client(port) for _ in range(streams)]
+
+    def bind(self, args: BindArgs) -> None:
+        body = {"PodName": args.name, "PodNamespace": args.namespace, "PodUID": args.uid, "Node": args.node}
+        own = self._free.pop()
+        answer = orjson.loads(own.post(f"{names.EXTENDER_PREFIX}/bind", orjson.dumps(body)))
+        self._free.append(own)
+        if answer["Error"]:
+            raise RuntimeError(answer["Error"])
 
 
-def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    with Cluster(nodes=1, audit=True, say=print) as cluster:
-        api = client.connect(str(cluster.kubeconfig))
-        for i in range(NODES):
-            api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"bench-{i}"}})
-        for streams in (1, 8):
-            measure(api, count, streams)
-        print(f"requests for each pod: {sum(requests(cluster.audit_log).values()) / (2 * count):g}")
-        api.close()
+def _act(bind: Bind, streams: int) -> Callable[[Any], int]:
+    def act(work: Any) -> int:
+        with concurrent.futures.ThreadPoolExecutor(streams) as pool:
+            return len(list(pool.map(bind, work)))
+
+    return act
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.bind", description="Binds a second, real API server")
+    parser.add_argument("--json", type=Path, help="write the figures to this file, too")
+    parser.add_argument("--pods", type=int, default=200, help="of a round")
+    parser.add_argument("--nodes", type=int, default=100)
+    arguments = parser.parse_args()
+    results = Results("bind", arguments.json)
+    with tempfile.TemporaryDirectory() as name, control_plane.running(Path(name)) as plane:
+        results.note(kubernetes=str(plane.programs.version))
+        control_plane.fill(plane, generated.NODES, generated.node, range(arguments.nodes))
+        with real_controller.running(plane, Path(name)) as started:
+            before = control_plane.requests(plane)
+            measure(plane, started, arguments.nodes, arguments.pods, results)
+            calls = {key: count - before.get(key, 0) for key, count in control_plane.requests(plane).items()}
+    bindings = calls.get("POST pods/binding", 0)
+    others = {
+        key: count
+        for key, count in calls.items()
+        if key.split()[1].startswith("pods") and key.split()[0] in {"GET", "PATCH", "PUT"}
+    }
+    results.add([{"key": "calls", "Bindings": bindings, "other requests about pods": sum(others.values())}])
+    print(f"{bindings:g} Bindings, and of other requests about pods {others or 'none'}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,6 +11,11 @@ import orjson
 Secure = Callable[[socket.socket], socket.socket]
 
 
+def answer(port: int) -> None:
+    """Serve on a port of this machine."""
+    serve(socket.create_server(("127.0.0.1", port)))
+
+
 def serve(listener: socket.socket, secure: Secure = lambda sock: sock) -> None:
     """Answer for ever. The path of a request is the number of bytes of the answer's body.
 

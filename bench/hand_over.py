@@ -1,6 +1,6 @@
 """How long PreStartContainer takes on a node with many GPU pods that run, and what the plugin's memory is then.
 
-    python -m bench.hand_over [--pods 100]
+    python -m bench.hand_over [--pods 100] [--json FILE]
 
 The plugin is a real process with eight simulated GPUs; API server, PodResources and kubelet are simulated here, on real
 sockets. Every container is started once, one after another, and once more eight at a time, as after a node's restart.
@@ -8,8 +8,6 @@ sockets. Every container is started once, one after another, and once more eight
 
 import argparse
 import base64
-import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,6 +19,8 @@ from pathlib import Path
 
 import orjson
 
+from bench.results import Results, table
+from bench.turns import cpu_s
 from deviceplugin.resources import MEMORY
 from gpushare import names, units
 from gpushare.identity import NodeName
@@ -88,11 +88,6 @@ def resident_mib(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 @contextmanager
 def running(url: str, directory: Path, resources: FakePodResources, way: HandOver) -> Iterator[tuple[Plugin, int]]:
     """A plugin that has registered, and its process."""
@@ -123,7 +118,8 @@ def running(url: str, directory: Path, resources: FakePodResources, way: HandOve
         kubelet.stop()
 
 
-def measure(way: HandOver, count: int) -> None:
+def measure(way: HandOver, count: int) -> dict[str, object]:
+    """A row of the table."""
     api = FakeKube()
     api.seed(f"/api/v1/nodes/{NODE}", make_node(name=NODE))
     with tempfile.TemporaryDirectory(prefix="gs") as path, kube_http.serving(api) as url:
@@ -146,26 +142,33 @@ def measure(way: HandOver, count: int) -> None:
                 began = time.monotonic()
                 together = list(pool.map(lambda ids: timed(plugin, ids), held))
                 seconds = time.monotonic() - began
-            files = len(list((directory / "cdi").iterdir()))
-            print(
-                f"{way.value:>7} {count:>5} {files:>6} {_spread(alone):>20} {1000 * cpu:>8.1f} ms"
-                f" {_spread(together):>20} {count / seconds:>9.0f} {resident_mib(pid):>9.1f} MiB"
-            )
+            row: dict[str, object] = {
+                "hand-over": way.value,
+                "pods": count,
+                "CPU ms a start": round(1000 * cpu, 1),
+                "alone: p50 ms": round(_at(alone, 0.5), 1),
+                "p99 ms": round(_at(alone, 0.99), 1),
+                "eight at a time: p50 ms": round(_at(together, 0.5), 1),
+                "starts a second": round(count / seconds),
+                "VmRSS MiB": round(resident_mib(pid)),
+            }
         resources.stop()
+    return row
 
 
-def _spread(times: Sequence[float]) -> str:
-    ordered = sorted(times)
-    return f"{statistics.median(ordered):.1f} ms, {ordered[int(0.99 * (len(ordered) - 1))]:.1f} ms"
+def _at(times: Sequence[float], part: float) -> float:
+    return sorted(times)[int(part * (len(times) - 1))]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--pods", type=int, default=100)
-    count = parser.parse_args().pods
-    print("         pods  specs      alone: p50, p99         CPU          8 at a time  a second  VmRSS")
+    parser.add_argument("--json", type=Path, help="write the figures to this file, too")
+    options = parser.parse_args()
+    results = Results("hand_over", options.json)
     for way in (HandOver.CDI, HandOver.ENVVAR):
-        measure(way, count)
+        results.add([measure(way, options.pods)])
+    print("\n".join(table(results.rows[0], results.rows)))
 
 
 if __name__ == "__main__":

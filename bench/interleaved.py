@@ -1,12 +1,14 @@
 """Two servers that take turns, so that what else the machine does touches both alike: medians, CPU, their ratios."""
 
 import http.client
-import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from bench.questions import Question
+from bench.results import Results
+from bench.turns import cpu_ms
 
 ROUNDS = 5
 
@@ -15,12 +17,15 @@ class Client:
     """One kept-alive connection, as kube-scheduler has."""
 
     def __init__(self, port: int) -> None:
+        self.port = port
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        self.size = 0
+        self.size = self.status = 0
+        """Of the last answer."""
 
     def post(self, path: str, data: bytes) -> bytes:
         self._connection.request("POST", path, data)
-        answer = self._connection.getresponse().read()
+        response = self._connection.getresponse()
+        answer, self.status = response.read(), response.status
         self.size = len(answer)
         return answer
 
@@ -66,6 +71,8 @@ class Side:
 class Compared:
     """A question to both."""
 
+    key: str
+    nodes: int
     question: str
     p50_ms: float
     p99_ms: float
@@ -79,7 +86,8 @@ class Compared:
         """Of a table."""
         times = f"{self.p50_ms:.2f} | {self.p99_ms:.2f} | {self.cpu_ms:.2f}"
         floor = f"{self.floor_p50_ms:.2f} | {self.floor_cpu_ms:.2f}"
-        return f"| {self.question} | {times} | {floor} | {self.p50_ms / self.floor_p50_ms:.1f} | {self.bytes:,} |"
+        ratio = self.p50_ms / self.floor_p50_ms
+        return f"| {self.nodes:,} nodes: {self.question} | {times} | {floor} | {ratio:.1f} | {self.bytes:,} |"
 
 
 HEAD = (
@@ -88,25 +96,28 @@ HEAD = (
 )
 
 
-def compare(question: str, ours: Side, floor: Side, path: str, bodies: Callable[[], Iterator[bytes]]) -> Compared:
-    """Ask both in turn.
+def ask_all(questions: Sequence[Question], nodes: int, ours: Side, floor: Side, results: Results) -> None:
+    """Ask both everything in turn, and print a line of the table for each."""
+    for question in questions:
+        found = compare(question, nodes, ours, floor)
+        print(found.row, flush=True)
+        results.add([asdict(found)])
 
-    Args:
-        question: for the table.
-        ours: is asked at the path.
-        floor: is asked for as many bytes.
-        path: of the question.
-        bodies: of one round; called for each.
-    """
-    ours.forget()
-    floor.forget()
-    for _ in range(ROUNDS):
-        each = list(bodies())
-        ours.ask(path, each)
+
+def compare(question: Question, nodes: int, ours: Side, floor: Side) -> Compared:
+    """Ask both in turn; `floor` is asked for as many bytes. The first round does not count."""
+    for number in range(ROUNDS + 1):
+        if number == 1:
+            ours.forget()
+            floor.forget()
+        each = list(question.bodies())
+        ours.ask(question.path, each)
         floor.ask(f"/{ours.client.size}", each)
     count, ordered = len(ours.times_ms), sorted(ours.times_ms)
     return Compared(
-        question=question,
+        key=question.key,
+        nodes=nodes,
+        question=question.text,
         p50_ms=statistics.median(ordered),
         p99_ms=ordered[min(count - 1, int(count * 0.99))],
         cpu_ms=ours.cpu_ms / count,
@@ -114,14 +125,3 @@ def compare(question: str, ours: Side, floor: Side, path: str, bodies: Callable[
         floor_cpu_ms=floor.cpu_ms / count,
         bytes=ours.client.size,
     )
-
-
-def cpu_ms(pid: int) -> float:
-    """CPU time of a process, of all of its threads, in nanoseconds' resolution."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(task.read_text(encoding="ascii").split()[0]) for task in tasks) / 1e6
-
-
-def is_quiet() -> str:
-    """How busy the machine is, for those who read the figures."""
-    return f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"

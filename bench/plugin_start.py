@@ -1,6 +1,6 @@
 """How long the device plugin takes from process start to its registration, and how much memory it holds.
 
-    python bench/plugin_start.py [--runs 10]
+    python -m bench.plugin_start [--runs 5] [--json FILE]
 
 A kubelet and an API server are simulated on this machine; the plugin is a real process with eight simulated GPUs of
 80 GiB, once in units of GiB and once in the smallest unit that a kubelet can count. "From process start" includes the
@@ -8,24 +8,31 @@ start of the interpreter. The API server speaks plain HTTP here, so a TLS handsh
 """
 
 import argparse
-import http.server
-import json
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from bench.hand_over import cpu_s
+from bench.results import Results, table
+from bench.turns import cpu_s
+from testing.fakes import http_server
 from testing.fakes.kubelet import FakeKubelet, free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 PROFILE = ROOT / "testing/profiles/a100x8.yaml"
+COLUMNS = (
+    "memory unit",
+    "devices",
+    "API server",
+    "registered s, median",
+    "slowest",
+    "devices listed s",
+    "CPU s",
+    "VmRSS MiB",
+)
 # As in a pod, except that the address of the API server is given instead of mounted.
 CHILD = """
 import sys
@@ -37,34 +44,23 @@ sys.exit(main())
 """
 
 
-class Api(http.server.BaseHTTPRequestHandler):
+class Api(http_server.Handler):
     """Answers what the plugin asks: an empty list of pods, a quiet watch, every patch."""
-
-    protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         if "watch=true" in self.path:
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            time.sleep(30)
-            self.close_connection = True
-            return
-        self._answer({"metadata": {"resourceVersion": "1"}, "items": []})
+            self.stream(iter(_quiet, None))
+        else:
+            self.send(200, b'{"metadata":{"resourceVersion":"1"},"items":[]}')
 
     def do_PATCH(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self._answer({"metadata": {"name": "node-a", "resourceVersion": "2"}})
+        self.body()
+        self.send(200, b'{"metadata":{"name":"node-a","resourceVersion":"2"}}')
 
-    def _answer(self, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
-        pass
+def _quiet() -> bytes | None:
+    time.sleep(30)
+    return None
 
 
 class TimedKubelet(FakeKubelet):
@@ -101,29 +97,33 @@ def once(server: str, unit: str) -> tuple[float, float, int, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--runs", type=int, default=10)
-    runs = parser.parse_args().runs
-    api = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Api)
-    api.daemon_threads = True
-    threading.Thread(target=api.serve_forever, daemon=True).start()
-    server = f"http://127.0.0.1:{api.server_address[1]}"
-    print(f"{'unit':>6} {'devices':>8} {'registered p50':>15} {'max':>8} {'listed p50':>11} {'VmRSS':>9} {'CPU':>7}")
-    for unit, devices in (("GiB", 640), ("64MiB", 10240)):
-        results = [once(server, unit) for _ in range(runs)]
-        registered = [result[0] for result in results]
-        listed = statistics.median(result[1] for result in results)
-        rss = max(result[2] for result in results) / 1024
-        print(
-            f"{unit:>6} {devices:>8} {statistics.median(registered):>13.2f} s {max(registered):>6.2f} s"
-            f" {listed:>9.2f} s {rss:>5.1f} MiB {statistics.median(result[3] for result in results):>5.2f} s"
-        )
-    for name, address in (("no API", "http://127.0.0.1:1"),):
-        results = [once(address, "GiB") for _ in range(max(1, runs // 2))]
-        registered = [result[0] for result in results]
-        print(
-            f"{name:>6} {640:>8} {statistics.median(registered):>13.2f} s {max(registered):>6.2f} s"
-            f" {statistics.median(result[3] for result in results):>30.2f} s"
-        )
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write the figures to this file, too")
+    options = parser.parse_args()
+    results = Results("plugin_start", options.json)
+    print("\n".join(table(COLUMNS, [])))
+    with http_server.serving(Api) as server:
+        measure(server, options.runs, results)
+
+
+def measure(server: str, runs: int, results: Results) -> None:
+    """Every row of the table."""
+    away = "http://127.0.0.1:1"
+    for unit, devices, address in (("GiB", 640, server), ("64MiB", 10240, server), ("GiB", 640, away)):
+        found = [once(address, unit) for _ in range(runs)]
+        registered, listed, rss, cpu = (list(column) for column in zip(*found, strict=True))
+        row = {
+            "memory unit": unit,
+            "devices": devices,
+            "API server": "there" if address == server else "away",
+            "registered s, median": round(statistics.median(registered), 2),
+            "slowest": round(max(registered), 2),
+            "devices listed s": round(statistics.median(listed), 2),
+            "CPU s": round(statistics.median(cpu), 2),
+            "VmRSS MiB": round(max(rss) / 1024),
+        }
+        results.add([row])
+        print(list(table(COLUMNS, [row]))[-1], flush=True)
 
 
 if __name__ == "__main__":

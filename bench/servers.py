@@ -12,8 +12,15 @@ from bench.interleaved import Client, Side
 
 @contextlib.contextmanager
 def serving(run: Callable[[int], None]) -> Iterator[Side]:
-    """A process that serves at the port that it is given."""
+    """A process that serves at the port that it is given, and a connection to it."""
     port = free_port()
+    with forked(run, port) as pid:
+        yield Side(pid, connected(port))
+
+
+@contextlib.contextmanager
+def forked(run: Callable[[int], None], port: int) -> Iterator[int]:
+    """A process that serves at this port."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -21,7 +28,7 @@ def serving(run: Callable[[int], None]) -> Iterator[Side]:
         finally:
             os._exit(0)  # nothing may return into what the parent was doing
     try:
-        yield Side(pid, connected(port))
+        yield pid
     finally:
         os.kill(pid, signal.SIGTERM)
         os.waitpid(pid, 0)

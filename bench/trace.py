@@ -9,21 +9,22 @@ the GPUs; none ever leaves, and one that does not fit is dropped.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from bench.packing.policies import POLICIES, make
 from bench.packing.replay import LOADS, Outcome, replay
 from bench.packing.workload import Workload
+from bench.results import Results, progress
 
 
 def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
-    rows: list[Outcome] = []
+    results = Results("trace", options.json)
     print(
         f"{'trace':<14}{'policy':<14}{'seeds':>5}" + "".join(f"{f'@{load}':>8}" for load in LOADS) + "   sd@100  s/run"
     )
@@ -32,15 +33,13 @@ def main(arguments: Sequence[str]) -> int:
         for policy in options.policies.split(","):
             found = []
             for seed in seeds_of(options.seeds):
-                print(f"{trace} {policy} seed {seed} ...", end="\r", file=sys.stderr, flush=True)
+                progress(f"{trace} {policy} seed {seed}")
                 started = time.process_time()
                 order, nodes = workload.orders(seed, recorded=not options.own_orders)
                 curve = replay(workload, order, nodes, make(policy, workload))
                 found.append(Outcome(trace, policy, seed, curve, time.process_time() - started))
             _print(found)
-            rows += found
-    if options.json:
-        options.json.write_text(json.dumps([row.as_json() for row in rows], indent=1), encoding="utf-8")
+            results.add(map(asdict, found))
     return 0
 
 

@@ -6,36 +6,36 @@ python -m bench.trace_scheduled DIRECTORY [--traces default] [--policies dense,b
 The directory and the protocol are those of `bench.trace`. The controller is a process of its own, asked over HTTP as
 the printed configuration says; kube-scheduler's own scores, and its chance among equal ones, are computed here.
 
-    ranked           the configuration as `gpushare scheduler-config` prints it
-    default          pods without GPUs are left to the default scheduler
-    most-allocated   the same, with MostAllocated instead of LeastAllocated
-    unranked         nodes are filtered, and not ranked
+    ranked           `gpushare scheduler-config --rank-others`
+    default          `gpushare scheduler-config`: pods without GPUs are left to kube-scheduler
+    most-allocated   `gpushare scheduler-config --most-allocated`
+    unranked         the same as `default`, without prioritize
 """
 
 import argparse
 import functools
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench import interleaved
+from bench import turns
 from bench.packing.replay import LOADS, Curve
 from bench.packing.workload import Workload, asks_for
+from bench.results import Results, progress
 from bench.scheduling import configuration, fed, objects
 from bench.scheduling.configuration import Configuration
 from bench.scheduling.scheduler import Scheduler
 from bench.trace import seeds_of
 
-ROWS: Mapping[str, Callable[[Configuration], Configuration]] = {
-    "ranked": lambda printed: printed,
-    "default": lambda printed: replace(printed.for_gpu_pods_alone(), packs=False),
-    "most-allocated": lambda printed: replace(printed.for_gpu_pods_alone(), packs=True),
-    "unranked": lambda printed: replace(printed.without_ranking(), packs=False),
+ROWS: Mapping[str, Callable[[str], Configuration]] = {
+    "ranked": lambda server: configuration.printed(server, rank_others=True),
+    "default": configuration.printed,
+    "most-allocated": lambda server: configuration.printed(server, most_allocated=True),
+    "unranked": lambda server: configuration.printed(server).without_ranking(),
 }
 
 
@@ -66,6 +66,8 @@ class Outcome:
     at: dict[int, float]
     """Per cent of the GPUs that are allocated, by per cent that pods have asked for."""
     placed: int
+    unanswered: int
+    """Questions for scores to which there was no answer; more than none is a fault."""
     seconds: float
     controller_cpu_s: float
     p50_ms: dict[str, float]
@@ -81,11 +83,11 @@ def once(run: Run, seed: int) -> Outcome:
     names = [f"node-{place:04}" for place in ranks]
     nodes = [objects.node(name, room) for name, room in zip(names, rooms, strict=True)]
     curve, times, placed, began = Curve(workload.capacity), dict[str, list[float]](), 0, time.monotonic()
-    with fed.controller(nodes, run.policy) as link:
+    with fed.controller(nodes, *objects.SETTINGS, f"--gpu-policy={run.policy}") as link:
         scheduler = Scheduler(
             names=names,
             has=[objects.host(room) for room in rooms],
-            configuration=ROWS[run.row](configuration.printed(run.server)),
+            configuration=ROWS[run.row](run.server),
             transport=link,
             seed=seed,
             since_1_36=tuple(map(int, run.server.split("."))) >= (1, 36),
@@ -101,9 +103,9 @@ def once(run: Run, seed: int) -> Outcome:
             curve.came(asks_for(ask), placed=decided.node is not None)
             for what, took in decided.times_ms.items():
                 times.setdefault(what, []).append(took)
-            if number % 200 == 0:
-                _say(f"{run.trace} {run.policy} {run.row} seed {seed}: {number} of {len(order)} pods")
-        cpu_s = interleaved.cpu_ms(link.side.pid) / 1000
+            if number % 100 == 0:
+                progress(f"{run.trace} {run.policy} {run.row} seed {seed}: {number} of {len(order)} pods")
+        cpu_s = turns.cpu_ms(link.side.pid) / 1000
     return Outcome(
         trace=run.trace,
         policy=run.policy,
@@ -112,6 +114,7 @@ def once(run: Run, seed: int) -> Outcome:
         seed=seed,
         at=curve.at(),
         placed=placed,
+        unanswered=scheduler.unanswered,
         seconds=round(time.monotonic() - began, 1),
         controller_cpu_s=round(cpu_s, 1),
         p50_ms={what: round(statistics.median(each), 3) for what, each in times.items()},
@@ -121,7 +124,8 @@ def once(run: Run, seed: int) -> Outcome:
 
 def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
-    rows: list[Outcome] = []
+    results = Results("trace_scheduled", options.json)
+    results.note(server=options.server)
     loads = "".join(f"{f'@{load}':>8}" for load in LOADS)
     print(f"{'trace':<12}{'policy':<10}{'row':<16}{'owned':<6}{'seeds':>5}{loads}   sd@100   s/run")
     with ProcessPoolExecutor(options.jobs) as pool:  # each forks a controller
@@ -140,9 +144,7 @@ def main(arguments: Sequence[str]) -> int:
                     )
                     found = list(pool.map(functools.partial(once, run), seeds_of(options.seeds)))
                     _print(found)
-                    rows += found
-                    if options.json:
-                        options.json.write_text(json.dumps([asdict(each) for each in rows], indent=1), encoding="utf-8")
+                    results.add(map(asdict, found))
     return 0
 
 
@@ -155,11 +157,10 @@ def _print(found: Sequence[Outcome]) -> None:
         found[0],
     )
     head = f"{first.trace:<12}{first.policy:<10}{first.row:<16}{'yes' if first.owned else 'no':<6}{len(found):>5}"
-    print(f"{head}{cells}{spread:9.2f}{took:8.0f}", flush=True)
-
-
-def _say(line: str) -> None:
-    print(f"{line} ...    ", end="\r", file=sys.stderr, flush=True)
+    fault = (
+        f"  {unanswered} questions were not answered" if (unanswered := sum(one.unanswered for one in found)) else ""
+    )
+    print(f"{head}{cells}{spread:9.2f}{took:8.0f}{fault}", flush=True)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -173,7 +174,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", default="42-43", help="42-51, or 1,2,3")
     parser.add_argument("--own-orders", action="store_true", help="also where the directory has recorded ones")
     parser.add_argument("--owned", action="store_true", help="pods that ask for the same are of one owner")
-    parser.add_argument("--server", default="1.35", help="version of Kubernetes whose scores and configuration count")
+    parser.add_argument("--server", default="1.36", help="version of Kubernetes whose scores and configuration count")
     parser.add_argument("--jobs", type=int, default=1, help="seeds at the same time")
     parser.add_argument("--most", type=int, default=0, help="pods, for a quick look")
     parser.add_argument("--json", type=Path, help="write every run there")

@@ -9,7 +9,6 @@ taken there.
 """
 
 import argparse
-import json
 import random
 import statistics
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from bench.packing.replay import LOADS, Curve
 from bench.packing.workload import Workload, asks_for
+from bench.results import Results, progress
 from bench.scheduling import objects
 from bench.trace import seeds_of
 from gpushare.model.request import Policy
@@ -78,7 +78,7 @@ def once(workload: Workload, policy: str, row: str, seed: int, *, minor: int, ow
 
 def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
-    rows: list[Outcome] = []
+    rows, results = list[Outcome](), Results("trace_simulated", options.json)
     loads = "".join(f"{f'@{load}':>8}" for load in LOADS)
     print(f"{'trace':<12}{'policy':<10}{'row':<16}{'seeds':>5}{loads}   sd@100  s/run")
     for trace in options.traces.split(","):
@@ -87,13 +87,12 @@ def main(arguments: Sequence[str]) -> int:
             for row in options.rows.split(","):
                 found = []
                 for seed in seeds_of(options.seeds):
-                    print(f"{trace} {policy} {row} seed {seed} ...", end="\r", file=sys.stderr, flush=True)
+                    progress(f"{trace} {policy} {row} seed {seed}")
                     outcome = once(workload, policy, row, seed, minor=options.minor, own_orders=options.own_orders)
                     found.append(outcome)
                 _print(found)
                 rows += found
-                if options.json:
-                    options.json.write_text(json.dumps([asdict(one) for one in rows], indent=1), encoding="utf-8")
+                results.add(map(asdict, found))
     if options.plot:
         options.plot.write_text(plot.svg(_plot(rows)), encoding="utf-8")
     return 0

@@ -1,6 +1,6 @@
 """What it costs to read what containers use, and to serve it: CPU of one reading and of one page of metrics.
 
-    python -m bench.usage [--pods 100]
+    python -m bench.usage [--pods 100] [--json FILE]
 
 Each pod holds 4 GiB of one of eight simulated GPUs and has two processes there. Their files of /proc are made up.
 """
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.results import Results, table
 from deviceplugin import advertise, metrics, pods, resources
 from deviceplugin.counts import Counts
 from deviceplugin.inventory_feed import InventoryFeed
@@ -63,7 +64,9 @@ def cpu_ms(act: Callable[[], object]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=100)
-    count = parser.parse_args().pods
+    parser.add_argument("--json", type=Path, help="write the figures to this file, too")
+    options = parser.parse_args()
+    count, results = options.pods, Results("usage", options.json)
     clock, feed, config = SystemClock(), InventoryFeed(), ResourceConfig()
     inventory, cache = make_inventory(*[80] * GPUS), PodCache(clock)
     feed.post(inventory, advertise.devices(inventory, resources.offered(percent=False, whole_gpus=False)))
@@ -87,8 +90,15 @@ def main() -> None:
         )
         reading, page = cpu_ms(loop.look), cpu_ms(lambda: metrics.page(current.view, Counts()))
         size = len(metrics.page(current.view, Counts()))
-    print(f"{count} pods, {len(processes)} processes: a reading {reading:.1f} ms of CPU")
-    print(f"a page of metrics {page:.1f} ms of CPU, {size // 1000} kB")
+    row = {
+        "pods": count,
+        "processes": len(processes),
+        "a reading: CPU ms": round(reading, 2),
+        "a page of metrics: CPU ms": round(page, 2),
+        "kB": size // 1000,
+    }
+    results.add([row])
+    print("\n".join(table(row, [row])))
 
 
 if __name__ == "__main__":

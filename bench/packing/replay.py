@@ -21,9 +21,6 @@ class Outcome:
     """Per cent of the GPUs that are allocated, by per cent that pods have asked for."""
     cpu_s: float
 
-    def as_json(self) -> dict[str, object]:
-        return {"trace": self.trace, "policy": self.policy, "seed": self.seed, "cpu_s": self.cpu_s, "at": self.at}
-
 
 @dataclass
 class _Costs:

@@ -23,12 +23,14 @@ class Workload:
     directory: Path
     nodes: tuple[NodeRoom, ...]
     pods: tuple[Ask, ...]
+    seconds: tuple[float, ...]
+    """How long each of them ran; 0 where the list does not tell."""
 
     @classmethod
     def read(cls, directory: Path, trace: str) -> "Workload":
         nodes = tuple(map(_node, _rows(directory, "openb_node_list_gpu_node.csv")))
-        pods = tuple(map(_pod, _rows(directory, f"openb_pod_list_{trace}.csv")))
-        return cls(trace, directory, nodes, pods)
+        rows = _rows(directory, f"openb_pod_list_{trace}.csv")
+        return cls(trace, directory, nodes, tuple(map(_pod, rows)), tuple(map(_seconds, rows)))
 
     @property
     def capacity(self) -> int:
@@ -85,6 +87,10 @@ def _pod(row: dict[str, str]) -> Ask:
         host_mib=int(row["memory_mib"]),
         models=Choice(wanted=wanted if gpus else ()),
     )
+
+
+def _seconds(row: dict[str, str]) -> float:
+    return max(float(row.get("deletion_time") or 0) - float(row.get("creation_time") or 0), 0.0)
 
 
 def _numbers(raw: bytes) -> list[int]:

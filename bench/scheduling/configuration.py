@@ -43,19 +43,18 @@ class Configuration:
 
     def without_ranking(self) -> "Configuration":
         """Nodes are filtered, and kube-scheduler's own plugins rank them."""
-        return replace(
-            self, extenders=tuple(replace(one, prioritize_verb="") for one in self.extenders if one.filter_verb)
-        )
-
-    def for_gpu_pods_alone(self) -> "Configuration":
-        """Without the entries that rank other pods."""
-        return replace(self, extenders=tuple(one for one in self.extenders if one.filter_verb))
+        return replace(self, extenders=tuple(replace(one, prioritize_verb="") for one in self.extenders))
 
 
-def printed(server: str = "1.36") -> Configuration:
-    """What `gpushare scheduler-config` prints for a version of Kubernetes."""
-    text = schedconfig.configuration(Options(server=ServerVersion.parse(server), whole_gpus=True))
-    return read(yaml.safe_load(text))
+def printed(server: str, *, rank_others: bool = False, most_allocated: bool = False) -> Configuration:
+    """What `gpushare scheduler-config` prints for a version of Kubernetes, with --rank-others or --most-allocated."""
+    options = Options(
+        server=ServerVersion.parse(server),
+        whole_gpus=True,
+        others_weight=schedconfig.OTHERS_WEIGHT if rank_others else None,
+        most_allocated=most_allocated,
+    )
+    return read(yaml.safe_load(schedconfig.configuration(options)))
 
 
 def read(value: Json) -> Configuration:
@@ -63,7 +62,9 @@ def read(value: Json) -> Configuration:
     [profile] = value["profiles"]
     arguments = {one["name"]: one.get("args", {}) for one in profile.get("pluginConfig", ())}
     strategy = arguments.get("NodeResourcesFit", {}).get("scoringStrategy", {}).get("type", "LeastAllocated")
-    return Configuration(extenders=tuple(map(_extender, value["extenders"])), packs=strategy == "MostAllocated")
+    enabled = {one["name"] for one in profile.get("plugins", {}).get("score", {}).get("enabled", ())}
+    packs = strategy == "MostAllocated" or "NodeResourcesMostAllocated" in enabled
+    return Configuration(extenders=tuple(map(_extender, value["extenders"])), packs=packs)
 
 
 def _extender(entry: Json) -> Extender:

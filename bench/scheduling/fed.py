@@ -4,6 +4,7 @@ After every change the next question waits until the controller's watch has seen
 """
 
 import contextlib
+import gc
 import math
 import os
 import threading
@@ -12,8 +13,9 @@ from typing import Any
 
 import orjson
 
-from bench.interleaved import Side
+from bench.interleaved import Client, Side
 from bench.scheduling import objects
+from bench.scheduling.scheduler import UnansweredError
 from bench.servers import serving
 from controller.fence import Fence
 from controller.main import Controller
@@ -59,15 +61,19 @@ class Watched(FakeKube):
             with self._seen:
                 self._seen_to = int(event["object"]["metadata"]["resourceVersion"])
                 self._seen.notify_all()
+            self.forget(PODS, self._seen_to)
+            self.calls.clear()
 
 
 class Fed:
     """The controller, and what stands for everyone else in its cluster."""
 
-    def __init__(self, settings: Settings, nodes: Sequence[Json]) -> None:
+    def __init__(self, settings: Settings, nodes: Sequence[Json], pods: Sequence[Json]) -> None:
         self._api = Watched()
         for node in nodes:
             self._api.seed(f"/api/v1/nodes/{node['metadata']['name']}", node)
+        for pod in pods:
+            self._api.seed(f"{PODS}/{pod['metadata']['name']}", pod)
         summary = {"metadata": {"name": names.HAND_OVER, "namespace": names.NAMESPACE}, "data": {}}
         self._api.seed(f"/api/v1/namespaces/{names.NAMESPACE}/configmaps/{names.HAND_OVER}", summary)
         fence = Fence(SystemClock())
@@ -103,14 +109,15 @@ class Fed:
 
 
 @contextlib.contextmanager
-def controller(nodes: Sequence[Json], policy: str) -> Iterator["Link"]:
-    """One that leads and has read its nodes."""
+def controller(nodes: Sequence[Json], *flags: str, pods: Sequence[Json] = ()) -> Iterator["Link"]:
+    """One that leads and has read these objects."""
     parent = os.getpid()
 
     def run(port: int) -> None:
-        flags = [f"--port={port}", "--bind-address=127.0.0.1", "--memory-unit=MiB", "--whole-gpus=true"]
-        settings = options.load(Settings, [*flags, f"--gpu-policy={policy}"], prog="bench")
-        Server(settings, parent).serve(lambda: Fed(settings, nodes), beat=lambda: None)
+        gc.collect()
+        gc.freeze()
+        settings = options.load(Settings, [f"--port={port}", "--bind-address=127.0.0.1", *flags], prog="bench")
+        Server(settings, parent).serve(lambda: Fed(settings, nodes, pods), beat=lambda: None)
 
     with serving(run) as side:
         side.client.wait_ready()
@@ -123,8 +130,15 @@ class Link:
     def __init__(self, side: Side) -> None:
         self.side = side
 
+    def another(self) -> "Link":
+        """Another connection."""
+        return Link(Side(self.side.pid, Client(self.side.client.port)))
+
     def ask(self, path: str, body: bytes) -> bytes:
-        return self.side.client.post(path, body)
+        answer = self.side.client.post(path, body)
+        if self.side.client.status != 200:
+            raise UnansweredError(f"{path}: status {self.side.client.status}")
+        return answer
 
     def bind(self, pod: Json, node: str) -> None:
         self._tell(BIND, {"name": pod["metadata"]["name"], "node": node})

@@ -11,6 +11,7 @@ from testing.builders import make_node, make_pod
 
 UNIT = MemoryUnit(1)
 NAMESPACE = "default"
+SETTINGS = ("--memory-unit=MiB", "--whole-gpus=true")  # of the controller
 
 Json = dict[str, Any]
 

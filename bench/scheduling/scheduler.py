@@ -10,7 +10,7 @@ import orjson
 
 from bench.scheduling import scores
 from bench.scheduling.configuration import Configuration, Extender
-from bench.scheduling.scores import MOST, SPREAD_WEIGHT, ResourceScores, Spread
+from bench.scheduling.scores import SPREAD_WEIGHT, ResourceScores, Spread
 from gpushare.model.room import HostRoom
 
 _PER_POINT = 10  # of the score of an extender with weight 1, which is 0 to 10
@@ -18,10 +18,20 @@ _PER_POINT = 10  # of the score of an extender with weight 1, which is 0 to 10
 Json = dict[str, Any]
 
 
+class UnansweredError(Exception):
+    """An extender did not answer."""
+
+
 class Transport(Protocol):
     """Extenders and the API server."""
 
-    def ask(self, path: str, body: bytes) -> bytes: ...
+    def ask(self, path: str, body: bytes) -> bytes:
+        """The answer.
+
+        Raises:
+            UnansweredError: there is none.
+        """
+        ...
 
     def bind(self, pod: Json, node: str) -> None:
         """What kube-scheduler does where no extender binds."""
@@ -60,6 +70,8 @@ class Scheduler:
         self._transport = transport
         self._random = random.Random(seed)
         self._times: dict[str, float] = {}
+        self.unanswered = 0
+        """Questions for scores to which there was no answer."""
 
     def schedule(self, pod: Json, asks: HostRoom, owner: object = None) -> Decided:
         """Choose a node and bind the pod there.
@@ -102,14 +114,21 @@ class Scheduler:
         found = self._own(asks, owner, fits)
         for extender in asked:
             if extender.prioritize_verb:
-                factor = extender.weight * _PER_POINT
-                answer = self._ask(extender, extender.prioritize_verb, pod, fits)
-                given = {entry["Host"]: entry["Score"] for entry in answer}
+                factor, given = extender.weight * _PER_POINT, self._given(extender, pod, fits)
                 found = [
                     one + factor * given.get(self._names[place], 0) for one, place in zip(found, fits, strict=True)
                 ]
         high = max(found)
         return self._random.choice([place for place, one in zip(fits, found, strict=True) if one == high])
+
+    def _given(self, extender: Extender, pod: Json, fits: Sequence[int]) -> Mapping[str, int]:
+        """Scores by node; none without an answer, as kube-scheduler goes on without one."""
+        try:
+            answer = self._ask(extender, extender.prioritize_verb, pod, fits)
+        except UnansweredError:
+            self.unanswered += 1
+            return {}
+        return {entry["Host"]: entry["Score"] for entry in answer}
 
     def _own(self, asks: HostRoom, owner: object, fits: Sequence[int]) -> list[int]:
         known = self._scores.of(asks)
@@ -143,6 +162,3 @@ class Scheduler:
         answer = self._transport.ask(path, data)
         self._times[what] = self._times.get(what, 0.0) + (time.perf_counter() - began) * 1000
         return orjson.loads(answer)
-
-
-__all__ = ["MOST", "Decided", "Scheduler", "Transport"]

@@ -147,6 +147,10 @@ class FakeKube:
         """How many recorded calls there were of a verb on paths that contain a text."""
         return sum(call.verb == verb and contains in call.path for call in list(self.calls))
 
+    def forget(self, path: str, to: int) -> None:
+        """Drop a collection's history up to a version that all of its watchers have seen, in tests of many objects."""
+        self._store.forget(Target.parse(path), to)
+
     # Faults.
 
     def fail_next(self, predicate: Predicate, fault: Fault, *, times: int = 1) -> None:

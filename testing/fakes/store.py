@@ -129,6 +129,12 @@ class Store:
             self._pages.clear()
             self._changed.notify_all()
 
+    def forget(self, target: Target, to: int) -> None:
+        """Drop the history of a collection up to a version that all of its watchers have seen."""
+        with self.lock:
+            log = self._log.get(target.collection, [])
+            del log[: bisect.bisect_right(log, to, key=lambda change: change.version)]
+
     def cut(self) -> None:
         with self._changed:
             self._cuts += 1

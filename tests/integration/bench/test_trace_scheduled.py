@@ -20,7 +20,7 @@ def test_pods_go_through_the_controller_and_a_run_can_be_repeated(tmp_path: Path
             ["small", "binpack", "ranked"],
             ["small", "binpack", "unranked"],
         ]
-        runs.append(json.loads((tmp_path / name).read_text()))
+        runs.append(json.loads((tmp_path / name).read_text())["rows"])
     for first, again in zip(*runs, strict=True):
         assert first["at"] == again["at"]
         assert 50 < first["at"]["130"] <= 100

@@ -8,7 +8,7 @@ import pytest
 from bench.scheduling import configuration
 from bench.scheduling.configuration import Configuration, Extender
 from bench.scheduling.objects import asks, pod
-from bench.scheduling.scheduler import Scheduler
+from bench.scheduling.scheduler import Scheduler, UnansweredError
 from gpushare import names
 from gpushare.model.room import Ask, HostRoom
 from gpushare.model.selector import Choice
@@ -38,7 +38,9 @@ class Answers:
         if path.endswith("/bind"):
             self.bound.append(orjson.loads(body)["Node"])
             return b'{"Error":""}'
-        return orjson.dumps(self.answers[path.rpartition("/")[2]])
+        if (answer := self.answers.get(path.rpartition("/")[2])) is None:
+            raise UnansweredError(path)
+        return orjson.dumps(answer)
 
     def bind(self, pod: Any, node: str) -> None:
         self.bound.append(node)
@@ -95,6 +97,13 @@ def test_pods_without_gpus_are_told_to_extenders_without_resources_alone() -> No
     assert answers.bound == ["c"]
 
 
+def test_scores_that_do_not_come_are_no_reason_to_wait() -> None:
+    answers = Answers(filter=fits("a", "b"))
+    running = scheduler(answers, OURS)
+    assert running.schedule(pod("p", GPU_POD), asks(GPU_POD)).node == 0
+    assert running.unanswered == 1
+
+
 @pytest.mark.parametrize(("packs", "nodes"), [(False, {0}), (True, {1, 2})])
 def test_resources_decide_where_no_extender_does(packs: bool, nodes: set[int]) -> None:
     assert scheduler(Answers(), packs=packs).schedule(pod("p", CPU_POD), asks(CPU_POD)).node in nodes
@@ -116,13 +125,26 @@ def test_pods_of_one_owner_are_spread() -> None:
 
 
 def test_the_printed_configuration_is_understood() -> None:
-    printed = configuration.printed()
-    [ours] = printed.for_gpu_pods_alone().extenders
+    [ours] = configuration.printed("1.36").extenders
     assert (ours.path, ours.filter_verb, ours.bind_verb) == (names.EXTENDER_PREFIX, "filter", "bind")
     assert ours.is_asked(pod("p", GPU_POD))
     assert ours.is_asked(pod("p", Ask(gpus=2, whole=True)))
     assert not ours.is_asked(pod("p", CPU_POD))
-    assert printed.without_ranking().extenders[0].prioritize_verb == ""
+    assert configuration.printed("1.36").without_ranking().extenders[0].prioritize_verb == ""
+
+
+def test_others_are_ranked_by_an_entry_of_their_own() -> None:
+    [ours, others] = configuration.printed("1.36", rank_others=True).extenders
+    assert not others.filter_verb
+    assert not others.bind_verb
+    assert others.is_asked(pod("p", CPU_POD))
+    assert ours.weight > 1
+
+
+@pytest.mark.parametrize("server", ["1.20", "1.36"])
+def test_most_allocated_is_read_from_plugins_or_their_arguments(server: str) -> None:
+    assert configuration.printed(server, most_allocated=True).packs
+    assert not configuration.printed(server).packs
 
 
 def test_a_pod_says_which_models_it_accepts() -> None:

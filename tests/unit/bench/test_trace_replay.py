@@ -43,7 +43,7 @@ def test_the_table_has_a_row_for_each_policy_and_the_file_every_run(
     assert trace.main([str(directory), *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in lines[1:]] == [["small", "dense", "2"], ["small", "first", "2"]]
-    runs = json.loads(out.read_text())
+    runs = json.loads(out.read_text())["rows"]
     assert [(run["policy"], run["seed"]) for run in runs] == [("dense", 1), ("dense", 2), ("first", 1), ("first", 2)]
 
 

@@ -16,7 +16,7 @@ def test_a_row_for_each_policy_every_run_in_the_file_and_a_line_in_the_plot(
     arguments = ["--traces", "small", "--rows", "ranked,default", "--seeds", "1-2"]
     trace_simulated.main([str(directory), *arguments, "--json", str(found), "--plot", str(drawn)])
 
-    runs = json.loads(found.read_text(encoding="utf-8"))
+    runs = json.loads(found.read_text(encoding="utf-8"))["rows"]
     assert len(runs) == 4 * 2 * 2
     assert all(50 <= run["at"]["130"] <= 100 and run["placed"] > 0 for run in runs)
     assert len(capsys.readouterr().out.splitlines()) == 1 + 4 * 2

@@ -1,0 +1,144 @@
+"""Pods a second from their creation to their Binding, by a real kube-scheduler with this project and without it.
+
+python -m bench.bound [--json FILE] [--pods 200] [NODES ...]
+
+Two schedulers run on one API server, with the same client limits, and take turns: one with the configuration that
+`gpushare scheduler-config` prints, and one without extenders, which counts GPU memory by itself as any resource.
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import itertools
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench import control_plane, generated, real_controller, turns
+from bench.control_plane import ControlPlane
+from bench.results import Results, table
+from bench.servers import free_port
+from bench.turns import Way
+from gpushare import names
+from gpushare_cli import extenders, schedconfig
+from gpushare_cli.schedconfig import Options, ServerVersion
+from localcluster.process import Process
+
+PLAIN = "plain-scheduler"
+CLIENT = {"qps": 1000, "burst": 1000}  # more than either reaches
+_STREAMS = 8
+_BOUND_S = 300.0
+
+Json = dict[str, Any]
+
+
+@contextlib.contextmanager
+def scheduler(plane: ControlPlane, directory: Path, name: str, extender: str = "") -> Iterator[Process]:
+    """A kube-scheduler of this name, with the extender at this address if there is one."""
+    version = plane.programs.version
+    options = Options(
+        server=ServerVersion(version.major, version.minor), scheduler_name=name, url=extender or extenders.DEFAULT_URL
+    )
+    value: Json = yaml.safe_load(schedconfig.configuration(options))
+    value = {key: part for key, part in value.items() if not key.endswith("BindAddress")}
+    value |= {
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": str(plane.kubeconfig), **CLIENT},
+    }
+    if not extender:
+        value["extenders"] = []
+    path = directory / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(value))
+    flags = [f"--config={path}", f"--secure-port={free_port()}"]
+    process = Process(name, [str(plane.programs["kube-scheduler"]), *flags], directory / f"{name}.log")
+    process.start()
+    try:
+        yield process
+    finally:
+        process.stop()
+
+
+class Pods:
+    """Pods of one scheduler: a round creates some, and waits until all are bound."""
+
+    def __init__(self, plane: ControlPlane, name: str, count: int, processes: tuple[Process, ...]) -> None:
+        self._plane, self._name, self._count, self._processes = plane, name, count, processes
+        self._rounds = itertools.count()
+
+    def prepare(self) -> str:
+        """Remove those of the last round, so that every round begins with the same cluster."""
+        api = self._plane.api
+        for name in self._of(lambda pod: str(pod["metadata"]["name"])):
+            api.delete(f"{generated.PODS}/{name}", {"gracePeriodSeconds": 0}, timeout_s=60)
+        return f"{self._name}-{next(self._rounds)}"
+
+    def act(self, prefix: object) -> int:
+        make = partial(generated.waiting, str(prefix), scheduler=self._name, gib=4)
+        with concurrent.futures.ThreadPoolExecutor(_STREAMS) as pool:
+            list(
+                pool.map(
+                    lambda n: bool(self._plane.api.create(generated.PODS, make(n), timeout_s=60)), range(self._count)
+                )
+            )
+        limit = time.monotonic() + _BOUND_S
+        while sum(self._of(lambda pod: "nodeName" in pod["spec"])) < self._count:
+            for process in self._processes:
+                process.check_alive()
+            if time.monotonic() > limit:
+                raise RuntimeError(f"not all pods of {self._name} were bound: {self._processes[0].tail()}")
+            time.sleep(0.02)
+        return self._count
+
+    def _of(self, keep: Callable[[Json], Any]) -> list[Any]:
+        """Of each of its pods."""
+        page = self._plane.api.list_page(
+            generated.PODS,
+            {"resourceVersion": "0"},
+            keep=lambda pod: (pod["spec"].get("schedulerName"), keep(pod)),
+        )
+        return [kept for name, kept in page.items if name == self._name]
+
+
+def measure(nodes: int, count: int, results: Results) -> None:
+    """One size of cluster."""
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        plane = stack.enter_context(control_plane.running(directory))
+        results.note(kubernetes=str(plane.programs.version))
+        control_plane.fill(plane, generated.NODES, generated.node, range(nodes))
+        started = stack.enter_context(real_controller.running(plane, directory))
+        url = f"http://127.0.0.1:{started.port}{names.EXTENDER_PREFIX}"
+        plain = stack.enter_context(scheduler(plane, directory, PLAIN))
+        ours = stack.enter_context(scheduler(plane, directory, names.SCHEDULER, url))
+        ways = []
+        for name, process, own in ((PLAIN, plain, ()), (names.SCHEDULER, ours, started.pids)):
+            pods = Pods(plane, name, count, (process,))
+            pids = {"scheduler": [process.pid], "API server": [plane.server.pid], "controller": own}
+            ways.append(Way(name=name, prepare=pods.prepare, act=pods.act, pids=pids))
+        rows = [{"key": "bound", "nodes": nodes} | taken.row for taken in turns.take(ways)]
+        results.add(rows)
+        print("\n".join(table(rows[-1], rows)), flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.bound", description="Creation to Binding, real kube-scheduler"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file, too")
+    parser.add_argument("--pods", type=int, default=200, help="of a round")
+    parser.add_argument("nodes", type=int, nargs="*", default=[100, 1000])
+    arguments = parser.parse_args()
+    results = Results("bound", arguments.json)
+    for nodes in arguments.nodes:
+        measure(nodes, arguments.pods, results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

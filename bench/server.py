@@ -1,0 +1,103 @@
+"""The controller on a real API server and etcd, without kubelets: its start, and filter and prioritize over HTTP.
+
+python -m bench.server [--json FILE] [--pods 10] [NODES ...]
+
+Objects come from a generator (`bench.generated`): so many pods a node hold a part of a GPU, and as many others hold
+none. The questions and their floor are those of `bench.filter`; changes are pods that are created and deleted.
+"""
+
+import argparse
+import contextlib
+import itertools
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from bench import control_plane, floor, generated, interleaved, questions, real_controller
+from bench.control_plane import ControlPlane
+from bench.interleaved import Side
+from bench.real_controller import Started
+from bench.results import Results, progress, written
+from bench.servers import connected, serving
+from gpushare.kube import client
+
+CHANGES = 20  # a second
+
+
+def measure(nodes: int, pods: int, results: Results) -> None:
+    """One size of cluster, with so many pods of each kind."""
+    with tempfile.TemporaryDirectory() as name, control_plane.running(Path(name)) as plane:
+        results.note(kubernetes=str(plane.programs.version))
+        progress(f"creating {nodes:,} nodes and {pods:,} pods that hold GPUs")
+        control_plane.fill(plane, generated.NODES, generated.node, range(nodes))
+        control_plane.fill(plane, generated.PODS, partial(generated.gpu_pod, nodes=nodes), range(pods))
+        with real_controller.running(plane, Path(name), "first") as started, serving(floor.answer) as lower:
+            _start(nodes, pods, 0, started, results)
+            print(interleaved.HEAD)
+            ours = Side(started.worker, connected(started.port))
+            interleaved.ask_all(questions.quiet(nodes), nodes, ours, lower, results)
+            with _changes(plane, nodes, pods):
+                asked = questions.changing(nodes, f"{CHANGES} pods a second bound and deleted")
+                interleaved.ask_all(asked, nodes, ours, lower, results)
+        progress(f"creating {pods:,} other pods")
+        control_plane.fill(plane, generated.PODS, partial(generated.other_pod, nodes=nodes), range(pods))
+        with real_controller.running(plane, Path(name), "second") as started:
+            _start(nodes, pods, pods, started, results)
+
+
+def _start(nodes: int, pods: int, others: int, started: Started, results: Results) -> None:
+    row = {
+        "key": "start",
+        "nodes": nodes,
+        "GPU pods": pods,
+        "other pods": others,
+        "ready s": round(started.ready_s, 2),
+        "CPU s": round(started.cpu_s, 2),
+        "peak MiB": started.peak_mib,
+        "API server CPU s": round(started.server_cpu_s, 2),
+    }
+    results.add([row])
+    print(", ".join(f"{key} {written(value)}" for key, value in row.items()), flush=True)
+
+
+@contextlib.contextmanager
+def _changes(plane: ControlPlane, nodes: int, first: int) -> Iterator[None]:
+    """Pods come to nodes and go, all the time."""
+    stop, api = threading.Event(), client.connect(str(plane.kubeconfig))
+
+    def run() -> None:
+        for number in itertools.count(first):
+            made = api.create(generated.PODS, generated.gpu_pod(number, nodes), timeout_s=60)
+            if stop.wait(1 / CHANGES):
+                return
+            api.delete(f"{generated.PODS}/{made['metadata']['name']}", {"gracePeriodSeconds": 0}, timeout_s=60)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        api.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.server", description="Start, filter and prioritize, real API server"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file, too")
+    parser.add_argument("--pods", type=int, default=10, help="of each kind, for every node")
+    parser.add_argument("nodes", type=int, nargs="*", default=[100, 1000, 5000])
+    arguments = parser.parse_args()
+    results = Results("server", arguments.json)
+    for nodes in arguments.nodes:
+        measure(nodes, nodes * arguments.pods, results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
