@@ -22,6 +22,8 @@ def spread(cluster: Cluster) -> Iterator[Finding]:
     page = cluster.snapshot.controller_metrics
     if isinstance(page, Unread):
         raise NothingToCheckError("the controller's metrics cannot be read")
+    if not objects.counted(page.text, REQUESTS, 'verb="'):
+        raise NothingToCheckError("no scheduler has asked the controller anything yet")
     if objects.counted(page.text, REQUESTS, f'verb="{names.OTHERS_VERB}"'):
         return
     yield finding.note(

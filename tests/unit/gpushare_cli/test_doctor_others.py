@@ -66,9 +66,16 @@ def test_taints_that_keep_no_pod_away_for_good_do_not_count(change: Change) -> N
     assert world.lines(api) == [f"ok other-pods nodes | 2 of 2 nodes that share {WHAT}"]
 
 
-def test_nothing_is_said_where_the_controller_cannot_be_asked() -> None:
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (kube.ForbiddenError("no rights"), "the controller's metrics cannot be read"),
+        (Reply(status=200, text="gpushare_ready 1.0\n"), "no scheduler has asked the controller anything yet"),
+    ],
+)
+def test_nothing_is_said_where_no_one_can_tell(answer: Reply | kube.KubeError, why: str) -> None:
     api = never_asked()
-    api.says(CONTROLLER, "metrics", kube.ForbiddenError("no rights"))
+    api.says(CONTROLLER, "metrics", answer)
     [result] = [each for each in world.diagnosis(api).results if each.check.id == "other-pods"]
 
-    assert (result.findings, result.skipped) == ((), "the controller's metrics cannot be read")
+    assert (result.findings, result.skipped) == ((), why)

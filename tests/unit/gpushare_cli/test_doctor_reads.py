@@ -13,13 +13,13 @@ from tests.unit.gpushare_cli.doctor_cluster import NS, Clock
 RIGHTS = "ask a user who may read it; docs/reference/doctor.md lists the rights"
 AGAIN = "ask again; if it stays, check the API server"
 OF_NODES = (
-    "isolation, hand-over-summary, plugin-daemonset, plugin-running, inventory, memory-unit, node-amounts,"
+    "isolation, hand-over-summary, other-pods, plugin-daemonset, plugin-running, inventory, memory-unit, node-amounts,"
     " stale-inventory, gpu-health, gpu-cordon, hand-over, limits, limit-strength, nvidia-plugin,"
     " nvidia-sharing, sharing-plugins,"
     " pods-without-gpus, pods-unreadable, over-committed"
 )
 OF_PODS = (
-    "isolation, controller-running, plugin-daemonset, plugin-running, inventory, memory-unit,"
+    "isolation, controller-running, other-pods, plugin-daemonset, plugin-running, inventory, memory-unit,"
     " node-amounts, stale-inventory, gpu-health, gpu-cordon, hand-over, limits, limit-strength, nvidia-plugin,"
     " nvidia-sharing, sharing-plugins, other-schedulers, pods-pending, pods-without-gpus, pods-refused,"
     " pods-unreadable, pods-rejected, over-committed"
