@@ -1,13 +1,15 @@
 """Configurations that administrators have: a real kube-scheduler asks this project's extender with them.
 
-Up to 1.22 that is the Policy file of Aliyun's guides, of which only the host is changed; later versions read no such
-files, and there it is the configuration that `gpushare scheduler-config` prints.
+That is what `gpushare scheduler-config` prints, without and with all its options, and up to 1.22 the Policy file of
+Aliyun's guides, of which only the host is changed, and the one that is printed.
 """
 
 import contextlib
+import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
@@ -20,6 +22,7 @@ from localcluster.controlplane import MASTERS
 from tests.e2e import checks
 from tests.e2e.conftest import GPU_GIB
 from tests.e2e.system import Share, System, is_ready
+from tests.e2e.test_outages import scaled_to_zero
 
 pytestmark = pytest.mark.e2e
 POLICY = installation.ROOT / "tests" / "seeds" / "policy.cfg"
@@ -35,41 +38,75 @@ def extender(system: System) -> str:
     return f"{service['spec']['clusterIP']}:{service['spec']['ports'][0]['port']}"
 
 
-def with_policy_file(kubeconfig: Path, host: str, directory: Path) -> Sequence[str]:
-    """The flags of the old installation guides, and those that keep two schedulers of one machine apart."""
+Flags = Sequence[str]
+ALL: Final[Mapping[str, Any]] = {"others_weight": schedconfig.OTHERS_WEIGHT, "most_allocated": True}
+"""Options that change what kube-scheduler does with pods without GPUs."""
+
+
+def alone() -> Flags:
+    """Flags that keep two schedulers of one machine apart."""
+    return ["--leader-elect=false", f"--scheduler-name={NAME}", "--port=0"]
+
+
+def of_aliyun(_: System, kubeconfig: Path, host: str, directory: Path) -> Flags:
+    """The flags of the old installation guides."""
     policy = json.loads(POLICY.read_text(encoding="utf-8"))
     [entry] = policy["extenders"]
     entry["urlPrefix"] = urlunsplit(urlsplit(entry["urlPrefix"])._replace(netloc=host))
     path = directory / "policy.cfg"
     path.write_text(json.dumps(policy))
-    flags = [f"--policy-config-file={path}", f"--kubeconfig={kubeconfig}", "--leader-elect=false"]
-    return [*flags, f"--scheduler-name={NAME}", "--port=0"]
+    return [f"--policy-config-file={path}", f"--kubeconfig={kubeconfig}", *alone()]
 
 
-def with_configuration(system: System, kubeconfig: Path, host: str, directory: Path) -> Sequence[str]:
-    options = Options(
+def options(system: System, kubeconfig: Path, host: str, **more: Any) -> Options:
+    return Options(
         server=ServerVersion.parse(str(system.cluster.version)),
         url=f"http://{host}{names.EXTENDER_PREFIX}",
         scheduler_name=NAME,
         lease_name=NAME,
         kubeconfig=str(kubeconfig),
+        **more,
     )
+
+
+def printed_policy(system: System, kubeconfig: Path, host: str, directory: Path) -> Flags:
+    path = directory / "policy.json"
+    chosen = options(system, kubeconfig, host, **ALL)
+    path.write_text(schedconfig.policy(chosen))
+    flags = schedconfig.policy_flags(chosen, str(path))
+    return [*(flag for flag in flags if not flag.startswith(("--leader-elect", "--scheduler-name"))), *alone()]
+
+
+def printed(system: System, kubeconfig: Path, host: str, directory: Path, **more: Any) -> Flags:
     path = directory / "scheduler.yaml"
-    path.write_text(schedconfig.configuration(options))
+    configuration = schedconfig.configuration(options(system, kubeconfig, host, **more))
+    # Old versions: the plain-text port is taken by the cluster's own, which is not in a pod here.
+    path.write_text(configuration.replace("127.0.0.1:10251", "127.0.0.1:10361"))
     return [f"--config={path}"]
 
 
+WAYS: Final[Mapping[str, Callable[[System, Path, str, Path], Flags]]] = {
+    "Aliyun's policy file": of_aliyun,
+    "printed policy file, all options": printed_policy,
+    "printed configuration": printed,
+    "printed configuration, all options": functools.partial(printed, **ALL),
+}
+
+
+def readable(system: System) -> Sequence[str]:
+    """The ways that kube-scheduler of the cluster's version knows."""
+    with_policies = (system.cluster.version.major, system.cluster.version.minor) <= LAST_WITH_POLICIES
+    return [way for way in WAYS if with_policies or "policy" not in way]
+
+
 @contextlib.contextmanager
-def another_scheduler(system: System, directory: Path) -> Iterator[process.Process]:
+def another_scheduler(system: System, way: str, directory: Path) -> Iterator[process.Process]:
     """A kube-scheduler beside the cluster's own, where that one runs."""
     control, cluster = system.cluster.control, system.cluster
     program = str(cluster.program("kube-scheduler"))
     enter = control.scheduler.argv[: control.scheduler.argv.index(program)]
     kubeconfig = control.kubeconfig_for(NAME, control.authority.issue(NAME, NAME, organization=MASTERS))
-    if (cluster.version.major, cluster.version.minor) <= LAST_WITH_POLICIES:
-        flags = with_policy_file(kubeconfig, extender(system), directory)
-    else:
-        flags = with_configuration(system, kubeconfig, extender(system), directory)
+    flags = WAYS[way](system, kubeconfig, extender(system), directory)
     log = cluster.logs / f"kube-scheduler-{NAME}.log"
     running = process.Process(NAME, [*enter, program, *flags, f"--secure-port={PORT}", "--v=2"], log)
     running.start()
@@ -79,22 +116,30 @@ def another_scheduler(system: System, directory: Path) -> Iterator[process.Proce
         running.kill()
 
 
-def wait_until_it_runs(system: System, namespace: str, name: str) -> None:
-    system.eventually(f"{name} runs", lambda: is_ready(system.pod(namespace, name)))
+def wait_until_it_runs(system: System, namespace: str, name: str, scheduler: process.Process) -> None:
+    def runs() -> bool:
+        scheduler.check_alive()
+        return is_ready(system.pod(namespace, name))
+
+    system.eventually(f"{name} runs", runs)
 
 
-def test_the_administrators_configuration_drives_the_extender(system: System, namespace: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_the_administrators_configuration_drives_the_extender(
+    system: System, namespace: str, tmp_path: Path, way: str
+) -> None:
     """Two shares that fit one GPU of the node together, one that does not, and one that fits nowhere."""
+    if way not in readable(system):
+        pytest.skip(f"kube-scheduler {system.cluster.version} reads no policy files")
     node = system.cluster.nodes[0].name
     pods = [Share(name=f"p{i}", gib=(gib,)).document() for i, gib in enumerate((10, 10, GPU_GIB - 8, GPU_GIB + 1))]
     for pod in pods:
         pod["spec"] |= {"schedulerName": NAME, "nodeSelector": {"kubernetes.io/hostname": node}}
-    with another_scheduler(system, tmp_path) as scheduler:
+    with another_scheduler(system, way, tmp_path) as scheduler:
         for pod in pods:
             system.create(namespace, pod)
-            scheduler.check_alive()
             if pod is not pods[-1]:
-                wait_until_it_runs(system, namespace, pod["metadata"]["name"])
+                wait_until_it_runs(system, namespace, pod["metadata"]["name"], scheduler)
         expected = f"needs {GPU_GIB + 1} GiB on one GPU; free per GPU on {node}: "
         system.eventually("the last is told the numbers", lambda: expected in "".join(system.events(namespace, "p3")))
 
@@ -106,3 +151,35 @@ def test_the_administrators_configuration_drives_the_extender(system: System, na
     assert first == second, "the fullest GPU that fits"
     assert third != first
     assert not system.pod(namespace, "p3")["spec"].get("nodeName")
+
+
+def test_pods_without_gpus_are_scheduled_with_and_without_the_controller(
+    system: System, namespace: str, tmp_path: Path
+) -> None:
+    """Kube-scheduler asks the controller about them, and goes on without its answer; GPU pods wait for it."""
+    with another_scheduler(system, "printed configuration, all options", tmp_path) as scheduler:
+        schedule(system, namespace, Share(name="asked", gib=(None,)), Share(name="asked-too", gib=(None,)))
+        with scaled_to_zero(system, "gpushare-controller", "controller"):
+            create(system, namespace, Share(name="gpu"))
+            schedule(system, namespace, Share(name="alone", gib=(None,)), Share(name="alone-too", gib=(None,)))
+            scheduler.check_alive()
+            assert not has_node(system, namespace, "gpu")
+        wait_until_it_runs(system, namespace, "gpu", scheduler)
+
+
+def create(system: System, namespace: str, *shares: Share) -> None:
+    pods = [share.document() for share in shares]
+    for pod in pods:
+        pod["spec"]["schedulerName"] = NAME
+    system.create(namespace, *pods)
+
+
+def schedule(system: System, namespace: str, *shares: Share) -> None:
+    """Create pods, and wait until each has a node."""
+    create(system, namespace, *shares)
+    for share in shares:
+        system.eventually(f"{share.name} has a node", functools.partial(has_node, system, namespace, share.name))
+
+
+def has_node(system: System, namespace: str, name: str) -> bool:
+    return bool(system.pod(namespace, name)["spec"].get("nodeName"))
