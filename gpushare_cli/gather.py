@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from gpushare import names
+from gpushare.cluster import records
+from gpushare.cluster.records import Guest
+from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import interop_read, pods, unhealthy
 
+T = TypeVar("T")
 _PAGE: Final = "500"
 _TIMEOUT_S: Final = 30.0
 _TRIES: Final = 3  # a list of many pages expires when the server compacts its history meanwhile
@@ -25,6 +29,8 @@ class Cluster:
     nodes: tuple[JsonObject, ...]
     pods: tuple[JsonObject, ...]
     """Pods that ask for GPUs or carry an allocation."""
+    guests: tuple[Guest, ...] = ()
+    """What all other pods on nodes take of their hosts."""
     unhealthy: dict[NodeName, frozenset[int]] = field(default_factory=dict)
     """Numbers of the GPUs that Aliyun's ConfigMaps call unhealthy."""
     notes: tuple[str, ...] = ()
@@ -63,14 +69,26 @@ def config_map(api: KubeApi, namespace: str, name: str) -> JsonObject | None:
 
 
 def _cluster(api: KubeApi, nodes: list[JsonObject], selector: dict[str, str]) -> Cluster:
-    concerned = listed(api, "/api/v1/pods", selector, keep=concerns_gpus)
+    found: list[JsonObject | Guest] = _listed(api, "/api/v1/pods", selector, _reduced)
+    guests = tuple(each for each in found if isinstance(each, Guest))
+    concerned = tuple(each for each in found if not isinstance(each, Guest))
     try:
         maps = listed(api, CONFIG_MAPS, {}, keep=is_unhealthy_list)
     except kube.KubeError as error:
         what = f"ConfigMaps {names.PREFIX_UNHEALTHY}* in {names.UNHEALTHY_NAMESPACE}"
         note = f"{what} cannot be read ({error}); GPUs that they name are taken for healthy"
-        return Cluster(nodes=tuple(nodes), pods=tuple(concerned), notes=(note,))
-    return Cluster(nodes=tuple(nodes), pods=tuple(concerned), unhealthy=unhealthy.of_all(maps))
+        return Cluster(nodes=tuple(nodes), pods=concerned, guests=guests, notes=(note,))
+    return Cluster(nodes=tuple(nodes), pods=concerned, guests=guests, unhealthy=unhealthy.of_all(maps))
+
+
+def _reduced(pod: JsonObject) -> JsonObject | Guest | None:
+    """Of pods without GPUs only what they take: a cluster may have ten times as many of them as of others."""
+    if concerns_gpus(pod):
+        return pod
+    try:
+        return records.guest(pod)
+    except WireError:
+        return None
 
 
 def listed(
@@ -81,20 +99,24 @@ def listed(
     Raises:
         KubeError: it cannot be read.
     """
+    return _listed(api, path, params, lambda obj: obj if keep(obj) else None)
+
+
+def _listed(api: KubeApi, path: str, params: dict[str, str], reduce: Callable[[JsonObject], T | None]) -> list[T]:
     for _ in range(_TRIES - 1):
         try:
-            return _pages(api, path, params, keep)
+            return _pages(api, path, params, reduce)
         except kube.GoneError:
             continue
-    return _pages(api, path, params, keep)
+    return _pages(api, path, params, reduce)
 
 
-def _pages(api: KubeApi, path: str, params: dict[str, str], keep: Callable[[JsonObject], bool]) -> list[JsonObject]:
+def _pages(api: KubeApi, path: str, params: dict[str, str], reduce: Callable[[JsonObject], T | None]) -> list[T]:
     """All pages of a list; what is of no interest is dropped at once, so that it never lies in memory together."""
-    kept: list[JsonObject] = []
+    kept: list[T] = []
     query = {**params, "limit": _PAGE}
     while True:
-        page = api.list_page(path, query, keep=lambda obj: obj if keep(obj) else None, timeout_s=_TIMEOUT_S)
+        page = api.list_page(path, query, keep=reduce, timeout_s=_TIMEOUT_S)
         kept.extend(obj for obj in page.items if obj is not None)
         if not page.more:
             return kept

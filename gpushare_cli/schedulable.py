@@ -4,11 +4,12 @@ It covers what decides about GPU pods most often, and `overlooked` names the res
 more than was evaluated.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from gpushare import names, units
 from gpushare.model.allocation import peak
+from gpushare.model.room import HostRoom
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import nodefacts
@@ -45,6 +46,18 @@ def short(pod: Object, node: NodeFacts, requested: Mapping[str, int]) -> list[st
     return lacking
 
 
+def short_of_host(takes: HostRoom, host: HostRoom | None) -> list[str]:
+    """CPU and memory of which a node has too little left; nothing where it is not known what it has."""
+    if host is None:
+        return []
+    lacking = []
+    if takes.cpu_milli > host.cpu_milli:
+        lacking.append(f"Insufficient cpu: {takes.cpu_milli}m asked for, {host.cpu_milli}m free")
+    if takes.memory_mib > host.memory_mib:
+        lacking.append(f"Insufficient memory: {takes.memory_mib}Mi asked for, {host.memory_mib}Mi free")
+    return lacking
+
+
 def gates(pod: Object) -> list[str]:
     """Names of the gates behind which a pod waits before any scheduler looks at it."""
     spec = fields.mapping(pod, "spec", "pod")
@@ -70,12 +83,13 @@ def counts(pod: Object) -> bool:
     return phase not in {"Succeeded", "Failed"}
 
 
-def overlooked(pod: Object) -> list[str]:
-    """What may keep a pod away from a node, too, and was not evaluated."""
+def overlooked(pod: Object, *, with_host: bool = False) -> list[str]:
+    """What may keep a pod away from a node, too, and was not evaluated; with CPU and memory, if that was."""
     spec = fields.mapping(pod, "spec", "pod")
     affinity = fields.mapping(spec, "affinity", "spec")
     demanded = {
-        "CPU, memory and other resources": _others(pod),
+        "CPU, memory and other resources": not with_host and _asks_beside(pod, RESOURCES),
+        "resources other than GPUs, CPU and memory": with_host and _asks_beside(pod, (*RESOURCES, "cpu", "memory")),
         "pod affinity": bool(affinity.get("podAffinity") or affinity.get("podAntiAffinity")),
         "topology spread constraints": bool(spec.get("topologySpreadConstraints")),
         "volumes": any(
@@ -92,12 +106,12 @@ def overlooked(pod: Object) -> list[str]:
     return [what for what, there in demanded.items() if there]
 
 
-def _others(pod: Object) -> bool:
-    """Whether the pod asks for anything but the GPU resources, such as CPU and memory."""
+def _asks_beside(pod: Object, known: Collection[str]) -> bool:
+    """Whether the pod asks for anything but these resources."""
     for _, _, container in pods_wire.containers(pod):
         resources = fields.mapping(container, "resources", "container")
         for field in ("limits", "requests"):
-            if fields.mapping(resources, field, "container.resources").keys() - set(RESOURCES):
+            if fields.mapping(resources, field, "container.resources").keys() - set(known):
                 return True
     return False
 

@@ -8,15 +8,19 @@ from typing import Any
 from gpushare.cluster import groups, node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, PodRecord, Problem
+from gpushare.cluster.records import Bound, Guest, PodRecord, Problem
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy
+from gpushare.model.room import Ask, HostRoom, NodeRoom
 from gpushare.model.verdict import Placed
 from gpushare.placement import grade, ranking
+from gpushare.placement import outlook as outlooks
+from gpushare.placement.outlook import Outlook
 from gpushare.placement.policies import Rankings
 from gpushare.units import GIB, MemoryUnit
+from gpushare.wire import host
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import answers, schedulable
 from gpushare_cli.answers import Answer
@@ -35,6 +39,8 @@ class Node:
     """Its ledger with all pods that hold GPUs, or why nothing can be placed there."""
     requested: Mapping[str, int] = field(default_factory=dict)
     """GPU resources that the pods on it ask for, by kube-scheduler's count."""
+    host: HostRoom | None = None
+    """CPU and memory that no pod there has requested; None if its kubelet has not said what it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,21 +55,31 @@ class World:
     """Bound pods whose allocations cannot be read."""
     elsewhere: Mapping[str, int]
     """Nodes that are not known -> how many pods of theirs hold or want GPUs."""
+    asks: tuple[Ask, ...] = ()
+    """What every pod takes that holds GPUs or waits for some."""
 
 
 def build(
     known: Iterable[tuple[NodeRecord, NodeFacts]],
     pods: Iterable[tuple[Object, PodRecord | None]],
     unit: MemoryUnit,
+    guests: Iterable[Guest] = (),
 ) -> World:
-    """The state of a cluster of these nodes, and pods with what the controller would keep of each."""
+    """The state of a cluster of these nodes, of pods with what the controller would keep of each, and of other pods."""
     by_name = {record.name: (record, facts) for record, facts in known}
     on_node: dict[NodeName, list[Bound]] = {name: [] for name in by_name}
     requested: dict[NodeName, Counter[str]] = {name: Counter() for name in by_name}
     elsewhere: Counter[str] = Counter()
     holders: dict[str, list[Mapping[str, str]]] = {}
+    taken: dict[NodeName, list[HostRoom]] = {name: [] for name in by_name}
+    for guest in guests:
+        taken.get(guest.node, []).append(guest.takes)
+    asks: list[Ask] = []
     for value, record in pods:
+        if record is not None and record.ask.gpus:
+            asks.append(record.ask)
         if isinstance(record, Bound):
+            taken.get(record.node, []).append(record.ask.host)
             if record.holds:
                 holders.setdefault(record.ref.namespace, []).append(record.labels)
             if record.node in by_name:
@@ -79,21 +95,50 @@ def build(
         record_of_node, facts = by_name[name]
         ledger, unreadable = node_ledger.of_node(record_of_node, on_node[name], (), unit)
         problems |= unreadable
-        nodes[name] = Node(record=record_of_node, facts=facts, ledger=ledger, requested=requested[name])
-    return World(nodes=nodes, holders=holders, problems=problems, elsewhere=dict(sorted(elsewhere.items())))
+        has = record_of_node.allocatable
+        room = host.left(has, taken[name]) if has else None
+        nodes[name] = Node(record=record_of_node, facts=facts, ledger=ledger, requested=requested[name], host=room)
+    missing = dict(sorted(elsewhere.items()))
+    return World(nodes=nodes, holders=holders, problems=problems, elsewhere=missing, asks=tuple(asks))
 
 
-def ask(world: World, pod: Object, request: PodRequest, policy: Policy) -> list[Answer]:
+def without(world: World, pod: Bound) -> World:
+    """The cluster as it would be if a pod on one of its nodes were not there."""
+    node = world.nodes.get(pod.node)
+    if node is None or not isinstance(node.ledger, NodeLedger):
+        return world
+    others = [each for each in node.ledger.allocations.values() if each.pod.uid != pod.ref.uid]
+    room = node.host and HostRoom(node.host.cpu_milli + pod.ask.cpu_milli, node.host.memory_mib + pod.ask.host_mib)
+    alone = replace(node, ledger=NodeLedger.of(node.ledger.inventory, others), host=room)
+    return replace(world, nodes={**world.nodes, pod.node: alone})
+
+
+def outlook(world: World) -> Outlook:
+    """What placement knows of the cluster, from what its pods ask for and what is free."""
+    ledgers = [(node.ledger, node) for node in world.nodes.values() if isinstance(node.ledger, NodeLedger)]
+    now = [NodeRoom.of(ledger, node.host) for ledger, node in ledgers]
+    empty = [NodeRoom.of(NodeLedger.of(ledger.inventory), node.record.allocatable) for ledger, node in ledgers]
+    return outlooks.of_cluster(world.asks, empty, now)
+
+
+def rankings(world: World, policy: Policy) -> Rankings:
+    """All policies in this cluster, of which one is the default."""
+    return Rankings(policy, outlook(world))
+
+
+def ask(world: World, pod: Object, request: PodRequest, rankings: Rankings) -> list[Answer]:
     """What every node answers to a pod, the best first."""
+    takes = HostRoom(request.cpu_milli, request.host_mib)
     shape = groups.resolved(request.shape, request.labels, lambda namespace: world.holders.get(namespace, ()))
-    rankings = Rankings(policy)
     found: dict[NodeName, Answer] = {}
     costs: dict[NodeName, int] = {}
     for name, node in world.nodes.items():
         verdict = node_ledger.verdict(shape, node.ledger, rankings)
-        found[name] = answers.of_node(pod, node.facts, node.requested, verdict)
+        answer = answers.of_node(pod, node.facts, node.requested, verdict)
+        found[name] = replace(answer, blockers=(*answer.blockers, *schedulable.short_of_host(takes, node.host)))
         if isinstance(verdict, Placed) and isinstance(node.ledger, NodeLedger):
-            costs[name] = ranking.cost_of(verdict.grants, node.ledger, rankings.of(shape.policy))
+            policy = rankings.of(shape.policy)
+            costs[name] = ranking.cost_of(verdict.grants, node.ledger, policy, host=node.host, takes=takes)
     # Kube-scheduler asks for the score of those nodes alone that pass all filters.
     meant = [name for name, answer in found.items() if answer.fits]
     for name, score in zip(meant, grade.grades(meant, [costs[name] for name in meant]), strict=True):

@@ -17,8 +17,8 @@ from gpushare.units import MemoryUnit
 from gpushare.wire import fields, misspelt, requests
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, world
-from gpushare_cli.explain import held, waiting
-from gpushare_cli.explain.model import Explanation, State
+from gpushare_cli.explain import choice, held, waiting
+from gpushare_cli.explain.model import Choice, Explanation, State
 from gpushare_cli.gather import Cluster
 from gpushare_cli.settings import Settings
 from gpushare_cli.world import World
@@ -42,7 +42,8 @@ def explain(pod: Object, cluster: Cluster, settings: Settings, events: Sequence[
     ]
     unit = settings.memory_unit or world.unit_of(record for record, _ in known)
     resource_config = ResourceConfig(unit=unit, whole_gpus=settings.whole_gpus)
-    state = world.build(known, ((each, _record(each, resource_config)) for each in cluster.pods), unit)
+    pods = ((each, _record(each, resource_config)) for each in cluster.pods)
+    state = world.build(known, pods, unit, cluster.guests)
     blank = _blank(pod, cluster, unit, settings.gpu_policy)
     record = _record(pod, resource_config)
     match record:
@@ -121,7 +122,20 @@ def _bound(blank: Explanation, pod: Object, record: Bound, state: World, cluster
     if record.problem:
         notes.append(f"its allocation cannot be read: {record.problem}; told by the other annotations of its binding")
     ledger = node.ledger if node and isinstance(node.ledger, NodeLedger) else None
-    return held.holds(replace(blank, notes=tuple(notes)), pod, allocation, shown, ledger)
+    blank = replace(blank, notes=tuple(notes), choice=_choice(blank, pod, record, state))
+    return held.holds(blank, pod, allocation, shown, ledger)
+
+
+def _choice(blank: Explanation, pod: Object, record: Bound, state: World) -> Choice | None:
+    """Why it is there, if gpushare chose its node and GPUs."""
+    late = pods_wire.annotations(pod).get(names.ANNOTATION_LATE)
+    if blank.request is None or record.allocation is None or late:
+        return None
+    alone = world.without(state, record)
+    rankings = world.rankings(alone, blank.policy)
+    unbound = {**pod, "spec": {key: value for key, value in pod["spec"].items() if key != "nodeName"}}
+    answered = world.ask(alone, unbound, blank.request, rankings)
+    return choice.of_bound(record, record.allocation, blank.request, alone, answered, rankings)
 
 
 def _with_request(blank: Explanation, pod: Object, resource_config: ResourceConfig) -> Explanation:

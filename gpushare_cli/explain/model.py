@@ -67,6 +67,21 @@ class Fill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Why a pod goes to a node, or is there, and not on another one with room."""
+
+    node: NodeName
+    why: str
+    """What its GPUs there have to do with it."""
+    next: NodeName | None = None
+    """The best of all other nodes with room; better than its own if the cluster has changed since."""
+    lack: str = ""
+    """What that one lacks."""
+    in_hindsight: bool = False
+    """The pod has a node already, and this is by the cluster as it is now without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """All that is told about one pod."""
 
@@ -89,6 +104,8 @@ class Explanation:
     """What the scheduler wrote on the pod when it last gave up."""
     answers: tuple[Answer, ...] = ()
     """Of all nodes that come into question, the best first."""
+    choice: Choice | None = None
+    """None if no node takes it, or another system chose its GPUs."""
     shares: tuple[Share, ...] = ()
     others: tuple[tuple[str, Use], ...] = ()
     """What containers use that hold nothing of a GPU, by its UUID."""

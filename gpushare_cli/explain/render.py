@@ -11,11 +11,12 @@ from gpushare.model.request import ContainerRequest, Policy, RequestShape
 from gpushare.model.verdict import Placed
 from gpushare_cli import answers, limits, tables, yamls
 from gpushare_cli.answers import Answer
-from gpushare_cli.explain.model import Explanation, Fill, Share, State
+from gpushare_cli.explain.model import Choice, Explanation, Fill, Share, State
 from gpushare_cli.usage import Use
 
 _GROUPS: Final = 5
 """Most groups of equal pods that are shown."""
+_HINDSIGHT: Final = "as the cluster is now, without this pod: "
 
 
 def text(explained: Explanation, width: int) -> str:
@@ -76,6 +77,7 @@ def _value(explained: Explanation) -> dict[str, Any]:
         "node": explained.node,
         "scheduler": explained.scheduler or None,
         "schedulerMessage": explained.said or None,
+        "choice": _json_choice(explained.choice) if explained.choice else None,
         "nodes": [answers.as_json(answer) for answer in explained.answers],
         "containers": [_json_share(share) for share in explained.shares],
         "gpus": [_json_fill(fill) for fill in explained.fills],
@@ -94,6 +96,8 @@ def _head(explained: Explanation) -> Iterator[tuple[str, ...]]:
         for i, line in enumerate(_asks(explained.request.shape)):
             yield "" if i else "ASKS FOR:", line
         yield "POLICY:", _policy(explained.request.shape, explained.policy)
+    if explained.choice:
+        yield from _choice(explained.choice)
     if explained.origin:
         yield "CHOSEN BY:", explained.origin
     if explained.limit:
@@ -102,6 +106,11 @@ def _head(explained: Explanation) -> Iterator[tuple[str, ...]]:
         yield "USE:", f"not known: {explained.use_problem}"
     if explained.scheduler:
         yield "SCHEDULER:", f"{explained.scheduler}{': ' if explained.said else ''}{explained.said}"
+
+
+def _choice(choice: Choice) -> Iterator[tuple[str, ...]]:
+    yield "CHOICE:", f"{_HINDSIGHT if choice.in_hindsight else ''}{choice.node}, {choice.why}"
+    yield "", choice.lack
 
 
 def _asks(shape: RequestShape) -> list[str]:
@@ -182,6 +191,16 @@ def _answer(answer: Answer) -> tuple[str, ...]:
     if isinstance(answer.verdict, Placed) and answer.fits:
         return answer.node, "yes", f"score {answer.score} of 10"
     return answer.node, "no", answer.why_not
+
+
+def _json_choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "node": choice.node,
+        "why": choice.why,
+        "next": choice.next,
+        "lack": choice.lack,
+        "inHindsight": choice.in_hindsight,
+    }
 
 
 def _json_share(share: Share) -> dict[str, Any]:

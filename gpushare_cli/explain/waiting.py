@@ -18,6 +18,7 @@ from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import answers, schedulable, world
 from gpushare_cli.answers import why_not
+from gpushare_cli.explain import choice
 from gpushare_cli.explain.model import Explanation, State
 from gpushare_cli.world import World
 
@@ -37,12 +38,14 @@ def pending(
             headline="waits; what it asks for cannot be understood",
             summary=f"{record.problem}; fix that, delete the pod and create it again",
         )
-    answered = world.ask(state, pod, record.request, blank.policy)
+    rankings = world.rankings(state, blank.policy)
+    answered = world.ask(state, pod, record.request, rankings)
     blank = replace(
         blank,
         request=record.request,
         answers=tuple(answered),
-        notes=(*blank.notes, *_notes(pod, scheduler, resource_config)),
+        choice=choice.of_waiting(record.ref, record.request, state, answered, rankings),
+        notes=(*blank.notes, *_notes(pod, scheduler, resource_config, state)),
     )
     if gates := schedulable.gates(pod):
         summary = f"no scheduler looks at it until its scheduling gates are removed: {', '.join(gates)}"
@@ -96,7 +99,8 @@ def bypassed(blank: Explanation, pod: Object, record: Bound, way: Bypassed, stat
 
 def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: str) -> Explanation:
     # Kubernetes has nothing more to say: the pod is there.
-    (answer,) = [replace(answered, blockers=()) for answered in world.ask(alone, {}, request, blank.policy)]
+    rankings = world.rankings(alone, blank.policy)
+    (answer,) = [replace(answered, blockers=()) for answered in world.ask(alone, {}, request, rankings)]
     blank = replace(blank, answers=(answer,))
     if answer.fits:
         summary = "there is room: the controller chooses its GPUs within moments, and its containers start then"
@@ -111,7 +115,7 @@ def _said(pod: Object) -> str:
     return fields.text(scheduled, "message", "condition") or fields.text(scheduled, "reason", "condition")
 
 
-def _notes(pod: Object, scheduler: str, resource_config: ResourceConfig) -> Sequence[str]:
+def _notes(pod: Object, scheduler: str, resource_config: ResourceConfig, state: World) -> Sequence[str]:
     notes = []
     if scheduler != names.SCHEDULER:
         notes.append(
@@ -120,7 +124,8 @@ def _notes(pod: Object, scheduler: str, resource_config: ResourceConfig) -> Sequ
         )
     if not pods_wire.is_mutated(pod, resource_config):
         notes.append("the webhook did not change it, so its containers would not see their GPUs; recreate it")
-    if missing := schedulable.overlooked(pod):
+    with_host = all(node.host is not None for node in state.nodes.values())
+    if missing := schedulable.overlooked(pod, with_host=with_host):
         notes.append(f"not evaluated: {', '.join(missing)}")
     nominated = fields.text(fields.mapping(pod, "status", "pod"), "nominatedNodeName", "status")
     if nominated:

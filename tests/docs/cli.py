@@ -56,8 +56,16 @@ spec:
 
 EXPLAIN = """### Which nodes count
 The answers come from the controller's own code, on the ledger that it would have.
-It also checks cordons, taints, node selectors, required node affinity, and each node's total of the GPU resources.
-What else a pod demands, such as CPU, pod affinity or volumes, is not evaluated; a note names it.
+It also checks cordons, taints, node selectors, required node affinity, and what is left of CPU, memory and GPUs.
+What else a pod demands, such as pod affinity or volumes, is not evaluated; a note names it.
+
+### Why this node
+`CHOICE` says what the pod does to the GPUs of its node, and what the next node lacks, as the pod's policy sees it:
+how full nodes are (`binpack`, `spread`); what is left over that few pods ask for, room for usual pods, and GPUs of a
+model that others need (`dense`); fragments (`fgd`).
+For a pod that is on a node it is about the cluster as it is now, without this pod: no past state is stored.
+So another node may be better by now.
+kube-scheduler may still prefer another node: see [its scores](../scheduling.md#the-weight).
 
 ### Rights
 It reads the pod, all nodes and all pods.

@@ -263,6 +263,13 @@ def test_json_has_the_same_facts() -> None:
         "node": None,
         "scheduler": "gpushare-scheduler",
         "schedulerMessage": "full",
+        "choice": {
+            "node": "node-b",
+            "why": "GPU 0: 15 of 15 GiB are free, and 7 GiB stay free",
+            "next": None,
+            "lack": "no node beside it has room",
+            "inHindsight": False,
+        },
         "nodes": [
             {
                 "node": "node-b",

@@ -1,0 +1,144 @@
+"""Why a pod goes to one node and to these of its GPUs, and what the next node lacks. Pure.
+
+The order of the nodes is the controller's own, by the same costs.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gpushare.cluster.records import Bound
+from gpushare.identity import NodeName, PodRef
+from gpushare.model.allocation import Allocation, Grant
+from gpushare.model.gpu import Gpu
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import PodRequest, Policy
+from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
+from gpushare.model.verdict import Placed
+from gpushare.placement import lacks
+from gpushare.placement.lacks import Change, Nothing
+from gpushare.placement.policies import Rankings
+from gpushare_cli.answers import Answer
+from gpushare_cli.explain import lack_words
+from gpushare_cli.explain.model import Choice
+from gpushare_cli.world import World
+
+_GPUS_NAMED: Final = 4
+_BEST: Final = {
+    Policy.BINPACK: "the fullest",
+    Policy.SPREAD: "the emptiest",
+    Policy.DENSE: "the one that usual pods miss least",
+    Policy.FGD: "the one with the least fragmentation",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A node with room for the pod."""
+
+    cost: int
+    node: NodeName
+    change: Change
+    gpus: tuple[tuple[Gpu, GpuRoom, GpuRoom], ...]
+    """Those that the pod gets: free before, and after."""
+
+
+def of_waiting(
+    pod: PodRef, request: PodRequest, world: World, answered: Sequence[Answer], rankings: Rankings
+) -> Choice | None:
+    """Where a pod would go now; None if it fits nowhere."""
+    found = _candidates(pod, request, world, _granted(answered), rankings)
+    return _told(request, found[0], found[1:], rankings, chosen_now=True) if found else None
+
+
+def of_bound(
+    record: Bound,
+    allocation: Allocation,
+    request: PodRequest,
+    world: World,
+    answered: Sequence[Answer],
+    rankings: Rankings,
+) -> Choice | None:
+    """Why a pod is where it is; None if that node is unknown.
+
+    Args:
+        record: the pod.
+        allocation: what it holds.
+        request: what it asked for.
+        world: the cluster without the pod.
+        answered: what its nodes answer to the pod.
+        rankings: of that cluster.
+    """
+    granted = _granted(answered)
+    now = granted.get(record.node, ())
+    found = _candidates(record.ref, request, world, {**granted, record.node: allocation.grants}, rankings)
+    own = next((each for each in found if each.node == record.node), None)
+    if own is None:
+        return None
+    same = [grant.gpus for grant in now] == [grant.gpus for grant in allocation.grants]
+    others = [each for each in found if each is not own]
+    return replace(_told(request, own, others, rankings, chosen_now=same), in_hindsight=True)
+
+
+def _granted(answered: Sequence[Answer]) -> dict[NodeName, tuple[Grant, ...]]:
+    return {each.node: each.verdict.grants for each in answered if each.fits and isinstance(each.verdict, Placed)}
+
+
+def _candidates(
+    pod: PodRef, request: PodRequest, world: World, granted: Mapping[NodeName, tuple[Grant, ...]], rankings: Rankings
+) -> list[_Candidate]:
+    """Nodes with room, the best first."""
+    return sorted(_compared(pod, request, world, granted, rankings), key=lambda each: (each.cost, each.node))
+
+
+def _compared(
+    pod: PodRef, request: PodRequest, world: World, granted: Mapping[NodeName, tuple[Grant, ...]], rankings: Rankings
+) -> Iterator[_Candidate]:
+    ranking = rankings.of(request.shape.policy)
+    for name, grants in granted.items():
+        node = world.nodes.get(name)
+        if node is None or not isinstance(node.ledger, NodeLedger):
+            continue
+        host = node.host
+        left = host and HostRoom(host.cpu_milli - request.cpu_milli, host.memory_mib - request.host_mib)
+        allocation = Allocation(pod=pod, node=name, grants=grants)
+        before, held = node.ledger, node.ledger.held(allocation)
+        after = before.with_allocation(allocation)
+        change = Change(NodeRoom.of(before, host), NodeRoom.of(after, left))
+        gpus = [gpu for gpu in before.inventory.gpus if gpu.uuid in held]
+        rooms = tuple((gpu, GpuRoom.of(gpu, before), GpuRoom.of(gpu, after)) for gpu in gpus)
+        yield _Candidate(ranking.cost(change.before, change.after), name, change, rooms)
+
+
+def _told(
+    request: PodRequest, here: _Candidate, others: Sequence[_Candidate], rankings: Rankings, *, chosen_now: bool
+) -> Choice:
+    policy, outlook = request.shape.policy or rankings.default, rankings.outlook
+    why = [_of_gpu(each, policy, rankings) for each in here.gpus[:_GPUS_NAMED]]
+    if len(here.gpus) > _GPUS_NAMED:
+        why.append(f"and {len(here.gpus) - _GPUS_NAMED} more")
+    ask = Ask.of(request.shape)
+    fitting = [gpu for gpu in here.change.before.gpus if ask.fits(gpu)]
+    if chosen_now and len(here.gpus) == 1 == ask.gpus and len(set(fitting)) > 1:
+        why.append(f"{_BEST[policy]} of {len(fitting)} with room there")
+    if not others:
+        return Choice(node=here.node, why="; ".join(why), lack="no node beside it has room")
+    there = others[0]
+    if there.cost < here.cost:
+        lack = lacks.lack(policy, outlook, here.change, there.change)
+        words = lack_words.of_lack(lack, here.node, there.node, here.node)
+        text = f"{there.node} would be better: {words}"
+    else:
+        lack = lacks.lack(policy, outlook, there.change, here.change)
+        words = lack_words.of_lack(lack, there.node, here.node, "it")
+        by_name = (
+            f", and {here.node} comes first by name" if isinstance(lack, Nothing) and here.node < there.node else ""
+        )
+        text = f"{there.node} is next: {words}{by_name}"
+    return Choice(node=here.node, why="; ".join(why), next=there.node, lack=text)
+
+
+def _of_gpu(gpu: tuple[Gpu, GpuRoom, GpuRoom], policy: Policy, rankings: Rankings) -> str:
+    which, before, after = gpu
+    few = policy is Policy.DENSE and lacks.little_asked_for(after, rankings.outlook)
+    return f"GPU {which.label}: {lack_words.of_gpu(before, after, few_ask=few)}"

@@ -1,0 +1,180 @@
+"""Why a pod goes to one node and to one of its GPUs, and what the next node lacks: the words."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpushare import names
+from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
+from tests.unit.gpushare_cli.explaining import explain
+from tests.unit.gpushare_cli.podding import bound, mutated
+
+ROOM_FOR_ALL = "no node beside it has room"
+
+
+def node(name: str, *gib: int, model: str = "Tesla T4", cpu: str = "") -> Json:
+    inventory = make_inventory(*gib, node=name)
+    value = make_node(replace(inventory, gpus=tuple(replace(gpu, model=model) for gpu in inventory.gpus)))
+    if cpu:
+        value["status"]["allocatable"] |= {"cpu": cpu, "memory": "64Gi"}
+    return value
+
+
+def waiting(gib: int, policy: str = "binpack", cpu: str = "") -> Json:
+    pod = mutated(make_pod(make_container(gpu_mem=gib), annotations={names.ANNOTATION_POLICY: policy}))
+    if cpu:
+        pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu}
+    return pod
+
+
+def holds(gib: int, of: str, gpu: int = 0, **annotations: str) -> Json:
+    return bound(f"{of}-{gpu}", make_grant(gpu, gib=gib), node=of, annotations=annotations)
+
+
+def choice(*objects: Json) -> list[str]:
+    """The lines that tell it, of the first pod; none if nothing is told."""
+    lines = explain(*objects).out.splitlines()
+    began = [i for i, line in enumerate(lines) if line.startswith("CHOICE:")]
+    return [line[12:] for line in lines[began[0] : began[0] + 2]] if began else []
+
+
+def test_the_fullest_node_and_gpu_are_said_to_be_that() -> None:
+    assert choice(waiting(3), node("a", 15, 15), node("b", 15), holds(12, "a")) == [
+        "a, GPU 0: 3 of 15 GiB are free, and it fills them exactly; the fullest of 2 with room there",
+        "b is next: with the pod, 12 of 15 GiB of GPU memory would be free on b, and 15 of 30 GiB on a",
+    ]
+
+
+def test_so_are_the_emptiest() -> None:
+    assert choice(waiting(3, "spread"), node("a", 15, 15), node("b", 15), holds(6, "b")) == [
+        "a, GPU 0: 15 of 15 GiB are free, and 12 GiB stay free",
+        "b is next: with the pod, 6 of 15 GiB of GPU memory would be free on b, and 27 of 30 GiB on a",
+    ]
+    assert choice(waiting(3, "spread"), node("a", 15, 15), holds(6, "a")) == [
+        "a, GPU 1: 15 of 15 GiB are free, and 12 GiB stay free; the emptiest of 2 with room there",
+        ROOM_FOR_ALL,
+    ]
+
+
+def test_a_remainder_that_few_pods_ask_for_counts_against_a_node() -> None:
+    usual = [holds(8, "z", gpu) for gpu in range(8)]
+    full = [holds(10, "a"), holds(8, "b")]
+
+    assert choice(waiting(5, "dense"), node("a", 16), node("b", 16), node("z", *[16] * 8), *usual, *full)[1] == (
+        "b is next: it would leave 3 GiB of a GPU, which few pods here ask for"
+    )
+    usual = [holds(8, "z", gpu) for gpu in range(8)]
+    told = choice(waiting(7, "dense"), node("b", 16), node("z", *[16] * 8), *usual, holds(8, "b"))
+    assert told[0] == "b, GPU 0: 8 of 16 GiB are free, and 1 GiB stay free, which few pods here ask for"
+
+
+def test_gpus_of_a_model_that_others_need_are_kept_for_them() -> None:
+    only = [holds(16, "t4", gpu, **{names.ANNOTATION_MODEL: "T4"}) for gpu in range(6)]
+    nodes = node("t4", *[16] * 8), node("v100", *[16] * 8, model="Tesla V100")
+
+    assert choice(waiting(16, "dense"), *nodes, *only) == [
+        "v100, GPU 0: all 16 GiB are free",
+        "t4 is next: GPUs of model Tesla T4 are kept for pods that need them",
+    ]
+
+
+def test_cpu_of_the_host_counts_as_room_for_pods_with_gpus() -> None:
+    """The next node has as much of GPUs free, but its CPU is what usual pods need beside theirs."""
+    usual = []
+    for gpu in range(4):
+        pod = holds(16, "z", gpu)
+        pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "16"}
+        usual.append(pod)
+    nodes = node("rich", 16, 16, cpu="64"), node("poor", 16, 16, cpu="8"), node("z", *[16] * 4, cpu="64")
+
+    assert choice(waiting(16, "dense", cpu="1"), *nodes, *usual) == [
+        "poor, GPU 0: all 16 GiB are free",
+        "rich is next: on rich the pod takes the room of 1 pod with 16 GiB of one GPU and 16 CPU, on poor of 0.1 pods",
+    ]
+
+
+def test_a_node_without_cpu_for_it_is_no_choice_and_says_so() -> None:
+    plain = make_pod(make_container(), name="plain", node="a")
+    plain["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "6", "memory": "63Gi"}}
+    pod = waiting(4, cpu="4")
+    pod["spec"]["containers"][0]["resources"]["requests"]["memory"] = "2Gi"
+    found = explain(pod, node("a", 15, cpu="8"), node("b", 15, cpu="32"), plain)
+
+    assert found.err == ""
+    assert (
+        "a     no    a has room, but: Insufficient cpu: 4000m asked for, 2000m free, Insufficient memory: 2048Mi asked"
+        " for, 1024Mi free\n"
+    ) in found.out
+    assert choice(pod, node("a", 15, cpu="8"), node("b", 15, cpu="32"), plain)[1] == ROOM_FOR_ALL
+
+
+def test_what_a_kubelet_has_not_told_is_not_evaluated() -> None:
+    assert explain(waiting(4, cpu="4"), node("a", 15), node("b", 15, cpu="2")).err == (
+        "note: not evaluated: CPU, memory and other resources\n"
+    )
+    pod = waiting(4)
+    pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1", "ephemeral-storage": "1Gi"}
+    assert explain(pod, node("b", 15, cpu="2")).err == (
+        "note: not evaluated: resources other than GPUs, CPU and memory\n"
+    )
+
+
+def test_a_pod_on_a_node_is_explained_by_the_cluster_as_it_is_now() -> None:
+    pod, nodes = bound("pod", make_grant(0, gib=3), node="a"), (node("a", 15, 15), node("b", 15))
+
+    assert choice(pod, *nodes) == [
+        "as the cluster is now, without this pod: a, GPU 0: 15 of 15 GiB are free, and 12 GiB stay free",
+        "b would be better: with the pod, 27 of 30 GiB of GPU memory would be free on a, and 12 of 15 GiB on b",
+    ]
+    assert choice(pod, *nodes, holds(10, "a")) == [
+        "as the cluster is now, without this pod: a, GPU 0: 5 of 15 GiB are free, and 2 GiB stay free; the fullest of 2"
+        " with room there",
+        "b is next: with the pod, 12 of 15 GiB of GPU memory would be free on b, and 17 of 30 GiB on a",
+    ]
+
+
+def test_a_gpu_that_would_not_be_chosen_now_is_not_called_the_best() -> None:
+    told = choice(bound("pod", make_grant(1, gib=3), node="a"), node("a", 15, 15), holds(10, "a"))
+
+    assert told[0] == "as the cluster is now, without this pod: a, GPU 1: 15 of 15 GiB are free, and 12 GiB stay free"
+
+
+def test_equal_nodes_are_told_apart_by_name() -> None:
+    nodes = node("a", 15), node("b", 15)
+
+    assert choice(waiting(3), *nodes)[1] == "b is next: the policy finds both equal, and a comes first by name"
+    assert choice(bound("pod", make_grant(0, gib=3), node="b"), *nodes)[1] == "a is next: the policy finds both equal"
+
+
+def test_of_many_gpus_some_are_named() -> None:
+    pod = mutated(make_pod(make_container(gpu_mem=3), annotations={names.ANNOTATION_GPUS: "6"}))
+    [text, _] = choice(pod, node("a", *[15] * 8))
+
+    assert text.count("15 of 15 GiB are free, and 12 GiB stay free") == 4
+    assert text.endswith("; and 2 more")
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        bound("pod", make_grant(0), node="a", annotations={names.ANNOTATION_LATE: "true"}),
+        bound("pod", make_grant(0), node="a", annotations={names.ANNOTATION_ALLOCATION: None, names.ALIYUN_IDX: "0"}),
+        bound("pod", make_grant(0), node="gone"),
+        waiting(16),
+    ],
+)
+def test_nothing_is_said_where_gpushare_chose_no_node(pod: Json) -> None:
+    assert choice(pod, node("a", 15)) == []
+
+
+def test_programs_get_the_same() -> None:
+    found = explain(waiting(3), node("a", 15), node("b", 16), as_json=True).value
+
+    assert found["choice"] == {
+        "node": "a",
+        "why": "GPU 0: 15 of 15 GiB are free, and 12 GiB stay free",
+        "next": "b",
+        "lack": "b is next: with the pod, 13 of 16 GiB of GPU memory would be free on b, and 12 of 15 GiB on a",
+        "inHindsight": False,
+    }
+    assert explain(waiting(20), node("a", 15), as_json=True).value["choice"] is None
