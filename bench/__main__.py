@@ -71,6 +71,12 @@ PROGRAMS = (
         result="trace_policies",
         trace=True,
     ),
+    Program(
+        "trace through kube-scheduler's scores, by the engine of `gpushare simulate`",
+        "trace_simulated",
+        (_SEEDS, "--policies=dense", "--rows=ranked,default,most-allocated"),
+        trace=True,
+    ),
     Program("a day of pods that come and go", "churn", trace=True),
 )
 

@@ -39,7 +39,6 @@ ROWS: Mapping[str, tuple[Fit, bool]] = {
 }
 """How CPU and memory are scored, and whether pods without GPUs are ranked by us."""
 PODS = 1_000  # of a node; the trace has no limit
-SHOWN_FROM = 70  # per cent of the load, in the plot
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,6 @@ def _plot(rows: Sequence[Outcome]) -> Plot:
         points = [
             (float(load), statistics.mean(one.at[load] for one in found))
             for load in sorted(set.intersection(*(set(one.at) for one in found)))
-            if load >= SHOWN_FROM
         ]
         parts = [part for part, varies in zip(key, varying, strict=True) if varies]
         lines.append(Line(name=" ".join(parts) or key[1], points=points, note=f"{points[-1][1]:.1f} %"))

@@ -9,6 +9,7 @@ from bench.packing.workload import Workload, asks_for
 from gpushare.model.room import Ask, NodeRoom
 from gpushare.placement.ranking import best
 
+SHOWN_FROM = 70  # per cent; before, everything fits
 LOADS = (90, 95, 100, 110, 120, 130)  # per cent
 
 
@@ -85,9 +86,10 @@ class Curve:
         self._sums[load] = (total + 100 * self._used / self._capacity, count + 1)
 
     def at(self) -> dict[int, float]:
-        """Per cent allocated by per cent arrived; all of `LOADS` are there."""
+        """Per cent allocated by per cent arrived, from `SHOWN_FROM` on; all of `LOADS` are there."""
         means = {load: round(total / count, 2) for load, (total, count) in self._sums.items()}
-        return means | {load: means[max(known for known in means if known <= load)] for load in LOADS}
+        shown = {load: mean for load, mean in means.items() if load >= SHOWN_FROM}
+        return shown | {load: means[max(known for known in means if known <= load)] for load in LOADS}
 
 
 def replay(workload: Workload, order: Sequence[int], nodes: Sequence[int], scheduler: Scheduler) -> dict[int, float]:

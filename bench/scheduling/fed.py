@@ -8,6 +8,7 @@ import gc
 import math
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ from testing.fakes.kube import FakeKube
 
 PODS = f"/api/v1/namespaces/{objects.NAMESPACE}/pods"
 _SEEN_S = 60.0
+_MARK_S = 20.0
 CREATE, BIND, DELETE = "/bench/create", "/bench/bind", "/bench/delete"
 
 Json = dict[str, Any]
@@ -91,10 +93,17 @@ class Fed:
 
     def start(self) -> None:
         self._controller.start()
+        threading.Thread(target=self._mark, daemon=True).start()
 
     def shut_down(self) -> None:
         self._controller.shut_down()
         self._api.close()
+
+    def _mark(self) -> None:
+        """Say that all is well on watches that have nothing to tell, as an API server does: else they count as dead."""
+        while True:
+            time.sleep(_MARK_S)
+            self._api.bookmark()
 
     def _create(self, pod: Json) -> None:
         made = self._api.seed(f"{PODS}/{pod['metadata']['name']}", pod)

@@ -1,0 +1,253 @@
+"""The page docs/benchmarks.md and its plots, from what `python -m bench` has measured.
+
+python -m bench.report [DIRECTORY [DOCS]]
+
+By default from docs/benchmarks/ to docs/.
+"""
+
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import orjson
+
+from bench import targets
+from bench.packing.replay import LOADS
+from bench.results import table, written
+from bench.targets import TARGETS, Data, Row
+from gpushare_cli import plot
+from gpushare_cli.plot import Line, Plot
+
+HEAD = "\n".join(
+    (
+        "# Benchmarks",
+        "",
+        "`make bench TRACE=DIRECTORY` measures all of this on the machine that it runs on;"
+        " `python -m bench --only NAME` one of it.",
+        "`python -m bench.report DIRECTORY` writes this page from the figures; do not edit it.",
+        "Ways that are compared take turns in one run, so a busy machine touches all alike:"
+        " ratios and CPU are what counts, times belong to the machine.",
+        "The floor of a server is one in the same language that parses the same bytes with the same parser,"
+        " and writes as many that it had ready.",
+        "",
+    )
+)
+_MISSING = "not measured"
+
+
+def read(directory: Path) -> Data:
+    """All results in a directory, by name."""
+    return {path.stem: orjson.loads(path.read_bytes()) for path in sorted(directory.glob("*.json"))}
+
+
+def files(data: Data) -> Mapping[str, str]:
+    """Name below docs/ -> what it should be."""
+    plots = {f"benchmarks/{name}.svg": plot.svg(one) for name, one in _plots(data)}
+    return {"benchmarks.md": page(data, list(plots)), **plots}
+
+
+def page(data: Data, plots: Sequence[str]) -> str:
+    """The whole page."""
+    parts = [HEAD, *_machines(data), "\n## Targets\n", *_targets(data)]
+    for title, lines in _sections(data, plots):
+        parts += ["", f"## {title}", *lines]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _machines(data: Data) -> Iterator[str]:
+    yield "| measured | on | machine | Kubernetes | load average before and after | took s |"
+    yield "|---|---|---|---|---|---|"
+    for name, one in data.items():
+        load = f"{one['load_before']} {one['load_after']}"
+        yield f"| {name} | {one['date']} | {one['machine']} | {one.get('kubernetes', '')} | {load} | {one['seconds']} |"
+
+
+def _targets(data: Data) -> Iterator[str]:
+    yield "| what | target | result | reached |"
+    yield "|---|---|---|---|"
+    for target in TARGETS:
+        found = targets.reached(target, data)
+        result, met = (found.text, "yes" if found.met else "**no**") if found else (_MISSING, "")
+        yield f"| {target.what} | {target.target} | {result} | {met} |"
+
+
+def _sections(data: Data, plots: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    yield (
+        "GPU allocation",
+        [*_shown(plots, "allocation", "GPUs that are allocated over what pods have asked for"), *_allocation(data)],
+    )
+    yield "A day of pods that come and go", [*_churn(data, plots)]
+    yield "Filter and prioritize", [*_questions(data)]
+    columns = ("nodes", "GPU pods", "other pods", "ready s", "CPU s", "peak MiB", "API server CPU s")
+    yield "Start of a leader", [*_table(data, "server", columns, key="start")]
+    cpu = ("CPU ms client", "CPU ms API server", "CPU ms controller")
+    yield "Bind", [*_table(data, "bind", ("nodes", "streams", "way", "a second", "ratio", *cpu), key="bind")]
+    cpu = ("CPU ms scheduler", "CPU ms API server", "CPU ms controller")
+    yield "From creation to Binding", [*_table(data, "bound", ("nodes", "way", "a second", "ratio", *cpu))]
+    columns = ("question", "at a time", "way", "a second and core", "CPU ms server", "a second", "ratio")
+    yield "Webhook", [*_table(data, "webhook", columns)]
+    for name in ("plugin_start", "hand_over", "usage"):
+        title = {
+            "plugin_start": "Device plugin: start",
+            "hand_over": "Device plugin: a container's start",
+            "usage": "Device plugin: what containers use",
+        }[name]
+        rows = data[name]["rows"] if name in data else []
+        yield title, [*_table(data, name, rows[0] if rows else ())]
+
+
+def _table(data: Data, name: str, columns: Sequence[str] | Row, **wanted: object) -> Iterator[str]:
+    rows = targets.rows(data, name, **wanted) if name in data else []
+    yield from table(columns, rows) if rows else [_MISSING]
+
+
+def _allocation(data: Data) -> Iterator[str]:
+    columns = ("trace", "policy", "how", "seeds", *(f"{load} %" for load in LOADS), "deviation at 100 %")
+    rows = [
+        {
+            "trace": trace,
+            "policy": policy,
+            "how": how,
+            "seeds": len(found),
+            **{f"{load} %": f"{statistics.mean(one['at'][str(load)] for one in found):.2f}" for load in LOADS},
+            "deviation at 100 %": f"{statistics.stdev(one['at']['100'] for one in found):.2f}"
+            if len(found) > 1
+            else "",
+        }
+        for (trace, policy, how), found in _grouped(data).items()
+    ]
+    yield "Per cent of the GPUs that are allocated when pods have asked for so many per cent."
+    yield ""
+    yield from table(columns, rows) if rows else [_MISSING]
+
+
+def _grouped(data: Data) -> dict[tuple[str, str, str], list[Row]]:
+    """Runs of a trace, by trace, policy and way."""
+    ways = {
+        "trace": "ranks all nodes",
+        "trace_fresh": "ranks all nodes, fresh seeds",
+        "trace_variants": "ranks all nodes",
+        "trace_scheduled": "kube-scheduler, {row}",
+        "trace_owned": "kube-scheduler, {row}, with owners",
+        "trace_policies": "kube-scheduler, {row}",
+        "trace_simulated": "simulated, {row}",
+    }
+    found: dict[tuple[str, str, str], list[Row]] = {}
+    for name, way in ways.items():
+        for one in data[name]["rows"] if name in data else ():
+            found.setdefault((one["trace"], one["policy"], way.format(row=one.get("row"))), []).append(one)
+    return found
+
+
+def _churn(data: Data, plots: Sequence[str]) -> Iterator[str]:
+    hours = targets.rows(data, "churn", key="hour") if "churn" in data else []
+    if len(hours) < 2:
+        yield _MISSING
+        return
+    yield from _shown(plots, "churn-allocation", "what pods ask for and hold, hour by hour")
+    yield from _shown(plots, "churn-latency", "how long answers take, hour by hour")
+    pods, part = sum(one["pods"] for one in hours), max(len(hours) // 4, 1)
+    churn = data["churn"]
+    yield f"{pods:,} pods came in {len(hours)} hours, which took {churn['seconds']} s; policy `{churn['policy']}`."
+    yield ""
+    columns = [key for key in hours[0] if key not in {"key", "hour", "pods"}]
+    means = [
+        {"": title, **{key: round(statistics.mean(one.get(key, 0.0) for one in some), 2) for key in columns}}
+        for title, some in (("first quarter", hours[:part]), ("last quarter", hours[-part:]))
+    ]
+    yield from table(["", *columns], means)
+
+
+def _questions(data: Data) -> Iterator[str]:
+    found = [one for one in data["server"]["rows"] if "question" in one] if "server" in data else []
+    rows = [
+        {
+            "nodes": one["nodes"],
+            "question": one["question"],
+            "p50 ms": f"{one['p50_ms']:.2f}",
+            "p99 ms": f"{one['p99_ms']:.2f}",
+            "CPU ms": f"{one['cpu_ms']:.2f}",
+            "floor p50": f"{one['floor_p50_ms']:.2f}",
+            "floor CPU": f"{one['floor_cpu_ms']:.2f}",
+            "p50 / floor": f"{one['p50_ms'] / one['floor_p50_ms']:.1f}",
+            "bytes": one["bytes"],
+        }
+        for one in found
+    ]
+    yield "Over HTTP with one kept connection, answer read."
+    yield "Nodes have eight GPUs of 80 GiB, and ten pods that hold 32 GiB each."
+    yield ""
+    yield from table(rows[0], rows) if rows else [_MISSING]
+
+
+def _shown(plots: Sequence[str], name: str, what: str) -> Iterator[str]:
+    if f"benchmarks/{name}.svg" in plots:
+        yield f"![{what}](benchmarks/{name}.svg)"
+        yield ""
+
+
+def _plots(data: Data) -> Iterator[tuple[str, Plot]]:
+    if lines := list(_allocation_lines(data)):
+        yield (
+            "allocation",
+            _plot(
+                "GPUs that are allocated, through kube-scheduler",
+                "asked for by pods, % of all GPUs",
+                "allocated, % of all GPUs",
+                lines,
+            ),
+        )
+    hours = targets.rows(data, "churn", key="hour") if "churn" in data else []
+    if len(hours) > 1:
+        for name, title, up, keys in (
+            ("churn-allocation", "A day of pods that come and go", "% of all GPUs", ("asked %", "allocated %")),
+            (
+                "churn-latency",
+                "How long answers take",
+                "ms, median",
+                ("filter p50 ms", "prioritize p50 ms", "bind p50 ms"),
+            ),
+        ):
+            lines = [Line(name=key, points=[(one["hour"], one.get(key, 0.0)) for one in hours]) for key in keys]
+            yield name, _plot(title, "hour", up, lines)
+
+
+def _plot(title: str, across: str, up: str, lines: Sequence[Line]) -> Plot:
+    ends = "; ".join(f"{line.name}: {written(float(line.points[-1][1]))}" for line in lines)
+    return Plot(title=title, description=f"{up} over {across}. At the end {ends}.", across=across, up=up, lines=lines)
+
+
+def _allocation_lines(data: Data) -> Iterator[Line]:
+    """Ours, FGD, the former default, and no ranking, which is what Aliyun's extender does."""
+    wanted = (
+        ("dense", "trace_scheduled", "dense", "ranked"),
+        ("dense, GPU pods alone", "trace_scheduled", "dense", "default"),
+        ("FGD", "trace_policies", "fgd", "ranked"),
+        ("binpack", "trace_policies", "binpack", "ranked"),
+        ("Aliyun's, no ranking", "trace_scheduled", "dense", "unranked"),
+    )
+    for title, name, policy, row in wanted:
+        found = targets.rows(data, name, policy=policy, row=row, trace="default") if name in data else []
+        if found:
+            loads = sorted(set.intersection(*({int(load) for load in one["at"]} for one in found)))
+            points = [
+                (float(load), statistics.mean(one["at"][str(load)] for one in found)) for load in loads if load >= 80
+            ]
+            yield Line(name=title, points=points, note=f"{points[-1][1]:.1f} %")
+
+
+def main(arguments: Sequence[str]) -> int:
+    root = Path(__file__).parents[1] / "docs"
+    directory, docs = (Path(argument) for argument in (*arguments, *map(str, (root / "benchmarks", root)))[:2])
+    docs = docs if len(arguments) > 1 else root
+    for name, text in files(read(directory)).items():
+        path = docs / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(f"written: {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

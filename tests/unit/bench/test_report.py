@@ -1,0 +1,137 @@
+"""The page of benchmarks is what the committed figures say, and has every target."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import report, targets
+from bench.targets import TARGETS
+
+DOCS = Path(__file__).parents[3] / "docs"
+LOADS = ("90", "95", "100", "110", "120", "130")
+
+
+def test_the_page_and_its_plots_are_what_the_figures_say() -> None:
+    for name, text in report.files(report.read(DOCS / "benchmarks")).items():
+        assert (DOCS / name).read_text(encoding="utf-8") == text, "run python -m bench.report"
+
+
+def test_every_target_is_on_the_page() -> None:
+    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    rows = [
+        line for line in page.partition("## Targets")[2].partition("\n## ")[0].splitlines() if line.startswith("| ")
+    ]
+    assert [line.split(" | ")[0].removeprefix("| ") for line in rows[1:]] == [target.what for target in TARGETS]
+    for part in (
+        "seeds 42 to 51",
+        "fresh seeds",
+        "random ties",
+        "MostAllocated",
+        "model constraints",
+        "every trace",
+        "learned on line",
+        "`gpushare simulate`",
+        "5,000 nodes of 8 GPUs, all names, warm",
+        "a size never asked before",
+        "200 sizes in turn",
+        "100 nodes, warm / cold",
+        "prioritize, 5,000 names",
+        "bind, 1 / 8 streams",
+        "creation to Binding",
+        "50,000 GPU pods",
+        "webhook, one worker",
+    ):
+        assert any(part in target.what for target in TARGETS), part
+
+
+def run(trace: str, policy: str, level: float, **more: object) -> dict[str, Any]:
+    return {"trace": trace, "policy": policy, "at": dict.fromkeys(LOADS, level), "seed": 42, **more}
+
+
+def question(key: str, nodes: int, p50_ms: float) -> dict[str, Any]:
+    return {
+        "key": key,
+        "nodes": nodes,
+        "question": key,
+        "p50_ms": p50_ms,
+        "p99_ms": 9.0,
+        "cpu_ms": p50_ms,
+        "floor_p50_ms": 0.5,
+        "floor_cpu_ms": 0.1,
+        "bytes": 1,
+    }
+
+
+def results(good: bool) -> dict[str, Any]:
+    """Of everything; all reach their targets, or none."""
+    high, few = (96.0, 1.0) if good else (90.0, 30.0)
+    ratio = 0.9 if good else 0.3
+    ways = [run("default", "dense", high, row=row) for row in ("ranked", "default", "most-allocated")]
+    hours = [{"key": "hour", "hour": hour, "pods": 5, "asked %": 90.0, "allocated %": 89.0} for hour in range(4)]
+    by_name: dict[str, list[dict[str, Any]]] = {
+        "trace": [
+            run("default", "dense", high),
+            run("default", "dense-known", high + few / 10),
+            run("default", "fgd", 92),
+        ],
+        "trace_fresh": [run("default", "dense", high)],
+        "trace_variants": [run("gpuspec25", "dense", high), run("gpuspec25", "fgd", 92)],
+        "trace_scheduled": ways,
+        "trace_simulated": [one | {"at": dict.fromkeys(LOADS, high + few / 10)} for one in ways],
+        "churn": hours,
+        "server": [
+            *(
+                question(key, 5000, few * more)
+                for key, more in (("cold", 1), ("cold-all", 1), ("changing", few), ("prioritize", few), ("warm-all", 1))
+            ),
+            *(question(key, 100, 0.3 * few) for key in ("warm-all", "cold-all")),
+            *(
+                {"key": "start", "nodes": 5000, "other pods": pods, "ready s": few, "peak MiB": round(100 * few)}
+                for pods in (0, 9)
+            ),
+        ],
+        "bind": [
+            *(
+                {"key": "bind", "way": way, "streams": streams, "ratio": ratio}
+                for way in ("Binder", "over HTTP")
+                for streams in (1, 8)
+            ),
+            {"key": "calls", "Bindings": 10, "other requests about pods": 0},
+        ],
+        "bound": [
+            {"key": "bound", "way": "gpushare-scheduler", "nodes": nodes, "ratio": ratio} for nodes in (100, 1000)
+        ],
+        "webhook": [{"way": "webhook", "question": "a GPU pod", "a second and core": round(900 * ratio)}],
+    }
+    head = {
+        "date": "2026-01-01",
+        "machine": "m",
+        "load_before": 1.0,
+        "load_after": 1.0,
+        "seconds": 1,
+        "policy": "dense",
+    }
+    return {name: {**head, "rows": rows} for name, rows in by_name.items()}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.what[:40])
+def test_a_target_is_reached_or_not_or_not_measured(target: targets.Target) -> None:
+    good, bad = (targets.reached(target, results(good)) for good in (True, False))
+    assert good is not None
+    assert good.met, good
+    assert bad is not None
+    assert not bad.met, bad
+    assert targets.reached(target, {}) is None
+
+
+def test_plots_are_drawn_of_what_was_measured() -> None:
+    files = report.files(results(True))
+    assert set(files) == {
+        "benchmarks.md",
+        "benchmarks/allocation.svg",
+        "benchmarks/churn-allocation.svg",
+        "benchmarks/churn-latency.svg",
+    }
+    assert "![" in files["benchmarks.md"]
+    assert set(report.files({})) == {"benchmarks.md"}
