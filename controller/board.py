@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
+from controller.ranks import Ranks
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.request import Policy, RequestShape
@@ -57,6 +58,8 @@ class Board:
         """By the number of a room."""
         self.placed: dict[NodeName, tuple[LedgerOrRefused, int, Cost]] = {}
         """By node, for one ledger and room."""
+        self.ranks: Ranks | None = None
+        """Of `by_number`."""
         self.lock = threading.Lock()
         """Held while costs are found."""
         self._prices: dict[GpuRoom, int | None] = {}
@@ -78,10 +81,10 @@ class Board:
         return None if found is None else found.cost
 
     def promise(self, room: NodeRoom) -> tuple[int, int]:
-        """By which the best nodes come first, without a look at typical pods: GPUs, then what is left of the host."""
+        """By which good nodes come first, without a look at typical pods: by GPUs, then by what is left of the host."""
         left = 0 if room.host is None else room.host.cpu_milli
         if not self.ask.gpus:
-            return 0, left
+            return sum(gpu.free_mib for gpu in room.gpus), -left
         known = self._prices
         try:
             found = [known[gpu] for gpu in room.gpus]
@@ -97,6 +100,7 @@ class Board:
         """Once most of what is kept is of the past."""
         if len(self.by_number) > 2 * len(numbers) + _SPARE:
             self.by_number = {number: cost for number, cost in self.by_number.items() if number in numbers}
+            self.ranks = None
         if len(self.placed) > 2 * len(nodes) + _SPARE:
             self.placed = {name: each for name, each in self.placed.items() if name in nodes}
 
@@ -125,12 +129,11 @@ class Generation:
         self.boards.move_to_end(kind)
         return board
 
-    def weigh(self, board: Board, before: int) -> None:
-        """A board has become longer."""
-        if board.kind in self.boards:
-            grown = _ENTRY * (board.entries - before)
-            self._weights[board.kind] += grown
-            self._total += grown
+    def weigh(self, board: Board, grown: int) -> None:
+        """A board has so many entries more."""
+        if self.boards.get(board.kind) is board:
+            self._weights[board.kind] += _ENTRY * grown
+            self._total += _ENTRY * grown
         while len(self.boards) > 1 and self._total > MAX_BYTES:
             forgotten, _ = self.boards.popitem(last=False)
             self._total -= self._weights.pop(forgotten)

@@ -6,29 +6,33 @@ do not (`_by_place`), they hold for one ledger. When there is a new outlook, the
 first, and then all answers are given from these.
 """
 
+import contextlib
 import heapq
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from controller.background import Background
-from controller.board import Board, Cost, Generation, Kind
+from controller.board import FREE, Board, Cost, Generation, Kind
+from controller.ranks import Ranks
 from controller.state import ClusterState
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.selector import ANY_GPU
 from gpushare.model.verdict import Placed
-from gpushare.placement import ranking
+from gpushare.placement import grade, ranking
 from gpushare.placement.outlook import Outlook
 from gpushare.placement.policies import Rankings
 from gpushare.placement.tally import Tally
 from gpushare.runtime.clock import Clock
 
-MOST: Final = 256
-"""Costs that are found in one request, some 15 ms. Of more nodes, those with the best GPUs for the pod are looked at,
+MOST: Final = 128
+"""Costs that are found in one request, some 10 ms. Of more nodes, those with the best GPUs for the pod are looked at,
 and all others count as worse; the background finds the rest."""
+FEW: Final = 256
+"""Nodes of a request whose costs are sorted for it. Of more, ranks among all nodes are kept (`controller.ranks`)."""
 BUDGET_S: Final = 0.5
 """For pods of several containers, which can be made so that their search is hard on each node."""
 WARM: Final = 20_000
@@ -48,22 +52,42 @@ class Boards:
         self.background: Background[Kind] = Background(self._find_some, lambda: list(self._rooms.ids), clock)
         """To be run for what requests have left."""
 
+    def grades(
+        self, kind: Kind, names: Sequence[NodeName], reserved: Collection[NodeName] = frozenset()
+    ) -> Sequence[int]:
+        """What kube-scheduler is told of each of these nodes (`grade.grades`).
+
+        Args:
+            kind: of the pod.
+            names: the scheduler's nodes.
+            reserved: nodes where memory is set aside for this very pod by an earlier try.
+        """
+        with self._using(kind) as board:
+            found = self._ranked(board, names, reserved)
+            if found is not None:
+                return found
+            costs = self._costs_or_worst(board, names)
+        if kind.shape is None:
+            reserved = frozenset(name for name, cost in zip(names, costs, strict=True) if cost == FREE)
+        return grade.grades(names, costs, reserved)
+
     def costs(self, kind: Kind, names: Sequence[NodeName]) -> list[Cost]:
         """What each of these nodes costs; None where the pod does not fit, or for a node that is not known."""
+        with self._using(kind) as board:
+            return self._costs_or_worst(board, names)
+
+    @contextlib.contextmanager
+    def _using(self, kind: Kind) -> Iterator[Board]:
         self._state.cache.settle()
         with self._lock:
             generation = self._now
             board = generation.board(kind)
-        before = board.entries
         with board.lock:
-            costs, late = self._costs(board, names, MOST)
-        if late:
-            worst = max((cost for cost in costs if cost is not None), default=0) + 1
-            costs = [worst if name in late else cost for name, cost in zip(names, costs, strict=True)]
-            self.background.add(kind)
+            before = board.entries
+            yield board
+            grown = board.entries - before
         with self._lock:
-            generation.weigh(board, before)
-        return costs
+            generation.weigh(board, grown)
 
     def publish(self, outlook: Outlook, tally: Tally, gently: Callable[[list[int]], Iterable[int]]) -> None:
         """Use a new outlook, once the boards that were used last are as long under it as they were."""
@@ -81,7 +105,7 @@ class Boards:
             for number in gently(numbers):
                 self._find(warm, {number}, 1)
             with self._lock:
-                fresh.weigh(warm, 0)
+                fresh.weigh(warm, warm.entries)
         with self._lock:
             fresh.boards = OrderedDict(reversed(fresh.boards.items()))
             self._now = fresh
@@ -92,13 +116,43 @@ class Boards:
             generation, board = self._now, self._now.boards.get(kind)
         if board is None:
             return
-        before = board.entries
         with board.lock:
+            before = board.entries
             self._costs(board, names, len(names))
+            grown = board.entries - before
         with self._lock:
-            generation.weigh(board, before)
+            generation.weigh(board, grown)
 
     # Under the lock of the board.
+
+    def _ranked(self, board: Board, names: Sequence[NodeName], reserved: Collection[NodeName]) -> Sequence[int] | None:
+        """Grades of most nodes that there are, if the numbers of their rooms tell all and few are new."""
+        rooms, shape = self._rooms, board.kind.shape
+        if shape is None or board.by_place or len(names) < FEW or 2 * len(names) < len(rooms.ids):
+            return None
+        if (shape.only_cdi and rooms.without_cdi) or (shape.gpus != ANY_GPU and rooms.mixed):
+            return None
+        board.forget_all_but(rooms.by_id, rooms.ids)
+        numbers = list(map(rooms.ids.get, names))
+        if board.ranks is not None and not board.ranks.worn():
+            with contextlib.suppress(KeyError):
+                return board.ranks.grades(names, numbers, reserved)
+        missing = set(numbers) - board.by_number.keys()
+        if len(missing) > MOST:
+            return None
+        self._find(board, missing, MOST)
+        if board.ranks is None or board.ranks.worn():
+            board.ranks = Ranks(board.by_number)
+        board.ranks.add(numbers)
+        return board.ranks.grades(names, numbers, reserved)
+
+    def _costs_or_worst(self, board: Board, names: Sequence[NodeName]) -> list[Cost]:
+        costs, late = self._costs(board, names, MOST)
+        if late:
+            worst = max((cost for cost in costs if cost is not None), default=0) + 1
+            costs = [worst if name in late else cost for name, cost in zip(names, costs, strict=True)]
+            self.background.add(board.kind)
+        return costs
 
     def _costs(self, board: Board, names: Sequence[NodeName], most: int) -> tuple[list[Cost], set[NodeName]]:
         """Costs, and nodes of which they are not known yet."""

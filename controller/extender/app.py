@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from controller.board import FREE, Kind
+from controller.board import Kind
 from controller.boards import Boards
 from controller.extender import inspect, messages
 from controller.extender.bind import Binder
@@ -25,7 +25,6 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
 from gpushare.model.room import HostRoom
-from gpushare.placement import grade
 from gpushare.runtime import http, logs
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.http import Request, Response
@@ -171,9 +170,8 @@ class Extender:
         if request is None:
             return messages.priorities(args.names, [0] * len(args.names)), "no-gpu"
         kind = Kind(request.shape, HostRoom(request.cpu_milli, request.host_mib))
-        costs = self._services.boards.costs(kind, args.names)
         reserved = self._services.state.cache.reserved_on(request.pod.uid)
-        return messages.priorities(args.names, grade.grades(args.names, costs, reserved)), "scored"
+        return messages.priorities(args.names, self._services.boards.grades(kind, args.names, reserved)), "scored"
 
     def _prioritize_others(self, body: bytes, _: Request) -> tuple[bytes, str]:
         """Where a pod without GPUs takes the least from pods with GPUs: on any node without, else on the best one."""
@@ -181,9 +179,8 @@ class Extender:
         if pods_wire.needs_gpu(args.pod, self._services.state.resource_config):
             return messages.priorities(args.names, [0] * len(args.names)), "gpu"
         self._check_ready()
-        costs = self._services.boards.costs(Kind(None, host.counted(args.pod)), args.names)
-        free = frozenset(name for name, cost in zip(args.names, costs, strict=True) if cost == FREE)
-        return messages.priorities(args.names, grade.grades(args.names, costs, free)), "scored"
+        kind = Kind(None, host.counted(args.pod))
+        return messages.priorities(args.names, self._services.boards.grades(kind, args.names)), "scored"
 
     def _preempt(self, body: bytes, _: Request) -> tuple[bytes, str]:
         args = messages.preempt_args(body)

@@ -24,9 +24,8 @@ def grades(
         reserved: nodes where memory is set aside for this very pod; the best, since a Binding may be there already.
     """
     distinct = sorted({cost for cost in set(costs) if cost is not None})
-    span = max(len(distinct) - 1, 1)
-    grade: dict[int | None, int] = {cost: NEXT - (NEXT - _LEAST) * rank // span for rank, cost in enumerate(distinct)}
-    grade[None] = 0
+    grade: dict[int | None, int] = {None: 0}
+    grade.update(zip(distinct, by_rank(len(distinct)), strict=False))
     result = [grade[cost] for cost in costs]
     if reserved:
         best = [position for position, name in enumerate(names) if name in reserved]
@@ -36,3 +35,9 @@ def grades(
     for position in best:
         result[position] = BEST
     return result
+
+
+def by_rank(number: int) -> list[int]:
+    """The grade at each of so many ranks, the least cost first, and 0 after them. None is the best."""
+    span = max(number - 1, 1)
+    return [NEXT - (NEXT - _LEAST) * rank // span for rank in range(number)] + [0]

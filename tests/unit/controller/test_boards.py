@@ -106,9 +106,13 @@ ASKING = [
 ]
 
 
+@pytest.mark.parametrize("few", [0, 1000], ids=["kept ranks", "sorted"])
 @pytest.mark.parametrize("policy", Policy)
 @pytest.mark.parametrize("seed", range(3))
-def test_the_best_node_is_the_one_that_costs_least(seed: int, policy: Policy) -> None:
+def test_the_best_node_is_the_one_that_costs_least(
+    seed: int, policy: Policy, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boards, "FEW", few)
     world = grown(seed, policy)
     assert world.outlooks.tick()
     known = list(world.state.cache.cluster_index.nodes)
