@@ -7,8 +7,9 @@ well, and never withheld.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gpushare.model.room import Ask, GpuRoom, NodeRoom
@@ -40,7 +41,8 @@ class Outlook:
     usual_mib: int = 1
     """Memory of the cluster's usual GPU."""
     typical: Mapping[Ask, int] = field(default_factory=dict)
-    """The most frequent requests, and how many pods make each: what `fgd` knows."""
+    """The most frequent requests, and how many pods make each: what `fgd` knows. Memory is in thousandths of the usual
+    GPU instead of MiB."""
 
 
 NOTHING_KNOWN: Final = Outlook()
@@ -90,7 +92,7 @@ def of(demand: Demand, empty: Totals, now: Totals, gpu_mib: Mapping[int, int], e
         accepted={model: tuple(numbers) for model, numbers in taken.items()},
         prices={mib: prices(_slots(demand, mib)) for mib in gpu_mib},
         usual_mib=usual_mib(gpu_mib),
-        typical=demand.typical,
+        typical=_in_parts(demand.typical, usual_mib(gpu_mib)),
     )
 
 
@@ -115,6 +117,14 @@ def sizes(rooms: Iterable[NodeRoom]) -> dict[int, int]:
 def usual_mib(gpu_mib: Mapping[int, int]) -> int:
     """The mean."""
     return max(sum(mib * number for mib, number in gpu_mib.items()) // max(sum(gpu_mib.values()), 1), 1)
+
+
+def _in_parts(typical: Mapping[Ask, int], usual: int) -> dict[Ask, int]:
+    """Requests for MiB as thousandths of a GPU, as `fgd` compares them; nearly equal ones become one."""
+    parts: Counter[Ask] = Counter()
+    for ask, count in typical.items():
+        parts[replace(ask, memory_mib=min(-(-ask.memory_mib * 1000 // usual), 1000))] += count
+    return dict(parts)
 
 
 def _width(kind: Ask) -> int:

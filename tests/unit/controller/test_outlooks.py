@@ -120,7 +120,7 @@ def test_pods_without_gpus_are_known_by_what_they_take(looks: Looks) -> None:
 def test_of_very_many_requests_the_most_frequent_count(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlooks, "MAX_ASKS", 3)
     looks.change(10)
-    often = [Ask(gpus=1, memory_mib=7000 + i) for i in range(3)]
+    often = [Ask(gpus=1, memory_percent=70 + i) for i in range(3)]
     looks.cache.cluster_index.asks.update(often * 2)
     looks.outlooks.tick()
     assert looks.outlooks.outlook.typical == dict.fromkeys(often, 2)

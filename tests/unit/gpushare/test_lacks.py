@@ -85,7 +85,7 @@ def test_cpu_that_other_pods_need_beside_their_gpus_counts_as_their_room() -> No
 
 
 def test_fragments_are_counted_in_gpus() -> None:
-    usual = [Ask(gpus=1, memory_percent=50)] * 3
+    usual = [share(512)] * 3
     known = outlook.of_cluster(usual, [node(1024)] * 2, [node(1024)] * 2)
     lack = found(Policy.FGD, usual[0], node(768), node(512), known)
 
