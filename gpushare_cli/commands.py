@@ -123,6 +123,11 @@ def scheduler_config(streams: Streams, *, options: Options, kind: Kind) -> int:
             streams.note(f"start kube-scheduler with {' '.join(schedconfig.policy_flags(options))}")
         case _:
             assert_never(kind)
+    if options.scheduler_name and (options.others_weight is not None or options.most_allocated):
+        streams.note(
+            f"only pods that name the scheduler {options.scheduler_name} are ranked by it; pods without GPUs usually go"
+            " to the cluster's own, for which give --scheduler-name ''"
+        )
     return OK
 
 

@@ -20,6 +20,7 @@ from gpushare.placement import outlook as outlooks
 from gpushare.placement.outlook import Outlook
 from gpushare.placement.policies import Rankings
 from gpushare.units import GIB, MemoryUnit
+from gpushare.wire import asks as asks_wire
 from gpushare.wire import host
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import answers, schedulable
@@ -56,7 +57,7 @@ class World:
     elsewhere: Mapping[str, int]
     """Nodes that are not known -> how many pods of theirs hold or want GPUs."""
     asks: tuple[Ask, ...] = ()
-    """What every pod takes that holds GPUs or waits for some."""
+    """What pods take: those that hold GPUs or wait for some, and those on nodes without any."""
 
 
 def build(
@@ -72,9 +73,10 @@ def build(
     elsewhere: Counter[str] = Counter()
     holders: dict[str, list[Mapping[str, str]]] = {}
     taken: dict[NodeName, list[HostRoom]] = {name: [] for name in by_name}
+    asks: list[Ask] = []
     for guest in guests:
         taken.get(guest.node, []).append(guest.takes)
-    asks: list[Ask] = []
+        asks.append(asks_wire.of_host(guest.takes))
     for value, record in pods:
         if record is not None and record.ask.gpus:
             asks.append(record.ask)
@@ -115,7 +117,11 @@ def without(world: World, pod: Bound) -> World:
 
 def outlook(world: World) -> Outlook:
     """What placement knows of the cluster, from what its pods ask for and what is free."""
-    ledgers = [(node.ledger, node) for node in world.nodes.values() if isinstance(node.ledger, NodeLedger)]
+    ledgers = [
+        (node.ledger, node)
+        for node in world.nodes.values()
+        if isinstance(node.ledger, NodeLedger) and node.ledger.inventory.gpus
+    ]
     now = [NodeRoom.of(ledger, node.host) for ledger, node in ledgers]
     empty = [NodeRoom.of(NodeLedger.of(ledger.inventory), node.record.allocatable) for ledger, node in ledgers]
     return outlooks.of_cluster(world.asks, empty, now)

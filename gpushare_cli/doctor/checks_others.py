@@ -22,9 +22,10 @@ def spread(cluster: Cluster) -> Iterator[Finding]:
     page = cluster.snapshot.controller_metrics
     if isinstance(page, Unread):
         raise NothingToCheckError("the controller's metrics cannot be read")
-    if not objects.counted(page.text, REQUESTS, 'verb="'):
+    if not objects.counted(page.text, REQUESTS):
         raise NothingToCheckError("no scheduler has asked the controller anything yet")
-    if objects.counted(page.text, REQUESTS, f'verb="{names.OTHERS_VERB}"'):
+    # It is asked about GPU pods too, and has no opinion on them; a scheduler that has no others ranks nothing.
+    if objects.counted(page.text, REQUESTS, f'verb="{names.OTHERS_VERB}"', 'outcome="scored"'):
         return
     yield finding.note(
         "nodes" if len(open_to_all) > 1 else f"node/{open_to_all[0]}",

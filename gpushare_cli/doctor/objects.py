@@ -100,12 +100,12 @@ def metric(text: str, name: str) -> float | None:
     return None
 
 
-def counted(text: str, name: str, label: str) -> float:
-    """The sum of a counter over the lines with a label, such as `verb="filter"`, from a page of metrics."""
+def counted(text: str, name: str, *labels: str) -> float:
+    """The sum of a counter over the lines with these labels, such as `verb="filter"`, from a page of metrics."""
     total = 0.0
     for line in text.splitlines():
         head, _, value = line.rpartition(" ")
-        if head.startswith(f"{name}{{") and label in head:
+        if head.startswith(f"{name}{{") and all(label in head for label in labels):
             with contextlib.suppress(ValueError):
                 total += float(value)
     return total

@@ -15,7 +15,9 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from gpushare import names
+from gpushare.kube import api as kube
 from gpushare_cli import schedconfig
+from gpushare_cli.doctor import objects
 from gpushare_cli.schedconfig import Options, ServerVersion
 from localcluster import installation, process
 from localcluster.controlplane import MASTERS
@@ -30,6 +32,7 @@ NAME = "aliyun-policy"
 """Of the scheduler: the cluster's own must not take the pods meanwhile."""
 PORT = 10359
 LAST_WITH_POLICIES = (1, 22)
+ZONE = "topology.kubernetes.io/zone"
 
 
 def extender(system: System) -> str:
@@ -85,11 +88,14 @@ def printed(system: System, kubeconfig: Path, host: str, directory: Path, **more
     return [f"--config={path}"]
 
 
+MANY: Final = 6
+"""Replicas, at which kube-scheduler's default spreading outvotes an extender of weight 1."""
 WAYS: Final[Mapping[str, Callable[[System, Path, str, Path], Flags]]] = {
     "Aliyun's policy file": of_aliyun,
     "printed policy file, all options": printed_policy,
     "printed configuration": printed,
     "printed configuration, all options": functools.partial(printed, **ALL),
+    "printed configuration, old weight": functools.partial(printed, weight=1),
 }
 
 
@@ -124,7 +130,7 @@ def wait_until_it_runs(system: System, namespace: str, name: str, scheduler: pro
     system.eventually(f"{name} runs", runs)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [way for way in WAYS if "old weight" not in way])
 def test_the_administrators_configuration_drives_the_extender(
     system: System, namespace: str, tmp_path: Path, way: str
 ) -> None:
@@ -159,12 +165,49 @@ def test_pods_without_gpus_are_scheduled_with_and_without_the_controller(
     """Kube-scheduler asks the controller about them, and goes on without its answer; GPU pods wait for it."""
     with another_scheduler(system, "printed configuration, all options", tmp_path) as scheduler:
         schedule(system, namespace, Share(name="asked", gib=(None,)), Share(name="asked-too", gib=(None,)))
+        assert ranked(system) >= 2
         with scaled_to_zero(system, "gpushare-controller", "controller"):
             create(system, namespace, Share(name="gpu"))
             schedule(system, namespace, Share(name="alone", gib=(None,)), Share(name="alone-too", gib=(None,)))
             scheduler.check_alive()
             assert not has_node(system, namespace, "gpu")
         wait_until_it_runs(system, namespace, "gpu", scheduler)
+
+
+@pytest.mark.parametrize(("way", "nodes"), [("printed configuration", 1), ("printed configuration, old weight", 2)])
+def test_the_printed_weight_packs_replicas_that_kube_scheduler_would_spread(
+    system: System, namespace: str, tmp_path: Path, way: str, nodes: int
+) -> None:
+    with zones(system), another_scheduler(system, way, tmp_path) as scheduler:
+        labels = {"app": "replicas"}
+        pod = Share(name="replica", labels=labels).document()
+        pod["spec"]["schedulerName"] = NAME
+        metadata = {"name": "replicas"}
+        spec = {"replicas": MANY, "selector": {"matchLabels": labels}, "template": pod}
+        replicas = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec}
+        system.api.create(f"/apis/apps/v1/namespaces/{namespace}/replicasets", replicas)
+        found = system.all_running(namespace, MANY)
+        scheduler.check_alive()
+    assert len({pod["spec"]["nodeName"] for pod in found}) == nodes
+
+
+def ranked(system: System) -> float:
+    """How often the controller has ranked nodes for pods without GPUs."""
+    page = system.api.ask(kube.proxy_path(names.NAMESPACE, f"{names.CONTROLLER}:12345", "metrics"), timeout_s=30.0)
+    verb = f'verb="{names.OTHERS_VERB}"'
+    return objects.counted(page.text, "gpushare_extender_requests_total", verb, 'outcome="scored"')
+
+
+@contextlib.contextmanager
+def zones(system: System) -> Iterator[None]:
+    """Each node in a zone of its own: without zones, 1.20 spreads nothing by default."""
+    for node in system.cluster.nodes:
+        system.cluster.kubectl("label", "node", node.name, f"{ZONE}=zone-of-{node.name}")
+    try:
+        yield
+    finally:
+        for node in system.cluster.nodes:
+            system.cluster.kubectl("label", "node", node.name, f"{ZONE}-")
 
 
 def create(system: System, namespace: str, *shares: Share) -> None:

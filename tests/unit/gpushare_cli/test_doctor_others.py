@@ -24,7 +24,7 @@ WHAT = (
 def never_asked(count: str = "0.0") -> DoctorKube:
     api = world.healthy()
     page = METRICS[CONTROLLER].replace("} 7.0", "} " + count)
-    page += f'{ASKED}{{outcome="fits",verb="filter"}} 9.0\n'
+    page += f'{ASKED}{{outcome="fits",verb="filter"}} 9.0\n{ASKED}{{outcome="gpu",verb="{names.OTHERS_VERB}"}} 9.0\n'
     api.says(CONTROLLER, "metrics", Reply(status=200, text=page))
     return api
 

@@ -293,6 +293,19 @@ def test_the_command_line_has_a_flag_for_each(
     assert printed["clientConnection"] == {"qps": 70, "burst": 140}
 
 
+@pytest.mark.parametrize("flag", ["--rank-others", "--most-allocated"])
+def test_it_says_so_where_a_second_scheduler_has_no_pods_without_gpus(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = (
+        "note: only pods that name the scheduler gpu are ranked by it; pods without GPUs usually go to the cluster's"
+        " own, for which give --scheduler-name ''\n"
+    )
+    for name, expected in (("", ""), ("gpu", told)):
+        assert cli.main(["scheduler-config", "--server-version", "1.36", "--scheduler-name", name, flag]) == 0
+        assert capsys.readouterr().err == expected
+
+
 @pytest.mark.parametrize("text", ["", "latest", "1", "v1.", "1.x", "1.30 or so", "1.30.2.2x y", "-1.30", "1,30"])
 def test_text_that_is_no_release_is_refused(text: str) -> None:
     with pytest.raises(SettingsError) as caught:
