@@ -18,7 +18,8 @@ from gpushare.cluster.verdicts import ShapeCache
 from gpushare.identity import NodeName
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import RefusalReason, Refused
-from gpushare.placement import room
+from gpushare.placement import judge, room
+from gpushare.placement.judge import Judge
 from gpushare.placement.room import Room
 from gpushare.runtime.clock import Clock
 
@@ -64,8 +65,7 @@ class NodeVerdicts:
             names: the scheduler's nodes.
             reserved: nodes where memory is set aside for this very pod by an earlier try; it fits there.
         """
-        mib, percent = room.simple(shape)
-        if mib and not percent and not reserved:
+        if (mib := room.simple(shape)) and not reserved:
             return filtering.decide_simple(names, mib, self._state.cache.rooms, self._state.resource_config.unit)
         return filtering.decide(names, self.answers(shape, names), reserved)
 
@@ -77,7 +77,7 @@ class NodeVerdicts:
         with self._lock:
             kept = self._cache.of(shape)
         answers = self._answers(shape, kept, names)
-        if not room.simple(shape)[0] and len(kept.by_node) < self._state.cache.count:
+        if not judge.can_judge(shape) and len(kept.by_node) < self._state.cache.count:
             self.background.add(shape)
         return answers
 
@@ -85,7 +85,7 @@ class NodeVerdicts:
         known, sequence = self._catch_up(kept)
         if not (missing := [name for name in names if name not in known]):
             return known
-        judged = self._simple(shape, missing)
+        judged = self._quickly(shape, missing) if judge.can_judge(shape) else {}
         ledgers = self._state.cache.ledgers([name for name in missing if name not in judged] if judged else missing)
         judged |= self._judged(shape, ledgers)
         self._keep(kept, judged, sequence)
@@ -131,22 +131,20 @@ class NodeVerdicts:
                 meanwhile = frozenset(changed.names)
                 kept.by_node.update({name: each for name, each in judged.items() if name not in meanwhile})
 
-    def _simple(self, shape: RequestShape, names: Iterable[NodeName]) -> dict[NodeName, Fits | Refused]:
-        """Verdicts of the nodes for a simple pod, without those that need a closer look; else none."""
-        mib, percent = room.simple(shape)
+    def _quickly(self, shape: RequestShape, names: Iterable[NodeName]) -> dict[NodeName, Fits | Refused]:
+        """Verdicts of the nodes without those that need a closer look."""
         found: dict[NodeName, Fits | Refused] = {}
-        if not mib:
-            return found
-        rooms, unit = self._state.cache.rooms.by_node, self._state.resource_config.unit
+        rooms, fits = self._state.cache.rooms.by_node, Judge(shape, self._state.resource_config.unit).fits
         for name in names:
-            known = rooms.get(name)
-            if type(known) is Room:
-                if known.fits(mib, percent):
+            room = rooms.get(name)
+            if type(room) is Room:
+                verdict = fits(room)
+                if verdict is True:
                     found[name] = FITS
-                elif not percent:
-                    found[name] = known.refusal(mib, unit)
-            elif isinstance(known, Refused):
-                found[name] = known
+                elif verdict:
+                    found[name] = verdict
+            elif isinstance(room, Refused) and not shape.only_cdi:
+                found[name] = room
         return found
 
     def _judged(

@@ -1,10 +1,11 @@
 """Refusals in plain words with numbers, for events, `kubectl describe pod` and the command line."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from gpushare import names
-from gpushare.model.gpu import Gpu, GpuHealth
+from gpushare.identity import NodeName
+from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, RequestShape
 from gpushare.model.selector import ANY_GPU, MigChoice
@@ -39,20 +40,26 @@ def too_few_gpus(wanted: int, healthy: int, ledger: NodeLedger) -> str:
     return f"{text} healthy ({_unhealthy(ledger)})" if _unhealthy(ledger) else text
 
 
-def no_matching_gpu(shape: RequestShape, wanted: ContainerRequest, barred: Barred, ledger: NodeLedger) -> str:
+def no_matching_gpu(shape: RequestShape, wanted: ContainerRequest, barred: Barred, inventory: NodeInventory) -> str:
     """The node has too few GPUs of the kind that a container of the pod asks for."""
-    inventory = ledger.inventory
+    return inventory.node.join(around_the_node(shape, wanted, barred, inventory))
+
+
+def around_the_node(
+    shape: RequestShape, wanted: ContainerRequest, barred: Barred, inventory: NodeInventory
+) -> tuple[str, str]:
+    """What `no_matching_gpu` says before and after the node's name; the same for all nodes with the same GPUs."""
+    kind = f" with {shape.gpus}" if shape.gpus != ANY_GPU else ""
+    of_kind = [gpu for gpu in inventory.gpus if gpu.uuid not in barred]
+    without = "" if all(takes(shape, wanted, gpu) for gpu in of_kind) else _without_mig(wanted)
     found = [
         f"{gpu.label}: {_health(gpu) or barred.get(gpu.uuid) or ('fits' if takes(shape, wanted, gpu) else 'MIG')}"
         f" ({gpu.model}, {gpu.memory_mib} MiB)"
         for gpu in inventory.gpus[:MAX_NAMED]
     ]
     more = len(inventory.gpus) - len(found)
-    kind = f" with {shape.gpus}" if shape.gpus != ANY_GPU else ""
-    of_kind = [gpu for gpu in inventory.gpus if gpu.uuid not in barred]
-    without = "" if all(takes(shape, wanted, gpu) for gpu in of_kind) else _without_mig(wanted)
-    text = f"needs {_number(wanted)}{kind}{without}; GPUs of {inventory.node}: {', '.join(found)}"
-    return f"{text} and {more} more" if more else text
+    listed = ", ".join(found) + (f" and {more} more" if more else "")
+    return f"needs {_number(wanted)}{kind}{without}; GPUs of ", f": {listed}"
 
 
 def insufficient(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, never: bool) -> str:
@@ -71,7 +78,7 @@ def insufficient(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, nev
     ]
     free = ", ".join(why or left.on(gpu) for why, gpu in gpus)
     counted = "" if all(why for why, _ in gpus) else left.unit
-    text = f"needs {_container_requests(shape, ledger)}; free per GPU on {ledger.inventory.node}: {free}{counted}"
+    text = f"{needs(shape, ledger.inventory.unit)}; free per GPU on {ledger.inventory.node}: {free}{counted}"
     return text + in_all(ledger) if never else text
 
 
@@ -82,6 +89,11 @@ def in_all(ledger: NodeLedger) -> str:
     return f" (its largest GPU has {largest} {unit.name} in all)"
 
 
+def needs(shape: RequestShape, unit: MemoryUnit) -> str:
+    """How a refusal for want of room begins; the unit is the node's."""
+    return f"needs {_container_requests(shape, unit)}"
+
+
 def needs_memory(mib: int, unit: MemoryUnit) -> str:
     """How a refusal begins for a pod that asks for nothing but memory of one GPU, whichever that is."""
     return f"needs {unit.ceil(mib)} {unit.name} on one GPU"
@@ -90,8 +102,13 @@ def needs_memory(mib: int, unit: MemoryUnit) -> str:
 def left_of_memory(ledger: NodeLedger) -> str:
     """How it goes on. The node has a healthy GPU."""
     unit = ledger.inventory.unit
-    free = ", ".join([_health(gpu) or str(unit.floor(ledger.free_mib(gpu))) for gpu in ledger.inventory.gpus])
-    return f"; free per GPU on {ledger.inventory.node}: {free} {unit.name}"
+    free = [_health(gpu) or str(unit.floor(ledger.free_mib(gpu))) for gpu in ledger.inventory.gpus]
+    return f"{left_on(ledger.inventory.node, free)} {unit.name}"
+
+
+def left_on(node: NodeName, free: Iterable[str]) -> str:
+    """How it goes on, with what is free of each GPU."""
+    return f"; free per GPU on {node}: {', '.join(free)}"
 
 
 class _Left:
@@ -117,24 +134,23 @@ class _Left:
 def search_too_long(shape: RequestShape, ledger: NodeLedger) -> str:
     """The pod has so many different containers that the search was given up."""
     return (
-        f"needs {_container_requests(shape, ledger)}; no fit on {ledger.inventory.node} was found in {MAX_STEPS} steps;"
+        f"{needs(shape, ledger.inventory.unit)}; no fit on {ledger.inventory.node} was found in {MAX_STEPS} steps;"
         " ask for equal amounts, or use fewer GPU containers"
     )
 
 
-def _container_requests(shape: RequestShape, ledger: NodeLedger) -> str:
+def _container_requests(shape: RequestShape, unit: MemoryUnit) -> str:
     if len(shape.containers) == 1:
-        return _container_request(shape.containers[0], ledger)
+        return _container_request(shape.containers[0], unit)
     named = shape.containers[:MAX_NAMED]
-    text = " + ".join(f"{_container_request(container, ledger)} ({container.container})" for container in named)
+    text = " + ".join(f"{_container_request(container, unit)} ({container.container})" for container in named)
     more = len(shape.containers) - len(named)
     return f"{text} + {more} more container{'s' if more > 1 else ''}" if more else text
 
 
-def _container_request(container: ContainerRequest, ledger: NodeLedger) -> str:
+def _container_request(container: ContainerRequest, unit: MemoryUnit) -> str:
     if container.whole:
         return f"{container.gpu_count} whole GPU{'s' if container.gpu_count > 1 else ''}"
-    unit = ledger.inventory.unit
     amount = f"{unit.ceil(container.memory_mib)} {unit.name}"
     if container.memory_percent:
         amount = f"{container.memory_percent} %"

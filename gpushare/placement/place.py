@@ -40,7 +40,7 @@ def place(shape: RequestShape, ledger: NodeLedger, rankings: Rankings = _BINPACK
     of_kind = [gpu for gpu in healthy if gpu.uuid not in barred]
     lacking = [request for request in shape.containers if request.gpu_count > len(_open_to(shape, request, of_kind))]
     if lacking:
-        message = explain.no_matching_gpu(shape, max(lacking, key=_hardest), barred, ledger)
+        message = explain.no_matching_gpu(shape, max(lacking, key=_hardest), barred, ledger.inventory)
         return Refused(RefusalReason.NO_MATCHING_GPU, message, permanent=True)
     barred = {**candidates.by_neighbours(shape.affinity, ledger), **barred}
     usable = [gpu for gpu in of_kind if gpu.uuid not in barred]

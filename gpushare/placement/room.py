@@ -1,86 +1,127 @@
-"""The simple pod, which is nearly every pod: one container that asks for memory of one GPU, whichever that is.
+"""What is kept of each node so that pods need not be placed there to know whether they fit.
 
-All that such a pod needs to know of a node is computed once for each ledger, so that a verdict is one comparison, or a
-few if the pod asks for compute, too. `place` is the reference: what is said here is the same, word for word.
+It is computed once for each ledger. The simple pod, which is nearly every pod, asks for memory of one GPU, whichever
+that is: its verdict is one comparison. Other pods with one container are judged by `placement.judge`. `place` is the
+reference: what is said here is the same, word for word.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
+from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.selector import ANY_GPU
 from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.placement import candidates, explain
-from gpushare.units import MemoryUnit
 
 
-@dataclass(frozen=True, slots=True)
+class GpuKind(NamedTuple):
+    """What a GPU is, as far as selectors may ask."""
+
+    model: str
+    memory_mib: int
+    limit: str
+    mig: bool
+
+
+class GpuState(NamedTuple):
+    """A healthy GPU, and what is free of it."""
+
+    kind: GpuKind
+    free_mib: int
+    free_percent: int
+    untouched: bool
+
+    @classmethod
+    def of(cls, gpu: Gpu, ledger: NodeLedger) -> "GpuState":
+        """A GPU of a node."""
+        kind = GpuKind(gpu.model, gpu.memory_mib, gpu.limit.value, gpu.mig is not None)
+        return cls(kind, ledger.free_mib(gpu), ledger.free_percent(gpu), ledger.untouched(gpu))
+
+
+@dataclass(frozen=True)
 class Room:
-    """What a node has for simple pods."""
+    """What a node with healthy GPUs has."""
 
     free_mib: int
     """On the healthy GPU that has most left."""
     largest_mib: int
     """Of the largest healthy GPU, in all."""
-    corners: tuple[tuple[int, int], ...]
-    """MiB and per cent of compute that are free on healthy GPUs, without those that have less of both than another."""
     left: str
-    """What a refusal says of the node."""
+    """What the refusal of a pod that asks for memory says of the node."""
     never: str
     """The same if it could not hold the pod even if it were empty."""
+    gpus: tuple[GpuState, ...]
+    """The healthy ones, in their order."""
+    inventory: NodeInventory
 
-    def fits(self, mib: int, percent: int) -> bool:
-        """Whether a simple pod finds so much on one GPU."""
-        if not percent:
-            return self.free_mib >= mib
-        return any(mib <= memory and percent <= compute for memory, compute in self.corners)
+    @cached_property
+    def plain(self) -> bool:
+        """Whether no GPU is out of use, and none is a MIG instance."""
+        return len(self.gpus) == len(self.inventory.gpus) and not any(gpu.kind.mig for gpu in self.gpus)
 
-    def refusal(self, mib: int, unit: MemoryUnit) -> Refused:
-        """Why a simple pod that asks for no compute does not fit; the unit is the node's."""
-        never = mib > self.largest_mib
-        text = explain.needs_memory(mib, unit) + (self.never if never else self.left)
-        return Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, text, permanent=never)
+    @cached_property
+    def kinds(self) -> tuple[tuple[int, GpuKind], ...]:
+        """What the GPUs are, with their numbers. The node is plain, as below."""
+        return tuple((gpu.index, state.kind) for gpu, state in zip(self.inventory.gpus, self.gpus, strict=True))
+
+    @cached_property
+    def left_of_both(self) -> str:
+        """As `left`, for a pod that asks for memory and compute."""
+        unit = self.inventory.unit
+        free = [f"{unit.floor(gpu.free_mib)} {unit.name} and {gpu.free_percent} %" for gpu in self.gpus]
+        return explain.left_on(self.inventory.node, free)
+
+    @cached_property
+    def left_of_whole(self) -> str:
+        """As `left`, for a pod that asks for whole GPUs."""
+        unit = self.inventory.unit
+        free = [
+            f"{unit.floor(gpu.free_mib)} of {unit.floor(gpu.kind.memory_mib)} {unit.name} and {gpu.free_percent} %"
+            for gpu in self.gpus
+        ]
+        return explain.left_on(self.inventory.node, free)
+
+    @property
+    def in_all(self) -> str:
+        """By which `never` is longer than `left`."""
+        return self.never[len(self.left) :]
 
 
 RoomOrRefused = Room | Refused
-"""Refused: the node takes no simple pod at all."""
+"""Refused: the node takes no pod at all."""
 
 
-def simple(shape: RequestShape) -> tuple[int, int]:
-    """MiB and per cent of compute that a simple pod asks for; 0 MiB for any other pod."""
+def simple(shape: RequestShape) -> int:
+    """MiB that a simple pod asks for; 0 for any other pod."""
     request = shape.containers[0]
     if (
         len(shape.containers) > 1
         or request.gpu_count > 1
+        or request.compute_percent
         or shape.affinity is not None
         or shape.only_cdi
         or shape.gpus != ANY_GPU
     ):
-        return 0, 0
-    return request.memory_mib, request.compute_percent
+        return 0
+    return request.memory_mib
 
 
 def of_ledger(ledger: NodeLedger | Refused) -> RoomOrRefused:
-    """What a node has for simple pods, or why it takes none."""
+    """What a node has, or why it takes no pod (but for `only_cdi`, which counts first)."""
     if isinstance(ledger, Refused):
         return ledger
     healthy = candidates.healthy(ledger)
     if not healthy:
         return Refused(RefusalReason.NO_HEALTHY_GPU, explain.no_healthy_gpu(ledger), permanent=True)
-    free = [(ledger.free_mib(gpu), ledger.free_percent(gpu)) for gpu in healthy]
+    gpus = tuple(GpuState.of(gpu, ledger) for gpu in healthy)
     return Room(
-        free_mib=max(free)[0],
+        free_mib=max(gpu.free_mib for gpu in gpus),
         largest_mib=max(gpu.memory_mib for gpu in healthy),
-        corners=_corners(free),
         left=(left := explain.left_of_memory(ledger)),
         never=left + explain.in_all(ledger),
+        gpus=gpus,
+        inventory=ledger.inventory,
     )
-
-
-def _corners(free: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    found: list[tuple[int, int]] = []
-    for memory, compute in sorted(set(free), reverse=True):
-        if not found or compute > found[-1][1]:
-            found.append((memory, compute))
-    return tuple(found)

@@ -1,15 +1,17 @@
-"""The short way for simple pods gives the answers of `place`, word for word."""
+"""What is kept of each node gives the answers of `place`, word for word."""
 
 from dataclasses import replace
 
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import Policy, RequestShape
+from gpushare.model.request import RequestShape
 from gpushare.model.selector import ANY_GPU
-from gpushare.model.verdict import Placed, Refused
-from gpushare.placement import room
+from gpushare.model.verdict import Placed, RefusalReason, Refused
+from gpushare.placement import explain, judge, room
+from gpushare.placement.judge import Judge
 from gpushare.placement.place import place
 from testing.builders import make_shape
 from tests.strategies import ledgers, shapes
@@ -17,36 +19,60 @@ from tests.strategies import ledgers, shapes
 UNIT_MIB = 1024
 
 
-def simple_pod(mib: int, percent: int) -> RequestShape:
+def simple_pod(mib: int) -> RequestShape:
     shape = make_shape(1)
-    return replace(shape, containers=(replace(shape.containers[0], memory_mib=mib, compute_percent=percent),))
+    return replace(shape, containers=(replace(shape.containers[0], memory_mib=mib),))
 
 
-def agrees(shape: RequestShape, ledger: NodeLedger, policy: Policy) -> bool:
-    (mib, percent), found = room.simple(shape), room.of_ledger(ledger)
-    verdict = place(replace(shape, policy=policy), ledger)
+@given(st.integers(1, 12 * UNIT_MIB), ledgers())
+def test_a_simple_pod_is_judged_by_what_is_free_on_one_gpu(mib: int, ledger: NodeLedger) -> None:
+    shape, found, unit = simple_pod(mib), room.of_ledger(ledger), ledger.inventory.unit
+    assert room.simple(shape) == mib
+    verdict = place(shape, ledger)
     if isinstance(found, Refused):
-        return found == verdict
-    if isinstance(verdict, Placed):
-        return found.fits(mib, percent)
-    return not found.fits(mib, percent) and (percent > 0 or found.refusal(mib, ledger.inventory.unit) == verdict)
+        assert found == verdict
+    elif isinstance(verdict, Placed):
+        assert found.free_mib >= mib
+    else:
+        never = found.largest_mib < mib
+        text = explain.needs_memory(mib, unit) + (found.never if never else found.left)
+        assert found.free_mib < mib
+        assert verdict == Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, text, permanent=never)
 
 
-@given(
-    st.integers(1, 12 * UNIT_MIB), st.sampled_from([0, 0, 1, 25, 26, 70, 71, 100]), ledgers(), st.sampled_from(Policy)
-)
-def test_a_simple_pod_is_judged_as_by_place(mib: int, percent: int, ledger: NodeLedger, policy: Policy) -> None:
-    shape = simple_pod(mib, percent)
-    assert room.simple(shape) == (mib, percent)
-    assert agrees(shape, ledger, policy)
-
-
-@given(shapes(), ledgers(), st.sampled_from(Policy))
-def test_whatever_counts_as_simple_is_judged_as_by_place(
-    shape: RequestShape, ledger: NodeLedger, policy: Policy
+@settings(max_examples=300)
+@given(shapes(max_containers=1), st.lists(ledgers(), min_size=1, max_size=3), st.booleans())
+def test_whatever_can_be_judged_is_judged_as_by_place(
+    shape: RequestShape, nodes: list[NodeLedger], healthy: bool
 ) -> None:
-    assume(room.simple(shape)[0])
-    assert agrees(shape, ledger, policy)
+    assume(judge.can_judge(shape))
+    mine = Judge(shape, nodes[0].inventory.unit)
+    for ledger in map(plain, nodes) if healthy else nodes:
+        found, verdict = room.of_ledger(ledger), place(shape, ledger)
+        if isinstance(found, Refused):
+            assert found == verdict or shape.only_cdi
+            continue
+        said = mine.fits(found)
+        assert said is None or said == (verdict if isinstance(verdict, Refused) else True)
+        if isinstance(verdict, Placed):
+            assert said is True
+
+
+def plain(ledger: NodeLedger) -> NodeLedger:
+    """The same without MIG instances, and with healthy GPUs alone."""
+    gpus = tuple(replace(gpu, mig=None, health=GpuHealth.HEALTHY) for gpu in ledger.inventory.gpus)
+    return NodeLedger.of(replace(ledger.inventory, gpus=gpus), ledger.allocations.values())
+
+
+@given(shapes(max_containers=1), ledgers())
+def test_on_a_plain_node_few_pods_need_a_closer_look(shape: RequestShape, ledger: NodeLedger) -> None:
+    assume(judge.can_judge(shape) and not shape.only_cdi)
+    ledger = plain(ledger)
+    found, verdict = room.of_ledger(ledger), place(shape, ledger)
+    assert not isinstance(found, Refused)
+    count, matching = shape.containers[0].gpu_count, shape.gpus == ANY_GPU
+    if matching and count <= len(found.gpus):
+        assert Judge(shape, ledger.inventory.unit).fits(found) == (verdict if isinstance(verdict, Refused) else True)
 
 
 def test_nothing_else_counts_as_simple() -> None:
@@ -55,9 +81,10 @@ def test_nothing_else_counts_as_simple() -> None:
     others = [
         replace(simple, containers=(request, request)),
         replace(simple, containers=(replace(request, gpu_count=2),)),
+        replace(simple, containers=(replace(request, compute_percent=2),)),
         replace(simple, containers=(replace(request, memory_mib=0, memory_percent=50),)),
         replace(simple, containers=(replace(request, memory_mib=0, whole=True),)),
         replace(simple, gpus=replace(ANY_GPU, min_memory_mib=1)),
         replace(simple, only_cdi=True),
     ]
-    assert [room.simple(shape)[0] for shape in [simple, *others]] == [3 * UNIT_MIB] + [0] * len(others)
+    assert [room.simple(shape) for shape in [simple, *others]] == [3 * UNIT_MIB] + [0] * len(others)

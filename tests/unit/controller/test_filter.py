@@ -6,6 +6,7 @@ from gpushare.identity import NodeName
 from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.placement.room import Room
 from gpushare.units import GIB
+from testing.builders import make_inventory
 
 FULL = Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, "full")
 NEVER = Refused(RefusalReason.TOO_FEW_GPUS, "never", permanent=True)
@@ -35,7 +36,7 @@ def test_a_node_where_memory_is_reserved_for_this_pod_fits() -> None:
 def test_refusals_of_simple_pods_are_json_whatever_nodes_are_called(name: str) -> None:
     rooms, asked = Rooms(), [NodeName(name), NodeName(f"{name}-full"), A, B]
     for each in asked[:3]:
-        rooms.set(each, Room(2048, 4096, ((2048, 100),), f"; left on {each}", f"; never on {each}"))
+        rooms.set(each, Room(2048, 4096, f"; left on {each}", f"; never on {each}", (), make_inventory(4)))
     rooms.set(B, Refused(RefusalReason.NO_INVENTORY, 'no "inventory"', permanent=True))
     for gib, expected in ((3, "left"), (5, "never")):
         result = filtering.decide_simple(asked, gib * 1024, rooms, GIB)

@@ -1,6 +1,7 @@
 """Answers are kept for nodes that have not changed, and only for those; only nodes that were asked for are judged."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,16 +18,29 @@ from tests.unit.controller.world import NODES, World
 A, B, C, D = (NodeName(f"node-{letter}") for letter in "abcd")
 
 
-def other(least_mib: int) -> RequestShape:
-    """A pod that is not a simple one, of as many kinds as are needed."""
+def other(number: int) -> RequestShape:
+    """A pod that has to be placed to know whether it fits, of as many kinds as are needed."""
     shape = make_shape(3)
-    return replace(shape, gpus=replace(shape.gpus, min_memory_mib=least_mib))
+    return replace(shape, gpus=replace(shape.gpus, uuids=replace(shape.gpus.uuids, unwanted=(f"GPU-{number}",))))
+
+
+def asking(**more: Any) -> RequestShape:
+    """A pod with one container that asks for something else or more than memory of one GPU."""
+    [request] = make_shape(3).containers
+    return replace(make_shape(3), containers=(replace(request, **more),))
 
 
 def compute(percent: int) -> RequestShape:
-    """A simple pod that also asks for compute."""
-    shape = make_shape(3)
-    return replace(shape, containers=(replace(shape.containers[0], compute_percent=percent),))
+    """Memory and compute."""
+    return asking(compute_percent=percent)
+
+
+def large(least_mib: int) -> RequestShape:
+    """Only large GPUs."""
+    return replace(make_shape(3), gpus=replace(make_shape(3).gpus, min_memory_mib=least_mib))
+
+
+KINDS = [compute(10), large(10), other(10)]
 
 
 @pytest.fixture
@@ -63,7 +77,9 @@ def test_only_changed_nodes_are_judged_again(world: World, judged: list[str]) ->
     assert judged == ["node-a"]
 
 
-@pytest.mark.parametrize("shape", [make_shape(3), compute(10), other(10)], ids=["simple", "compute", "other"])
+@pytest.mark.parametrize(
+    "shape", [make_shape(3), compute(10), large(10), other(10)], ids=["simple", "compute", "large", "other"]
+)
 def test_nodes_come_and_go(world: World, shape: RequestShape) -> None:
     world.node_verdicts.answers(shape, [A, B])
     world.add_node("node-c", 10)
@@ -88,7 +104,9 @@ def test_simple_pods_are_judged_by_what_is_kept_beside_the_ledger(world: World, 
     assert judged == []
 
 
-@pytest.mark.parametrize("shape", [make_shape(8), compute(10), other(10)], ids=["simple", "compute", "other"])
+@pytest.mark.parametrize(
+    "shape", [make_shape(8), compute(10), large(10), other(10)], ids=["simple", "compute", "large", "other"]
+)
 def test_the_answer_follows_the_ledger(world: World, shape: RequestShape) -> None:
     assert world.node_verdicts.filter(shape, [A]).fits == [A]
     for _ in range(2):
@@ -99,14 +117,38 @@ def test_the_answer_follows_the_ledger(world: World, shape: RequestShape) -> Non
     assert message.startswith("needs ")
 
 
-def test_only_refusals_for_want_of_compute_are_judged_in_full(world: World, judged: list[str]) -> None:
-    assert world.node_verdicts.filter(compute(10), [A, B]).fits == [A, B]
-    assert judged == []
+@pytest.mark.parametrize(
+    ("shape", "refusal"),
+    [
+        (compute(10), "needs 3 GiB and 10 % of compute on one GPU; free per GPU on node-a: 2 GiB and 100 %, 2 GiB"),
+        (asking(gpu_count=2), "needs 3 GiB on each of 2 GPUs; free per GPU on node-a: 2, 2 GiB"),
+        (asking(memory_mib=0, memory_percent=50), "needs 50 % of one GPU; free per GPU on node-a: 2, 2 GiB"),
+        (
+            asking(memory_mib=0, whole=True, compute_percent=100),
+            "needs 1 whole GPU; free per GPU on node-a: 2 of 10 GiB and 100 %, 2 of 10 GiB and 100 %",
+        ),
+        (large(9 * 1024), "needs 3 GiB on one GPU; free per GPU on node-a: 2, 2 GiB"),
+    ],
+)
+def test_one_container_is_judged_by_what_is_kept_of_nodes(
+    world: World, judged: list[str], shape: RequestShape, refusal: str
+) -> None:
+    assert world.node_verdicts.filter(shape, [A, B]).fits == [A, B]
     for _ in range(2):
         assert world.bind(world.add_pod(8)).error == ""
     judged.clear()
-    assert world.node_verdicts.filter(compute(10), [A, B]).fits == [B]
-    assert judged == ["node-a"]
+    found = world.node_verdicts.filter(shape, [A, B])
+    assert found.fits == [B]
+    assert found.failed[A].startswith(refusal)
+    assert judged == []
+
+
+def test_gpus_of_another_kind_are_told_by_what_is_kept_of_nodes(world: World, judged: list[str]) -> None:
+    found = world.node_verdicts.filter(large(11 * 1024), [A])
+    assert found.unresolvable[A].startswith(
+        "needs a GPU with at least 11264 MiB in all; GPUs of node-a: 0: too small ("
+    )
+    assert judged == []
 
 
 def test_a_verdict_of_a_ledger_that_changed_meanwhile_is_not_kept(
@@ -125,7 +167,9 @@ def test_a_verdict_of_a_ledger_that_changed_meanwhile_is_not_kept(
     assert world.node_verdicts.filter(other(10), [A]).fits == []
 
 
-@pytest.mark.parametrize("shape", [make_shape(3), compute(10), other(10)], ids=["simple", "compute", "other"])
+@pytest.mark.parametrize(
+    "shape", [make_shape(3), compute(10), large(10), other(10)], ids=["simple", "compute", "large", "other"]
+)
 def test_a_question_is_answered_whole_while_others_notice_changes(world: World, shape: RequestShape) -> None:
     """A node that another request had just found changed was unknown to this one."""
     world.node_verdicts.answers(shape, [A, B])
@@ -171,16 +215,16 @@ def test_large_kinds_of_pods_count_with_what_they_are(
     world.start_controller()
     world.list_all()
     shape = other(1)
-    large = [
+    kinds = [
         replace(shape, gpus=replace(shape.gpus, uuids=replace(shape.gpus.uuids, unwanted=(f"{i}" * 10_000,))))
         for i in range(3)
     ]
-    for each in large:
+    for each in kinds:
         world.node_verdicts.answers(each, [A])
     judged.clear()
-    world.node_verdicts.answers(large[2], [A])
+    world.node_verdicts.answers(kinds[2], [A])
     assert judged == []
-    world.node_verdicts.answers(large[0], [A])
+    world.node_verdicts.answers(kinds[0], [A])
     assert len(judged) == 1
 
 
