@@ -46,7 +46,8 @@ def scheduler(plane: ControlPlane, directory: Path, name: str, extender: str = "
         server=ServerVersion(version.major, version.minor), scheduler_name=name, url=extender or extenders.DEFAULT_URL
     )
     value: Json = yaml.safe_load(schedconfig.configuration(options))
-    value = {key: part for key, part in value.items() if not key.endswith("BindAddress")}
+    # Old versions have plain-text ports, and here are two schedulers.
+    value = {key: f"127.0.0.1:{free_port()}" if key.endswith("BindAddress") else part for key, part in value.items()}
     value |= {
         "leaderElection": {"leaderElect": False},
         "clientConnection": {"kubeconfig": str(plane.kubeconfig), **CLIENT},
