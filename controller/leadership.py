@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from controller import disruption, unhealthy
+from controller import disruption, namespaces, unhealthy
 from controller.disruption import Budgets
 from controller.fence import Fence
 from controller.node_verdicts import NodeVerdicts
@@ -53,7 +53,8 @@ class Leadership:
         self.budgets = Budgets()
         self.disruptions = disruption.watch(api=api, clock=clock, known=self.budgets)
         self.unhealthy = unhealthy.watch(api=api, state=state, clock=clock)
-        self._optional = (self.disruptions, self.unhealthy)
+        self.namespaces = namespaces.watch(api=api, clock=clock, known=state.policies)
+        self._optional = (self.disruptions, self.unhealthy, self.namespaces)
         self._reflectors = (self.nodes, self.pods)
         self._stop_working = threading.Event()
 

@@ -5,7 +5,7 @@ What was read before it became so stays: a server that starts refuses for a mome
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,6 +35,8 @@ class OptionalWatch:
     """What is different without, for the log."""
     right: str
     """What is to be granted, for the log."""
+    params: Mapping[str, str] = field(default_factory=dict)
+    """Label selectors."""
     _synced: threading.Event = field(init=False, default_factory=threading.Event)
     _refused: threading.Event = field(init=False, default_factory=threading.Event)
     _running: Reflector[Any] | None = field(init=False, default=None)
@@ -75,6 +77,7 @@ class OptionalWatch:
                     path=path,
                     sink=self.sink(path),
                     clock=self.clock,
+                    params=dict(self.params),
                     optional=True,
                     synced=self._synced,
                 )

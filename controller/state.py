@@ -5,16 +5,17 @@ the watches alone; a Binding changes nothing but its own reservation, so the led
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from controller.cluster_cache import ClusterCache
+from controller.namespaces import Policies
 from controller.reservations import InDoubt, Reservation
 from controller.searches import Searches
 from gpushare.cluster import node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bound
-from gpushare.identity import NodeName, PodUid
+from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
@@ -66,6 +67,8 @@ class ClusterState:
         """Replaced as a whole whenever more is known of the cluster. Whether a pod fits never depends on it."""
         self.cache = ClusterCache(resource_config)
         """What the watches say, for everybody; reservations are made here alone."""
+        self.policies = Policies()
+        """What namespaces say of their pods."""
         self._lock = self.cache.lock
         self._index = self.cache.cluster_index
         self._in_doubt_s = in_doubt_s
@@ -82,11 +85,15 @@ class ClusterState:
             return node_ledger.verdict(shape, ledger, self.rankings)
         return self._searches.verdict(shape, ledger, self.rankings)
 
-    def resolve(self, shape: RequestShape, labels: Mapping[str, str], uid: PodUid | None = None) -> RequestShape:
-        """What a pod asks for, with what depends on all pods of its namespace: whether it may start its own group.
+    def resolve(self, shape: RequestShape, labels: Mapping[str, str], pod: PodRef | None = None) -> RequestShape:
+        """What a pod asks for, with what its namespace says: the policy, and whether it may start its own group.
 
-        A pod's own reservations are no members of it; without a UID the answer is for all pods of a kind.
+        A pod's own reservations are no members of it; without a pod the answer is for all pods of a kind, and no policy
+        is looked for, as what fits depends on none.
         """
+        uid = None if pod is None else pod.uid
+        if pod is not None:
+            shape = self._with_policy(shape, pod)
         if shape.affinity is None or shape.affinity.same is None:
             return shape
         with self._lock:
@@ -181,7 +188,12 @@ class ClusterState:
     # Inside the lock.
 
     def _resolved(self, claim: _Claim, shape: RequestShape) -> RequestShape:
-        return self._index.resolved(shape, claim.request.labels, claim.request.pod.uid)
+        pod = claim.request.pod
+        return self._index.resolved(self._with_policy(shape, pod), claim.request.labels, pod.uid)
+
+    def _with_policy(self, shape: RequestShape, pod: PodRef) -> RequestShape:
+        of_namespace = self.policies.of(pod.namespace)
+        return shape if of_namespace is None or shape.policy is not None else replace(shape, policy=of_namespace)
 
     def _standing(self, claim: _Claim, ledger: LedgerOrRefused) -> NodeLedger | Reserved | AlreadyBound | Refused:
         """What holds before any choice; else the ledger to choose from."""

@@ -116,6 +116,7 @@ ADDON_NAMESPACES: Final = (
 )
 
 # On namespaces.
+LABEL_POLICY: Final = ANNOTATION_POLICY  # of their pods that name none
 LABEL_LIMIT: Final = ANNOTATION_LIMIT
 ENFORCED: Final = "enforced"  # the value of both
 LABEL_ISOLATION: Final = "gpushare.dev/isolation"  # "disabled": pods without GPUs are left as they are

@@ -207,7 +207,7 @@ class Extender:
             return None
         request = requests.of_pod(pod, state.resource_config)
         self._check_ready()
-        return request and replace(request, shape=state.resolve(request.shape, request.labels, request.pod.uid))
+        return request and replace(request, shape=state.resolve(request.shape, request.labels, request.pod))
 
     def _check_ready(self) -> None:
         if reason := self._services.unready():

@@ -22,14 +22,19 @@ Annotations = Mapping[str, str]
 
 def policy(annotations: Annotations, errors: list[FieldError]) -> Policy | None:
     """How GPUs are chosen, or None if the pod does not say."""
+    return _read(annotations, names.ANNOTATION_POLICY, parse_policy, errors)
 
-    def read(text: str) -> Policy:
-        try:
-            return Policy(text)
-        except ValueError:
-            raise ValueError(f"{text!r:.80} is no policy; write {Policy.known()}") from None
 
-    return _read(annotations, names.ANNOTATION_POLICY, read, errors)
+def parse_policy(text: str) -> Policy:
+    """A policy by its name.
+
+    Raises:
+        ValueError: there is none of this name; the message says which ones there are.
+    """
+    try:
+        return Policy(text)
+    except ValueError:
+        raise ValueError(f"{text!r:.80} is no policy; write {Policy.known()}") from None
 
 
 def selector(annotations: Annotations, unit: MemoryUnit, errors: list[FieldError]) -> GpuSelector:

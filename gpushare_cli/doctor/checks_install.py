@@ -5,6 +5,7 @@ from typing import Final
 
 from gpushare import names
 from gpushare.errors import SettingsError
+from gpushare.model.request import Policy
 from gpushare_cli.doctor import finding, objects, own
 from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
@@ -15,6 +16,12 @@ _OLDEST: Final = ServerVersion(1, 20)
 FIRST_WITH_CONDITIONS: Final = ServerVersion(1, 30)
 """Servers whose webhooks have matchConditions and whose policies are stable."""
 _WATCHDOGS: Final = {"report": "usage", "evict": "watchdog-evict", "kill": "watchdog-kill"}
+_OF_NAMESPACES: Final = {
+    names.LABEL_LIMIT: (names.ENFORCED,),
+    names.LABEL_POLICY: tuple(policy.value for policy in Policy),
+    names.WATCHDOG: tuple(_WATCHDOGS),
+}
+"""What labels of namespaces may say."""
 """What a watchdog does -> the component of the manifests that has it do so."""
 
 
@@ -72,10 +79,10 @@ def isolation_exceptions(cluster: Cluster) -> Iterator[Finding]:
 
 
 def namespace_limits(cluster: Cluster) -> Iterator[Finding]:
-    """Every namespace that asks for a strength of limits, or for a watchdog, asks for one that exists."""
+    """Every namespace that asks for a strength of limits, a policy or a watchdog, asks for one that exists."""
     for namespace in known(cluster.snapshot.namespaces):
         name = str(namespace["metadata"]["name"])
-        for label, values in ((names.LABEL_LIMIT, (names.ENFORCED,)), (names.WATCHDOG, tuple(_WATCHDOGS))):
+        for label, values in _OF_NAMESPACES.items():
             value = objects.label(namespace, label)
             if value not in {"", *values}:
                 yield finding.warning(

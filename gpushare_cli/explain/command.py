@@ -9,7 +9,9 @@ from gpushare import names
 from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
+from gpushare.model.request import Policy
 from gpushare.units import MemoryUnit
+from gpushare.wire import fields, selectors
 from gpushare_cli import arguments, gather, settings, usage
 from gpushare_cli.commands import BAD, FAILED, OK, Streams
 from gpushare_cli.explain import decide, held, render, workloads
@@ -77,7 +79,7 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
     try:
         pods = workloads.pods(api, target.kind, where, target.name)
         cluster = _cluster(api)
-        known = _settings(api, options)
+        known = _settings(api, options, where)
         events = workloads.events if cluster.forbidden else lambda _api, _pod: ()
         explained = [decide.explain(pod, cluster, known, events(api, pod)) for pod in pods]
         if not cluster.forbidden:
@@ -108,13 +110,24 @@ def _with_use(api: KubeApi, explained: Sequence[Explanation], installation: str)
     return [held.used(each, uses[each.node]) if each.node and each.node in uses else each for each in explained]
 
 
-def _settings(api: KubeApi, options: Options) -> Settings:
-    """Of the installation, as far as they can be read, and of the command line."""
+def _settings(api: KubeApi, options: Options, namespace: str) -> Settings:
+    """Of the installation, as far as they can be read, of the pods' namespace, and of the command line."""
     try:
         installed = settings.load(gather.config_map(api, options.installation, names.CONFIG))
     except SettingsError as error:
         raise WireError(f"ConfigMap {names.CONFIG}: {error}") from error
-    return replace(installed, memory_unit=options.memory_unit or installed.memory_unit)
+    policy = _policy(api, namespace) or installed.gpu_policy
+    return replace(installed, memory_unit=options.memory_unit or installed.memory_unit, gpu_policy=policy)
+
+
+def _policy(api: KubeApi, namespace: str) -> Policy | None:
+    """Of pods in a namespace that name none; None if its label names none, or it may not be read."""
+    try:
+        found = api.get(f"/api/v1/namespaces/{namespace}")
+        labels = fields.mapping(fields.mapping(found, "metadata", "namespace"), "labels", "metadata")
+        return selectors.parse_policy(fields.text(labels, names.LABEL_POLICY, "labels"))
+    except (kube.ForbiddenError, kube.NotFoundError, WireError, ValueError):
+        return None
 
 
 def _print(explained: Sequence[Explanation], streams: Streams, options: Options) -> int:

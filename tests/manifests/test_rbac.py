@@ -8,8 +8,9 @@ import pytest
 
 from certs.manager import CertificateManager
 from certs.settings import CertSettings
-from controller import disruption, unhealthy
+from controller import disruption, namespaces, unhealthy
 from controller.disruption import Budgets
+from controller.namespaces import Policies
 from controller.state import ClusterState
 from gpushare import names
 from gpushare.kube.lease import Elector
@@ -51,6 +52,8 @@ USED: dict[str, set[Right]] = {
         ("", "/events", "create", ""),
         ("", "policy/poddisruptionbudgets", "list", ""),  # whom to evict last
         ("", "policy/poddisruptionbudgets", "watch", ""),
+        ("", "/namespaces", "list", ""),  # the policy of their pods
+        ("", "/namespaces", "watch", ""),
         (names.UNHEALTHY_NAMESPACE, "/configmaps", "list", ""),  # GPUs that must not be used
         (names.UNHEALTHY_NAMESPACE, "/configmaps", "watch", ""),
         (OWN, "coordination.k8s.io/leases", "create", ""),
@@ -179,6 +182,7 @@ def test_the_watches_that_the_controller_can_do_without_need_no_more() -> None:
     for watch in (
         disruption.watch(api=api, clock=Once(), known=Budgets()),
         unhealthy.watch(api=api, clock=Once(), state=ClusterState(resource_config=ResourceConfig())),
+        namespaces.watch(api=api, clock=Once(), known=Policies()),
     ):
         stop.clear()
         watch.run(stop)

@@ -35,7 +35,7 @@ def request(pod: JsonObject) -> PodRequest:
 
 def is_first(world: World, pod: JsonObject) -> bool:
     asked = request(pod)
-    affinity = world.state.resolve(asked.shape, asked.labels, asked.pod.uid).affinity
+    affinity = world.state.resolve(asked.shape, asked.labels, asked.pod).affinity
     assert affinity is not None
     return affinity.first
 

@@ -109,6 +109,13 @@ ROWS: list[tuple[str, Callable[[DoctorKube], None], str]] = [
         " one | kubectl label namespace team-a --overwrite gpushare.dev/limit=enforced, or gpushare.dev/limit-",
     ),
     (
+        "a namespace whose policy is misspelt",
+        namespace("team-a", **{"gpushare.dev/gpu-policy": "Spread"}),
+        "warning namespace-limits namespace/team-a | the label gpushare.dev/gpu-policy=Spread has no effect; only"
+        " binpack or spread or dense or fgd has one | kubectl label namespace team-a --overwrite"
+        " gpushare.dev/gpu-policy=binpack, or gpushare.dev/gpu-policy-",
+    ),
+    (
         "a namespace whose watchdog is misspelt",
         namespace("team-a", **{"gpushare.dev/watchdog": "Evict"}),
         "warning namespace-limits namespace/team-a | the label gpushare.dev/watchdog=Evict has no effect; only report"

@@ -56,6 +56,17 @@ def test_so_are_the_emptiest() -> None:
     ]
 
 
+def test_the_policy_of_a_namespace_counts_for_its_pods_that_name_none() -> None:
+    pod = mutated(make_pod(make_container(gpu_mem=3)))
+    nodes = node("a", 15, 15), node("b", 15), holds(6, "b")
+    assert choice(pod, *nodes)[0].startswith("b, GPU 0: 9 of 15 GiB are free")
+    labels = {names.LABEL_POLICY: "spread"}
+    team = {"kind": "Namespace", "metadata": {"name": "default", "labels": labels}}
+    assert choice(pod, *nodes, team)[0].startswith("a, GPU 0: 15 of 15 GiB are free")
+    labels[names.LABEL_POLICY] = "fast"
+    assert choice(pod, *nodes, team)[0].startswith("b, GPU 0: 9 of 15 GiB are free")
+
+
 def test_a_remainder_that_few_pods_ask_for_counts_against_a_node() -> None:
     usual = [holds(8, "z", gpu) for gpu in range(8)]
     full = [holds(10, "a"), holds(8, "b")]
