@@ -1,13 +1,13 @@
 """Pods of a trace, one after another, each to the node where it costs least."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from bench.packing.policies import Scheduler, admits
+from bench.packing.policies import Scheduler
 from bench.packing.workload import Workload, asks_for
 from gpushare.model.room import Ask, NodeRoom
-from gpushare.placement.ranking import best
+from gpushare.placement.board import Board
+from gpushare.placement.ranking import choose
 
 SHOWN_FROM = 70  # per cent; before, everything fits
 LOADS = (90, 95, 100, 110, 120, 130)  # per cent
@@ -23,50 +23,30 @@ class Outcome:
     cpu_s: float
 
 
-@dataclass
-class _Costs:
-    """Of all nodes, for one kind of pod, as of some moment."""
-
-    epoch: int
-    seen: int = 0
-    by_node: list[float] = field(default_factory=list)
-
-
 class _Cluster:
     def __init__(self, nodes: Sequence[NodeRoom], scheduler: Scheduler) -> None:
         self.rooms = list(nodes)
         self._scheduler = scheduler
-        self._changed: list[int] = []
-        self._costs: dict[Ask, _Costs] = {}
+        self._rankings = scheduler.rankings
+        self._board: Board[int] = Board(self._rankings)
+        self._names = range(len(nodes))
+        for name, room in enumerate(nodes):
+            self._board.set(name, room)
 
     def place(self, ask: Ask) -> bool:
-        costs = self._refreshed(ask)
-        least = min(costs)
-        if least == math.inf:
+        if self._scheduler.rankings is not self._rankings:
+            self._rankings = self._scheduler.rankings
+            self._board.under(self._rankings)
+        ranked = self._board.rank(ask, None, self._names)
+        if not ranked.best:
             return False
-        node = costs.index(least)
-        found = best(ask, self.rooms[node], self._scheduler.ranking)
-        if found is None:
+        node = ranked.best[0]
+        gpus = choose(ask, self.rooms[node].gpus, self._rankings.of(None))
+        if gpus is None:
             raise AssertionError("a node that fitted does not fit")
-        self.rooms[node] = self.rooms[node].after(ask, found.gpus)
-        self._changed.append(node)
+        self.rooms[node] = self.rooms[node].after(ask, gpus)
+        self._board.set(node, self.rooms[node])
         return True
-
-    def _refreshed(self, ask: Ask) -> list[float]:
-        known = self._costs.get(ask)
-        if known is None or known.epoch != self._scheduler.epoch:
-            known = self._costs[ask] = _Costs(self._scheduler.epoch, len(self._changed))
-            known.by_node = [self._cost(ask, room) for room in self.rooms]
-        for node in set(self._changed[known.seen :]):
-            known.by_node[node] = self._cost(ask, self.rooms[node])
-        known.seen = len(self._changed)
-        return known.by_node
-
-    def _cost(self, ask: Ask, room: NodeRoom) -> float:
-        if not admits(ask.models, room.model):
-            return math.inf
-        found = best(ask, room, self._scheduler.ranking)
-        return math.inf if found is None else found.cost
 
 
 class Curve:

@@ -1,6 +1,7 @@
 """What is free on a node, as far as it matters for how well pods pack: the GPUs, and the host's CPU and memory."""
 
-from dataclasses import dataclass, replace
+from bisect import insort
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpushare.model.gpu import Gpu, GpuHealth
@@ -65,11 +66,11 @@ class NodeRoom:
         left = list(self.gpus)
         for gpu in chosen:
             left.remove(gpu)
-            left.append(gpu.without(ask.need(gpu)))
+            insort(left, gpu.without(ask.need(gpu)))
         host = self.host
         if host is not None:
             host = HostRoom(host.cpu_milli - ask.cpu_milli, host.memory_mib - ask.host_mib)
-        return replace(self, gpus=tuple(sorted(left)), host=host)
+        return NodeRoom(self.model, tuple(left), host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ the host can still serve of them, and of the room for typical pods (`outlook`): 
 left is lost as well, and only where pods that take little of both go decides how many such GPUs there will be.
 """
 
+from functools import lru_cache
 from operator import mul
 from typing import Final
 
@@ -12,10 +13,11 @@ from gpushare.model.request import Need
 from gpushare.model.room import GpuRoom, NodeRoom
 from gpushare.placement.outlook import Outlook
 from gpushare.placement.prices import slots
+from gpushare.placement.ranking import Ranking
 from gpushare.placement.tally import PART, Counts, Tally
 
-ROOM: Final = 2**80
-"""More than all that `then` can be: wasted GPUs come first."""
+_MOST: Final = 50_000
+"""GPUs whose value is remembered."""
 SERVED: Final = 4
 """Of the typical pods that its GPUs have room for, a host that has room for one in so many serves them fully.
 
@@ -25,38 +27,35 @@ STRANDED: Final = 4
 """A GPU that its host cannot serve is as bad as room lost for so many typical pods. More changes nothing."""
 
 
-class Dense:
+class Dense(Ranking):
     """Costs under one outlook."""
+
+    by_gpus = True
 
     def __init__(self, outlook: Outlook, tally: Tally | None = None) -> None:
         """As the outlook has it; a tally of the same kinds may be given, for what it remembers."""
         self._outlook = outlook
+        self.basis = outlook.prices
+        self._value = lru_cache(_MOST)(self._priced)
         self._tally = tally or Tally(outlook.kinds)
 
     def gpu(self, before: GpuRoom, need: Need) -> int:
         """Value of the remainder that is given up, less that of the one that stays."""
         return self._value(before) - self._value(before.without(need))
 
-    def cost(self, before: NodeRoom, after: NodeRoom) -> int:
-        """What the GPUs lose in value, and among equals what becomes of the host."""
-        return self.wasted(before, after) * ROOM + self.then(before, after)
-
-    def wasted(self, before: NodeRoom, after: NodeRoom) -> int:
+    def first(self, before: NodeRoom, after: NodeRoom) -> int:
         """What remainders of GPUs lose in value."""
-        return self._worth(before) - self._worth(after)
+        return self._free(before) - self._free(after)
 
-    def then(self, before: NodeRoom, after: NodeRoom) -> int:
-        """What the host can serve of the GPUs, and room for typical pods, by their weights. Less than ROOM."""
-        return self._room(before) - self._room(after)
-
-    def _room(self, room: NodeRoom) -> int:
+    def worth(self, room: NodeRoom) -> int:
+        """What the host can serve of the GPUs, and room for typical pods, by their weights."""
         weights = self._outlook.weights.get(room.model)
         if weights is None:
             return 0
         counts = self._tally.of(room)
-        worth = self._worth(room) // self._outlook.usual_mib
+        free = self._free(room) // self._outlook.usual_mib
         pods: int = sum(map(mul, weights, counts))
-        return STRANDED * worth * self._served(room, counts) + pods
+        return STRANDED * free * self._served(room, counts) + pods
 
     def _served(self, room: NodeRoom, counts: Counts) -> int:
         """How much of the free GPUs the host can serve, in parts: of the typical pods that fit them."""
@@ -70,10 +69,10 @@ class Dense:
                     served += number * fit * SERVED * PART // by_gpus
         return min(PART, served // asked) if asked else PART
 
-    def _worth(self, room: NodeRoom) -> int:
+    def _free(self, room: NodeRoom) -> int:
         return sum(map(self._value, room.gpus))
 
-    def _value(self, gpu: GpuRoom) -> int:
+    def _priced(self, gpu: GpuRoom) -> int:
         """Of what is free on a GPU; memory without compute is worth no more than the compute."""
         table = self._outlook.prices.get(gpu.total_mib)
         if table is None:

@@ -8,39 +8,46 @@ As published, the difference becomes an integer score of 0 to 100, and memory of
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from gpushare.model.gpu import MAX_GPUS
 from gpushare.model.request import Need
 from gpushare.model.room import Ask, GpuRoom, NodeRoom
 from gpushare.model.selector import is_model
+from gpushare.placement.ranking import Ranking
 
 _FULL: Final = 1000
 """Parts of a GPU."""
+_MOST: Final = 50_000
+"""Nodes that are remembered."""
 _ANY: Final = ""
 """A model that every pod accepts."""
 _STEPS: Final = tuple(math.ceil(-1_000_000 * math.log(100 / score - 1)) for score in range(1, 100))
 """From which thousandth of a part on the difference has the scores 1, 2, ... 99: a sigmoid."""
 
 
-class Fgd:
+class Fgd(Ranking):
     """Costs for a fixed sample of pods, those without GPUs included."""
+
+    by_gpus = False
 
     def __init__(self, typical: Mapping[Ask, int]) -> None:
         """The most frequent requests (`demand.typical`), and how many pods make each."""
-        self._typical = typical
+        self.basis = self._typical = typical
         self._number = max(sum(typical.values()), 1)
         self._cpu = sorted({ask.cpu_milli for ask in typical if ask.gpus})
         self._remainders: dict[tuple[str, int, int], int] = {}
         self._untouched: dict[tuple[str, int, int], int] = {}
-        self._usable: dict[NodeRoom, int] = {}
+        self.usable = lru_cache(_MOST)(self._count)
+        """What is free on a node and of use, summed over the sample."""
 
     def gpu(self, before: GpuRoom, need: Need) -> int:
-        """How much more of a GPU is of no use. CPU and model of its node are left to `cost`: they change little."""
+        """How much more of a GPU is of no use. CPU and model of its node are left to `first`: they change little."""
         after = before.without(need)
         return (self._of_one(before) - self._of_one(after)) - (_parts(before) - _parts(after)) * self._number
 
-    def cost(self, before: NodeRoom, after: NodeRoom) -> int:
+    def first(self, before: NodeRoom, after: NodeRoom) -> int:
         """The published score, negative: the lowest cost is the highest score."""
         gained = (self.usable(after) - self.usable(before)) + (_free(before) - _free(after)) * self._number
         return -bisect_right(_STEPS, gained * 1000 // self._number)
@@ -49,16 +56,11 @@ class Fgd:
         free, step = _parts(gpu), len(self._cpu)
         return self._remainder(_ANY, step, free) + self._whole(_ANY, step, MAX_GPUS if free == _FULL else 0) // MAX_GPUS
 
-    def usable(self, room: NodeRoom) -> int:
-        """What is free and of use, summed over the sample."""
-        known = self._usable.get(room)
-        if known is None:
-            step = len(self._cpu) if room.host is None else bisect_right(self._cpu, room.host.cpu_milli)
-            parts = [_parts(gpu) for gpu in room.gpus]
-            known = sum(self._remainder(room.model, step, free) for free in parts)
-            known += self._whole(room.model, step, parts.count(_FULL))
-            self._usable[room] = known
-        return known
+    def _count(self, room: NodeRoom) -> int:
+        step = len(self._cpu) if room.host is None else bisect_right(self._cpu, room.host.cpu_milli)
+        parts = [_parts(gpu) for gpu in room.gpus]
+        usable = sum(self._remainder(room.model, step, free) for free in parts)
+        return usable + self._whole(room.model, step, parts.count(_FULL))
 
     def _remainder(self, model: str, step: int, free: int) -> int:
         key = (model, step, free)
@@ -87,8 +89,6 @@ def _admits(ask: Ask, model: str) -> bool:
 
 def _need(ask: Ask) -> int:
     """Parts of one GPU."""
-    if ask.gpus == 0:
-        return 0
     return _FULL if ask.whole else ask.need(GpuRoom(_FULL, _FULL)).memory_mib
 
 

@@ -4,31 +4,38 @@ from typing import Final
 
 from gpushare.model.request import Need
 from gpushare.model.room import GpuRoom, NodeRoom
+from gpushare.placement.ranking import Ranking
 
 _WHOLE: Final = 10**9
 """Of a node; fine enough that of a cluster's nodes few are alike."""
 
 
-class Binpack:
+class Binpack(Ranking):
     """The fullest GPU that fits, on the fullest node."""
+
+    by_gpus = True
+    basis = None
 
     def gpu(self, before: GpuRoom, need: Need) -> int:  # noqa: ARG002 - of the protocol
         """Its free MiB."""
         return before.free_mib
 
-    def cost(self, before: NodeRoom, after: NodeRoom) -> int:  # noqa: ARG002 - of the protocol
+    def first(self, before: NodeRoom, after: NodeRoom) -> int:  # noqa: ARG002 - of the protocol
         """The part of the node's GPUs that stays free."""
         return binpack(sum(gpu.free_mib for gpu in after.gpus), sum(gpu.total_mib for gpu in after.gpus))
 
 
-class Spread:
+class Spread(Ranking):
     """The emptiest GPU, on the emptiest node."""
+
+    by_gpus = True
+    basis = None
 
     def gpu(self, before: GpuRoom, need: Need) -> int:  # noqa: ARG002 - of the protocol
         """Its free MiB, the most first."""
         return -before.free_mib
 
-    def cost(self, before: NodeRoom, after: NodeRoom) -> int:  # noqa: ARG002 - of the protocol
+    def first(self, before: NodeRoom, after: NodeRoom) -> int:  # noqa: ARG002 - of the protocol
         """The part of the node's GPUs that stays free, the most first."""
         return spread(sum(gpu.free_mib for gpu in after.gpus), sum(gpu.total_mib for gpu in after.gpus))
 

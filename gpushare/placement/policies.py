@@ -12,17 +12,17 @@ from gpushare.placement.packing import Binpack, Spread
 from gpushare.placement.ranking import Ranking
 from gpushare.placement.tally import Tally
 
-POLICIES: Final[Mapping[Policy, Callable[[Outlook], Ranking]]] = {
-    Policy.BINPACK: lambda _: Binpack(),
-    Policy.SPREAD: lambda _: Spread(),
+POLICIES: Final[Mapping[Policy, Callable[[Outlook, Tally | None], Ranking]]] = {
+    Policy.BINPACK: lambda *_: Binpack(),
+    Policy.SPREAD: lambda *_: Spread(),
     Policy.DENSE: Dense,
-    Policy.FGD: lambda outlook: Fgd(outlook.typical),
+    Policy.FGD: lambda outlook, _: Fgd(outlook.typical),
 }
 
 
 def ranking(policy: Policy, outlook: Outlook = NOTHING_KNOWN) -> Ranking:
     """A policy under one outlook. It remembers what it has counted, so it is made once for many nodes."""
-    return POLICIES[policy](outlook)
+    return POLICIES[policy](outlook, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Rankings:
 
     default: Policy = Policy.BINPACK
     outlook: Outlook = NOTHING_KNOWN
-    tally: Tally | None = None
-    """What was counted for the outlook, so that `dense` need not count it again."""
+    tally: Tally | None = field(default=None, compare=False, repr=False)
+    """Of the outlook's kinds, for what it remembers."""
     _made: dict[Policy, Ranking] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def of(self, policy: Policy | None) -> Ranking:
@@ -40,7 +40,5 @@ class Rankings:
         policy = policy or self.default
         found = self._made.get(policy)
         if found is None:
-            known = policy is Policy.DENSE and self.tally is not None
-            found = Dense(self.outlook, self.tally) if known else ranking(policy, self.outlook)
-            self._made[policy] = found
+            found = self._made[policy] = POLICIES[policy](self.outlook, self.tally)
         return found

@@ -4,23 +4,47 @@ A policy says which GPUs of a node a pod gets. What that costs follows from the 
 the node that ranks first is judged by the very GPUs that bind chooses there.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from gpushare.model.allocation import Grant, footprint
 from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.model.request import Need
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 
+ROOM: Final = 2**80
+"""More than twice of what any `Ranking.worth` is."""
+
 
 class Ranking(Protocol):
-    """A policy with what it knows of the cluster. Both are pure; less is better, and only the order means anything."""
+    """A policy with what it knows of the cluster. All is pure; less is better, and only the order means anything."""
+
+    by_gpus: bool
+    """Whether `first` looks at nothing but the GPUs."""
+
+    basis: object
+    """What `first` depends on: equal in two rankings where it is the same."""
 
     def gpu(self, before: GpuRoom, need: Need) -> int:
         """What is lost by taking so much of a GPU that has room for it. Of several GPUs, it adds up."""
 
-    def cost(self, before: NodeRoom, after: NodeRoom) -> int:
+    def first(self, before: NodeRoom, after: NodeRoom) -> int:
         """What the cluster loses when a pod makes this of a node. Comparable for one pod among all nodes."""
+
+    def worth(self, room: NodeRoom) -> int:  # noqa: ARG002 - of those that have one
+        """What a node is worth beside that. It decides among nodes that lose equally much at first, by what they lose.
+
+        It may take longer than `first`.
+        """
+        return 0
+
+    def cost(self, before: NodeRoom, after: NodeRoom) -> int:
+        """Both in one number, which may be negative, and has no bound."""
+        return self.first(before, after) * ROOM + self.then(before, after)
+
+    def then(self, before: NodeRoom, after: NodeRoom) -> int:
+        """What decides among nodes that lose equally much at first."""
+        return self.worth(before) - self.worth(after)
 
 
 Key = tuple[int, GpuRoom, int]
@@ -43,14 +67,18 @@ def best(ask: Ask, room: NodeRoom, ranking: Ranking) -> Best | None:
 
     Whether it accepts the node's model is not looked at.
     """
-    if not ask.fits_host(room.host):
+    if not ask.fits_host(room.host) or (gpus := choose(ask, room.gpus, ranking)) is None:
         return None
-    fitting = [key(ranking, gpu, ask.need(gpu), i) for i, gpu in enumerate(room.gpus) if ask.fits(gpu)]
+    return Best(ranking.cost(room, room.after(ask, gpus)), gpus)
+
+
+def choose(ask: Ask, gpus: Sequence[GpuRoom], ranking: Ranking) -> tuple[GpuRoom, ...] | None:
+    """The best GPUs of a node, in any order; None if there are too few with room."""
+    fitting = [(ranking.gpu(gpu, ask.need(gpu)), gpu) for gpu in gpus if ask.fits(gpu)]
     if len(fitting) < ask.gpus:
         return None
     fitting.sort()
-    gpus = tuple(gpu for _, gpu, _ in fitting[: ask.gpus])
-    return Best(ranking.cost(room, room.after(ask, gpus)), gpus)
+    return tuple(gpu for _, gpu in fitting[: ask.gpus])
 
 
 def cost_of(

@@ -1,5 +1,6 @@
 """How many more pods of each kind a node has room for, if no other kind came. Pure, but for what it remembers."""
 
+from functools import lru_cache
 from typing import Final
 
 from gpushare.model.room import Ask, GpuRoom, NodeRoom
@@ -18,8 +19,9 @@ class Tally:
 
     def __init__(self, kinds: tuple[Ask, ...]) -> None:
         self.kinds = kinds
-        self._gpus: dict[GpuRoom, Counts] = {}
-        self._nodes: dict[tuple[GpuRoom, ...], Counts] = {}
+        self._on_one = lru_cache(_MOST)(self._grants)
+        self.by_gpus = lru_cache(_MOST)(self._count)
+        """How many would fit if hosts had all the CPU and memory that is asked for."""
         self._hosts = [(kind.cpu_milli, kind.host_mib) for kind in kinds]
         self._wide = [place for place, kind in enumerate(kinds) if kind.gpus > 1]
 
@@ -38,28 +40,14 @@ class Tally:
                 fits[wide] = 0
         return tuple(fits)
 
-    def by_gpus(self, gpus: tuple[GpuRoom, ...]) -> Counts:
-        """How many would fit if hosts had all the CPU and memory that is asked for."""
-        known = self._nodes.get(gpus)
-        if known is None:
-            if len(self._nodes) >= _MOST:
-                self._nodes.clear()
-            known = self._nodes[gpus] = self._count(gpus)
-        return known
-
     def _count(self, gpus: tuple[GpuRoom, ...]) -> Counts:
         if not gpus:
             return (0,) * len(self.kinds)
         grants = map(sum, zip(*map(self._on_one, gpus), strict=True))
         return tuple(PART * (number // kind.gpus) for kind, number in zip(self.kinds, grants, strict=True))
 
-    def _on_one(self, gpu: GpuRoom) -> Counts:
-        known = self._gpus.get(gpu)
-        if known is None:
-            if len(self._gpus) >= _MOST:
-                self._gpus.clear()
-            known = self._gpus[gpu] = tuple(_grants(kind, gpu) for kind in self.kinds)
-        return known
+    def _grants(self, gpu: GpuRoom) -> Counts:
+        return tuple(_grants(kind, gpu) for kind in self.kinds)
 
 
 def _grants(kind: Ask, gpu: GpuRoom) -> int:

@@ -57,7 +57,7 @@ class Learner:
         return True
 
     def _made(self, rooms: Iterable[NodeRoom]) -> Outlook:
-        wanted: Demand = demand.of([*self._seen.elements(), *self._widest], outlook.usual_mib(self._sizes))
+        wanted: Demand = demand.of(self._seen + Counter(self._widest), outlook.usual_mib(self._sizes))
         kinds = tuple(kind.ask for kind in wanted.kinds)
         if kinds != self.tally.kinds:
             self.tally = Tally(kinds)

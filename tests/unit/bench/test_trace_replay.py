@@ -26,7 +26,7 @@ def test_pods_come_until_they_ask_for_130_percent(directory: Path) -> None:
     assert sorted(nodes) == list(range(8))
 
 
-@pytest.mark.parametrize("policy", ["dense", "dense-known", "fgd", "binpack", "spread", "first"])
+@pytest.mark.parametrize("policy", ["dense", "dense-known", "fgd", "binpack", "spread"])
 def test_allocation_follows_what_arrived_and_never_exceeds_it(directory: Path, policy: str) -> None:
     workload = Workload.read(directory, "small")
     order, nodes = workload.orders(1, recorded=True)
@@ -39,12 +39,12 @@ def test_the_table_has_a_row_for_each_policy_and_the_file_every_run(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = directory / "runs.json"
-    arguments = ["--traces", "small", "--policies", "dense,first", "--seeds", "1-2", "--json", str(out)]
+    arguments = ["--traces", "small", "--policies", "dense,spread", "--seeds", "1-2", "--json", str(out)]
     assert trace.main([str(directory), *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:3] for line in lines[1:]] == [["small", "dense", "2"], ["small", "first", "2"]]
+    assert [line.split()[:3] for line in lines[1:]] == [["small", "dense", "2"], ["small", "spread", "2"]]
     runs = json.loads(out.read_text())["rows"]
-    assert [(run["policy"], run["seed"]) for run in runs] == [("dense", 1), ("dense", 2), ("first", 1), ("first", 2)]
+    assert [(run["policy"], run["seed"]) for run in runs] == [("dense", 1), ("dense", 2), ("spread", 1), ("spread", 2)]
 
 
 def test_an_unknown_policy_is_named(directory: Path) -> None:

@@ -9,7 +9,7 @@ from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import Choice
 from gpushare.placement import demand
 from gpushare.placement.fgd import Fgd
-from gpushare.placement.ranking import best
+from gpushare.placement.ranking import ROOM, best
 
 HALF = Ask(gpus=1, memory_mib=500, cpu_milli=1000)
 WHOLE = Ask(gpus=1, whole=True, cpu_milli=1000)
@@ -26,7 +26,7 @@ def node(*free: int, cpu: int = 10_000) -> NodeRoom:
 def score(fgd: Fgd, ask: Ask, room: NodeRoom) -> int:
     found = best(ask, room, fgd)
     assert found is not None
-    return -found.cost
+    return -found.cost // ROOM
 
 
 def test_what_is_free_counts_for_each_typical_pod_that_it_is_of_use_to() -> None:

@@ -7,6 +7,7 @@ from gpushare.model.allocation import Held, footprint
 from gpushare.model.gpu import MAX_GPUS, MAX_INSTANCES, Gpu, GpuHealth, NodeInventory, label, mig_index
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Need, PodRequest, RequestShape
+from gpushare.model.room import Ask
 from gpushare.units import GIB
 from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_ref
 
@@ -181,3 +182,12 @@ def test_every_mig_instance_of_a_node_has_a_number_and_a_label_of_its_own() -> N
     assert min(instances.values()) == MAX_GPUS
     assert all(label(index) == f"{gpu}:{number}" for (gpu, number), index in instances.items())
     assert [label(index) for index in range(MAX_GPUS)] == list(map(str, range(MAX_GPUS)))
+
+
+def test_what_a_pod_of_several_containers_asks_for_is_what_the_largest_does() -> None:
+    containers = (
+        ContainerRequest(container=ContainerName("a"), memory_mib=5, gpu_count=2),
+        ContainerRequest(container=ContainerName("b"), memory_mib=7, compute_percent=20),
+    )
+    found = Ask.of(RequestShape(containers=containers), cpu_milli=300, host_mib=40)
+    assert found == Ask(gpus=2, memory_mib=7, compute_percent=20, cpu_milli=300, host_mib=40)

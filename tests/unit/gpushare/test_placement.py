@@ -11,7 +11,7 @@ from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement import search
 from gpushare.placement.place import place
 from gpushare.placement.policies import POLICIES, Rankings, ranking
-from gpushare.placement.ranking import cost_of
+from gpushare.placement.ranking import ROOM, cost_of
 from testing.builders import make_gpu, make_inventory, make_ledger, make_shape
 
 
@@ -171,7 +171,7 @@ def test_a_node_without_gpus_says_so() -> None:
 def cost(shape: RequestShape, ledger: NodeLedger, policy: Policy) -> int:
     verdict = place(replace(shape, policy=policy), ledger)
     assert isinstance(verdict, Placed)
-    return cost_of(verdict.grants, ledger, ranking(policy))
+    return cost_of(verdict.grants, ledger, ranking(policy)) // ROOM
 
 
 @pytest.mark.parametrize(

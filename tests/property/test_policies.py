@@ -1,0 +1,187 @@
+"""Laws that hold for every policy, with and without knowledge of the cluster."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
+from gpushare.model.room import Ask, HostRoom, NodeRoom
+from gpushare.model.selector import GpuSelector, MigChoice, is_model
+from gpushare.model.verdict import Placed, Refused, Verdict
+from gpushare.placement.board import Board
+from gpushare.placement.place import place
+from gpushare.placement.policies import Rankings
+from gpushare.placement.ranking import best, cost_of
+from gpushare.simulation.learner import Learner
+from testing.builders import make_allocation
+from tests.property.brute_force import brute_force
+from tests.property.test_dense import asks, clusters, emptied, rooms, samples
+from tests.strategies import container_requests, ledgers, shapes
+
+policies = st.sampled_from(Policy)
+any_asks = asks | st.builds(Ask, cpu_milli=st.integers(0, 20_000), host_mib=st.integers(0, 64))
+
+
+def learned(default: Policy, sample: Sequence[Ask], nodes: Sequence[NodeRoom]) -> Rankings:
+    learner = Learner([emptied(room) for room in nodes], sample)
+    learner.look(nodes)
+    return Rankings(default, learner.outlook, learner.tally)
+
+
+def of_ledger(policy: Policy, sample: Sequence[Ask], ledger: NodeLedger) -> Rankings:
+    return learned(policy, sample, [NodeRoom.of(ledger)])
+
+
+def cost(verdict: Verdict, ledger: NodeLedger, rankings: Rankings, policy: Policy) -> int | None:
+    if isinstance(verdict, Refused):
+        return None
+    return cost_of(verdict.grants, ledger, rankings.of(policy), host=HostRoom(9000, 900), takes=HostRoom(10, 1))
+
+
+@given(shapes(), ledgers(), samples, policies)
+def test_no_policy_changes_whether_a_pod_fits_or_why_not(
+    shape: RequestShape, ledger: NodeLedger, sample: list[Ask], policy: Policy
+) -> None:
+    shape = replace(shape, policy=policy)
+    verdict = place(shape, ledger, of_ledger(policy, sample, ledger))
+    assert isinstance(verdict, Placed) == brute_force(shape, ledger)
+    plain = place(replace(shape, policy=None), ledger)
+    assert (verdict if isinstance(verdict, Refused) else None) == (plain if isinstance(plain, Refused) else None)
+
+
+@given(shapes(), ledgers(), samples, policies)
+def test_no_policy_over_commits(shape: RequestShape, ledger: NodeLedger, sample: list[Ask], policy: Policy) -> None:
+    verdict = place(replace(shape, policy=policy), ledger, of_ledger(policy, sample, ledger))
+    if isinstance(verdict, Placed):
+        after = ledger.with_allocation(make_allocation("new", *verdict.grants))
+        assert set(after.over_committed()) <= set(ledger.over_committed())
+        touched = {uuid for found in verdict.grants for uuid in found.gpus if found.compute_percent}
+        assert not touched & set(after.over_computed())
+
+
+@given(shapes(), ledgers(), samples, policies, st.randoms(use_true_random=False))
+def test_the_order_of_gpus_changes_no_cost(
+    shape: RequestShape, ledger: NodeLedger, sample: list[Ask], policy: Policy, rng: random.Random
+) -> None:
+    shape = replace(shape, policy=policy)
+    model = ledger.inventory.gpus[0].model  # of a node with several, that of the first GPU counts
+    gpus = [replace(gpu, model=model) for gpu in ledger.inventory.gpus]
+    mixed = [replace(gpu, index=i) for i, gpu in enumerate(rng.sample(gpus, len(gpus)))]
+    found = []
+    for order in (gpus, mixed):
+        here = NodeLedger.of(replace(ledger.inventory, gpus=tuple(order)), ledger.allocations.values())
+        rankings = of_ledger(policy, sample, here)
+        found.append(cost(place(shape, here, rankings), here, rankings, policy))
+    assert found[0] == found[1]
+
+
+@given(any_asks, samples, clusters, policies, st.randoms(use_true_random=False))
+def test_the_order_of_pods_and_nodes_changes_no_cost(
+    ask: Ask, sample: list[Ask], nodes: list[NodeRoom], policy: Policy, rng: random.Random
+) -> None:
+    rankings = learned(policy, sample, nodes)
+    mixed = learned(policy, rng.sample(sample, len(sample)), rng.sample(nodes, len(nodes)))
+    assert [best(ask, room, rankings.of(policy)) for room in nodes] == [
+        best(ask, room, mixed.of(policy)) for room in nodes
+    ]
+
+
+@given(
+    container_requests("c", ContainerKind.APP),
+    st.sampled_from([None, *MigChoice]),
+    ledgers(),
+    samples,
+    policies,
+    st.none() | st.builds(HostRoom, st.integers(100, 9000), st.integers(100, 9000)),
+)
+def test_a_pod_is_ranked_by_the_gpus_that_it_then_gets(
+    request: ContainerRequest,
+    mig: MigChoice | None,
+    ledger: NodeLedger,
+    sample: list[Ask],
+    policy: Policy,
+    host: HostRoom | None,
+) -> None:
+    shape = RequestShape(containers=(request,), policy=policy, gpus=GpuSelector(mig=mig))
+    rankings = of_ledger(policy, sample, ledger)
+    verdict = place(shape, ledger, rankings)
+    ranked = best(Ask.of(shape, cpu_milli=70, host_mib=90), NodeRoom.of(ledger, host), rankings.of(policy))
+    assert (ranked is None) == isinstance(verdict, Refused)
+    if isinstance(verdict, Placed) and ranked is not None:
+        takes = HostRoom(70, 90)
+        assert ranked.cost == cost_of(verdict.grants, ledger, rankings.of(policy), host=host, takes=takes)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), st.integers(0, 5), st.none() | rooms()),
+        st.tuples(st.just("keep"), st.sets(st.integers(0, 5)), st.none()),
+        st.tuples(st.just("look"), samples, st.none()),
+        st.tuples(st.just("rank"), any_asks, policies),
+    ),
+    max_size=25,
+)
+
+
+@given(steps, any_asks, policies)
+def test_what_is_kept_from_pod_to_pod_is_what_would_be_computed_now(
+    history: list[tuple[str, object, object]], last: Ask, policy: Policy
+) -> None:
+    nodes: dict[int, NodeRoom] = {}
+    rankings = Rankings(policy)
+    board: Board[int] = Board(rankings)
+    for what, one, other in [*history, ("rank", last, policy), ("rank", last, None)]:
+        match what, one, other:
+            case "set", int(node), room:
+                board.set(node, room if isinstance(room, NodeRoom) else None)
+                nodes.pop(node, None)
+                if isinstance(room, NodeRoom):
+                    nodes[node] = room
+            case "keep", set(left), _:
+                board.keep(left)
+                nodes = {node: room for node, room in nodes.items() if node in left}
+            case "look", list(sample), _:
+                rankings = learned(policy, sample, list(nodes.values()))
+                board.under(rankings)
+            case "rank", Ask() as ask, named:
+                check(board, nodes, rankings, ask, named if isinstance(named, Policy) else None)
+
+
+def check(board: Board[int], nodes: dict[int, NodeRoom], rankings: Rankings, ask: Ask, policy: Policy | None) -> None:
+    ranked = board.rank(ask, policy, range(7))
+    found = [plain(ask, nodes.get(node), rankings, policy) for node in range(7)]
+    assert [each is None for each in ranked.costs] == [each is None for each in found]
+    least = min((each for each in found if each is not None), default=None)
+    assert ranked.best == [node for node, each in enumerate(found) if each is not None and each == least]
+    pairs = [(a, b) for a, b in zip(ranked.costs, found, strict=True) if a is not None and b is not None]
+    for a, b in pairs:
+        assert not any(a < other and b > exact for other, exact in pairs)
+
+
+def plain(ask: Ask, room: NodeRoom | None, rankings: Rankings, policy: Policy | None) -> int | None:
+    if room is None or not ask.models.admits(lambda meant: is_model(room.model, meant)):
+        return None
+    found = best(ask, room, rankings.of(policy))
+    return None if found is None else found.cost
+
+
+@given(st.lists(samples, min_size=1, max_size=4), clusters, any_asks, policies)
+def test_a_restart_changes_nothing(looks: list[list[Ask]], nodes: list[NodeRoom], ask: Ask, policy: Policy) -> None:
+    """The new one has seen what is there at last, and nothing of what came and left before."""
+    empty = [emptied(room) for room in nodes]
+    old = Learner(empty)
+    for i, sample in enumerate(looks):
+        for came in sample:
+            old.came(came)
+        old.look(empty if i < len(looks) - 1 else nodes)
+        for left in sample if i < len(looks) - 1 else ():
+            old.left(left)
+    before = Rankings(policy, old.outlook, old.tally)
+    after = learned(policy, looks[-1], nodes)
+    assert replace(before.outlook, epoch=0) == replace(after.outlook, epoch=0)
+    for room in nodes:
+        assert best(ask, room, before.of(policy)) == best(ask, room, after.of(policy))
