@@ -23,12 +23,12 @@ from bench.results import Results, progress
 from bench.scheduling import objects
 from bench.trace import seeds_of
 from gpushare.model.request import Policy
-from gpushare.simulation.engine import Extender, Scheduler
+from gpushare.simulation.engine import Extender, Nodes, Scheduler
 from gpushare.simulation.kinds import Kind
 from gpushare.simulation.learner import Learner
 from gpushare.simulation.rooms import Rooms
 from gpushare.simulation.scores import Fit, Host, Rules
-from gpushare_cli import plot, scores
+from gpushare_cli import plot, schedconfig, scores
 from gpushare_cli.plot import Line, Plot
 
 UNRANKED = "unranked"
@@ -60,10 +60,10 @@ def once(workload: Workload, policy: str, row: str, seed: int, *, minor: int, ow
     fit, others = ROWS[row]
     weight = 0 if policy == UNRANKED else scores.needed(scores.UNASKED)
     scheduler = Scheduler(
-        [Host(*objects.host(room), PODS) for room in workload.nodes],
+        Nodes([Host(*objects.host(room), PODS) for room in workload.nodes]),
         Rooms(workload.nodes, Policy.BINPACK if policy == UNRANKED else Policy(policy), Learner(workload.nodes)),
         rules=Rules(minor=minor, fit=fit),
-        extender=Extender(weight=weight, others_weight=weight if others else 0),
+        extender=Extender(weight=weight, others_weight=schedconfig.OTHERS_WEIGHT if others and weight else 0),
         pick=random.Random(seed).randrange,
     )
     kinds = [Kind.plain(pod) for pod in workload.pods]

@@ -40,6 +40,11 @@ class Streams:
         self.err.write(f"note: {terminal.one_line(text)}\n")
         self.err.flush()
 
+    def progress(self, text: str) -> None:
+        """Say how far it is."""
+        self.err.write(f"{terminal.one_line(text)}\n")
+        self.err.flush()
+
     def error(self, text: object) -> int:
         """Say why there is no answer. The exit code."""
         self.err.write(f"error: {terminal.one_line(str(text))}\n")

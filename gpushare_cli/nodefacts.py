@@ -77,6 +77,24 @@ def untolerated(pod: Object, node: NodeFacts) -> Iterator[str]:
             yield f"taint {taint} is not tolerated"
 
 
+def repelling(pod: Object, node: NodeFacts) -> int:
+    """How many taints that pods avoid if they can (PreferNoSchedule) the pod does not tolerate."""
+    return sum(taint.effect == "PreferNoSchedule" and not _tolerates(pod, taint) for taint in node.taints)
+
+
+def attracting(pod: Object, node: NodeFacts) -> int:
+    """The sum of the weights of preferred node affinity that hold of a node."""
+    affinity = fields.mapping(fields.mapping(pod, "spec", "pod"), "affinity", "spec")
+    path = "spec.affinity.nodeAffinity"
+    field = "preferredDuringSchedulingIgnoredDuringExecution"
+    total = 0
+    for i, each in enumerate(fields.objects(fields.mapping(affinity, "nodeAffinity", "spec.affinity"), field, path)):
+        where = f"{path}.{field}[{i}]"
+        if _term(fields.mapping(each, "preference", where), node, f"{where}.preference"):
+            total += fields.integer(each, "weight", where, default=0)
+    return total
+
+
 def _tolerates(pod: Object, taint: Taint) -> bool:
     tolerations = fields.objects(fields.mapping(pod, "spec", "pod"), "tolerations", "spec")
     return any(_matches_taint(toleration, taint) for toleration in tolerations)

@@ -6,7 +6,7 @@ about as much as its kind is frequent.
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -42,11 +42,27 @@ class Gpus(Protocol):
     def fine(self, kind: Kind, node: int) -> int:
         """By which nodes that cost the same and fit are told apart; less is better."""
 
-    def take(self, kind: Kind, node: int) -> Any:
-        """Give a pod its GPUs of a node where it fits; what `give` wants back."""
+    def take(self, kind: Kind, node: int, pod: int) -> Any:
+        """Give a pod, by the number that its caller has for it, its GPUs of a node where it fits.
+
+        What is returned is for `give`.
+        """
 
     def give(self, node: int, taken: Any) -> None:
         """A pod has left a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """What kube-scheduler knows of nodes."""
+
+    hosts: Sequence[Host]
+    used: Sequence[Load] = ()
+    """By pods that are there already; nothing for none."""
+    zones: Sequence[str | None] = ()
+    """Label of each node; nothing for none."""
+    replicas: Mapping[Hashable, Mapping[int, int]] = field(default_factory=dict)
+    """How many of these pods each owner has on which node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,56 +102,52 @@ class Scheduler:
     """A cluster's kube-scheduler, with our extender."""
 
     def __init__(
-        self,
-        hosts: Sequence[Host],
-        gpus: Gpus,
-        *,
-        rules: Rules,
-        extender: Extender,
-        pick: Callable[[int], int],
-        zones: Sequence[str | None] = (),
-        used: Sequence[Load] = (),
+        self, nodes: Nodes, gpus: Gpus, *, rules: Rules, extender: Extender, pick: Callable[[int], int]
     ) -> None:
-        """An empty cluster, or one where so much of each node is used.
+        """A cluster as it is.
 
         Args:
-            hosts: of all nodes, in the order in which equal ones are preferred by the extender.
+            nodes: all, in the order in which equal ones are preferred by the extender.
             gpus: of the same nodes.
             rules: of kube-scheduler.
             extender: how it asks.
             pick: a number below the given one, for nodes with equal scores.
-            zones: label of each node; nothing for none.
-            used: by pods that are there already; nothing for none.
         """
-        self.hosts = tuple(hosts)
-        self.used = list(used) or [Load(pods=0)] * len(self.hosts)
+        self.hosts = tuple(nodes.hosts)
+        self.used = list(nodes.used) or [Load(pods=0)] * len(self.hosts)
         self._gpus, self._rules, self._extender, self._pick = gpus, rules, extender, pick
         self._points = scores.resources(rules)
-        self._zones = list(zones) or [None] * len(self.hosts)
+        self._zones = list(nodes.zones) or [None] * len(self.hosts)
         self._changed: list[int] = []
         self._names = [NodeName(f"{node:09}") for node in range(len(self.hosts))]
         self._views: OrderedDict[Kind, _View] = OrderedDict()
         self._most_views = max(_MOST_KEPT // max(len(self.hosts), 1), 16)
-        self._replicas: dict[Hashable, dict[int, int]] = {}
+        self._replicas = {of: dict(counts) for of, counts in nodes.replicas.items()}
 
-    def place(self, kind: Kind, *, only: int | None = None) -> Bound | None:
+    @property
+    def changes(self) -> int:
+        """How often a pod has come to a node or left one."""
+        return len(self._changed)
+
+    def place(self, kind: Kind, pod: int = 0, *, only: int | None = None) -> Bound | None:
         """Bind a pod that has come, if only one node comes into question to that one; None if no node takes it."""
         self._gpus.came(kind)
         node = self.choose(kind) if only is None else only if self.fits(kind, only) else None
-        return None if node is None else self.bind(kind, node)
+        return None if node is None else self.bind(kind, node, pod)
 
     def fits(self, kind: Kind, node: int) -> bool:
         """Whether a node takes a pod."""
         allowed = kind.terms.allowed
         return (
-            (allowed is None or node in allowed)
+            0 <= node < len(self.hosts)
+            and (allowed is None or node in allowed)
             and kind.load.fits(self.used[node], self.hosts[node])
             and self._gpus.cost(kind, node) is not None
         )
 
-    def bind(self, kind: Kind, node: int) -> Bound:
+    def bind(self, kind: Kind, node: int, pod: int = 0) -> Bound:
         """Put a pod on a node."""
-        bound = Bound(kind, node, self._gpus.take(kind, node))
+        bound = Bound(kind, node, self._gpus.take(kind, node, pod))
         self.used[node] = self.used[node].plus(kind.load)
         self._count(kind, node, 1)
         return bound

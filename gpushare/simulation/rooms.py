@@ -50,7 +50,7 @@ class Rooms:
         """As `Gpus`."""
         return self._costs.fine(kind.ask, self.rooms[node])
 
-    def take(self, kind: Kind, node: int) -> Taken:
+    def take(self, kind: Kind, node: int, pod: int) -> Taken:  # noqa: ARG002 - of the protocol
         """As `Gpus`."""
         ask, gpus = kind.ask, self._gpus[node]
         taken: list[int] = []

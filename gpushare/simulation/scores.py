@@ -64,7 +64,7 @@ class Load(NamedTuple):
     def fits(self, used: "Load", host: Host) -> bool:
         """Whether a node has room for it beside what is used. What a pod does not request is not looked at."""
         return (
-            used.pods < host.pods
+            used.pods + self.pods <= host.pods
             and (not self.cpu_milli or used.cpu_milli + self.cpu_milli <= host.cpu_milli)
             and (not self.memory_mib or used.memory_mib + self.memory_mib <= host.memory_mib)
         )

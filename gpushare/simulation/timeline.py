@@ -71,7 +71,7 @@ class _Run:
             while self._ends and self._ends[0][0] <= arrival.at_s:
                 yield from self._end()
             self._came += 1
-            bound = self._scheduler.place(arrival.kind, only=arrival.only)
+            bound = self._scheduler.place(arrival.kind, arrival.number, only=arrival.only)
             if bound is not None:
                 self._hold(arrival, bound, arrival.at_s)
             else:
@@ -99,4 +99,4 @@ class _Run:
     def _bound(self, arrival: Arrival, node: int) -> Bound | None:
         if arrival.only not in {None, node} or not self._scheduler.fits(arrival.kind, node):
             return None
-        return self._scheduler.bind(arrival.kind, node)
+        return self._scheduler.bind(arrival.kind, node, arrival.number)

@@ -14,12 +14,13 @@ from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
-from gpushare.wire import fields, misspelt, requests, unhealthy
+from gpushare.wire import fields, host, misspelt, requests, unhealthy
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, world
 from gpushare_cli.answers import why_not
 from gpushare_cli.nodefacts import NodeFacts
-from gpushare_cli.simulate import workloads
+from gpushare_cli.simulate import replays, workloads
+from gpushare_cli.simulate.hosts import Hosts, hosts_of
 from gpushare_cli.simulate.objects import Found, Input
 from gpushare_cli.simulate.plan import Outcome, Pod
 from gpushare_cli.simulate.workloads import NewPod
@@ -34,14 +35,24 @@ class Question:
     """All that a plan is made of."""
 
     world: World
+    hosts: Hosts
     pods: tuple[Pod, ...]
     """In the order in which they are placed."""
     unit: MemoryUnit
     notes: tuple[str, ...]
 
 
-def prepare(given: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpus: bool) -> Question:
+def prepare(
+    given: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpus: bool, replay: bool = False
+) -> Question:
     """Make sense of the input. Without a unit it is the one in which the nodes count.
+
+    Args:
+        given: the input.
+        make_up: nodes of a profile.
+        unit: of GPU memory.
+        whole_gpus: whether that resource is ours.
+        replay: place the cluster's pods again, from empty nodes on.
 
     Raises:
         WireError: an object cannot be read.
@@ -57,19 +68,31 @@ def prepare(given: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpu
     if not known:
         raise WireError("no node in the input; add what kubectl get nodes,pods -A -o yaml prints, or give --profile")
     resource_config = ResourceConfig(unit=unit, whole_gpus=whole_gpus)
-    existing = [(pod, _record(pod, resource_config)) for pod in given.known]
+    again = replays.of(given.known) if replay else []
+    there = [pod for pod in given.known if not replay or replays.stays(pod)]
+    existing = [(pod, _record(pod, resource_config)) for pod in there]
     state = world.build(known.values(), ((pod.value, record) for pod, record in existing), unit)
     created, noted = workloads.expand(given.wanted, given.known, [facts for _, facts in known.values()])
     new = [_new(pod, resource_config) for pod in created]
-    meant = [pod for pod in new if pod is not None]
-    notes += [*_oddities(state), *noted, *_omissions(given, len(new) - len(meant))]
+    old = [
+        replace(
+            _new(NewPod(of=one.of, value=one.value), resource_config),
+            created=one.created,
+            at_s=one.at_s,
+            lasts_s=one.lasts_s,
+        )
+        for one in again
+    ]
+    notes += [*_oddities(state), *noted, *_omissions(given)]
+    pods = (*_waiting(existing, state), *old, *new)
+    hosts = hosts_of(given.nodes, state, there, resource_config)
+    notes += _silent(hosts, pods)
     notes += dict.fromkeys(
         f"{made.of}: container {container} asks for {resource}, which gpushare does not know; do you mean {near}?"
         for made in created
         for container, resource, near in misspelt.of_pod(made.value, resource_config)
     )
-    waiting = _waiting(existing, state)
-    return Question(world=state, pods=(*waiting, *meant), unit=unit, notes=tuple(notes))
+    return Question(world=state, hosts=hosts, pods=pods, unit=unit, notes=tuple(notes))
 
 
 def _nodes(given: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[NodeName, tuple[NodeRecord, NodeFacts]]:
@@ -113,7 +136,8 @@ def _waiting(existing: Iterable[tuple[Found, PodRecord | None]], state: World) -
     bypassed = [
         (pod, record, record.bypassed) for pod, record in alive if isinstance(record, Bound) and record.bypassed
     ]
-    pending = [(pod, record) for pod, record in alive if isinstance(record, Pending)]
+    pending = [(pod, record) for pod, record in alive if record is None or isinstance(record, Pending)]
+    pending = [(pod, record) for pod, record in pending if pods_wire.node_of(pod.value) is None]
     for pod, record, way in sorted(bypassed, key=lambda found: _age(found[0])):
         node = state.nodes.get(record.node)
         outcome = bypass.outcome(way, node.ledger if node is not None else None, bypass.owner(pod.value))
@@ -121,9 +145,19 @@ def _waiting(existing: Iterable[tuple[Found, PodRecord | None]], state: World) -
             yield _bypassed(pod, record, way, outcome)
     for pod, waiting in sorted(pending, key=lambda pair: (-_priority(pair[0]), *_age(pair[0]))):
         gates = schedulable.gates(pod.value)
-        problem = waiting.problem or (f"waits behind scheduling gates: {', '.join(gates)}" if gates else "")
-        request = None if problem else waiting.request
-        yield Pod(ref=waiting.ref, value=pod.value, request=request, problem=problem)
+        problem = f"waits behind scheduling gates: {', '.join(gates)}" if gates else ""
+        if waiting is None:
+            yield Pod(
+                ref=pods_wire.ref(pod.value), value=pod.value, request=None, problem=problem, created=_age(pod)[0]
+            )
+        else:
+            yield Pod(
+                ref=waiting.ref,
+                value=pod.value,
+                request=waiting.request,
+                problem=waiting.problem or problem,
+                created=_age(pod)[0],
+            )
 
 
 def _bypassed(pod: Found, record: Bound, way: Bypassed, outcome: Bind | Hopeless) -> Pod:
@@ -133,8 +167,8 @@ def _bypassed(pod: Found, record: Bound, way: Bypassed, outcome: Bind | Hopeless
     return replace(bound, problem=why_not(outcome, way))
 
 
-def _new(new: NewPod, resource_config: ResourceConfig) -> Pod | None:
-    """A pod that would be created; None if it asks for no GPU."""
+def _new(new: NewPod, resource_config: ResourceConfig) -> Pod:
+    """A pod that would be created."""
     ref, of = pods_wire.ref(new.value), "" if new.of.kind == "Pod" else str(new.of)
     only = new.only or pods_wire.node_of(new.value)
     gates = schedulable.gates(new.value)
@@ -144,15 +178,24 @@ def _new(new: NewPod, resource_config: ResourceConfig) -> Pod | None:
         return Pod(ref=ref, value=new.value, request=None, outcome=Outcome.REFUSED, problem=str(error), of=of)
     except WireError as error:
         raise new.of.fail(error) from error
-    if request is None:
-        return None
     problem = f"waits behind scheduling gates: {', '.join(gates)}" if gates else ""
-    return Pod(ref=ref, value=new.value, request=None if gates else request, problem=problem, of=of, only=only)
+    owner = (ref.namespace, new.of.kind, new.of.name) if new.of.kind in workloads.SPREAD else None
+    return Pod(ref=ref, value=new.value, request=request, problem=problem, of=of, only=only, replicas_of=owner)
 
 
-def _omissions(given: Input, without_gpus: int) -> Iterator[str]:
-    if without_gpus:
-        yield f"left out: {without_gpus} new pod{'s that ask' if without_gpus > 1 else ' that asks'} for no GPU"
+def _silent(hosts: Hosts, pods: Iterable[Pod]) -> Iterator[str]:
+    """That CPU and memory are asked for, and some nodes do not tell what they have."""
+    count = hosts.silent
+    if count and any(any(host.counted(pod.value)) for pod in pods):
+        many = (
+            "nodes do not tell what CPU and memory they have"
+            if count > 1
+            else "node does not tell what CPU and memory it has"
+        )
+        yield f"{count} {many}; they are taken to be enough"
+
+
+def _omissions(given: Input) -> Iterator[str]:
     if given.ignored:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(given.ignored.items()))
         yield f"not evaluated: {kinds}"

@@ -1,81 +1,89 @@
-"""`gpushare simulate`: reads the files, makes the plan, prints it."""
+"""`gpushare simulate`: reads the files, makes the plans, prints them."""
 
-import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from gpushare import names
 from gpushare.errors import SettingsError, WireError
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import Policy
+from gpushare.simulation.engine import Extender
+from gpushare.simulation.scores import Fit, Rules
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, yamls
+from gpushare_cli import plot, scores, yamls
 from gpushare_cli.commands import BAD, OK, Streams
-from gpushare_cli.simulate import cluster, madeup, objects, plan, render
-from gpushare_cli.simulate.plan import Outcome
+from gpushare_cli.simulate import cluster, drawing, madeup, objects, orders, render
+from gpushare_cli.simulate.arguments import EXIT_CODES, NONE, Options, add
+from gpushare_cli.simulate.orders import Order
+from gpushare_cli.simulate.plan import Cluster, Outcome, Plan, Way
+from gpushare_cli.simulate.summary import Run
 
-EXIT_CODES: Final = (
-    "Exit codes: 0 every pod is placed; 1 the input cannot be read; 2 wrong arguments; 3 some pod is not placed."
-)
+__all__ = ["EXIT_CODES", "Options", "add", "run"]
 _STDIN: Final = "-"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The arguments."""
-
-    files: Sequence[str]
-    profile: str = ""
-    nodes: int | None = None
-    policy: Policy = Policy.BINPACK
-    memory_unit: MemoryUnit | None = None
-    whole_gpus: bool = False
-    output: str = "table"
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
-    parser.description = (
-        "Say which pods would go to which GPUs, without a cluster. Pods that a cluster's list shows as waiting come"
-        " first, then the pods and workloads of the other files, in their order."
-    )
-    parser.add_argument(
-        "-f",
-        "--filename",
-        dest="files",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="manifests, or what kubectl get nodes,pods -A -o yaml prints; - for the standard input; may be repeated",
-    )
-    parser.add_argument("--profile", default="", metavar="FILE", help="GPUs of made-up nodes, as of simulated GPUs")
-    parser.add_argument("--nodes", type=int, metavar="N", help="how many nodes to make up from the profile")
-    arguments.add_choice(parser, "--policy", Policy.BINPACK, "of pods that name none (default: binpack)")
-    arguments.add_memory_unit(parser, "the unit in which the nodes count")
-    parser.add_argument("--whole-gpus", action="store_true", help=f"{names.GPU} is gpushare's, not another plugin's")
-    arguments.add_output(parser)
 
 
 def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     """Print what would go where. The exit code.
 
     Raises:
-        WireError: a file cannot be read.
+        WireError: a file cannot be read or written.
         SettingsError: the arguments do not go together.
     """
     _check(options)
-    question, made = _plan(options, stdin)
-    missing = render.overlooked(made)
+    question = _question(options, stdin)
+    state = Cluster(question.world, question.hosts, question.pods)
+    first: Plan | None = None
+    runs: list[Run] = []
+    for policy, seed in _pairs(options):
+        if len(options.policies) * len(options.seeds) > 1 or len(state.pods) > _MANY:
+            streams.progress(f"{policy}, seed {seed}: {len(state.pods)} pods on {len(question.world.nodes)} nodes ...")
+        order = orders.ordered(state.pods, options.order, seed)
+        pick = random.Random(seed).randrange  # noqa: S311 - nothing secret
+        made = state.plan(_way(options, policy), order, pick, details=first is None)
+        first = first or made
+        runs.append(Run(policy=policy, seed=seed, pods=len(made.rows), placed=made.placed, curve=made.curve))
+    if first is None:
+        raise SettingsError("--policy: write at least one")
+    if options.plot:
+        _write(options.plot, plot.svg(drawing.of(runs)))
+    missing = render.overlooked(first)
     notes = [*question.notes, *([f"not evaluated: {', '.join(missing)}"] if missing else [])]
     for note in notes:
         streams.note(note)
     if options.output == "json":
-        streams.out.write(render.as_json(made, question.unit, options.policy, notes))
+        streams.out.write(render.as_json(first, runs, question.unit, notes))
     else:
-        streams.out.write(render.table(made, question.unit, streams.width))
-    return OK if all(row.outcome is Outcome.PLACED for row in made.rows) else BAD
+        streams.out.write(render.text(first, runs, question.unit, streams.width, details=not options.summary))
+    return OK if all(row.outcome is Outcome.PLACED for row in first.rows) else BAD
+
+
+_MANY: Final = 2_000
+"""Pods, from which on it takes a while."""
+
+
+def _pairs(options: Options) -> Iterator[tuple[str, int]]:
+    return ((policy, seed) for policy in options.policies for seed in options.seeds)
+
+
+def _way(options: Options, policy: str) -> Way:
+    weight = scores.needed(scores.UNASKED) if options.weight is None else options.weight
+    ranks = policy != NONE
+    return Way(
+        policy=Policy(policy) if ranks else Policy.BINPACK,
+        rules=Rules(
+            minor=options.server.minor,
+            fit=Fit.MOST_ALLOCATED if options.most_allocated else Fit.LEAST_ALLOCATED,
+        ),
+        extender=Extender(weight=weight if ranks else 0, others_weight=(options.others_weight or 0) if ranks else 0),
+    )
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).expanduser().write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise WireError(f"{path}: {error.strerror}") from error
 
 
 def _check(options: Options) -> None:
@@ -83,13 +91,15 @@ def _check(options: Options) -> None:
         raise SettingsError("nothing to simulate: give files with -f, or a cluster with --profile")
     if options.files.count(_STDIN) + (options.profile == _STDIN) > 1:
         raise SettingsError("- stands for the standard input, which can be read only once")
+    if options.replay and options.order is Order.SHUFFLED:
+        raise SettingsError("--replay --order shuffled: replayed pods come when they were created; leave out --order")
     if options.nodes is not None and not options.profile:
         raise SettingsError(f"--nodes {options.nodes}: needs --profile, which says what GPUs they have")
     if options.nodes is not None and options.nodes < 1:
         raise SettingsError(f"--nodes {options.nodes}: write at least 1")
 
 
-def _plan(options: Options, stdin: TextIO) -> tuple[cluster.Question, plan.Plan]:
+def _question(options: Options, stdin: TextIO) -> cluster.Question:
     found = objects.collect((_name(file), _load(file, stdin)) for file in options.files)
     profile = madeup.document(_load(options.profile, stdin), _name(options.profile)) if options.profile else None
 
@@ -101,8 +111,7 @@ def _plan(options: Options, stdin: TextIO) -> tuple[cluster.Question, plan.Plan]
         except WireError as error:
             raise WireError(f"{_name(options.profile)}: {error}") from error
 
-    question = cluster.prepare(found, make_up, options.memory_unit, whole_gpus=options.whole_gpus)
-    return question, plan.make(question.world, question.pods, options.policy)
+    return cluster.prepare(found, make_up, options.memory_unit, whole_gpus=options.whole_gpus, replay=options.replay)
 
 
 def _load(path: str, stdin: TextIO) -> list[object]:

@@ -1,28 +1,35 @@
-"""Places pods one after the other, as webhook, kube-scheduler and controller would do. Pure.
+"""Pods of a simulation, and what becomes of them. Pure.
 
-The decision about a node is the controller's own (`cluster.node_ledger.verdict`); of the nodes with room the
-one that costs least wins, and among equal ones the first name.
+The node is kube-scheduler's choice (`gpushare.simulation`); whether and where a pod fits on GPUs is the controller's.
 """
 
-import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
-from gpushare.cluster import groups, node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
-from gpushare.cluster.verdicts import Answers, Changes, ShapeCache
 from gpushare.identity import NodeName, PodRef
-from gpushare.model.allocation import Allocation, Grant
-from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import PodRequest, Policy, RequestShape
-from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
-from gpushare.placement import ranking
-from gpushare.placement.policies import Rankings
-from gpushare_cli import answers, schedulable
+from gpushare.model.allocation import Grant
+from gpushare.model.request import PodRequest, Policy
+from gpushare.model.room import NodeRoom
+from gpushare.simulation import timeline
+from gpushare.simulation.engine import Extender, Scheduler
+from gpushare.simulation.kinds import Kind
+from gpushare.simulation.scores import Rules
+from gpushare.simulation.timeline import Arrival, Came, Ended, Event
+from gpushare_cli import answers
 from gpushare_cli.answers import Answer
+from gpushare_cli.simulate import fleet
+from gpushare_cli.simulate.curve import Curve
+from gpushare_cli.simulate.fleet import Fleet
+from gpushare_cli.simulate.hosts import Hosts
+from gpushare_cli.simulate.kinds import Kinds
+from gpushare_cli.simulate.refusals import Refusals
 from gpushare_cli.world import World
+
+_UNKNOWN: Final = -1
+"""Place of a node that is not there."""
 
 
 class Outcome(Enum):
@@ -42,7 +49,7 @@ class Pod:
     ref: PodRef
     value: Mapping[str, Any]
     request: PodRequest | None
-    """None if `problem` says why it is not placed anywhere."""
+    """None if it asks for no GPU, or `problem` says why it is not placed anywhere."""
     outcome: Outcome = Outcome.WAITS
     """What a problem means."""
     problem: str = ""
@@ -52,6 +59,14 @@ class Pod:
     """The only node that comes into question."""
     bound: bool = False
     """It is on that node already and was given no GPU yet, so Kubernetes has nothing more to say."""
+    replicas_of: Hashable = None
+    """The owner whose pods kube-scheduler keeps apart, if it does not say so itself."""
+    created: str = ""
+    """Time of its creation, if that is known."""
+    at_s: float = 0.0
+    """When it comes, if pods end."""
+    lasts_s: float | None = None
+    """From its binding on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,103 +90,103 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What would go where, and the ledger afterwards."""
+    """What would go where, and the cluster afterwards."""
 
     rows: tuple[Row, ...]
     ledgers: Mapping[NodeName, LedgerOrRefused]
+    rooms: tuple[NodeRoom, ...]
+    kinds: Mapping[Kind, int]
+    """How many pods of each came."""
+    curve: Curve
+    placed: int
 
 
-def make(world: World, pods: Iterable[Pod], policy: Policy) -> Plan:
-    """Place the pods in their order; the policy is of those that name none."""
-    ledgers = _Ledgers(world, policy)
-    rows = tuple(ledgers.add(pod) for pod in pods)
-    return Plan(rows=rows, ledgers=ledgers.ledgers)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How pods are placed."""
+
+    policy: Policy = Policy.BINPACK
+    """Of pods that name none."""
+    rules: Rules
+    extender: Extender
 
 
-class _Ledgers:
-    """The ledgers of all nodes while pods are being placed."""
+class Cluster:
+    """Nodes, and pods that are to be placed on them in several ways."""
 
-    def __init__(self, world: World, policy: Policy) -> None:
-        self.ledgers: dict[NodeName, LedgerOrRefused] = {name: node.ledger for name, node in world.nodes.items()}
-        self._facts = {name: node.facts for name, node in world.nodes.items()}
-        self._requested = {name: dict(node.requested) for name, node in world.nodes.items()}
-        self._labels = {namespace: list(labels) for namespace, labels in world.holders.items()}
-        self._changes: list[NodeName] = []
-        self._rankings = Rankings(policy)
-        self._cache = ShapeCache(lambda shape: Answers(lambda ledger: self._judged(shape, ledger)))
-        self._failed: tuple[object, tuple[Answer, ...]] = (None, ())
+    def __init__(self, world: World, hosts: Hosts, pods: Sequence[Pod]) -> None:
+        """The nodes as they are before every plan."""
+        self._world, self._hosts = world, hosts
+        self.pods = list(pods)
+        self._places = {name: i for i, name in enumerate(world.nodes)}
+        kinds = Kinds([node.facts for node in world.nodes.values()])
+        self._kinds = [_kind(pod, kinds) for pod in self.pods]
 
-    def add(self, pod: Pod) -> Row:
-        """Place one pod, if it can be."""
-        if pod.request is None:
-            return Row(pod=pod, outcome=pod.outcome)
-        shape = groups.resolved(
-            pod.request.shape, pod.request.labels, lambda namespace: self._labels.get(namespace, ())
+    def plan(self, way: Way, order: Iterable[int], pick: Any, *, details: bool = True) -> Plan:
+        """Place the pods, by their numbers, in this order.
+
+        Args:
+            way: how.
+            order: the numbers of all pods.
+            pick: a number below the given one, for nodes with equal scores.
+            details: also why pods are on no node.
+        """
+        gpus = Fleet(
+            self._world,
+            self._hosts.rooms,
+            self._hosts.left,
+            way.policy,
+            known=self._hosts.known,
+            pods=lambda number: (self.pods[number].ref, _labels(self.pods[number])),
         )
-        judged = self._verdicts(shape)
-        verdicts = {name: verdict for name, (verdict, _) in judged.items()}
-        costs = {name: cost for name, (_, cost) in judged.items()}
-        # Replicas that find no room get the answers of the first, as long as nothing has changed.
-        key = (pod.of, pod.only, shape, len(self._changes))
-        if pod.of and self._failed[0] == key:
-            return Row(pod=pod, outcome=Outcome.WAITS, answers=self._failed[1])
-        meant = [pod.only] if pod.only else list(verdicts)
-        best = self._best(pod, {name: costs[name] for name in meant if name in costs}, verdicts)
-        if best is None:
-            self._failed = (key, self._answers(pod, meant, verdicts))
-            return Row(pod=pod, outcome=Outcome.WAITS, answers=self._failed[1])
-        name, placed = best
-        self._hold(pod, name, placed)
-        return Row(pod=pod, outcome=Outcome.PLACED, node=name, grants=placed.grants)
+        scheduler = Scheduler(self._hosts.nodes, gpus, rules=way.rules, extender=way.extender, pick=pick)
+        refusals = Refusals(self._world, gpus, scheduler)
+        rows: dict[int, Row] = {}
+        counts: dict[Kind, int] = {}
+        curve = Curve(gpus.rooms)
+        arrivals = (arrival for number in order if (arrival := self._arrival(number)) is not None)
+        for event in timeline.run(scheduler, arrivals):
+            number, kind = event.arrival.number, event.arrival.kind
+            curve.note(event, gpus.free_mib)
+            if isinstance(event, Came):
+                counts[kind] = counts.get(kind, 0) + 1
+            if not isinstance(event, Ended):
+                rows[number] = self._row(event, gpus, refusals, details=details)
+        found = [rows.get(number) or Row(pod=pod, outcome=pod.outcome) for number, pod in enumerate(self.pods)]
+        return Plan(
+            rows=tuple(found),
+            ledgers=dict(zip(gpus.names, gpus.ledgers, strict=True)),
+            rooms=tuple(gpus.rooms),
+            kinds=counts,
+            curve=curve,
+            placed=sum(row.outcome is Outcome.PLACED for row in found),
+        )
 
-    def _judged(self, shape: RequestShape, ledger: LedgerOrRefused) -> tuple[Verdict, int]:
-        """Of one node, with what it costs the pod."""
-        verdict = node_ledger.verdict(shape, ledger, self._rankings)
-        if isinstance(verdict, Refused) or isinstance(ledger, Refused):
-            return verdict, 0
-        return verdict, ranking.cost_of(verdict.grants, ledger, self._rankings.of(shape.policy))
+    def _arrival(self, number: int) -> Arrival | None:
+        pod, kind = self.pods[number], self._kinds[number]
+        only = None if pod.only is None else self._places.get(pod.only, _UNKNOWN)
+        if kind is None:
+            return None
+        return Arrival(kind=kind, number=number, at_s=pod.at_s, lasts_s=pod.lasts_s, only=only)
 
-    def _best(
-        self, pod: Pod, costs: Mapping[NodeName, int], verdicts: Mapping[NodeName, Verdict]
-    ) -> tuple[NodeName, Placed] | None:
-        ranked = [(cost, name) for name, cost in costs.items() if isinstance(verdicts[name], Placed)]
-        heapq.heapify(ranked)
-        while ranked:
-            _, name = heapq.heappop(ranked)
-            verdict = verdicts[name]
-            if isinstance(verdict, Placed) and self._answer(pod, name, verdict).fits:
-                return name, verdict
+    def _row(self, event: Event, gpus: Fleet, refusals: Refusals, *, details: bool) -> Row:
+        pod = self.pods[event.arrival.number]
+        if isinstance(event, Ended) or event.bound is None:
+            meant = [pod.only] if pod.only is not None else gpus.names
+            told = refusals.of(pod.value, event.arrival.kind, meant, bound=pod.bound) if details else ()
+            return Row(pod=pod, outcome=Outcome.WAITS, answers=told)
+        granted = fleet.grants(event.bound.taken)
+        return Row(pod=pod, outcome=Outcome.PLACED, node=gpus.names[event.bound.node], grants=granted)
+
+
+def _kind(pod: Pod, kinds: Kinds) -> Kind | None:
+    """None for a pod that is not placed anywhere."""
+    if pod.problem:
         return None
-
-    def _answer(self, pod: Pod, name: NodeName, verdict: Verdict) -> Answer:
-        if pod.bound or name not in self._facts:
-            return Answer(node=name, verdict=verdict)
-        return answers.of_node(pod.value, self._facts[name], self._requested[name], verdict)
-
-    def _answers(self, pod: Pod, meant: Iterable[NodeName], verdicts: Mapping[NodeName, Verdict]) -> tuple[Answer, ...]:
-        found = [self._answer(pod, name, verdicts.get(name) or _unknown(name)) for name in meant]
-        return tuple(answers.closest_first(found, self.ledgers))
-
-    def _hold(self, pod: Pod, name: NodeName, placed: Placed) -> None:
-        ledger = self.ledgers[name]
-        if not isinstance(ledger, NodeLedger) or pod.request is None:  # a node without a ledger places nothing
-            return
-        held = Allocation(pod=pod.ref, node=name, grants=placed.grants, labels=pod.request.labels)
-        self.ledgers[name] = ledger.with_allocation(held)
-        self._changes.append(name)
-        self._labels.setdefault(pod.ref.namespace, []).append(pod.request.labels)
-        if not pod.bound:
-            for resource, amount in schedulable.requests(pod.value).items():
-                self._requested[name][resource] = self._requested[name].get(resource, 0) + amount
-
-    def _verdicts(self, shape: RequestShape) -> Mapping[NodeName, tuple[Verdict, int]]:
-        """Of every node; only those are asked again whose ledger has changed."""
-        found = self._cache.of(shape)
-        changed = self._changes[found.sequence - 1 :] if found.sequence else self.ledgers
-        found.note(Changes(ledgers={name: self.ledgers[name] for name in changed}, sequence=len(self._changes) + 1))
-        found.refresh()
-        return found.by_node
+    if pod.bound:
+        return kinds.bound(pod.request) if pod.request is not None else None
+    return kinds.of(pod.value, pod.request, pod.replicas_of)
 
 
-def _unknown(name: NodeName) -> Refused:
-    return Refused(RefusalReason.NO_INVENTORY, f"there is no node {name} in the input", permanent=True)
+def _labels(pod: Pod) -> Mapping[str, str]:
+    return pod.request.labels if pod.request is not None else {}

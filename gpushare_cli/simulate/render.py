@@ -9,11 +9,22 @@ from gpushare.identity import NodeName
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, GpuHealth, label
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import Policy
 from gpushare.model.verdict import Refused
 from gpushare.units import MemoryUnit
-from gpushare_cli import answers, schedulable, tables, yamls
+from gpushare.wire import fields
+from gpushare.wire import pods as pods_wire
+from gpushare_cli import answers, nodefacts, schedulable, tables, yamls
+from gpushare_cli.simulate import summary, summary_text
 from gpushare_cli.simulate.plan import Outcome, Plan, Row
+from gpushare_cli.simulate.summary import Run
+
+
+def text(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, width: int, *, details: bool) -> str:
+    """The summary, and below it the tables of pods and nodes if these are wanted."""
+    parts = [summary_text.text(plan, runs, width)]
+    if details:
+        parts.append(table(plan, unit, width))
+    return "\n".join(part for part in parts if part)
 
 
 def table(plan: Plan, unit: MemoryUnit, width: int) -> str:
@@ -29,18 +40,35 @@ def overlooked(plan: Plan) -> list[str]:
     """What pods demand of a node that is not evaluated, with how many of them do."""
     found: dict[str, int] = {}
     for row in plan.rows:
-        for what in schedulable.overlooked(row.pod.value):
+        for what in not_evaluated(row.pod.value):
             found[what] = found.get(what, 0) + 1
     return [f"{what} (of {count} pod{'s' if count > 1 else ''})" for what, count in found.items()]
 
 
-def as_json(plan: Plan, unit: MemoryUnit, policy: Policy, notes: Sequence[str]) -> str:
+def not_evaluated(pod: Mapping[str, Any]) -> list[str]:
+    """What a pod demands, beside CPU and memory, that a simulation does not look at."""
+    found = schedulable.overlooked(pod)
+    others = "CPU, memory and other resources"
+    if others not in found:
+        return found
+    rest = {resource for _, _, container in pods_wire.containers(pod) for resource in _resources(container)}
+    named = ["other resources"] if rest - {"cpu", "memory", *nodefacts.RESOURCES} else []
+    return [*named, *(what for what in found if what != others)]
+
+
+def _resources(container: Mapping[str, Any]) -> Iterator[str]:
+    resources = fields.mapping(container, "resources", "container")
+    for key in ("limits", "requests"):
+        yield from fields.mapping(resources, key, "container.resources")
+
+
+def as_json(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, notes: Sequence[str]) -> str:
     """The plan for programs. All memory is in MiB."""
     ledgers = _ledgers(plan.ledgers)
     used, total = _used_mib(ledgers.values()), _total_mib(ledgers.values())
     value = {
         "unit": unit.name,
-        "policy": policy.value,
+        "policy": runs[0].policy,
         "pods": [_json_row(row, plan) for row in plan.rows],
         "nodes": [_json_node(name, ledger) for name, ledger in plan.ledgers.items()],
         "summary": {
@@ -49,7 +77,10 @@ def as_json(plan: Plan, unit: MemoryUnit, policy: Policy, notes: Sequence[str]) 
             "totalMiB": total,
             "usedMiB": used,
             "usedPercent": units.percent(used, total),
+            "refused": summary.refused(plan.rows),
+            "gpus": [summary_text.stranded_json(each) for each in summary.stranded(plan)],
         },
+        "runs": [summary_text.run_json(each) for each in runs],
         "notes": notes,
     }
     return yamls.dump_json(value)
@@ -69,6 +100,8 @@ def _lines(row: Row, plan: Plan) -> Iterator[tuple[str, ...]]:
     if row.outcome is not Outcome.PLACED or row.node is None:
         yield who, "-", "-", "-", f"{row.outcome.value.lower()}: {row.why}"
         return
+    if not row.grants:
+        yield who, row.node, "-", "-", "no GPU"
     for i, grant in enumerate(row.grants):
         pod, node = (who, row.node) if i == 0 else ("", "")
         gpus = ",".join(gpu.label for gpu in _gpus(grant, plan.ledgers[row.node]))
@@ -143,7 +176,7 @@ def _json_row(row: Row, plan: Plan) -> dict[str, Any]:
         "containers": [_json_grant(grant, ledger) for grant in row.grants],
         "message": row.why or None,
         "nodes": [answers.as_json(answer) for answer in row.answers],
-        "notLookedAt": schedulable.overlooked(row.pod.value),
+        "notLookedAt": not_evaluated(row.pod.value),
     }
 
 

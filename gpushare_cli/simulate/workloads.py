@@ -12,8 +12,10 @@ from gpushare_cli.nodefacts import NodeFacts
 from gpushare_cli.simulate import objects
 from gpushare_cli.simulate.objects import Found, JsonObject
 
-MAX_PODS: Final = 10_000
-"""More would take minutes to place, and a table of them helps no one."""
+MAX_PODS: Final = 100_000
+"""More would take hours to place."""
+SPREAD: Final = frozenset({"Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"})
+"""Workloads whose pods PodTopologySpread keeps apart."""
 _TOLERATED: Final = tuple(
     {"key": f"node.kubernetes.io/{what}", "operator": "Exists"}
     for what in ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")

@@ -95,13 +95,40 @@ Without `-A` the pods of other namespaces are missing from the ledger; a note sa
 
 A workload whose pods are in the input makes no others.
 New pods have names as Kubernetes would give them, the same in every run.
+Pods without GPUs count as well: those on nodes take CPU, memory and a place, and those that wait or are new are placed.
 
 ### How it decides
 A pod is refused as by the webhook if its request is wrong.
-Else the node that costs least under its policy takes it, and among equal ones the first by name.
-kube-scheduler weighs other things as well, so a cluster may choose another of the nodes that have room.
-Preset and cordoned nodes, taints, node selectors, required node affinity and the nodes' sums of GPU resources count.
-What else pods demand is not evaluated; a note names it. Nothing is preempted.
+Else kube-scheduler is followed: a node must have the CPU, memory, GPU resources and places for pods that are asked for;
+preset and cordoned nodes, taints, node selectors and required node affinity count; then the controller says on which
+nodes the GPUs are enough.
+Of these nodes the one with the most points takes the pod, and chance decides among equal ones, the same in every run
+with the same seed. Points are those of kube-scheduler's default plugins as of `--server-version`, and the controller's:
+
+| Points | Of |
+|---|---|
+| NodeResourcesFit | free CPU and memory; with `--most-allocated` the other way round |
+| NodeResourcesBalancedAllocation | CPU and memory used to the same part; from 1.36 whether the pod makes that better |
+| PodTopologySpread | replicas of one Deployment, ReplicaSet, StatefulSet or the like on different nodes and zones |
+| TaintToleration, NodeAffinity | taints with `PreferNoSchedule`, preferred node affinity |
+| the controller | the pod's policy, times `--weight`; for pods without GPUs only with `--rank-others` |
+
+With the weight that `scheduler-config` prints, which is the default, the controller's best node wins for GPU pods.
+Nodes have the same images, and all nodes are scored. Services, pod affinity, topology spread constraints, volumes, host
+ports and resource claims are not evaluated; a note says of how many pods. Nothing is preempted.
+
+The summary comes first: how many pods are placed and how much of the GPU memory they have, for each policy the mean of
+all seeds, with the standard deviation; what the closest node lacks for the pods that are not placed; and for each model
+what is free, in GPUs. `TOO SMALL` is free where no pod of the input fits on the GPU any more, `NO CPU OR MEMORY` where
+one would, had the node more of these.
+The rest is of the first policy with the first seed.
+
+`--policy dense,binpack,none --seeds 1-5 --order shuffled` compares policies; `none` does not rank nodes, as Aliyun's
+extender.
+`--replay` takes a list of a cluster's pods as a record: it places them again, when they were created and for as long as
+they ran, and pods that wait get what others leave.
+`--plot` writes how much is allocated over what was asked for, or over time if pods end.
+A run of 10,000 pods on 1,000 nodes takes about a minute; `--summary` leaves out the tables.
 
 `--profile` makes up nodes from a profile, the file that [simulated GPUs](../install.md) have.
 A GPU of it may have `mig: [{profile: 1g.5gb, memoryMiB: 4864, count: 2}]`: only these instances are shared then; and

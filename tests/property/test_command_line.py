@@ -19,6 +19,8 @@ from gpushare.model.room import HostRoom
 from gpushare.placement import grade
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
+from gpushare.simulation.engine import Extender
+from gpushare.simulation.scores import Rules
 from gpushare.units import GIB
 from gpushare.wire import allocation as allocation_wire
 from gpushare.wire import requests
@@ -27,7 +29,7 @@ from gpushare_cli.explain.model import State
 from gpushare_cli.gather import Cluster
 from gpushare_cli.settings import Settings
 from gpushare_cli.simulate import cluster, objects, plan
-from gpushare_cli.simulate.plan import Outcome, Plan
+from gpushare_cli.simulate.plan import Outcome, Plan, Way
 from testing import ledgers
 from testing.builders import Json
 from tests.property.brute_force import brute_force
@@ -40,7 +42,8 @@ RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
 def simulated(found: Sequence[Json], pods: Sequence[Json]) -> Plan:
     read = objects.collect([("cluster", found), ("pods", [manifest(pod) for pod in pods])])
     question = cluster.prepare(read, lambda _unit, _taken: (), GIB, whole_gpus=True)
-    return plan.make(question.world, question.pods, Policy.BINPACK)
+    ours = Way(policy=Policy.BINPACK, rules=Rules(), extender=Extender(weight=26))
+    return plan.Cluster(question.world, question.hosts, question.pods).plan(ours, range(len(pods)), lambda _: 0)
 
 
 def request_of(pod: Json) -> PodRequest:

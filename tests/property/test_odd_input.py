@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from gpushare import names
 from gpushare.errors import SettingsError, WireError
 from gpushare.model.request import Policy
+from gpushare.simulation.engine import Extender
+from gpushare.simulation.scores import Rules
 from gpushare.wire import profile, unhealthy
 from gpushare_cli import yamls
 from gpushare_cli.explain import decide
@@ -19,6 +21,8 @@ from gpushare_cli.explain import render as explain_render
 from gpushare_cli.gather import Cluster
 from gpushare_cli.settings import Settings
 from gpushare_cli.simulate import cluster, madeup, objects, plan, render
+from gpushare_cli.simulate.plan import Way
+from gpushare_cli.simulate.summary import Run
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from tests.property.test_odd_objects import amounts, anything, texts
 from tests.unit.gpushare_cli.explaining import config_map, copy
@@ -27,6 +31,7 @@ from tests.unit.gpushare_cli.simulating import manifest, workload
 
 readable = contextlib.suppress(WireError, SettingsError)
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 EXPRESSION = {"key": "gpu", "operator": "In", "values": ["t4"]}
 
 
@@ -53,6 +58,7 @@ def rich_pod(name: str) -> Json:
         "affinity": {
             "nodeAffinity": {
                 REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [EXPRESSION], "matchFields": []}]},
+                PREFERRED: [{"weight": 5, "preference": {"matchExpressions": [EXPRESSION]}}],
             },
             "podAffinity": {REQUIRED: []},
         },
@@ -127,15 +133,18 @@ def odd(draw: st.DrawFn, right: list[Json]) -> list[Json]:
 
 
 @settings(max_examples=200)
-@given(odd([*cluster_objects(), *workload_objects()]), st.booleans())
-def test_simulate_answers_or_says_what_is_wrong(found: list[Any], whole: bool) -> None:
+@given(odd([*cluster_objects(), *workload_objects()]), st.booleans(), st.booleans())
+def test_simulate_answers_or_says_what_is_wrong(found: list[Any], whole: bool, replay: bool) -> None:
     with readable:
         read = objects.collect([("f", found)])
-        question = cluster.prepare(read, lambda _unit, _taken: (), None, whole_gpus=whole)
-        made = plan.make(question.world, question.pods, Policy.BINPACK)
-        render.table(made, question.unit, 80)
+        question = cluster.prepare(read, lambda _unit, _taken: (), None, whole_gpus=whole, replay=replay)
+        ours = Way(policy=Policy.BINPACK, rules=Rules(), extender=Extender(weight=26))
+        state = plan.Cluster(question.world, question.hosts, question.pods)
+        made = state.plan(ours, range(len(question.pods)), lambda _: 0)
+        runs = [Run(policy="binpack", seed=1, pods=len(made.rows), placed=made.placed, curve=made.curve)]
+        render.text(made, runs, question.unit, 80, details=True)
         render.overlooked(made)
-        render.as_json(made, question.unit, Policy.BINPACK, question.notes)
+        render.as_json(made, runs, question.unit, question.notes)
 
 
 @settings(max_examples=200)

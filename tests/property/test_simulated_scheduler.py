@@ -12,7 +12,7 @@ from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import Choice
 from gpushare.placement import grade, ranking
 from gpushare.simulation import scores
-from gpushare.simulation.engine import Bound, Extender, Scheduler
+from gpushare.simulation.engine import Bound, Extender, Nodes, Scheduler
 from gpushare.simulation.kinds import Kind, Terms
 from gpushare.simulation.learner import Learner
 from gpushare.simulation.rooms import Rooms
@@ -128,7 +128,7 @@ def test_it_chooses_what_a_plain_one_chooses(
         picked.append(number)
         return 0
 
-    scheduler = Scheduler(hosts, gpus, rules=rules, extender=extender, pick=pick)
+    scheduler = Scheduler(Nodes(hosts), gpus, rules=rules, extender=extender, pick=pick)
     plain = Plain(hosts, rules, extender)
     known = data.draw(st.lists(kinds(len(cluster)), min_size=1, max_size=3))
 

@@ -3,7 +3,7 @@
 from gpushare.model.request import Policy
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.simulation import timeline
-from gpushare.simulation.engine import Extender, Scheduler
+from gpushare.simulation.engine import Extender, Nodes, Scheduler
 from gpushare.simulation.kinds import Kind, Terms
 from gpushare.simulation.learner import Learner
 from gpushare.simulation.rooms import Rooms
@@ -18,7 +18,7 @@ def scheduler(*gpus: int, policy: Policy = Policy.BINPACK) -> Scheduler:
     rooms = [NodeRoom("T4", (GpuRoom(1000, 1000),) * count, HostRoom(8000, 8192)) for count in gpus]
     hosts = [Host(8000, 8192) for _ in rooms]
     fleet = Rooms(rooms, policy, Learner(rooms))
-    return Scheduler(hosts, fleet, rules=Rules(), extender=Extender(), pick=lambda number: number - 1)
+    return Scheduler(Nodes(hosts), fleet, rules=Rules(), extender=Extender(), pick=lambda number: number - 1)
 
 
 def told(events: object) -> list[tuple[str, int, int | None]]:

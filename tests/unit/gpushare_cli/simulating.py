@@ -2,11 +2,12 @@
 
 import io
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpushare.model.request import Policy
 from gpushare_cli import commands, tables
 from gpushare_cli.commands import Streams
 from gpushare_cli.simulate import command
@@ -28,6 +29,13 @@ class Result:
     err: str
 
     @property
+    def details(self) -> str:
+        """What is said below the summary."""
+        lines = self.out.splitlines(keepends=True)
+        begin = next(i for i, line in enumerate(lines) if re.match(r"(POD|NODE) |[0-9]+ of [0-9]+ pods placed;", line))
+        return "".join(lines[begin:])
+
+    @property
     def value(self) -> Any:
         """Of `-o json`."""
         return json.loads(self.out)
@@ -38,7 +46,7 @@ def simulate(
     *objects: Json | str,
     profile: str = "",
     nodes: int | None = None,
-    policy: Policy = Policy.BINPACK,
+    policies: Sequence[str] = ("binpack",),
     stdin: str = "",
     width: int = tables.ENDLESS,
     as_json: bool = False,
@@ -54,7 +62,7 @@ def simulate(
         files=tuple(files),
         profile=str(_written(folder / "profile.yaml", profile)) if profile else "",
         nodes=nodes,
-        policy=policy,
+        policies=tuple(policies),
         output="json" if as_json else "table",
         **more,
     )

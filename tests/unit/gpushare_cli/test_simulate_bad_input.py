@@ -9,6 +9,7 @@ import pytest
 from gpushare import names
 from gpushare.units import MemoryUnit
 from gpushare_cli import __main__ as cli
+from gpushare_cli.simulate.orders import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from tests.unit.gpushare_cli.podding import bound
 from tests.unit.gpushare_cli.simulating import T4S, listed, manifest, simulate, workload
@@ -94,7 +95,7 @@ def test_texts_that_are_no_objects(tmp_path: Path, text: str, message: str) -> N
         ),
         (
             workload("Deployment", "web", replicas=10**12),
-            "Deployment default/web: 1000000000000 pods; at most 10000 can be simulated together; ask for fewer",
+            "Deployment default/web: 1000000000000 pods; at most 100000 can be simulated together; ask for fewer",
         ),
         (
             workload("Job", "j", parallelism=1.5),
@@ -184,8 +185,8 @@ def test_objects_that_cannot_be_used(tmp_path: Path, value: Json, message: str) 
             "no node in the input; add what kubectl get nodes,pods -A -o yaml prints, or give --profile",
         ),
         (
-            [NODE, workload("Deployment", "a", replicas=9_999), workload("Deployment", "b", replicas=2)],
-            "3.yaml: Deployment default/b: 2 pods; at most 10000 can be simulated together; ask for fewer",
+            [NODE, workload("Deployment", "a", replicas=99_999), workload("Deployment", "b", replicas=2)],
+            "3.yaml: Deployment default/b: 2 pods; at most 100000 can be simulated together; ask for fewer",
         ),
     ],
 )
@@ -231,6 +232,10 @@ def test_profiles_that_cannot_be_used(tmp_path: Path, profile: str, message: str
     [
         ({}, "nothing to simulate: give files with -f, or a cluster with --profile"),
         ({"nodes": 3}, "nothing to simulate: give files with -f, or a cluster with --profile"),
+        (
+            {"profile": T4S, "replay": True, "order": Order.SHUFFLED},
+            "--replay --order shuffled: replayed pods come when they were created; leave out --order",
+        ),
         ({"profile": T4S, "nodes": 0}, "--nodes 0: write at least 1"),
         ({"profile": T4S, "nodes": 5001}, "--nodes 5001: at most 5000 nodes can be made up"),
         (

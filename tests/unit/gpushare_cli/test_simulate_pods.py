@@ -70,14 +70,6 @@ def test_workloads_make_pods_with_names_as_kubernetes_gives_them(
             ),
             "DaemonSet default/web: matches no node, so it makes no pods",
         ),
-        (
-            workload("Job", "web", template={"spec": {"containers": [{"name": "c"}]}}),
-            "left out: 1 new pod that asks for no GPU",
-        ),
-        (
-            workload("Deployment", "web", replicas=2, template={"spec": {"containers": [{"name": "c"}]}}),
-            "left out: 2 new pods that ask for no GPU",
-        ),
         ({"kind": "Service", "metadata": {}}, "not evaluated: 1 Service"),
         (listed({"kind": "B"}, {"kind": "A"}, {"kind": "B"}), "not evaluated: 1 A, 2 B"),
     ],
@@ -193,7 +185,7 @@ def test_kubernetes_sum_of_a_node_counts_beside_its_gpus(tmp_path: Path) -> None
     holder = bound("holder", make_grant(1, gib=14))
     found = simulate(tmp_path, listed(node), holder, manifest(make_pod(namespace="ml")))
 
-    assert found.out.splitlines()[1].endswith(
+    assert found.details.splitlines()[1].endswith(
         "waits: node-a has room, but: Insufficient aliyun.com/gpu-mem: 3 asked for, 15 allocatable, 14 requested by"
         " pods there"
     )
@@ -216,14 +208,23 @@ def test_an_exported_pod_without_its_uid_holds_what_it_holds(tmp_path: Path) -> 
 def test_pods_that_ask_for_whole_gpus_are_ours_only_if_told(tmp_path: Path) -> None:
     whole = manifest(make_pod(make_container(resources={"limits": {names.GPU: "1"}})))
 
-    assert pods(simulate(tmp_path, NODES, whole, as_json=True)) == []
+    (theirs,) = simulate(tmp_path, NODES, whole, as_json=True).value["pods"]
+    assert (theirs["outcome"], theirs["message"].partition(";")[0]) == (
+        "Waits",
+        "node-a has room, but: Insufficient nvidia.com/gpu: 1 asked for, none allocatable, 0 requested by pods there",
+    )
     assert where(simulate(tmp_path, whole, profile=T4S, whole_gpus=True, as_json=True)) == [("pod", "node-1", [[0]])]
 
 
 def test_identical_replicas_that_wait_get_one_search(tmp_path: Path) -> None:
     found = simulate(tmp_path, workload("ReplicaSet", "web", replicas=10_000), profile=T4S, nodes=3, as_json=True)
 
-    assert found.value["summary"] == {
+    summary = found.value["summary"]
+    assert summary.pop("refused") == {"InsufficientGpuMemory": 9_970}
+    assert summary.pop("gpus") == [
+        {"model": "Tesla T4", "gpus": 6, "allocated": 6, "free": 0, "freeTooSmall": 0, "freeWithoutHost": 0}
+    ]
+    assert summary == {
         "pods": 10_000,
         "placed": 30,
         "totalMiB": 92_160,
@@ -267,16 +268,18 @@ def test_a_pod_counted_by_its_other_annotations_is_noted(tmp_path: Path) -> None
 
 def test_what_is_not_evaluated_is_noted_with_how_many_pods_demand_it(tmp_path: Path) -> None:
     busy = make_container(resources={"limits": {names.GPU_MEM: 1, "cpu": 2}})
+    fast = make_container(resources={"limits": {names.GPU_MEM: 1, "example.com/fpga": 1}})
     spread = manifest(make_pod(busy, name="spread"))
     spread["spec"]["topologySpreadConstraints"] = [{}]
-    found = simulate(tmp_path, manifest(make_pod(busy, name="plain")), spread, profile=T4S, as_json=True)
+    found = simulate(tmp_path, manifest(make_pod(fast, name="plain")), spread, profile=T4S, as_json=True)
 
     assert found.value["notes"] == [
-        "not evaluated: CPU, memory and other resources (of 2 pods), topology spread constraints (of 1 pod)"
+        "1 node does not tell what CPU and memory it has; they are taken to be enough",
+        "not evaluated: other resources (of 1 pod), topology spread constraints (of 1 pod)",
     ]
     assert [pod["notLookedAt"] for pod in found.value["pods"]] == [
-        ["CPU, memory and other resources"],
-        ["CPU, memory and other resources", "topology spread constraints"],
+        ["other resources"],
+        ["topology spread constraints"],
     ]
 
 
@@ -286,7 +289,7 @@ def test_many_different_pods_are_placed_as_few_are(tmp_path: Path) -> None:
         tmp_path, *different, manifest(make_pod(make_container("c0", 1), name="again")), profile=T4S, nodes=3
     )
 
-    assert found.out.splitlines()[-1] == "71 of 71 pods placed; 71/90 GiB (78%) of GPU memory in use"
+    assert found.details.splitlines()[-1] == "71 of 71 pods placed; 71/90 GiB (78%) of GPU memory in use"
 
 
 def test_json_says_why_a_node_takes_nothing(tmp_path: Path) -> None:
@@ -378,6 +381,33 @@ def test_json_of_a_plan_has_all_numbers(tmp_path: Path) -> None:
                 "problem": None,
             }
         ],
-        "summary": {"pods": 2, "placed": 1, "totalMiB": 15360, "usedMiB": 7680, "usedPercent": 50},
+        "summary": {
+            "pods": 2,
+            "placed": 1,
+            "totalMiB": 15360,
+            "usedMiB": 7680,
+            "usedPercent": 50,
+            "refused": {"InsufficientGpuMemory": 1},
+            "gpus": [
+                {
+                    "model": "Tesla T4",
+                    "gpus": 1,
+                    "allocated": 0.5,
+                    "free": 0.5,
+                    "freeTooSmall": 0.0,
+                    "freeWithoutHost": 0.0,
+                }
+            ],
+        },
+        "runs": [
+            {
+                "policy": "binpack",
+                "seed": 1,
+                "pods": 2,
+                "placed": 1,
+                "allocatedPercent": 50.0,
+                "askedPercent": 183.33,
+            }
+        ],
         "notes": [],
     }

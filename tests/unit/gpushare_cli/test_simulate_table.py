@@ -27,7 +27,7 @@ def test_pods_of_a_list_come_before_those_of_manifests(tmp_path: Path) -> None:
 
     assert found.code == 3
     assert found.err == ""
-    assert found.out == lines(
+    assert found.details == lines(
         "POD                NODE    CONTAINER       GPU  AMOUNT",
         "ml/waiting         node-a  main            0    3 GiB",
         "default/binpack-0  node-a  main            0    3 GiB",
@@ -57,7 +57,7 @@ def test_parts_and_whole_gpus_of_a_made_up_cluster(tmp_path: Path) -> None:
     found = simulate(tmp_path, *map(manifest, (part, whole, each)), profile=T4S, nodes=2, whole_gpus=True)
 
     assert (found.code, found.err) == (0, "")
-    assert found.out == lines(
+    assert found.details == lines(
         "POD            NODE    CONTAINER  GPU  AMOUNT",
         "default/part   node-1  main       0    5068 MiB and 33% of compute",
         "default/whole  node-1  main       1    whole",
@@ -72,9 +72,9 @@ def test_parts_and_whole_gpus_of_a_made_up_cluster(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("policy", "gpus"), [(Policy.BINPACK, "0 0"), (Policy.SPREAD, "0 1")])
 def test_the_policy_is_that_of_pods_that_name_none(tmp_path: Path, policy: Policy, gpus: str) -> None:
-    found = simulate(tmp_path, workload("StatefulSet", "s", replicas=2), profile=T4S, policy=policy)
+    found = simulate(tmp_path, workload("StatefulSet", "s", replicas=2), profile=T4S, policies=[policy.value])
 
-    assert " ".join(line.split()[3] for line in found.out.splitlines()[1:3]) == gpus
+    assert " ".join(line.split()[3] for line in found.details.splitlines()[1:3]) == gpus
 
 
 def test_mig_instances_are_named_as_nvidia_smi_counts_them(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_mig_instances_are_named_as_nvidia_smi_counts_them(tmp_path: Path) -> No
     node = make_node(type(inventory)(node=inventory.node, gpus=(*inventory.gpus, make_mig(1, 2)), unit=inventory.unit))
     found = simulate(tmp_path, listed(node, bound("holder", make_grant("MIG-1-2", gib=2))))
 
-    assert found.out.splitlines()[:2] == ["NODE    GPU0  GPU1:2  MEMORY(GiB)", "node-a  0/15  2/5     2/20 (10%)"]
+    assert found.details.splitlines()[:2] == ["NODE    GPU0  GPU1:2  MEMORY(GiB)", "node-a  0/15  2/5     2/20 (10%)"]
 
 
 def test_a_cluster_without_new_pods_shows_how_full_it_is(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_cluster_without_new_pods_shows_how_full_it_is(tmp_path: Path) -> None
     found = simulate(tmp_path, listed(node, make_node(name="cpu-only"), bound("holder", make_grant(0, gib=6))))
 
     assert found.code == 0
-    assert found.out == lines(
+    assert found.details == lines(
         "NODE    GPU0  GPU1            GPU2           MEMORY(GiB)",
         "node-a  6/15  0/15 unhealthy  0/15 cordoned  6/45 (13%)",
         "0 of 0 pods placed; 6/45 GiB (13%) of GPU memory in use",
@@ -114,7 +114,7 @@ def test_nodes_that_kubernetes_keeps_a_pod_from_are_named_with_the_cause(tmp_pat
     found = simulate(tmp_path, listed(cordoned, tainted, full, holder, make_node(name="cpu"), make_pod(name="waits")))
 
     assert found.code == 3
-    assert found.out.splitlines()[1] == (
+    assert found.details.splitlines()[1] == (
         "default/waits  -     -          -    waits: node-a has room, but: cordoned (spec.unschedulable);"
         " node-b has room, but: taint team=ml:NoSchedule is not tolerated; needs 3 GiB on one GPU;"
         " free per GPU on node-c: 1 GiB"
@@ -124,7 +124,7 @@ def test_nodes_that_kubernetes_keeps_a_pod_from_are_named_with_the_cause(tmp_pat
 def test_only_the_closest_nodes_are_named(tmp_path: Path) -> None:
     found = simulate(tmp_path, manifest(make_pod(make_container(gpu_mem=20))), profile=T4S, nodes=5)
 
-    assert found.out.splitlines()[1].endswith(
+    assert found.details.splitlines()[1].endswith(
         "waits: needs 20 GiB on one GPU; free per GPU on node-1: 15, 15 GiB (its largest GPU has 15 GiB in all);"
         " free per GPU on node-2: 15, 15 GiB (its largest GPU has 15 GiB in all);"
         " free per GPU on node-3: 15, 15 GiB (its largest GPU has 15 GiB in all); and 2 more nodes with GPUs"
@@ -134,7 +134,7 @@ def test_only_the_closest_nodes_are_named(tmp_path: Path) -> None:
 def test_a_cluster_without_gpus_says_so(tmp_path: Path) -> None:
     found = simulate(tmp_path, listed(make_node(name="cpu"), make_pod()))
 
-    assert found.out == lines(
+    assert found.details == lines(
         "POD          NODE  CONTAINER  GPU  AMOUNT",
         "default/pod  -     -          -    waits: cpu has no GPU inventory: no gpushare device plugin has reported"
         " GPUs there",
@@ -147,7 +147,7 @@ def test_the_units_of_the_nodes_are_those_of_the_output(tmp_path: Path) -> None:
     node = make_node(make_inventory(1, unit=MemoryUnit(256)))
     found = simulate(tmp_path, listed(node), manifest(make_pod(make_container(gpu_mem=3))))
 
-    assert found.out == lines(
+    assert found.details == lines(
         "POD          NODE    CONTAINER  GPU  AMOUNT",
         "default/pod  node-a  main       0    768 MiB",
         "",
@@ -164,7 +164,7 @@ def test_nodes_of_aliyuns_plugin_have_equal_gpus(tmp_path: Path) -> None:
     found = simulate(tmp_path, listed(node, holder, make_pod(namespace="ml")))
 
     assert found.err == "note: node old: has no inventory, so its GPUs are taken to be equal\n"
-    assert found.out.splitlines()[1:] == [
+    assert found.details.splitlines()[1:] == [
         "ml/pod  old   main       1    3 GiB",
         "",
         "NODE  GPU0  GPU1   MEMORY(GiB)",
@@ -176,7 +176,7 @@ def test_nodes_of_aliyuns_plugin_have_equal_gpus(tmp_path: Path) -> None:
 def test_input_may_come_from_the_standard_input(tmp_path: Path) -> None:
     found = simulate(tmp_path, "-", stdin="kind: Node\nmetadata: {name: cpu}\n")
 
-    assert (found.code, found.out) == (0, "0 of 0 pods placed; 0/0 GiB (0%) of GPU memory in use\n")
+    assert (found.code, found.details) == (0, "0 of 0 pods placed; 0/0 GiB (0%) of GPU memory in use\n")
 
 
 def test_a_group_that_no_one_can_read_is_a_group_all_the_same(tmp_path: Path) -> None:
@@ -188,4 +188,4 @@ def test_a_group_that_no_one_can_read_is_a_group_all_the_same(tmp_path: Path) ->
     found = simulate(tmp_path, nodes, member, manifest(near))
 
     assert found.code == 3
-    assert "waits: needs 3 GiB on one GPU; free per GPU on node-a: without app=web" in found.out
+    assert "waits: needs 3 GiB on one GPU; free per GPU on node-a: without app=web" in found.details

@@ -1,0 +1,135 @@
+"""The arguments of `gpushare simulate`."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare import names
+from gpushare.errors import SettingsError
+from gpushare.model.request import Policy
+from gpushare.units import MemoryUnit
+from gpushare_cli import arguments, schedconfig, scores
+from gpushare_cli.schedconfig import ServerVersion
+from gpushare_cli.simulate import orders
+from gpushare_cli.simulate.orders import Order
+
+EXIT_CODES: Final = (
+    "Exit codes: 0 every pod is placed; 1 the input cannot be read; 2 wrong arguments; 3 some pod is not placed."
+)
+NONE: Final = "none"
+"""Instead of a policy: nodes are not ranked, and a pod gets the fullest GPUs with room."""
+_KNOWN: Final = (*(policy.value for policy in Policy), NONE)
+_SERVER: Final = ServerVersion(1, 36)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The arguments."""
+
+    files: Sequence[str]
+    profile: str = ""
+    nodes: int | None = None
+    policies: Sequence[str] = (Policy.BINPACK.value,)
+    order: Order = Order.GIVEN
+    seeds: Sequence[int] = (1,)
+    replay: bool = False
+    server: ServerVersion = _SERVER
+    weight: int | None = None
+    others_weight: int | None = None
+    most_allocated: bool = False
+    memory_unit: MemoryUnit | None = None
+    whole_gpus: bool = False
+    summary: bool = False
+    plot: str = ""
+    output: str = "table"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.description = (
+        "Say which pods would go to which nodes and GPUs, without a cluster: with kube-scheduler's own scores, and"
+        " chance where they are equal. Pods that a cluster's list shows as waiting come first, then the pods and"
+        " workloads of the other files, in their order. The details are of the first policy and seed."
+    )
+    parser.add_argument(
+        "-f",
+        "--filename",
+        dest="files",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="manifests, or what kubectl get nodes,pods -A -o yaml prints; - for the standard input; may be repeated",
+    )
+    parser.add_argument("--profile", default="", metavar="FILE", help="GPUs of made-up nodes, as of simulated GPUs")
+    parser.add_argument("--nodes", type=int, metavar="N", help="how many nodes to make up from the profile")
+    parser.add_argument(
+        "--policy",
+        dest="policies",
+        type=_policies,
+        default=(Policy.BINPACK.value,),
+        metavar="NAME[,NAME]",
+        help=f"of pods that name none, one or several of {', '.join(_KNOWN)}; {NONE} leaves the choice of the node to"
+        " kube-scheduler (default: binpack)",
+    )
+    arguments.add_choice(parser, "--order", Order.GIVEN, "in which pods come (default: given)")
+    parser.add_argument(
+        "--seeds",
+        type=orders.seeds,
+        default=(1,),
+        metavar="1-5",
+        help="for chance among equal nodes, and for --order shuffled; the summary has mean and deviation (default: 1)",
+    )
+    parser.add_argument(
+        "--replay",
+        action="store_true",
+        help="place the pods of the cluster's list again, from empty nodes on, when they were created and for as"
+        " long as they ran; pods of DaemonSets stay",
+    )
+    _add_scheduler(parser)
+    arguments.add_memory_unit(parser, "the unit in which the nodes count")
+    parser.add_argument("--whole-gpus", action="store_true", help=f"{names.GPU} is gpushare's, not another plugin's")
+    parser.add_argument("--summary", action="store_true", help="leave out the tables of pods and nodes")
+    parser.add_argument(
+        "--plot", default="", metavar="FILE.svg", help="write there how much is allocated, a line for each policy"
+    )
+    arguments.add_output(parser)
+
+
+def _add_scheduler(parser: argparse.ArgumentParser) -> None:
+    """How kube-scheduler is configured, in the words of scheduler-config."""
+    parser.add_argument(
+        "--server-version",
+        dest="server",
+        type=ServerVersion.parse,
+        default=_SERVER,
+        metavar="X.Y",
+        help="of the kube-scheduler whose scores count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--weight",
+        type=int,
+        metavar="N",
+        help=f"of the controller's scores for GPU pods (default: {scores.needed(scores.UNASKED)}, as printed)",
+    )
+    parser.add_argument(
+        "--rank-others",
+        dest="others_weight",
+        nargs="?",
+        type=int,
+        const=schedconfig.OTHERS_WEIGHT,
+        metavar="WEIGHT",
+        help="the controller ranks nodes for pods without GPUs, too; by default with weight"
+        f" {schedconfig.OTHERS_WEIGHT}",
+    )
+    parser.add_argument(
+        "--most-allocated", action="store_true", help="nodes with less free CPU and memory come first, for all pods"
+    )
+
+
+def _policies(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(text.split(",")))
+    for name in found:
+        if name not in _KNOWN:
+            raise SettingsError(f"--policy {name}: no such policy; write some of {', '.join(_KNOWN)}")
+    return found

@@ -1,0 +1,270 @@
+"""What of kube-scheduler `gpushare simulate` looks at: CPU, memory, other pods, chance, and orders."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import names
+from gpushare_cli import __main__ as cli
+from gpushare_cli.simulate.orders import Order
+from testing.builders import Json, make_container, make_inventory, make_node, make_pod
+from tests.unit.gpushare_cli.simulating import Result, listed, manifest, simulate, workload
+
+NONE = ("none",)
+
+
+def node(name: str = "node-a", *gib: int, cpu: str = "8", memory: str = "32Gi", pods: str = "110") -> Json:
+    made = make_node(make_inventory(*gib, node=name)) if gib else make_node(name=name)
+    made["status"]["allocatable"] |= {"cpu": cpu, "memory": memory, "pods": pods}
+    return made
+
+
+def pod(name: str, gpu_mem: int = 0, cpu: str = "0", memory: str = "0", **more: Any) -> Json:
+    limits = {names.GPU_MEM: gpu_mem} if gpu_mem else {}
+    resources = {"limits": limits, "requests": {"cpu": cpu, "memory": memory}}
+    return make_pod(make_container(resources=resources), name=name, **more)
+
+
+def nodes_of(result: Result) -> dict[str, str | None]:
+    return {each["name"]: each["node"] for each in result.value["pods"]}
+
+
+def test_cpu_keeps_a_pod_away_and_strands_gpus(tmp_path: Path) -> None:
+    pods = [manifest(pod(name, 5, cpu="3")) for name in ("one", "two")]
+    found = simulate(tmp_path, node("node-a", 15, cpu="4"), *pods)
+    value = simulate(tmp_path, node("node-a", 15, cpu="4"), *pods, as_json=True).value
+
+    assert found.code == 3
+    assert (
+        "waits: node-a has room, but: Insufficient cpu: 3000m asked for, 4000m allocatable, 3000m requested by pods"
+        " there" in found.details
+    )
+    assert value["summary"]["refused"] == {"Insufficient cpu": 1}
+    assert value["summary"]["gpus"] == [
+        {
+            "model": "Tesla T4",
+            "gpus": 1,
+            "allocated": 0.333,
+            "free": 0.667,
+            "freeTooSmall": 0.0,
+            "freeWithoutHost": 0.667,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("has", "asks", "message"),
+    [
+        ({"memory": "1Gi"}, {"memory": "2Gi"}, "Insufficient memory: 2048Mi asked for, 1024Mi allocatable, 0Mi"),
+        ({"pods": "1"}, {}, "Too many pods: 1 of 1 there"),
+    ],
+)
+def test_memory_and_the_number_of_pods_keep_a_pod_away(
+    tmp_path: Path, has: dict[str, Any], asks: dict[str, Any], message: str
+) -> None:
+    there = pod("there", node="node-a", phase="Running")
+    found = simulate(tmp_path, listed(node("node-a", 15, **has), there, pod("x", namespace="ml", **asks)))
+
+    assert message in found.details
+
+
+def test_pods_without_gpus_take_cpu_before_and_after(tmp_path: Path) -> None:
+    there = pod("there", cpu="4", node="node-a", phase="Running")
+    found = simulate(
+        tmp_path,
+        listed(node("node-a", 15), there),
+        *(manifest(pod(name, cpu="2", namespace="ml")) for name in ("web", "api")),
+        manifest(pod("train", 5, cpu="1")),
+        as_json=True,
+    )
+
+    assert nodes_of(found) == {"web": "node-a", "api": "node-a", "train": None}
+    assert found.value["pods"][0]["containers"] == []
+
+
+def test_a_pod_without_gpus_has_a_line(tmp_path: Path) -> None:
+    found = simulate(tmp_path, node("cpu"), manifest(pod("web")))
+    assert found.details.splitlines()[1].split() == ["default/web", "cpu", "-", "-", "no", "GPU"]
+
+
+def test_a_waiting_pod_without_gpus_of_the_cluster_is_placed(tmp_path: Path) -> None:
+    found = simulate(tmp_path, listed(node("cpu"), pod("web", cpu="1", namespace="ml")), as_json=True)
+    assert nodes_of(found) == {"web": "cpu"}
+
+
+def test_chance_among_equal_nodes_is_decided_by_the_seed(tmp_path: Path) -> None:
+    cluster = listed(*(node(f"node-{i}", 15) for i in range(8)))
+
+    def chosen(seed: int, policies: Sequence[str]) -> str | None:
+        return nodes_of(
+            simulate(tmp_path, cluster, manifest(pod("x", 5)), policies=policies, seeds=(seed,), as_json=True)
+        )["x"]
+
+    assert len({chosen(seed, NONE) for seed in range(8)}) > 2
+    assert chosen(3, NONE) == chosen(3, NONE)
+    assert {chosen(seed, ("binpack",)) for seed in range(8)} == {"node-0"}
+
+
+def test_several_policies_and_seeds_have_a_run_each_and_a_line_in_the_summary(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"policies": ("dense", "spread", "none"), "seeds": (1, 2)}
+    cluster = listed(node("node-a", 15, 15), node("node-b", 15))
+    found = simulate(tmp_path, cluster, workload("ReplicaSet", "web", replicas=4), **arguments)
+    runs = simulate(tmp_path, cluster, workload("ReplicaSet", "web", replicas=4), **arguments, as_json=True).value[
+        "runs"
+    ]
+
+    assert [(run["policy"], run["seed"]) for run in runs] == [
+        (policy, seed) for policy in ("dense", "spread", "none") for seed in (1, 2)
+    ]
+    assert {(run["placed"], run["allocatedPercent"]) for run in runs} == {(4, 26.67)}
+    assert found.out.splitlines()[:2] == [
+        "POLICY  SEEDS  PODS PLACED   GPU MEMORY     ASKED FOR",
+        "dense   2      4 ± 0.0 of 4  26.7 ± 0.00 %  26.7 %",
+    ]
+    assert found.err.splitlines()[0] == "dense, seed 1: 4 pods on 2 nodes ..."
+
+
+def test_only_the_summary_if_that_is_wanted(tmp_path: Path) -> None:
+    found = simulate(tmp_path, node("node-a", 15), manifest(pod("x", 20)), summary=True)
+    assert found.out == "".join(
+        f"{line}\n"
+        for line in (
+            "POLICY   SEEDS  PODS PLACED  GPU MEMORY  ASKED FOR",
+            "binpack  1      0 of 1       0.0 %       133.3 %",
+            "",
+            "NOT PLACED BECAUSE OF  PODS",
+            "InsufficientGpuMemory  1",
+            "",
+            "MODEL     GPUS  ALLOCATED  FREE  TOO SMALL  NO CPU OR MEMORY",
+            "Tesla T4  1     0.0        1.0   1.0        0.0",
+        )
+    )
+
+
+def test_pods_may_come_in_a_shuffled_order(tmp_path: Path) -> None:
+    pods = [manifest(pod(f"p{i}", 10)) for i in range(8)]
+
+    def first(seed: int) -> list[str]:
+        found = simulate(tmp_path, node("node-a", 15), *pods, order=Order.SHUFFLED, seeds=(seed,), as_json=True)
+        return [name for name, where in nodes_of(found).items() if where]
+
+    assert len({tuple(first(seed)) for seed in range(6)}) > 1
+
+
+def test_pods_may_come_in_the_order_of_their_creation(tmp_path: Path) -> None:
+    def waiting(name: str, created: str) -> Json:
+        made = pod(name, 10, namespace="ml")
+        made["metadata"]["creationTimestamp"] = created
+        made["spec"]["priority"] = 100 if name == "urgent" else 0
+        return made
+
+    cluster = listed(
+        node("node-a", 15), waiting("urgent", "2026-01-01T00:00:02Z"), waiting("early", "2026-01-01T00:00:01Z")
+    )
+
+    assert nodes_of(simulate(tmp_path, cluster, as_json=True)) == {"urgent": "node-a", "early": None}
+    assert nodes_of(simulate(tmp_path, cluster, order=Order.TIMESTAMPS, as_json=True)) == {
+        "urgent": None,
+        "early": "node-a",
+    }
+
+
+def test_soft_taints_and_preferred_affinity_count(tmp_path: Path) -> None:
+    avoided, liked = node("node-a"), node("node-b")
+    avoided["spec"] = {"taints": [{"key": "a", "effect": "PreferNoSchedule"}]}
+    assert nodes_of(simulate(tmp_path, listed(avoided, liked), manifest(pod("x")), as_json=True)) == {"x": "node-b"}
+
+    liked["metadata"].setdefault("labels", {})["disk"] = "fast"
+    picky = manifest(pod("x"))
+    preference = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}
+    picky["spec"]["affinity"] = {
+        "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": preference}]}
+    }
+    cluster = listed(*(node(f"node-{letter}") for letter in "acde"), liked)
+    assert nodes_of(simulate(tmp_path, cluster, picky, as_json=True)) == {"x": "node-b"}
+
+
+def test_free_cpu_ranks_nodes_for_pods_without_gpus_unless_the_controller_or_the_configuration_does(
+    tmp_path: Path,
+) -> None:
+    cluster = listed(
+        node("node-a", 15, 15), node("node-b", cpu="10"), pod("there", cpu="2", node="node-b", phase="Running")
+    )
+    web = manifest(pod("web", cpu="1", memory="4Gi", namespace="ml"))
+
+    assert nodes_of(simulate(tmp_path, cluster, web, as_json=True)) == {"web": "node-a"}
+    assert nodes_of(simulate(tmp_path, cluster, web, most_allocated=True, as_json=True)) == {"web": "node-b"}
+    assert nodes_of(simulate(tmp_path, cluster, web, others_weight=9, policies=("dense",), as_json=True)) == {
+        "web": "node-b"
+    }
+
+
+def test_replicas_of_a_deployment_go_to_different_nodes(tmp_path: Path) -> None:
+    web = workload("Deployment", "web", replicas=3, template={"spec": {"containers": [{"name": "c"}]}})
+    cluster = listed(*(node(f"node-{letter}") for letter in "abc"))
+    found = simulate(tmp_path, cluster, web, most_allocated=True, as_json=True)
+
+    assert sorted(str(where) for where in nodes_of(found).values()) == ["node-a", "node-b", "node-c"]
+
+
+def test_a_replay_places_what_a_cluster_had_again_for_as_long_as_it_ran(tmp_path: Path) -> None:
+    def ran(name: str, minute: int, minutes: int | None) -> Json:
+        made = pod(name, 10, node="node-a", namespace="ml", phase="Succeeded" if minutes else "Running")
+        made["metadata"]["creationTimestamp"] = f"2026-01-01T00:{minute:02}:00Z"
+        if minutes:
+            end = {"finishedAt": f"2026-01-01T00:{minute + minutes:02}:00Z"}
+            made["status"] |= {
+                "startTime": f"2026-01-01T00:{minute:02}:00Z",
+                "containerStatuses": [{"name": "main", "state": {"terminated": end}}],
+            }
+        return made
+
+    daemon = pod("daemon", cpu="1", node="node-a", phase="Running")
+    daemon["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}]
+    cluster = listed(
+        node("node-a", 15), daemon, ran("c", 20, None), ran("a", 0, 10), ran("b", 5, 10), ran("d", 25, None)
+    )
+    found = simulate(tmp_path, cluster, replay=True, as_json=True)
+
+    assert nodes_of(found) == {"a": "node-a", "b": "node-a", "c": "node-a", "d": None}
+    assert found.value["summary"]["usedMiB"] == 10 * 1024
+
+
+def test_a_plot_has_a_line_for_each_policy(tmp_path: Path) -> None:
+    drawn = tmp_path / "plot.svg"
+    simulate(
+        tmp_path,
+        listed(node("node-a", 15, 15), node("node-b", 15)),
+        workload("ReplicaSet", "web", replicas=20),
+        policies=("dense", "none"),
+        seeds=(1, 2),
+        plot=str(drawn),
+    )
+
+    text = drawn.read_text(encoding="utf-8")
+    assert "dense 100.0 %" in text
+    assert "none 100.0 %" in text
+    assert "asked for by pods, % of all GPU memory" in text
+
+
+def test_a_plot_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    found = simulate(tmp_path, node("node-a", 15), manifest(pod("x", 1)), plot=str(tmp_path / "no" / "plot.svg"))
+    assert (found.code, found.err) == (1, "error: no/plot.svg: No such file or directory\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policy", "best"], "--policy best: no such policy; write some of binpack, spread, dense, fgd, none"),
+        (["--policy", ""], "--policy : no such policy; write some of binpack, spread, dense, fgd, none"),
+        (["--seeds", "1-x"], "--seeds 1-x: write numbers, such as 1-5 or 1,2,9"),
+        (["--seeds", "5-1"], "--seeds 5-1: write 1 to 100 numbers"),
+    ],
+)
+def test_policies_and_seeds_that_are_none(
+    arguments: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["simulate", *arguments]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
