@@ -6,6 +6,8 @@ VENV   ?= .venv
 CLUSTERS     ?= 2
 SOAK_SECONDS ?= 3600
 SOAK_SEED    ?=
+TRACE        ?=
+BENCH        ?=
 
 SHELL         := /bin/bash
 .DEFAULT_GOAL := help
@@ -93,7 +95,7 @@ check: lint test ## lint and every test
 demo: setup ## a real cluster with simulated GPUs, until Ctrl-C (root on Linux); DEMO_ONCE=1 ends by itself
 	@exec $(BIN)/python -m localcluster.demo
 
-bench: setup ## the measurements of docs/benchmarks.md; TRACE=DIRECTORY adds those of a trace
+bench: setup ## the measurements of docs/benchmarks.md; TRACE=DIRECTORY adds those of a trace, BENCH='--only bind' takes some
 	@exec $(BIN)/python -m bench $(if $(TRACE),--trace $(TRACE)) $(BENCH)
 
 docs: setup ## regenerate the reference pages from the code
