@@ -18,8 +18,8 @@ from gpushare.model.selector import ANY_GPU, is_model
 from gpushare.placement import ranking
 from gpushare.placement.policies import Rankings
 
-FREE: Final = -1
-"""Cost of a node without GPUs for a pod without GPUs; no other is below 0."""
+FREE: Final = -(2**200)
+"""Cost of a node without GPUs for a pod without GPUs; all others are far above."""
 MAX_BYTES: Final = 24 * 2**20
 """Of all boards, about."""
 _ENTRY: Final = 160

@@ -29,7 +29,7 @@ def of_bound(pod: pods.Pod, allocation: Allocation | None, resource_config: Reso
     Raises:
         WireError: it is no pod.
     """
-    if allocation is not None and len(allocation.grants) == 1 and _is_plain(pod):
+    if allocation is not None and len(allocation.grants) == 1 and _is_plain(pod, allocation.grants[0]):
         return _of_grant(allocation.grants[0], host.counted(pod))
     try:
         request = requests.of_pod(pod, resource_config)
@@ -49,10 +49,12 @@ def of_host(takes: HostRoom) -> Ask:
     return Ask(cpu_milli=takes.cpu_milli, host_mib=takes.memory_mib)
 
 
-def _is_plain(pod: pods.Pod) -> bool:
+def _is_plain(pod: pods.Pod, grant: Grant) -> bool:
     """Whether the only grant of a pod says all that its request does: no part of a GPU, and no choice of GPUs."""
     if not _CHOICES.isdisjoint(pods.annotations(pod)):
         return False
+    if grant.whole or not grant.compute_percent:
+        return True  # a part is of compute, too
     return not any(
         names.GPU_PERCENT in parse_resources.amounts(container, "limits") for _, _, container in pods.containers(pod)
     )
