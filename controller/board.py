@@ -3,6 +3,7 @@
 Nothing here locks: `controller.boards` does.
 """
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Collection
@@ -62,7 +63,8 @@ class Board:
         """Of `by_number`."""
         self.lock = threading.Lock()
         """Held while costs are found."""
-        self._prices: dict[GpuRoom, int | None] = {}
+        self._prices: dict[GpuRoom, float] = {}
+        """Of what the pod takes of a GPU; infinite where it has no room."""
 
     @property
     def entries(self) -> int:
@@ -80,21 +82,25 @@ class Board:
         found = ranking.best(self.ask, room, self.policy)
         return None if found is None else found.cost
 
-    def promise(self, room: NodeRoom) -> tuple[int, int]:
-        """By which good nodes come first, without a look at typical pods: by GPUs, then by what is left of the host."""
+    def promise(self, room: NodeRoom) -> tuple[float, int]:
+        """By which good nodes come first, without a look at typical pods: by GPUs, then by what is left of the host.
+
+        Infinite where the GPUs have no room. Thousands of nodes have one each.
+        """
         left = 0 if room.host is None else room.host.cpu_milli
         if not self.ask.gpus:
             return sum(gpu.free_mib for gpu in room.gpus), -left
-        known = self._prices
         try:
-            found = [known[gpu] for gpu in room.gpus]
+            prices = map(self._prices.__getitem__, room.gpus)
+            if self.ask.gpus == 1:
+                return min(prices, default=math.inf), left
+            lost = sorted(prices)
         except KeyError:
-            found = [self._price(gpu) for gpu in room.gpus]
-        lost = [price for price in found if price is not None]
-        if self.ask.gpus == 1:
-            return min(lost, default=0), left
-        lost.sort()
-        return sum(lost[: self.ask.gpus]), left
+            for gpu in room.gpus:
+                fits = self.ask.fits(gpu)
+                self._prices[gpu] = self.policy.gpu(gpu, self.ask.need(gpu)) if fits else math.inf
+            return self.promise(room)
+        return sum(lost[: self.ask.gpus]) if len(lost) >= self.ask.gpus else math.inf, left
 
     def forget_all_but(self, numbers: Collection[int], nodes: Collection[NodeName]) -> None:
         """Once most of what is kept is of the past."""
@@ -103,11 +109,6 @@ class Board:
             self.ranks = None
         if len(self.placed) > 2 * len(nodes) + _SPARE:
             self.placed = {name: each for name, each in self.placed.items() if name in nodes}
-
-    def _price(self, gpu: GpuRoom) -> int | None:
-        if gpu not in self._prices:
-            self._prices[gpu] = self.policy.gpu(gpu, self.ask.need(gpu)) if self.ask.fits(gpu) else None
-        return self._prices[gpu]
 
 
 class Generation:

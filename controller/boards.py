@@ -8,6 +8,7 @@ first, and then all answers are given from these.
 
 import contextlib
 import heapq
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -189,8 +190,10 @@ class Boards:
         late: set[int | None] = set()
         if len(known) > most:
             promises = [(board.promise(room), number, room) for number, room in known]
-            known = [(number, room) for _, number, room in heapq.nsmallest(most, promises)]
-            late = missing - {number for number, _ in known} - {None}
+            fitting = [each for each in promises if each[0][0] < math.inf]
+            board.by_number.update((number, None) for promise, number, _ in promises if promise[0] == math.inf)
+            known = [(number, room) for _, number, room in heapq.nsmallest(most, fitting)]
+            late.update({number for _, number, _ in fitting} - {number for number, _ in known})
         for number, room in known:
             board.by_number[number] = board.cost(room)
         return late
