@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from gpushare.cluster import groups, node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
@@ -17,7 +17,7 @@ from gpushare.model.room import Ask, HostRoom, NodeRoom
 from gpushare.model.verdict import Placed
 from gpushare.placement import grade, ranking
 from gpushare.placement import outlook as outlooks
-from gpushare.placement.outlook import Outlook
+from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.policies import Rankings
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import asks as asks_wire
@@ -28,6 +28,8 @@ from gpushare_cli.answers import Answer
 from gpushare_cli.nodefacts import NodeFacts
 
 Object = Mapping[str, Any]
+_LOOKING: Final = frozenset({Policy.DENSE, Policy.FGD})
+"""Policies that depend on the whole cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +129,10 @@ def outlook(world: World) -> Outlook:
     return outlooks.of_cluster(world.asks, empty, now)
 
 
-def rankings(world: World, policy: Policy) -> Rankings:
-    """All policies in this cluster, of which one is the default."""
-    return Rankings(policy, outlook(world))
+def rankings(world: World, request: PodRequest, default: Policy) -> Rankings:
+    """The policies for a pod in this cluster."""
+    chosen = request.shape.policy or default
+    return Rankings(default, outlook(world) if chosen in _LOOKING else NOTHING_KNOWN)
 
 
 def ask(world: World, pod: Object, request: PodRequest, rankings: Rankings) -> list[Answer]:

@@ -38,7 +38,7 @@ def pending(
             headline="waits; what it asks for cannot be understood",
             summary=f"{record.problem}; fix that, delete the pod and create it again",
         )
-    rankings = world.rankings(state, blank.policy)
+    rankings = world.rankings(state, record.request, blank.policy)
     answered = world.ask(state, pod, record.request, rankings)
     blank = replace(
         blank,
@@ -99,7 +99,7 @@ def bypassed(blank: Explanation, pod: Object, record: Bound, way: Bypassed, stat
 
 def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: str) -> Explanation:
     # Kubernetes has nothing more to say: the pod is there.
-    rankings = world.rankings(alone, blank.policy)
+    rankings = world.rankings(alone, request, blank.policy)
     (answer,) = [replace(answered, blockers=()) for answered in world.ask(alone, {}, request, rankings)]
     blank = replace(blank, answers=(answer,))
     if answer.fits:
