@@ -6,7 +6,7 @@ Nothing here locks: `controller.boards` does.
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -44,11 +44,12 @@ class Kind:
 class Board:
     """Costs for one kind of pod."""
 
-    def __init__(self, kind: Kind, rankings: Rankings) -> None:
+    def __init__(self, kind: Kind, rankings: Rankings, worths: dict[int, int]) -> None:
+        """Nothing is known yet, but what rooms are worth to the policy, by their numbers; it is shared."""
         shape, takes = kind.shape, kind.takes
         self.kind = kind
-        self.rankings = rankings
-        self.policy = rankings.of(Policy.DENSE if shape is None else shape.policy)
+        self.policy = rankings.of(policy_of(kind))
+        self._worths = worths
         self.ask = (
             Ask(cpu_milli=takes.cpu_milli, host_mib=takes.memory_mib)
             if shape is None
@@ -64,23 +65,32 @@ class Board:
         self.lock = threading.Lock()
         """Held while costs are found."""
         self._prices: dict[GpuRoom, float] = {}
-        """Of what the pod takes of a GPU; infinite where it has no room."""
+        self._models: dict[str, bool] = {}
 
     @property
     def entries(self) -> int:
         """How many costs are kept."""
         return len(self.by_number) + len(self.placed)
 
-    def cost(self, room: NodeRoom) -> Cost:
-        """What a node with this room costs. Whether its host has room is for kube-scheduler to say."""
+    def cost(self, number: int, room: NodeRoom) -> Cost:
+        """What a node with this room costs, as `ranking.best` says. Whether its host has room kube-scheduler says."""
         if self.kind.shape is None and not room.gpus:
             return FREE
-        if self.ask.gpus and not self.ask.models.admits(lambda meant: is_model(room.model, meant)):
+        if self.ask.gpus and not self._admits(room.model):
             return None
-        if not self.ask.fits_host(room.host):
+        fitting = sorted((price, gpu) for gpu, price in self._priced(room.gpus) if price < math.inf)
+        if len(fitting) < self.ask.gpus:
+            return None
+        enough = self.ask.fits_host(room.host)
+        if not enough:
             room = replace(room, host=self.ask.host)
-        found = ranking.best(self.ask, room, self.policy)
-        return None if found is None else found.cost
+        after = room.after(self.ask, tuple(gpu for _, gpu in fitting[: self.ask.gpus]))
+        worth = self._worths.get(number) if enough else None
+        if worth is None:
+            worth = self.policy.worth(room)
+            if enough:
+                self._worths[number] = worth
+        return self.policy.first(room, after) * ranking.ROOM + worth - self.policy.worth(after)
 
     def promise(self, room: NodeRoom) -> tuple[float, int]:
         """By which good nodes come first, without a look at typical pods: by GPUs, then by what is left of the host.
@@ -90,25 +100,40 @@ class Board:
         left = 0 if room.host is None else room.host.cpu_milli
         if not self.ask.gpus:
             return sum(gpu.free_mib for gpu in room.gpus), -left
-        try:
-            prices = map(self._prices.__getitem__, room.gpus)
-            if self.ask.gpus == 1:
-                return min(prices, default=math.inf), left
-            lost = sorted(prices)
-        except KeyError:
-            for gpu in room.gpus:
-                fits = self.ask.fits(gpu)
-                self._prices[gpu] = self.policy.gpu(gpu, self.ask.need(gpu)) if fits else math.inf
-            return self.promise(room)
-        return sum(lost[: self.ask.gpus]) if len(lost) >= self.ask.gpus else math.inf, left
+        prices = [price for _, price in self._priced(room.gpus)]
+        if self.ask.gpus == 1:
+            return min(prices, default=math.inf), left
+        prices.sort()
+        return sum(prices[: self.ask.gpus]) if len(prices) >= self.ask.gpus else math.inf, left
 
     def forget_all_but(self, numbers: Collection[int], nodes: Collection[NodeName]) -> None:
         """Once most of what is kept is of the past."""
         if len(self.by_number) > 2 * len(numbers) + _SPARE:
             self.by_number = {number: cost for number, cost in self.by_number.items() if number in numbers}
             self.ranks = None
+        if len(self._worths) > 2 * len(numbers) + _SPARE:
+            for number in [number for number in list(self._worths) if number not in numbers]:
+                self._worths.pop(number, None)
         if len(self.placed) > 2 * len(nodes) + _SPARE:
             self.placed = {name: each for name, each in self.placed.items() if name in nodes}
+
+    def _priced(self, gpus: Sequence[GpuRoom]) -> Iterable[tuple[GpuRoom, float]]:
+        """What the pod takes of each GPU; infinite where it has no room. Few GPUs of a cluster differ."""
+        if not self.ask.gpus:
+            return ()
+        known = self._prices
+        try:
+            return [(gpu, known[gpu]) for gpu in gpus]
+        except KeyError:
+            for gpu in gpus:
+                fits = self.ask.fits(gpu)
+                known[gpu] = self.policy.gpu(gpu, self.ask.need(gpu)) if fits else math.inf
+            return [(gpu, known[gpu]) for gpu in gpus]
+
+    def _admits(self, model: str) -> bool:
+        if model not in self._models:
+            self._models[model] = self.ask.models.admits(lambda meant: is_model(model, meant))
+        return self._models[model]
 
 
 class Generation:
@@ -117,6 +142,7 @@ class Generation:
     def __init__(self, rankings: Rankings) -> None:
         self.rankings = rankings
         self.boards: OrderedDict[Kind, Board] = OrderedDict()
+        self._worths: dict[Policy | None, dict[int, int]] = {}
         self._weights: dict[Kind, int] = {}
         self._total = 0
 
@@ -124,7 +150,8 @@ class Generation:
         """The costs for a kind of pod, as they were left. Those that were not used for long are forgotten."""
         board = self.boards.get(kind)
         if board is None:
-            board = self.boards[kind] = Board(kind, self.rankings)
+            worths = self._worths.setdefault(policy_of(kind), {})
+            board = self.boards[kind] = Board(kind, self.rankings, worths)
             self._weights[kind] = own = _BOARD + _CHARACTER * len(repr(kind))
             self._total += own
         self.boards.move_to_end(kind)
@@ -144,3 +171,8 @@ def _follows_from_room(shape: RequestShape) -> bool:
     """Whether the GPUs that a pod gets follow from the room on a node whose GPUs are of one model."""
     gpus = replace(shape.gpus, models=ANY_GPU.models, mig=None)
     return len(shape.containers) == 1 and shape.affinity is None and gpus == ANY_GPU
+
+
+def policy_of(kind: Kind) -> Policy | None:
+    """Who asks for no GPU is kept from what others need, whatever they are ranked by."""
+    return Policy.DENSE if kind.shape is None else kind.shape.policy

@@ -21,6 +21,7 @@ from controller.state import ClusterState
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
+from gpushare.model.room import NodeRoom
 from gpushare.model.selector import ANY_GPU
 from gpushare.model.verdict import Placed
 from gpushare.placement import grade, ranking
@@ -29,8 +30,8 @@ from gpushare.placement.policies import Rankings
 from gpushare.placement.tally import Tally
 from gpushare.runtime.clock import Clock
 
-MOST: Final = 128
-"""Costs that are found in one request, some 10 ms. Of more nodes, those with the best GPUs for the pod are looked at,
+MOST: Final = 256
+"""Costs that are found in one request, some 15 ms. Of more nodes, those with the best GPUs for the pod are looked at,
 and all others count as worse; the background finds the rest."""
 FEW: Final = 256
 """Nodes of a request whose costs are sorted for it. Of more, ranks among all nodes are kept (`controller.ranks`)."""
@@ -192,10 +193,10 @@ class Boards:
             promises = [(board.promise(room), number, room) for number, room in known]
             fitting = [each for each in promises if each[0][0] < math.inf]
             board.by_number.update((number, None) for promise, number, _ in promises if promise[0] == math.inf)
-            known = [(number, room) for _, number, room in heapq.nsmallest(most, fitting)]
+            known = [(number, room) for _, number, room in heapq.nsmallest(most, fitting, key=_deterministic)]
             late.update({number for _, number, _ in fitting} - {number for number, _ in known})
         for number, room in known:
-            board.by_number[number] = board.cost(room)
+            board.by_number[number] = board.cost(number, room)
         return late
 
     def _by_place(
@@ -231,3 +232,9 @@ class Boards:
             return None
         takes = board.kind.takes
         return ranking.cost_of(verdict.grants, ledger, board.policy, host=room.host, takes=takes)
+
+
+def _deterministic(found: tuple[tuple[float, int], int, NodeRoom]) -> tuple[object, ...]:
+    """By promise, and then by what a room is: numbers depend on what happened before."""
+    promise, _, room = found
+    return promise, room.model, room.gpus, room.host or ()

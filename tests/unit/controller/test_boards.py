@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller import board, boards
-from controller.board import FREE, Kind
+from controller.board import FREE, Board, Cost, Kind
 from gpushare import names
 from gpushare.cluster import node_ledger
 from gpushare.identity import NodeName
@@ -19,7 +19,6 @@ from gpushare.model.selector import Choice
 from gpushare.model.verdict import Placed
 from gpushare.placement import ranking
 from gpushare.placement.place import place
-from gpushare.placement.ranking import Best
 from gpushare.wire import requests
 from testing.builders import make_container, make_inventory, make_node, make_pod, make_shape
 from tests.unit.controller.world import NODES, RESOURCE_CONFIG, World
@@ -171,11 +170,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[NodeRoom]:
     """Rooms whose costs were found."""
     found: list[NodeRoom] = []
 
-    def best(ask: Any, room: NodeRoom, policy: Any) -> Best | None:
+    def cost(self: Board, number: int, room: NodeRoom) -> Cost:
         found.append(room)
-        return ranking.best(ask, room, policy)
+        return original(self, number, room)
 
-    monkeypatch.setattr(board, "ranking", type("Counting", (), {"best": staticmethod(best)}))
+    original = Board.cost
+    monkeypatch.setattr(Board, "cost", cost)
     return found
 
 
