@@ -144,19 +144,25 @@ class ClusterIndex:
                 self.node_rooms.set(name, self.ledgers[name], self._left(record))
 
     def rebuild(self, nodes: Iterable[NodeName], *, frees: bool) -> None:
-        """Compute the ledgers of nodes that changed; `frees` if they may have more room than before."""
+        """Compute the ledgers of nodes that changed; `frees` if they may have more room than before.
+
+        One that is as before is kept, and with it all that follows from it: a pod is seen on its node as it was chosen.
+        """
         for name in nodes:
             self.freed += frees
             self._unsettle(name)
             record = self.nodes.get(name)
-            self.log.note(name, exists=record is not None)
             self.problems.pop(name, None)
             if record is None:
                 self.ledgers.pop(name, None)
                 self.rooms.forget(name)
             else:
-                ledger = self.ledgers[name] = self._compute(record)
+                ledger = self._compute(record)
+                if ledger == self.ledgers.get(name):
+                    continue
+                self.ledgers[name] = ledger
                 self.rooms.set(name, room.of_ledger(ledger))
+            self.log.note(name, exists=record is not None)
 
     def bound_on(self, name: NodeName) -> Iterable[Bound]:
         """The pods on a node that ask for GPUs. Not to be kept."""

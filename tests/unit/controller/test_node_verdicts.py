@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare.cluster import verdicts
+from gpushare.cluster.records import Bound
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
@@ -91,6 +92,19 @@ def test_nodes_come_and_go(world: World, shape: RequestShape) -> None:
         A: "node node-a is unknown to the gpushare controller; it may have been added a moment ago"
     }
     assert set(world.node_verdicts.snapshot(shape)) == {"node-b", "node-c"}
+
+
+def test_a_pod_that_is_seen_on_its_node_as_it_was_bound_changes_nothing(world: World, judged: list[str]) -> None:
+    assert world.bind(world.add_pod(3)).error == ""
+    world.node_verdicts.answers(other(10), [A])
+    ledger, sequence = world.state.cache.ledgers()[A], world.state.cache.sequence
+    judged.clear()
+    world.see()
+    assert [type(record) for record in world.state.cache.snapshot().pods] == [Bound]
+    assert world.state.cache.ledgers()[A] is ledger
+    assert world.state.cache.sequence == sequence
+    world.node_verdicts.answers(other(10), [A])
+    assert judged == []
 
 
 def test_simple_pods_are_judged_by_what_is_kept_beside_the_ledger(world: World, judged: list[str]) -> None:
