@@ -79,6 +79,7 @@ class Outlooks:
     def tick(self) -> bool:
         """Look at the cluster if that is due. Whether it was."""
         now = self._clock.monotonic()
+        self._cache.settle()  # so that a request has little of it to do
         changed = self._cache.cluster_index.changes - self._changes
         if not changed:
             self._current_at = now

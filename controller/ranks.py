@@ -70,6 +70,8 @@ class Ranks:
         least = min(ranks, default=self._last)
         if least == self._last:
             return ()
-        found = [position for position, each in enumerate(ranks) if each == least]
+        if (first := ranks.index(least)) == len(ranks) - 1 or least not in ranks[first + 1 :]:
+            return (first,)
+        found = [position for position, rank in enumerate(ranks) if rank == least]
         # Costs between two ranks may differ.
         return (min(found, key=lambda position: (self._costs[numbers[position]] or 0, names[position])),)
