@@ -15,7 +15,7 @@ _WIDTH: Final = 760
 _HEIGHT: Final = 420
 _LEFT: Final = 64
 _TOP: Final = 52
-_RIGHT: Final = 200
+_RIGHT: Final = 240
 """Margin, in which the legend is."""
 _BOTTOM: Final = 56
 _COLOURS: Final = (

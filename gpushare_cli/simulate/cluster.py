@@ -1,6 +1,6 @@
 """Objects and a profile -> the nodes with their ledgers, and the pods that are to be placed. Pure."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,10 @@ from gpushare.cluster.records import Bound, Bypassed, Pending, PodRecord
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
+from gpushare.model.request import Policy
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
-from gpushare.wire import fields, host, misspelt, requests, unhealthy
+from gpushare.wire import fields, host, misspelt, requests, selectors, unhealthy
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, world
 from gpushare_cli.answers import why_not
@@ -84,7 +85,8 @@ def prepare(
         for one in again
     ]
     notes += [*_oddities(state), *noted, *_omissions(given)]
-    pods = (*_waiting(existing, state), *old, *new)
+    policies = dict(_policies(given.namespaces))
+    pods = tuple(_with_policy(pod, policies) for pod in (*_waiting(existing, state), *old, *new))
     hosts = hosts_of(given.nodes, state, there, resource_config)
     notes += _silent(hosts, pods)
     notes += dict.fromkeys(
@@ -181,6 +183,25 @@ def _new(new: NewPod, resource_config: ResourceConfig) -> Pod:
     problem = f"waits behind scheduling gates: {', '.join(gates)}" if gates else ""
     owner = (ref.namespace, new.of.kind, new.of.name) if new.of.kind in workloads.SPREAD else None
     return Pod(ref=ref, value=new.value, request=request, problem=problem, of=of, only=only, replicas_of=owner)
+
+
+def _policies(namespaces: Iterable[Found]) -> Iterator[tuple[str, Policy]]:
+    for namespace in namespaces:
+        metadata = fields.mapping(namespace.value, "metadata", "namespace")
+        text = fields.mapping(metadata, "labels", "metadata").get(names.LABEL_POLICY)
+        try:
+            if text is not None:
+                yield namespace.name, selectors.parse_policy(str(text))
+        except ValueError as error:
+            raise namespace.fail(f"metadata.labels[{names.LABEL_POLICY}]: {error}") from error
+
+
+def _with_policy(pod: Pod, policies: Mapping[str, Policy]) -> Pod:
+    """With that of its namespace, if it names none."""
+    request, policy = pod.request, policies.get(pod.ref.namespace)
+    if request is None or policy is None or request.shape.policy is not None:
+        return pod
+    return replace(pod, request=replace(request, shape=replace(request.shape, policy=policy)))
 
 
 def _silent(hosts: Hosts, pods: Iterable[Pod]) -> Iterator[str]:

@@ -38,9 +38,13 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     for policy, seed in _pairs(options):
         if len(options.policies) * len(options.seeds) > 1 or len(state.pods) > _MANY:
             streams.progress(f"{policy}, seed {seed}: {len(state.pods)} pods on {len(question.world.nodes)} nodes ...")
+
+        def told(count: int) -> None:
+            streams.progress(f"{count} of {len(state.pods)} pods have come ...")
+
         order = orders.ordered(state.pods, options.order, seed)
         pick = random.Random(seed).randrange  # noqa: S311 - nothing secret
-        made = state.plan(_way(options, policy), order, pick, details=first is None)
+        made = state.plan(_way(options, policy), order, pick, details=first is None, told=told)
         first = first or made
         runs.append(Run(policy=policy, seed=seed, pods=len(made.rows), placed=made.placed, curve=made.curve))
     if first is None:

@@ -26,6 +26,7 @@ WORKLOADS: Final = frozenset(
         "CronJob",
     }
 )
+_OF_THE_CLUSTER: Final = frozenset({"Node", "Namespace"})
 DEFAULT_NAMESPACE: Final = "default"
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"  # those of Kubernetes' own suffixes
 _LONGEST: Final = 58  # Kubernetes cuts a longer base before it adds a suffix
@@ -39,7 +40,7 @@ class Found:
     """File, and place in the file if it holds more than one object."""
     kind: str
     namespace: str
-    """Empty for a Node."""
+    """Empty for a Node and a Namespace."""
     name: str
     value: JsonObject
 
@@ -60,6 +61,7 @@ class Input:
     """Pods that an API server knows, because they have a uid."""
     wanted: list[Found] = field(default_factory=list)
     """Pods and workloads that are still to be created."""
+    namespaces: list[Found] = field(default_factory=list)
     config_maps: list[JsonObject] = field(default_factory=list)
     """Aliyun's, of GPUs that must not be used."""
     ignored: Counter[str] = field(default_factory=Counter)
@@ -84,6 +86,8 @@ def collect(files: Iterable[tuple[str, Sequence[object]]]) -> Input:
                 collected.wanted.append(found)
             case "ConfigMap" if unhealthy.is_one(found.namespace, found.name):
                 collected.config_maps.append(found.value)
+            case "Namespace":
+                collected.namespaces.append(found)
             case kind:
                 collected.ignored[kind] += 1
                 continue
@@ -137,7 +141,7 @@ def _kind(item: JsonObject, where: str, default: str) -> str:
 
 
 def _found(item: JsonObject, kind: str, where: str) -> Found:
-    relevant = kind in WORKLOADS or kind in {"Node", "Pod", "ConfigMap"}
+    relevant = kind in WORKLOADS or kind in {"Node", "Namespace", "Pod", "ConfigMap"}
     if not relevant:
         return Found(where=where, kind=kind, namespace="", name="", value=item)
     try:
@@ -146,7 +150,9 @@ def _found(item: JsonObject, kind: str, where: str) -> Found:
         if not name and (start := fields.text(metadata, "generateName", "metadata")):
             name = random_like(start, where)
         name = name or fields.needed(metadata, "name", "metadata")
-        namespace = "" if kind == "Node" else fields.text(metadata, "namespace", "metadata") or DEFAULT_NAMESPACE
+        namespace = (
+            "" if kind in _OF_THE_CLUSTER else fields.text(metadata, "namespace", "metadata") or DEFAULT_NAMESPACE
+        )
         check_texts(metadata, "metadata")
     except WireError as error:
         raise WireError(f"{where}: {kind}: {error}") from error

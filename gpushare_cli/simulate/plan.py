@@ -3,7 +3,7 @@
 The node is kube-scheduler's choice (`gpushare.simulation`); whether and where a pod fits on GPUs is the controller's.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -30,6 +30,8 @@ from gpushare_cli.world import World
 
 _UNKNOWN: Final = -1
 """Place of a node that is not there."""
+_TOLD_EVERY: Final = 5_000
+"""Pods."""
 
 
 class Outcome(Enum):
@@ -122,7 +124,15 @@ class Cluster:
         kinds = Kinds([node.facts for node in world.nodes.values()])
         self._kinds = [_kind(pod, kinds) for pod in self.pods]
 
-    def plan(self, way: Way, order: Iterable[int], pick: Any, *, details: bool = True) -> Plan:
+    def plan(
+        self,
+        way: Way,
+        order: Iterable[int],
+        pick: Callable[[int], int],
+        *,
+        details: bool = True,
+        told: Callable[[int], None] = lambda _: None,
+    ) -> Plan:
         """Place the pods, by their numbers, in this order.
 
         Args:
@@ -130,6 +140,7 @@ class Cluster:
             order: the numbers of all pods.
             pick: a number below the given one, for nodes with equal scores.
             details: also why pods are on no node.
+            told: is given how many pods have come, now and then.
         """
         gpus = Fleet(
             self._world,
@@ -144,7 +155,7 @@ class Cluster:
         rows: dict[int, Row] = {}
         counts: dict[Kind, int] = {}
         curve = Curve(gpus.rooms)
-        arrivals = (arrival for number in order if (arrival := self._arrival(number)) is not None)
+        arrivals = (arrival for number in _counted(order, told) if (arrival := self._arrival(number)) is not None)
         for event in timeline.run(scheduler, arrivals):
             number, kind = event.arrival.number, event.arrival.kind
             curve.note(event, gpus.free_mib)
@@ -177,6 +188,13 @@ class Cluster:
             return Row(pod=pod, outcome=Outcome.WAITS, answers=told)
         granted = fleet.grants(event.bound.taken)
         return Row(pod=pod, outcome=Outcome.PLACED, node=gpus.names[event.bound.node], grants=granted)
+
+
+def _counted(order: Iterable[int], told: Callable[[int], None]) -> Iterator[int]:
+    for count, number in enumerate(order):
+        if count and count % _TOLD_EVERY == 0:
+            told(count)
+        yield number
 
 
 def _kind(pod: Pod, kinds: Kinds) -> Kind | None:

@@ -90,6 +90,7 @@ Without `-A` the pods of other namespaces are missing from the ledger; a note sa
 | Deployment, ReplicaSet, StatefulSet, ReplicationController | `replicas` new pods |
 | DaemonSet | a new pod for each node that it selects and tolerates |
 | Job, CronJob | the new pods of one run that run at the same time |
+| Namespace with the label `gpushare.dev/gpu-policy` | the policy of its pods that name none |
 | ConfigMap `unhealthy-gpu-NODE` of `kube-system` | GPUs that take nothing new |
 | anything else | left out, with a note |
 
@@ -128,7 +129,7 @@ extender.
 `--replay` takes a list of a cluster's pods as a record: it places them again, when they were created and for as long as
 they ran, and pods that wait get what others leave.
 `--plot` writes how much is allocated over what was asked for, or over time if pods end.
-A run of 10,000 pods on 1,000 nodes takes about a minute; `--summary` leaves out the tables.
+100,000 pods on 1,000 nodes take one to two minutes of a processor and 460 MiB; `--summary` leaves out the tables.
 
 `--profile` makes up nodes from a profile, the file that [simulated GPUs](../install.md) have.
 A GPU of it may have `mig: [{profile: 1g.5gb, memoryMiB: 4864, count: 2}]`: only these instances are shared then; and

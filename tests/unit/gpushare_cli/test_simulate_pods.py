@@ -219,6 +219,10 @@ def test_pods_that_ask_for_whole_gpus_are_ours_only_if_told(tmp_path: Path) -> N
 def test_identical_replicas_that_wait_get_one_search(tmp_path: Path) -> None:
     found = simulate(tmp_path, workload("ReplicaSet", "web", replicas=10_000), profile=T4S, nodes=3, as_json=True)
 
+    assert found.err.splitlines() == [
+        "binpack, seed 1: 10000 pods on 3 nodes ...",
+        "5000 of 10000 pods have come ...",
+    ]
     summary = found.value["summary"]
     assert summary.pop("refused") == {"InsufficientGpuMemory": 9_970}
     assert summary.pop("gpus") == [

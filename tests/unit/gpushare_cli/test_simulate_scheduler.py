@@ -10,7 +10,7 @@ from gpushare import names
 from gpushare_cli import __main__ as cli
 from gpushare_cli.simulate.orders import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
-from tests.unit.gpushare_cli.simulating import Result, listed, manifest, simulate, workload
+from tests.unit.gpushare_cli.simulating import Result, listed, manifest, simulate, where, workload
 
 NONE = ("none",)
 
@@ -268,3 +268,24 @@ def test_policies_and_seeds_that_are_none(
 ) -> None:
     assert cli.main(["simulate", *arguments]) == 2
     assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_the_policy_of_a_namespace_is_that_of_its_pods_that_name_none(tmp_path: Path) -> None:
+    namespace = {"kind": "Namespace", "metadata": {"name": "ml", "labels": {names.ANNOTATION_POLICY: "spread"}}}
+    cluster = listed(node("node-a", 15, 15), namespace, {"kind": "Namespace", "metadata": {"name": "plain"}})
+    named = {names.ANNOTATION_POLICY: "binpack"}
+    pods = [pod(f"p{i}", 3, namespace="ml") for i in range(2)] + [pod("own", 3, namespace="ml", annotations=named)]
+    found = simulate(tmp_path, cluster, *map(manifest, pods), as_json=True)
+
+    assert [each[2] for each in where(found)] == [[[0]], [[1]], [[0]]]
+    assert found.value["notes"] == []
+
+
+def test_a_namespace_that_names_no_policy_there_is_is_an_error(tmp_path: Path) -> None:
+    namespace = {"kind": "Namespace", "metadata": {"name": "ml", "labels": {names.ANNOTATION_POLICY: "best"}}}
+    found = simulate(tmp_path, node("node-a", 15), namespace)
+
+    assert (found.code, found.err.partition("; ")[0]) == (
+        1,
+        "error: 2.yaml: Namespace ml: metadata.labels[gpushare.dev/gpu-policy]: 'best' is no policy",
+    )
