@@ -19,6 +19,7 @@ from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound, Guest, PodRecord, Problem
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
+from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.room import Ask, HostRoom
 from gpushare.model.verdict import RefusalReason, Refused
@@ -158,7 +159,7 @@ class ClusterIndex:
                 self.rooms.forget(name)
             else:
                 ledger = self._compute(record)
-                if ledger == self.ledgers.get(name):
+                if _is_alike(ledger, self.ledgers.get(name)):
                     continue
                 self.ledgers[name] = ledger
                 self.rooms.set(name, room.of_ledger(ledger))
@@ -203,6 +204,15 @@ class ClusterIndex:
         if problems:
             self.problems[record.name] = problems
         return ledger
+
+
+def _is_alike(ledger: LedgerOrRefused, before: LedgerOrRefused | None) -> bool:
+    """Whether nothing follows from a ledger that did not follow before. Ledgers are equal whatever labels pods have."""
+    if ledger != before:
+        return False
+    if not (isinstance(ledger, NodeLedger) and isinstance(before, NodeLedger)):
+        return True
+    return all(held.labels == before.allocations[uid].labels for uid, held in ledger.allocations.items())
 
 
 def label_index_of(pods: Iterable[PodRecord], reserved: Iterable[Allocation]) -> LabelIndex:

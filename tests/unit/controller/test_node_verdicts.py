@@ -275,3 +275,15 @@ def test_a_snapshot_tells_of_all_nodes(world: World) -> None:
         answers = world.node_verdicts.snapshot(shape)
         assert set(answers) == {A, B}
         assert isinstance(answers[A], Refused) == (shape == make_shape(30))
+
+
+def test_a_pod_that_is_labelled_otherwise_changes_its_node(world: World) -> None:
+    """Ledgers are equal whatever labels pods have, and who may be beside a pod depends on them."""
+    made = world.add_pod(3, labels={"app": "a"})
+    world.see()
+    assert world.bind(made).error == ""
+    world.see()
+    world.edit_pod(made, lambda pod: pod["metadata"].update(labels={"app": "b"}))
+    world.see()
+    (held,) = world.ledger().allocations.values()
+    assert held.labels == {"app": "b"}
