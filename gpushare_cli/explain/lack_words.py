@@ -49,11 +49,9 @@ def of_gpu(before: GpuRoom, after: GpuRoom, *, few_ask: bool) -> str:
     """What a pod does to a GPU; whether few pods ask for what it leaves."""
     free = _part(before.free_mib, before.total_mib)
     if not after.free_mib:
-        return (
-            f"all {units.memory(before.free_mib)} are free"
-            if before.untouched
-            else f"{free} are free, and it fills them exactly"
-        )
+        if before.untouched:
+            return f"all {units.memory(before.free_mib)} are free, and it takes them"
+        return f"{free} are free, and it fills them exactly"
     rest = f"{free} are free, and {units.memory(after.free_mib)} stay free"
     return f"{rest}, {FEW}" if few_ask else rest
 

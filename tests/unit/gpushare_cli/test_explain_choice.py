@@ -84,7 +84,7 @@ def test_gpus_of_a_model_that_others_need_are_kept_for_them() -> None:
     nodes = node("t4", *[16] * 8), node("v100", *[16] * 8, model="Tesla V100")
 
     assert choice(waiting(16, "dense"), *nodes, *only) == [
-        "v100, GPU 0: all 16 GiB are free",
+        "v100, GPU 0: all 16 GiB are free, and it takes them",
         "t4 is next: GPUs of model Tesla T4 are kept for pods that need them",
     ]
 
@@ -99,7 +99,7 @@ def test_cpu_of_the_host_counts_as_room_for_pods_with_gpus() -> None:
     nodes = node("rich", 16, 16, cpu="64"), node("poor", 16, 16, cpu="8"), node("z", *[16] * 4, cpu="64")
 
     assert choice(waiting(16, "dense", cpu="1"), *nodes, *usual) == [
-        "poor, GPU 0: all 16 GiB are free",
+        "poor, GPU 0: all 16 GiB are free, and it takes them",
         "rich is next: on rich the pod takes the room of 1 pod with 16 GiB of one GPU and 16 CPU, on poor of 0.1 pods",
     ]
 
