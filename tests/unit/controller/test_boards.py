@@ -247,6 +247,79 @@ def test_of_many_nodes_those_with_the_best_gpus_are_looked_at(monkeypatch: pytes
     assert wasted[best] == min(wasted.values())
 
 
+@pytest.mark.parametrize("few", [0, 1000], ids=["kept ranks", "sorted"])
+def test_after_the_background_the_answers_are_exact(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "FEW", few)
+    monkeypatch.setattr(boards, "MOST", 2)
+    world = grown(9)
+    assert world.outlooks.tick()
+    known = list(world.state.cache.cluster_index.nodes)
+    for made in ASKING:
+        kind = kind_of(made)
+        first = world.boards.grades(kind, known)
+        while world.boards.background.tick():
+            pass
+        expected = reference(world, kind)
+        assert {name for name, score in zip(known, first, strict=True) if score} >= set(expected)
+        for _ in range(2):
+            scores = world.boards.grades(kind, known)
+            assert {name for name, score in zip(known, scores, strict=True) if score} == set(expected)
+            assert scores.count(10) == bool(expected)
+            assert not expected or known[scores.index(10)] == min(expected, key=lambda name: (expected[name], name))
+
+
+def test_of_many_nodes_those_with_little_free_on_gpus_are_looked_at_for_other_pods(
+    monkeypatch: pytest.MonkeyPatch, counted: list[NodeRoom]
+) -> None:
+    monkeypatch.setattr(boards, "MOST", 1)
+    world = World()
+    for name, free in (("node-a", 16), ("node-b", 4), ("node-c", 8)):
+        world.api.seed(NODES, node(name, free))
+    world.list_all()
+    world.boards.grades(Kind(None, LITTLE), [A, B, NodeName("node-c")])
+    assert [room.gpus[0].free_mib for room in counted] == [4096]
+
+
+def test_what_changes_between_two_requests_is_found_in_the_second(
+    monkeypatch: pytest.MonkeyPatch, counted: list[NodeRoom]
+) -> None:
+    monkeypatch.setattr(boards, "FEW", 0)
+    world = grown(2)
+    assert world.outlooks.tick()
+    known = list(world.state.cache.cluster_index.nodes)
+    kind = Kind(make_shape(3), LITTLE)
+    for step in range(20):
+        scores = world.boards.grades(kind, known)
+        expected = reference(world, kind)
+        assert known[scores.index(10)] == min(expected, key=lambda name: (expected[name], name))
+        counted.clear()
+        world.bind(world.api.seed(PODS, pod(f"step-{step}", gib=2)), known[scores.index(10)])
+        world.see()
+        world.boards.grades(kind, known)
+        assert len(counted) <= 1
+
+
+def test_only_so_much_is_found_before_a_new_outlook_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = grown(5)
+    known = list(world.state.cache.cluster_index.nodes)
+    for gib in (1, 2, 3):
+        world.boards.costs(Kind(make_shape(gib), LITTLE), known)
+    entries = {kind.shape: each.entries for kind, each in world.boards._now.boards.items()}
+    monkeypatch.setattr(boards, "WARM", entries[make_shape(3)] + entries[make_shape(2)])
+    assert world.outlooks.tick()
+    assert [kind.shape for kind in world.boards._now.boards] == [make_shape(2), make_shape(3)]
+
+
+def test_the_background_ends_for_a_kind_of_pod_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "MOST", 1)
+    world = many(5)
+    world.boards.costs(Kind(make_shape(3), LITTLE), list(world.state.cache.cluster_index.nodes))
+    world.boards._now.boards.clear()
+    assert world.boards.background.tick()
+    assert not world.boards.background.tick()
+    assert not world.boards._now.boards
+
+
 def test_a_search_that_takes_long_does_not_hold_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     world = many(10)
     known = list(world.state.cache.cluster_index.nodes)
@@ -296,6 +369,7 @@ def test_what_was_found_for_rooms_of_the_past_is_forgotten(monkeypatch: pytest.M
         world.boards.costs(kind, [A])
     (kept,) = world.boards._now.boards.values()
     assert len(kept.by_number) <= 3
+    assert len(kept._worths) <= 3
 
 
 def test_a_new_outlook_is_used_when_the_boards_are_ready(counted: list[NodeRoom]) -> None:
@@ -346,6 +420,7 @@ def test_a_node_whose_host_seems_full_still_has_a_cost(world: World) -> None:
 def test_a_node_that_is_not_known_has_no_cost(world: World) -> None:
     assert world.boards.costs(Kind(make_shape(3), LITTLE), [NodeName("node-x")]) == [None]
     assert world.boards.costs(Kind(None, LITTLE), [NodeName("node-x")]) == [None]
+    assert world.boards.costs(Kind(make_shape(3, 2), LITTLE), [NodeName("node-x")]) == [None]
 
 
 # Pods without GPUs.
