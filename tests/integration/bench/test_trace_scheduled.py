@@ -25,3 +25,16 @@ def test_pods_go_through_the_controller_and_a_run_can_be_repeated(tmp_path: Path
         assert first["at"] == again["at"]
         assert 50 < first["at"]["130"] <= 100
         assert set(first["p50_ms"]) == {"filter", "bind"} | ({"prioritize"} if first["row"] == "ranked" else set())
+
+
+def test_simulated_pods_go_where_the_controller_and_kube_schedulers_arithmetic_send_them(tmp_path: Path) -> None:
+    """Two programs that share neither the scores nor the ranking of nodes end alike for every seed."""
+    traces.small(tmp_path)
+    flags = ["--traces=small", "--policies=binpack,spread", "--rows=ranked,default", "--seeds=1-3"]
+    found = {}
+    for name, server in (("trace_scheduled", "--server=1.36"), ("trace_simulated", "--minor=36")):
+        bench(name, tmp_path, *flags, server, f"--json={tmp_path / name}.json")
+        rows = json.loads((tmp_path / f"{name}.json").read_text())["rows"]
+        found[name] = {(row["policy"], row["row"], row["seed"]): (row["placed"], row["at"]) for row in rows}
+    assert len(found["trace_simulated"]) == 12
+    assert found["trace_scheduled"] == found["trace_simulated"]
