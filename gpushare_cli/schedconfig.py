@@ -23,8 +23,8 @@ _MOST_WEIGHT: Final = 10_000
 _MOST_QPS: Final = 100_000
 DEFAULT_QPS: Final = 500
 OTHERS_WEIGHT: Final = 9
-"""More than what kube-scheduler's plugins for CPU and memory usually differ by, and with a lead of 180 points less than
-the 200 by which it keeps the replicas of one workload apart."""
+"""With a lead of 180 points more than what kube-scheduler's plugins for CPU and memory usually differ by, and less than
+the 200 by which it keeps replicas apart once a node has several."""
 
 
 class Kind(Enum):

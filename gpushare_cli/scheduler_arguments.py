@@ -85,7 +85,7 @@ def _add_scores(parser: argparse.ArgumentParser) -> None:
         metavar="WEIGHT",
         help="have the controller rank nodes for pods without GPUs too, so that they leave CPU and memory to GPUs that"
         " are free. Costs a request for each of these pods; while the controller is away they are scheduled without it."
-        f" By default with weight {schedconfig.OTHERS_WEIGHT}: replicas of a workload still go to different nodes",
+        f" By default with weight {schedconfig.OTHERS_WEIGHT}: a node may get several replicas of a workload",
     )
     parser.add_argument(
         "--most-allocated",
