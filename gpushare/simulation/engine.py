@@ -52,6 +52,19 @@ class Gpus(Protocol):
         """A pod has left a node."""
 
 
+class Neighbours(Protocol):
+    """Who is where, as far as pods say anything of each other. Pods are known by `Kind.company`."""
+
+    def add(self, pod: Any, node: int, sign: int) -> None:
+        """A pod has come to a node; with sign -1 it has left."""
+
+    def admits(self, pod: Any) -> Callable[[int], bool]:
+        """Whether a node may take a pod, as things are."""
+
+    def points(self, pod: Any, nodes: Sequence[int]) -> list[int]:
+        """Of the nodes, 0 to 100."""
+
+
 @dataclass(frozen=True, slots=True)
 class Nodes:
     """What kube-scheduler knows of nodes."""
@@ -63,6 +76,8 @@ class Nodes:
     """Label of each node; nothing for none."""
     replicas: Mapping[Hashable, Mapping[int, int]] = field(default_factory=dict)
     """How many of these pods each owner has on which node."""
+    neighbours: Neighbours | None = None
+    """None if no pod says anything of others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +134,7 @@ class Scheduler:
         self._points = scores.resources(rules)
         self._zones = list(nodes.zones) or [None] * len(self.hosts)
         self._changed: list[int] = []
+        self._neighbours = nodes.neighbours
         self._names = [NodeName(f"{node:09}") for node in range(len(self.hosts))]
         self._views: OrderedDict[Kind, _View] = OrderedDict()
         self._most_views = max(_MOST_KEPT // max(len(self.hosts), 1), 16)
@@ -142,8 +158,13 @@ class Scheduler:
             0 <= node < len(self.hosts)
             and (allowed is None or node in allowed)
             and kind.load.fits(self.used[node], self.hosts[node])
+            and self.is_welcome(kind, node)
             and self._gpus.cost(kind, node) is not None
         )
+
+    def is_welcome(self, kind: Kind, node: int) -> bool:
+        """Whether no pod affinity keeps a pod away from a node."""
+        return self._neighbours is None or kind.company is None or self._neighbours.admits(kind.company)(node)
 
     def bind(self, kind: Kind, node: int, pod: int = 0) -> Bound:
         """Put a pod on a node."""
@@ -160,6 +181,8 @@ class Scheduler:
 
     def _count(self, kind: Kind, node: int, change: int) -> None:
         self._changed.append(node)
+        if self._neighbours is not None and kind.company is not None:
+            self._neighbours.add(kind.company, node, change)
         if kind.replicas_of is not None:
             counts = self._replicas.setdefault(kind.replicas_of, {})
             counts[node] = counts.get(node, 0) + change
@@ -171,6 +194,7 @@ class Scheduler:
             return None
         weight = _PER_GRADE * (self._extender.weight if kind.ask.gpus else self._extender.others_weight)
         plain = not kind.terms.repelled and not kind.terms.attracted and kind.replicas_of is None
+        plain = plain and kind.company is None
         if plain and not weight:
             return self._one_of([node for node, points_ in enumerate(view.host) if points_ == high])
         if plain:
@@ -178,8 +202,10 @@ class Scheduler:
             if view.host[best] + (grade.BEST - grade.NEXT) * weight > high:  # whatever the others' grades are
                 return best
         fitting = [node for node, points_ in enumerate(view.host) if points_ != _NOWHERE]
-        if len(fitting) == 1:
-            return fitting[0]
+        if self._neighbours is not None and kind.company is not None:
+            fitting = list(filter(self._neighbours.admits(kind.company), fitting))
+        if len(fitting) < 2:
+            return fitting[0] if fitting else None
         total = self._plugins(kind, view, fitting)
         if weight:
             costs = self._costs(kind, view, fitting)
@@ -200,6 +226,9 @@ class Scheduler:
         if kind.replicas_of is not None:
             found = scores.spread(rules, self._replicas.get(kind.replicas_of, {}), self._zones, fitting)
             total = [one + rules.spread_weight * other for one, other in zip(total, found, strict=True)]
+        if self._neighbours is not None and kind.company is not None:
+            found = self._neighbours.points(kind.company, fitting)
+            total = [one + rules.neighbours_weight * other for one, other in zip(total, found, strict=True)]
         return total
 
     def _best(self, kind: Kind, view: _View) -> int:

@@ -33,6 +33,8 @@ class Kind:
     terms: Terms = ANYWHERE
     replicas_of: Hashable = None
     """The owner whose other pods PodTopologySpread keeps apart; None for pods of which it knows no owner."""
+    company: Hashable = None
+    """What pod affinity needs to know of it; None if no pod says anything of others."""
     more: Hashable = None
     """What else tells pods apart for `Gpus`."""
 

@@ -89,6 +89,11 @@ class Rules:
         return 2 if self.minor >= _MERGED else 1
 
     @property
+    def neighbours_weight(self) -> int:
+        """Of InterPodAffinity."""
+        return 2 if self.minor >= _MERGED else 1
+
+    @property
     def spread_weight(self) -> int:
         """Of PodTopologySpread."""
         return 2

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from gpushare import units
 from gpushare.errors import WireError
@@ -30,6 +30,8 @@ class Hosts:
     nodes: Nodes
     rooms: Mapping[NodeName, HostRoom]
     """CPU and memory of those nodes that tell."""
+    there: Sequence[tuple[Mapping[str, Any], int]]
+    """Pods on nodes, and the places of these."""
     known: Sequence[Ask]
     """What pods on nodes ask for."""
 
@@ -61,7 +63,12 @@ def hosts_of(nodes: Iterable[Found], state: World, pods: Sequence[Found], resour
     used, replicas = kinds.on_nodes(values, places)
     zones = [state.nodes[name].facts.labels.get(_ZONE) for name in places]
     known = [_ask(value, resource_config) for value in values if schedulable.counts(value)]
-    return Hosts(nodes=Nodes(hosts, used, zones, replicas), rooms=rooms, known=known)
+    there = [
+        (value, places[node])
+        for value in values
+        if (node := pods_wire.node_of(value)) is not None and node in places and schedulable.counts(value)
+    ]
+    return Hosts(nodes=Nodes(hosts, used, zones, replicas), rooms=rooms, there=there, known=known)
 
 
 def _pods(node: Mapping[str, object]) -> int:

@@ -15,6 +15,7 @@ from gpushare.wire import asks, fields, host
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import nodefacts, schedulable
 from gpushare_cli.nodefacts import NodeFacts
+from gpushare_cli.simulate import neighbours
 
 Object = Mapping[str, Any]
 _SPREAD: Final = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})
@@ -46,7 +47,14 @@ class Wanted:
 class Kinds:
     """Reads pods for a cluster of these nodes; what several pods have in common is computed once."""
 
-    def __init__(self, nodes: Sequence[NodeFacts]) -> None:
+    def __init__(self, nodes: Sequence[NodeFacts], *, sociable: bool = False) -> None:
+        """Of these nodes.
+
+        Args:
+            nodes: all.
+            sociable: whether any pod says something of others.
+        """
+        self._sociable = sociable
         self._nodes = list(nodes)
         self._terms: dict[str, Terms] = {}
 
@@ -65,6 +73,7 @@ class Kinds:
             load=load(pod),
             terms=self._of_terms(pod),
             replicas_of=replicas_of or owner(pod),
+            company=neighbours.company(pod) if self._sociable else None,
             more=_wanted(request, counted) if request is not None else tuple(sorted(counted.items())) or None,
         )
 

@@ -4,7 +4,7 @@ The node is kube-scheduler's choice (`gpushare.simulation`); whether and where a
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -14,17 +14,18 @@ from gpushare.model.allocation import Grant
 from gpushare.model.request import PodRequest, Policy
 from gpushare.model.room import NodeRoom
 from gpushare.simulation import timeline
-from gpushare.simulation.engine import Extender, Scheduler
+from gpushare.simulation.engine import Extender, Nodes, Scheduler
 from gpushare.simulation.kinds import Kind
 from gpushare.simulation.scores import Rules
 from gpushare.simulation.timeline import Arrival, Came, Ended, Event
 from gpushare_cli import answers
 from gpushare_cli.answers import Answer
-from gpushare_cli.simulate import fleet
+from gpushare_cli.simulate import fleet, neighbours
 from gpushare_cli.simulate.curve import Curve
 from gpushare_cli.simulate.fleet import Fleet
 from gpushare_cli.simulate.hosts import Hosts
 from gpushare_cli.simulate.kinds import Kinds
+from gpushare_cli.simulate.neighbours import Neighbours
 from gpushare_cli.simulate.refusals import Refusals
 from gpushare_cli.world import World
 
@@ -121,7 +122,9 @@ class Cluster:
         self._world, self._hosts = world, hosts
         self.pods = list(pods)
         self._places = {name: i for i, name in enumerate(world.nodes)}
-        kinds = Kinds([node.facts for node in world.nodes.values()])
+        values = [*(pod.value for pod in self.pods), *(value for value, _ in hosts.there)]
+        self._sociable = any(map(neighbours.has_terms, values))
+        kinds = Kinds([node.facts for node in world.nodes.values()], sociable=self._sociable)
         self._kinds = [_kind(pod, kinds) for pod in self.pods]
 
     def plan(
@@ -150,7 +153,7 @@ class Cluster:
             known=self._hosts.known,
             pods=lambda number: (self.pods[number].ref, _labels(self.pods[number])),
         )
-        scheduler = Scheduler(self._hosts.nodes, gpus, rules=way.rules, extender=way.extender, pick=pick)
+        scheduler = Scheduler(self._nodes(), gpus, rules=way.rules, extender=way.extender, pick=pick)
         refusals = Refusals(self._world, gpus, scheduler)
         rows: dict[int, Row] = {}
         counts: dict[Kind, int] = {}
@@ -172,6 +175,13 @@ class Cluster:
             curve=curve,
             placed=sum(row.outcome is Outcome.PLACED for row in found),
         )
+
+    def _nodes(self) -> Nodes:
+        if not self._sociable:
+            return self._hosts.nodes
+        labels = [node.facts.labels for node in self._world.nodes.values()]
+        there = [(neighbours.company(value), place) for value, place in self._hosts.there]
+        return replace(self._hosts.nodes, neighbours=Neighbours(labels, there))
 
     def _arrival(self, number: int) -> Arrival | None:
         pod, kind = self.pods[number], self._kinds[number]

@@ -47,7 +47,7 @@ def overlooked(plan: Plan) -> list[str]:
 
 def not_evaluated(pod: Mapping[str, Any]) -> list[str]:
     """What a pod demands, beside CPU and memory, that a simulation does not look at."""
-    found = schedulable.overlooked(pod)
+    found = [what for what in schedulable.overlooked(pod) if what != "pod affinity"]
     others = "CPU, memory and other resources"
     if others not in found:
         return found

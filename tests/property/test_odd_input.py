@@ -32,6 +32,8 @@ from tests.unit.gpushare_cli.simulating import manifest, workload
 readable = contextlib.suppress(WireError, SettingsError)
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+PODS = {"topologyKey": "gpu", "namespaces": ["default"], "labelSelector": {"matchLabels": {"app": "web"}}}
+AVOIDED = {"topologyKey": "gpu", "namespaceSelector": {}, "labelSelector": {"matchExpressions": []}}
 EXPRESSION = {"key": "gpu", "operator": "In", "values": ["t4"]}
 
 
@@ -60,7 +62,8 @@ def rich_pod(name: str) -> Json:
                 REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [EXPRESSION], "matchFields": []}]},
                 PREFERRED: [{"weight": 5, "preference": {"matchExpressions": [EXPRESSION]}}],
             },
-            "podAffinity": {REQUIRED: []},
+            "podAffinity": {REQUIRED: [PODS], PREFERRED: [{"weight": 5, "podAffinityTerm": PODS}]},
+            "podAntiAffinity": {REQUIRED: [AVOIDED]},
         },
         "volumes": [{"persistentVolumeClaim": {}}],
         "schedulingGates": [],
