@@ -38,6 +38,9 @@ ROWS: Mapping[str, tuple[Fit, bool]] = {
     "most-allocated": (Fit.MOST_ALLOCATED, False),
 }
 """How CPU and memory are scored, and whether pods without GPUs are ranked by us."""
+NAMES = {UNRANKED: "no ranking (Aliyun's)"}
+"""In the plot."""
+SHOWN_FROM = 80  # per cent of the load, in the plot
 PODS = 1_000  # of a node; the trace has no limit
 
 
@@ -115,12 +118,14 @@ def _plot(rows: Sequence[Outcome]) -> Plot:
         points = [
             (float(load), statistics.mean(one.at[load] for one in found))
             for load in sorted(set.intersection(*(set(one.at) for one in found)))
+            if load >= SHOWN_FROM
         ]
-        parts = [part for part, varies in zip(key, varying, strict=True) if varies]
-        lines.append(Line(name=" ".join(parts) or key[1], points=points, note=f"{points[-1][1]:.1f} %"))
+        named = (key[0], NAMES.get(key[1], key[1]), key[2])
+        parts = [part for part, varies in zip(named, varying, strict=True) if varies]
+        lines.append(Line(name=" ".join(parts) or named[1], points=points, note=f"{points[-1][1]:.1f} %"))
     ends = "; ".join(f"{line.name}: {line.note}" for line in lines)
     return Plot(
-        title="GPUs that are allocated, through kube-scheduler",
+        title="GPUs that pods get through kube-scheduler, by policy",
         description=f"Allocated part of all GPUs over what pods have asked for. At the end {ends}.",
         across="asked for by pods, % of all GPUs",
         up="allocated, % of all GPUs",

@@ -15,7 +15,7 @@ _WIDTH: Final = 760
 _HEIGHT: Final = 420
 _LEFT: Final = 64
 _TOP: Final = 52
-_RIGHT: Final = 240
+_RIGHT: Final = 220
 """Margin, in which the legend is."""
 _BOTTOM: Final = 56
 _COLOURS: Final = (
@@ -28,7 +28,7 @@ _COLOURS: Final = (
 )
 """For light and for dark ground: those of Okabe and Ito, with enough contrast to either."""
 _DASHES: Final = ("", "8 4", "2 3", "10 3 2 3", "5 3", "1 4")
-_LEGEND_LINE: Final = 22
+_LEGEND_LINE: Final = 42
 _MOST_TICKS: Final = 7
 
 Point = tuple[float, float]
@@ -41,7 +41,7 @@ class Line:
     name: str
     points: Sequence[Point]
     note: str = ""
-    """Behind its name in the legend, such as its last value."""
+    """Below its name in the legend, such as its last value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,5 +155,6 @@ def _line(i: int, line: Line, across: _Axis, up: _Axis) -> str:
 
 def _legend(i: int, line: Line) -> Iterable[str]:
     x, y = _WIDTH - _RIGHT + 16, _TOP + 8 + i * _LEGEND_LINE
-    text = f"{line.name} {line.note}".strip()
-    yield f'<path class="line l{i}" d="M{x} {y}h28"/><text x="{x + 36}" y="{y + 4}">{escape(text)}</text>'
+    yield f'<path class="line l{i}" d="M{x} {y}h28"/><text x="{x + 36}" y="{y + 4}">{escape(line.name)}</text>'
+    if line.note:
+        yield f'<text x="{x + 36}" y="{y + 20}">{escape(line.note)}</text>'

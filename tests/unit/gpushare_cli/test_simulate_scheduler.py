@@ -244,8 +244,7 @@ def test_a_plot_has_a_line_for_each_policy(tmp_path: Path) -> None:
     )
 
     text = drawn.read_text(encoding="utf-8")
-    assert "dense 100.0 %" in text
-    assert "none 100.0 %" in text
+    assert "At the end: dense 100.0 %; none 100.0 %." in text
     assert "asked for by pods, % of all GPU memory" in text
 
 
