@@ -120,6 +120,7 @@ class _Column:
         self.changed: set[int] = set()
         """Places of nodes that are not looked at yet, beside those behind the end of `first`."""
         self._then: dict[int, int] = {}
+        self._alike: dict[NodeRoom, int] = {}
         self._lost = lru_cache(_MOST)(self._lose)
         self._models: dict[str, bool] = {}
 
@@ -131,6 +132,7 @@ class _Column:
             self._lost.cache_clear()
         self._ranking = ranking
         self._then.clear()
+        self._alike.clear()
 
     def refresh(self, nodes: Sequence[NodeRoom]) -> None:
         """Look at the nodes that are new or have changed."""
@@ -140,6 +142,8 @@ class _Column:
                 self.first[place] = self._first(nodes[place], known)
                 self._then.pop(place, None)
         self.changed.clear()
+        if len(self._alike) > 2 * len(nodes) + _MOST:
+            self._alike.clear()
         if len(self.first) < len(nodes):
             self.first += [self._first(room, known) for room in nodes[len(self.first) :]]
 
@@ -148,10 +152,13 @@ class _Column:
         known = self._then.get(place)
         if known is None:
             room = nodes[place]
-            gpus = self._choose(room.gpus) or ()
-            if place not in worth:
-                worth[place] = self._ranking.worth(room)
-            known = self._then[place] = worth[place] - self._ranking.worth(room.after(self._ask, gpus))
+            known = self._alike.get(room)
+            if known is None:
+                if place not in worth:
+                    worth[place] = self._ranking.worth(room)
+                gpus = self._choose(room.gpus) or ()
+                known = self._alike[room] = worth[place] - self._ranking.worth(room.after(self._ask, gpus))
+            self._then[place] = known
         return known
 
     def _first(self, room: NodeRoom, known: dict[object, int | None]) -> int | None:

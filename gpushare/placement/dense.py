@@ -6,7 +6,6 @@ left is lost as well, and only where pods that take little of both go decides ho
 """
 
 from functools import lru_cache
-from operator import mul
 from typing import Final
 
 from gpushare.model.request import Need
@@ -14,10 +13,17 @@ from gpushare.model.room import GpuRoom, NodeRoom
 from gpushare.placement.outlook import Outlook
 from gpushare.placement.prices import slots
 from gpushare.placement.ranking import Ranking
-from gpushare.placement.tally import PART, Counts, Tally
+from gpushare.placement.tally import PART, Tally
 
 _MOST: Final = 50_000
 """GPUs whose value is remembered."""
+_MOST_NODES: Final = 8192
+"""Nodes that are remembered by their GPUs: some 3 KiB each."""
+_ENOUGH: Final = 2**80
+"""Of a host that is not known."""
+_Row = tuple[int, int, int, int, int, bool]
+"""A kind's weight, the pods that accept the model in the parts in which they are served, how many the GPUs have room
+for, CPU and memory of one, and whether it needs several GPUs."""
 SERVED: Final = 4
 """Of the typical pods that its GPUs have room for, a host that has room for one in so many serves them fully.
 
@@ -37,6 +43,7 @@ class Dense(Ranking):
         self._outlook = outlook
         self.basis = outlook.prices
         self._value = lru_cache(_MOST)(self._priced)
+        self._rows = lru_cache(_MOST_NODES)(self._counted)
         self._tally = tally or Tally(outlook.kinds)
 
     def gpu(self, before: GpuRoom, need: Need) -> int:
@@ -49,25 +56,37 @@ class Dense(Ranking):
 
     def worth(self, room: NodeRoom) -> int:
         """What the host can serve of the GPUs, and room for typical pods, by their weights."""
-        weights = self._outlook.weights.get(room.model)
-        if weights is None:
-            return 0
-        counts = self._tally.of(room)
-        free = self._free(room) // self._outlook.usual_mib
-        pods: int = sum(map(mul, weights, counts))
-        return STRANDED * free * self._served(room, counts) + pods
+        free, asked, rows = self._rows(room.model, room.gpus)
+        cpu, memory = (_ENOUGH, _ENOUGH) if room.host is None else room.host
+        cpu, memory = PART * max(cpu, 0), PART * max(memory, 0)
+        pods = served = 0
+        for weight, accepting, by_gpus, kind_cpu, kind_memory, wide in rows:
+            fit = by_gpus
+            if kind_cpu and (left := cpu // kind_cpu) < fit:
+                fit = left
+            if kind_memory and (left := memory // kind_memory) < fit:
+                fit = left
+            if fit >= PART:
+                served += accepting * fit // by_gpus
+            elif wide:
+                continue
+            pods += weight * fit
+        return free * (min(PART, served // asked) if asked else PART) + pods
 
-    def _served(self, room: NodeRoom, counts: Counts) -> int:
-        """How much of the free GPUs the host can serve, in parts: of the typical pods that fit them."""
-        asked = served = 0
-        for number, fit, by_gpus in zip(
-            self._outlook.accepted[room.model], counts, self._tally.by_gpus(room.gpus), strict=True
+    def _counted(self, model: str, gpus: tuple[GpuRoom, ...]) -> tuple[int, int, list[_Row]]:
+        """What `worth` needs to know of nodes with these GPUs: their value, who asks, and each kind that they fit."""
+        weights, accepted = self._outlook.weights.get(model), self._outlook.accepted.get(model)
+        if weights is None or accepted is None:
+            return 0, 0, []
+        asked, rows = 0, []
+        for kind, weight, number, by_gpus in zip(
+            self._outlook.kinds, weights, accepted, self._tally.by_gpus(gpus), strict=True
         ):
             if by_gpus:
                 asked += number
-                if fit >= PART:
-                    served += number * fit * SERVED * PART // by_gpus
-        return min(PART, served // asked) if asked else PART
+                served = number * SERVED * PART
+                rows.append((weight, served, by_gpus, kind.cpu_milli, kind.host_mib, kind.gpus > 1))
+        return STRANDED * (sum(map(self._value, gpus)) // self._outlook.usual_mib), asked, rows
 
     def _free(self, room: NodeRoom) -> int:
         return sum(map(self._value, room.gpus))

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerKind, ContainerRequest, RequestShape
+from gpushare.model.request import ContainerKind, ContainerRequest, Need, RequestShape
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import ANY_GPU, Choice
 from gpushare.model.verdict import Placed
 from gpushare.placement import outlook
-from gpushare.placement.dense import Dense
+from gpushare.placement.dense import SERVED, STRANDED, Dense
 from gpushare.placement.place import place
 from gpushare.placement.prices import SLOTS, WHOLE, prices
 from gpushare.placement.ranking import best
@@ -112,6 +112,21 @@ def test_room_is_as_many_pods_as_fit_one_after_another(kind: Ask, room: NodeRoom
         left = left.after(kind, found.gpus)
         fitting += 1
     assert counted == fitting
+
+
+@given(samples, clusters)
+def test_what_a_node_is_worth_is_what_plain_counting_says(sample: list[Ask], nodes: list[NodeRoom]) -> None:
+    known = outlook.of_cluster(sample, map(emptied, nodes), nodes)
+    tally, found = Tally(known.kinds), Dense(known)
+    for room in nodes:
+        if room.model in known.weights:
+            fits, most = tally.of(room), tally.of(replace(room, host=None))
+            by_kind = list(zip(known.weights[room.model], known.accepted[room.model], fits, most, strict=True))
+            asked = sum(number for _, number, _, by_gpus in by_kind if by_gpus)
+            served = sum(SERVED * PART * number * fit // by_gpus for _, number, fit, by_gpus in by_kind if fit >= PART)
+            free = sum(found.gpu(gpu, Need(gpu.free_mib, 0)) for gpu in room.gpus) // known.usual_mib
+            share = min(PART, served // asked) if asked else PART
+            assert found.worth(room) == STRANDED * free * share + sum(weight * fit for weight, _, fit, _ in by_kind)
 
 
 @given(st.lists(st.integers(-3, SLOTS + 3), max_size=8))

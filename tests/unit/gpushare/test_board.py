@@ -1,6 +1,7 @@
 """Costs of nodes that are kept from pod to pod, and what is learned between."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from gpushare.model.selector import Choice
 from gpushare.placement import board as boards
 from gpushare.placement import outlook
 from gpushare.placement.board import Board
+from gpushare.placement.dense import Dense
 from gpushare.placement.packing import Binpack
 from gpushare.placement.policies import Rankings
 
@@ -105,3 +107,32 @@ def test_what_was_asked_for_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyP
     for mib, looked in ((1, 2), (2, 4), (1, 4), (3, 6), (1, 6), (2, 8)):
         board.rank(Ask(gpus=1, memory_mib=mib), None, "ab")
         assert len(looks) == looked
+
+
+def test_what_nodes_were_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "_MOST", 0)
+    nodes = {"a": node(1000), "b": node(1000, cpu=40_000)}
+    rankings = learned(Policy.DENSE, nodes)
+    counted: list[NodeRoom] = []
+    real = Dense.worth
+
+    def counting(self: Dense, room: NodeRoom) -> int:
+        counted.append(room)
+        return real(self, room)
+
+    monkeypatch.setattr(Dense, "worth", counting)
+    board = board_of(rankings, **nodes)
+    for cpu in (30_000, 20_000, 10_000, 5_000, 30_000):
+        board.set("a", node(1000, cpu=cpu))
+        board.rank(Ask(cpu_milli=1000), None, "ab")
+    assert [room.host for room in counted].count(HostRoom(30_000, 10**6)) == 2
+
+
+def test_what_decides_first_is_kept_while_prices_stay() -> None:
+    nodes = {"poor": node(1000, cpu=21_000), "rich": node(1000, cpu=50_000)}
+    known = learned(Policy.DENSE, nodes)
+    board = board_of(known, **nodes)
+    for milli in (15_000, 16_000):
+        assert board.rank(Ask(cpu_milli=milli), None, list(nodes)).best == ["rich"]
+    board.under(Rankings(Policy.DENSE, replace(known.outlook, weights={}, accepted={})))
+    assert board.rank(Ask(cpu_milli=15_000), None, list(nodes)).best == ["poor", "rich"]
