@@ -20,7 +20,8 @@ EXIT_CODES: Final = (
 NONE: Final = "none"
 """Instead of a policy: nodes are not ranked, and a pod gets the fullest GPUs with room."""
 _KNOWN: Final = (*(policy.value for policy in Policy), NONE)
-_SERVER: Final = ServerVersion(1, 36)
+NEWEST: Final = ServerVersion(1, 36)
+"""Of which the scores are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class Options:
     order: Order = Order.GIVEN
     seeds: Sequence[int] = (1,)
     replay: bool = False
-    server: ServerVersion = _SERVER
+    server: ServerVersion | None = None
     weight: int | None = None
     others_weight: int | None = None
     most_allocated: bool = False
@@ -102,9 +103,8 @@ def _add_scheduler(parser: argparse.ArgumentParser) -> None:
         "--server-version",
         dest="server",
         type=ServerVersion.parse,
-        default=_SERVER,
         metavar="X.Y",
-        help="of the kube-scheduler whose scores count (default: %(default)s)",
+        help=f"of the kube-scheduler whose scores count (default: the newest kubelet in the input, or {NEWEST})",
     )
     parser.add_argument(
         "--weight",

@@ -1,5 +1,6 @@
 """Objects and a profile -> the nodes with their ledgers, and the pods that are to be placed. Pure."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,7 @@ from gpushare.cluster import bypass, node_records, records
 from gpushare.cluster.bypass import Bind, Hopeless, LeftAlone
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound, Bypassed, Pending, PodRecord
-from gpushare.errors import InvalidRequestError, WireError
+from gpushare.errors import InvalidRequestError, SettingsError, WireError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import Policy
@@ -20,6 +21,7 @@ from gpushare.wire import pods as pods_wire
 from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, world
 from gpushare_cli.answers import why_not
 from gpushare_cli.nodefacts import NodeFacts
+from gpushare_cli.schedconfig import ServerVersion
 from gpushare_cli.simulate import replays, workloads
 from gpushare_cli.simulate.hosts import Hosts, hosts_of
 from gpushare_cli.simulate.objects import Found, Input
@@ -37,6 +39,8 @@ class Question:
 
     world: World
     hosts: Hosts
+    server: ServerVersion | None
+    """Of the newest kubelet, if any node tells."""
     pods: tuple[Pod, ...]
     """In the order in which they are placed."""
     unit: MemoryUnit
@@ -94,7 +98,7 @@ def prepare(
         for made in created
         for container, resource, near in misspelt.of_pod(made.value, resource_config)
     )
-    return Question(world=state, hosts=hosts, pods=pods, unit=unit, notes=tuple(notes))
+    return Question(world=state, hosts=hosts, server=_server(given.nodes), pods=pods, unit=unit, notes=tuple(notes))
 
 
 def _nodes(given: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[NodeName, tuple[NodeRecord, NodeFacts]]:
@@ -183,6 +187,16 @@ def _new(new: NewPod, resource_config: ResourceConfig) -> Pod:
     problem = f"waits behind scheduling gates: {', '.join(gates)}" if gates else ""
     owner = (ref.namespace, new.of.kind, new.of.name) if new.of.kind in workloads.SPREAD else None
     return Pod(ref=ref, value=new.value, request=request, problem=problem, of=of, only=only, replicas_of=owner)
+
+
+def _server(nodes: Iterable[Found]) -> ServerVersion | None:
+    """A kube-scheduler is no older than the kubelets of its cluster."""
+    found = []
+    for node in nodes:
+        info = fields.mapping(fields.mapping(node.value, "status", "node"), "nodeInfo", "status")
+        with contextlib.suppress(SettingsError):
+            found.append(ServerVersion.parse(fields.text(info, "kubeletVersion", "status.nodeInfo")))
+    return max(found, default=None)
 
 
 def _policies(namespaces: Iterable[Found]) -> Iterator[tuple[str, Policy]]:

@@ -14,7 +14,7 @@ from gpushare.units import MemoryUnit
 from gpushare_cli import plot, scores, yamls
 from gpushare_cli.commands import BAD, OK, Streams
 from gpushare_cli.simulate import cluster, drawing, madeup, objects, orders, render
-from gpushare_cli.simulate.arguments import EXIT_CODES, NONE, Options, add
+from gpushare_cli.simulate.arguments import EXIT_CODES, NEWEST, NONE, Options, add
 from gpushare_cli.simulate.orders import Order
 from gpushare_cli.simulate.plan import Cluster, Outcome, Plan, Way
 from gpushare_cli.simulate.summary import Run
@@ -33,6 +33,7 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     _check(options)
     question = _question(options, stdin)
     state = Cluster(question.world, question.hosts, question.pods)
+    minor = (options.server or question.server or NEWEST).minor
     first: Plan | None = None
     runs: list[Run] = []
     for policy, seed in _pairs(options):
@@ -44,7 +45,7 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
 
         order = orders.ordered(state.pods, options.order, seed)
         pick = random.Random(seed).randrange  # noqa: S311 - nothing secret
-        made = state.plan(_way(options, policy), order, pick, details=first is None, told=told)
+        made = state.plan(_way(options, policy, minor), order, pick, details=first is None, told=told)
         first = first or made
         runs.append(Run(policy=policy, seed=seed, pods=len(made.rows), placed=made.placed, curve=made.curve))
     if first is None:
@@ -70,13 +71,13 @@ def _pairs(options: Options) -> Iterator[tuple[str, int]]:
     return ((policy, seed) for policy in options.policies for seed in options.seeds)
 
 
-def _way(options: Options, policy: str) -> Way:
+def _way(options: Options, policy: str, minor: int) -> Way:
     weight = scores.needed(scores.UNASKED) if options.weight is None else options.weight
     ranks = policy != NONE
     return Way(
         policy=Policy(policy) if ranks else Policy.BINPACK,
         rules=Rules(
-            minor=options.server.minor,
+            minor=minor,
             fit=Fit.MOST_ALLOCATED if options.most_allocated else Fit.LEAST_ALLOCATED,
         ),
         extender=Extender(weight=weight if ranks else 0, others_weight=(options.others_weight or 0) if ranks else 0),

@@ -8,6 +8,7 @@ import pytest
 
 from gpushare import names
 from gpushare_cli import __main__ as cli
+from gpushare_cli.schedconfig import ServerVersion
 from gpushare_cli.simulate.orders import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from tests.unit.gpushare_cli.simulating import Result, listed, manifest, simulate, where, workload
@@ -288,3 +289,30 @@ def test_a_namespace_that_names_no_policy_there_is_is_an_error(tmp_path: Path) -
         1,
         "error: 2.yaml: Namespace ml: metadata.labels[gpushare.dev/gpu-policy]: 'best' is no policy",
     )
+
+
+@pytest.mark.parametrize(
+    ("versions", "given", "chosen"),
+    [
+        ((), None, "node-a"),
+        (("v1.35.2", "v1.20.15"), None, "node-b"),
+        (("v1.36.1", "v1.20.15"), None, "node-a"),
+        (("odd",), None, "node-a"),
+        (("v1.36.1",), "1.35", "node-b"),
+    ],
+)
+def test_the_scores_are_those_of_the_newest_kubelet_unless_a_version_is_given(
+    tmp_path: Path, versions: Sequence[str], given: str | None, chosen: str
+) -> None:
+    """Node-a is fuller, and gets more even by the pod; node-b is even, and stays so."""
+    busy = [pod(f"busy-{i}", node=f"node-{letter}", phase="Running", **asks) for i, (letter, asks) in enumerate(LOADS)]
+    nodes = [node("node-a", cpu="10", memory="10Gi"), node("node-b", cpu="10", memory="10Gi"), node("node-c", cpu="0")]
+    for one, version in zip(nodes, versions, strict=False):
+        one["status"]["nodeInfo"] = {"kubeletVersion": version}
+    server: dict[str, Any] = {"server": ServerVersion.parse(given)} if given else {}
+    web = manifest(pod("web", cpu="2", memory="0", namespace="ml"))
+
+    assert nodes_of(simulate(tmp_path, listed(*nodes, *busy), web, as_json=True, **server)) == {"web": chosen}
+
+
+LOADS: Sequence[tuple[str, dict[str, Any]]] = (("a", {"memory": "5Gi"}), ("b", {"cpu": "2", "memory": "2Gi"}))
