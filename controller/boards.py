@@ -37,8 +37,8 @@ FEW: Final = 256
 """Nodes of a request whose costs are sorted for it. Of more, ranks among all nodes are kept (`controller.ranks`)."""
 BUDGET_S: Final = 0.5
 """For pods of several containers, which can be made so that their search is hard on each node."""
-WARM: Final = 20_000
-"""Costs, about a second's work, that are found before a new outlook is used."""
+WARM: Final = 10_000
+"""Costs, about half a second's work, that are found before a new outlook is used."""
 
 
 class Boards:
