@@ -71,20 +71,24 @@ def _refusals(names: Sequence[NodeName], mib: int, rooms: Rooms, unit: MemoryUni
     known = [ready for ready in found if ready is not None] if others else cast(list[Ready], found)
     never = [ready for ready in known if ready[0] < mib]
     later = [ready for ready in known if ready[0] >= mib] if len(never) < len(known) else []
-    failed, unresolvable = [_told(later, needs, _LEFT)], [_told(never, needs, _NEVER)]
+    failed, unresolvable = _told(later, needs, _LEFT), _told(never, needs, _NEVER)
     for name in others:
         known_of = rooms.by_node.get(name)
         refused = known_of if isinstance(known_of, Refused) else None
         text = node_records.unknown(name) if refused is None else refused.message
-        permanent = refused is not None and refused.permanent
-        (unresolvable if permanent else failed).append(json_start(name) + json_rest(text))
-    return (
-        Entries(len(later) + len(failed) - 1, b"".join(failed)[:-1]),
-        Entries(len(never) + len(unresolvable) - 1, b"".join(unresolvable)[:-1]),
-    )
+        pieces = unresolvable if refused is not None and refused.permanent else failed
+        pieces += json_start(name), b"", json_rest(text)
+    return _entries(failed), _entries(unresolvable)
 
 
-def _told(refused: Sequence[Ready], needs: bytes, rest: Callable[[Ready], bytes]) -> bytes:
+def _told(refused: Sequence[Ready], needs: bytes, rest: Callable[[Ready], bytes]) -> list[bytes]:
+    """Three pieces for each."""
     pieces = [needs] * (3 * len(refused))
     pieces[0::3], pieces[2::3] = map(_START, refused), map(rest, refused)
-    return b"".join(pieces)
+    return pieces
+
+
+def _entries(pieces: list[bytes]) -> Entries:
+    if pieces:
+        pieces[-1] = pieces[-1].removesuffix(b",")
+    return Entries(len(pieces) // 3, b"".join(pieces))

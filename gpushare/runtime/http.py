@@ -88,10 +88,9 @@ def parse(head: bytes) -> Head:
     )
 
 
-def encode(response: Response, *, keep: bool, with_body: bool) -> bytes:
-    """An answer as it is sent."""
-    head = (
+def encode(response: Response, *, keep: bool) -> bytes:
+    """What is sent of an answer before its body."""
+    return (
         f"{_STATUS[response.status]}Content-Type: {response.content_type}\r\nContent-Length: {len(response.body)}\r\n"
         f"Connection: {'keep-alive' if keep else 'close'}\r\n\r\n"
     ).encode()
-    return head + response.body if with_body else head

@@ -197,13 +197,15 @@ class HttpServer:
             try:
                 parsed = http.parse(head)
             except BadRequestError as error:
-                self._send(conversation, http.encode(_bad(error), keep=False, with_body=True))
+                bad = _bad(error)
+                self._send(conversation, http.encode(bad, keep=False), bad.body)
                 return False
             received = self.clock.monotonic() if arrival.began is None else arrival.began
             response = self.handler(Request(head=parsed, body=body, received=received, busy=arrival.busy))
             self._deadlines.answering(conversation)
             keep = parsed.keep and not (parsed.chunked or response.close or self._stopping)
-            self._send(conversation, http.encode(response, keep=keep, with_body=parsed.method != "HEAD"))
+            body_sent = b"" if parsed.method == "HEAD" else response.body
+            self._send(conversation, http.encode(response, keep=keep), body_sent)
         arrival.answered()
         conversation.fit()
         if keep:
@@ -213,12 +215,13 @@ class HttpServer:
             conversation.kept, conversation.waits = True, Waits.PEER
         return keep
 
-    def _send(self, conversation: Conversation, data: bytes) -> None:
+    def _send(self, conversation: Conversation, head: bytes, body: bytes) -> None:
         sock = conversation.sock
-        sent = sock.send(data)
-        if sent == len(data):
+        sent = sock.sendmsg((head, body))  # large bodies are not copied
+        if sent == len(head) + len(body):
             return
-        writable, rest = select.poll(), memoryview(data)[sent:]
+        rest = memoryview(body)[sent - len(head) :] if sent >= len(head) else memoryview(head[sent:] + body)
+        writable = select.poll()
         writable.register(sock, select.POLLOUT)
         while rest:
             writable.poll()
