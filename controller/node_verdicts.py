@@ -7,11 +7,13 @@ that has not changed is still right.
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from controller.background import Background
 from controller.extender import filter as filtering
 from controller.extender.messages import FilterResult
+from controller.rooms import NONE
 from controller.state import ClusterState
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.verdicts import ShapeCache
@@ -67,6 +69,15 @@ class NodeVerdicts:
         """
         if (mib := room.simple(shape)) and not reserved:
             return filtering.decide_simple(names, mib, self._state.cache.rooms, self._state.resource_config.unit)
+        if (mib := room.with_compute(shape)) and not reserved:
+            # Where all compute of a GPU is left, memory alone decides; only the other nodes are judged.
+            idle = self._state.cache.rooms.idle_mib
+            rest = [name for name in names if idle.get(name, NONE) < mib]
+            found = filtering.decide(rest, self.answers(shape, rest), reserved) if rest else FilterResult(fits=())
+            if len(found.fits) == len(rest):
+                return replace(found, fits=names)
+            refused = {*found.failed, *found.unresolvable}
+            return replace(found, fits=[name for name in names if name not in refused])
         return filtering.decide(names, self.answers(shape, names), reserved)
 
     def answers(self, shape: RequestShape, names: Iterable[NodeName]) -> Answers:

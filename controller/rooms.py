@@ -14,6 +14,9 @@ NONE: Final = -1
 """MiB free on a node that takes no simple pod, not even one that asks for nothing."""
 
 
+_ALL: Final = 100
+
+
 class Ready(NamedTuple):
     """A refusal of a simple pod on one node in JSON, but for what the pod needs, which comes after the start."""
 
@@ -32,6 +35,8 @@ class Rooms:
     def __init__(self) -> None:
         self.free_mib: dict[NodeName, int] = {}
         """Of each node, on the GPU that has most left; NONE where no simple pod may go. Apart, for quick look-ups."""
+        self.idle_mib: dict[NodeName, int] = {}
+        """The same of GPUs of which all compute is left."""
         self.by_node: dict[NodeName, RoomOrRefused] = {}
         self.ready: dict[NodeName, Ready] = {}
         """Of those that take simple pods."""
@@ -42,13 +47,16 @@ class Rooms:
         if isinstance(found, Room):
             self.ready[name] = _ready(name, found)
             self.free_mib[name] = found.free_mib
+            idle = (gpu.free_mib for gpu in found.gpus if gpu.free_percent == _ALL)
+            self.idle_mib[name] = max(idle, default=NONE)
         else:
-            self.free_mib[name] = NONE
+            self.free_mib[name] = self.idle_mib[name] = NONE
             self.ready.pop(name, None)
 
     def forget(self, name: NodeName) -> None:
         """A node is gone."""
         self.free_mib.pop(name, None)
+        self.idle_mib.pop(name, None)
         self.ready.pop(name, None)
         self.by_node.pop(name, None)
 

@@ -6,6 +6,7 @@ The sockets are opened once, before any worker is forked, so that requests betwe
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -19,6 +20,9 @@ from gpushare.runtime.signals import Signals
 GRACE_S: Final = 8  # every request has an answer by then: a bind's deadline is below the scheduler's 5 s
 KEEP_ALIVE_S: Final = 75  # kube-scheduler keeps its connections; closing them first would race with its requests
 _BACKLOG: Final = 2048
+SWITCH_S: Final = 0.0005
+"""How long a thread that computes keeps others waiting: ten times as short as Python's default, which is longer than
+most answers take. A request waits so long whenever it has waited for bytes, and the background has much to compute."""
 MOST: Final = 64 * MIB
 """Bytes of the longest body that `controller.extender.app` reads."""
 ROOM: Final = 128 * MIB
@@ -59,6 +63,7 @@ class Server:
         """
         signals = Signals()
         signals.install()
+        sys.setswitchinterval(SWITCH_S)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the supervisor as well
         running = build()
         server = HttpServer(

@@ -96,11 +96,15 @@ RoomOrRefused = Room | Refused
 
 def simple(shape: RequestShape) -> int:
     """MiB that a simple pod asks for; 0 for any other pod."""
+    return 0 if shape.containers[0].compute_percent else with_compute(shape)
+
+
+def with_compute(shape: RequestShape) -> int:
+    """MiB that a pod asks for which is simple, but for compute that it may ask for; 0 for any other pod."""
     request = shape.containers[0]
     if (
         len(shape.containers) > 1
         or request.gpu_count > 1
-        or request.compute_percent
         or shape.affinity is not None
         or shape.only_cdi
         or shape.gpus != ANY_GPU

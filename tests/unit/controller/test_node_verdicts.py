@@ -8,11 +8,14 @@ import pytest
 from gpushare.cluster import verdicts
 from gpushare.cluster.records import Bound
 from gpushare.identity import NodeName
+from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Refused, Verdict
+from gpushare.placement.judge import Judge
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
+from gpushare.placement.room import Room
 from testing.builders import make_shape
 from tests.unit.controller.world import NODES, World
 
@@ -155,6 +158,30 @@ def test_one_container_is_judged_by_what_is_kept_of_nodes(
     assert found.fits == [B]
     assert found.failed[A].startswith(refusal)
     assert judged == []
+
+
+def with_most_of_the_compute(pod: JsonObject) -> None:
+    pod["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-core.percentage"] = "95"
+
+
+def test_where_a_gpu_has_all_its_compute_left_memory_alone_decides(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape, fits, looked = compute(10), Judge.fits, list[str]()
+    for _ in range(2):
+        pod = world.add_pod(3)
+        world.edit_pod(pod, with_most_of_the_compute)
+        assert world.bind(pod).error == ""
+
+    def counted(self: Judge, found: Room) -> bool | Refused | None:
+        looked.append(found.inventory.node)
+        return fits(self, found)
+
+    monkeypatch.setattr(Judge, "fits", counted)
+    result = world.node_verdicts.filter(shape, [A, B, C])
+    assert result.fits == [B]
+    assert set(result.failed) == {A, C}
+    assert looked == [A]
 
 
 def test_gpus_of_another_kind_are_told_by_what_is_kept_of_nodes(world: World, judged: list[str]) -> None:

@@ -1,7 +1,9 @@
 """The extender's socket."""
 
 import os
+import signal
 import socket
+import sys
 from unittest.mock import Mock
 
 import pytest
@@ -29,3 +31,18 @@ def test_the_address_of_all_is_that_of_ipv4_too_where_the_kernel_can(
     assert create.call_args.args == (("::", 7),)
     assert create.call_args.kwargs["family"] is socket.AF_INET6
     assert create.call_args.kwargs["dualstack_ipv6"] is dual
+
+
+def test_a_request_does_not_wait_long_for_a_thread_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    interval = Mock()
+    monkeypatch.setattr(sys, "setswitchinterval", interval)
+    monkeypatch.setattr(socket, "create_server", Mock())
+    try:
+        with pytest.raises(ZeroDivisionError):
+            Server(Settings(port=7), os.getpid()).serve(Mock(side_effect=ZeroDivisionError), Mock())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    [(seconds,)] = [call.args for call in interval.call_args_list]
+    assert 0 < seconds <= 0.001
