@@ -11,6 +11,8 @@ from typing import Final
 from gpushare.identity import NodeName
 
 _KEY: Final = b'"NodeNames":['
+_OTHER: Final = b'nodenames"'
+"""Keys count whatever their case, and which of two counts is told by reading both."""
 _END: Final = b"]}"
 _STRUCTURE: Final = (b"[", b"]", b"{", b"}", b"\\")
 MAX_BYTES: Final = 2**19
@@ -24,7 +26,7 @@ def split(body: bytes) -> tuple[bytes, bytes]:
     structure but commas, so that the last two brackets close the list and the whole.
     """
     at = body.find(_KEY)
-    if at < 0 or not body.endswith(_END):
+    if at < 0 or not body.endswith(_END) or _OTHER in body[:at].lower():
         return b"", b""
     sent = body[at + len(_KEY) - 1 : -1]
     inside = memoryview(sent)[1:-1].tobytes()
