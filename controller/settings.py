@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gpushare import names, units
 from gpushare.errors import SettingsError
-from gpushare.model.request import Policy
+from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.runtime import options
 from gpushare.units import MemoryUnit
 
@@ -54,7 +54,7 @@ class Settings:
         parse=options.boolean,
     )
     gpu_policy: Policy = options.option(
-        Policy.BINPACK, f"how nodes and GPUs are chosen for pods that do not say: {Policy.known()}", parse=_policy
+        DEFAULT_POLICY, f"how nodes and GPUs are chosen for pods that do not say: {Policy.known()}", parse=_policy
     )
     kubeconfig: str = options.option("", "kubeconfig file; empty for the pod's service account")
     namespace: str = options.option(

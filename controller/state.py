@@ -19,7 +19,7 @@ from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import PodRequest, Policy, RequestShape
+from gpushare.model.request import DEFAULT_POLICY, PodRequest, Policy, RequestShape
 from gpushare.model.room import HostRoom
 from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
 from gpushare.placement.policies import Rankings
@@ -60,7 +60,7 @@ class ClusterState:
     """The ledgers, with the reservations of this leader. Times are monotonic seconds. Safe for use by many threads."""
 
     def __init__(
-        self, *, resource_config: ResourceConfig, policy: Policy = Policy.BINPACK, in_doubt_s: float = 120.0
+        self, *, resource_config: ResourceConfig, policy: Policy = DEFAULT_POLICY, in_doubt_s: float = 120.0
     ) -> None:
         self.resource_config = resource_config
         self.rankings = Rankings(policy)

@@ -44,6 +44,10 @@ class Policy(Enum):
         return f"{', '.join(others)} or {last}"
 
 
+DEFAULT_POLICY: Final = Policy.DENSE
+"""Of pods that name none, where neither their namespace nor the cluster's settings do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """What a container takes from one particular GPU."""

@@ -24,6 +24,8 @@ _ENOUGH: Final = 2**80
 _Row = tuple[int, int, int, int, int, bool]
 """A kind's weight, the pods that accept the model in the parts in which they are served, how many the GPUs have room
 for, CPU and memory of one, and whether it needs several GPUs."""
+_EMPTY: Final = 2**48
+"""More than the square of a node's MiB."""
 SERVED: Final = 4
 """Of the typical pods that its GPUs have room for, a host that has room for one in so many serves them fully.
 
@@ -55,6 +57,13 @@ class Dense(Ranking):
         return self._free(before) - self._free(after)
 
     def worth(self, room: NodeRoom) -> int:
+        """What it can be used for; of nodes that are alike in this, an empty one is worth more than a full one."""
+        left = 0
+        for gpu in room.gpus:
+            left += gpu.free_mib
+        return self._useful(room) * _EMPTY + left * left
+
+    def _useful(self, room: NodeRoom) -> int:
         """What the host can serve of the GPUs, and room for typical pods, by their weights."""
         free, asked, rows = self._rows(room.model, room.gpus)
         cpu, memory = (_ENOUGH, _ENOUGH) if room.host is None else room.host

@@ -14,10 +14,10 @@ from gpushare.placement import candidates, explain, search
 from gpushare.placement.policies import Rankings
 from gpushare.placement.ranking import Key, Ranking, key
 
-_BINPACK: Final = Rankings()
+_DEFAULT: Final = Rankings()
 
 
-def place(shape: RequestShape, ledger: NodeLedger, rankings: Rankings = _BINPACK) -> Verdict:
+def place(shape: RequestShape, ledger: NodeLedger, rankings: Rankings = _DEFAULT) -> Verdict:
     """The decision for one pod on one node. The same input always gives the same answer.
 
     Whether it fits, and the words of a refusal, depend on no policy; only which GPUs it gets does. What they cost the

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpushare.model.request import Policy
+from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.placement.dense import Dense
 from gpushare.placement.fgd import Fgd
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
@@ -29,7 +29,7 @@ def ranking(policy: Policy, outlook: Outlook = NOTHING_KNOWN) -> Ranking:
 class Rankings:
     """All policies under one outlook, and the one that holds for pods that name none."""
 
-    default: Policy = Policy.BINPACK
+    default: Policy = DEFAULT_POLICY
     outlook: Outlook = NOTHING_KNOWN
     tally: Tally | None = field(default=None, compare=False, repr=False)
     """Of the outlook's kinds, for what it remembers."""

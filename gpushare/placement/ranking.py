@@ -12,7 +12,7 @@ from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.model.request import Need
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 
-ROOM: Final = 2**80
+ROOM: Final = 2**128
 """More than twice of what any `Ranking.worth` is."""
 
 

@@ -137,7 +137,7 @@ def _policy(shape: RequestShape, default: Policy) -> str:
 _ORDER: Final = {
     Policy.BINPACK: "the fullest GPU with room first",
     Policy.SPREAD: "the emptiest GPU first",
-    Policy.DENSE: "the GPU and node that typical pods miss least",
+    Policy.DENSE: "the node and GPU that leave the most room for typical pods",
     Policy.FGD: "the GPU and node with the least fragmentation",
 }
 

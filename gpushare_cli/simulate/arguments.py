@@ -7,7 +7,7 @@ from typing import Final
 
 from gpushare import names
 from gpushare.errors import SettingsError
-from gpushare.model.request import Policy
+from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.units import MemoryUnit
 from gpushare_cli import arguments, schedconfig, scores
 from gpushare_cli.schedconfig import ServerVersion
@@ -31,7 +31,7 @@ class Options:
     files: Sequence[str]
     profile: str = ""
     nodes: int | None = None
-    policies: Sequence[str] = (Policy.BINPACK.value,)
+    policies: Sequence[str] = (DEFAULT_POLICY.value,)
     order: Order = Order.GIVEN
     seeds: Sequence[int] = (1,)
     replay: bool = False
@@ -68,10 +68,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--policy",
         dest="policies",
         type=_policies,
-        default=(Policy.BINPACK.value,),
+        default=(DEFAULT_POLICY.value,),
         metavar="NAME[,NAME]",
         help=f"of pods that name none, one or several of {', '.join(_KNOWN)}; {NONE} leaves the choice of the node to"
-        " kube-scheduler (default: binpack)",
+        f" kube-scheduler (default: {DEFAULT_POLICY.value})",
     )
     arguments.add_choice(parser, "--order", Order.GIVEN, "in which pods come (default: given)")
     parser.add_argument(

@@ -11,7 +11,7 @@ from typing import Any, Final
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import Grant
-from gpushare.model.request import PodRequest, Policy
+from gpushare.model.request import DEFAULT_POLICY, PodRequest, Policy
 from gpushare.model.room import NodeRoom
 from gpushare.simulation import timeline
 from gpushare.simulation.engine import Extender, Nodes, Scheduler
@@ -108,7 +108,7 @@ class Plan:
 class Way:
     """How pods are placed."""
 
-    policy: Policy = Policy.BINPACK
+    policy: Policy = DEFAULT_POLICY
     """Of pods that name none."""
     rules: Rules
     extender: Extender

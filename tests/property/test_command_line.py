@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from controller.board import Kind
 from controller.boards import Boards
 from controller.node_verdicts import NodeVerdicts
+from controller.outlooks import QUIET_S, Outlooks
 from controller.state import ClusterState, Reserved
 from controller.watches import NodeSink, PodSink
 from gpushare.cluster import groups, node_records, records
@@ -34,6 +35,7 @@ from testing import ledgers
 from testing.builders import Json
 from tests.property.brute_force import brute_force
 from tests.property.objects import nodes, workloads
+from tests.unit.controller.world import ManualClock
 from tests.unit.gpushare_cli.simulating import manifest
 
 RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
@@ -82,14 +84,16 @@ def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: lis
 @given(nodes(), workloads())
 def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pods: list[Json]) -> None:
     made = simulated(found, pods)
-    state = ClusterState(resource_config=RESOURCE_CONFIG)
+    state = ClusterState(resource_config=RESOURCE_CONFIG, policy=Policy.BINPACK)
     NodeSink(state).replace([node_records.read(node) for node in found])
     node_verdicts, boards = NodeVerdicts(state, SystemClock()), Boards(state, SystemClock())
     names = sorted(node_records.name_of(node) for node in found)
     present: list[Json] = []
     for row, pod in zip(made.rows, pods, strict=True):
         said = decide.explain(
-            pod, Cluster(nodes=tuple(found), pods=(*present, pod)), Settings(memory_unit=GIB, whole_gpus=True)
+            pod,
+            Cluster(nodes=tuple(found), pods=(*present, pod)),
+            Settings(memory_unit=GIB, whole_gpus=True, gpu_policy=Policy.BINPACK),
         )
         request = request_of(pod)
         shape = state.resolve(request.shape, request.labels)
@@ -113,6 +117,39 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         held = decide.explain(present[-1], Cluster(nodes=tuple(found), pods=tuple(present)), Settings(memory_unit=GIB))
         assert (held.state, held.node, held.good) == (State.HOLDS, chosen, True)
         assert {share.uuid for share in held.shares} == {gpu for grant in row.grants for gpu in grant.gpus}
+
+
+@settings(max_examples=100)
+@given(nodes(), workloads())
+def test_explain_names_the_node_that_the_controller_ranks_first(found: list[Json], pods: list[Json]) -> None:
+    """By what both know of typical pods."""
+    state, clock = ClusterState(resource_config=RESOURCE_CONFIG), ManualClock()
+    NodeSink(state).replace([node_records.read(node) for node in found])
+    boards = Boards(state, clock)
+    outlooks = Outlooks(state.cache, lambda known, tally: boards.publish(known, tally, iter), clock)
+    names = sorted(node_records.name_of(node) for node in found)
+    present: list[Json] = []
+    for pod in pods:
+        waiting = records.pod_record(pod, RESOURCE_CONFIG)
+        assert waiting is not None
+        PodSink(state).upsert(waiting)
+        clock.at += QUIET_S
+        assert outlooks.tick()
+        cluster_ = Cluster(nodes=tuple(found), pods=(*present, pod))
+        said = decide.explain(pod, cluster_, Settings(memory_unit=GIB, whole_gpus=True))
+        request = request_of(pod)
+        shape = state.resolve(request.shape, request.labels)
+        costs = boards.costs(Kind(shape, HostRoom(request.cpu_milli, request.host_mib)), names)
+        scores = dict(zip(names, grade.grades(names, costs), strict=True))
+        assert {answer.node: answer.score or 0 for answer in said.answers} == scores
+        present.append(pod)
+        if not any(scores.values()):
+            continue
+        reserved = state.reserve(request, said.answers[0].node, now=0.0)
+        assert isinstance(reserved, Reserved)
+        present[-1] = on_node(pod, reserved.allocation)
+        state.confirm(reserved.allocation)
+        PodSink(state).upsert(bound_record(present[-1]))
 
 
 def on_node(pod: Json, allocation: Allocation) -> Json:

@@ -126,7 +126,8 @@ def test_what_a_node_is_worth_is_what_plain_counting_says(sample: list[Ask], nod
             served = sum(SERVED * PART * number * fit // by_gpus for _, number, fit, by_gpus in by_kind if fit >= PART)
             free = sum(found.gpu(gpu, Need(gpu.free_mib, 0)) for gpu in room.gpus) // known.usual_mib
             share = min(PART, served // asked) if asked else PART
-            assert found.worth(room) == STRANDED * free * share + sum(weight * fit for weight, _, fit, _ in by_kind)
+            useful = STRANDED * free * share + sum(weight * fit for weight, _, fit, _ in by_kind)
+            assert divmod(found.worth(room), 2**48) == (useful, sum(gpu.free_mib for gpu in room.gpus) ** 2)
 
 
 @given(st.lists(st.integers(-3, SLOTS + 3), max_size=8))

@@ -29,7 +29,7 @@ class Judge:
 
 def other(least_mib: int) -> RequestShape:
     """A pod that is not a simple one."""
-    shape = make_shape(3)
+    shape = make_shape(1, 2)
     return replace(shape, gpus=replace(shape.gpus, min_memory_mib=least_mib))
 
 

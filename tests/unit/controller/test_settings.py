@@ -32,7 +32,7 @@ def test_the_promised_defaults() -> None:
     settings = load()
     assert (settings.bind_address, settings.port, settings.threads) == ("0.0.0.0", 12345, 32)
     assert settings.probe_port == 12346
-    assert (settings.memory_unit, settings.gpu_policy) == (GIB, Policy.BINPACK)
+    assert (settings.memory_unit, settings.gpu_policy) == (GIB, Policy.DENSE)
     assert settings.whole_gpus is False
     assert (settings.namespace, settings.lease) == ("gpushare-system", "gpushare-controller")
     assert (settings.lease_seconds, settings.renew_seconds, settings.retry_seconds) == (15.0, 10.0, 2.0)

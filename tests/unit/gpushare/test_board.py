@@ -15,6 +15,7 @@ from gpushare.placement.dense import Dense
 from gpushare.placement.packing import Binpack
 from gpushare.placement.policies import Rankings
 
+BINPACK = Rankings(Policy.BINPACK)
 HALF = Ask(gpus=1, memory_mib=500)
 WHOLE = Ask(gpus=1, whole=True, cpu_milli=10_000)
 PAIR = Ask(gpus=2, memory_mib=500)
@@ -37,7 +38,7 @@ def learned(policy: Policy, nodes: Mapping[str, NodeRoom]) -> Rankings:
 
 
 def test_the_fullest_node_is_the_best_of_those_that_are_asked_for() -> None:
-    board = board_of(Rankings(), a=node(1000), b=node(500), c=node(400), d=node(700), e=None)
+    board = board_of(BINPACK, a=node(1000), b=node(500), c=node(400), d=node(700), e=None)
     ranked = board.rank(HALF, None, ["a", "b", "c", "d", "e", "unknown"])
     assert ranked.best == ["b"]
     assert ranked.costs == [500_000_000, 0, None, 200_000_000, None, None]
@@ -48,12 +49,13 @@ def test_the_fullest_node_is_the_best_of_those_that_are_asked_for() -> None:
 
 def test_nodes_that_are_alike_are_all_the_best() -> None:
     board = board_of(Rankings(Policy.DENSE), a=node(1000), b=node(1000), c=node(500), d=node(500))
-    assert board.rank(HALF, None, "abcd").best == ["a", "b", "c", "d"]
+    assert board.rank(HALF, None, "ab").best == ["a", "b"]
+    assert board.rank(HALF, None, "abcd").best == ["c", "d"]
     assert board.rank(HALF, Policy.BINPACK, "abcd").best == ["c", "d"]
 
 
 def test_a_node_that_has_changed_or_is_new_or_gone_is_looked_at_again() -> None:
-    board = board_of(Rankings(), a=node(500), b=node(700))
+    board = board_of(BINPACK, a=node(500), b=node(700))
     assert board.rank(HALF, None, "ab").best == ["a"]
     board.set("a", node(900))
     board.set("c", node(500))
@@ -66,13 +68,13 @@ def test_a_node_that_has_changed_or_is_new_or_gone_is_looked_at_again() -> None:
 
 
 def test_a_node_must_have_the_model_and_the_host_that_the_pod_needs() -> None:
-    board = board_of(Rankings(), a=node(500, cpu=0), b=node(700, model="A100"), c=node(700))
+    board = board_of(BINPACK, a=node(500, cpu=0), b=node(700, model="A100"), c=node(700))
     assert board.rank(Ask(gpus=1, memory_mib=1, cpu_milli=1), None, "abc").best == ["b", "c"]
     assert board.rank(Ask(gpus=1, memory_mib=1, models=Choice(wanted=("T4",))), None, "abc").best == ["a"]
 
 
 def test_several_gpus_are_those_that_lose_the_least() -> None:
-    board = board_of(Rankings(), a=node(500, 1000, 1000), b=node(400, 500), c=node(500, 500))
+    board = board_of(BINPACK, a=node(500, 1000, 1000), b=node(400, 500), c=node(500, 500))
     assert board.rank(PAIR, None, "abc") == ([500_000_000, None, 0], ["c"])
 
 
@@ -103,7 +105,7 @@ def test_what_was_asked_for_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyP
         return room.free_mib
 
     monkeypatch.setattr(Binpack, "gpu", counting)
-    board = board_of(Rankings(), a=node(500), b=node(600))
+    board = board_of(BINPACK, a=node(500), b=node(600))
     for mib, looked in ((1, 2), (2, 4), (1, 4), (3, 6), (1, 6), (2, 8)):
         board.rank(Ask(gpus=1, memory_mib=mib), None, "ab")
         assert len(looks) == looked

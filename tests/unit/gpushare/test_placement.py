@@ -55,7 +55,7 @@ def test_equal_gpus_are_taken_by_index_when_spreading_too() -> None:
 
 def test_the_containers_of_a_pod_are_ranked_by_what_the_ones_before_leave() -> None:
     assert gpus(place(make_shape(5, 3, policy=Policy.SPREAD), make_ledger([10, 9]))) == ["GPU-0", "GPU-1"]
-    assert gpus(place(make_shape(6, 2), make_ledger([8, 5]))) == ["GPU-0", "GPU-0"]
+    assert gpus(place(make_shape(6, 2, policy=Policy.BINPACK), make_ledger([8, 5]))) == ["GPU-0", "GPU-0"]
 
 
 def test_several_gpus_of_one_container_are_different() -> None:
@@ -329,7 +329,7 @@ def test_what_cannot_be_any_more_is_not_searched(
         )
     )
     node = replace(make_inventory(15), gpus=tuple(make_gpu(i, mib=mib) for i, mib in enumerate(sizes)))
-    place(shape, NodeLedger.of(node))
+    place(shape, NodeLedger.of(node), Rankings(Policy.BINPACK))
     assert sum(steps) <= most
 
 

@@ -41,7 +41,7 @@ def test_a_node_without_gpus_is_the_best_for_a_pod_that_needs_none() -> None:
 
 
 def test_the_cost_of_a_pod_of_several_containers_is_that_of_all_of_them() -> None:
-    ledger, rankings = make_ledger([10, 10]), Rankings()
+    ledger, rankings = make_ledger([10, 10]), Rankings(Policy.BINPACK)
     verdict = place(make_shape(3, 4), ledger, rankings)
     assert isinstance(verdict, Placed)
     assert cost_of(verdict.grants, ledger, rankings.of(None)) == 650_000_000 * ROOM

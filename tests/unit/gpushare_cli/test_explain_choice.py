@@ -131,7 +131,8 @@ def test_what_a_kubelet_has_not_told_is_not_evaluated() -> None:
 
 
 def test_a_pod_on_a_node_is_explained_by_the_cluster_as_it_is_now() -> None:
-    pod, nodes = bound("pod", make_grant(0, gib=3), node="a"), (node("a", 15, 15), node("b", 15))
+    pod = bound("pod", make_grant(0, gib=3), node="a", annotations={names.ANNOTATION_POLICY: "binpack"})
+    nodes = node("a", 15, 15), node("b", 15)
 
     assert choice(pod, *nodes) == [
         "as the cluster is now, without this pod: a, GPU 0: 15 of 15 GiB are free, and 12 GiB stay free",

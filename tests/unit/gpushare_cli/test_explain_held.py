@@ -31,7 +31,7 @@ def test_a_running_pod_is_told_where_what_beside_whom_and_what_holds_it() -> Non
         "WHY:        it has 3 GiB of GPU 0 and 2 GiB of GPU 0 and 2 GiB of GPU 1",
         "ASKS FOR:   main: 3 GiB on one GPU",
         "            side: 4 GiB on one GPU",
-        "POLICY:     binpack: the fullest GPU with room first (the cluster's default)",
+        "POLICY:     dense: the node and GPU that leave the most room for typical pods (the cluster's default)",
         "CHOICE:     as the cluster is now, without this pod: node-a, GPU 0: 10 of 15 GiB are free, and 5 GiB stay"
         " free; GPU 1: 15 of 15 GiB are free, and 13 GiB stay free",
         "            no node beside it has room",
@@ -164,7 +164,7 @@ def test_a_pod_that_has_ended_has_given_back_what_it_held() -> None:
         "STATE:     Succeeded on node-a; it has ended",
         "WHY:       it held 3 GiB of GPU 0, which was given back when its containers ended",
         "ASKS FOR:  main: 3 GiB on one GPU",
-        "POLICY:    binpack: the fullest GPU with room first (the cluster's default)",
+        "POLICY:    dense: the node and GPU that leave the most room for typical pods (the cluster's default)",
         "",
         "CONTAINER  GPU  UUID   MODEL     MEMORY       COMPUTE",
         "main       0    GPU-0  Tesla T4  3 GiB (20%)  shared",

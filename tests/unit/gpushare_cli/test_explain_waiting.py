@@ -33,7 +33,7 @@ def test_every_node_is_named_with_its_numbers_the_closest_first() -> None:
         "WHY:        needs 20 GiB on one GPU; free per GPU on node-b: 15 GiB (its largest GPU has 15 GiB in all);"
         " free per GPU on node-a: 3, 5 GiB (its largest GPU has 15 GiB in all)",
         "ASKS FOR:   main: 20 GiB on one GPU",
-        "POLICY:     binpack: the fullest GPU with room first (the cluster's default)",
+        "POLICY:     dense: the node and GPU that leave the most room for typical pods (the cluster's default)",
         "SCHEDULER:  gpushare-scheduler: 0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem.",
         "",
         "NODE    FITS  WHY",
@@ -259,13 +259,13 @@ def test_json_has_the_same_facts() -> None:
         "summary": "there is room on node-b as far as was evaluated; the controller makes the scheduler try again"
         " within seconds, unless something else keeps it away",
         "asks": ["main: 8 GiB on one GPU"],
-        "policy": "binpack: the fullest GPU with room first (the cluster's default)",
+        "policy": "dense: the node and GPU that leave the most room for typical pods (the cluster's default)",
         "node": None,
         "scheduler": "gpushare-scheduler",
         "schedulerMessage": "full",
         "choice": {
             "node": "node-b",
-            "why": "GPU 0: 15 of 15 GiB are free, and 7 GiB stay free",
+            "why": "GPU 0: 15 of 15 GiB are free, and 7 GiB stay free, which few pods here ask for",
             "next": None,
             "lack": "no node beside it has room",
             "inHindsight": False,
