@@ -156,8 +156,7 @@ class _Column:
             if known is None:
                 if place not in worth:
                     worth[place] = self._ranking.worth(room)
-                gpus = self._choose(room.gpus) or ()
-                known = self._alike[room] = worth[place] - self._ranking.worth(room.after(self._ask, gpus))
+                known = self._alike[room] = worth[place] - self._ranking.worth(self._after(room))
             self._then[place] = known
         return known
 
@@ -166,19 +165,27 @@ class _Column:
             return None
         key: object = room.gpus if self._ranking.by_gpus else room
         if key not in known:
-            gpus = self._choose(room.gpus)
-            known[key] = None if gpus is None else self._ranking.first(room, room.after(self._ask, gpus))
+            chosen = self._choose(room.gpus)
+            if chosen is None:
+                known[key] = None
+            elif self._ranking.adds_up:
+                known[key] = sum([lost for lost, _ in chosen])
+            else:
+                known[key] = self._ranking.first(room, self._after(room))
         return known[key]
 
-    def _choose(self, gpus: tuple[GpuRoom, ...]) -> tuple[GpuRoom, ...] | None:
-        """As `ranking.choose`, with what equal GPUs lose remembered."""
+    def _after(self, room: NodeRoom) -> NodeRoom:
+        return room.after(self._ask, tuple([gpu for _, gpu in self._choose(room.gpus) or ()]))
+
+    def _choose(self, gpus: tuple[GpuRoom, ...]) -> list[tuple[int, GpuRoom]] | None:
+        """As `ranking.choose`, with what each loses, which is remembered for equal GPUs."""
         fitting = [(lost, gpu) for gpu, lost in zip(gpus, map(self._lost, gpus), strict=True) if lost is not None]
         if len(fitting) < self._ask.gpus:
             return None
         if self._ask.gpus == 1:
-            return (min(fitting)[1],)
+            return [min(fitting)]
         fitting.sort()
-        return tuple([gpu for _, gpu in fitting[: self._ask.gpus]])
+        return fitting[: self._ask.gpus]
 
     def _lose(self, gpu: GpuRoom) -> int | None:
         return self._ranking.gpu(gpu, self._ask.need(gpu)) if self._ask.fits(gpu) else None

@@ -39,6 +39,7 @@ class Dense(Ranking):
     """Costs under one outlook."""
 
     by_gpus = True
+    adds_up = True
 
     def __init__(self, outlook: Outlook, tally: Tally | None = None) -> None:
         """As the outlook has it; a tally of the same kinds may be given, for what it remembers."""

@@ -21,6 +21,8 @@ class Ranking(Protocol):
 
     by_gpus: bool
     """Whether `first` looks at nothing but the GPUs."""
+    adds_up: bool = False
+    """Whether `first` is the sum of `gpu` over the GPUs that a pod gets."""
 
     basis: object
     """What `first` depends on: equal in two rankings where it is the same."""

@@ -103,7 +103,15 @@ def test_a_gpu_without_compute_is_no_loss() -> None:
     assert chosen(share(500), nodes, [share(500)]) == "used up"
 
 
-def test_several_gpus_are_the_fullest_that_fit() -> None:
+def test_several_gpus_are_those_whose_remainders_lose_the_least() -> None:
+    """Of 1000, what is left is what most pods ask for; 700 and 300 are taken from shares of 500 and 250."""
+    room = node(300, 700, 1000)
+    found = best(Ask(gpus=2, memory_mib=200), room, Dense(outlook.of_cluster([share(800)] * 9, [room], [room])))
+    assert found is not None
+    assert sorted(gpu.free_mib for gpu in found.gpus) == [700, 1000]
+
+
+def test_with_nothing_known_several_gpus_are_the_fullest_that_fit() -> None:
     found = best(Ask(gpus=2, memory_mib=300), node(1000, 300, 200, 500), Dense(NOTHING_KNOWN))
     assert found is not None
     assert [gpu.free_mib for gpu in found.gpus] == [300, 500]
