@@ -18,7 +18,7 @@ from bench.scheduling import fed
 from bench.scheduling.fed import Link
 from bench.servers import serving
 
-PODS = 10  # for each node
+PODS = 4  # for each node, which are in memory
 CHANGES = 20  # a second
 
 

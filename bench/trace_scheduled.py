@@ -4,7 +4,8 @@ python -m bench.trace_scheduled DIRECTORY [--traces default] [--policies dense,b
     [--seeds 42-51] [--owned] [--jobs 1] [--json FILE]
 
 The directory and the protocol are those of `bench.trace`. The controller is a process of its own, asked over HTTP as
-the printed configuration says; kube-scheduler's own scores, and its chance among equal ones, are computed here.
+the printed configuration says; kube-scheduler's own scores, and its chance among equal ones, are computed here. It
+learns what is typical in the background, by the clock: weeks pass in a minute here, so it is late by some hundred pods.
 
     ranked           `gpushare scheduler-config --rank-others`
     default          `gpushare scheduler-config`: pods without GPUs are left to kube-scheduler
