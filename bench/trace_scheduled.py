@@ -143,9 +143,11 @@ def main(arguments: Sequence[str]) -> int:
                         own_orders=options.own_orders,
                         most=options.most,
                     )
-                    found = list(pool.map(functools.partial(once, run), seeds_of(options.seeds)))
+                    found = []
+                    for outcome in pool.map(functools.partial(once, run), seeds_of(options.seeds)):
+                        found.append(outcome)
+                        results.add([asdict(outcome)])
                     _print(found)
-                    results.add(map(asdict, found))
     return 0
 
 
