@@ -62,7 +62,10 @@ class Neighbours(Protocol):
         """Whether a node may take a pod, as things are."""
 
     def points(self, pod: Any, nodes: Sequence[int]) -> list[int]:
-        """Of the nodes, 0 to 100."""
+        """Of the nodes, 0 to 100, by pod affinity."""
+
+    def spread(self, pod: Any, nodes: Sequence[int]) -> list[int]:
+        """The same by the pod's own topology spread constraints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +232,8 @@ class Scheduler:
         if self._neighbours is not None and kind.company is not None:
             found = self._neighbours.points(kind.company, fitting)
             total = [one + rules.neighbours_weight * other for one, other in zip(total, found, strict=True)]
+            found = self._neighbours.spread(kind.company, fitting)
+            total = [one + rules.spread_weight * other for one, other in zip(total, found, strict=True)]
         return total
 
     def _best(self, kind: Kind, view: _View) -> int:

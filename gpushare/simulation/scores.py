@@ -162,14 +162,22 @@ def spread(rules: Rules, counts: Mapping[int, int], zones: Sequence[str | None],
         if zones[node] in by_zone:
             by_zone[zones[node]] += count
     host_weight, zone_weight = math.log(len(fitting) + 2), math.log(len(by_zone) + 2)
-    found, half = [], 0.5 if rules.minor >= _ROUNDED else 0.0
+    found = []
     for node in fitting:
         points = counts.get(node, 0) * host_weight + _HOST_SKEW - 1
         if (zone := zones[node]) is not None:
             points += by_zone[zone] * zone_weight + _ZONE_SKEW - 1
-        found.append(math.floor(points + half))
-    high, low = max(found, default=0), min(found, default=0)
-    return [MOST * (high + low - points) // high for points in found]
+        found.append(points)
+    return evened(rules, found)
+
+
+def evened(rules: Rules, found: Sequence[float | None]) -> list[int]:
+    """PodTopologySpread's points: the most for nodes with the fewest replicas around, 0 for those that do not count."""
+    half = 0.5 if rules.minor >= _ROUNDED else 0.0
+    cut = [None if points is None else math.floor(points + half) for points in found]
+    counted = [points for points in cut if points is not None]
+    high, low = max(counted, default=0), min(counted, default=0)
+    return [0 if points is None else MOST * (high + low - points) // high if high else MOST for points in cut]
 
 
 def normalized(counts: Sequence[int]) -> list[int]:

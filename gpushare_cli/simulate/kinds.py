@@ -15,7 +15,7 @@ from gpushare.wire import asks, fields, host
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import nodefacts, schedulable
 from gpushare_cli.nodefacts import NodeFacts
-from gpushare_cli.simulate import neighbours
+from gpushare_cli.simulate import company
 
 Object = Mapping[str, Any]
 _SPREAD: Final = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})
@@ -72,8 +72,8 @@ class Kinds:
             ask=ask,
             load=load(pod),
             terms=self._of_terms(pod),
-            replicas_of=replicas_of or owner(pod),
-            company=neighbours.company(pod) if self._sociable else None,
+            replicas_of=None if "topologySpreadConstraints" in pod["spec"] else replicas_of or owner(pod),
+            company=company.company(pod, self._nodes) if self._sociable else None,
             more=_wanted(request, counted) if request is not None else tuple(sorted(counted.items())) or None,
         )
 

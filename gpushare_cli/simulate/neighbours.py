@@ -1,107 +1,23 @@
-"""Pods that want to be near others, or apart: pod affinity and anti-affinity, as kube-scheduler has them. Pure."""
+"""Who is where, and which nodes suit a pod for that, as kube-scheduler has it. Pure, but for what it remembers."""
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
-from gpushare.wire import fields
-from gpushare_cli import nodefacts
+from gpushare.simulation import scores
+from gpushare.simulation.scores import Rules
+from gpushare_cli.simulate.company import Company, Constraint, Term, selects
 
-Object = Mapping[str, Any]
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _HARD_WEIGHT: Final = 1
 """Of a required affinity of pods that are there, for the scores of nodes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """Pods, and how near: on nodes with the same value of a label."""
-
-    topology: str
-    namespaces: tuple[str, ...] | None
-    """None for all."""
-    selector: str
-    """As JSON; empty if no pod is meant."""
-    weight: int = 0
-    """Of a preference; negative for pods that are avoided."""
-
-
-@dataclass(frozen=True, slots=True)
-class Company:
-    """What pod affinity needs to know of a pod."""
-
-    namespace: str
-    labels: tuple[tuple[str, str], ...]
-    near: tuple[Term, ...] = ()
-    """Required."""
-    apart: tuple[Term, ...] = ()
-    """Required."""
-    liked: tuple[Term, ...] = ()
-    """Preferred, both ways."""
-
-    @property
-    def has_terms(self) -> bool:
-        """Whether it says anything of other pods."""
-        return bool(self.near or self.apart or self.liked)
-
-
-def has_terms(pod: Object) -> bool:
-    """Whether a pod says anything of other pods.
-
-    Raises:
-        WireError: its affinity is none.
-    """
-    affinity = fields.mapping(fields.mapping(pod, "spec", "pod"), "affinity", "spec")
-    return bool(affinity.get("podAffinity") or affinity.get("podAntiAffinity"))
-
-
-def company(pod: Object) -> Company:
-    """What a pod says of others, and they may say of it.
-
-    Raises:
-        WireError: its affinity is none.
-    """
-    metadata, spec = fields.mapping(pod, "metadata", "pod"), fields.mapping(pod, "spec", "pod")
-    namespace = fields.text(metadata, "namespace", "metadata")
-    affinity = fields.mapping(spec, "affinity", "spec")
-    near, apart = (fields.mapping(affinity, key, "spec.affinity") for key in ("podAffinity", "podAntiAffinity"))
-    return Company(
-        namespace=namespace,
-        labels=tuple(sorted(fields.mapping(metadata, "labels", "metadata").items())),
-        near=tuple(_term(term, namespace) for term in fields.objects(near, _REQUIRED, "podAffinity")),
-        apart=tuple(_term(term, namespace) for term in fields.objects(apart, _REQUIRED, "podAntiAffinity")),
-        liked=(*_weighted(near, namespace, 1), *_weighted(apart, namespace, -1)),
-    )
-
-
-def _weighted(affinity: Object, namespace: str, sign: int) -> Iterator[Term]:
-    for each in fields.objects(affinity, _PREFERRED, "spec.affinity"):
-        weight = fields.integer(each, "weight", _PREFERRED, default=0)
-        yield _term(fields.mapping(each, "podAffinityTerm", _PREFERRED), namespace, sign * weight)
-
-
-def _term(term: Object, namespace: str, weight: int = 0) -> Term:
-    selector = term.get("labelSelector")
-    wanted = tuple(str(each) for each in fields.strings(term, "namespaces", "podAffinityTerm"))
-    every = term.get("namespaceSelector") == {}
-    if selector is not None:
-        selector = fields.mapping(term, "labelSelector", "podAffinityTerm")
-    return Term(
-        topology=fields.text(term, "topologyKey", "podAffinityTerm"),
-        namespaces=None if every else wanted or (namespace,),
-        selector="" if selector is None else json.dumps(selector, sort_keys=True),
-        weight=weight,
-    )
 
 
 class Neighbours:
     """Who is where, as far as pods say anything of each other."""
 
-    def __init__(self, labels: Sequence[Mapping[str, str]], there: Iterable[tuple[Company, int]]) -> None:
-        """Labels of the nodes, and the pods on them."""
-        self._labels = labels
+    def __init__(self, labels: Sequence[Mapping[str, str]], there: Iterable[tuple[Company, int]], rules: Rules) -> None:
+        """Labels of the nodes, the pods on them, and how kube-scheduler counts."""
+        self._labels, self._rules = labels, rules
         self._there: dict[Company, dict[int, int]] = {}
         self._meant: dict[tuple[Term, Company], bool] = {}
         for each, node in there:
@@ -127,8 +43,12 @@ class Neighbours:
         near = [(term.topology, self._values(term.topology, self._nodes(friends))) for term in pod.near]
         first = not any(values for _, values in near) and all(self._means(term, pod) for term in pod.near)
 
+        even = self._even(pod)
+
         def admitted(node: int) -> bool:
             labels = self._labels[node]
+            if not all(labels.get(key) in values for key, values in even):
+                return False
             return all(key in labels and (first or labels[key] in values) for key, values in near) and not any(
                 labels.get(key) in values for key, values in apart
             )
@@ -153,6 +73,55 @@ class Neighbours:
         low, span = min(found, default=0), max(found, default=0) - min(found, default=0)
         return [int(100 * ((each - low) / span)) if span else 0 for each in found]
 
+    def spread(self, pod: Company, nodes: Sequence[int]) -> list[int]:
+        """Of the nodes, 0 to 100, by the constraints that are preferences; all 0 without any."""
+        soft = [one for one in pod.spread if not one.required]
+        if not soft:
+            return [0] * len(nodes)
+        whole = [node for node in nodes if all(one.topology in self._labels[node] for one in soft)]
+        parts = []
+        for one in soft:
+            counts = self._counts(pod, one, pod.eligible)
+            weight = math.log(len({self._labels[node][one.topology] for node in whole}) + 2)
+            parts.append((one.topology, {value: count * weight + one.max_skew - 1 for value, count in counts.items()}))
+        found: list[float | None] = [None] * len(nodes)
+        known = set(whole)
+        for i, node in enumerate(nodes):
+            if node in known:
+                found[i] = sum(points[self._labels[node][key]] for key, points in parts)
+        return scores.evened(self._rules, found)
+
+    def _even(self, pod: Company) -> list[tuple[str, set[str]]]:
+        """For every required constraint, where one pod more leaves the skew small enough."""
+        hard = [one for one in pod.spread if one.required]
+        eligible = [
+            node
+            for node in (range(len(self._labels)) if pod.eligible is None else pod.eligible)
+            if all(one.topology in self._labels[node] for one in hard)
+        ]
+        found = []
+        for one in hard:
+            counts = self._counts(pod, one, eligible)
+            least = min(counts.values(), default=0) if len(counts) >= one.min_domains else 0
+            itself = selects(one.selector, dict(pod.labels))
+            found.append(
+                (one.topology, {value for value, count in counts.items() if count + itself - least <= one.max_skew})
+            )
+        return found
+
+    def _counts(self, pod: Company, constraint: Constraint, nodes: Iterable[int] | None) -> dict[str, int]:
+        """How many pods that a constraint means are on these nodes, by the value of its label."""
+        meant = Term(constraint.topology, (pod.namespace,), constraint.selector)
+        places = range(len(self._labels)) if nodes is None else nodes
+        counts = {value: 0 for node in places if (value := self._labels[node].get(constraint.topology)) is not None}
+        wanted = set(places)
+        for other, there in self._there.items():
+            if self._means(meant, other):
+                for node, count in there.items():
+                    if node in wanted and (value := self._labels[node].get(constraint.topology)) is not None:
+                        counts[value] += count
+        return counts
+
     def _of(self, term: Term) -> set[tuple[Company, int]]:
         return {(other, node) for other, counts in self._there.items() if self._means(term, other) for node in counts}
 
@@ -166,16 +135,5 @@ class Neighbours:
         key = term, pod
         if key not in self._meant:
             in_reach = term.namespaces is None or pod.namespace in term.namespaces
-            self._meant[key] = in_reach and _selects(term.selector, dict(pod.labels))
+            self._meant[key] = in_reach and selects(term.selector, dict(pod.labels))
         return self._meant[key]
-
-
-def _selects(selector: str, labels: Mapping[str, str]) -> bool:
-    if not selector:
-        return False
-    said: Any = json.loads(selector)
-    exact = fields.mapping(said, "matchLabels", "labelSelector")
-    conditions = fields.objects(said, "matchExpressions", "labelSelector")
-    return all(labels.get(key) == value for key, value in exact.items()) and all(
-        nodefacts.holds(each, labels, "labelSelector.matchExpressions") for each in conditions
-    )

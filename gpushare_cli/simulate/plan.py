@@ -20,7 +20,7 @@ from gpushare.simulation.scores import Rules
 from gpushare.simulation.timeline import Arrival, Came, Ended, Event
 from gpushare_cli import answers
 from gpushare_cli.answers import Answer
-from gpushare_cli.simulate import fleet, neighbours
+from gpushare_cli.simulate import company, fleet
 from gpushare_cli.simulate.curve import Curve
 from gpushare_cli.simulate.fleet import Fleet
 from gpushare_cli.simulate.hosts import Hosts
@@ -123,7 +123,7 @@ class Cluster:
         self.pods = list(pods)
         self._places = {name: i for i, name in enumerate(world.nodes)}
         values = [*(pod.value for pod in self.pods), *(value for value, _ in hosts.there)]
-        self._sociable = any(map(neighbours.has_terms, values))
+        self._sociable = any(map(company.has_terms, values))
         kinds = Kinds([node.facts for node in world.nodes.values()], sociable=self._sociable)
         self._kinds = [_kind(pod, kinds) for pod in self.pods]
 
@@ -153,7 +153,7 @@ class Cluster:
             known=self._hosts.known,
             pods=lambda number: (self.pods[number].ref, _labels(self.pods[number])),
         )
-        scheduler = Scheduler(self._nodes(), gpus, rules=way.rules, extender=way.extender, pick=pick)
+        scheduler = Scheduler(self._nodes(way.rules), gpus, rules=way.rules, extender=way.extender, pick=pick)
         refusals = Refusals(self._world, gpus, scheduler)
         rows: dict[int, Row] = {}
         counts: dict[Kind, int] = {}
@@ -176,12 +176,12 @@ class Cluster:
             placed=sum(row.outcome is Outcome.PLACED for row in found),
         )
 
-    def _nodes(self) -> Nodes:
+    def _nodes(self, rules: Rules) -> Nodes:
         if not self._sociable:
             return self._hosts.nodes
-        labels = [node.facts.labels for node in self._world.nodes.values()]
-        there = [(neighbours.company(value), place) for value, place in self._hosts.there]
-        return replace(self._hosts.nodes, neighbours=Neighbours(labels, there))
+        facts = [node.facts for node in self._world.nodes.values()]
+        there = [(company.company(value, facts), place) for value, place in self._hosts.there]
+        return replace(self._hosts.nodes, neighbours=Neighbours([one.labels for one in facts], there, rules))
 
     def _arrival(self, number: int) -> Arrival | None:
         pod, kind = self.pods[number], self._kinds[number]

@@ -51,7 +51,7 @@ class Refusals:
         told = answers.of_node(pod, self._facts[name], self._gpus.requested[place], verdict)
         short = host_short(kind.load, self._scheduler.used[place], self._scheduler.hosts[place])
         if not self._scheduler.is_welcome(kind, place):
-            short.append("pod affinity, its own or that of pods there, keeps it away")
+            short.append("pod affinity or topology spread, its own or that of pods there, keeps it away")
         if not short or (isinstance(verdict, Refused) and kind.ask.gpus == 0):
             return told
         return Answer(node=name, verdict=verdict, blockers=(*told.blockers, *short))

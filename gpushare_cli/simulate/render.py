@@ -1,7 +1,7 @@
 """A plan -> text for people, or JSON for programs. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from gpushare import units
 from gpushare.cluster.node_ledger import LedgerOrRefused
@@ -45,9 +45,12 @@ def overlooked(plan: Plan) -> list[str]:
     return [f"{what} (of {count} pod{'s' if count > 1 else ''})" for what, count in found.items()]
 
 
+_FOLLOWED: Final = frozenset({"pod affinity", "topology spread constraints"})
+
+
 def not_evaluated(pod: Mapping[str, Any]) -> list[str]:
     """What a pod demands, beside CPU and memory, that a simulation does not look at."""
-    found = [what for what in schedulable.overlooked(pod) if what != "pod affinity"]
+    found = [what for what in schedulable.overlooked(pod) if what not in _FOLLOWED]
     others = "CPU, memory and other resources"
     if others not in found:
         return found

@@ -101,8 +101,8 @@ Pods without GPUs count as well: those on nodes take CPU, memory and a place, an
 ### How it decides
 A pod is refused as by the webhook if its request is wrong.
 Else kube-scheduler is followed: a node must have the CPU, memory, GPU resources and places for pods that are asked for;
-preset and cordoned nodes, taints, node selectors and required node affinity, pod affinity and anti-affinity count; then
-the controller says on which nodes the GPUs are enough.
+preset and cordoned nodes, taints, node selectors, required node affinity, pod affinity and anti-affinity, and topology
+spread constraints count; then the controller says on which nodes the GPUs are enough.
 Of these nodes the one with the most points takes the pod, and chance decides among equal ones, the same in every run
 with the same seed. Points are those of kube-scheduler's default plugins as of `--server-version`, and the controller's:
 
@@ -110,14 +110,15 @@ with the same seed. Points are those of kube-scheduler's default plugins as of `
 |---|---|
 | NodeResourcesFit | free CPU and memory; with `--most-allocated` the other way round |
 | NodeResourcesBalancedAllocation | CPU and memory used to the same part; from 1.36 whether the pod makes that better |
-| PodTopologySpread | replicas of one Deployment, ReplicaSet, StatefulSet or the like on different nodes and zones |
+| PodTopologySpread | the pod's constraints, or replicas of a Deployment or the like on different nodes and zones |
 | TaintToleration, NodeAffinity | taints with `PreferNoSchedule`, preferred node affinity |
 | InterPodAffinity | pods that this one likes or avoids, and that like or avoid it |
 | the controller | the pod's policy, times `--weight`; for pods without GPUs only with `--rank-others` |
 
 With the weight that `scheduler-config` prints, which is the default, the controller's best node wins for GPU pods.
-Nodes have the same images, and all nodes are scored. Services, topology spread constraints, volumes, host
-ports and resource claims are not evaluated; a note says of how many pods. Nothing is preempted.
+Nodes have the same images, and all nodes are scored. Services, volumes, host ports and resource claims are
+not evaluated, and a note says so; nor are `matchLabelKeys`, selectors of namespaces by label, and other policies of
+topology spread constraints than the defaults. Nothing is preempted.
 
 The summary comes first: how many pods are placed and how much of the GPU memory they have, for each policy the mean of
 all seeds, with the standard deviation; what the closest node lacks for the pods that are not placed; and for each model

@@ -37,7 +37,9 @@ def test_pods_that_avoid_each_other_go_to_different_nodes_and_then_nowhere(tmp_p
 
     assert {where["p0"], where["p1"], where["p2"]} == {"node-a", "node-b", None}
     assert where["p2"] is None
-    assert found.value["summary"]["refused"] == {"pod affinity, its own or that of pods there, keeps it away": 1}
+    assert found.value["summary"]["refused"] == {
+        "pod affinity or topology spread, its own or that of pods there, keeps it away": 1
+    }
     assert found.value["notes"] == []
 
 
@@ -100,3 +102,57 @@ def test_selectors_and_namespaces_say_which_pods_are_meant(tmp_path: Path) -> No
     expression = {"key": "app", "operator": "In", "values": ["web", "api"]}
     assert follows(namespaces=["ml"], labelSelector={"matchExpressions": [expression]})
     assert not follows(namespaces=["ml"], topologyKey="zone")
+
+
+def evenly(name: str, when: str, topology: str = "zone", **more: Any) -> Json:
+    made = manifest(pod(name, labels={"app": "web"}))
+    selector = {"matchLabels": {"app": "web"}}
+    constraint = {"maxSkew": 1, "topologyKey": topology, "whenUnsatisfiable": when, "labelSelector": selector, **more}
+    made["spec"]["topologySpreadConstraints"] = [constraint]
+    return made
+
+
+def test_a_required_constraint_keeps_the_skew_and_pods_waiting(tmp_path: Path) -> None:
+    small = zoned("node-b", "two")
+    small["status"]["allocatable"]["pods"] = "1"
+    pods = [evenly(f"p{i}", "DoNotSchedule") for i in range(4)]
+    found = simulate(tmp_path, listed(zoned("node-a", "one"), small, node("node-c")), *pods, as_json=True)
+    where = list(nodes_of(found).values())
+
+    assert (where.count("node-a"), where.count("node-b"), where.count(None)) == (2, 1, 1)  # node-c has no zone
+    assert found.value["notes"] == []
+
+
+@pytest.mark.parametrize(("minimum", "placed"), [(2, 4), (3, 2)])
+def test_too_few_domains_count_as_an_empty_one_more(tmp_path: Path, minimum: int, placed: int) -> None:
+    pods = [evenly(f"p{i}", "DoNotSchedule", minDomains=minimum) for i in range(4)]
+    cluster = listed(zoned("node-a", "one"), zoned("node-b", "two"))
+    where = nodes_of(simulate(tmp_path, cluster, *pods, as_json=True))
+
+    assert sum(each is not None for each in where.values()) == placed
+
+
+def test_nodes_that_a_pods_selector_does_not_mean_are_no_domains(tmp_path: Path) -> None:
+    pods = [evenly(f"p{i}", "DoNotSchedule") for i in range(3)]
+    for one in pods:
+        one["spec"]["nodeSelector"] = {"zone": "one"}
+    where = nodes_of(simulate(tmp_path, listed(zoned("node-a", "one"), zoned("node-b", "two")), *pods, as_json=True))
+
+    assert set(where.values()) == {"node-a"}
+
+
+def test_a_preferred_constraint_counts_more_than_free_cpu(tmp_path: Path) -> None:
+    busy = manifest(pod("busy", cpu="2", memory="4Gi", node="node-b"))
+    cluster = listed(zoned("node-a", "one"), zoned("node-b", "two"))
+    for seed in range(4):
+        where = nodes_of(
+            simulate(
+                tmp_path,
+                cluster,
+                busy,
+                *(evenly(f"p{i}", "ScheduleAnyway") for i in range(4)),
+                seeds=(seed,),
+                as_json=True,
+            )
+        )
+        assert sorted(str(where[f"p{i}"]) for i in range(4)) == ["node-a", "node-a", "node-b", "node-b"]

@@ -274,16 +274,16 @@ def test_what_is_not_evaluated_is_noted_with_how_many_pods_demand_it(tmp_path: P
     busy = make_container(resources={"limits": {names.GPU_MEM: 1, "cpu": 2}})
     fast = make_container(resources={"limits": {names.GPU_MEM: 1, "example.com/fpga": 1}})
     spread = manifest(make_pod(busy, name="spread"))
-    spread["spec"]["topologySpreadConstraints"] = [{}]
+    spread["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     found = simulate(tmp_path, manifest(make_pod(fast, name="plain")), spread, profile=T4S, as_json=True)
 
     assert found.value["notes"] == [
         "1 node does not tell what CPU and memory it has; they are taken to be enough",
-        "not evaluated: other resources (of 1 pod), topology spread constraints (of 1 pod)",
+        "not evaluated: other resources (of 1 pod), volumes (of 1 pod)",
     ]
     assert [pod["notLookedAt"] for pod in found.value["pods"]] == [
         ["other resources"],
-        ["topology spread constraints"],
+        ["volumes"],
     ]
 
 
