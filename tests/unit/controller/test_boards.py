@@ -243,7 +243,7 @@ def test_of_many_nodes_those_with_the_best_gpus_are_looked_at(monkeypatch: pytes
     costs = dict(zip(known, world.boards.costs(kind, known), strict=True))
     best = min((name for name in known if costs[name] is not None), key=lambda name: (costs[name] or 0, name))
     expected = reference(world, kind)
-    wasted = {name: cost >> 80 for name, cost in expected.items()}  # of dense, without the room for typical pods
+    wasted = {name: cost // ranking.ROOM for name, cost in expected.items()}
     assert wasted[best] == min(wasted.values())
 
 
