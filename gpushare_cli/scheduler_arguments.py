@@ -90,6 +90,6 @@ def _add_scores(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--most-allocated",
         action="store_true",
-        help="nodes with less free CPU and memory come first, for all pods of the scheduler. Needs no request, and"
-        " brings less than --rank-others; costs that nodes without GPUs are filled one after the other, too",
+        help="nodes with less free CPU and memory come first, for all pods of the scheduler. Keeps whole nodes free for"
+        " an autoscaler and needs no request; costs GPUs with the policy dense, see docs/scheduling.md",
     )

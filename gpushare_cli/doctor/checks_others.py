@@ -32,6 +32,6 @@ def spread(cluster: Cluster) -> Iterator[Finding]:
         f"{len(open_to_all)} of {len(sharing)} nodes that share also take pods without GPUs, and no scheduler has asked"
         " the controller where these cost the least: by default kube-scheduler spreads them, and GPUs stay free for"
         " want of CPU and memory",
-        "where it decides about them, gpushare scheduler-config --rank-others or --most-allocated changes that; or keep"
-        " these nodes for GPU pods by a taint: docs/scheduling.md says what each costs and brings",
+        "have the scheduler that decides about them ask it (gpushare scheduler-config --rank-others), or keep these"
+        " nodes for GPU pods by a taint: docs/scheduling.md says what each costs and brings",
     )
