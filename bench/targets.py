@@ -54,7 +54,7 @@ def _loads(name: str, least: tuple[float, float], **wanted: object) -> Callable[
     def reach(data: Data) -> Reached:
         found = [allocated(data, name, load, **wanted) for load in (100, 130)]
         met = all(one >= limit for one, limit in zip(found, least, strict=True))
-        return Reached(f"{found[0]:.2f} / {found[1]:.2f}", met)
+        return Reached(f"{found[0]:.2f} / {found[1]:.2f} (seeds: {len(rows(data, name, **wanted))})", met)
 
     return reach
 
