@@ -138,3 +138,12 @@ def test_what_decides_first_is_kept_while_prices_stay() -> None:
         assert board.rank(Ask(cpu_milli=milli), None, list(nodes)).best == ["rich"]
     board.under(Rankings(Policy.DENSE, replace(known.outlook, weights={}, accepted={})))
     assert board.rank(Ask(cpu_milli=15_000), None, list(nodes)).best == ["poor", "rich"]
+
+
+def test_what_gpus_lose_is_found_again_when_prices_are_others() -> None:
+    nodes = {"a": node(700), "b": node(1000)}
+    board = board_of(Rankings(Policy.DENSE), **nodes)
+    assert board.rank(HALF, None, "ab").costs == [0, 0]
+    known = learned(Policy.DENSE, nodes)
+    board.under(known)
+    assert board.rank(HALF, None, "ab").costs == board_of(known, **nodes).rank(HALF, None, "ab").costs != [0, 0]
