@@ -26,13 +26,16 @@ def slots(mib: int, total_mib: int) -> int:
 
 
 def prices(sizes: Iterable[int]) -> Prices:
-    """What remainders are worth.
+    """What remainders are worth. If no shares are known, as much as is free: then the fullest GPU is taken.
 
     Args:
         sizes: of shares, in slots, the most frequent first.
     """
+    known = [size for size in sizes if 0 < size < SLOTS]
+    if not known:
+        return tuple(WHOLE // SLOTS * free for free in range(SLOTS + 1))
     value = [0] * (SLOTS + 1)
-    for size in dict.fromkeys([*(size for size in sizes if 0 < size < SLOTS), *_USUAL, SLOTS]):
+    for size in dict.fromkeys([*known, *_USUAL, SLOTS]):
         price = min((WHOLE - value[SLOTS - count * size]) // count for count in range(1, SLOTS // size + 1))
         for free in range(size, SLOTS + 1):
             value[free] = max(value[free], value[free - size] + price)

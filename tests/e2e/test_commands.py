@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import names
+from gpushare.model.request import Policy
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
 from tests.e2e.system import PROMPT_S, Json, Share, System, allocated, is_ready
 
@@ -62,9 +63,10 @@ def test_simulate_puts_pods_where_the_cluster_puts_them(system: System, namespac
     system.all_running(namespace, 1)
     before = system.cluster.kubectl("get", "nodes,pods", "-A", "-o", "yaml").stdout
     (tmp_path / "cluster.yaml").write_text(before)
+    binpack = {names.ANNOTATION_POLICY: Policy.BINPACK.value}
     workload = [
-        Share(name="a", gib=(6,)).document(),
-        Share(name="b", gib=(5,), annotations={names.ANNOTATION_GPUS: "3"}).document(),
+        Share(name="a", gib=(6,), annotations=binpack).document(),
+        Share(name="b", gib=(5,), annotations={names.ANNOTATION_GPUS: "3", **binpack}).document(),
         Share(name="c", gib=(100,)).document(),
     ]
     for pod in workload:

@@ -16,6 +16,7 @@ import pytest
 
 from gpushare import names
 from gpushare.kube import api as kube
+from gpushare.model.request import Policy
 from gpushare_cli import schedconfig
 from gpushare_cli.doctor import objects
 from gpushare_cli.schedconfig import Options, ServerVersion
@@ -138,7 +139,8 @@ def test_the_administrators_configuration_drives_the_extender(
     if way not in readable(system):
         pytest.skip(f"kube-scheduler {system.cluster.version} reads no policy files")
     node = system.cluster.nodes[0].name
-    pods = [Share(name=f"p{i}", gib=(gib,)).document() for i, gib in enumerate((10, 10, GPU_GIB - 8, GPU_GIB + 1))]
+    sizes, binpack = (10, 10, GPU_GIB - 8, GPU_GIB + 1), {names.ANNOTATION_POLICY: Policy.BINPACK.value}
+    pods = [Share(name=f"p{i}", gib=(gib,), annotations=binpack).document() for i, gib in enumerate(sizes)]
     for pod in pods:
         pod["spec"] |= {"schedulerName": NAME, "nodeSelector": {"kubernetes.io/hostname": node}}
     with another_scheduler(system, way, tmp_path) as scheduler:
