@@ -42,7 +42,7 @@ class NodeArgs:
     nodes: Sequence[JsonObject] | None
     """The same nodes as whole objects, if the scheduler does not cache them (nodeCacheCapable: false)."""
     sent: bytes = b""
-    """The list of names in JSON, as it was sent; empty if it is not at hand."""
+    """The list of names in JSON, as it was made here before; empty if it is not at hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +89,14 @@ def node_args(body: bytes, lists: NameLists | None = None) -> NodeArgs:
     head, sent = name_lists.split(body)
     if lists is not None and sent and (known := lists.get(sent)) is not None:
         args = _load(head)
-        if "NodeNames" in args:
+        if args.get("NodeNames", sent) is None:
             pod = _pod(args, "ExtenderArgs {Pod, Nodes, NodeNames}")
             return NodeArgs(pod=pod, names=known, nodes=None, sent=sent)
     args = _load(body)
     pod = _pod(args, "ExtenderArgs {Pod, Nodes, NodeNames}")
     if args.get("NodeNames") is not None:
         names = cast(Sequence[NodeName], fields.strings(args, "NodeNames", ""))
-        return NodeArgs(pod=pod, names=names, nodes=None, sent=sent)
+        return NodeArgs(pod=pod, names=names, nodes=None)
     if args.get("Nodes") is None:
         return NodeArgs(pod=pod, names=(), nodes=None)
     nodes = fields.objects(_spelled(fields.mapping(args, "Nodes", "")), "items", "Nodes")

@@ -26,7 +26,7 @@ def split(body: bytes) -> tuple[bytes, bytes]:
     structure but commas, so that the last two brackets close the list and the whole.
     """
     at = body.find(_KEY)
-    if at < 0 or not body.endswith(_END) or _OTHER in body[:at].lower():
+    if at < 0 or not body.endswith(_END) or _OTHER in body[:at].lower() or body[:at].endswith(b"\\"):
         return b"", b""
     sent = body[at + len(_KEY) - 1 : -1]
     inside = memoryview(sent)[1:-1].tobytes()
@@ -49,7 +49,10 @@ class NameLists:
             return self._lists.get(sent)
 
     def keep(self, sent: bytes, names: Sequence[NodeName]) -> None:
-        """Remember a list of names. It must not change any more."""
+        """Remember a list of names, which must not change any more, by what it is in JSON.
+
+        Not by what a sender calls so: anyone may send requests, and would choose which nodes the scheduler asks about.
+        """
         with self._lock:
             if sent in self._lists:
                 self._lists.move_to_end(sent)
