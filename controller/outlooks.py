@@ -125,7 +125,7 @@ class Outlooks:
         sizes = outlook.sizes(empty)
         for takes, number in seen.guests.items():
             seen.asks[asks.of_host(takes)] += number
-        asked = Counter(demand.most(seen.asks, MAX_ASKS))
+        asked = Counter(demand.most(demand.Largest.of(empty).possible(seen.asks), MAX_ASKS))
         asked.update(demand.widest(empty))
         known = demand.of(asked, outlook.usual_mib(sizes))
         kinds = tuple(kind.ask for kind in known.kinds)

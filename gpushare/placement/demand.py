@@ -5,11 +5,12 @@ alike count as one kind; sizes of shares are kept exactly, because what fits bes
 """
 
 import heapq
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import ANY_GPU, Choice
@@ -94,6 +95,38 @@ def most(counts: Mapping[Ask, int], number: int) -> Mapping[Ask, int]:
         return counts
     order = ((-count, *_every(ask), -ask.host_mib) for ask, count in counts.items())
     return {ask: counts[ask] for _, ask in heapq.nsmallest(number, zip(order, counts, strict=True), key=itemgetter(0))}
+
+
+class Largest(NamedTuple):
+    """The most that an empty node of a cluster has of each, on whichever node."""
+
+    gpus: float = math.inf
+    gpu_mib: float = math.inf
+    cpu_milli: float = math.inf
+    host_mib: float = math.inf
+
+    @classmethod
+    def of(cls, empty: Collection[NodeRoom]) -> "Largest":
+        """Of these nodes; without any, nothing is known."""
+        if not empty:
+            return cls()
+        gpus = max(len(room.gpus) for room in empty)
+        gpu_mib = max((gpu.total_mib for room in empty for gpu in room.gpus), default=0)
+        hosts = [room.host for room in empty if room.host is not None]
+        if len(hosts) < len(empty):
+            return cls(gpus, gpu_mib)
+        return cls(gpus, gpu_mib, max(host.cpu_milli for host in hosts), max(host.memory_mib for host in hosts))
+
+    def possible(self, counts: Mapping[Ask, int]) -> Counter[Ask]:
+        """Without requests that no node could ever hold.
+
+        They tell nothing of the pods to come, and weigh as much as their authors like: a few would displace all others.
+        """
+        return Counter({ask: count for ask, count in counts.items() if not ask.gpus or self._holds(ask)})
+
+    def _holds(self, ask: Ask) -> bool:
+        fits_host = ask.cpu_milli <= self.cpu_milli and ask.host_mib <= self.host_mib
+        return ask.gpus <= self.gpus and ask.memory_mib <= self.gpu_mib and fits_host
 
 
 def _every(ask: Ask) -> tuple[object, ...]:

@@ -100,7 +100,9 @@ def of_cluster(asks: Iterable[Ask], empty: Iterable[NodeRoom], now: Iterable[Nod
     """The outlook from nothing but the pods' requests and the nodes, in any order."""
     empty = list(empty)
     gpu_mib = sizes(empty)
-    demand = demands.of([*asks, *demands.widest(empty)], usual_mib(gpu_mib))
+    asked = demands.Largest.of(empty).possible(Counter(asks))
+    asked.update(demands.widest(empty))
+    demand = demands.of(asked, usual_mib(gpu_mib))
     tally = Tally(tuple(kind.ask for kind in demand.kinds))
     return of(demand, totals(tally, empty), totals(tally, now), gpu_mib, epoch)
 

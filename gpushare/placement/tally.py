@@ -57,5 +57,5 @@ def _grants(kind: Ask, gpu: GpuRoom) -> int:
     if kind.whole or kind.gpus > 1:
         return 1
     need = kind.need(gpu)
-    many = gpu.free_mib // need.memory_mib
+    many = gpu.free_mib // max(need.memory_mib, 1)  # an annotation may say 0
     return min(many, gpu.free_percent // need.compute_percent) if need.compute_percent else many

@@ -29,6 +29,7 @@ class Learner:
         self._empty = list(empty)
         self._sizes = outlook.sizes(self._empty)
         self._widest = demand.widest(self._empty)
+        self._largest = demand.Largest.of(self._empty)
         self._seen = Counter(known)
         self._learns = learns
         self._pods = 0
@@ -57,7 +58,8 @@ class Learner:
         return True
 
     def _made(self, rooms: Iterable[NodeRoom]) -> Outlook:
-        wanted: Demand = demand.of(self._seen + Counter(self._widest), outlook.usual_mib(self._sizes))
+        seen = self._largest.possible(+self._seen)
+        wanted: Demand = demand.of(seen + Counter(self._widest), outlook.usual_mib(self._sizes))
         kinds = tuple(kind.ask for kind in wanted.kinds)
         if kinds != self.tally.kinds:
             self.tally = Tally(kinds)

@@ -5,17 +5,19 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerKind, ContainerRequest, Need, RequestShape
+from gpushare.model.request import ContainerKind, ContainerRequest, Need, Policy, RequestShape
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
-from gpushare.model.selector import ANY_GPU, Choice
+from gpushare.model.selector import ANY_GPU, Choice, MigChoice
 from gpushare.model.verdict import Placed
 from gpushare.placement import outlook
+from gpushare.placement.demand import MAX_KINDS
 from gpushare.placement.dense import SERVED, STRANDED, Dense
 from gpushare.placement.place import place
+from gpushare.placement.policies import Rankings
 from gpushare.placement.prices import SLOTS, WHOLE, prices
 from gpushare.placement.ranking import best
 from gpushare.placement.tally import PART, Tally
@@ -128,6 +130,39 @@ def test_what_a_node_is_worth_is_what_plain_counting_says(sample: list[Ask], nod
             share = min(PART, served // asked) if asked else PART
             useful = STRANDED * free * share + sum(weight * fit for weight, _, fit, _ in by_kind)
             assert divmod(found.worth(room), 2**48) == (useful, sum(gpu.free_mib for gpu in room.gpus) ** 2)
+
+
+extremes = st.sampled_from([0, 1, 99, 10**6, 10**12, 2**53, 2**63])
+odd_asks = st.builds(
+    Ask,
+    gpus=st.integers(0, 64),
+    memory_mib=extremes,
+    memory_percent=st.sampled_from([0, 1, 100, 10**9]),
+    compute_percent=extremes,
+    whole=st.booleans(),
+    cpu_milli=extremes,
+    host_mib=extremes,
+    models=st.builds(
+        Choice, wanted=st.sampled_from([(), ("",), ("T4", "A100")]), unwanted=st.sampled_from([(), ("/",)])
+    ),
+    mig=st.sampled_from([None, *MigChoice]),
+)
+odd_gpus = st.builds(GpuRoom, extremes, extremes, st.sampled_from([-5, 0, 100, 2**63]), st.booleans())
+odd_rooms = st.builds(
+    NodeRoom,
+    st.sampled_from(["", "T4", "/"]),
+    st.lists(odd_gpus, max_size=3).map(lambda gpus: tuple(sorted(gpus))),
+    st.none() | st.builds(HostRoom, extremes, extremes),
+)
+
+
+@example(Ask(), [Ask(gpus=1)], [NodeRoom("T4", (GpuRoom(8, 8),))], Policy.DENSE)
+@given(odd_asks, st.lists(odd_asks, max_size=6), st.lists(odd_rooms, max_size=3), st.sampled_from(Policy))
+def test_no_amount_ends_what_is_learned(ask: Ask, sample: list[Ask], nodes: list[NodeRoom], policy: Policy) -> None:
+    known = outlook.of_cluster(sample, nodes, nodes)
+    assert len(known.kinds) <= MAX_KINDS
+    for room in nodes:
+        best(ask, room, Rankings(policy, known).of(policy))
 
 
 @given(st.lists(st.integers(-3, SLOTS + 3), max_size=8))

@@ -1,6 +1,7 @@
 """Where `dense` puts pods, on clusters that are small enough to see why."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -132,6 +133,36 @@ def test_demand_is_bounded_whatever_pods_ask_for() -> None:
     shares = [Ask(gpus=1, memory_mib=n, cpu_milli=n * n, host_mib=7 * n) for n in range(1, 3000)]
     found = demand.of([*shares, *map(whole, range(1, 64)), Ask(cpu_milli=4000)])
     assert (len(found.kinds), len(found.sizes)) == (demand.MAX_KINDS, demand.MAX_SIZES)
+
+
+FULL = node(1000, 1000, 1000, 1000, cpu=32_000)
+USUAL = [share(mib, cpu=2_000) for mib in (300, 400, 700)] * 10
+
+
+@pytest.mark.parametrize(
+    "never",
+    [
+        [Ask(gpus=64, memory_mib=2000 + 3**i) for i in range(40)],
+        [Ask(gpus=5, memory_mib=1 + i) for i in range(700)],
+        [share(500, cpu=32_001 * 2**i) for i in range(44)],
+        [Ask(gpus=1, memory_mib=500, host_mib=1_000_001 * 4**i) for i in range(44)],
+    ],
+)
+def test_pods_that_no_node_could_ever_hold_change_nothing(never: list[Ask]) -> None:
+    """They may wait for ever, cost nothing, and weigh as much as their authors like."""
+    assert outlook.of_cluster([*USUAL, *never], [FULL], [FULL]) == outlook.of_cluster(USUAL, [FULL], [FULL])
+
+
+@pytest.mark.parametrize("empty", [[], [replace(FULL, host=None)]])
+def test_where_nodes_are_not_known_every_request_counts(empty: list[NodeRoom]) -> None:
+    asked = share(500, cpu=10**9)
+    assert any(kind.cpu_milli for kind in outlook.of_cluster([asked], empty, empty).kinds)
+
+
+def test_a_grant_of_no_memory_is_a_kind_that_takes_some() -> None:
+    """An annotation may say so; an error here would end all learning for as long as that pod exists."""
+    known = outlook.of_cluster([Ask(gpus=1), Ask(gpus=1, compute_percent=30)], [FULL], [FULL])
+    assert best(share(500), FULL, Dense(known)) is not None
 
 
 def test_nearly_equal_requests_are_one_kind_with_the_share_that_most_have() -> None:
