@@ -15,6 +15,8 @@ from gpushare.wire import pods as pods_wire
 
 _MILLI: Final = Decimal("0.001")
 _MIB: Final = Decimal(2**20)
+_SHORT: Final = 40
+"""Characters of an amount that is remembered. Who asks the extender may write it with as many blanks as they like."""
 _MOST: Final = 2**53
 """What JSON readers hold exactly; more is no amount of anything."""
 
@@ -96,7 +98,8 @@ def _ceiling(amounts: Mapping[str, Any], resource: str, unit: Decimal, path: str
     if (value := amounts.get(resource)) is None:
         return 0
     try:
-        return _known_ceiling(value, unit) if isinstance(value, str) else math.ceil(_amount(value, unit))
+        short = isinstance(value, str) and len(value) <= _SHORT
+        return _known_ceiling(value, unit) if short else math.ceil(_amount(value, unit))
     except ValueError:
         raise WireError(f"{path}.{resource}: expected an amount such as 500m or 2Gi") from None
 

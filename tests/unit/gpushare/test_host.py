@@ -71,5 +71,12 @@ def test_an_amount_that_is_none_is_named() -> None:
         host.requested(make_pod(container(cpu="fast")))
 
 
+def test_a_long_amount_is_read_and_not_remembered() -> None:
+    """The API server admits none, but the extender reads what anyone sends."""
+    before = host._known_ceiling.cache_info()
+    assert host.requested(make_pod(container(cpu="1" + " " * 1000))) == HostRoom(1000, 0)
+    assert host._known_ceiling.cache_info() == before
+
+
 def test_what_pods_leave_is_never_less_than_nothing() -> None:
     assert host.left(HostRoom(4000, 4096), [HostRoom(1000, 1024), HostRoom(500, 4096)]) == HostRoom(2500, 0)
