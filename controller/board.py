@@ -27,6 +27,8 @@ _ENTRY: Final = 160
 _BOARD: Final = 4096
 _CHARACTER: Final = 8
 _SPARE: Final = 256
+_MOST_GPUS: Final = 50_000
+"""GPUs whose prices are remembered for a kind of pod."""
 
 Cost = int | None
 """None where the pod does not fit."""
@@ -69,8 +71,8 @@ class Board:
 
     @property
     def entries(self) -> int:
-        """How many costs are kept."""
-        return len(self.by_number) + len(self.placed)
+        """How many costs are kept, of nodes and of GPUs."""
+        return len(self.by_number) + len(self.placed) + len(self._prices)
 
     def cost(self, number: int, room: NodeRoom) -> Cost:
         """What a node with this room costs, as `ranking.best` says. Whether its host has room kube-scheduler says."""
@@ -114,6 +116,8 @@ class Board:
         if len(self._worths) > 2 * len(numbers) + _SPARE:
             for number in [number for number in list(self._worths) if number not in numbers]:
                 self._worths.pop(number, None)
+        if len(self._prices) > _MOST_GPUS:
+            self._prices = {}
         if len(self.placed) > 2 * len(nodes) + _SPARE:
             self.placed = {name: each for name, each in self.placed.items() if name in nodes}
 

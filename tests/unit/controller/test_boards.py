@@ -1,6 +1,7 @@
 """Costs of nodes follow from pods and nodes alone, are found once, and only for nodes that a request names."""
 
 import random
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -304,7 +305,7 @@ def test_only_so_much_is_found_before_a_new_outlook_is_used(monkeypatch: pytest.
     known = list(world.state.cache.cluster_index.nodes)
     for gib in (1, 2, 3):
         world.boards.costs(Kind(make_shape(gib), LITTLE), known)
-    entries = {kind.shape: each.entries for kind, each in world.boards._now.boards.items()}
+    entries = {kind.shape: len(each.by_number) for kind, each in world.boards._now.boards.items()}
     monkeypatch.setattr(boards, "WARM", entries[make_shape(3)] + entries[make_shape(2)])
     assert world.outlooks.tick()
     assert [kind.shape for kind in world.boards._now.boards] == [make_shape(2), make_shape(3)]
@@ -355,6 +356,23 @@ def test_boards_that_were_not_used_for_long_are_forgotten_where_memory_ends(
     assert len(counted) == 50
     assert world.boards._now._total <= 100_000
     assert len(world.boards._now.boards) < 10
+
+
+def test_what_is_kept_of_gpus_that_all_differ_counts_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.start_controller(policy=Policy.DENSE)
+    for i in range(100):
+        world.api.seed(NODES, node(f"node-{i:03}", *range(8 * i + 4, 8 * i + 12)))
+    world.list_all()
+    known, kind = list(world.state.cache.cluster_index.nodes), Kind(make_shape(3), LITTLE)
+    world.boards.costs(kind, known)
+    generation = world.boards._now
+    (kept,) = generation.boards.values()
+    assert len(kept._prices) == 800
+    assert generation._total >= sum(map(sys.getsizeof, (kept.by_number, kept._prices, *kept._prices.values())))
+    monkeypatch.setattr(board, "_MOST_GPUS", 799)
+    world.boards.costs(kind, known)
+    assert kept._prices == {}
 
 
 def test_what_was_found_for_rooms_of_the_past_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
