@@ -10,14 +10,7 @@ from gpushare_cli.schedconfig import Kind, ServerVersion
 def add(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.description = "Print the configuration with which kube-scheduler asks the controller about shared GPUs."
-    parser.add_argument(
-        "--server-version",
-        dest="server",
-        type=ServerVersion.parse,
-        required=True,
-        metavar="X.Y",
-        help="of the cluster, such as v1.29.3+k3s1",
-    )
+    add_server(parser, "of the cluster, such as v1.29.3+k3s1", required=True)
     arguments.add_choice(parser, "--kind", Kind.CONFIGURATION, "")
     parser.add_argument(
         "--extender-url", dest="url", default=extenders.DEFAULT_URL, metavar="URL", help="default: %(default)s"
@@ -30,6 +23,44 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="PEM file; needed if the URL is https",
     )
+    _add_second_scheduler(parser)
+    parser.add_argument(
+        "--whole-gpus",
+        action="store_true",
+        help=f"{names.GPU} is gpushare's on every node of the cluster; not where another plugin has it",
+    )
+    _add_scores(parser)
+    parser.add_argument(
+        "--client-qps",
+        type=int,
+        default=schedconfig.DEFAULT_QPS,
+        metavar="N",
+        help="requests a second that kube-scheduler may send to the API server, and twice as many at once; its own 50"
+        " keep it from placing more pods than that (default: %(default)s)",
+    )
+
+
+def add_server(parser: argparse.ArgumentParser, text: str, *, required: bool = False) -> None:
+    """Describe `--server-version`; the help is the caller's."""
+    parser.add_argument(
+        "--server-version", dest="server", type=ServerVersion.parse, required=required, metavar="X.Y", help=text
+    )
+
+
+def add_rank_others(parser: argparse.ArgumentParser, text: str) -> None:
+    """Describe `--rank-others`, whose weight has a default; the help is the caller's."""
+    parser.add_argument(
+        "--rank-others",
+        dest="others_weight",
+        nargs="?",
+        type=int,
+        const=schedconfig.OTHERS_WEIGHT,
+        metavar="WEIGHT",
+        help=text,
+    )
+
+
+def _add_second_scheduler(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scheduler-name",
         default=names.SCHEDULER,
@@ -49,20 +80,6 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="file that kube-scheduler reads, such as /etc/kubernetes/scheduler.conf; none for a service account",
     )
-    parser.add_argument(
-        "--whole-gpus",
-        action="store_true",
-        help=f"{names.GPU} is gpushare's on every node of the cluster; not where another plugin has it",
-    )
-    _add_scores(parser)
-    parser.add_argument(
-        "--client-qps",
-        type=int,
-        default=schedconfig.DEFAULT_QPS,
-        metavar="N",
-        help="requests a second that kube-scheduler may send to the API server, and twice as many at once; its own 50"
-        " keep it from placing more pods than that (default: %(default)s)",
-    )
 
 
 def _add_scores(parser: argparse.ArgumentParser) -> None:
@@ -76,14 +93,9 @@ def _add_scores(parser: argparse.ArgumentParser) -> None:
         " node wins against all that kube-scheduler adds by itself, and preferred affinity or a soft taint seldom"
         f" changes it; from {above_all} on they never do; at 1 they and free CPU decide, and GPUs are filled worst",
     )
-    parser.add_argument(
-        "--rank-others",
-        dest="others_weight",
-        nargs="?",
-        type=int,
-        const=schedconfig.OTHERS_WEIGHT,
-        metavar="WEIGHT",
-        help="have the controller rank nodes for pods without GPUs too, so that they leave CPU and memory to GPUs that"
+    add_rank_others(
+        parser,
+        "have the controller rank nodes for pods without GPUs too, so that they leave CPU and memory to GPUs that"
         " are free. Costs a request for each of these pods; while the controller is away they are scheduled without it."
         f" By default with weight {schedconfig.OTHERS_WEIGHT}: a node may get several replicas of a workload",
     )

@@ -9,7 +9,7 @@ from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, schedconfig, scores
+from gpushare_cli import arguments, schedconfig, scheduler_arguments, scores
 from gpushare_cli.schedconfig import ServerVersion
 from gpushare_cli.simulate import orders
 from gpushare_cli.simulate.orders import Order
@@ -99,12 +99,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _add_scheduler(parser: argparse.ArgumentParser) -> None:
     """How kube-scheduler is configured, in the words of scheduler-config."""
-    parser.add_argument(
-        "--server-version",
-        dest="server",
-        type=ServerVersion.parse,
-        metavar="X.Y",
-        help=f"of the kube-scheduler whose scores count (default: the newest kubelet in the input, or {NEWEST})",
+    scheduler_arguments.add_server(
+        parser, f"of the kube-scheduler whose scores count (default: the newest kubelet in the input, or {NEWEST})"
     )
     parser.add_argument(
         "--weight",
@@ -112,15 +108,9 @@ def _add_scheduler(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"of the controller's scores for GPU pods (default: {scores.needed(scores.UNASKED)}, as printed)",
     )
-    parser.add_argument(
-        "--rank-others",
-        dest="others_weight",
-        nargs="?",
-        type=int,
-        const=schedconfig.OTHERS_WEIGHT,
-        metavar="WEIGHT",
-        help="the controller ranks nodes for pods without GPUs, too; by default with weight"
-        f" {schedconfig.OTHERS_WEIGHT}",
+    scheduler_arguments.add_rank_others(
+        parser,
+        f"the controller ranks nodes for pods without GPUs, too; by default with weight {schedconfig.OTHERS_WEIGHT}",
     )
     parser.add_argument(
         "--most-allocated", action="store_true", help="nodes with less free CPU and memory come first, for all pods"
