@@ -6,20 +6,17 @@ python -m bench.filter [--json FILE] [NODES ...]
 
 import argparse
 import contextlib
-import itertools
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench import floor, generated, interleaved, questions
+from bench import changes, floor, generated, interleaved, questions
 from bench.results import Results
 from bench.scheduling import fed
 from bench.scheduling.fed import Link
 from bench.servers import serving
 
 PODS = 4  # for each node, which are in memory
-CHANGES = 20  # a second
 
 
 def measure(nodes: int, results: Results) -> None:
@@ -29,30 +26,21 @@ def measure(nodes: int, results: Results) -> None:
     with fed.controller(made, pods=pods) as link, serving(floor.answer) as lower:
         interleaved.ask_all(questions.quiet(nodes), nodes, link.side, lower, results)
         with _changes(link, nodes):
-            asked = questions.changing(nodes, f"{CHANGES} pods a second bound and deleted")
+            asked = questions.changing(nodes, changes.TEXT)
             interleaved.ask_all(asked, nodes, link.side, lower, results)
 
 
 @contextlib.contextmanager
 def _changes(link: Link, nodes: int) -> Iterator[None]:
-    """Pods come to nodes and go, all the time."""
-    stop, own = threading.Event(), link.another()
+    own = link.another()
 
-    def run() -> None:
-        for number in itertools.count(nodes * PODS):
-            pod = generated.gpu_pod(number, nodes)
-            own.create(pod)
-            if stop.wait(1 / CHANGES):
-                return
-            own.delete(pod["metadata"]["name"])
+    def create(number: int) -> str:
+        pod = generated.gpu_pod(number, nodes)
+        own.create(pod)
+        return str(pod["metadata"]["name"])
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with changes.going_on(nodes * PODS, create, own.delete):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def main() -> int:

@@ -8,23 +8,19 @@ none. The questions and their floor are those of `bench.filter`; changes are pod
 
 import argparse
 import contextlib
-import itertools
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from bench import control_plane, floor, generated, interleaved, questions, real_controller
+from bench import changes, control_plane, floor, generated, interleaved, questions, real_controller
 from bench.control_plane import ControlPlane
 from bench.interleaved import Side
 from bench.real_controller import Started
 from bench.results import Results, progress, written
 from bench.servers import connected, serving
 from gpushare.kube import client
-
-CHANGES = 20  # a second
 
 
 def measure(nodes: int, pods: int, results: Results) -> None:
@@ -40,7 +36,7 @@ def measure(nodes: int, pods: int, results: Results) -> None:
             ours = Side(started.worker, connected(started.port))
             interleaved.ask_all(questions.quiet(nodes), nodes, ours, lower, results)
             with _changes(plane, nodes, pods):
-                asked = questions.changing(nodes, f"{CHANGES} pods a second bound and deleted")
+                asked = questions.changing(nodes, changes.TEXT)
                 interleaved.ask_all(asked, nodes, ours, lower, results)
         progress(f"creating {pods:,} other pods")
         control_plane.fill(plane, generated.PODS, partial(generated.other_pod, nodes=nodes), range(pods))
@@ -65,24 +61,18 @@ def _start(nodes: int, pods: int, others: int, started: Started, results: Result
 
 @contextlib.contextmanager
 def _changes(plane: ControlPlane, nodes: int, first: int) -> Iterator[None]:
-    """Pods come to nodes and go, all the time."""
-    stop, api = threading.Event(), client.connect(str(plane.kubeconfig))
+    def create(number: int) -> str:
+        made = api.create(generated.PODS, generated.gpu_pod(number, nodes), timeout_s=60)
+        return str(made["metadata"]["name"])
 
-    def run() -> None:
-        for number in itertools.count(first):
-            made = api.create(generated.PODS, generated.gpu_pod(number, nodes), timeout_s=60)
-            if stop.wait(1 / CHANGES):
-                return
-            api.delete(f"{generated.PODS}/{made['metadata']['name']}", {"gracePeriodSeconds": 0}, timeout_s=60)
+    def delete(name: str) -> None:
+        api.delete(f"{generated.PODS}/{name}", {"gracePeriodSeconds": 0}, timeout_s=60)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with (
+        contextlib.closing(client.connect(str(plane.kubeconfig))) as api,
+        changes.going_on(first, create, delete),
+    ):
         yield
-    finally:
-        stop.set()
-        thread.join()
-        api.close()
 
 
 def main() -> int:
