@@ -5,7 +5,7 @@ import secrets
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import gpushare
@@ -90,12 +90,7 @@ class Controller:
                 version=gpushare.__version__,
             )
         ).handle
-
-        probes.pages = {
-            "/livez": lambda: verdict(self._stuck()),
-            "/readyz": lambda: verdict(self._leadership.unready()),
-            "/metrics": lambda: Page(200, metrics.page(), CONTENT_TYPE),
-        }
+        probes.pages = self._pages(metrics)
 
     def start(self) -> None:
         """Answer probes and wait for the lead."""
@@ -116,6 +111,13 @@ class Controller:
 
     def _publish(self, outlook: Outlook, tally: Tally) -> None:
         self._boards.publish(outlook, tally, self._outlooks.gently)
+
+    def _pages(self, metrics: Metrics) -> dict[str, Callable[[], Page]]:
+        return {
+            "/livez": lambda: verdict(self._stuck()),
+            "/readyz": lambda: verdict(self._leadership.unready()),
+            "/metrics": lambda: Page(200, metrics.page(), CONTENT_TYPE),
+        }
 
     def _stuck(self) -> str:
         silent_s = self._fence.supervisor_silent_s()
