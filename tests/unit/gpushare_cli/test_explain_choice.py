@@ -9,7 +9,7 @@ from testing.builders import Json, make_container, make_grant, make_inventory, m
 from tests.unit.gpushare_cli.explaining import explain
 from tests.unit.gpushare_cli.podding import bound, mutated
 
-ROOM_FOR_ALL = "no node beside it has room"
+ROOM_FOR_ALL = "no other node has room"
 
 
 def node(name: str, *gib: int, model: str = "Tesla T4", cpu: str = "") -> Json:

@@ -41,7 +41,7 @@ def test_equal_pods_are_explained_once(named: str, api: FakeKube, capsys: pytest
     out = capsys.readouterr().out
     assert out.startswith("POD:        ml/web-0\n")
     assert out.endswith("The same holds for web-1, web-2.\n")
-    assert "other" not in out
+    assert "other-0" not in out
 
 
 def test_a_pod_is_a_kind_too(api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
