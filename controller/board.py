@@ -15,7 +15,7 @@ from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.request import Policy, RequestShape
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
-from gpushare.model.selector import ANY_GPU, is_model
+from gpushare.model.selector import ANY_GPU, accepts
 from gpushare.placement import ranking
 from gpushare.placement.policies import Rankings
 
@@ -136,7 +136,7 @@ class Board:
 
     def _admits(self, model: str) -> bool:
         if model not in self._models:
-            self._models[model] = self.ask.models.admits(lambda meant: is_model(model, meant))
+            self._models[model] = accepts(self.ask.models, model)
         return self._models[model]
 
 

@@ -57,7 +57,7 @@ class GpuSelector:
         """In two or three words why a GPU is not among them; empty if it is."""
         if not self.uuids.admits(lambda uuid: GpuUuid(uuid) == gpu.uuid):
             return "other UUID"
-        if not self.models.admits(lambda model: is_model(gpu.model, model)):
+        if not accepts(self.models, gpu.model):
             return "other model"
         if gpu.memory_mib < self.min_memory_mib:
             return "too small"
@@ -83,6 +83,11 @@ class GpuSelector:
 
 
 ANY_GPU: Final = GpuSelector()
+
+
+def accepts(models: Choice, model: str) -> bool:
+    """Whether a choice of models admits a GPU of this one."""
+    return models.admits(lambda meant: is_model(model, meant))
 
 
 def is_model(model: str, meant: str) -> bool:

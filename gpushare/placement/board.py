@@ -12,7 +12,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from gpushare.model.request import Policy
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
-from gpushare.model.selector import is_model
+from gpushare.model.selector import accepts
 from gpushare.placement.policies import Rankings
 from gpushare.placement.ranking import Ranking
 
@@ -193,5 +193,5 @@ class _Column:
     def _admits(self, model: str) -> bool:
         known = self._models.get(model)
         if known is None:
-            known = self._models[model] = self._ask.models.admits(lambda meant: is_model(model, meant))
+            known = self._models[model] = accepts(self._ask.models, model)
         return known

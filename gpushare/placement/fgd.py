@@ -14,7 +14,7 @@ from typing import Final
 from gpushare.model.gpu import MAX_GPUS
 from gpushare.model.request import Need
 from gpushare.model.room import Ask, GpuRoom, NodeRoom
-from gpushare.model.selector import is_model
+from gpushare.model.selector import accepts
 from gpushare.placement.ranking import Ranking
 
 _FULL: Final = 1000
@@ -79,12 +79,8 @@ class Fgd(Ranking):
     def _fitting(self, model: str, step: int, wanted: Callable[[int], bool]) -> Iterable[tuple[Ask, int]]:
         for ask, count in self._typical.items():
             enough = bisect_right(self._cpu, ask.cpu_milli) <= step
-            if ask.gpus and wanted(_need(ask)) and enough and (model == _ANY or _admits(ask, model)):
+            if ask.gpus and wanted(_need(ask)) and enough and (model == _ANY or accepts(ask.models, model)):
                 yield ask, count
-
-
-def _admits(ask: Ask, model: str) -> bool:
-    return ask.models.admits(lambda meant: is_model(model, meant))
 
 
 def _need(ask: Ask) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gpushare.model.room import Ask, GpuRoom, NodeRoom
-from gpushare.model.selector import Choice, is_model
+from gpushare.model.selector import accepts
 from gpushare.placement import demand as demands
 from gpushare.placement.demand import Demand
 from gpushare.placement.prices import SLOTS, Prices, prices, slots
@@ -74,7 +74,7 @@ def of(demand: Demand, empty: Totals, now: Totals, gpu_mib: Mapping[int, int], e
     for position, kind in enumerate(demand.kinds):
         in_all = sum(of_model[position] for of_model in empty.values())
         for choice, number in kind.wanted.items():
-            accepted = [model for model in empty if _admits(choice, model)]
+            accepted = [model for model in empty if accepts(choice, model)]
             for model in accepted:
                 taken[model][position] += number
             at_first = sum(empty[model][position] for model in accepted)
@@ -137,7 +137,3 @@ def _width(kind: Ask) -> int:
 def _slots(demand: Demand, total_mib: int) -> list[int]:
     gpu = GpuRoom(total_mib, total_mib)
     return [slots(need, total_mib) for size in demand.sizes if (need := size.need(gpu).memory_mib) * SLOTS >= total_mib]
-
-
-def _admits(choice: Choice, model: str) -> bool:
-    return choice.admits(lambda meant: is_model(model, meant))

@@ -8,7 +8,7 @@ from typing import Final
 
 from gpushare.model.request import Policy
 from gpushare.model.room import Ask, GpuRoom, NodeRoom
-from gpushare.model.selector import is_model
+from gpushare.model.selector import ANY_GPU, accepts
 from gpushare.placement import policies, ranking
 from gpushare.placement.dense import Dense
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
@@ -52,7 +52,7 @@ class Costs:
 
     def cost(self, ask: Ask, room: NodeRoom) -> int | None:
         """What comes first in the comparison of nodes; None if a pod does not fit."""
-        if ask.gpus and ask.models.wanted and not ask.models.admits(lambda meant: is_model(room.model, meant)):
+        if ask.gpus and ask.models != ANY_GPU.models and not accepts(ask.models, room.model):
             return None
         if not ask.fits_host(room.host):
             return None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.model.room import Ask, HostRoom, NodeRoom
-from gpushare.model.selector import GpuSelector, MigChoice, is_model
+from gpushare.model.selector import GpuSelector, MigChoice, accepts
 from gpushare.model.verdict import Placed, Refused, Verdict
 from gpushare.placement.board import Board
 from gpushare.placement.place import place
@@ -163,7 +163,7 @@ def check(board: Board[int], nodes: dict[int, NodeRoom], rankings: Rankings, ask
 
 
 def plain(ask: Ask, room: NodeRoom | None, rankings: Rankings, policy: Policy | None) -> int | None:
-    if room is None or not ask.models.admits(lambda meant: is_model(room.model, meant)):
+    if room is None or not accepts(ask.models, room.model):
         return None
     found = best(ask, room, rankings.of(policy))
     return None if found is None else found.cost

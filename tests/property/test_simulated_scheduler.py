@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpushare.identity import NodeName
 from gpushare.model.request import Policy
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
-from gpushare.model.selector import Choice
+from gpushare.model.selector import Choice, accepts
 from gpushare.placement import grade, ranking
 from gpushare.simulation import scores
 from gpushare.simulation.engine import Bound, Extender, Nodes, Scheduler
@@ -27,7 +27,7 @@ asks = st.builds(
     whole=st.booleans(),
     cpu_milli=st.integers(0, 6).map(lambda cores: cores * 1000),
     host_mib=st.integers(0, 4).map(lambda gib: gib * 1024),
-    models=st.sampled_from([Choice(), Choice(), Choice(wanted=("T4",))]),
+    models=st.sampled_from([Choice(), Choice(), Choice(wanted=("T4",)), Choice(unwanted=("T4",))]),
 )
 rooms = st.builds(
     lambda model, gpus, cores, gib: NodeRoom(model, (GpuRoom(1000, 1000),) * gpus, HostRoom(cores * 1000, gib * 1024)),
@@ -66,8 +66,7 @@ class Plain:
         costs: dict[int, int] = {}
         for node, room in enumerate(gpus.rooms):
             found = ranking.best(kind.ask, room, policy)
-            wanted = kind.ask.models.wanted
-            accepted = not kind.ask.gpus or not wanted or room.model in wanted
+            accepted = not kind.ask.gpus or accepts(kind.ask.models, room.model)
             allowed = kind.terms.allowed is None or node in kind.terms.allowed
             if found is not None and accepted and allowed and kind.load.fits(self._used(node), self.hosts[node]):
                 costs[node] = found.cost

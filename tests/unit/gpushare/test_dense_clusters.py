@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
-from gpushare.model.selector import Choice, is_model
+from gpushare.model.selector import Choice, accepts
 from gpushare.placement import outlook
 from gpushare.placement.dense import Dense
 from gpushare.placement.packing import Binpack
@@ -34,17 +34,13 @@ def filled(empty: Sequence[NodeRoom], pods: Sequence[Ask], *, dense: bool = True
         found = {
             i: one
             for i, room in enumerate(nodes)
-            if accepts(pod, room) and (one := best(pod, room, ranking)) is not None
+            if accepts(pod.models, room.model) and (one := best(pod, room, ranking)) is not None
         }
         chosen = min(found, key=lambda i: (found[i].cost, i), default=-1)
         went.append(chosen)
         if chosen >= 0:
             nodes[chosen] = nodes[chosen].after(pod, found[chosen].gpus)
     return nodes, went
-
-
-def accepts(pod: Ask, room: NodeRoom) -> bool:
-    return pod.models.admits(lambda model: is_model(room.model, model))
 
 
 def untouched(nodes: Sequence[NodeRoom]) -> int:

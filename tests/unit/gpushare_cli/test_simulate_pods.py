@@ -415,3 +415,13 @@ def test_json_of_a_plan_has_all_numbers(tmp_path: Path) -> None:
         ],
         "notes": [],
     }
+
+
+@pytest.mark.parametrize("policy", ["dense", "binpack", "fgd"])
+def test_a_model_that_a_pod_excludes_is_no_place_for_it(tmp_path: Path, policy: str) -> None:
+    inventory = make_inventory(15, node="node-a")
+    pods = [make_pod(name=name, annotations={names.ANNOTATION_MODEL: "!T4"}) for name in ("one", "two")]
+    found = simulate(tmp_path, make_node(inventory), *map(manifest, pods), policies=(policy,))
+
+    assert "0 of 2 pods placed" in found.details
+    assert "other model" in found.details
