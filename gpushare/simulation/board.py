@@ -1,12 +1,16 @@
 """What every policy in use thinks of nodes, under what the controller has learned of the cluster by then."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from gpushare.model.request import Policy
 from gpushare.model.room import Ask, NodeRoom
 from gpushare.placement.policies import Rankings
-from gpushare.simulation.costs import LEARNING, Costs
+from gpushare.simulation.costs import Costs
 from gpushare.simulation.learner import Learner
+
+LEARNING: Final = frozenset({Policy.DENSE, Policy.FGD})
+"""Policies that look at the whole cluster."""
 
 
 class Board:
@@ -27,8 +31,7 @@ class Board:
         policy = policy or self._default
         found = self._costs.get(policy)
         if found is None:
-            found = self._costs[policy] = Costs(policy)
-            found.update(self._learner.outlook, self._learner.tally)
+            found = self._costs[policy] = Costs(policy, self.rankings)
         return found
 
     def came(self, ask: Ask, rooms: Sequence[NodeRoom]) -> None:
@@ -43,7 +46,7 @@ class Board:
     def _look(self, rooms: Sequence[NodeRoom]) -> None:
         if LEARNING.isdisjoint(self._costs) or not self._learner.look(rooms):
             return
-        self.rankings = Rankings(self._default, self._learner.outlook)
+        self.rankings = Rankings(self._default, self._learner.outlook, self._learner.tally)
         self.fine_epoch += 1
-        changed = [costs.update(self._learner.outlook, self._learner.tally) for costs in self._costs.values()]
+        changed = [costs.update(self.rankings) for costs in self._costs.values()]
         self.epoch += any(changed)

@@ -1,7 +1,7 @@
 """What a policy thinks of a node for a pod of one container, as `ranking.best` has it. Pure, but for what it keeps.
 
-The policy `dense` compares nodes by what their GPUs lose in value, and only equal ones by the room for typical pods;
-so the second is left to be asked for, and what one GPU loses is remembered for each way in which GPUs can look.
+A policy whose costs add up compares nodes by what their GPUs lose, and only equal ones by what else they are worth; so
+the second is left to be asked for, and what one GPU loses is remembered for each way in which GPUs can look.
 """
 
 from typing import Final
@@ -9,14 +9,10 @@ from typing import Final
 from gpushare.model.request import Policy
 from gpushare.model.room import Ask, GpuRoom, NodeRoom
 from gpushare.model.selector import ANY_GPU, accepts
-from gpushare.placement import policies, ranking
-from gpushare.placement.dense import Dense
-from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
+from gpushare.placement import ranking
+from gpushare.placement.policies import Rankings
 from gpushare.placement.ranking import Ranking
-from gpushare.placement.tally import Tally
 
-LEARNING: Final = frozenset({Policy.DENSE, Policy.FGD})
-"""Policies that look at the whole cluster."""
 _MOST: Final = 200_000
 """GPUs that are remembered, some 40 MiB."""
 
@@ -26,27 +22,20 @@ _Key = tuple[int, GpuRoom]
 class Costs:
     """Of one policy."""
 
-    def __init__(self, policy: Policy) -> None:
-        """Nothing is known of the cluster before `update`."""
-        self.ranking: Ranking = policies.ranking(policy)
+    def __init__(self, policy: Policy, rankings: Rankings) -> None:
+        """As the rankings have the cluster."""
         self._policy = policy
-        self._outlook = NOTHING_KNOWN
+        self.ranking: Ranking = rankings.of(policy)
         self._keys: dict[Ask, dict[GpuRoom, _Key | None]] = {}
         self._kept = 0
         self._fine: dict[tuple[Ask, NodeRoom], int] = {}
 
-    def update(self, outlook: Outlook, tally: Tally) -> bool:
+    def update(self, rankings: Rankings) -> bool:
         """Look at the cluster so from now on; whether `cost` may say something else."""
-        if self._policy not in LEARNING:
-            return False
-        before, self._outlook = self._outlook, outlook
+        before, self.ranking = self.ranking, rankings.of(self._policy)
         self._fine.clear()
-        if self._policy is Policy.DENSE:
-            self.ranking = Dense(outlook, tally)
-            if outlook.prices == before.prices:
-                return False
-        else:
-            self.ranking = policies.ranking(self._policy, outlook)
+        if self.ranking.basis == before.basis:
+            return False
         self._keys.clear()
         return True
 
@@ -56,7 +45,7 @@ class Costs:
             return None
         if not ask.fits_host(room.host):
             return None
-        if self._policy is not Policy.DENSE:
+        if not self.ranking.adds_up:
             found = ranking.best(ask, room, self.ranking)
             return None if found is None else found.cost
         fitting = self._fitting(ask, room)
@@ -64,8 +53,8 @@ class Costs:
 
     def fine(self, ask: Ask, room: NodeRoom) -> int:
         """What tells nodes apart for which `cost` is the same."""
-        if not isinstance(self.ranking, Dense):
-            return 0
+        if not self.ranking.adds_up:
+            return 0  # `cost` has said all
         found = self._fine.get((ask, room))
         if found is None:
             found = self.ranking.then(room, room.after(ask, self.choice(ask, room)))
