@@ -11,7 +11,6 @@ from typing import Final
 from gpushare.model.request import Need
 from gpushare.model.room import GpuRoom, NodeRoom
 from gpushare.placement.outlook import Outlook
-from gpushare.placement.prices import slots
 from gpushare.placement.ranking import Ranking
 from gpushare.placement.tally import PART, Tally
 
@@ -45,7 +44,7 @@ class Dense(Ranking):
         """As the outlook has it; a tally of the same kinds may be given, for what it remembers."""
         self._outlook = outlook
         self.basis = outlook.prices
-        self._value = lru_cache(_MOST)(self._priced)
+        self._value = lru_cache(_MOST)(outlook.value)
         self._rows = lru_cache(_MOST_NODES)(self._counted)
         self._tally = tally or Tally(outlook.kinds)
 
@@ -100,11 +99,3 @@ class Dense(Ranking):
 
     def _free(self, room: NodeRoom) -> int:
         return sum(map(self._value, room.gpus))
-
-    def _priced(self, gpu: GpuRoom) -> int:
-        """Of what is free on a GPU; memory without compute is worth no more than the compute."""
-        table = self._outlook.prices.get(gpu.total_mib)
-        if table is None:
-            return 0
-        free = min(gpu.free_mib, gpu.total_mib * max(gpu.free_percent, 0) // 100)
-        return table[slots(max(free, 0), gpu.total_mib)] * gpu.total_mib

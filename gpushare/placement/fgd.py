@@ -17,7 +17,7 @@ from gpushare.model.room import Ask, GpuRoom, NodeRoom
 from gpushare.model.selector import accepts
 from gpushare.placement.ranking import Ranking
 
-_FULL: Final = 1000
+FULL: Final = 1000
 """Parts of a GPU."""
 _MOST: Final = 50_000
 """Nodes that are remembered."""
@@ -35,7 +35,8 @@ class Fgd(Ranking):
     def __init__(self, typical: Mapping[Ask, int]) -> None:
         """The most frequent requests (`demand.typical`), and how many pods make each."""
         self.basis = self._typical = typical
-        self._number = max(sum(typical.values()), 1)
+        self.number = max(sum(typical.values()), 1)
+        """Of pods in the sample."""
         self._cpu = sorted({ask.cpu_milli for ask in typical if ask.gpus})
         self._remainders: dict[tuple[str, int, int], int] = {}
         self._untouched: dict[tuple[str, int, int], int] = {}
@@ -45,35 +46,38 @@ class Fgd(Ranking):
     def gpu(self, before: GpuRoom, need: Need) -> int:
         """How much more of a GPU is of no use. CPU and model of its node are left to `first`: they change little."""
         after = before.without(need)
-        return (self._of_one(before) - self._of_one(after)) - (_parts(before) - _parts(after)) * self._number
+        return (self._of_one(before) - self._of_one(after)) - (_parts(before) - _parts(after)) * self.number
 
     def first(self, before: NodeRoom, after: NodeRoom) -> int:
         """The published score, negative: the lowest cost is the highest score."""
-        gained = (self.usable(after) - self.usable(before)) + (_free(before) - _free(after)) * self._number
-        return -bisect_right(_STEPS, gained * 1000 // self._number)
+        return -bisect_right(_STEPS, -self.grown(before, after) * 1000 // self.number)
+
+    def grown(self, before: NodeRoom, after: NodeRoom) -> int:
+        """By how much a node's fragment grows, in parts of a GPU, summed over the sample."""
+        return (_free(after) - _free(before)) * self.number - (self.usable(after) - self.usable(before))
 
     def _of_one(self, gpu: GpuRoom) -> int:
         free, step = _parts(gpu), len(self._cpu)
-        return self._remainder(_ANY, step, free) + self._whole(_ANY, step, MAX_GPUS if free == _FULL else 0) // MAX_GPUS
+        return self._remainder(_ANY, step, free) + self._whole(_ANY, step, MAX_GPUS if free == FULL else 0) // MAX_GPUS
 
     def _count(self, room: NodeRoom) -> int:
         step = len(self._cpu) if room.host is None else bisect_right(self._cpu, room.host.cpu_milli)
         parts = [_parts(gpu) for gpu in room.gpus]
         usable = sum(self._remainder(room.model, step, free) for free in parts)
-        return usable + self._whole(room.model, step, parts.count(_FULL))
+        return usable + self._whole(room.model, step, parts.count(FULL))
 
     def _remainder(self, model: str, step: int, free: int) -> int:
         key = (model, step, free)
         if key not in self._remainders:
-            shares = self._fitting(model, step, lambda need: need < _FULL)
+            shares = self._fitting(model, step, lambda need: need < FULL)
             self._remainders[key] = sum(count * free for ask, count in shares if free >= _need(ask))
         return self._remainders[key]
 
     def _whole(self, model: str, step: int, untouched: int) -> int:
         key = (model, step, untouched)
         if key not in self._untouched:
-            wide = self._fitting(model, step, lambda need: need == _FULL)
-            self._untouched[key] = sum(count * _FULL * untouched for ask, count in wide if untouched >= ask.gpus)
+            wide = self._fitting(model, step, lambda need: need == FULL)
+            self._untouched[key] = sum(count * FULL * untouched for ask, count in wide if untouched >= ask.gpus)
         return self._untouched[key]
 
     def _fitting(self, model: str, step: int, wanted: Callable[[int], bool]) -> Iterable[tuple[Ask, int]]:
@@ -85,11 +89,11 @@ class Fgd(Ranking):
 
 def _need(ask: Ask) -> int:
     """Parts of one GPU."""
-    return _FULL if ask.whole else ask.need(GpuRoom(_FULL, _FULL)).memory_mib
+    return FULL if ask.whole else ask.need(GpuRoom(FULL, FULL)).memory_mib
 
 
 def _parts(gpu: GpuRoom) -> int:
-    return gpu.free_mib * _FULL // max(gpu.total_mib, 1)
+    return gpu.free_mib * FULL // max(gpu.total_mib, 1)
 
 
 def _free(room: NodeRoom) -> int:

@@ -6,18 +6,13 @@ For those who explain a choice: the policies themselves compare costs, which say
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from gpushare.model.request import Policy
 from gpushare.model.room import Ask, GpuRoom, NodeRoom
-from gpushare.placement import policies
-from gpushare.placement.fgd import Fgd
+from gpushare.placement import fgd, policies
 from gpushare.placement.outlook import Outlook
-from gpushare.placement.prices import WHOLE, slots
+from gpushare.placement.prices import WHOLE
 from gpushare.placement.tally import PART, Tally
-
-_GPU: Final = 1000
-"""Parts in which `fgd` counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +106,11 @@ def lack(policy: Policy, outlook: Outlook, there: Change, here: Change) -> Lack:
 
 def little_asked_for(gpu: GpuRoom, outlook: Outlook) -> bool:
     """Whether less than half of what is free on a GPU can be filled by pods that are usual in the cluster."""
-    return gpu.total_mib in outlook.prices and 2 * _value(gpu, outlook) < gpu.free_mib * WHOLE
+    return gpu.total_mib in outlook.prices and 2 * outlook.value(gpu) < gpu.free_mib * WHOLE
 
 
 def _of_gpus(there: Change, outlook: Outlook) -> Lack:
-    left = max(there.remainders, key=lambda gpu: gpu.free_mib * WHOLE - _value(gpu, outlook), default=None)
+    left = max(there.remainders, key=lambda gpu: gpu.free_mib * WHOLE - outlook.value(gpu), default=None)
     return Remainder(left) if left is not None and little_asked_for(left, outlook) else MoreUse()
 
 
@@ -139,16 +134,7 @@ def _lost(change: Change, outlook: Outlook, tally: Tally) -> Iterator[tuple[int,
 
 def _taken(change: Change, outlook: Outlook) -> int:
     """Value of GPUs that a node loses, by what usual pods can fill."""
-    return sum(_value(gpu, outlook) for gpu in change.before.gpus) - sum(
-        _value(gpu, outlook) for gpu in change.after.gpus
-    )
-
-
-def _value(gpu: GpuRoom, outlook: Outlook) -> int:
-    """MiB of what is free on a GPU that usual pods can fill, times WHOLE."""
-    table = outlook.prices.get(gpu.total_mib)
-    free = min(gpu.free_mib, gpu.total_mib * max(gpu.free_percent, 0) // 100)
-    return table[slots(free, gpu.total_mib)] * gpu.total_mib if table else 0
+    return sum(outlook.value(gpu) for gpu in change.before.gpus) - sum(outlook.value(gpu) for gpu in change.after.gpus)
 
 
 def _free(room: NodeRoom) -> tuple[int, int]:
@@ -156,11 +142,6 @@ def _free(room: NodeRoom) -> tuple[int, int]:
 
 
 def _fragments(change: Change, outlook: Outlook) -> float:
-    """In GPUs, as `fgd` counts."""
-    fgd, pods = Fgd(outlook.typical), max(sum(outlook.typical.values()), 1)
-    parts = _parts(change.after) - _parts(change.before)
-    return (parts - (fgd.usable(change.after) - fgd.usable(change.before)) / pods) / _GPU
-
-
-def _parts(room: NodeRoom) -> int:
-    return sum(gpu.free_mib * _GPU // max(gpu.total_mib, 1) for gpu in room.gpus)
+    """By how much they grow, in GPUs, as `fgd` counts."""
+    policy = fgd.Fgd(outlook.typical)
+    return policy.grown(change.before, change.after) / policy.number / fgd.FULL
