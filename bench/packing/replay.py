@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench.packing.board import Board
 from bench.packing.policies import Scheduler
 from bench.packing.workload import Workload, asks_for
 from gpushare.model.room import Ask, NodeRoom
-from gpushare.placement.board import Board
 from gpushare.placement.ranking import choose
 
 SHOWN_FROM = 70  # per cent; before, everything fits

@@ -7,12 +7,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.packing.board import Board
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.model.room import Ask, HostRoom, NodeRoom
 from gpushare.model.selector import GpuSelector, MigChoice, accepts
 from gpushare.model.verdict import Placed, Refused, Verdict
-from gpushare.placement.board import Board
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.placement.ranking import best, cost_of

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from bench.packing import board as boards
+from bench.packing.board import Board
 from gpushare.model.request import Need, Policy
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import Choice
-from gpushare.placement import board as boards
 from gpushare.placement import outlook
-from gpushare.placement.board import Board
 from gpushare.placement.dense import Dense
 from gpushare.placement.packing import Binpack
 from gpushare.placement.policies import Rankings
