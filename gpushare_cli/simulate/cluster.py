@@ -66,14 +66,10 @@ def prepare(
     notes: list[str] = []
     known = _nodes(given, unit, notes)
     unit = unit or world.unit_of(record for record, _ in known.values())
-    for inventory in make_up(unit, list(known)):
-        labels = {nodefacts.HOSTNAME: inventory.node, names.LABEL_SHARES: "true"}
-        record = NodeRecord(name=inventory.node, published="", inventory=inventory)
-        known[inventory.node] = record, NodeFacts(name=inventory.node, labels=labels)
+    known |= {inventory.node: _made_up(inventory) for inventory in make_up(unit, list(known))}
     if not known:
         raise WireError("no node in the input; add what kubectl get nodes,pods -A -o yaml prints, or give --profile")
     resource_config = ResourceConfig(unit=unit, whole_gpus=whole_gpus)
-    again = replays.of(given.known) if replay else []
     there = [pod for pod in given.known if not replay or replays.stays(pod)]
     existing = [(pod, _record(pod, resource_config)) for pod in there]
     state = world.build(known.values(), ((pod.value, record) for pod, record in existing), unit)
@@ -86,7 +82,7 @@ def prepare(
             at_s=one.at_s,
             lasts_s=one.lasts_s,
         )
-        for one in again
+        for one in (replays.of(given.known) if replay else ())
     ]
     notes += [*_oddities(state), *noted, *_omissions(given)]
     policies = dict(_policies(given.namespaces))
@@ -99,6 +95,15 @@ def prepare(
         for container, resource, near in misspelt.of_pod(made.value, resource_config)
     )
     return Question(world=state, hosts=hosts, server=_server(given.nodes), pods=pods, unit=unit, notes=tuple(notes))
+
+
+def _made_up(inventory: NodeInventory) -> tuple[NodeRecord, NodeFacts]:
+    """A node that exists in a profile only."""
+    labels = {nodefacts.HOSTNAME: inventory.node, names.LABEL_SHARES: "true"}
+    return (
+        NodeRecord(name=inventory.node, published="", inventory=inventory),
+        NodeFacts(name=inventory.node, labels=labels),
+    )
 
 
 def _nodes(given: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[NodeName, tuple[NodeRecord, NodeFacts]]:
