@@ -28,11 +28,11 @@ class Hosts:
 
     def add(self, node: NodeName, takes: HostRoom) -> None:
         """A pod came to a node."""
-        self._set(node, _plus(self.taken_on(node), takes, 1))
+        self._set(node, self.taken_on(node).plus(takes))
 
     def subtract(self, node: NodeName, takes: HostRoom) -> None:
         """A pod has left a node."""
-        self._set(node, _plus(self.taken_on(node), takes, -1))
+        self._set(node, self.taken_on(node).without(takes))
 
     def set_guest(self, guest: Guest) -> bool:
         """A pod without GPUs came, changed or ended. Whether the sum of its node is another one."""
@@ -73,7 +73,3 @@ class Hosts:
             self._taken.pop(node, None)
         else:
             self._taken[node] = taken
-
-
-def _plus(taken: HostRoom, takes: HostRoom, sign: int) -> HostRoom:
-    return HostRoom(taken.cpu_milli + sign * takes.cpu_milli, taken.memory_mib + sign * takes.memory_mib)

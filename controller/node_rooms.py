@@ -7,6 +7,7 @@ found for a number stays true. Look-ups need no lock; each sees the newest that 
 import itertools
 from collections.abc import Mapping
 
+from gpushare.cluster import node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.gpu import HandOver
@@ -46,7 +47,7 @@ class NodeRooms:
         if before is not None and self._ledgers[name] is ledger:
             room = NodeRoom(model=before.model, gpus=before.gpus, host=host)
         else:
-            room = _room(ledger, host)
+            room = node_ledger.room(ledger, host)
             self._note(name, ledger)
         if room != before:
             self._leave(name)
@@ -71,7 +72,7 @@ class NodeRooms:
         self._unmark(name)
         self._ledgers[name] = ledger
         if isinstance(ledger, NodeLedger):
-            if len({gpu.model for gpu in ledger.inventory.gpus}) > 1:
+            if ledger.inventory.is_mixed:
                 self.mixed.add(name)
             if ledger.inventory.hand_over is not HandOver.CDI:
                 self.without_cdi.add(name)
@@ -84,8 +85,3 @@ class NodeRooms:
         if not self._nodes[number]:
             del self._nodes[number]
             del self._number_of[self.by_id.pop(number)]
-
-
-def _room(ledger: LedgerOrRefused, host: HostRoom | None) -> NodeRoom:
-    """A node that takes no pods with GPUs is as one without any."""
-    return NodeRoom.of(ledger, host) if isinstance(ledger, NodeLedger) else NodeRoom(model="", gpus=(), host=host)

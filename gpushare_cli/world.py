@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from gpushare.cluster import groups, node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
@@ -18,7 +18,7 @@ from gpushare.model.verdict import Placed
 from gpushare.placement import grade, ranking
 from gpushare.placement import outlook as outlooks
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import LEARNING, Rankings
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import asks as asks_wire
 from gpushare.wire import host
@@ -28,8 +28,6 @@ from gpushare_cli.answers import Answer
 from gpushare_cli.nodefacts import NodeFacts
 
 Object = Mapping[str, Any]
-_LOOKING: Final = frozenset({Policy.DENSE, Policy.FGD})
-"""Policies that depend on the whole cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +110,7 @@ def without(world: World, pod: Bound) -> World:
     if node is None or not isinstance(node.ledger, NodeLedger):
         return world
     others = [each for each in node.ledger.allocations.values() if each.pod.uid != pod.ref.uid]
-    room = node.host and HostRoom(node.host.cpu_milli + pod.ask.cpu_milli, node.host.memory_mib + pod.ask.host_mib)
+    room = node.host and node.host.plus(pod.ask.host)
     alone = replace(node, ledger=NodeLedger.of(node.ledger.inventory, others), host=room)
     return replace(world, nodes={**world.nodes, pod.node: alone})
 
@@ -132,7 +130,7 @@ def outlook(world: World) -> Outlook:
 def rankings(world: World, request: PodRequest, default: Policy) -> Rankings:
     """The policies for a pod in this cluster."""
     chosen = request.shape.policy or default
-    return Rankings(default, outlook(world) if chosen in _LOOKING else NOTHING_KNOWN)
+    return Rankings(default, outlook(world) if chosen in LEARNING else NOTHING_KNOWN)
 
 
 def ask(world: World, pod: Object, request: PodRequest, rankings: Rankings) -> list[Answer]:

@@ -11,6 +11,7 @@ from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
+from gpushare.model.room import HostRoom, NodeRoom
 from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
@@ -55,6 +56,11 @@ def _foreign_gpus(pod: PodRef, node: NodeRecord) -> str:
 def verdict(shape: RequestShape, ledger: LedgerOrRefused, rankings: Rankings) -> Verdict:
     """Whether a pod fits on a node, and on which GPUs; the shape has to be resolved (`groups`)."""
     return ledger if isinstance(ledger, Refused) else place(shape, ledger, rankings)
+
+
+def room(ledger: LedgerOrRefused, host: HostRoom | None) -> NodeRoom:
+    """What is free on a node. One that takes no pods with GPUs is as one without any."""
+    return NodeRoom.of(ledger, host) if isinstance(ledger, NodeLedger) else NodeRoom(model="", gpus=(), host=host)
 
 
 def lost_gpus(allocation: Allocation, inventory: NodeInventory) -> Refused | None:

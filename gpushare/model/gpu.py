@@ -164,6 +164,11 @@ class NodeInventory:
         return self._aliases.get(gpu, gpu)
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether its GPUs are of several models."""
+        return len({gpu.model for gpu in self.gpus}) > 1
+
+    @property
     def total_units(self) -> int:
         """Units that the node can hand out: every GPU rounded down by itself."""
         return sum(self.unit.floor(gpu.memory_mib) for gpu in self.gpus)

@@ -42,6 +42,14 @@ class HostRoom(NamedTuple):
     cpu_milli: int
     memory_mib: int
 
+    def plus(self, takes: "HostRoom") -> "HostRoom":
+        """With what a pod gives back."""
+        return HostRoom(self.cpu_milli + takes.cpu_milli, self.memory_mib + takes.memory_mib)
+
+    def without(self, takes: "HostRoom") -> "HostRoom":
+        """Without what a pod takes."""
+        return HostRoom(self.cpu_milli - takes.cpu_milli, self.memory_mib - takes.memory_mib)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:

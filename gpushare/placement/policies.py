@@ -19,6 +19,9 @@ POLICIES: Final[Mapping[Policy, Callable[[Outlook, Tally | None], Ranking]]] = {
     Policy.FGD: lambda outlook, _: Fgd(outlook.typical),
 }
 
+LEARNING: Final = frozenset({Policy.DENSE, Policy.FGD})
+"""Those that look at the outlook."""
+
 
 def ranking(policy: Policy, outlook: Outlook = NOTHING_KNOWN) -> Ranking:
     """A policy under one outlook. It remembers what it has counted, so it is made once for many nodes."""

@@ -107,5 +107,5 @@ def cost_of(
         room = GpuRoom.of(gpu, ledger)
         left.remove(room)
         left.append(room.without(Need(mib_on(held, gpu), 100 if held.whole else held.compute_percent)))
-    after = host and HostRoom(host.cpu_milli - takes.cpu_milli, host.memory_mib - takes.memory_mib)
+    after = host and host.without(takes)
     return ranking.cost(before, NodeRoom(model=before.model, gpus=tuple(sorted(left)), host=after))

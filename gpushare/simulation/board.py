@@ -1,16 +1,12 @@
 """What every policy in use thinks of nodes, under what the controller has learned of the cluster by then."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from gpushare.model.request import Policy
 from gpushare.model.room import Ask, NodeRoom
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import LEARNING, Rankings
 from gpushare.simulation.costs import Costs
 from gpushare.simulation.learner import Learner
-
-LEARNING: Final = frozenset({Policy.DENSE, Policy.FGD})
-"""Policies that look at the whole cluster."""
 
 
 class Board:

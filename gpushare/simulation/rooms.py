@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpushare.model.request import Need, Policy
-from gpushare.model.room import Ask, HostRoom, NodeRoom
+from gpushare.model.room import Ask, NodeRoom
 from gpushare.placement.ranking import Ranking
 from gpushare.simulation.board import Board
 from gpushare.simulation.kinds import Kind
@@ -71,5 +71,5 @@ class Rooms:
             gpus[i] = gpus[i].without(Need(-sign * need.memory_mib, -sign * need.compute_percent))
         host = room.host
         if host is not None:
-            host = HostRoom(host.cpu_milli + sign * ask.cpu_milli, host.memory_mib + sign * ask.host_mib)
+            host = host.plus(ask.host) if sign > 0 else host.without(ask.host)
         self.rooms[node] = replace(room, gpus=tuple(sorted(gpus)), host=host)

@@ -59,7 +59,7 @@ class Fleet:
         self.requested = [dict(node.requested) for node in world.nodes.values()]
         self._allocatable = [node.facts.allocatable for node in world.nodes.values()]
         self._host = [left.get(name) for name in self.names]
-        self.rooms = [_room(ledger, host) for ledger, host in zip(self.ledgers, self._host, strict=True)]
+        self.rooms = [node_ledger.room(ledger, host) for ledger, host in zip(self.ledgers, self._host, strict=True)]
         """Nodes as they look now."""
         self.free_mib = sum(map(_free, self.rooms))
         """On the GPUs of all nodes."""
@@ -68,7 +68,7 @@ class Fleet:
         self._resolved: dict[Wanted, RequestShape] = {}
         self._flips = 0
         self._pods = pods
-        empty = [_room(_emptied(node.ledger), hosts.get(name)) for name, node in world.nodes.items()]
+        empty = [node_ledger.room(_emptied(node.ledger), hosts.get(name)) for name, node in world.nodes.items()]
         self._board = Board(policy, Learner(empty, known), self.rooms)
 
     @property
@@ -102,8 +102,7 @@ class Fleet:
         verdict = self.verdict(kind, node)
         if isinstance(verdict, Refused):
             return None
-        takes = HostRoom(kind.ask.cpu_milli, kind.ask.host_mib)
-        return ranking.cost_of(verdict.grants, ledger, costs.ranking, host=self._host[node], takes=takes)
+        return ranking.cost_of(verdict.grants, ledger, costs.ranking, host=self._host[node], takes=kind.ask.host)
 
     def fine(self, kind: Kind, node: int) -> int:
         """As `Gpus`."""
@@ -156,12 +155,9 @@ class Fleet:
         for resource, amount in counted(kind):
             requested[resource] = requested.get(resource, 0) + sign * amount
         if host is not None:
-            takes = kind.ask
-            self._host[node] = HostRoom(
-                host.cpu_milli - sign * takes.cpu_milli, host.memory_mib - sign * takes.host_mib
-            )
+            self._host[node] = host.without(kind.ask.host) if sign > 0 else host.plus(kind.ask.host)
         self.free_mib -= _free(self.rooms[node])
-        self.rooms[node] = _room(self.ledgers[node], self._host[node])
+        self.rooms[node] = node_ledger.room(self.ledgers[node], self._host[node])
         self.free_mib += _free(self.rooms[node])
 
     def _resolve(self, wanted: Wanted) -> RequestShape:
@@ -184,10 +180,6 @@ def _wanted(kind: Kind) -> Wanted | None:
     return kind.more if isinstance(kind.more, Wanted) else None
 
 
-def _room(ledger: LedgerOrRefused, host: HostRoom | None) -> NodeRoom:
-    return NodeRoom("", (), host) if isinstance(ledger, Refused) else NodeRoom.of(ledger, host)
-
-
 def _free(room: NodeRoom) -> int:
     return sum(gpu.free_mib for gpu in room.gpus)
 
@@ -197,4 +189,4 @@ def _emptied(ledger: LedgerOrRefused) -> LedgerOrRefused:
 
 
 def _is_mixed(ledger: LedgerOrRefused) -> bool:
-    return isinstance(ledger, NodeLedger) and len({gpu.model for gpu in ledger.inventory.gpus}) > 1
+    return isinstance(ledger, NodeLedger) and ledger.inventory.is_mixed
