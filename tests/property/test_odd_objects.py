@@ -3,20 +3,26 @@
 import contextlib
 from typing import Any
 
+import orjson
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from controller.board import Kind
+from controller.boards import Boards
+from controller.outlooks import Outlooks
 from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
 from deviceplugin import pods as plugin_pods
 from gpushare import names
 from gpushare.cluster import node_records
+from gpushare.cluster.records import NOTHING
 from gpushare.errors import InvalidRequestError, WireError
+from gpushare.identity import NodeName
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
 from gpushare.wire import held_gpus, interop_read, inventory, pods, requests
-from testing.builders import Json, make_inventory, make_node, make_pod, make_ref
+from testing.builders import Json, make_container, make_inventory, make_node, make_pod, make_ref, make_shape
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
 anything = st.recursive(
@@ -55,7 +61,9 @@ def an_object(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 quantities = maybe(
     st.dictionaries(
-        st.sampled_from([names.GPU_MEM, names.GPU_PERCENT, names.GPU, names.GPU_CORE, names.GPU_COUNT, "cpu"]),
+        st.sampled_from(
+            [names.GPU_MEM, names.GPU_PERCENT, names.GPU, names.GPU_CORE, names.GPU_COUNT, "cpu", "memory"]
+        ),
         amounts,
         max_size=2,
     )
@@ -93,7 +101,13 @@ odd_pods = an_object(
         labels=maybe(st.dictionaries(keys, maybe(texts), max_size=2)),
         annotations=maybe(st.dictionaries(keys, maybe(texts), max_size=4)),
     ),
-    spec=an_object(nodeName=maybe(st.just("node-a")), initContainers=containers, containers=containers),
+    spec=an_object(
+        nodeName=maybe(st.just("node-a")),
+        initContainers=containers,
+        containers=containers,
+        overhead=quantities,
+        resources=an_object(limits=quantities, requests=quantities),
+    ),
     status=an_object(
         phase=maybe(st.sampled_from(["Running", "Failed"])),
         containerStatuses=reports,
@@ -109,7 +123,8 @@ odd_nodes = an_object(
                 st.sampled_from([names.ANNOTATION_INVENTORY, names.ANNOTATION_CORDON]), maybe(texts), max_size=2
             )
         ),
-    )
+    ),
+    status=an_object(allocatable=quantities),
 ).filter(lambda node: isinstance(node, dict))
 RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
 readable = contextlib.suppress(WireError, InvalidRequestError)
@@ -117,6 +132,12 @@ readable = contextlib.suppress(WireError, InvalidRequestError)
 
 def negative_index() -> Json:
     return make_pod(node="node-a", annotations={names.ACK_ALLOCATION: '{"-1":{"0":3}}'})
+
+
+def grant_of_nothing() -> Json:
+    container = {"name": "main", "kind": "app", "gpus": ["GPU-0"], "memoryMiB": 0}
+    granted = orjson.dumps({"version": 1, "node": "node-a", "containers": [container]}).decode()
+    return make_pod(make_container(gpu_mem=3), node="node-a", annotations={names.ANNOTATION_ALLOCATION: granted})
 
 
 def weigh(pod: pods.Pod) -> None:
@@ -128,6 +149,15 @@ def weigh(pod: pods.Pod) -> None:
         held_gpus.allocation(pod, GIB)
     with readable:
         held_gpus.of_pod(pod, RESOURCE_CONFIG, GIB)
+
+
+def look(state: ClusterState) -> None:
+    """Learn from what is there, as the thread for that does, and rank its nodes."""
+    boards = Boards(state, SystemClock())
+    outlooks = Outlooks(state.cache, lambda outlook, tally: boards.publish(outlook, tally, iter), SystemClock())
+    assert outlooks.tick() or not state.cache.cluster_index.changes
+    for shape in (None, make_shape(3)):
+        boards.grades(Kind(shape, NOTHING), list(state.cache.cluster_index.nodes))
 
 
 @given(odd_pods)
@@ -144,6 +174,7 @@ def test_no_pod_crashes_its_readers(pod: Json) -> None:
 
 @given(st.lists(odd_pods, max_size=3), st.booleans())
 @example([make_pod(node="node-a", annotations={names.ALIYUN_IDX: "9" * 5000})], False)
+@example([grant_of_nothing()], False)
 def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> None:
     state = ClusterState(resource_config=RESOURCE_CONFIG)
     NodeSink(state).upsert(node_records.read(make_node(make_inventory(15))))
@@ -154,8 +185,12 @@ def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> N
     for pod in kept:
         sink.upsert(pod)
     assert state.cache.snapshot().differences() == []
+    look(state)
     for pod in kept:
         sink.remove(pod)
+    look(state)
+    index = state.cache.cluster_index
+    assert (index.asks, index.hosts.guests, index.hosts.taken_on(NodeName("node-a"))) == ({}, {}, NOTHING)
     assert state.cache.snapshot().problems == {}
     assert list(state.cache.snapshot().pods) == []
 
@@ -171,6 +206,7 @@ def test_the_controller_survives_every_node(found: list[Json], listed: bool) -> 
         sink.replace(kept)
     for record in kept:
         sink.upsert(record)
+    look(sink.state)
     for record in kept:
         sink.remove(record)
     assert sink.state.cache.snapshot().ledgers == {}
