@@ -61,10 +61,11 @@ def once(workload: Workload, policy: str, row: str, seed: int, *, minor: int, ow
     started = time.process_time()
     order, _ = workload.orders(seed, recorded=not own_orders)
     fit, others = ROWS[row]
+    learner = Learner(workload.nodes, chance=random.Random(f"{seed} looks").randrange)
     weight = 0 if policy == UNRANKED else scores.needed(scores.UNASKED)
     scheduler = Scheduler(
         Nodes([Host(*objects.host(room), PODS) for room in workload.nodes]),
-        Rooms(workload.nodes, Policy.BINPACK if policy == UNRANKED else Policy(policy), Learner(workload.nodes)),
+        Rooms(workload.nodes, Policy.BINPACK if policy == UNRANKED else Policy(policy), learner),
         rules=Rules(minor=minor, fit=fit),
         extender=Extender(weight=weight, others_weight=schedconfig.OTHERS_WEIGHT if others and weight else 0),
         pick=random.Random(seed).randrange,

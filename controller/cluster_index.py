@@ -55,6 +55,8 @@ class ClusterIndex:
         """Of all pods that hold GPUs or wait for them."""
         self.changes = 0
         """Of rooms and of `asks`."""
+        self.came = 0
+        """Pods, with and without GPUs."""
         self.unsettled: set[NodeName] = set()
         """Nodes whose rooms have changed since."""
         self._resource_config = resource_config
@@ -94,6 +96,7 @@ class ClusterIndex:
         if before == record:
             return set()
         dirty: set[NodeName] = set()
+        self.came += before is None
         self._count(before, -1)
         self._count(record, 1)
         if isinstance(before, Bound):
@@ -128,6 +131,7 @@ class ClusterIndex:
     def set_guest(self, guest: Guest) -> None:
         """A pod without GPUs came to a node, changed or ended."""
         if self.hosts.set_guest(guest):
+            self.came += guest.takes != records.NOTHING
             self._unsettle(guest.node)
 
     def replace_guests(self, guests: Iterable[Guest]) -> None:

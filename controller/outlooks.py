@@ -1,7 +1,8 @@
 """Keeps what placement knows of the cluster (`Outlook`) up with it, in the background; no request ever waits for it.
 
 The outlook follows from pods and nodes alone, so it is the same after a restart as soon as it has been looked at. It is
-looked at again when much has changed, or a little and some time has passed, a few nodes at a time with pauses.
+looked at again when so many pods have come that they tell something (`looks`), or when anything has changed and some
+time has passed, a few nodes at a time with pauses.
 """
 
 import logging
@@ -16,7 +17,7 @@ from gpushare.cluster.node_records import NodeRecord
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.room import Ask, HostRoom, NodeRoom
-from gpushare.placement import demand, outlook
+from gpushare.placement import demand, looks, outlook
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.tally import Tally
 from gpushare.runtime import logs
@@ -24,9 +25,8 @@ from gpushare.runtime.clock import Clock
 from gpushare.wire import asks
 
 _LOG: Final = logging.getLogger(__name__)
-EVERY: Final = 128  # changes of nodes and requests
 QUIET_S: Final = 5.0  # after which a single change is enough
-LEAST_S: Final = 1.0  # between two looks
+LEAST_S: Final = 0.2  # between two looks
 _SHARE: Final = 5  # of the time that a look takes has to pass until the next
 MAX_ASKS: Final = 4096
 """Different requests that are looked at, the most frequent ones: tenants can make each pod another."""
@@ -46,6 +46,7 @@ class _Seen:
     nodes: list[NodeRecord]
     rooms: list[NodeRoom]
     changes: int
+    came: int
 
 
 class Outlooks:
@@ -67,6 +68,8 @@ class Outlooks:
         self._tally = Tally(())
         self._changes = -1
         """Of the cluster, when it was looked at last."""
+        self._due_at = 0
+        """The number of pods that have to have come until the next look."""
         self._current_at = float("-inf")
         """When what is known was known to be up to date."""
         self._next_at = float("-inf")
@@ -80,11 +83,11 @@ class Outlooks:
         """Look at the cluster if that is due. Whether it was."""
         now = self._clock.monotonic()
         self._cache.settle()  # so that a request has little of it to do
-        changed = self._cache.cluster_index.changes - self._changes
-        if not changed:
+        index = self._cache.cluster_index
+        if index.changes == self._changes:
             self._current_at = now
             return False
-        if now < self._next_at or (changed < EVERY and self._changes >= 0 and now < self._current_at + QUIET_S):
+        if now < self._next_at or (index.came < self._due_at and now < self._current_at + QUIET_S):
             return False
         self._look()
         took = self._clock.monotonic() - now
@@ -125,6 +128,7 @@ class Outlooks:
         sizes = outlook.sizes(empty)
         for takes, number in seen.guests.items():
             seen.asks[asks.of_host(takes)] += number
+        due_at = seen.came + looks.due_after(seen.asks.total())
         asked = Counter(demand.most(demand.Largest.of(empty).possible(seen.asks), MAX_ASKS))
         asked.update(demand.widest(empty))
         known = demand.of(asked, outlook.usual_mib(sizes))
@@ -139,7 +143,7 @@ class Outlooks:
             self._publish(found, self._tally)
             self.outlook = found
             logs.event(_LOG, "outlook", level=logging.DEBUG, epoch=found.epoch, kinds=len(found.kinds))
-        self._changes = seen.changes
+        self._changes, self._due_at = seen.changes, due_at
 
     def _seen(self) -> _Seen:
         with self._cache.lock:
@@ -151,6 +155,7 @@ class Outlooks:
                 nodes=list(index.nodes.values()),
                 rooms=[room for room in index.node_rooms.rooms().values() if room.gpus],
                 changes=index.changes,
+                came=index.came,
             )
 
     def _emptied(self, nodes: Iterable[NodeRecord]) -> list[NodeRoom]:

@@ -1,30 +1,35 @@
 """What the controller learns of a cluster from its pods. Pure, but for what it remembers."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Final
 
 from gpushare.model.room import Ask, NodeRoom
-from gpushare.placement import demand, outlook
+from gpushare.placement import demand, looks, outlook
 from gpushare.placement.demand import Demand
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.tally import Tally
-
-EVERY: Final = 128
-"""Pods, after which the outlook is made again; in the beginning after 1, 2, 4 and so on."""
 
 
 class Learner:
     """Keeps the outlook of a cluster."""
 
-    def __init__(self, empty: Sequence[NodeRoom], known: Iterable[Ask] = (), *, learns: bool = True) -> None:
+    def __init__(
+        self,
+        empty: Sequence[NodeRoom],
+        known: Iterable[Ask] = (),
+        *,
+        learns: bool = True,
+        chance: Callable[[int], int] | None = None,
+    ) -> None:
         """Nothing is looked at yet.
 
         Args:
             empty: all nodes, as if there were no pod.
             known: what pods ask for that are there already.
             learns: from pods that come.
+            chance: a number below the given one. By it the outlook is made earlier or later than it is due, for
+                the controller looks by the clock, too, and how fast pods come is not known; None: when it is due.
         """
         self._empty = list(empty)
         self._sizes = outlook.sizes(self._empty)
@@ -32,17 +37,20 @@ class Learner:
         self._largest = demand.Largest.of(self._empty)
         self._seen = Counter(known)
         self._learns = learns
-        self._pods = 0
+        self._chance = chance
+        self._until_next = self._wait()
         self.tally = Tally(())
         self.outlook = NOTHING_KNOWN
 
     def came(self, ask: Ask) -> bool:
         """A pod has come; whether the outlook should be made again."""
-        self._pods += 1
         if self._learns:
             self._seen[ask] += 1
-        young = self._pods < EVERY and self._pods & (self._pods - 1) == 0
-        return young or self._pods % EVERY == 0
+        self._until_next -= 1
+        if self._until_next:
+            return False
+        self._until_next = self._wait()
+        return True
 
     def left(self, ask: Ask) -> None:
         """A pod has ended: it is no part of the sample any more."""
@@ -56,6 +64,11 @@ class Learner:
             return False
         self.outlook = found
         return True
+
+    def _wait(self) -> int:
+        """Pods until the outlook is made again."""
+        due = looks.due_after(self._seen.total())
+        return due if self._chance is None else 1 + self._chance(2 * due - 1)
 
     def _made(self, rooms: Iterable[NodeRoom]) -> Outlook:
         seen = self._largest.possible(+self._seen)

@@ -79,7 +79,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         type=orders.seeds,
         default=(1,),
         metavar="1-5",
-        help="for chance among equal nodes, and for --order shuffled; the summary has mean and deviation (default: 1)",
+        help="for chance among equal nodes and in when the controller learns what is typical, and for --order"
+        " shuffled; the summary has mean and deviation (default: 1)",
     )
     parser.add_argument(
         "--replay",

@@ -44,8 +44,9 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
             streams.progress(f"{count} of {len(state.pods)} pods have come ...")
 
         order = orders.ordered(state.pods, options.order, seed)
-        pick = random.Random(seed).randrange  # noqa: S311 - nothing secret
-        made = state.plan(_way(options, policy, minor), order, pick, details=first is None, told=told)
+        pick, chance = (random.Random(of).randrange for of in (seed, f"{seed} looks"))  # noqa: S311 - nothing secret
+        way = _way(options, policy, minor)
+        made = state.plan(way, order, pick, chance=chance, details=first is None, told=told)
         first = first or made
         runs.append(Run(policy=policy, seed=seed, pods=len(made.rows), placed=made.placed, curve=made.curve))
     if first is None:

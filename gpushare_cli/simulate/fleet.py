@@ -43,6 +43,7 @@ class Fleet:
         *,
         known: Iterable[Ask],
         pods: Callable[[int], tuple[PodRef, Mapping[str, str]]],
+        chance: Callable[[int], int] | None = None,
     ) -> None:
         """The cluster as it is.
 
@@ -53,6 +54,7 @@ class Fleet:
             policy: of pods that name none.
             known: what the pods ask for that are there already.
             pods: identity and labels of a pod, by its number.
+            chance: as of `Learner`.
         """
         self.names = list(world.nodes)
         self.ledgers: list[LedgerOrRefused] = [node.ledger for node in world.nodes.values()]
@@ -69,7 +71,7 @@ class Fleet:
         self._flips = 0
         self._pods = pods
         empty = [node_ledger.room(_emptied(node.ledger), hosts.get(name)) for name, node in world.nodes.items()]
-        self._board = Board(policy, Learner(empty, known), self.rooms)
+        self._board = Board(policy, Learner(empty, known, chance=chance), self.rooms)
 
     @property
     def epoch(self) -> int:

@@ -133,6 +133,7 @@ class Cluster:
         order: Iterable[int],
         pick: Callable[[int], int],
         *,
+        chance: Callable[[int], int] | None = None,
         details: bool = True,
         told: Callable[[int], None] = lambda _: None,
     ) -> Plan:
@@ -142,6 +143,7 @@ class Cluster:
             way: how.
             order: the numbers of all pods.
             pick: a number below the given one, for nodes with equal scores.
+            chance: the same, for when the controller looks at the cluster; None: when a look is due.
             details: also why pods are on no node.
             told: is given how many pods have come, now and then.
         """
@@ -152,6 +154,7 @@ class Cluster:
             way.policy,
             known=self._hosts.known,
             pods=lambda number: (self.pods[number].ref, _labels(self.pods[number])),
+            chance=chance,
         )
         scheduler = Scheduler(self._nodes(way.rules), gpus, rules=way.rules, extender=way.extender, pick=pick)
         refusals = Refusals(self._world, gpus, scheduler)

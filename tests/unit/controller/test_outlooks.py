@@ -12,6 +12,7 @@ from gpushare.cluster.records import Guest
 from gpushare.identity import NodeName, PodUid
 from gpushare.model.room import Ask, HostRoom
 from gpushare.placement import outlook as reference
+from gpushare.placement.looks import EVERY
 from gpushare.placement.outlook import Outlook
 from gpushare.resource_config import ResourceConfig
 from tests.unit.controller.world import ManualClock, World
@@ -33,6 +34,7 @@ class Looks:
             ask = Ask(gpus=1, memory_mib=1024 + self.cache.cluster_index.changes)
             self.cache.cluster_index.asks[ask] += 1
             self.cache.cluster_index.changes += 1
+            self.cache.cluster_index.came += 1
 
 
 @pytest.fixture
@@ -47,15 +49,21 @@ def test_it_looks_at_once_when_nothing_is_known(looks: Looks) -> None:
     assert not looks.outlooks.tick()
 
 
-def test_it_looks_again_when_much_has_changed(looks: Looks) -> None:
+@pytest.mark.parametrize(("known", "more"), [(0, 1), (1, 1), (8, 2), (100, 25), (900, EVERY)])
+def test_it_looks_again_when_a_quarter_more_pods_have_come(looks: Looks, known: int, more: int) -> None:
+    looks.change(known)
     looks.outlooks.tick()
-    looks.change(outlooks.EVERY)
-    assert not looks.outlooks.tick()  # at once
     looks.clock.at += outlooks.LEAST_S
+    looks.change(more - 1)
+    assert not looks.outlooks.tick()
+    looks.change()
     assert looks.outlooks.tick()
+    looks.change(2 * EVERY)
+    assert not looks.outlooks.tick()  # at once
 
 
 def test_it_looks_again_some_time_after_a_little_has_changed(looks: Looks) -> None:
+    looks.change(EVERY)
     looks.outlooks.tick()
     looks.clock.at += 100
     assert not looks.outlooks.tick()  # for nothing
@@ -75,7 +83,7 @@ def test_a_look_that_takes_long_is_not_followed_by_another_soon(looks: Looks, mo
 
     monkeypatch.setattr(reference, "of", slow)
     looks.outlooks.tick()
-    looks.change(outlooks.EVERY)
+    looks.change(EVERY)
     looks.clock.at += 7.9
     assert not looks.outlooks.tick()
     looks.clock.at += 0.1
@@ -86,7 +94,7 @@ def test_what_has_not_changed_is_not_published_again(looks: Looks) -> None:
     looks.outlooks.tick()
     epoch = looks.outlooks.outlook.epoch
     number = len(looks.published)
-    looks.cache.cluster_index.changes += outlooks.EVERY
+    looks.cache.cluster_index.changes += EVERY
     looks.clock.at += 100
     assert looks.outlooks.tick()
     assert len(looks.published) == number
