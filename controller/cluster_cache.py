@@ -1,11 +1,11 @@
 """The cluster as the watches tell of it, behind one lock, and questions about it that change nothing."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controller.cluster_index import ClusterIndex
-from controller.rooms import Rooms
+from controller.rooms import STEP, Rooms
 from controller.snapshot import Snapshot
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
@@ -52,6 +52,15 @@ class ClusterCache:
     def rooms(self) -> Rooms:
         """What nodes have for simple pods, as of this very moment. To be looked at only."""
         return self.cluster_index.rooms
+
+    def free_mib(self, percent: int) -> Mapping[NodeName, int]:
+        """MiB free on each node on the best GPU that surely has so many per cent of compute left. Live."""
+        step = -(-percent // STEP) * STEP
+        known: Mapping[NodeName, int] | None = self.rooms.with_compute.get(step)
+        if known is None:
+            with self.lock:
+                known = self.cluster_index.rooms.keep(step)
+        return known
 
     def settle(self) -> None:
         """Bring the rooms on nodes (`controller.node_rooms`) up to date."""

@@ -5,6 +5,7 @@ kept for each kind of pod, because replicas ask for the same; a node's ledger is
 that has not changed is still right.
 """
 
+import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -69,16 +70,23 @@ class NodeVerdicts:
         """
         if (mib := room.simple(shape)) and not reserved:
             return filtering.decide_simple(names, mib, self._state.cache.rooms, self._state.resource_config.unit)
-        if (mib := room.with_compute(shape)) and not reserved:
-            # Where all compute of a GPU is left, memory alone decides; only the other nodes are judged.
-            idle = self._state.cache.rooms.idle_mib
-            rest = [name for name in names if idle.get(name, NONE) < mib]
-            found = filtering.decide(rest, self.answers(shape, rest), reserved) if rest else FilterResult(fits=())
-            if len(found.fits) == len(rest):
-                return replace(found, fits=names)
-            refused = {*found.failed, *found.unresolvable}
-            return replace(found, fits=[name for name in names if name not in refused])
+        if room.asks_one(shape) and not reserved:
+            return self._filter_one(shape, names)
         return filtering.decide(names, self.answers(shape, names), reserved)
+
+    def _filter_one(self, shape: RequestShape, names: Sequence[NodeName]) -> FilterResult:
+        """Where one GPU surely has enough, memory decides by one look-up; only the other nodes are judged."""
+        cache, percent = self._state.cache, shape.containers[0].compute_percent
+        free = list(map(cache.free_mib(percent).get, names, itertools.repeat(NONE)))
+        mib = room.enough_mib(shape, cache.rooms.largest_mib)
+        if min(free, default=NONE) >= mib:
+            return FilterResult(fits=names)
+        rest = [name for name, has in zip(names, free, strict=True) if has < mib]
+        found = filtering.decide(rest, self.answers(shape, rest), frozenset())
+        if len(found.fits) == len(rest):
+            return replace(found, fits=names)
+        refused = {*found.failed, *found.unresolvable}
+        return replace(found, fits=[name for name in names if name not in refused])
 
     def answers(self, shape: RequestShape, names: Iterable[NodeName]) -> Answers:
         """Fit or refusal of these nodes, as far as they are known.

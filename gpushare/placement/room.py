@@ -96,21 +96,32 @@ RoomOrRefused = Room | Refused
 
 def simple(shape: RequestShape) -> int:
     """MiB that a simple pod asks for; 0 for any other pod."""
-    return 0 if shape.containers[0].compute_percent else with_compute(shape)
-
-
-def with_compute(shape: RequestShape) -> int:
-    """MiB that a pod asks for which is simple, but for compute that it may ask for; 0 for any other pod."""
     request = shape.containers[0]
-    if (
-        len(shape.containers) > 1
-        or request.gpu_count > 1
-        or shape.affinity is not None
-        or shape.only_cdi
-        or shape.gpus != ANY_GPU
-    ):
-        return 0
-    return request.memory_mib
+    return 0 if request.compute_percent or not asks_one(shape) else request.memory_mib
+
+
+def asks_one(shape: RequestShape) -> bool:
+    """Whether a pod is one container that asks for a share of one GPU, whichever that is."""
+    request = shape.containers[0]
+    return (
+        len(shape.containers) == 1
+        and request.gpu_count == 1
+        and not request.whole
+        and shape.affinity is None
+        and not shape.only_cdi
+        and shape.gpus == ANY_GPU
+    )
+
+
+def enough_mib(shape: RequestShape, largest_mib: int) -> int:
+    """Free memory of one GPU with which such a pod fits if the GPU has the compute, too.
+
+    Args:
+        shape: of which `asks_one` is true.
+        largest_mib: no GPU has more in all.
+    """
+    request = shape.containers[0]
+    return request.memory_mib or max(largest_mib * request.memory_percent // 100, 1)
 
 
 def of_ledger(ledger: NodeLedger | Refused) -> RoomOrRefused:

@@ -5,6 +5,8 @@ from dataclasses import replace
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from controller.rooms import STEP, Rooms
+from gpushare.identity import NodeName
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
@@ -73,6 +75,25 @@ def test_on_a_plain_node_few_pods_need_a_closer_look(shape: RequestShape, ledger
     count, matching = shape.containers[0].gpu_count, shape.gpus == ANY_GPU
     if matching and count <= len(found.gpus):
         assert Judge(shape, ledger.inventory.unit).fits(found) == (verdict if isinstance(verdict, Refused) else True)
+
+
+@settings(max_examples=300)
+@given(shapes(max_containers=1), st.lists(ledgers(), min_size=1, max_size=3), st.integers(0, 20))
+def test_where_one_gpu_has_enough_a_pod_fits(shape: RequestShape, nodes: list[NodeLedger], first: int) -> None:
+    request = shape.containers[0]
+    shape = replace(shape, containers=(replace(request, gpu_count=1),), gpus=ANY_GPU, affinity=None, only_cdi=False)
+    assume(room.asks_one(shape))
+    rooms, step = Rooms(), -(-request.compute_percent // STEP) * STEP
+    for number, ledger in enumerate(nodes):
+        if number == first % (len(nodes) + 1):
+            rooms.keep(step)
+        rooms.set(NodeName(str(number)), room.of_ledger(ledger))
+    enough = room.enough_mib(shape, rooms.largest_mib)
+    for number, ledger in enumerate(nodes):
+        free_mib, fits = rooms.keep(step)[NodeName(str(number))], isinstance(place(shape, ledger), Placed)
+        assert fits or free_mib < enough
+        if request.compute_percent == step and request.memory_mib:
+            assert fits == (free_mib >= enough)
 
 
 def test_nothing_else_counts_as_simple() -> None:

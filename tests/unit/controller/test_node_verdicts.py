@@ -161,13 +161,19 @@ def test_one_container_is_judged_by_what_is_kept_of_nodes(
 
 
 def with_most_of_the_compute(pod: JsonObject) -> None:
-    pod["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-core.percentage"] = "95"
+    pod["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-core.percentage"] = "91"
 
 
-def test_where_a_gpu_has_all_its_compute_left_memory_alone_decides(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("shape", "sure"),
+    [(compute(10), {B}), (compute(5), {A, B}), (asking(memory_mib=0, memory_percent=50, compute_percent=8), {B})],
+    ids=["more", "less", "part"],
+)
+def test_where_a_gpu_has_the_compute_memory_alone_decides(
+    world: World, monkeypatch: pytest.MonkeyPatch, shape: RequestShape, sure: set[NodeName]
 ) -> None:
-    shape, fits, looked = compute(10), Judge.fits, list[str]()
+    fits, looked = Judge.fits, list[str]()
+    world.node_verdicts.filter(shape, [A, B])
     for _ in range(2):
         pod = world.add_pod(3)
         world.edit_pod(pod, with_most_of_the_compute)
@@ -179,9 +185,18 @@ def test_where_a_gpu_has_all_its_compute_left_memory_alone_decides(
 
     monkeypatch.setattr(Judge, "fits", counted)
     result = world.node_verdicts.filter(shape, [A, B, C])
-    assert result.fits == [B]
-    assert set(result.failed) == {A, C}
-    assert looked == [A]
+    assert set(looked) == {A, B} - sure
+    assert result.fits == ([B] if shape.containers[0].compute_percent == 10 else [A, B])
+    assert set(result.failed) == {A, B, C} - set(result.fits)
+
+
+def test_what_has_compute_left_is_kept_in_few_steps(world: World) -> None:
+    for percent in range(101):
+        world.node_verdicts.filter(compute(percent) if percent else make_shape(3), [A, B])
+    assert set(world.state.cache.rooms.with_compute) == set(range(5, 101, 5))
+    world.api.vanish(f"{NODES}/node-a")
+    world.see()
+    assert [list(each) for each in world.state.cache.rooms.with_compute.values()] == [[B]] * 20
 
 
 def test_gpus_of_another_kind_are_told_by_what_is_kept_of_nodes(world: World, judged: list[str]) -> None:
