@@ -3,10 +3,12 @@
 Nothing here locks: `controller.boards` does.
 """
 
+import itertools
 import math
+import operator
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -94,19 +96,20 @@ class Board:
                 self._worths[number] = worth
         return self.policy.first(room, after) * ranking.ROOM + worth - self.policy.worth(after)
 
-    def promise(self, room: NodeRoom) -> tuple[float, int]:
-        """By which good nodes come first, without a look at typical pods: by GPUs, then by what is left of the host.
+    def promise(self, room: NodeRoom) -> float:
+        """By which good nodes come first, without a look at typical pods. Infinite where the GPUs have no room.
 
-        Infinite where the GPUs have no room. Thousands of nodes have one each.
+        Thousands of nodes have one each.
         """
-        left = 0 if room.host is None else room.host.cpu_milli
         if not self.ask.gpus:
-            return sum(gpu.free_mib for gpu in room.gpus), -left
-        prices = [price for _, price in self._priced(room.gpus)]
-        if self.ask.gpus == 1:
-            return min(prices, default=math.inf), left
-        prices.sort()
-        return sum(prices[: self.ask.gpus]) if len(prices) >= self.ask.gpus else math.inf, left
+            return sum(gpu.free_mib for gpu in room.gpus)
+        prices = sorted(price for _, price in self._priced(room.gpus))
+        return sum(prices[: self.ask.gpus]) if len(prices) >= self.ask.gpus else math.inf
+
+    def sorted_gpus(self, gpus: Collection[GpuRoom]) -> list[list[GpuRoom]]:
+        """Those that have room for the pod, the best first; equally good ones together."""
+        fitting = sorted((price, gpu) for gpu, price in self._priced(gpus) if price < math.inf)
+        return [[gpu for _, gpu in each] for _, each in itertools.groupby(fitting, operator.itemgetter(0))]
 
     def forget_all_but(self, numbers: Collection[int], nodes: Collection[NodeName]) -> None:
         """Once most of what is kept is of the past."""
@@ -121,7 +124,7 @@ class Board:
         if len(self.placed) > 2 * len(nodes) + _SPARE:
             self.placed = {name: each for name, each in self.placed.items() if name in nodes}
 
-    def _priced(self, gpus: Sequence[GpuRoom]) -> Iterable[tuple[GpuRoom, float]]:
+    def _priced(self, gpus: Collection[GpuRoom]) -> Iterable[tuple[GpuRoom, float]]:
         """What the pod takes of each GPU; infinite where it has no room. Few GPUs of a cluster differ."""
         if not self.ask.gpus:
             return ()

@@ -12,6 +12,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from controller.background import Background
@@ -21,7 +22,6 @@ from controller.state import ClusterState
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.room import NodeRoom
 from gpushare.model.selector import ANY_GPU
 from gpushare.model.verdict import Placed
 from gpushare.placement import grade, ranking
@@ -30,9 +30,9 @@ from gpushare.placement.policies import Rankings
 from gpushare.placement.tally import Tally
 from gpushare.runtime.clock import Clock
 
-MOST: Final = 256
-"""Costs that are found in one request, some 15 ms. Of more nodes, those with the best GPUs for the pod are looked at,
-and all others count as worse; the background finds the rest."""
+MOST: Final = 64
+"""Costs that are found in one request, some 6 ms of CPU. Of more nodes, those with the best GPUs for the pod are looked
+at, and all others count as worse; the background finds the rest."""
 FEW: Final = 256
 """Nodes of a request whose costs are sorted for it. Of more, ranks among all nodes are kept (`controller.ranks`)."""
 BUDGET_S: Final = 0.5
@@ -185,19 +185,47 @@ class Boards:
 
     def _find(self, board: Board, numbers: set[int | None], most: int) -> set[int | None]:
         """Find the costs of rooms, of so many at most. The numbers of the others."""
-        missing = numbers - board.by_number.keys()
-        by_id = self._rooms.by_id
-        known = [(number, room) for number in missing if number is not None and (room := by_id.get(number))]
-        late: set[int | None] = set()
-        if len(known) > most:
-            promises = [(board.promise(room), number, room) for number, room in known]
-            fitting = [each for each in promises if each[0][0] < math.inf]
-            board.by_number.update((number, None) for promise, number, _ in promises if promise[0] == math.inf)
-            known = [(number, room) for _, number, room in heapq.nsmallest(most, fitting, key=_deterministic)]
-            late.update({number for _, number, _ in fitting} - {number for number, _ in known})
-        for number, room in known:
-            board.by_number[number] = board.cost(number, room)
+        missing = {number for number in numbers - board.by_number.keys() if number is not None}
+        by_id, late = self._rooms.by_id, set[int | None]()
+        if len(missing) > most:
+            order = partial(self._deterministic, 1 if board.ask.gpus else -1)
+            promising = self._of_best_gpus(board, missing) if board.ask.gpus == 1 else self._promising(board, missing)
+            missing = set()
+            for equal in promising:
+                room_for = most - len(missing)
+                chosen = equal if len(equal) <= room_for else set(heapq.nsmallest(room_for, equal, order))
+                missing |= chosen
+                late |= equal - chosen
+        for number in missing:
+            if (room := by_id.get(number)) is not None:
+                board.by_number[number] = board.cost(number, room)
         return late
+
+    def _of_best_gpus(self, board: Board, numbers: set[int]) -> Iterator[set[int]]:
+        """As `_promising`, where a pod takes one GPU: what rooms have which GPU is kept."""
+        by_gpu = self._rooms.by_gpu.copy()
+        for gpus in board.sorted_gpus(by_gpu):
+            equal = set[int]().union(*(by_gpu[gpu] & numbers for gpu in gpus))
+            numbers = numbers - equal
+            yield equal
+        board.by_number.update(dict.fromkeys(numbers))
+
+    def _promising(self, board: Board, numbers: set[int]) -> Iterator[set[int]]:
+        """Rooms, the most promising first, equally promising ones together. All others have no room for the pod."""
+        by_promise: dict[float, set[int]] = {}
+        for number in numbers:
+            if (room := self._rooms.by_id.get(number)) is not None:
+                by_promise.setdefault(board.promise(room), set()).add(number)
+        board.by_number.update(dict.fromkeys(by_promise.pop(math.inf, ())))
+        yield from (by_promise[promise] for promise in sorted(by_promise))
+
+    def _deterministic(self, sign: int, number: int) -> tuple[object, ...]:
+        """By what a room is, first by the CPU that is left: numbers depend on what happened before."""
+        room = self._rooms.by_id.get(number)
+        if room is None:
+            return (math.inf,)
+        host = room.host
+        return 0 if host is None else sign * host.cpu_milli, room.model, room.gpus, host or ()
 
     def _by_place(
         self, board: Board, names: Sequence[NodeName], numbers: Sequence[int | None], most: int
@@ -232,9 +260,3 @@ class Boards:
             return None
         takes = board.kind.takes
         return ranking.cost_of(verdict.grants, ledger, board.policy, host=room.host, takes=takes)
-
-
-def _deterministic(found: tuple[tuple[float, int], int, NodeRoom]) -> tuple[object, ...]:
-    """By promise, and then by what a room is: numbers depend on what happened before."""
-    promise, _, room = found
-    return promise, room.model, room.gpus, room.host or ()

@@ -12,7 +12,7 @@ from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.gpu import HandOver
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.room import HostRoom, NodeRoom
+from gpushare.model.room import GpuRoom, HostRoom, NodeRoom
 
 
 class NodeRooms:
@@ -21,6 +21,8 @@ class NodeRooms:
     def __init__(self) -> None:
         self.ids: dict[NodeName, int] = {}
         self.by_id: dict[int, NodeRoom] = {}
+        self.by_gpu: dict[GpuRoom, set[int]] = {}
+        """Numbers of the rooms that have such a GPU. Few GPUs of a cluster differ."""
         self.mixed: set[NodeName] = set()
         """Nodes with GPUs of several models: their rooms do not tell which GPU is of which."""
         self.without_cdi: set[NodeName] = set()
@@ -55,6 +57,8 @@ class NodeRooms:
             if number is None:
                 number = self._number_of[room] = next(self._numbers)
                 self.by_id[number] = room
+                for gpu in set(room.gpus):
+                    self.by_gpu.setdefault(gpu, set()).add(number)
             self._nodes[number] = self._nodes.get(number, 0) + 1
             self.ids[name] = number
 
@@ -84,4 +88,9 @@ class NodeRooms:
         self._nodes[number] -= 1
         if not self._nodes[number]:
             del self._nodes[number]
-            del self._number_of[self.by_id.pop(number)]
+            room = self.by_id.pop(number)
+            del self._number_of[room]
+            for gpu in set(room.gpus):
+                self.by_gpu[gpu].discard(number)
+                if not self.by_gpu[gpu]:
+                    del self.by_gpu[gpu]

@@ -1,5 +1,6 @@
 """Costs of nodes follow from pods and nodes alone, are found once, and only for nodes that a request names."""
 
+import math
 import random
 import sys
 from dataclasses import replace
@@ -248,6 +249,27 @@ def test_of_many_nodes_those_with_the_best_gpus_are_looked_at(monkeypatch: pytes
     assert wasted[best] == min(wasted.values())
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 5])
+@pytest.mark.parametrize("made", [ASKING[0], ASKING[1], ASKING[2]], ids=["share", "large", "wide"])
+def test_by_the_gpus_and_then_by_what_is_left_of_the_host_nodes_are_chosen(
+    made: JsonObject, most: int, monkeypatch: pytest.MonkeyPatch, counted: list[NodeRoom]
+) -> None:
+    monkeypatch.setattr(boards, "MOST", most)
+    world, kind = grown(most), kind_of(made)
+    assert world.outlooks.tick()
+    world.bind(world.api.seed(PODS, pod("last", gib=2)), "node-03")
+    world.see()
+    index, alone = world.state.cache.cluster_index, Board(kind, world.state.rankings, {})
+    index.settle()
+    rooms = set(index.node_rooms.rooms().values())
+    assert {gpu for room in rooms for gpu in room.gpus} == set(index.node_rooms.by_gpu)
+    fitting = [(alone.promise(room), room.host or (), room.model, room.gpus) for room in rooms]
+    fitting = sorted(each for each in fitting if each[0] < math.inf)
+    world.boards.costs(kind, list(index.nodes))
+    assert len(counted) == min(most, len(fitting))
+    assert {(room.host, room.model, room.gpus) for room in counted} == {each[1:] for each in fitting[:most]}
+
+
 @pytest.mark.parametrize("few", [0, 1000], ids=["kept ranks", "sorted"])
 def test_after_the_background_the_answers_are_exact(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boards, "FEW", few)
@@ -364,6 +386,7 @@ def test_what_is_kept_of_gpus_that_all_differ_counts_as_memory(monkeypatch: pyte
     for i in range(100):
         world.api.seed(NODES, node(f"node-{i:03}", *range(8 * i + 4, 8 * i + 12)))
     world.list_all()
+    monkeypatch.setattr(boards, "MOST", 100)
     known, kind = list(world.state.cache.cluster_index.nodes), Kind(make_shape(3), LITTLE)
     world.boards.costs(kind, known)
     generation = world.boards._now
