@@ -7,8 +7,8 @@ from gpushare.model.room import Ask, GpuRoom, NodeRoom
 
 PART: Final = 16
 """Parts of a pod in which CPU and memory of a host are counted: a host for 3.5 pods is better than one for 3."""
-_MOST: Final = 50_000
-"""Nodes and GPUs that are remembered, some 40 MiB; full nodes are alike in few ways."""
+_MOST: Final = 16_384
+"""Nodes and GPUs that are remembered: 9 MiB with the most kinds that there are. Full nodes are alike in few ways."""
 
 Counts = tuple[int, ...]
 """For every kind, how many pods fit, in parts."""
