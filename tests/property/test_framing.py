@@ -9,6 +9,7 @@ from gunicorn.config import Config
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gpushare.runtime import http as lean
 from gpushare.runtime.arrival import Arrival, Progress, Room
 
 CONFIG = Config()
@@ -98,3 +99,46 @@ def test_gunicorn_reads_what_is_compared_with_it() -> None:
 def test_requests_are_those_that_gunicorn_reads(requests: list[bytes], pieces: list[int]) -> None:
     data = b"".join(requests)
     assert as_received(data, pieces) == as_gunicorn_reads(data)
+
+
+def as_the_lean_server_reads(data: bytes, pieces: list[int]) -> list[Any]:
+    """The same by `gpushare.runtime.http`, up to the first request that it refuses."""
+    found, arrival = [], Arrival(room=Room(0), most=1000)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        while (progress := arrival.advance(ours, 0)) is not Progress.ENDED:
+            if progress is Progress.WHOLE:
+                head, body = arrival.taken()
+                try:
+                    parsed = lean.parse(head)
+                except lean.BadRequestError:
+                    break
+                if parsed.chunked:
+                    break
+                found.append((parsed.method, parsed.path, body.read(parsed.length)))
+                if not parsed.keep:
+                    break
+                arrival.answered()
+            elif data:
+                size = pieces.pop() if pieces else len(data)
+                theirs.sendall(data[:size])
+                data = data[size:]
+            else:
+                theirs.shutdown(socket.SHUT_WR)
+    return found
+
+
+@example([b"POST /b HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", b"GET /a HTTP/1.1\r\n\r\n"], [3, 60])
+@given(st.lists(REQUEST, min_size=1, max_size=3), st.lists(st.integers(1, 40), max_size=5))
+def test_the_lean_server_takes_no_other_bytes_for_a_request(requests: list[bytes], pieces: list[int]) -> None:
+    """It refuses more. What it does not refuse ends where it ends for others: no body is read as a request."""
+    data = b"".join(requests)
+    found = as_the_lean_server_reads(data, pieces)
+    assert found == as_gunicorn_reads(data)[: len(found)]
+
+
+def test_the_lean_server_reads_ordinary_requests() -> None:
+    """Otherwise an empty list would be the beginning of any."""
+    data = b"POST /b HTTP/1.1\r\nContent-Length: 5\r\n\r\nhelloGET /a?x HTTP/1.1\r\n\r\n"
+    assert as_the_lean_server_reads(data, []) == [("POST", "/b", b"hello"), ("GET", "/a", b"")]
