@@ -19,10 +19,13 @@ _PART: Final = 16
 
 
 class _Found:
-    """By node: the ledger and the rankings for which it was found, and the verdict."""
+    """By node: the ledger and the epoch of the outlook for which it was found, and the verdict.
+
+    Not the rankings themselves: they remember tens of MiB of what they have counted, and new ones come all the time.
+    """
 
     def __init__(self) -> None:
-        self.by_node: dict[NodeName, tuple[NodeLedger, Rankings, Verdict]] = {}
+        self.by_node: dict[NodeName, tuple[NodeLedger, int, Verdict]] = {}
 
 
 class Searches:
@@ -34,13 +37,13 @@ class Searches:
 
     def verdict(self, shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
         """Whether a pod fits, and on which GPUs."""
-        name = ledger.inventory.node
+        name, epoch = ledger.inventory.node, rankings.outlook.epoch
         with self._lock:
             known = self._cache.of(shape).by_node.get(name)
-        if known is not None and known[0] is ledger and known[1] is rankings:
+        if known is not None and known[0] is ledger and known[1] == epoch:
             return known[2]
         verdict = node_ledger.verdict(shape, ledger, rankings)
         with self._lock:
-            self._cache.of(shape).by_node[name] = ledger, rankings, verdict
+            self._cache.of(shape).by_node[name] = ledger, epoch, verdict
             self._cache.weigh(shape)
         return verdict
