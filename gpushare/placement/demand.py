@@ -16,6 +16,8 @@ from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import ANY_GPU, Choice
 
 MAX_KINDS: Final = 32
+_MAX_WIDE: Final = MAX_KINDS // 2
+"""Of them that need several GPUs, where there are others: a few dozen wide pods that wait would displace all others."""
 MAX_SIZES: Final = 64
 MAX_TYPICAL: Final = 256
 _COVERED_PERCENT: Final = 95
@@ -39,7 +41,7 @@ class Demand:
     """What pods of a cluster ask for."""
 
     kinds: tuple[Kind, ...] = ()
-    """Those that ask for the most first, wide ones before others; MAX_KINDS at most."""
+    """Those that ask for the most first, wide ones before others but for the last half of them; MAX_KINDS at most."""
     sizes: tuple[Ask, ...] = ()
     """Different shares of one GPU, the most frequent first; MAX_SIZES at most."""
     typical: Mapping[Ask, int] = field(default_factory=dict, hash=False)
@@ -60,6 +62,8 @@ def of(asks: Iterable[Ask], gpu_mib: int = _MODEL_MIB) -> Demand:
     for ask, count in counts.items():
         groups.setdefault(_group(ask, usual), Counter())[ask] += count
     ranked = sorted(groups.items(), key=lambda item: (-_weight(item[1], usual), item[0]))
+    late = {group for group, _ in [each for each in ranked if each[0][0] > 1][_MAX_WIDE:]}
+    ranked.sort(key=lambda item: item[0] in late)
     sizes: Counter[Ask] = Counter()
     for ask, count in counts.items():
         if not ask.whole:

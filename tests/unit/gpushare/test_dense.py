@@ -153,6 +153,16 @@ def test_pods_that_no_node_could_ever_hold_change_nothing(never: list[Ask]) -> N
     assert outlook.of_cluster([*USUAL, *never], [FULL], [FULL]) == outlook.of_cluster(USUAL, [FULL], [FULL])
 
 
+def test_wide_pods_that_wait_displace_no_others() -> None:
+    """Each weighs as much as dozens of others, so half of the kinds are left to these."""
+    wide = [whole(gpus, cpu=10 * 2**i) for i in range(12) for gpus in (2, 3, 4)]
+    known = outlook.of_cluster([*USUAL[:3], *wide * 9], [FULL], [FULL])
+    assert {kind.memory_mib for kind in known.kinds if kind.gpus == 1} == {300, 400, 700}
+    assert len(known.kinds) == demand.MAX_KINDS
+    every = outlook.of_cluster(wide, [FULL], [FULL])
+    assert [kind.gpus > 1 for kind in every.kinds] == [True] * demand.MAX_KINDS
+
+
 @pytest.mark.parametrize("empty", [[], [replace(FULL, host=None)]])
 def test_where_nodes_are_not_known_every_request_counts(empty: list[NodeRoom]) -> None:
     asked = share(500, cpu=10**9)
