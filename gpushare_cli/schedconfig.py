@@ -177,21 +177,26 @@ def _api_version(server: ServerVersion) -> str:
 
 def _entries(options: Options, unasked: Mapping[str, int]) -> Iterator[extenders.Entry]:
     resources = ResourceConfig(whole_gpus=options.whole_gpus).resources
-    weight = _weight(options.weight) if options.weight is not None else scores.needed(unasked)
+    weight = checked_weight("--weight", options.weight) if options.weight is not None else scores.needed(unasked)
     yield extenders.for_gpus(options.url, options.ca_pem, resources, weight)
     if options.others_weight is not None:
-        yield extenders.for_others(options.url, options.ca_pem, _weight(options.others_weight))
+        yield extenders.for_others(options.url, options.ca_pem, checked_weight("--rank-others", options.others_weight))
 
 
-def _weight(weight: int) -> int:
+def checked_weight(flag: str, weight: int) -> int:
+    """The weight of an entry as it was given.
+
+    Raises:
+        SettingsError: kube-scheduler would not start with it.
+    """
     if not 0 < weight <= _MOST_WEIGHT:
-        raise SettingsError(f"weight {weight}: write a whole number from 1 to {_MOST_WEIGHT}")
+        raise SettingsError(f"{flag} {weight}: write a whole number from 1 to {_MOST_WEIGHT}")
     return weight
 
 
 def _client(options: Options) -> dict[str, Any]:
     if not 0 < options.client_qps <= _MOST_QPS:
-        raise SettingsError(f"requests a second {options.client_qps}: write a whole number from 1 to {_MOST_QPS}")
+        raise SettingsError(f"--client-qps {options.client_qps}: write a whole number from 1 to {_MOST_QPS}")
     return {"qps": options.client_qps, "burst": 2 * options.client_qps}
 
 

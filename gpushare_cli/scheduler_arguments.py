@@ -11,7 +11,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.description = "Print the configuration with which kube-scheduler asks the controller about shared GPUs."
     add_server(parser, "of the cluster, such as v1.29.3+k3s1", required=True)
-    arguments.add_choice(parser, "--kind", Kind.CONFIGURATION, "")
+    arguments.add_choice(
+        parser, "--kind", Kind.CONFIGURATION, "policy: a policy file, for --policy-config-file of 1.22 and older"
+    )
     parser.add_argument(
         "--extender-url", dest="url", default=extenders.DEFAULT_URL, metavar="URL", help="default: %(default)s"
     )

@@ -122,5 +122,5 @@ def _policies(text: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(text.split(",")))
     for name in found:
         if name not in _KNOWN:
-            raise SettingsError(f"--policy {name}: no such policy; write some of {', '.join(_KNOWN)}")
+            raise SettingsError(f"--policy {text!r}: {name!r} is no policy; write some of {', '.join(_KNOWN)}")
     return found

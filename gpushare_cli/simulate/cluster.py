@@ -89,6 +89,10 @@ def prepare(
     pods = tuple(_with_policy(pod, policies) for pod in (*_waiting(existing, state), *old, *new))
     hosts = hosts_of(given.nodes, state, there, resource_config)
     notes += _silent(hosts, pods)
+    if replay and not old:
+        notes.append("--replay: no pod of a cluster in the input; give what kubectl get nodes,pods -A -o yaml prints")
+    elif not pods and not given.known:
+        notes.append("no pod in the input, so nothing is placed; give pods or workloads with -f")
     notes += dict.fromkeys(
         f"{made.of}: container {container} asks for {resource}, which gpushare does not know; do you mean {near}?"
         for made in created

@@ -92,7 +92,7 @@ def by_policy(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 def _lost(room: NodeRoom, gpu: GpuRoom, asks: Sequence[Ask], free: float) -> tuple[float, float]:
     """Of one GPU: free in a remainder that is too small, and free without CPU and memory beside it."""
-    if not free:
+    if not free or not asks:
         return 0.0, 0.0
     fitting = [ask for ask in asks if ask.fits(gpu)]
     if not fitting:

@@ -21,7 +21,7 @@ from tests.unit.gpushare_cli.podding import bound, mutated
 HEAD = """# Commands
 
 Tables are for people, `-o json` is for programs; all memory in JSON is in MiB.
-Results go to the standard output, `note:` and `error:` lines to the error stream.
+Results go to the standard output; `note:` and `error:` lines, and how far `simulate` is, to the error stream.
 On a terminal, the tables of `explain`, `simulate` and `doctor` are as wide as it is.
 What does not fit goes to indented lines, and nothing is cut.
 Elsewhere they are not folded, so that `grep` finds whole lines; the variable `COLUMNS` gives a width.
@@ -124,6 +124,8 @@ The summary comes first: how many pods are placed and how much of the GPU memory
 all seeds, with the standard deviation; what the closest node lacks for the pods that are not placed; and for each model
 what is free, in GPUs. `TOO SMALL` is free where no pod of the input fits on the GPU any more, `NO CPU OR MEMORY` where
 one would, had the node more of these.
+What a part of a GPU or a whole one comes to is known when it is placed: in `ASKED FOR` it counts as of a GPU of mean
+size, so pods can get more than that.
 The rest is of the first policy with the first seed.
 
 `--policy dense,binpack,none --seeds 1-5 --order shuffled` compares policies; `none` does not rank nodes, as Aliyun's

@@ -355,9 +355,9 @@ def test_text_that_is_no_release_is_refused(text: str) -> None:
             {"lease_name": ""},
             "lease name '': write lower-case letters, digits, '-' and '.', such as gpushare-scheduler",
         ),
-        ({"weight": 0}, "weight 0: write a whole number from 1 to 10000"),
-        ({"others_weight": 10_001}, "weight 10001: write a whole number from 1 to 10000"),
-        ({"client_qps": -1}, "requests a second -1: write a whole number from 1 to 100000"),
+        ({"weight": 0}, "--weight 0: write a whole number from 1 to 10000"),
+        ({"others_weight": 10_001}, "--rank-others 10001: write a whole number from 1 to 10000"),
+        ({"client_qps": -1}, "--client-qps -1: write a whole number from 1 to 100000"),
         (
             {"lease_namespace": "-x"},
             "lease namespace '-x': write lower-case letters, digits, '-' and '.', such as gpushare-scheduler",

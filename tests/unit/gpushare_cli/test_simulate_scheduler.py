@@ -250,15 +250,46 @@ def test_a_plot_has_a_line_for_each_policy(tmp_path: Path) -> None:
 
 
 def test_a_plot_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    found = simulate(tmp_path, node("node-a", 15), manifest(pod("x", 1)), plot=str(tmp_path / "no" / "plot.svg"))
-    assert (found.code, found.err) == (1, "error: no/plot.svg: No such file or directory\n")
+    found = simulate(tmp_path, node("node-a", 15), manifest(pod("x", 1)), plot=str(tmp_path))
+    assert (found.code, found.err.replace(str(tmp_path), "FOLDER")) == (1, "error: FOLDER: Is a directory\n")
+
+
+def test_a_plot_in_a_directory_that_is_not_there_is_an_error_before_the_files_are_read(tmp_path: Path) -> None:
+    found = simulate(tmp_path, "[", plot=str(tmp_path / "no" / "plot.svg"))
+    assert (found.code, found.err) == (2, "error: --plot no/plot.svg: there is no such directory; make it first\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"weight": 0}, "--weight 0: write a whole number from 1 to 10000"),
+        ({"others_weight": -3}, "--rank-others -3: write a whole number from 1 to 10000"),
+    ],
+)
+def test_a_weight_that_kube_scheduler_refuses_is_an_error(tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    found = simulate(tmp_path, node("node-a", 15), manifest(pod("x", 1)), **given)
+    assert (found.code, found.err) == (2, f"error: {message}\n")
+
+
+def test_without_a_pod_no_free_gpu_counts_as_too_small_and_a_note_says_why_nothing_is_placed(tmp_path: Path) -> None:
+    found = simulate(tmp_path, node("node-a", 15), as_json=True)
+
+    assert (found.code, found.value["summary"]["gpus"][0]["freeTooSmall"]) == (0, 0.0)
+    assert found.err == "note: no pod in the input, so nothing is placed; give pods or workloads with -f\n"
+
+
+def test_a_replay_of_nothing_is_noted(tmp_path: Path) -> None:
+    found = simulate(tmp_path, node("node-a", 15), manifest(pod("x", 1)), replay=True)
+    assert found.err == (
+        "note: --replay: no pod of a cluster in the input; give what kubectl get nodes,pods -A -o yaml prints\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--policy", "best"], "--policy best: no such policy; write some of binpack, spread, dense, fgd, none"),
-        (["--policy", ""], "--policy : no such policy; write some of binpack, spread, dense, fgd, none"),
+        (["--policy", "best"], "--policy 'best': 'best' is no policy; write some of binpack, spread, dense, fgd, none"),
+        (["--policy", ""], "--policy '': '' is no policy; write some of binpack, spread, dense, fgd, none"),
         (["--seeds", "1-x"], "--seeds 1-x: write numbers, such as 1-5 or 1,2,9"),
         (["--seeds", "5-1"], "--seeds 5-1: write 1 to 100 numbers"),
     ],

@@ -1,0 +1,53 @@
+"""What docs/operate.md tells those who come from a version whose default policy was binpack."""
+
+from pathlib import Path
+
+import yaml
+
+from controller.settings import Settings
+from gpushare.model.request import DEFAULT_POLICY, Policy
+from gpushare.runtime import options
+from gpushare_cli import schedconfig
+from gpushare_cli.schedconfig import Options, ServerVersion
+
+ROOT = Path(__file__).parents[2]
+SECTION = (
+    (ROOT / "docs" / "operate.md")
+    .read_text(encoding="utf-8")
+    .partition("### From a version whose default policy was `binpack`\n")[2]
+    .partition("\n### ")[0]
+)
+
+
+def _settings(environ: dict[str, str]) -> Settings:
+    return options.load(Settings, [], prog="controller", environ=environ)
+
+
+def test_the_setting_on_the_page_keeps_the_former_default() -> None:
+    line = next(part for part in SECTION.split("`") if part.startswith("GPUSHARE_"))
+    setting, _, value = line.partition(": ")
+
+    assert f"placed by `{DEFAULT_POLICY.value}` now" in SECTION
+    assert _settings({}).gpu_policy is DEFAULT_POLICY
+    assert _settings({setting: value}).gpu_policy is Policy.BINPACK
+
+
+def test_the_right_on_the_page_is_one_of_the_controllers() -> None:
+    (rule,) = yaml.safe_load(SECTION.partition("```yaml\n")[2].partition("```")[0])
+    objects = yaml.safe_load_all((ROOT / "manifests" / "base" / "controller.yaml").read_text(encoding="utf-8"))
+    (role,) = (each for each in objects if each["kind"] == "ClusterRole")
+
+    assert rule in role["rules"]
+
+
+def test_the_changelog_tells_of_the_new_default() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"- The default policy is `{DEFAULT_POLICY.value}`, it was `binpack`;" in text
+
+
+def test_only_a_policy_file_has_no_place_for_how_many_nodes_are_scored() -> None:
+    server = ServerVersion(1, 20)
+    assert "percentageOfNodesToScore" in schedconfig.configuration(Options(server=server))
+    assert "percentageOfNodesToScore" not in schedconfig.policy(Options(server=server))
+    page = (ROOT / "docs" / "scheduling.md").read_text(encoding="utf-8")
+    assert "`percentageOfNodesToScore: 100`, always; a policy file has no place for it |" in page
