@@ -90,6 +90,9 @@ def main() -> int:
     wanted = set(filter(None, options.only.split(","))) or {one.name for one in PROGRAMS}
     if unknown := wanted - {one.name for one in PROGRAMS}:
         parser.error(f"--only {','.join(sorted(unknown))}: write some of {', '.join(one.name for one in PROGRAMS)}")
+    needing = sorted(one.name for one in PROGRAMS if one.trace and one.name in wanted)
+    if options.only and needing and not options.trace:
+        parser.error(f"--only {','.join(needing)}: needs --trace DIRECTORY (make bench TRACE=DIRECTORY)")
     programs = [one for one in PROGRAMS if one.name in wanted and (options.trace or not one.trace)]
     for number, program in enumerate(programs, 1):
         print(f"\n== {number} of {len(programs)}: {program.title}", flush=True)

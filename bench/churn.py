@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench import arguments as arguments_of
 from bench import trace_scheduled, turns
 from bench.packing.workload import Workload, asks_for
 from bench.results import Results, progress, table
@@ -168,7 +169,7 @@ def run(options: argparse.Namespace, results: Results) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.churn", description="A day of pods that come and go")
-    parser.add_argument("directory", type=Path)
+    parser.add_argument("directory", type=arguments_of.trace, help=arguments_of.DIRECTORY)
     parser.add_argument("--trace", default="default")
     parser.add_argument("--policy", default="dense")
     parser.add_argument("--row", default="ranked", choices=trace_scheduled.ROWS)

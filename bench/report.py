@@ -241,6 +241,8 @@ def main(arguments: Sequence[str]) -> int:
     root = Path(__file__).parents[1] / "docs"
     directory, docs = (Path(argument) for argument in (*arguments, *map(str, (root / "benchmarks", root)))[:2])
     docs = docs if len(arguments) > 1 else root
+    if not any(directory.glob("*.json")):
+        raise SystemExit(f"error: {directory}: no figures there (*.json); `make bench` writes them")
     for name, text in files(read(directory)).items():
         path = docs / name
         path.parent.mkdir(parents=True, exist_ok=True)

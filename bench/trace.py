@@ -14,8 +14,8 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
+from bench import arguments as arguments_of
 from bench.packing.policies import POLICIES, make
 from bench.packing.replay import LOADS, Outcome, replay
 from bench.packing.workload import Workload
@@ -30,9 +30,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     for trace in options.traces.split(","):
         workload = Workload.read(options.directory, trace)
-        for policy in options.policies.split(","):
+        for policy in options.policies:
             found = []
-            for seed in seeds_of(options.seeds):
+            for seed in options.seeds:
                 progress(f"{trace} {policy} seed {seed}")
                 started = time.process_time()
                 order, nodes = workload.orders(seed, recorded=not options.own_orders)
@@ -53,18 +53,8 @@ def _print(found: Sequence[Outcome]) -> None:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.trace", description="GPU allocation of policies on a trace")
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--traces", default="default")
-    parser.add_argument("--policies", default="dense,fgd", help=f"of {', '.join(POLICIES)}")
-    parser.add_argument("--seeds", default="42-43", help="42-51, or 1,2,3")
-    parser.add_argument("--own-orders", action="store_true", help="also where the directory has recorded ones")
-    parser.add_argument("--json", type=Path, help="write every run there")
+    arguments_of.add(parser, POLICIES, "dense,fgd")
     return parser.parse_args(arguments)
-
-
-def seeds_of(text: str) -> list[int]:
-    first, dash, last = text.partition("-")
-    return list(range(int(first), int(last) + 1)) if dash else [int(seed) for seed in text.split(",")]
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench import arguments as arguments_of
 from bench import turns
 from bench.packing.replay import LOADS, Curve
 from bench.packing.workload import Workload, asks_for
@@ -30,7 +31,7 @@ from bench.results import Results, progress
 from bench.scheduling import configuration, fed, objects
 from bench.scheduling.configuration import Configuration
 from bench.scheduling.scheduler import Scheduler
-from bench.trace import seeds_of
+from gpushare.model.request import Policy
 
 ROWS: Mapping[str, Callable[[str], Configuration]] = {
     "ranked": lambda server: configuration.printed(server, rank_others=True),
@@ -131,8 +132,8 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{'trace':<12}{'policy':<10}{'row':<16}{'owned':<6}{'seeds':>5}{loads}   sd@100   s/run")
     with ProcessPoolExecutor(options.jobs) as pool:  # each forks a controller
         for trace in options.traces.split(","):
-            for policy in options.policies.split(","):
-                for row in options.rows.split(","):
+            for policy in options.policies:
+                for row in options.rows:
                     run = Run(
                         directory=options.directory,
                         trace=trace,
@@ -144,7 +145,7 @@ def main(arguments: Sequence[str]) -> int:
                         most=options.most,
                     )
                     found = []
-                    for outcome in pool.map(functools.partial(once, run), seeds_of(options.seeds)):
+                    for outcome in pool.map(functools.partial(once, run), options.seeds):
                         found.append(outcome)
                         results.add([asdict(outcome)])
                     _print(found)
@@ -170,17 +171,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.trace_scheduled", description="GPU allocation through kube-scheduler"
     )
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--traces", default="default")
-    parser.add_argument("--policies", default="dense")
-    parser.add_argument("--rows", default=",".join(ROWS))
-    parser.add_argument("--seeds", default="42-43", help="42-51, or 1,2,3")
-    parser.add_argument("--own-orders", action="store_true", help="also where the directory has recorded ones")
+    arguments_of.add(parser, (policy.value for policy in Policy), "dense")
+    arguments_of.add_rows(parser, ROWS, ",".join(ROWS))
     parser.add_argument("--owned", action="store_true", help="pods that ask for the same are of one owner")
     parser.add_argument("--server", default="1.36", help="version of Kubernetes whose scores and configuration count")
     parser.add_argument("--jobs", type=int, default=1, help="seeds at the same time")
     parser.add_argument("--most", type=int, default=0, help="pods, for a quick look")
-    parser.add_argument("--json", type=Path, help="write every run there")
     return parser.parse_args(arguments)
 
 

@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from bench import arguments as arguments_of
 from bench.packing.replay import LOADS, Curve
 from bench.packing.workload import Workload, asks_for
 from bench.results import Results, progress
 from bench.scheduling import objects
-from bench.trace import seeds_of
 from gpushare.model.request import Policy
 from gpushare.simulation.engine import Extender, Nodes, Scheduler
 from gpushare.simulation.kinds import Kind
@@ -86,10 +86,10 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{'trace':<12}{'policy':<10}{'row':<16}{'seeds':>5}{loads}   sd@100  s/run")
     for trace in options.traces.split(","):
         workload = Workload.read(options.directory, trace)
-        for policy in options.policies.split(","):
-            for row in options.rows.split(","):
+        for policy in options.policies:
+            for row in options.rows:
                 found = []
-                for seed in seeds_of(options.seeds):
+                for seed in options.seeds:
                     progress(f"{trace} {policy} {row} seed {seed}")
                     outcome = once(workload, policy, row, seed, minor=options.minor, own_orders=options.own_orders)
                     found.append(outcome)
@@ -138,14 +138,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.trace_simulated", description="GPU allocation through kube-scheduler, simulated"
     )
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--traces", default="default")
-    parser.add_argument("--policies", default="dense,fgd,binpack,unranked")
-    parser.add_argument("--rows", default="ranked", help=f"of {', '.join(ROWS)}")
-    parser.add_argument("--seeds", default="42-43", help="42-51, or 1,2,3")
-    parser.add_argument("--own-orders", action="store_true", help="also where the directory has recorded ones")
+    arguments_of.add(parser, (*(policy.value for policy in Policy), UNRANKED), "dense,fgd,binpack,unranked")
+    arguments_of.add_rows(parser, ROWS, "ranked")
     parser.add_argument("--minor", type=int, default=36, help="version 1.x of the kube-scheduler whose scores count")
-    parser.add_argument("--json", type=Path, help="write every run there")
     parser.add_argument("--plot", type=Path, help="write an SVG there")
     return parser.parse_args(arguments)
 

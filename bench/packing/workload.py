@@ -66,7 +66,10 @@ def asks_for(pod: Ask) -> int:
 
 def _rows(directory: Path, name: str) -> list[dict[str, str]]:
     packed = directory / f"{name}.gz"
-    raw = gzip.decompress(packed.read_bytes()) if packed.exists() else (directory / name).read_bytes()
+    try:
+        raw = gzip.decompress(packed.read_bytes()) if packed.exists() else (directory / name).read_bytes()
+    except FileNotFoundError:
+        raise SystemExit(f"error: {directory / name}: no such file, nor {packed.name}") from None
     return list(csv.DictReader(io.StringIO(raw.decode())))
 
 

@@ -45,8 +45,3 @@ def test_the_table_has_a_row_for_each_policy_and_the_file_every_run(
     assert [line.split()[:3] for line in lines[1:]] == [["small", "dense", "2"], ["small", "spread", "2"]]
     runs = json.loads(out.read_text())["rows"]
     assert [(run["policy"], run["seed"]) for run in runs] == [("dense", 1), ("dense", 2), ("spread", 1), ("spread", 2)]
-
-
-def test_an_unknown_policy_is_named(directory: Path) -> None:
-    with pytest.raises(SystemExit, match="no policy 'best': write some of dense, "):
-        make("best", Workload.read(directory, "small"))
