@@ -199,6 +199,10 @@ def _readings(leadership: Leadership, outlooks: Outlooks) -> dict[str, tuple[str
             "Seconds since the watch of ConfigMaps unhealthy-gpu-NODE said anything; NaN if they must not be read",
             leadership.unhealthy.stale_for,
         ),
+        "gpushare_watch_namespaces_age_seconds": (
+            "Seconds since the watch of namespaces said anything; NaN if they must not be read",
+            leadership.namespaces.stale_for,
+        ),
         "gpushare_outlook_epoch": (
             "Number of what is known of requests and room in the cluster, by which nodes are ranked; 0 at first",
             lambda: float(outlooks.outlook.epoch),
