@@ -1,15 +1,12 @@
-"""What nodes answer to kinds of pods, kept up to date node by node. Pure; not thread-safe.
+"""What nodes answer to kinds of pods, as much of it as there is memory for. Pure; not thread-safe.
 
-Replicas of a workload ask for the same, and between two questions few nodes change; a node's ledger is immutable, so
-the verdict for a node that has not changed is still right.
+Replicas of a workload ask for the same, so that few kinds make most of the questions.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.request import RequestShape
 
@@ -19,41 +16,6 @@ _ENTRY: Final = 256
 """Bytes of a verdict: most are a number, some a refusal."""
 _CHARACTER: Final = 8
 """Bytes of a kind of pod for each character in which Python writes it: selectors are as long as tenants like."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """What changed since somebody asked last."""
-
-    ledgers: dict[NodeName, LedgerOrRefused]
-    sequence: int
-    """To ask with next; more than 0."""
-
-
-V = TypeVar("V")
-
-
-class Answers(Generic[V]):
-    """What every node answers to one kind of pod."""
-
-    def __init__(self, judge: Callable[[LedgerOrRefused], V]) -> None:
-        self.by_node: dict[NodeName, V] = {}
-        self.sequence = 0
-        """Of the last change that was noted; 0 before the first."""
-        self._judge = judge
-        self._stale: dict[NodeName, LedgerOrRefused] = {}
-        """Nodes that have changed and are not judged yet."""
-
-    def note(self, changes: Changes) -> None:
-        """Remember which nodes have to be judged again."""
-        self.sequence = changes.sequence
-        self._stale.update(changes.ledgers)
-
-    def refresh(self) -> None:
-        """Judge the nodes that have changed."""
-        for name, ledger in self._stale.items():
-            self.by_node[name] = self._judge(ledger)
-        self._stale.clear()
 
 
 class Sized(Protocol):

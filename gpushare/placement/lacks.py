@@ -6,6 +6,7 @@ For those who explain a choice: the policies themselves compare costs, which say
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import assert_never
 
 from gpushare.model.request import Policy
 from gpushare.model.room import Ask, GpuRoom, NodeRoom
@@ -102,6 +103,8 @@ def lack(policy: Policy, outlook: Outlook, there: Change, here: Change) -> Lack:
             return Fragments(_fragments(there, outlook), _fragments(here, outlook))
         case Policy.BINPACK | Policy.SPREAD:
             return Free(_free(there.after), _free(here.after))
+        case _:
+            assert_never(policy)
 
 
 def little_asked_for(gpu: GpuRoom, outlook: Outlook) -> bool:

@@ -1,0 +1,58 @@
+"""What a judge remembers of nodes changes nothing of what it says, and is bounded."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpushare.cluster.verdicts import ShapeCache
+from gpushare.identity import NodeName
+from gpushare.model.request import RequestShape
+from gpushare.model.selector import Choice, GpuSelector
+from gpushare.model.verdict import Refused
+from gpushare.placement import judge, room
+from gpushare.placement.judge import Judge
+from gpushare.placement.place import place
+from gpushare.placement.room import Room
+from gpushare.units import GIB
+from testing.builders import make_inventory, make_ledger, make_shape
+
+
+def of(name: str, *sizes: int) -> Room:
+    ledger = make_ledger(sizes)
+    found = room.of_ledger(replace(ledger, inventory=make_inventory(*sizes, node=name)))
+    assert isinstance(found, Room)
+    return found
+
+
+def test_nodes_that_are_alike_are_refused_in_the_same_words_with_their_own_names() -> None:
+    shape = replace(make_shape(3), gpus=GpuSelector(models=Choice(wanted=("A100",))))
+    mine = Judge(shape, GIB)
+    said = [mine.fits(of(name, 15)) for name in ("node-a", "node-b")]
+
+    assert said[0] == place(shape, make_ledger([15]))
+    assert isinstance(said[0], Refused)
+    assert said[1] == replace(said[0], message=said[0].message.replace("node-a", "node-b"))
+
+
+def test_what_is_known_of_gpus_is_forgotten_when_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "_MOST", 2)
+    mine = Judge(make_shape(8), GIB)
+
+    assert [mine.fits(of("node", size)) is True for size in (9, 7, 8, 6, 9)] == [True, False, True, False, True]
+    assert len(mine._worth) <= 2
+
+
+def test_nodes_with_too_few_gpus_are_left_to_placement() -> None:
+    assert Judge(make_shape((3, 2)), GIB).fits(of("node", 15)) is None
+
+
+def test_answers_that_were_forgotten_meanwhile_weigh_nothing() -> None:
+    class Kept:
+        def __init__(self, _: RequestShape) -> None:
+            self.by_node = dict.fromkeys(map(NodeName, map(str, range(100))), 0)
+
+    cache = ShapeCache(Kept)
+    cache.weigh(make_shape(1))
+
+    assert make_shape(1) not in cache
+    assert cache._total == 0
