@@ -75,7 +75,7 @@ def test_workloads_make_pods_with_names_as_kubernetes_gives_them(
     ],
 )
 def test_what_is_left_out_is_noted(tmp_path: Path, value: Json, note: str) -> None:
-    assert simulate(tmp_path, NODES, value).err == f"note: {note}\n"
+    assert simulate(tmp_path, NODES, value, manifest(make_pod())).err == f"note: {note}\n"
 
 
 @pytest.mark.parametrize(
