@@ -74,7 +74,7 @@ def parse(head: bytes) -> Head:
         raise BadRequestError("the first line is not METHOD PATH HTTP/1.1")
     if _FIELDS.fullmatch(head, end) is None:
         raise BadRequestError("a line of the header is not NAME: VALUE")
-    lengths = set(_LENGTH.findall(head, end))
+    lengths = _LENGTH.findall(head, end)
     length = lengths.pop().rstrip() if lengths else b"0"
     if lengths or _DIGITS.fullmatch(length) is None:
         raise BadRequestError("Content-Length is not one number")
