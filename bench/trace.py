@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from bench import arguments as arguments_of
-from bench.packing.policies import POLICIES, make
+from bench.packing.policies import POLICIES
 from bench.packing.replay import LOADS, Outcome, replay
 from bench.packing.workload import Workload
 from bench.results import Results, progress
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
                 progress(f"{trace} {policy} seed {seed}")
                 started = time.process_time()
                 order, nodes = workload.orders(seed, recorded=not options.own_orders)
-                curve = replay(workload, order, nodes, make(policy, workload))
+                curve = replay(workload, order, nodes, policy)
                 found.append(Outcome(trace, policy, seed, curve, time.process_time() - started))
             _print(found)
             results.add(map(asdict, found))

@@ -18,16 +18,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench import arguments as arguments_of
-from bench.packing.replay import LOADS, Curve
-from bench.packing.workload import Workload, asks_for
+from bench.packing.replay import LOADS, fill, hosts
+from bench.packing.workload import Workload
 from bench.results import Results, progress
-from bench.scheduling import objects
 from gpushare.model.request import Policy
-from gpushare.simulation.engine import Extender, Nodes, Scheduler
-from gpushare.simulation.kinds import Kind
+from gpushare.simulation.engine import Extender, Scheduler
 from gpushare.simulation.learner import Learner
 from gpushare.simulation.rooms import Rooms
-from gpushare.simulation.scores import Fit, Host, Rules
+from gpushare.simulation.scores import Fit, Rules
 from gpushare_cli import plot, schedconfig, scores
 from gpushare_cli.plot import Line, Plot
 
@@ -41,7 +39,6 @@ ROWS: Mapping[str, tuple[Fit, bool]] = {
 NAMES = {UNRANKED: "no ranking (Aliyun's)"}
 """In the plot."""
 SHOWN_FROM = 80  # per cent of the load, in the plot
-PODS = 1_000  # of a node; the trace has no limit
 
 
 @dataclass(frozen=True)
@@ -64,18 +61,13 @@ def once(workload: Workload, policy: str, row: str, seed: int, *, minor: int, ow
     learner = Learner(workload.nodes, chance=random.Random(f"{seed} looks").randrange)
     weight = 0 if policy == UNRANKED else scores.needed(scores.UNASKED)
     scheduler = Scheduler(
-        Nodes([Host(*objects.host(room), PODS) for room in workload.nodes]),
+        hosts(workload.nodes),
         Rooms(workload.nodes, Policy.BINPACK if policy == UNRANKED else Policy(policy), learner),
         rules=Rules(minor=minor, fit=fit),
         extender=Extender(weight=weight, others_weight=schedconfig.OTHERS_WEIGHT if others and weight else 0),
         pick=random.Random(seed).randrange,
     )
-    kinds = [Kind.plain(pod) for pod in workload.pods]
-    curve, placed = Curve(workload.capacity), 0
-    for position in order:
-        bound = scheduler.place(kinds[position])
-        placed += bound is not None
-        curve.came(asks_for(workload.pods[position]), placed=bound is not None)
+    curve, placed = fill(scheduler, workload, order)
     return Outcome(workload.trace, policy, row, seed, curve.at(), placed, round(time.process_time() - started, 1))
 
 

@@ -1,16 +1,23 @@
-"""Pods of a trace, one after another, each to the node where it costs least."""
+"""Pods of a trace, one after another, to a scheduler that is simulated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.packing.board import Board
-from bench.packing.policies import Scheduler
+from bench.packing.policies import POLICIES
 from bench.packing.workload import Workload, asks_for
-from gpushare.model.room import Ask, NodeRoom
-from gpushare.placement.ranking import choose
+from gpushare.model.room import NodeRoom
+from gpushare.simulation import scores
+from gpushare.simulation.cluster import Nodes
+from gpushare.simulation.engine import Extender, Scheduler
+from gpushare.simulation.kinds import Kind
+from gpushare.simulation.rooms import Rooms
+from gpushare.simulation.scores import Host, Rules
 
 SHOWN_FROM = 70  # per cent; before, everything fits
 LOADS = (90, 95, 100, 110, 120, 130)  # per cent
+PODS = 1_000  # of a node; the trace has no limit
+ALONE = Extender(weight=scores.MOST, others_weight=scores.MOST)
+"""Decides, whatever kube-scheduler thinks."""
 
 
 @dataclass(frozen=True)
@@ -21,32 +28,6 @@ class Outcome:
     at: dict[int, float]
     """Per cent of the GPUs that are allocated, by per cent that pods have asked for."""
     cpu_s: float
-
-
-class _Cluster:
-    def __init__(self, nodes: Sequence[NodeRoom], scheduler: Scheduler) -> None:
-        self.rooms = list(nodes)
-        self._scheduler = scheduler
-        self._rankings = scheduler.rankings
-        self._board: Board[int] = Board(self._rankings)
-        self._names = range(len(nodes))
-        for name, room in enumerate(nodes):
-            self._board.set(name, room)
-
-    def place(self, ask: Ask) -> bool:
-        if self._scheduler.rankings is not self._rankings:
-            self._rankings = self._scheduler.rankings
-            self._board.under(self._rankings)
-        ranked = self._board.rank(ask, None, self._names)
-        if not ranked.best:
-            return False
-        node = ranked.best[0]
-        gpus = choose(ask, self.rooms[node].gpus, self._rankings.of(None))
-        if gpus is None:
-            raise AssertionError("a node that fitted does not fit")
-        self.rooms[node] = self.rooms[node].after(ask, gpus)
-        self._board.set(node, self.rooms[node])
-        return True
 
 
 class Curve:
@@ -72,11 +53,25 @@ class Curve:
         return shown | {load: means[max(known for known in means if known <= load)] for load in LOADS}
 
 
-def replay(workload: Workload, order: Sequence[int], nodes: Sequence[int], scheduler: Scheduler) -> dict[int, float]:
-    """Pods one after another, each to the node that ranks best."""
-    cluster, curve = _Cluster([workload.nodes[node] for node in nodes], scheduler), Curve(workload.capacity)
+def hosts(rooms: Sequence[NodeRoom]) -> Nodes:
+    """Nodes of a trace, which all tell their CPU and memory."""
+    return Nodes([Host(*room.host, PODS) for room in rooms if room.host is not None])
+
+
+def fill(scheduler: Scheduler, workload: Workload, order: Sequence[int]) -> tuple[Curve, int]:
+    """Let the pods come; what is allocated by then, and how many are placed."""
+    kinds, curve, placed = [Kind.plain(pod) for pod in workload.pods], Curve(workload.capacity), 0
     for position in order:
-        pod = workload.pods[position]
-        scheduler.came(pod, cluster.rooms)
-        curve.came(asks_for(pod), placed=cluster.place(pod))
-    return curve.at()
+        bound = scheduler.place(kinds[position]) is not None
+        placed += bound
+        curve.came(asks_for(workload.pods[position]), placed=bound)
+    return curve, placed
+
+
+def replay(workload: Workload, order: Sequence[int], nodes: Sequence[int], policy: str) -> dict[int, float]:
+    """Pods one after another, each to the node that ranks best; of equal ones to the first."""
+    ranked, knowledge = POLICIES[policy]
+    rooms = [workload.nodes[node] for node in nodes]
+    gpus = Rooms(rooms, ranked, knowledge(workload))
+    scheduler = Scheduler(hosts(rooms), gpus, rules=Rules(), extender=ALONE, pick=lambda _: 0)
+    return fill(scheduler, workload, order)[0].at()

@@ -6,16 +6,16 @@ from gpushare.model.request import Policy
 from gpushare.model.room import Ask, NodeRoom
 from gpushare.placement.policies import LEARNING, Rankings
 from gpushare.simulation.costs import Costs
-from gpushare.simulation.learner import Learner
+from gpushare.simulation.learner import Knowledge
 
 
 class Board:
     """Costs by policy, and the epochs of `Gpus`."""
 
-    def __init__(self, default: Policy, learner: Learner, rooms: Sequence[NodeRoom]) -> None:
+    def __init__(self, default: Policy, knowledge: Knowledge, rooms: Sequence[NodeRoom]) -> None:
         """A policy for pods that name none, and nodes as they are."""
         self.epoch = self.fine_epoch = 0
-        self._learner = learner
+        self._knowledge = knowledge
         self._costs: dict[Policy, Costs] = {}
         self._default = default
         self.rankings = Rankings(default)
@@ -32,17 +32,17 @@ class Board:
 
     def came(self, ask: Ask, rooms: Sequence[NodeRoom]) -> None:
         """A pod has come to nodes that look like this."""
-        if self._learner.came(ask):
+        if self._knowledge.came(ask):
             self._look(rooms)
 
     def left(self, ask: Ask) -> None:
         """A pod has ended."""
-        self._learner.left(ask)
+        self._knowledge.left(ask)
 
     def _look(self, rooms: Sequence[NodeRoom]) -> None:
-        if LEARNING.isdisjoint(self._costs) or not self._learner.look(rooms):
+        if LEARNING.isdisjoint(self._costs) or not self._knowledge.look(rooms):
             return
-        self.rankings = Rankings(self._default, self._learner.outlook, self._learner.tally)
+        self.rankings = Rankings(self._default, self._knowledge.outlook, self._knowledge.tally)
         self.fine_epoch += 1
         changed = [costs.update(self.rankings) for costs in self._costs.values()]
         self.epoch += any(changed)

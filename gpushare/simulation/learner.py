@@ -3,12 +3,34 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from gpushare.model.room import Ask, NodeRoom
 from gpushare.placement import demand, looks, outlook
 from gpushare.placement.demand import Demand
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.tally import Tally
+
+
+class Knowledge(Protocol):
+    """What is known of a cluster."""
+
+    @property
+    def outlook(self) -> Outlook:
+        """As of the last look."""
+
+    @property
+    def tally(self) -> Tally | None:
+        """Of the outlook's kinds."""
+
+    def came(self, ask: Ask) -> bool:
+        """A pod has come; whether the outlook should be made again."""
+
+    def left(self, ask: Ask) -> None:
+        """A pod has ended."""
+
+    def look(self, rooms: Iterable[NodeRoom]) -> bool:
+        """Make the outlook of nodes that look like this; whether it has changed."""
 
 
 class Learner:

@@ -8,7 +8,7 @@ from gpushare.model.room import Ask, NodeRoom
 from gpushare.placement.ranking import Ranking
 from gpushare.simulation.board import Board
 from gpushare.simulation.kinds import Kind
-from gpushare.simulation.learner import Learner
+from gpushare.simulation.learner import Knowledge
 
 Taken = tuple[Ask, tuple[int, ...]]
 
@@ -16,11 +16,11 @@ Taken = tuple[Ask, tuple[int, ...]]
 class Rooms:
     """`Gpus` of nodes that are only numbers."""
 
-    def __init__(self, rooms: Sequence[NodeRoom], policy: Policy, learner: Learner) -> None:
+    def __init__(self, rooms: Sequence[NodeRoom], policy: Policy, knowledge: Knowledge) -> None:
         """Nodes as they are now, and a policy for all pods."""
         self.rooms = list(rooms)
         self._gpus = [list(room.gpus) for room in rooms]
-        self._board = Board(policy, learner, rooms)
+        self._board = Board(policy, knowledge, rooms)
         self._costs = self._board.of(policy)
 
     @property
@@ -42,9 +42,9 @@ class Rooms:
         """Learn from it."""
         self._board.came(kind.ask, self.rooms)
 
-    def cost(self, kind: Kind, node: int) -> int | None:
+    def costs(self, kind: Kind, nodes: Sequence[int]) -> list[int | None]:
         """As `Gpus`."""
-        return self._costs.cost(kind.ask, self.rooms[node])
+        return self._costs.of(kind.ask, [self.rooms[node] for node in nodes])
 
     def fine(self, kind: Kind, node: int) -> int:
         """As `Gpus`."""

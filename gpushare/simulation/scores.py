@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 MOST: Final = 100
 """Points of one plugin, before its weight."""
+MOST_OF_RESOURCES: Final = 2 * MOST
+"""Of the two that look at CPU and memory."""
 _HOST_SKEW: Final = 3
 _ZONE_SKEW: Final = 5
 DEFAULT_CPU_MILLI: Final = 100
@@ -100,7 +102,7 @@ class Rules:
 
 
 def resources(rules: Rules) -> Callable[[Load, Load, Host], int]:
-    """Points for CPU and memory, 0 to 200, of a pod's load, the node's, and what the node has."""
+    """Points for CPU and memory, 0 to MOST_OF_RESOURCES, of a pod's load, the node's, and what the node has."""
     share = _least if rules.fit is Fit.LEAST_ALLOCATED else _most
     balance = _changed if rules.minor >= _CHANGE else _balanced if rules.minor >= _MERGED else _balanced_at_first
     skips = rules.minor >= _BEST_EFFORT

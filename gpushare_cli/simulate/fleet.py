@@ -1,6 +1,6 @@
 """The GPUs of a cluster's nodes during a simulation: every decision is the controller's own."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from gpushare.model.room import Ask, HostRoom, NodeRoom
 from gpushare.model.verdict import Placed, Refused, Verdict
 from gpushare.placement import ranking
 from gpushare.simulation.board import Board
+from gpushare.simulation.costs import Costs
 from gpushare.simulation.kinds import Kind
 from gpushare.simulation.learner import Learner
 from gpushare_cli.simulate.kinds import Wanted, counted
@@ -89,29 +90,35 @@ class Fleet:
         if (wanted := _wanted(kind)) is not None:
             self._resolve(wanted)
 
-    def cost(self, kind: Kind, node: int) -> int | None:
+    def costs(self, kind: Kind, nodes: Sequence[int]) -> list[int | None]:
         """As `Gpus`."""
-        wanted, ledger = _wanted(kind), self.ledgers[node]
-        costs = self._board.of(wanted.policy if wanted is not None else None)
-        if self._is_short(kind, node):
-            return None
-        if wanted is None:
-            return costs.cost(kind.ask, self.rooms[node])
-        if isinstance(ledger, Refused):
-            return None
-        if wanted.plain and not self._mixed:
-            return costs.cost(kind.ask, self.rooms[node])
-        verdict = self.verdict(kind, node)
-        if isinstance(verdict, Refused):
-            return None
-        return ranking.cost_of(verdict.grants, ledger, costs.ranking, host=self._host[node], takes=kind.ask.host)
+        able = [node for node in nodes if not self._is_short(kind, node)]
+        if self._follows_from_room(kind):
+            found = self._costs(kind).of(kind.ask, [self.rooms[node] for node in able])
+        else:
+            found = [self._cost_of_grants(kind, node) for node in able]
+        return list(map(dict(zip(able, found, strict=True)).get, nodes))
 
     def fine(self, kind: Kind, node: int) -> int:
         """As `Gpus`."""
+        if not self._follows_from_room(kind):
+            return 0  # `costs` has said all
+        return self._costs(kind).fine(kind.ask, self.rooms[node])
+
+    def _costs(self, kind: Kind) -> Costs:
         wanted = _wanted(kind)
-        if wanted is not None and not (wanted.plain and not self._mixed):
-            return 0  # `cost` has said all
-        return self._board.of(wanted.policy if wanted is not None else None).fine(kind.ask, self.rooms[node])
+        return self._board.of(wanted.policy if wanted is not None else None)
+
+    def _follows_from_room(self, kind: Kind) -> bool:
+        wanted = _wanted(kind)
+        return wanted is None or (wanted.plain and not self._mixed)
+
+    def _cost_of_grants(self, kind: Kind, node: int) -> int | None:
+        verdict, ledger = self.verdict(kind, node), self.ledgers[node]
+        if isinstance(verdict, Refused) or isinstance(ledger, Refused):
+            return None
+        policy, host = self._costs(kind).ranking, self._host[node]
+        return ranking.cost_of(verdict.grants, ledger, policy, host=host, takes=kind.ask.host)
 
     def verdict(self, kind: Kind, node: int) -> Verdict:
         """Whether a pod fits on the GPUs of a node, and on which."""

@@ -9,7 +9,7 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.model.room import Ask, HostRoom
 from gpushare.resource_config import ResourceConfig
-from gpushare.simulation.engine import Nodes
+from gpushare.simulation.cluster import Nodes
 from gpushare.simulation.scores import Host
 from gpushare.wire import asks, fields, host
 from gpushare.wire import pods as pods_wire

@@ -14,7 +14,8 @@ from gpushare.model.allocation import Grant
 from gpushare.model.request import DEFAULT_POLICY, PodRequest, Policy
 from gpushare.model.room import NodeRoom
 from gpushare.simulation import timeline
-from gpushare.simulation.engine import Extender, Nodes, Scheduler
+from gpushare.simulation.cluster import Nodes
+from gpushare.simulation.engine import Extender, Scheduler
 from gpushare.simulation.kinds import Kind
 from gpushare.simulation.scores import Rules
 from gpushare.simulation.timeline import Arrival, Came, Ended, Event

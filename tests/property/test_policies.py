@@ -3,11 +3,11 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.packing.board import Board
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.model.room import Ask, HostRoom, NodeRoom
@@ -15,11 +15,12 @@ from gpushare.model.selector import GpuSelector, MigChoice, accepts
 from gpushare.model.verdict import Placed, Refused, Verdict
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
-from gpushare.placement.ranking import best, cost_of
+from gpushare.placement.ranking import Ranking, best, cost_of
+from gpushare.simulation.costs import Costs
 from gpushare.simulation.learner import Learner
 from testing.builders import make_allocation
 from tests.property.brute_force import brute_force
-from tests.property.test_dense import asks, clusters, emptied, rooms, samples
+from tests.property.test_dense import asks, clusters, emptied, samples
 from tests.strategies import container_requests, ledgers, shapes
 
 policies = st.sampled_from(Policy)
@@ -116,57 +117,36 @@ def test_a_pod_is_ranked_by_the_gpus_that_it_then_gets(
         assert ranked.cost == cost_of(verdict.grants, ledger, rankings.of(policy), host=host, takes=takes)
 
 
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("set"), st.integers(0, 5), st.none() | rooms()),
-        st.tuples(st.just("keep"), st.sets(st.integers(0, 5)), st.none()),
-        st.tuples(st.just("look"), samples, st.none()),
-        st.tuples(st.just("rank"), any_asks, policies),
-    ),
-    max_size=25,
-)
-
-
-@given(steps, any_asks, policies)
+@given(st.lists(samples | st.tuples(any_asks, clusters), max_size=12), any_asks, clusters, policies)
 def test_what_is_kept_from_pod_to_pod_is_what_would_be_computed_now(
-    history: list[tuple[str, object, object]], last: Ask, policy: Policy
+    history: list[list[Ask] | tuple[Ask, list[NodeRoom]]], last: Ask, nodes: list[NodeRoom], policy: Policy
 ) -> None:
-    nodes: dict[int, NodeRoom] = {}
     rankings = Rankings(policy)
-    board: Board[int] = Board(rankings)
-    for what, one, other in [*history, ("rank", last, policy), ("rank", last, None)]:
-        match what, one, other:
-            case "set", int(node), room:
-                board.set(node, room if isinstance(room, NodeRoom) else None)
-                nodes.pop(node, None)
-                if isinstance(room, NodeRoom):
-                    nodes[node] = room
-            case "keep", set(left), _:
-                board.keep(left)
-                nodes = {node: room for node, room in nodes.items() if node in left}
-            case "look", list(sample), _:
-                rankings = learned(policy, sample, list(nodes.values()))
-                board.under(rankings)
-            case "rank", Ask() as ask, named:
-                check(board, nodes, rankings, ask, named if isinstance(named, Policy) else None)
+    costs = Costs(policy, rankings)
+    for step in [*history, (last, nodes)]:
+        if isinstance(step, tuple):
+            check(costs, rankings.of(None), *step)
+        else:
+            before = costs.of(last, nodes)
+            rankings = learned(policy, step, nodes)
+            assert costs.update(rankings) or costs.of(last, nodes) == before
 
 
-def check(board: Board[int], nodes: dict[int, NodeRoom], rankings: Rankings, ask: Ask, policy: Policy | None) -> None:
-    ranked = board.rank(ask, policy, range(7))
-    found = [plain(ask, nodes.get(node), rankings, policy) for node in range(7)]
-    assert [each is None for each in ranked.costs] == [each is None for each in found]
-    least = min((each for each in found if each is not None), default=None)
-    assert ranked.best == [node for node, each in enumerate(found) if each is not None and each == least]
-    pairs = [(a, b) for a, b in zip(ranked.costs, found, strict=True) if a is not None and b is not None]
-    for a, b in pairs:
-        assert not any(a < other and b > exact for other, exact in pairs)
+def check(costs: Costs, ranking: Ranking, ask: Ask, rooms: list[NodeRoom]) -> None:
+    """Nodes are in the same order, and equal where they are."""
+    kept = [
+        None if first is None else (first, costs.fine(ask, room))
+        for first, room in zip(costs.of(ask, rooms), rooms, strict=True)
+    ]
+    computed = [best(ask, room, ranking) if not ask.gpus or accepts(ask.models, room.model) else None for room in rooms]
+    assert order(kept) == order([None if found is None else found.cost for found in computed])
+    for room, found in zip(rooms, computed, strict=True):
+        assert found is None or sorted(costs.choice(ask, room)) == sorted(found.gpus)
 
 
-def plain(ask: Ask, room: NodeRoom | None, rankings: Rankings, policy: Policy | None) -> int | None:
-    if room is None or not accepts(ask.models, room.model):
-        return None
-    found = best(ask, room, rankings.of(policy))
-    return None if found is None else found.cost
+def order(costs: Sequence[Any]) -> list[int | None]:
+    distinct = sorted({cost for cost in costs if cost is not None})
+    return [None if cost is None else distinct.index(cost) for cost in costs]
 
 
 @given(st.lists(samples, min_size=1, max_size=4), clusters, any_asks, policies)

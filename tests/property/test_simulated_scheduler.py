@@ -12,7 +12,8 @@ from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import Choice, accepts
 from gpushare.placement import grade, ranking
 from gpushare.simulation import scores
-from gpushare.simulation.engine import Bound, Extender, Nodes, Scheduler
+from gpushare.simulation.cluster import Nodes
+from gpushare.simulation.engine import Bound, Extender, Scheduler
 from gpushare.simulation.kinds import Kind, Terms
 from gpushare.simulation.learner import Learner
 from gpushare.simulation.rooms import Rooms

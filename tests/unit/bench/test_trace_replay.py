@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import trace
-from bench.packing.policies import make
+from bench.packing.policies import POLICIES
 from bench.packing.replay import replay
 from bench.packing.workload import LOAD, Workload, asks_for
 from tests import traces
@@ -26,11 +26,11 @@ def test_pods_come_until_they_ask_for_130_percent(directory: Path) -> None:
     assert sorted(nodes) == list(range(8))
 
 
-@pytest.mark.parametrize("policy", ["dense", "dense-known", "fgd", "binpack", "spread"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_allocation_follows_what_arrived_and_never_exceeds_it(directory: Path, policy: str) -> None:
     workload = Workload.read(directory, "small")
     order, nodes = workload.orders(1, recorded=True)
-    curve = replay(workload, order, nodes, make(policy, workload))
+    curve = replay(workload, order, nodes, policy)
     assert all(allocated <= min(load + 0.5, 100) for load, allocated in curve.items())
     assert curve[130] >= 70
 

@@ -5,9 +5,10 @@ import pytest
 from gpushare.model.request import Policy
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.placement.policies import Rankings
-from gpushare.simulation import costs, engine, scores
+from gpushare.simulation import costs, scores, views
+from gpushare.simulation.cluster import Nodes
 from gpushare.simulation.costs import Costs
-from gpushare.simulation.engine import Extender, Nodes, Scheduler
+from gpushare.simulation.engine import Extender, Scheduler
 from gpushare.simulation.kinds import Kind
 from gpushare.simulation.learner import Learner
 from gpushare.simulation.rooms import Rooms
@@ -47,7 +48,7 @@ def test_cpu_and_memory_of_the_host_count_in_costs() -> None:
     found = Costs(Policy.DENSE, Rankings(Policy.DENSE))
     asks = [Ask(gpus=1, memory_mib=500, cpu_milli=cpu, host_mib=mib) for cpu, mib in ((2000, 9), (9, 2000), (9, 9))]
 
-    assert [found.cost(ask, room(1000, host=HostRoom(1000, 1000))) is None for ask in asks] == [True, True, False]
+    assert [found.of(ask, [room(1000, host=HostRoom(1000, 1000))]) == [None] for ask in asks] == [True, True, False]
 
 
 def test_what_is_remembered_of_gpus_is_forgotten_when_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,11 +59,11 @@ def test_what_is_remembered_of_gpus_is_forgotten_when_it_is_much(monkeypatch: py
     found = Costs(Policy.BINPACK, rankings)
 
     assert [found.choice(HALF, each) for each in rooms] == expected
-    assert sum(map(len, found._keys.values())) <= 3
+    assert found.remembered <= 3
 
 
 def test_what_is_remembered_of_kinds_of_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_MOST_KEPT", 40)
+    monkeypatch.setattr(views, "_MOST_KEPT", 40)
     cluster = scheduler(room(1000), room(1000))
     for mib in range(1, 31):
         cluster.choose(Kind.plain(Ask(gpus=1, memory_mib=mib)))

@@ -3,7 +3,8 @@
 from gpushare.model.request import Policy
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.simulation import timeline
-from gpushare.simulation.engine import Extender, Nodes, Scheduler
+from gpushare.simulation.cluster import Nodes
+from gpushare.simulation.engine import Extender, Scheduler
 from gpushare.simulation.kinds import Kind, Terms
 from gpushare.simulation.learner import Learner
 from gpushare.simulation.rooms import Rooms
