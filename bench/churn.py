@@ -116,7 +116,7 @@ class Cluster:
         ask, number = self._workload.pods[arrival.position], next(self._numbers)
         pod = objects.pod(f"pod-{number}", ask)
         self._link.create(pod)
-        decided = self._scheduler.schedule(pod, objects.asks(ask))
+        decided = self._scheduler.schedule(pod, ask.host)
         heapq.heappush(self._leaving, (arrival.leaves_s, number, arrival.position, decided.node))
         self._asked += asks_for(ask)
         self._used += asks_for(ask) if decided.node is not None else 0
@@ -136,7 +136,7 @@ class Cluster:
         if node is not None:
             self._used -= asks_for(ask)
             self._link.delete(f"pod-{number}")
-            self._scheduler.gone(node, objects.asks(ask))
+            self._scheduler.gone(node, ask.host)
 
 
 def run(options: argparse.Namespace, results: Results) -> None:

@@ -98,7 +98,7 @@ def once(run: Run, seed: int) -> Outcome:
             ask = workload.pods[position]
             pod = objects.pod(f"pod-{number}", ask)
             link.create(pod)
-            decided = scheduler.schedule(pod, objects.asks(ask), ask if run.owned else None)
+            decided = scheduler.schedule(pod, ask.host, ask if run.owned else None)
             if decided.node is None:
                 link.delete(pod["metadata"]["name"])
             placed += decided.node is not None

@@ -214,7 +214,7 @@ class ClusterState:
             return bound  # meanwhile, to another node
         request = claim.request
         allocation = Allocation(pod=request.pod, node=claim.node, grants=verdict.grants, labels=request.labels)
-        takes = HostRoom(request.cpu_milli, request.host_mib)
+        takes = HostRoom.of(request)
         known = Reservation(allocation=allocation, since=claim.now, takes=takes, bypassed=claim.bypassed)
         self._index.reservations.add(known)
         self._index.rebuild({claim.node}, frees=False)

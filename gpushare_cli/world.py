@@ -135,7 +135,7 @@ def rankings(world: World, request: PodRequest, default: Policy) -> Rankings:
 
 def ask(world: World, pod: Object, request: PodRequest, rankings: Rankings) -> list[Answer]:
     """What every node answers to a pod, the best first."""
-    takes = HostRoom(request.cpu_milli, request.host_mib)
+    takes = HostRoom.of(request)
     shape = groups.resolved(request.shape, request.labels, lambda namespace: world.holders.get(namespace, ()))
     found: dict[NodeName, Answer] = {}
     costs: dict[NodeName, int] = {}

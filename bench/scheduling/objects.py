@@ -41,17 +41,12 @@ def pod(name: str, ask: Ask) -> Json:
     container = {
         "name": "main",
         "image": "trace",
-        "resources": {"requests": _host(asks(ask)) | limits, "limits": limits},
+        "resources": {"requests": _host(ask.host) | limits, "limits": limits},
     }
     models = ",".join(ask.models.wanted)
     return make_pod(
         container, name=name, namespace=NAMESPACE, annotations={names.ANNOTATION_MODEL: models} if models else {}
     )
-
-
-def asks(ask: Ask) -> HostRoom:
-    """CPU and memory that a pod requests."""
-    return HostRoom(ask.cpu_milli, ask.host_mib)
 
 
 def _host(room: HostRoom) -> dict[str, str]:

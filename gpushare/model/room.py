@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerRequest, Need, RequestShape
+from gpushare.model.request import ContainerRequest, Need, PodRequest, RequestShape
 from gpushare.model.selector import ANY_GPU, Choice, MigChoice
 
 
@@ -41,6 +41,11 @@ class HostRoom(NamedTuple):
 
     cpu_milli: int
     memory_mib: int
+
+    @classmethod
+    def of(cls, request: PodRequest) -> "HostRoom":
+        """What a pod takes of its host."""
+        return cls(request.cpu_milli, request.host_mib)
 
     def plus(self, takes: "HostRoom") -> "HostRoom":
         """With what a pod gives back."""

@@ -100,7 +100,7 @@ def _compared(
         if node is None or not isinstance(node.ledger, NodeLedger):
             continue
         host = node.host
-        left = host and host.without(HostRoom(request.cpu_milli, request.host_mib))
+        left = host and host.without(HostRoom.of(request))
         allocation = Allocation(pod=pod, node=name, grants=grants)
         before, held = node.ledger, node.ledger.held(allocation)
         after = before.with_allocation(allocation)

@@ -7,7 +7,7 @@ import pytest
 
 from bench.scheduling import configuration
 from bench.scheduling.configuration import Configuration, Extender
-from bench.scheduling.objects import asks, pod
+from bench.scheduling.objects import pod
 from bench.scheduling.scheduler import Scheduler, UnansweredError
 from gpushare import names
 from gpushare.model.room import Ask, HostRoom
@@ -66,33 +66,33 @@ def scored(**given: int) -> Any:
 
 def test_the_best_node_of_all_scores_is_bound_by_the_extender() -> None:
     answers = Answers(filter=fits("a", "b"), prioritize=scored(a=0, b=10))
-    assert scheduler(answers, OURS).schedule(pod("p", GPU_POD), asks(GPU_POD)).node == 1
+    assert scheduler(answers, OURS).schedule(pod("p", GPU_POD), GPU_POD.host).node == 1
     assert answers.asked == ["/x/filter", "/x/prioritize", "/x/bind"]
     assert answers.bound == ["b"]
 
 
 def test_a_node_that_is_alone_is_not_ranked() -> None:
     answers = Answers(filter=fits("c"))
-    assert scheduler(answers, OURS).schedule(pod("p", GPU_POD), asks(GPU_POD)).node == 2
+    assert scheduler(answers, OURS).schedule(pod("p", GPU_POD), GPU_POD.host).node == 2
     assert answers.asked == ["/x/filter", "/x/bind"]
 
 
 def test_a_pod_that_fits_nowhere_is_not_bound() -> None:
     answers = Answers(filter=fits())
-    assert scheduler(answers, OURS).schedule(pod("p", GPU_POD), asks(GPU_POD)).node is None
+    assert scheduler(answers, OURS).schedule(pod("p", GPU_POD), GPU_POD.host).node is None
     assert answers.bound == []
 
 
 def test_an_error_of_an_extender_ends_the_run() -> None:
     with pytest.raises(RuntimeError, match="filter: not ready"):
         scheduler(Answers(filter={"NodeNames": None, "Error": "not ready"}), OURS).schedule(
-            pod("p", GPU_POD), asks(GPU_POD)
+            pod("p", GPU_POD), GPU_POD.host
         )
 
 
 def test_pods_without_gpus_are_told_to_extenders_without_resources_alone() -> None:
     answers = Answers(rank=scored(a=0, b=0, c=10))
-    assert scheduler(answers, OURS, RANKS_ALL).schedule(pod("p", CPU_POD), asks(CPU_POD)).node == 2
+    assert scheduler(answers, OURS, RANKS_ALL).schedule(pod("p", CPU_POD), CPU_POD.host).node == 2
     assert answers.asked == ["/y/rank"]
     assert answers.bound == ["c"]
 
@@ -100,27 +100,27 @@ def test_pods_without_gpus_are_told_to_extenders_without_resources_alone() -> No
 def test_scores_that_do_not_come_are_no_reason_to_wait() -> None:
     answers = Answers(filter=fits("a", "b"))
     running = scheduler(answers, OURS)
-    assert running.schedule(pod("p", GPU_POD), asks(GPU_POD)).node == 0
+    assert running.schedule(pod("p", GPU_POD), GPU_POD.host).node == 0
     assert running.unanswered == 1
 
 
 @pytest.mark.parametrize(("packs", "nodes"), [(False, {0}), (True, {1, 2})])
 def test_resources_decide_where_no_extender_does(packs: bool, nodes: set[int]) -> None:
-    assert scheduler(Answers(), packs=packs).schedule(pod("p", CPU_POD), asks(CPU_POD)).node in nodes
+    assert scheduler(Answers(), packs=packs).schedule(pod("p", CPU_POD), CPU_POD.host).node in nodes
 
 
 def test_cpu_that_pods_have_requested_is_gone_until_they_leave() -> None:
     large = Ask(cpu_milli=8000, host_mib=1000)
     running = scheduler(Answers())
-    assert running.schedule(pod("p", large), asks(large)).node == 0
-    assert running.schedule(pod("q", large), asks(large)).node is None
-    running.gone(0, asks(large))
-    assert running.schedule(pod("r", large), asks(large)).node == 0
+    assert running.schedule(pod("p", large), large.host).node == 0
+    assert running.schedule(pod("q", large), large.host).node is None
+    running.gone(0, large.host)
+    assert running.schedule(pod("r", large), large.host).node == 0
 
 
 def test_pods_of_one_owner_are_spread() -> None:
     running = scheduler(Answers())
-    placed = [running.schedule(pod(f"p{i}", CPU_POD), asks(CPU_POD), "owner").node for i in range(3)]
+    placed = [running.schedule(pod(f"p{i}", CPU_POD), CPU_POD.host, "owner").node for i in range(3)]
     assert sorted(node for node in placed if node is not None) == [0, 1, 2]
 
 
