@@ -3,7 +3,6 @@
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,28 +11,22 @@ from gpushare.runtime import http, serving
 from gpushare.runtime.http import Request, Response
 from gpushare.runtime.http_server import Conversation, HttpServer, Waits
 from tests.unit.controller.world import ManualClock
+from tests.unit.gpushare.peers import (
+    CHECK,
+    ENDLESS,
+    HALF_OF_ITS_HEADERS,
+    LARGE,
+    MIB,
+    STOPPED,
+    answer,
+    is_closed,
+    post,
+    received,
+    wait_until,
+)
 
 TURNS = 2
 SLOW = 3 * TURNS
-MIB = 2**20
-CHECK = b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
-def post(length: int, sent: int) -> bytes:
-    return b"POST /ok HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length + b"x" * sent
-
-
-HALF_OF_ITS_HEADERS = b"POST /ok HTTP/1.1\r\nHost"
-LARGE = post(MIB // 2, 70_000)
-ENDLESS = post(2 * MIB, 5000)
-STOPPED = {
-    "nothing": b"",
-    "half of its headers": HALF_OF_ITS_HEADERS,
-    "half of a small body": post(1000, 500),
-    "the beginning of a large body": post(MIB // 2, 10),
-    "the beginning of too long a body": post(2 * MIB, 4000),
-    "too long a body of which nothing more comes": ENDLESS,
-}
 
 
 class Running:
@@ -117,11 +110,6 @@ class Running:
         wait_until(lambda: sum(len(one.arrival._data) for one in self.open) == count * len(sent))
 
 
-def wait_until(done: Callable[[], object]) -> None:
-    while not done():
-        time.sleep(0.001)
-
-
 @contextlib.contextmanager
 def running(connections: int = 100, turns: int = TURNS) -> Iterator[Running]:
     made = Running(connections, turns)
@@ -135,29 +123,6 @@ def running(connections: int = 100, turns: int = TURNS) -> Iterator[Running]:
 def server() -> Iterator[Running]:
     with running() as made:
         yield made
-
-
-def answer(peer: socket.socket) -> bytes:
-    """Its body."""
-    head, _, body = received(peer, b"ok").partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200 OK")
-    return body
-
-
-def received(peer: socket.socket, end: bytes) -> bytes:
-    data = b""
-    while not data.endswith(end):
-        piece = peer.recv(4096)
-        assert piece, data
-        data += piece
-    return data
-
-
-def is_closed(peer: socket.socket) -> bool:
-    """Waits until the server has said something or closed."""
-    with contextlib.suppress(ConnectionError):
-        return peer.recv(1) == b""
-    return True
 
 
 @pytest.mark.parametrize("sent", STOPPED.values(), ids=STOPPED.keys())

@@ -6,7 +6,6 @@ import selectors
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -25,26 +24,11 @@ from gpushare.runtime.arrival import BUSY, RECEIVED, Progress
 from gpushare.runtime.serving import Deadlines
 from gpushare.runtime.worker import Logger, Worker
 from tests.unit.controller.world import ManualClock
+from tests.unit.gpushare.peers import CHECK, ENDLESS, LARGE, MIB, STOPPED, answer, is_closed, post, received, wait_until
 
 THREADS = 2
 SLOW = 3 * THREADS
-MIB = 2**20
 HELLO = b"\x16\x03\x01"  # the beginning of a handshake
-CHECK = b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
-def post(length: int, sent: int) -> bytes:
-    return b"POST /ok HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length + b"x" * sent
-
-
-STOPPED = {
-    "nothing": b"",
-    "half of its headers": b"POST /ok HTTP/1.1\r\nHost",
-    "half of a small body": post(1000, 500),
-    "the beginning of a large body": post(MIB // 2, 10),
-    "the beginning of too long a body": post(2 * MIB, 4000),
-    "too long a body of which nothing more comes": post(2 * MIB, 5000),
-}
 
 
 class Server:
@@ -137,11 +121,6 @@ class Server:
             self.pass_time(0.5)
 
 
-def wait_until(done: Callable[[], object]) -> None:
-    while not done():
-        time.sleep(0.001)
-
-
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory, now = tmp_path_factory.mktemp("certs"), datetime.now(UTC)
@@ -166,29 +145,6 @@ def running(directory: Path | None, connections: int = 100) -> Iterator[Server]:
 def server(request: pytest.FixtureRequest, certificate: Path) -> Iterator[Server]:
     with running(certificate if request.param == "tls" else None) as made:
         yield made
-
-
-def answer(peer: socket.socket) -> bytes:
-    """Its body."""
-    head, _, body = received(peer, b"ok").partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200 OK")
-    return body
-
-
-def received(peer: socket.socket, end: bytes) -> bytes:
-    data = b""
-    while not data.endswith(end):
-        piece = peer.recv(4096)
-        assert piece, data
-        data += piece
-    return data
-
-
-def is_closed(peer: socket.socket) -> bool:
-    """Waits until the server has said something or closed."""
-    with contextlib.suppress(ConnectionError, ssl.SSLEOFError):
-        return peer.recv(1) == b""
-    return True
 
 
 @pytest.mark.parametrize("sent", STOPPED.values(), ids=STOPPED.keys())
@@ -221,7 +177,7 @@ def test_peers_that_stop_in_the_handshake_hold_no_thread(certificate: Path) -> N
 def test_a_request_that_is_not_sent_in_time_ends_its_connection(server: Server, sent: bytes) -> None:
     [late] = server.peers(sent, 1)
     server.wait_until_begun(at=1000.0)
-    if sent == STOPPED["too long a body of which nothing more comes"]:
+    if sent == ENDLESS:
         assert answer(late) == b"ok"  # it has the beginning
     late.sendall(b"x" * 10)  # also if it sends a little all the time
     server.pass_time_until(lambda: server.worker.nr_conns == 0)
@@ -242,8 +198,8 @@ def test_a_connection_between_two_requests_lives_on(server: Server) -> None:
 
 def test_slow_senders_of_large_bodies_give_way_to_others(server: Server) -> None:
     """Each holds its part of the room, and it is full."""
-    slow = server.peers(post(MIB // 2, 70_000), 2)
-    server.wait_until_read(post(MIB // 2, 70_000), 2)
+    slow = server.peers(LARGE, 2)
+    server.wait_until_read(LARGE, 2)
     peer = server.secure()
     sender = threading.Thread(target=peer.sendall, args=(post(MIB // 2, MIB // 2),))
     sender.start()
@@ -364,7 +320,7 @@ def test_peers_that_send_many_requests_at_once_wait_their_turn() -> None:
 
 def test_a_body_without_an_end_is_ended_when_it_is_read(server: Server) -> None:
     """One that sends all the time is seldom waiting when the main loop looks."""
-    [late] = server.peers(STOPPED["too long a body of which nothing more comes"], 1)
+    [late] = server.peers(ENDLESS, 1)
     assert answer(late) == b"ok"
     server.wait_until_begun(at=1000.0)
     server.worker._looked = 10_000.0
@@ -404,8 +360,8 @@ def test_what_the_kernel_holds_of_all_connections_has_a_bound(server: Server) ->
 
 def test_the_kernel_may_hold_more_for_a_connection_that_holds_room(server: Server) -> None:
     """On a busy node a large request would come too late in small pieces."""
-    [peer] = server.peers(post(MIB // 2, 70_000), 1)
-    server.wait_until_read(post(MIB // 2, 70_000), 1)
+    [peer] = server.peers(LARGE, 1)
+    server.wait_until_read(LARGE, 1)
     [conn] = server.worker._waiting
     assert conn.is_wide
     peer.sendall(b"x" * (MIB // 2 - 70_000))
