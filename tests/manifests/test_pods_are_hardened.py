@@ -1,14 +1,19 @@
+import json
 import re
+from pathlib import Path
 
 import pytest
 
+from controller import board
 from controller.settings import Settings
+from gpushare.cluster import verdicts
 from tests.manifests import tree
 from tests.manifests.tree import Json
 
 BASE = tree.objects("base")
 SPECS = dict(tree.workloads(BASE))
 PLUGIN = "gpushare-device-plugin"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(params=sorted(SPECS))
@@ -57,6 +62,20 @@ def test_resources_are_asked_for_and_memory_is_bounded(spec: Json) -> None:
     for container in spec["containers"]:
         assert set(container["resources"]["requests"]) == {"cpu", "memory"}
         assert set(container["resources"]["limits"]) == {"memory"}
+
+
+def test_the_controller_asks_for_the_memory_that_the_leader_of_a_large_cluster_was_measured_to_need() -> None:
+    [container] = SPECS["gpushare-controller"]["containers"]
+    request = int(container["resources"]["requests"]["memory"].removesuffix("Mi"))
+    rows = json.loads((DOCS / "benchmarks" / "server.json").read_text(encoding="utf-8"))["rows"]
+    peak = max(row["peak MiB"] for row in rows if row["key"] == "start" and row["nodes"] == 5_000)
+    answers = (verdicts.MAX_BYTES + board.MAX_BYTES) // 2**20
+
+    assert peak + answers <= request
+    page = (DOCS / "operate.md").read_text(encoding="utf-8")
+    assert f"The controller's request, {request} MiB, is what its leader needs" in page
+    assert f"no more than {request - answers} MiB when it has started" in page
+    assert f"and the {answers} MiB above that it keeps of its answers" in page
 
 
 def test_tokens_are_mounted_only_where_a_pod_says_so(workload: str, spec: Json) -> None:
