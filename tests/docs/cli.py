@@ -16,6 +16,7 @@ from gpushare_cli.simulate import command as simulate
 from gpushare_cli.simulate.command import Options
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.fakes.kube import FakeKube
+from tests.docs import reasons
 from tests.unit.gpushare_cli.podding import bound, mutated
 
 HEAD = """# Commands
@@ -121,9 +122,8 @@ not evaluated, and a note says so; nor are `matchLabelKeys`, selectors of namesp
 topology spread constraints than the defaults. Nothing is preempted.
 
 The summary comes first: how many pods are placed and how much of the GPU memory they have, for each policy the mean of
-all seeds, with the standard deviation; what the closest node lacks for the pods that are not placed; and for each model
-what is free, in GPUs. `TOO SMALL` is free where no pod of the input fits on the GPU any more, `NO CPU OR MEMORY` where
-one would, had the node more of these.
+all seeds, with the standard deviation; [what the closest node lacks](#what-keeps-pods-away) for the pods that are not
+placed; and for each model [what is free](#which-gpus-are-left), in GPUs.
 What a part of a GPU or a whole one comes to is known when it is placed: in `ASKED FOR` it counts as of a GPU of mean
 size, so pods can get more than that.
 The rest is of the first policy with the first seed.
@@ -184,7 +184,7 @@ def _more(name: str) -> list[str]:
         case "explain":
             return [f"\n{EXPLAIN}", *_explained("Why a pod waits", 20), *_explained("Where a pod is", None)]
         case "simulate":
-            return [f"\n{SIMULATE}", *_simulated()]
+            return [f"\n{SIMULATE}\n{reasons.TEXT}", *_simulated()]
         case "doctor":
             return ["\nThe checks are listed on [a page of their own](doctor.md).\n"]
         case _:
