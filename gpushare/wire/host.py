@@ -9,6 +9,7 @@ from typing import Any, Final
 from gpushare import units
 from gpushare.errors import WireError
 from gpushare.model.allocation import peak
+from gpushare.model.request import ContainerKind
 from gpushare.model.room import HostRoom
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
@@ -41,17 +42,35 @@ def requested(pod: Mapping[str, Any]) -> HostRoom:
     """What kube-scheduler counts for a pod, rounded up: its formula for init containers and sidecars, and the overhead.
 
     Where requests are set for the whole pod, they count instead of the containers'.
+    Of a pod that is being resized in place, the most of what is asked for and what its kubelet has told counts, and of
+    an infeasible resize only the latter: `PodRequests` of kube-scheduler from 1.33 on. In 1.27 to 1.32 resizing is off
+    by default; switched on, 1.27 to 1.31 leave out what is in force, 1.32 what is allocated, and all of them sidecars.
 
     Raises:
         WireError: it is no pod, or an amount is none.
     """
-    spec = fields.mapping(pod, "spec", "pod")
-    steps = [(kind, _amounts(container, path)) for path, kind, container in pods_wire.containers(pod)]
+    spec, status = (fields.mapping(pod, part, "pod") for part in ("spec", "status"))
+    told = {
+        fields.text(report, "name", where): (report, where)
+        for where, report in pods_wire.reports(pod)
+        if "resources" in report
+    }
+    infeasible = bool(told or "resources" in status) and _is_infeasible(pod, status)
+    steps = []
+    for path, kind, container in pods_wire.containers(pod):
+        amounts = _amounts(container, path)
+        if told and kind is not ContainerKind.INIT:
+            known = told.get(fields.text(container, "name", path))
+            amounts = amounts if known is None else _resized(amounts, *known, infeasible=infeasible)
+        steps.append((kind, amounts))
     cpu, memory = peak(steps) or (0, 0)
     if "resources" in spec:
         whole = _requests(spec, "spec")
-        cpu = _cpu(whole, "spec.resources") if "cpu" in whole else cpu
-        memory = _memory(whole, "spec.resources") if "memory" in whole else memory
+        amounts = _cpu(whole, "spec.resources"), _memory(whole, "spec.resources")
+        if "resources" in status:
+            amounts = _resized(amounts, status, "status", infeasible=infeasible)
+        cpu = amounts[0] if "cpu" in whole else cpu
+        memory = amounts[1] if "memory" in whole else memory
     if "overhead" in spec:
         overhead = fields.mapping(spec, "overhead", "spec")
         cpu, memory = cpu + _cpu(overhead, "spec.overhead"), memory + _memory(overhead, "spec.overhead")
@@ -72,6 +91,24 @@ def left(has: HostRoom, pods: Iterable[HostRoom]) -> HostRoom:
     for pod in pods:
         cpu, memory = cpu - pod.cpu_milli, memory - pod.memory_mib
     return HostRoom(max(cpu, 0), max(memory, 0))
+
+
+def _is_infeasible(pod: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Whether the kubelet has said that a resize can never be done on its node; up to 1.32 it says so in `resize`."""
+    pending = fields.condition(pod, "PodResizePending", "pod")
+    return (pending.get("reason") if pending else status.get("resize")) == "Infeasible"
+
+
+def _resized(asked: tuple[int, int], told: Mapping[str, Any], path: str, *, infeasible: bool) -> tuple[int, int]:
+    """CPU and memory that count, by what a kubelet tells: of them that are in force, and that it has allocated."""
+    in_force = fields.mapping(fields.mapping(told, "resources", path), "requests", f"{path}.resources")
+    cpu, memory = (0, 0) if infeasible else asked
+    allocated = fields.mapping(told, "allocatedResources", path)
+    for amounts, where in ((in_force, "resources"), (allocated if allocated != in_force else {}, "allocatedResources")):
+        if amounts:
+            cpu = max(cpu, _cpu(amounts, f"{path}.{where}"))
+            memory = max(memory, _memory(amounts, f"{path}.{where}"))
+    return cpu, memory
 
 
 def _amounts(container: Mapping[str, Any], path: str) -> tuple[int, int]:

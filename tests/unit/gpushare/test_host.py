@@ -60,6 +60,82 @@ def test_a_runtimes_overhead_is_added() -> None:
     assert host.requested(pod) == HostRoom(1250, 1144)
 
 
+INFEASIBLE = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+DEFERRED = {**INFEASIBLE, "reason": "Deferred"}
+IN_PROGRESS = {"type": "PodResizeInProgress", "status": "True", "reason": ""}
+
+
+def running(requests: Json, name: str = "main", allocated: Json | None = None) -> Json:
+    """As the kubelet tells of a container."""
+    told = {"name": name, "resources": {"requests": requests}}
+    return told if allocated is None else {**told, "allocatedResources": allocated}
+
+
+def resized(asks: Json, has: Json, *conditions: Json, **status: object) -> Json:
+    """A pod with one container that was resized while it ran."""
+    return make_pod(asks) | {"status": {"containerStatuses": [has], "conditions": list(conditions), **status}}
+
+
+LARGE, SMALL = {"cpu": "8", "memory": "8Gi"}, {"cpu": "1", "memory": "1Gi"}
+
+
+@pytest.mark.parametrize(
+    ("asks", "has", "conditions", "status", "counts"),
+    [
+        pytest.param(LARGE, running(SMALL), [INFEASIBLE], {}, SMALL, id="never done, 1.33 and newer"),
+        pytest.param(LARGE, running(SMALL), [], {"resize": "Infeasible"}, SMALL, id="never done, 1.32"),
+        pytest.param(LARGE, running({}, allocated=SMALL), [], {"resize": "Infeasible"}, SMALL, id="never done, 1.27"),
+        pytest.param(LARGE, running(SMALL), [DEFERRED], {}, LARGE, id="later"),
+        pytest.param(LARGE, running(SMALL), [], {"resize": "Deferred"}, LARGE, id="later, 1.32"),
+        pytest.param(LARGE, running(SMALL), [IN_PROGRESS], {}, LARGE, id="not yet in force"),
+        pytest.param(SMALL, running(LARGE), [IN_PROGRESS], {}, LARGE, id="still in force"),
+        pytest.param(SMALL, running(SMALL, allocated=LARGE), [], {}, LARGE, id="still allocated"),
+        pytest.param(LARGE, running(SMALL, allocated=LARGE), [INFEASIBLE], {}, LARGE, id="never done, allocated"),
+        pytest.param(LARGE, {"name": "main"}, [INFEASIBLE], {}, LARGE, id="not told what is in force"),
+        pytest.param(LARGE, running(SMALL, "other"), [INFEASIBLE], {}, LARGE, id="another container"),
+        pytest.param(
+            LARGE, running({}), [INFEASIBLE], {}, {"cpu": "0", "memory": "0"}, id="never done, nothing before"
+        ),
+        pytest.param(SMALL, running(SMALL), [INFEASIBLE], {"resize": "Deferred"}, SMALL, id="both ways of telling"),
+    ],
+)
+def test_a_resize_in_place_counts_as_kube_scheduler_has_it(
+    asks: Json, has: Json, conditions: list[Json], status: Json, counts: Json
+) -> None:
+    found = host.requested(resized(container(**asks), has, *conditions, **status))
+    assert found == host.requested(make_pod(container(**counts)))
+
+
+def test_a_resized_sidecar_counts_and_an_init_container_does_not() -> None:
+    sidecar = {**container("proxy", **LARGE), "restartPolicy": "Always"}
+    pod = make_pod(container(**SMALL), init=[sidecar, container("load", **SMALL)])
+    told = [running(SMALL, "proxy"), running(LARGE, "load")]
+    pod["status"] = {"initContainerStatuses": told, "conditions": [INFEASIBLE]}
+    assert host.requested(pod) == HostRoom(2000, 2048)
+
+
+@pytest.mark.parametrize(("reason", "counts"), [("Infeasible", 2000), ("Deferred", 6000)])
+def test_a_resize_of_the_whole_pod_counts_alike(reason: str, counts: int) -> None:
+    pod = make_pod(container(cpu="1", memory="1Gi"))
+    pod["spec"]["resources"] = {"requests": {"cpu": "6"}}
+    told = {"resources": {"requests": {"cpu": "2", "memory": "9Gi"}}, "allocatedResources": {"cpu": "1500m"}}
+    pod["status"] = {"conditions": [{**INFEASIBLE, "reason": reason}], **told}
+    assert host.requested(pod) == HostRoom(counts, 1024)
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"name": ["main"], "resources": {}}, r"status\.containerStatuses\.name: expected a string"),
+        (running({"cpu": "fast"}), r"status\.containerStatuses\.resources\.cpu: expected an amount"),
+        (running({}, allocated={"cpu": "fast"}), r"status\.containerStatuses\.allocatedResources\.cpu: expected"),
+    ],
+)
+def test_a_status_that_cannot_be_read_is_named(told: Json, message: str) -> None:
+    with pytest.raises(WireError, match=message):
+        host.requested(resized(container(**SMALL), told))
+
+
 def test_a_pod_that_asks_for_nothing_takes_nothing() -> None:
     assert host.requested(make_pod(make_container())) == HostRoom(0, 0)
 
