@@ -80,6 +80,6 @@ def assert_agrees(placed: int, allocated_percent: float, runs: Sequence[Json]) -
 
 
 def _assert_within(value: float, told: list[float], least: float) -> None:
-    """Three standard deviations around the mean, which chance leaves once in 300 times."""
+    """Where another seed lies in 499 of 500 cases: by Student's t, as 12 seeds only tell the deviation."""
     mean = statistics.mean(told)
-    assert abs(value - mean) <= max(3 * statistics.stdev(told), least), f"{value}; simulate says {told}"
+    assert abs(value - mean) <= max(4.2 * statistics.stdev(told), least), f"{value}; simulate says {told}"
