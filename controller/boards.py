@@ -15,9 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from controller.answers import Answer, Answers
 from controller.background import Background
 from controller.board import FREE, Board, Cost, Generation, Kind
 from controller.ranks import Ranks
+from controller.sheets import Sheet
 from controller.state import ClusterState
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
@@ -51,6 +53,7 @@ class Boards:
         self._rooms = state.cache.cluster_index.node_rooms
         self._lock = threading.Lock()
         self._now = Generation(state.rankings)
+        self._answers = Answers()
         self.background: Background[Kind] = Background(self._find_some, lambda: list(self._rooms.ids), clock)
         """To be run for what requests have left."""
 
@@ -72,6 +75,14 @@ class Boards:
         if kind.shape is None:
             reserved = frozenset(name for name, cost in zip(names, costs, strict=True) if cost == FREE)
         return grade.grades(names, costs, reserved)
+
+    def answer(self, kind: Kind, sheet: Sheet) -> bytes | None:
+        """The same of the nodes on a sheet, ready to be sent, where no memory is set aside for the pod.
+
+        None if it has to be put together from `grades`.
+        """
+        with self._using(kind) as board:
+            return self._ready(board, sheet) if self._may_rank(board, len(sheet.names)) else None
 
     def costs(self, kind: Kind, names: Sequence[NodeName]) -> list[Cost]:
         """What each of these nodes costs; None where the pod does not fit, or for a node that is not known."""
@@ -129,24 +140,52 @@ class Boards:
 
     def _ranked(self, board: Board, names: Sequence[NodeName], reserved: Collection[NodeName]) -> Sequence[int] | None:
         """Grades of most nodes that there are, if the numbers of their rooms tell all and few are new."""
+        if not self._may_rank(board, len(names)):
+            return None
+        numbers = list(map(self._rooms.ids.get, names))
+        ranks = self._ranks(board, numbers)
+        return None if ranks is None else ranks.grades(names, numbers, reserved)
+
+    def _may_rank(self, board: Board, count: int) -> bool:
         rooms, shape = self._rooms, board.kind.shape
-        if shape is None or board.by_place or len(names) < FEW or 2 * len(names) < len(rooms.ids):
-            return None
-        if (shape.only_cdi and rooms.without_cdi) or (shape.gpus != ANY_GPU and rooms.mixed):
-            return None
-        board.forget_all_but(rooms.by_id, rooms.ids)
-        numbers = list(map(rooms.ids.get, names))
-        if board.ranks is not None and not board.ranks.worn():
-            with contextlib.suppress(KeyError):
-                return board.ranks.grades(names, numbers, reserved)
+        if shape is None or board.by_place or count < FEW or 2 * count < len(rooms.ids):
+            return False
+        return not ((shape.only_cdi and rooms.without_cdi) or (shape.gpus != ANY_GPU and rooms.mixed))
+
+    def _ranks(self, board: Board, numbers: Sequence[int | None]) -> Ranks | None:
+        """Ranks that know these rooms; None if too many are new."""
+        board.forget_all_but(self._rooms.by_id, self._rooms.ids)
+        ranks = board.ranks
+        if ranks is not None and not ranks.worn() and ranks.know(numbers):
+            return ranks
         missing = set(numbers) - board.by_number.keys()
         if len(missing) > MOST:
             return None
         self._find(board, missing, MOST)
-        if board.ranks is None or board.ranks.worn():
-            board.ranks = Ranks(board.by_number)
-        board.ranks.add(numbers)
-        return board.ranks.grades(names, numbers, reserved)
+        if ranks is None or ranks.worn():
+            ranks = board.ranks = Ranks(board.by_number)
+        ranks.add(numbers)
+        return ranks
+
+    def _ready(self, board: Board, sheet: Sheet) -> bytes | None:
+        answer, ids = self._answers.get(id(board)), self._rooms.ids
+        if answer is not None and answer.is_of(sheet, board.ranks):
+            changed = self._state.cache.rooms_changed_since(answer.sequence)
+            if changed.names is not None:
+                new = {sheet.places[name]: ids.get(name) for name in changed.names if name in sheet.places}
+                if (ranks := self._ranks(board, list(new.values()))) is None:
+                    return None
+                if answer.is_of(sheet, ranks):
+                    answer.change(sheet, ranks, new)
+                    answer.sequence = changed.sequence
+                    return answer.sent(sheet, ranks)
+        sequence = self._rooms.log.sequence
+        numbers = list(map(ids.get, sheet.names))
+        if (ranks := self._ranks(board, numbers)) is None:
+            return None
+        answer = Answer(sheet, ranks, numbers, ranks.of(numbers), sequence)
+        self._answers.keep(id(board), answer)
+        return answer.sent(sheet, ranks)
 
     def _costs_or_worst(self, board: Board, names: Sequence[NodeName]) -> list[Cost]:
         costs, late = self._costs(board, names, MOST)

@@ -84,6 +84,12 @@ class ClusterCache:
             log = self.cluster_index.log
             return Changed(names=log.since(sequence), sequence=log.sequence)
 
+    def rooms_changed_since(self, sequence: int) -> Changed:
+        """The same of rooms on nodes (`controller.node_rooms`), whose changes have other numbers."""
+        with self.lock:
+            log = self.cluster_index.node_rooms.log
+            return Changed(names=log.since(sequence), sequence=log.sequence)
+
     def ledgers(self, names: Iterable[NodeName] | None = None) -> dict[NodeName, LedgerOrRefused]:
         """The ledgers of these nodes, as far as they are known, or of all."""
         with self.lock:

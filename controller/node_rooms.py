@@ -7,6 +7,7 @@ found for a number stays true. Look-ups need no lock; each sees the newest that 
 import itertools
 from collections.abc import Mapping
 
+from controller.changelog import ChangeLog
 from gpushare.cluster import node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
@@ -20,6 +21,8 @@ class NodeRooms:
 
     def __init__(self) -> None:
         self.ids: dict[NodeName, int] = {}
+        self.log = ChangeLog()
+        """Of nodes whose numbers have changed. Not to be looked at without the lock, but for its `sequence`."""
         self.by_id: dict[int, NodeRoom] = {}
         self.by_gpu: dict[GpuRoom, set[int]] = {}
         """Numbers of the rooms that have such a GPU. Few GPUs of a cluster differ."""
@@ -61,12 +64,14 @@ class NodeRooms:
                     self.by_gpu.setdefault(gpu, set()).add(number)
             self._nodes[number] = self._nodes.get(number, 0) + 1
             self.ids[name] = number
+            self.log.note(name, exists=True)
 
     def forget(self, name: NodeName) -> None:
         """A node is gone."""
         self._leave(name)
         self._unmark(name)
         self._ledgers.pop(name, None)
+        self.log.note(name, exists=False)
 
     def _unmark(self, name: NodeName) -> None:
         self.mixed.discard(name)

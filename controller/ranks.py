@@ -31,6 +31,22 @@ class Ranks:
         """Whether too many rooms came since."""
         return self._added * _MANY > len(self._sorted) + _MANY
 
+    def know(self, numbers: Collection[int | None]) -> bool:
+        """Whether none of these rooms came since."""
+        return self._rank.keys() >= set(numbers)
+
+    def of(self, numbers: Sequence[int | None]) -> list[int]:
+        """The ranks of rooms, all of which have a cost; of None, for a node that is not known.
+
+        Raises:
+            KeyError: some rooms came since; `add` them.
+        """
+        return [self._rank[number] for number in numbers]
+
+    def plain(self, ranks: Sequence[int]) -> list[int]:
+        """Grades at these ranks, without regard to which one is the best."""
+        return [self._grades[rank] for rank in ranks]
+
     def grades(
         self, names: Sequence[NodeName], numbers: Sequence[int | None], reserved: Collection[NodeName]
     ) -> list[int]:
@@ -38,17 +54,36 @@ class Ranks:
 
         Args:
             names: of nodes.
-            numbers: of their rooms, all of which have a cost; None for a node that is not known.
+            numbers: of their rooms, as for `of`.
             reserved: the best ones, if there are any.
 
         Raises:
-            KeyError: some rooms came since; `add` them.
+            KeyError: as from `of`.
         """
-        ranks = [self._rank[number] for number in numbers]
-        result = [self._grades[rank] for rank in ranks]
-        for position in self._best(names, numbers, ranks, reserved):
+        ranks = self.of(numbers)
+        result = self.plain(ranks)
+        if reserved:
+            best = [position for position, name in enumerate(names) if name in reserved]
+        else:
+            best = [position for position in [self._best(names, numbers, ranks)] if position is not None]
+        for position in best:
             result[position] = grade.BEST
         return result
+
+    def first(self, numbers: Sequence[int | None], ranks: Sequence[int]) -> int | None:
+        """Which node is the best, where they are sorted by name; None if there is none.
+
+        Args:
+            numbers: of their rooms.
+            ranks: of these.
+        """
+        least = min(ranks, default=self._last)
+        if least == self._last:
+            return None
+        if least % 2:
+            return ranks.index(least)
+        found = [position for position, rank in enumerate(ranks) if rank == least]
+        return min(found, key=lambda position: self._costs[numbers[position]] or 0)
 
     def add(self, numbers: Collection[int | None]) -> None:
         """Rooms whose costs were found since."""
@@ -58,20 +93,10 @@ class Ranks:
             equal = place < len(self._sorted) and self._sorted[place] == cost
             self._rank[number] = self._last if cost is None else 2 * place + equal
 
-    def _best(
-        self,
-        names: Sequence[NodeName],
-        numbers: Sequence[int | None],
-        ranks: Sequence[int],
-        reserved: Collection[NodeName],
-    ) -> Sequence[int]:
-        if reserved:
-            return [position for position, name in enumerate(names) if name in reserved]
+    def _best(self, names: Sequence[NodeName], numbers: Sequence[int | None], ranks: Sequence[int]) -> int | None:
         least = min(ranks, default=self._last)
-        if least == self._last:
-            return ()
-        if (first := ranks.index(least)) == len(ranks) - 1 or least not in ranks[first + 1 :]:
-            return (first,)
-        found = [position for position, rank in enumerate(ranks) if rank == least]
+        found = [position for position, rank in enumerate(ranks) if rank == least] if least < self._last else []
+        if least % 2:
+            return min(found, key=names.__getitem__, default=None)
         # Costs between two ranks may differ.
-        return (min(found, key=lambda position: (self._costs[numbers[position]] or 0, names[position])),)
+        return min(found, key=lambda position: (self._costs[numbers[position]] or 0, names[position]))

@@ -170,8 +170,11 @@ class Extender:
         if request is None:
             return messages.priorities(args.names, [0] * len(args.names)), "no-gpu"
         kind = Kind(request.shape, HostRoom(request.cpu_milli, request.host_mib))
+        boards, sheet = self._services.boards, args.known.sheet() if args.known else None
         reserved = self._services.state.cache.reserved_on(request.pod.uid)
-        return messages.priorities(args.names, self._services.boards.grades(kind, args.names, reserved)), "scored"
+        if sheet is not None and not reserved and (ready := boards.answer(kind, sheet)) is not None:
+            return ready, "scored"
+        return messages.priorities(args.names, boards.grades(kind, args.names, reserved)), "scored"
 
     def _prioritize_others(self, body: bytes, _: Request) -> tuple[bytes, str]:
         """Where a pod without GPUs takes the least from pods with GPUs: on any node without, else on the best one."""

@@ -12,7 +12,7 @@ from typing import Final, cast
 import orjson
 
 from controller.extender import name_lists
-from controller.extender.name_lists import NameLists
+from controller.extender.name_lists import NameList, NameLists
 from controller.preemption import Victims
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
@@ -41,8 +41,8 @@ class NodeArgs:
     names: Sequence[NodeName]
     nodes: Sequence[JsonObject] | None
     """The same nodes as whole objects, if the scheduler does not cache them (nodeCacheCapable: false)."""
-    sent: bytes = b""
-    """The list of names in JSON, as it was made here before; empty if it is not at hand."""
+    known: NameList | None = None
+    """The names as a list that was answered with before, if they are one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def node_args(body: bytes, lists: NameLists | None = None) -> NodeArgs:
         args = _load(head)
         if args.get("NodeNames", sent) is None:
             pod = _pod(args, "ExtenderArgs {Pod, Nodes, NodeNames}")
-            return NodeArgs(pod=pod, names=known, nodes=None, sent=sent)
+            return NodeArgs(pod=pod, names=known.names, nodes=None, known=known)
     args = _load(body)
     pod = _pod(args, "ExtenderArgs {Pod, Nodes, NodeNames}")
     if args.get("NodeNames") is not None:
@@ -152,8 +152,8 @@ def filter_result(result: FilterResult, args: NodeArgs, lists: NameLists | None 
         items = [node for name, node in zip(args.names, args.nodes, strict=True) if name in chosen]
         nodes, fits = orjson.dumps({"metadata": {}, "items": items}), b"null"
     else:
-        everywhere = args.sent and len(result.fits) == len(args.names)
-        nodes, fits = b"null", args.sent if everywhere else orjson.dumps(result.fits)
+        everywhere = args.known is not None and len(result.fits) == len(args.names)
+        nodes, fits = b"null", args.known.sent if args.known and everywhere else orjson.dumps(result.fits)
         if lists is not None:
             lists.keep(fits, result.fits)
     failed, unresolvable = _entries(result.failed), _entries(result.unresolvable)

@@ -1,5 +1,6 @@
 """Lists of names that are recognised by their bytes give what decoding them gives."""
 
+import sys
 from typing import Any
 
 import orjson
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from controller.extender import messages, name_lists
 from controller.extender.messages import FilterResult
-from controller.extender.name_lists import NameLists
+from controller.extender.name_lists import NameList, NameLists
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from testing.builders import make_pod
@@ -82,7 +83,9 @@ def test_prioritize_does_not_decode_what_filter_has_answered(world: World, monke
 
     monkeypatch.setattr(NameLists, "get", looked_up)
     assert [each["Host"] for each in world.post("prioritize", {"Pod": pod, "NodeNames": fits})] == fits
-    assert found == [["node-a", "node-b"]]
+    (known,) = found
+    assert isinstance(known, NameList)
+    assert known.names == ["node-a", "node-b"]
 
 
 def test_lists_that_were_used_last_are_kept_within_a_bound() -> None:
@@ -91,7 +94,9 @@ def test_lists_that_were_used_last_are_kept_within_a_bound() -> None:
     for each in sent:
         lists.keep(each, large)
         lists.keep(sent[0], large)
-    assert lists.get(sent[0]) is large
+    kept = lists.get(sent[0])
+    assert kept is not None
+    assert kept.names is large
     assert lists.get(sent[1]) is None
     assert sum(len(each) for each in sent if lists.get(each)) <= name_lists.MAX_BYTES
 
@@ -101,7 +106,38 @@ def test_where_the_pod_fits_everywhere_a_known_list_goes_back_as_it_came() -> No
     args = messages.node_args(data, lists)
     first = messages.filter_result(FilterResult(fits=args.names), args, lists)
     args = messages.node_args(data, lists)
-    assert args.sent == b'["a","b"]'
+    assert args.known is not None
+    assert args.known.sent == b'["a","b"]'
     assert messages.filter_result(FilterResult(fits=args.names), args, lists) == first
     assert b'"NodeNames":["a","b"],' in first
     assert b'"NodeNames":["a"],' in messages.filter_result(FilterResult(fits=[NodeName("a")]), args, lists)
+
+
+def test_a_sheet_is_made_of_a_list_that_is_asked_about_again() -> None:
+    names = [NodeName(name) for name in ("b", "a", 'c"', "\u00e4")]
+    kept = NameList(orjson.dumps(names), names)
+    assert kept.sheet() is None
+    sheet = kept.sheet()
+    assert sheet is not None
+    assert kept.sheet() is sheet
+    assert sheet.blank == messages.priorities(names, [0] * 4)
+    for place, name in enumerate(sheet.names):
+        text = bytearray(sheet.blank)
+        text[sheet.offsets[place]] = ord("7")
+        assert bytes(text) == messages.priorities(names, [7 if each == name else 0 for each in names])
+    assert sheet.places == {name: place for place, name in enumerate(sorted(names))}
+
+
+def test_no_sheet_is_made_of_a_list_with_a_name_that_comes_twice() -> None:
+    kept = NameList(b"", [NodeName("a"), NodeName("a")])
+    assert [kept.sheet(), kept.sheet()] == [None, None]
+
+
+def test_a_list_with_its_sheet_takes_so_many_times_its_json() -> None:
+    names = [NodeName(f"n{i}") for i in range(5000)]
+    kept = NameList(orjson.dumps(names), names)
+    kept.sheet()
+    sheet = kept.sheet()
+    assert sheet is not None
+    sizes = map(sys.getsizeof, (names, sheet.names, sheet.places, *sheet.places.values(), sheet.blank, sheet.offsets))
+    assert sum(map(sys.getsizeof, names)) + sum(sizes) < 32 * len(kept.sent)

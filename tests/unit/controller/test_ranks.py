@@ -1,5 +1,6 @@
 """Grades by kept ranks say the same of every two nodes as grades of sorted costs, and name the same best one."""
 
+import operator
 import random
 
 import pytest
@@ -26,6 +27,12 @@ def test_ranks_agree_with_sorted_costs_whatever_came_later(seed: int) -> None:
     assert [value == 10 for value in found] == [value == 10 for value in expected]
     assert [value == 0 for value in found] == [value == 0 for value in expected]
     assert all(value in range(9) or value == 10 for value in found)
+    in_order = sorted(zip(names, numbers, strict=True), key=operator.itemgetter(0))
+    ordered = [number for _, number in in_order]
+    first = ranks.first(ordered, ranks.of(ordered))
+    assert [in_order[place][0] for place in [first] if place is not None] == [
+        name for name, value in zip(names, found, strict=True) if value == 10
+    ]
     by_cost = sorted((cost, -value) for cost, value in zip(here, found, strict=True) if cost is not None and value < 10)
     assert [value for _, value in by_cost] == sorted(value for _, value in by_cost)
 
