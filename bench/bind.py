@@ -30,7 +30,7 @@ from controller.extender.messages import BindArgs
 from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
 from gpushare import names
-from gpushare.cluster import node_records, records
+from gpushare.cluster import node_records, pod_records
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import client
 from gpushare.kube.api import pod_path
@@ -83,7 +83,7 @@ def measure(plane: ControlPlane, started: Started, nodes: int, count: int, resul
     def seen() -> list[BindArgs]:
         made = pods.made()
         for pod in made:
-            if (record := records.pod_record(pod, state.resource_config)) is not None:
+            if (record := pod_records.read(pod, state.resource_config)) is not None:
                 PodSink(state).upsert(record)
         return pods.args(made)
 

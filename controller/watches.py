@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.state import ClusterState
-from gpushare.cluster import node_records, records
+from gpushare.cluster import node_records, pod_records, records
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import AnyPod, Bound, Guest
 from gpushare.errors import WireError
@@ -63,7 +63,7 @@ class PodSink:
     def read(self, pod: JsonObject) -> AnyPod | None:
         """What a pod asks for and holds. Which of the two it is never changes, and a node is never left."""
         try:
-            return records.pod_record(pod, self.state.resource_config) or records.guest(pod)
+            return pod_records.read(pod, self.state.resource_config) or pod_records.guest(pod)
         except WireError as error:
             _complain("pod", error)
             return None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from gpushare import names
-from gpushare.cluster import records
+from gpushare.cluster import pod_records
 from gpushare.cluster.records import Guest
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
@@ -86,7 +86,7 @@ def _reduced(pod: JsonObject) -> JsonObject | Guest | None:
     if concerns_gpus(pod):
         return pod
     try:
-        return records.guest(pod)
+        return pod_records.guest(pod)
     except WireError:
         return None
 

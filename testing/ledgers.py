@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpushare.cluster import cluster_ledger, node_records, records
+from gpushare.cluster import cluster_ledger, node_records, pod_records
 from gpushare.cluster.cluster_ledger import Ledgers
 from gpushare.resource_config import ResourceConfig
 
@@ -19,5 +19,5 @@ def of_objects(
         resource_config: of the cluster.
     """
     return cluster_ledger.from_records(
-        map(node_records.read, nodes), (records.pod_record(pod, resource_config) for pod in pods)
+        map(node_records.read, nodes), (pod_records.read(pod, resource_config) for pod in pods)
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from gpushare.cluster import bypass, records
+from gpushare.cluster import bypass, pod_records
 from gpushare.cluster.bypass import Owner
 from gpushare.cluster.records import Bound, Pending
 from gpushare.resource_config import ResourceConfig
@@ -29,7 +29,7 @@ def read(current: Mapping[str, Any], known: Bound, resource_config: ResourceConf
     Raises:
         WireError: the object cannot be read.
     """
-    record = records.pod_record(current, resource_config)
+    record = pod_records.read(current, resource_config)
     if not isinstance(record, Bound) or record.ref != known.ref or record.deleting:
         return None
     if record.bypassed is None and not record.failed and not record.outdated:
@@ -45,7 +45,7 @@ def read_pending(
     Raises:
         WireError: the object cannot be read.
     """
-    record = records.pod_record(current, resource_config)
+    record = pod_records.read(current, resource_config)
     if not isinstance(record, Pending) or record.ref != known.ref or current["metadata"].get("deletionTimestamp"):
         return None
     return _live(current, record)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare.cluster import records
+from gpushare.cluster import pod_records
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bypassed
 from gpushare.model.request import PodRequest
@@ -103,7 +103,7 @@ def owner(pod: Mapping[str, Any]) -> Owner | None:
     Raises:
         WireError: it is no pod.
     """
-    reference = records.controller_of(pod)
+    reference = pod_records.controller_of(pod)
     return None if reference is None else _KEEPING.get(str(reference.get("kind")), _ANY)
 
 

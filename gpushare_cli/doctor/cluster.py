@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.cluster import cluster_ledger, node_records, records
+from gpushare.cluster import cluster_ledger, node_records, pod_records
 from gpushare.cluster.cluster_ledger import Ledgers
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import PodRecord
@@ -147,7 +147,7 @@ class Cluster:
     def pods(self) -> tuple[tuple[JsonObject, PodRecord], ...]:
         """Those that ask for GPUs, as the API server and as the ledger has them."""
         resource_config = self.settings.resource_config
-        found = ((pod, records.pod_record(pod, resource_config)) for pod in known(self.snapshot.pods))
+        found = ((pod, pod_records.read(pod, resource_config)) for pod in known(self.snapshot.pods))
         return tuple((pod, record) for pod, record in found if record is not None)
 
     @cached_property

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare import names
-from gpushare.cluster import node_records, records
+from gpushare.cluster import node_records, pod_records, records
 from gpushare.cluster.records import Bound, Bypassed, Pending, PodRecord
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName
@@ -148,7 +148,7 @@ def _with_request(blank: Explanation, pod: Object, resource_config: ResourceConf
 
 
 def _record(pod: Object, resource_config: ResourceConfig) -> PodRecord | None:
-    return records.pod_record(pod, resource_configs.of_pod(pod, resource_config))
+    return pod_records.read(pod, resource_configs.of_pod(pod, resource_config))
 
 
 def _equal_gpus(name: NodeName, cluster: Cluster) -> NodeInventory | None:

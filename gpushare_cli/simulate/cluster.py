@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpushare import names
-from gpushare.cluster import bypass, node_records, records
+from gpushare.cluster import bypass, node_records, pod_records
 from gpushare.cluster.bypass import Bind, Hopeless, LeftAlone
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound, Bypassed, Pending, PodRecord
@@ -130,7 +130,7 @@ def _nodes(given: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[Node
 
 def _record(pod: Found, resource_config: ResourceConfig) -> PodRecord | None:
     try:
-        return records.pod_record(pod.value, resource_configs.of_pod(pod.value, resource_config))
+        return pod_records.read(pod.value, resource_configs.of_pod(pod.value, resource_config))
     except WireError as error:
         raise pod.fail(error) from error
 

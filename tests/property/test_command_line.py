@@ -10,7 +10,7 @@ from controller.node_verdicts import NodeVerdicts
 from controller.outlooks import QUIET_S, Outlooks
 from controller.state import ClusterState, Reserved
 from controller.watches import NodeSink, PodSink
-from gpushare.cluster import groups, node_records, records
+from gpushare.cluster import groups, node_records, pod_records
 from gpushare.cluster.records import Bound
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation
@@ -130,7 +130,7 @@ def test_explain_names_the_node_that_the_controller_ranks_first(found: list[Json
     names = sorted(node_records.name_of(node) for node in found)
     present: list[Json] = []
     for pod in pods:
-        waiting = records.pod_record(pod, RESOURCE_CONFIG)
+        waiting = pod_records.read(pod, RESOURCE_CONFIG)
         assert waiting is not None
         PodSink(state).upsert(waiting)
         clock.at += QUIET_S
@@ -163,6 +163,6 @@ def on_node(pod: Json, allocation: Allocation) -> Json:
 
 
 def bound_record(pod: Json) -> Bound:
-    record = records.pod_record(pod, RESOURCE_CONFIG)
+    record = pod_records.read(pod, RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     return record

@@ -7,7 +7,7 @@ import pytest
 
 from controller.hosts import Hosts
 from gpushare import names
-from gpushare.cluster import records
+from gpushare.cluster import pod_records
 from gpushare.cluster.records import NOTHING, Bound, Guest
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
@@ -202,7 +202,7 @@ def test_of_many_pods_little_is_kept() -> None:
 
 
 def test_equal_amounts_of_pods_are_one_object() -> None:
-    one, two = (records.guest(pod(name, "node-a")) for name in ("one", "two"))
+    one, two = (pod_records.guest(pod(name, "node-a")) for name in ("one", "two"))
     assert one is not None
     assert two is not None
     assert one.takes is two.takes

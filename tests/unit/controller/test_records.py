@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare.cluster import node_records, records
+from gpushare.cluster import node_records, pod_records, records
 from gpushare.cluster.records import Bound, Pending, Problem
 from gpushare.errors import WireError
 from gpushare.model.allocation import footprint
@@ -35,11 +35,11 @@ def bound_pod(**annotations: str) -> dict[str, Any]:
 
 def test_a_pod_that_asks_for_no_gpu_leaves_no_trace_whatever_it_carries() -> None:
     plain = make_pod(make_container(), node="node-a", annotations=WRITTEN)
-    assert records.pod_record(plain, RESOURCE_CONFIG) is None
+    assert pod_records.read(plain, RESOURCE_CONFIG) is None
 
 
 def test_an_unbound_pod_is_kept_with_what_it_asks_for() -> None:
-    record = records.pod_record(make_pod(labels={names.LABEL_RETRY: "4"}), RESOURCE_CONFIG)
+    record = pod_records.read(make_pod(labels={names.LABEL_RETRY: "4"}), RESOURCE_CONFIG)
     assert isinstance(record, Pending)
     assert record.request is not None
     assert record.request.shape.containers[0].memory_mib == 3072
@@ -47,7 +47,7 @@ def test_an_unbound_pod_is_kept_with_what_it_asks_for() -> None:
 
 
 def test_an_unbound_pod_that_asks_for_nonsense_is_kept_with_the_reason() -> None:
-    record = records.pod_record(make_pod(make_container(gpu_mem="1.5")), RESOURCE_CONFIG)
+    record = pod_records.read(make_pod(make_container(gpu_mem="1.5")), RESOURCE_CONFIG)
     assert record == Pending(
         ref=make_ref(),
         request=None,
@@ -68,33 +68,33 @@ def test_an_unbound_pod_that_asks_for_nonsense_is_kept_with_the_reason() -> None
 def test_the_schedulers_mark_is_read(condition: dict[str, str], expected: bool) -> None:
     pod = make_pod()
     pod["status"]["conditions"] = [condition]
-    record = records.pod_record(pod, RESOURCE_CONFIG)
+    record = pod_records.read(pod, RESOURCE_CONFIG)
     assert isinstance(record, Pending)
     assert record.unschedulable is expected
 
 
 def test_a_bound_pod_is_kept_with_what_it_holds() -> None:
-    record = records.pod_record(make_pod(node="node-a", annotations=WRITTEN), RESOURCE_CONFIG)
+    record = pod_records.read(make_pod(node="node-a", annotations=WRITTEN), RESOURCE_CONFIG)
     ask = Ask(gpus=1, memory_mib=3072)
     assert record == Bound(ref=make_ref(), node=ALLOCATION.node, allocation=ALLOCATION, ask=ask)
     assert records.held(record, GIB) == ALLOCATION
 
 
 def test_a_finished_pod_holds_nothing() -> None:
-    record = records.pod_record(make_pod(node="node-a", annotations=WRITTEN, phase="Succeeded"), RESOURCE_CONFIG)
+    record = pod_records.read(make_pod(node="node-a", annotations=WRITTEN, phase="Succeeded"), RESOURCE_CONFIG)
     assert record == Bound(ref=make_ref(), node=ALLOCATION.node)
 
 
 def test_a_pod_whose_deletion_was_asked_for_still_holds_its_memory() -> None:
     pod = make_pod(node="node-a", annotations=WRITTEN, phase="Running")
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    record = records.pod_record(pod, RESOURCE_CONFIG)
+    record = pod_records.read(pod, RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     assert record.allocation == ALLOCATION
 
 
 def test_a_bound_pod_without_allocation_holds_nothing_but_waits_for_gpus() -> None:
-    record = records.pod_record(make_pod(node="node-a"), RESOURCE_CONFIG)
+    record = pod_records.read(make_pod(node="node-a"), RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     assert (record.allocation, record.problem, records.held(record, GIB)) == (None, "", None)
     assert record.bypassed is not None
@@ -124,7 +124,7 @@ def test_a_bound_pod_without_allocation_holds_nothing_but_waits_for_gpus() -> No
 )
 def test_an_allocation_that_cannot_be_read_is_remembered_with_the_reason(annotation: str, problem: str) -> None:
     pod = make_pod(node="node-a", annotations={names.ANNOTATION_ALLOCATION: annotation})
-    record = records.pod_record(pod, RESOURCE_CONFIG)
+    record = pod_records.read(pod, RESOURCE_CONFIG)
     why = f"{problem}; and annotation devices.gpushare.dev/main: expected UUIDs of different GPUs, found None"
     assert record == Bound(ref=make_ref(), node=ALLOCATION.node, problem=why)
     with pytest.raises(WireError, match="annotation "):
@@ -146,7 +146,7 @@ def test_an_allocation_that_cannot_be_read_is_counted_from_the_other_annotations
         node="node-a",
         annotations={**written, names.ANNOTATION_ALLOCATION: annotation},
     )
-    record = records.pod_record(pod, RESOURCE_CONFIG)
+    record = pod_records.read(pod, RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     (held,), problems = records.all_held([record], GIB)
     assert {gpu: held.memory_mib for gpu, held in footprint(held.grants).items()} == {"GPU-0": 7168, "GPU-1": 4096}
@@ -171,14 +171,14 @@ def test_an_allocation_that_cannot_be_read_is_counted_from_the_other_annotations
 )
 def test_other_annotations_that_cannot_be_read_either_are_named(change: dict[str, str], problem: str) -> None:
     written = {**allocation_wire.binding_annotations(ALLOCATION, make_inventory(15), 1), **change}
-    record = records.pod_record(bound_pod(**{**written, names.ANNOTATION_ALLOCATION: "[]"}), RESOURCE_CONFIG)
+    record = pod_records.read(bound_pod(**{**written, names.ANNOTATION_ALLOCATION: "[]"}), RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     unread = "annotation gpushare.dev/allocation: expected an object, found a list"
     assert (record.allocation, record.problem) == (None, f"{unread}; and annotation {problem}")
 
 
 def test_a_pod_of_another_system_is_counted_in_its_nodes_unit() -> None:
-    record = records.pod_record(bound_pod(**{names.ALIYUN_IDX: "1"}), RESOURCE_CONFIG)
+    record = pod_records.read(bound_pod(**{names.ALIYUN_IDX: "1"}), RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     held = records.held(record, MemoryUnit(256))
     assert held is not None
@@ -186,7 +186,7 @@ def test_a_pod_of_another_system_is_counted_in_its_nodes_unit() -> None:
 
 
 def test_a_pod_of_ack_is_counted() -> None:
-    record = records.pod_record(bound_pod(**{names.ACK_ALLOCATION: '{"0":{"1":3}}'}), RESOURCE_CONFIG)
+    record = pod_records.read(bound_pod(**{names.ACK_ALLOCATION: '{"0":{"1":3}}'}), RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     held = records.held(record, GIB)
     assert held is not None
@@ -215,13 +215,13 @@ def test_annotations_of_another_system_count_unless_it_never_gave_the_pod_its_de
     reports = [{"name": name, "state": state} for name, state in states.items()]
     pod = make_pod(*containers, node="node-a", annotations={names.ACK_ALLOCATION: '{"0":{"1":3}}'})
     pod["status"]["containerStatuses"] = reports
-    record = records.pod_record(pod, RESOURCE_CONFIG)
+    record = pod_records.read(pod, RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     assert (record.interop_pod is not None, record.bypassed is None) == (counted, counted)
 
 
 def test_a_pod_of_another_system_that_cannot_be_read_is_a_problem() -> None:
-    record = records.pod_record(bound_pod(**{names.ALIYUN_IDX: "first"}), RESOURCE_CONFIG)
+    record = pod_records.read(bound_pod(**{names.ALIYUN_IDX: "first"}), RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     problem = "annotation ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found 'first'"
     assert records.all_held([record], GIB) == ([], {make_ref(): Problem(why=problem, counted=False)})
@@ -271,10 +271,10 @@ def test_an_inventory_that_cannot_be_read_is_remembered_with_the_reason(annotati
 def test_a_pod_with_too_many_containers_is_kept_without_them(field: str, count: int, problem: str) -> None:
     pod = make_pod()
     pod["spec"] = {"containers": [make_container()], field: [make_container(f"c{i}", 1) for i in range(count)]}
-    record = records.pod_record(pod, ResourceConfig())
+    record = pod_records.read(pod, ResourceConfig())
     assert isinstance(record, Pending)
     assert (record.request, record.problem) == (None, problem)
-    bound = records.pod_record({**pod, "spec": {**pod["spec"], "nodeName": "node-a"}}, ResourceConfig())
+    bound = pod_records.read({**pod, "spec": {**pod["spec"], "nodeName": "node-a"}}, ResourceConfig())
     assert isinstance(bound, Bound)
     assert bound.bypassed is not None
     assert (bound.bypassed.request, bound.bypassed.problem) == (None, problem)
@@ -285,7 +285,7 @@ def test_of_very_many_labels_the_first_are_kept() -> None:
     for spec in ({}, {"nodeName": "node-a"}):
         pod = make_pod(labels=labels)
         pod["spec"] |= spec
-        record = records.pod_record(pod, ResourceConfig())
+        record = pod_records.read(pod, ResourceConfig())
         kept = record.request.labels if isinstance(record, Pending) and record.request else record.labels  # type: ignore[union-attr] # a Bound
         assert list(kept) == [f"k{i:05}" for i in range(256)]
 
@@ -294,7 +294,7 @@ def test_what_is_kept_of_another_systems_pod_is_small() -> None:
     pod = make_pod(make_container("main", 1), annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}, labels={"a": "b"})
     pod["spec"] |= {"nodeName": "node-a", "containers": [*pod["spec"]["containers"], *[{"name": "x"}] * 20_000]}
     pod["spec"]["containers"][0]["resources"]["limits"] |= {f"example.com/{i}": "1" for i in range(20_000)}
-    record = records.pod_record(pod, ResourceConfig())
+    record = pod_records.read(pod, ResourceConfig())
     assert isinstance(record, Bound)
     assert record.interop_pod is not None
     assert len(record.interop_pod["spec"]["containers"]) == 512
@@ -304,6 +304,6 @@ def test_what_is_kept_of_another_systems_pod_is_small() -> None:
 
 def test_a_message_that_quotes_a_tenant_is_cut() -> None:
     pod = make_pod(annotations={"gpushare.dev/same-gpu-as": "(" * 200_000})
-    record = records.pod_record(pod, ResourceConfig())
+    record = pod_records.read(pod, ResourceConfig())
     assert isinstance(record, Pending)
     assert 0 < len(record.problem) <= 2000

@@ -23,7 +23,7 @@ from controller.state import ClusterState
 from controller.unhealthy import PATH as CONFIG_MAPS
 from controller.unhealthy import UnhealthySink
 from controller.watches import NodeSink, PodSink
-from gpushare.cluster import cluster_ledger, node_records, records
+from gpushare.cluster import cluster_ledger, node_records, pod_records
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
@@ -180,7 +180,7 @@ class World:
             for node in self.api.objects(NODES)
         )
         return cluster_ledger.from_records(
-            nodes, (records.pod_record(pod, self.state.resource_config) for pod in self.api.objects(PODS))
+            nodes, (pod_records.read(pod, self.state.resource_config) for pod in self.api.objects(PODS))
         )
 
     def ledger(self, node: str = "node-a") -> NodeLedger:

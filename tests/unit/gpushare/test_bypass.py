@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.cluster import bypass, node_ledger, records
+from gpushare.cluster import bypass, node_ledger, pod_records
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound, Bypassed
@@ -51,7 +51,7 @@ def test_only_containers_that_ask_for_gpus_count_as_started(kind: str, report: J
     pod = make_pod(make_container("main", 3), make_container("log"), init=[make_container("first", 1)], node="node-a")
     pod["status"][kind] = [report]
 
-    record = records.pod_record(pod, ResourceConfig())
+    record = pod_records.read(pod, ResourceConfig())
     assert isinstance(record, Bound)
     assert record.bypassed is not None
     assert record.bypassed.started == started

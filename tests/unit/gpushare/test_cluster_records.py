@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare.cluster import node_ledger, node_records, records
+from gpushare.cluster import node_ledger, node_records, pod_records
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound, Bypassed, Pending
 from gpushare.errors import WireError
@@ -20,7 +20,7 @@ RESOURCE_CONFIG = ResourceConfig()
 
 
 def bound(pod: Json) -> Bound:
-    record = records.pod_record(pod, RESOURCE_CONFIG)
+    record = pod_records.read(pod, RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     return record
 
@@ -92,7 +92,7 @@ def test_a_node_on_which_another_plugin_gave_out_whole_gpus_takes_no_one_until_t
     pod = make_pod({**make_container("main"), "resources": {"limits": {names.GPU: "2"}}}, name="old", node="node-a")
     pod["status"] = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
     whole = ResourceConfig(whole_gpus=True)
-    record = records.pod_record(pod, whole)
+    record = pod_records.read(pod, whole)
     assert isinstance(record, Bound)
     ledger, _ = node_ledger.of_node(node(), [record], (), whole.unit)
     assert ledger == Refused(
@@ -148,7 +148,7 @@ def test_a_pod_that_its_node_rejected_says_why(status: Json, failed: str) -> Non
 
 
 def test_a_pending_pods_labels_are_part_of_what_it_is() -> None:
-    one, other = (records.pod_record(make_pod(labels={"app": app}), RESOURCE_CONFIG) for app in ("a", "b"))
+    one, other = (pod_records.read(make_pod(labels={"app": app}), RESOURCE_CONFIG) for app in ("a", "b"))
     assert isinstance(one, Pending)
     assert one != other
 

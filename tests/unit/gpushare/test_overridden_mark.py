@@ -1,7 +1,7 @@
 """The webhook's mark on pods whose author chose devices himself, as the controller reads it."""
 
 from gpushare import names
-from gpushare.cluster import records
+from gpushare.cluster import pod_records
 from gpushare.cluster.records import Bound, Pending
 from gpushare.resource_config import ResourceConfig
 from testing.builders import make_pod
@@ -9,8 +9,8 @@ from testing.builders import make_pod
 
 def test_the_mark_is_kept_of_waiting_and_of_bound_pods() -> None:
     marks = {names.ANNOTATION_OVERRIDDEN: "main,side"}
-    waiting = records.pod_record(make_pod(annotations=marks), ResourceConfig())
-    bound = records.pod_record(make_pod(annotations=marks, node="node-a"), ResourceConfig())
+    waiting = pod_records.read(make_pod(annotations=marks), ResourceConfig())
+    bound = pod_records.read(make_pod(annotations=marks, node="node-a"), ResourceConfig())
 
     assert isinstance(waiting, Pending)
     assert isinstance(bound, Bound)
@@ -18,7 +18,7 @@ def test_the_mark_is_kept_of_waiting_and_of_bound_pods() -> None:
 
 
 def test_other_pods_have_none() -> None:
-    waiting = records.pod_record(make_pod(), ResourceConfig())
+    waiting = pod_records.read(make_pod(), ResourceConfig())
 
     assert isinstance(waiting, Pending)
     assert waiting.overridden == ""

@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare import names
-from gpushare.cluster import records
+from gpushare.cluster import pod_records
 from gpushare.cluster.records import Bound, Pending
 from gpushare.errors import WireError
 from gpushare.resource_config import ResourceConfig
@@ -21,24 +21,24 @@ def pod(node: str = "", **metadata: object) -> Json:
 
 def test_a_pod_without_a_uid_cannot_be_kept_apart_from_others() -> None:
     with pytest.raises(WireError, match=r"^metadata\.uid: missing$"):
-        records.pod_record(pod(uid=""), RESOURCE_CONFIG)
+        pod_records.read(pod(uid=""), RESOURCE_CONFIG)
 
 
 def test_a_waiting_pod_keeps_its_name_and_the_problem() -> None:
-    record = records.pod_record(pod(labels=7), RESOURCE_CONFIG)
+    record = pod_records.read(pod(labels=7), RESOURCE_CONFIG)
     assert isinstance(record, Pending)
     assert (record.ref.name, record.problem) == ("pod", "metadata.labels: expected an object, found a number")
 
 
 def test_a_bound_pod_keeps_what_can_be_read_and_the_problem() -> None:
-    record = records.pod_record(pod("node-a", annotations={names.ANNOTATION_ALLOCATION: 7}), RESOURCE_CONFIG)
+    record = pod_records.read(pod("node-a", annotations={names.ANNOTATION_ALLOCATION: 7}), RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     assert (record.node, record.allocation) == ("node-a", None)
     assert "metadata.annotations" in record.problem
 
 
 def test_of_a_bound_pod_with_odd_labels_only_its_place_is_kept() -> None:
-    record = records.pod_record(pod("node-a", labels=7), RESOURCE_CONFIG)
+    record = pod_records.read(pod("node-a", labels=7), RESOURCE_CONFIG)
     assert isinstance(record, Bound)
     assert (record.node, record.labels) == ("node-a", {})
     assert record.problem == "metadata.labels: expected an object, found a number"

@@ -6,7 +6,7 @@ from controller.outlooks import Outlooks
 from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
 from gpushare import names
-from gpushare.cluster import node_records, records
+from gpushare.cluster import node_records, pod_records
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from gpushare_cli import gather, nodefacts, world
@@ -42,7 +42,7 @@ PODS = [
 def of_command_line() -> World:
     cluster = gather.everything(kube_of([*NODES, *PODS]))
     known = [(node_records.read(each), nodefacts.node_facts(each)) for each in cluster.nodes]
-    pods = ((pod, records.pod_record(pod, CONFIG)) for pod in cluster.pods)
+    pods = ((pod, pod_records.read(pod, CONFIG)) for pod in cluster.pods)
     return world.build(known, pods, CONFIG.unit, cluster.guests)
 
 
