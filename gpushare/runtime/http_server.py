@@ -12,12 +12,12 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final
 
 from gpushare.runtime import http, logs, serving
 from gpushare.runtime.arrival import Arrival, Progress, Room
 from gpushare.runtime.clock import Clock
+from gpushare.runtime.conversation import Conversation, Waits
 from gpushare.runtime.http import BadRequestError, Request, Response
 from gpushare.runtime.serving import Deadlines
 from gpushare.runtime.turns import Turns
@@ -28,43 +28,6 @@ _GIVE_UP_MS: Final = 200  # how late a thread that holds room notices that other
 _BACKLOG_FULL: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 Handler = Callable[[Request], Response]
-
-
-class Waits(Enum):
-    """What a connection's thread waits for."""
-
-    PEER = "the peer has to send"
-    ROOM = "others have to give back room"
-    END = "the peer has to leave"
-    NOTHING = "it works, or waits for its turn"
-
-
-@dataclass(eq=False, slots=True)
-class Conversation:
-    """One connection. Its thread writes, the main loop reads, and says only `gives_up`."""
-
-    sock: socket.socket
-    arrival: Arrival
-    since: float
-    """When it was opened, last asked, or left."""
-    waits: Waits = Waits.PEER
-    kept: bool = False
-    """It has been answered, and may ask again."""
-    gives_up: bool = False
-    """Others need its room, or there was none for it."""
-    wide: bool = False
-    """The kernel may hold much of it."""
-
-    def fit(self) -> None:
-        """Let the kernel hold much of it for as long as it holds room."""
-        if bool(self.arrival.held) is not self.wide:
-            self.wide = not self.wide
-            (serving.widen if self.wide else serving.narrow)(self.sock)
-
-    def end(self) -> None:
-        """Whatever its thread waits for is over."""
-        with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)
 
 
 @dataclass(kw_only=True, eq=False)

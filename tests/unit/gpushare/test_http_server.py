@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gpushare.runtime import http, serving
+from gpushare.runtime.conversation import Conversation, Waits
 from gpushare.runtime.http import Request, Response
-from gpushare.runtime.http_server import Conversation, HttpServer, Waits
+from gpushare.runtime.http_server import HttpServer
 from tests.unit.controller.world import ManualClock
 from tests.unit.gpushare.peers import (
     CHECK,
