@@ -219,7 +219,7 @@ def _plot(title: str, across: str, up: str, lines: Sequence[Line]) -> Plot:
 
 
 def _allocation_lines(data: Data) -> Iterator[Line]:
-    """Ours, FGD, the former default, and no ranking, which is what Aliyun's extender does."""
+    """Ours, FGD, binpack, and no ranking, which is what Aliyun's extender does."""
     wanted = (
         ("dense", "trace_scheduled", "dense", "ranked"),
         ("dense, GPU pods alone", "trace_scheduled", "dense", "default"),

@@ -24,7 +24,7 @@ from bench.results import Results, progress
 from gpushare.model.request import Policy
 from gpushare.simulation.engine import Extender, Scheduler
 from gpushare.simulation.learner import Learner
-from gpushare.simulation.rooms import Rooms
+from gpushare.simulation.plain_gpus import PlainGpus
 from gpushare.simulation.scores import Fit, Rules
 from gpushare_cli import plot, schedconfig, scores
 from gpushare_cli.plot import Line, Plot
@@ -62,7 +62,7 @@ def once(workload: Workload, policy: str, row: str, seed: int, *, minor: int, ow
     weight = 0 if policy == UNRANKED else scores.needed(scores.UNASKED)
     scheduler = Scheduler(
         hosts(workload.nodes),
-        Rooms(workload.nodes, Policy.BINPACK if policy == UNRANKED else Policy(policy), learner),
+        PlainGpus(workload.nodes, Policy.BINPACK if policy == UNRANKED else Policy(policy), learner),
         rules=Rules(minor=minor, fit=fit),
         extender=Extender(weight=weight, others_weight=schedconfig.OTHERS_WEIGHT if others and weight else 0),
         pick=random.Random(seed).randrange,

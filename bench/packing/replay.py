@@ -10,7 +10,7 @@ from gpushare.simulation import scores
 from gpushare.simulation.cluster import Nodes
 from gpushare.simulation.engine import Extender, Scheduler
 from gpushare.simulation.kinds import Kind
-from gpushare.simulation.rooms import Rooms
+from gpushare.simulation.plain_gpus import PlainGpus
 from gpushare.simulation.scores import Host, Rules
 
 SHOWN_FROM = 70  # per cent; before, everything fits
@@ -72,6 +72,6 @@ def replay(workload: Workload, order: Sequence[int], nodes: Sequence[int], polic
     """Pods one after another, each to the node that ranks best; of equal ones to the first."""
     ranked, knowledge = POLICIES[policy]
     rooms = [workload.nodes[node] for node in nodes]
-    gpus = Rooms(rooms, ranked, knowledge(workload))
+    gpus = PlainGpus(rooms, ranked, knowledge(workload))
     scheduler = Scheduler(hosts(rooms), gpus, rules=Rules(), extender=ALONE, pick=lambda _: 0)
     return fill(scheduler, workload, order)[0].at()

@@ -75,15 +75,7 @@ def prepare(
     state = world.build(known.values(), ((pod.value, record) for pod, record in existing), unit)
     created, noted = workloads.expand(given.wanted, given.known, [facts for _, facts in known.values()])
     new = [_new(pod, resource_config) for pod in created]
-    old = [
-        replace(
-            _new(NewPod(of=one.of, value=one.value), resource_config),
-            created=one.created,
-            at_s=one.at_s,
-            lasts_s=one.lasts_s,
-        )
-        for one in (replays.of(given.known) if replay else ())
-    ]
+    old = list(_replayed(given.known, resource_config)) if replay else []
     notes += [*_oddities(state), *noted, *_omissions(given)]
     policies = dict(_policies(given.namespaces))
     pods = tuple(_with_policy(pod, policies) for pod in (*_waiting(existing, state), *old, *new))
@@ -196,6 +188,13 @@ def _new(new: NewPod, resource_config: ResourceConfig) -> Pod:
     problem = f"waits behind scheduling gates: {', '.join(gates)}" if gates else ""
     owner = (ref.namespace, new.of.kind, new.of.name) if new.of.kind in workloads.SPREAD else None
     return Pod(ref=ref, value=new.value, request=request, problem=problem, of=of, only=only, replicas_of=owner)
+
+
+def _replayed(known: Iterable[Found], resource_config: ResourceConfig) -> Iterator[Pod]:
+    """Pods of the cluster as they came, each on its own."""
+    for one in replays.of(known):
+        pod = _new(NewPod(of=one.of, value=one.value), resource_config)
+        yield replace(pod, created=one.created, at_s=one.at_s, lasts_s=one.lasts_s)
 
 
 def _server(nodes: Iterable[Found]) -> ServerVersion | None:

@@ -13,10 +13,10 @@ from gpushare.model.request import Policy, RequestShape
 from gpushare.model.room import Ask, HostRoom, NodeRoom
 from gpushare.model.verdict import Placed, Refused, Verdict
 from gpushare.placement import ranking
-from gpushare.simulation.board import Board
 from gpushare.simulation.costs import Costs
 from gpushare.simulation.kinds import Kind
 from gpushare.simulation.learner import Learner
+from gpushare.simulation.policy_costs import PolicyCosts
 from gpushare_cli.simulate.kinds import Wanted, counted
 from gpushare_cli.world import World
 
@@ -72,21 +72,21 @@ class Fleet:
         self._flips = 0
         self._pods = pods
         empty = [node_ledger.room(_emptied(node.ledger), hosts.get(name)) for name, node in world.nodes.items()]
-        self._board = Board(policy, Learner(empty, known, chance=chance), self.rooms)
+        self._by_policy = PolicyCosts(policy, Learner(empty, known, chance=chance), self.rooms)
 
     @property
     def epoch(self) -> int:
         """As `Gpus`."""
-        return self._board.epoch + self._flips
+        return self._by_policy.epoch + self._flips
 
     @property
     def fine_epoch(self) -> int:
         """As `Gpus`."""
-        return self._board.fine_epoch
+        return self._by_policy.fine_epoch
 
     def came(self, kind: Kind) -> None:
         """Learn from it."""
-        self._board.came(kind.ask, self.rooms)
+        self._by_policy.came(kind.ask, self.rooms)
         if (wanted := _wanted(kind)) is not None:
             self._resolve(wanted)
 
@@ -107,7 +107,7 @@ class Fleet:
 
     def _costs(self, kind: Kind) -> Costs:
         wanted = _wanted(kind)
-        return self._board.of(wanted.policy if wanted is not None else None)
+        return self._by_policy.of(wanted.policy if wanted is not None else None)
 
     def _follows_from_room(self, kind: Kind) -> bool:
         wanted = _wanted(kind)
@@ -125,7 +125,7 @@ class Fleet:
         wanted = _wanted(kind)
         if wanted is None:
             return NO_GPUS
-        return node_ledger.verdict(self._resolve(wanted), self.ledgers[node], self._board.rankings)
+        return node_ledger.verdict(self._resolve(wanted), self.ledgers[node], self._by_policy.rankings)
 
     def _is_short(self, kind: Kind, node: int) -> bool:
         """Whether the node as a whole has too little of a GPU resource, by kube-scheduler's count."""
@@ -157,7 +157,7 @@ class Fleet:
             self.ledgers[node] = NodeLedger.of(ledger.inventory, rest)
             self._labels[allocation.pod.namespace].remove(allocation.labels)
         self._count(taken.kind, node, -1)
-        self._board.left(taken.kind.ask)
+        self._by_policy.left(taken.kind.ask)
 
     def _count(self, kind: Kind, node: int, sign: int) -> None:
         host, requested = self._host[node], self.requested[node]

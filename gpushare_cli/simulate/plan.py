@@ -148,15 +148,7 @@ class Cluster:
             details: also why pods are on no node.
             told: is given how many pods have come, now and then.
         """
-        gpus = Fleet(
-            self._world,
-            self._hosts.rooms,
-            self._hosts.left,
-            way.policy,
-            known=self._hosts.known,
-            pods=lambda number: (self.pods[number].ref, _labels(self.pods[number])),
-            chance=chance,
-        )
+        gpus = self._fleet(way.policy, chance)
         scheduler = Scheduler(self._nodes(way.rules), gpus, rules=way.rules, extender=way.extender, pick=pick)
         refusals = Refusals(self._world, gpus, scheduler)
         rows: dict[int, Row] = {}
@@ -178,6 +170,17 @@ class Cluster:
             kinds=counts,
             curve=curve,
             placed=sum(row.outcome is Outcome.PLACED for row in found),
+        )
+
+    def _fleet(self, policy: Policy, chance: Callable[[int], int] | None) -> Fleet:
+        return Fleet(
+            self._world,
+            self._hosts.rooms,
+            self._hosts.left,
+            policy,
+            known=self._hosts.known,
+            pods=lambda number: (self.pods[number].ref, _labels(self.pods[number])),
+            chance=chance,
         )
 
     def _nodes(self, rules: Rules) -> Nodes:

@@ -16,7 +16,7 @@ from gpushare.simulation.cluster import Nodes
 from gpushare.simulation.engine import Bound, Extender, Scheduler
 from gpushare.simulation.kinds import Kind, Terms
 from gpushare.simulation.learner import Learner
-from gpushare.simulation.rooms import Rooms
+from gpushare.simulation.plain_gpus import PlainGpus
 from gpushare.simulation.scores import Fit, Host, Load, Rules
 
 MODELS = ("T4", "A10")
@@ -62,7 +62,7 @@ class Plain:
         self.hosts, self.rules, self.extender = hosts, rules, extender
         self.bound: list[Bound] = []
 
-    def best(self, kind: Kind, gpus: Rooms, policy: ranking.Ranking) -> set[int]:
+    def best(self, kind: Kind, gpus: PlainGpus, policy: ranking.Ranking) -> set[int]:
         """All nodes that may be chosen."""
         costs: dict[int, int] = {}
         for node, room in enumerate(gpus.rooms):
@@ -121,7 +121,7 @@ def test_it_chooses_what_a_plain_one_chooses(
 ) -> None:
     hosts = [Host(room.host.cpu_milli, room.host.memory_mib, 8) for room in cluster if room.host is not None]
     rules = Rules(fit=fit)
-    gpus = Rooms(cluster, policy, Learner(cluster))
+    gpus = PlainGpus(cluster, policy, Learner(cluster))
     picked: list[int] = []
 
     def pick(number: int) -> int:

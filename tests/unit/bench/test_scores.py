@@ -1,10 +1,14 @@
 """The arithmetic of kube-scheduler's plugins, by numbers that were computed by hand from its formulas."""
 
+import random
+
 import pytest
 
 from bench.scheduling import scores
-from bench.scheduling.scores import ResourceScores, Spread
+from bench.scheduling.scores import Formula, ResourceScores, Spread
 from gpushare.model.room import HostRoom
+from gpushare.simulation import scores as simulated
+from gpushare.simulation.scores import Fit, Host, Load, Rules
 
 HAS = HostRoom(10_000, 20_000)
 NONE = HostRoom(0, 0)
@@ -60,3 +64,27 @@ def test_nodes_with_pods_of_the_same_owner_get_less() -> None:
     # One pod counts ln(1000) = 6.9 above 2, so 9; the others have 2: 100 (9 + 2 - 9) / 9, and 100 (9 + 2 - 2) / 9.
     assert list(spread.of("owner", range(998)))[:2] == [22, 100]
     assert list(spread.of("other", range(998)))[:2] == [100, 100]
+
+
+@pytest.mark.parametrize(
+    ("fit", "formula"), [(Fit.LEAST_ALLOCATED, scores.least_allocated), (Fit.MOST_ALLOCATED, scores.most_allocated)]
+)
+@pytest.mark.parametrize(("minor", "balance"), [(35, scores.balanced), (36, scores.more_balanced)])
+def test_simulate_has_the_same_scores(fit: Fit, formula: Formula, minor: int, balance: Formula) -> None:
+    chance, points = random.Random(1), simulated.resources(Rules(minor=minor, fit=fit))
+    for _ in range(200):
+        before = HostRoom(chance.randrange(9000), chance.randrange(19_000))
+        pod = HostRoom(chance.randrange(1, 10_000), chance.randrange(1, 20_000))
+        asked, used = (Load(*each, *each) for each in (pod, before))
+        after = before.plus(pod)
+        assert points(asked, used, Host(*HAS)) == formula(before, after, HAS) + balance(before, after, HAS)
+
+
+def test_simulate_spreads_replicas_alike() -> None:
+    spread, chance = Spread(), random.Random(1)
+    for _ in range(50):
+        node = chance.randrange(20)
+        spread.add("owner", node)
+        fitting = chance.sample(range(20), chance.randrange(1, 20))
+        counts = spread.pods["owner"]
+        assert simulated.spread(Rules(), counts, [None] * 20, fitting) == spread.of("owner", fitting)

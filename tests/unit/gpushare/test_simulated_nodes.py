@@ -11,7 +11,7 @@ from gpushare.simulation.costs import Costs
 from gpushare.simulation.engine import Extender, Scheduler
 from gpushare.simulation.kinds import Kind
 from gpushare.simulation.learner import Learner
-from gpushare.simulation.rooms import Rooms
+from gpushare.simulation.plain_gpus import PlainGpus
 from gpushare.simulation.scores import Host, Load, Rules
 
 HALF = Ask(gpus=1, memory_mib=500)
@@ -23,7 +23,7 @@ def room(*free_mib: int, host: HostRoom | None = None) -> NodeRoom:
 
 
 def scheduler(*rooms: NodeRoom, used: tuple[Load, ...] = (), weight: int = 26) -> Scheduler:
-    gpus = Rooms(rooms, Policy.BINPACK, Learner(rooms))
+    gpus = PlainGpus(rooms, Policy.BINPACK, Learner(rooms))
     nodes = Nodes([HAS] * len(rooms), used)
     return Scheduler(nodes, gpus, rules=Rules(), extender=Extender(weight=weight), pick=lambda _: 0)
 
@@ -35,7 +35,7 @@ def test_a_small_weight_leaves_the_choice_to_free_cpu(weight: int, chosen: int) 
 
 
 def test_a_host_that_does_not_tell_what_it_has_takes_pods_and_gives_back() -> None:
-    gpus = Rooms([room(1000, 1000)], Policy.BINPACK, Learner([]))
+    gpus = PlainGpus([room(1000, 1000)], Policy.BINPACK, Learner([]))
     taken = gpus.take(Kind.plain(HALF), 0, 1)
 
     assert gpus.rooms == [room(1000, 500)]

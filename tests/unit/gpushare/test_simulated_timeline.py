@@ -7,7 +7,7 @@ from gpushare.simulation.cluster import Nodes
 from gpushare.simulation.engine import Extender, Scheduler
 from gpushare.simulation.kinds import Kind, Terms
 from gpushare.simulation.learner import Learner
-from gpushare.simulation.rooms import Rooms
+from gpushare.simulation.plain_gpus import PlainGpus
 from gpushare.simulation.scores import Host, Rules
 from gpushare.simulation.timeline import Arrival, Came, Ended, Waited
 
@@ -18,7 +18,7 @@ HALF = Kind.plain(Ask(gpus=1, memory_mib=500))
 def scheduler(*gpus: int, policy: Policy = Policy.BINPACK) -> Scheduler:
     rooms = [NodeRoom("T4", (GpuRoom(1000, 1000),) * count, HostRoom(8000, 8192)) for count in gpus]
     hosts = [Host(8000, 8192) for _ in rooms]
-    fleet = Rooms(rooms, policy, Learner(rooms))
+    fleet = PlainGpus(rooms, policy, Learner(rooms))
     return Scheduler(Nodes(hosts), fleet, rules=Rules(), extender=Extender(), pick=lambda number: number - 1)
 
 

@@ -6,32 +6,32 @@ from dataclasses import replace
 from gpushare.model.request import Need, Policy
 from gpushare.model.room import Ask, NodeRoom
 from gpushare.placement.ranking import Ranking
-from gpushare.simulation.board import Board
 from gpushare.simulation.kinds import Kind
 from gpushare.simulation.learner import Knowledge
+from gpushare.simulation.policy_costs import PolicyCosts
 
 Taken = tuple[Ask, tuple[int, ...]]
 
 
-class Rooms:
+class PlainGpus:
     """`Gpus` of nodes that are only numbers."""
 
     def __init__(self, rooms: Sequence[NodeRoom], policy: Policy, knowledge: Knowledge) -> None:
         """Nodes as they are now, and a policy for all pods."""
         self.rooms = list(rooms)
         self._gpus = [list(room.gpus) for room in rooms]
-        self._board = Board(policy, knowledge, rooms)
-        self._costs = self._board.of(policy)
+        self._by_policy = PolicyCosts(policy, knowledge, rooms)
+        self._costs = self._by_policy.of(policy)
 
     @property
     def epoch(self) -> int:
         """As `Gpus`."""
-        return self._board.epoch
+        return self._by_policy.epoch
 
     @property
     def fine_epoch(self) -> int:
         """As `Gpus`."""
-        return self._board.fine_epoch
+        return self._by_policy.fine_epoch
 
     @property
     def ranking(self) -> Ranking:
@@ -40,7 +40,7 @@ class Rooms:
 
     def came(self, kind: Kind) -> None:
         """Learn from it."""
-        self._board.came(kind.ask, self.rooms)
+        self._by_policy.came(kind.ask, self.rooms)
 
     def costs(self, kind: Kind, nodes: Sequence[int]) -> list[int | None]:
         """As `Gpus`."""
@@ -62,7 +62,7 @@ class Rooms:
     def give(self, node: int, taken: Taken) -> None:
         """As `Gpus`."""
         self._change(node, *taken, 1)
-        self._board.left(taken[0])
+        self._by_policy.left(taken[0])
 
     def _change(self, node: int, ask: Ask, taken: Sequence[int], sign: int) -> None:
         gpus, room = self._gpus[node], self.rooms[node]

@@ -9,7 +9,7 @@ from gpushare.simulation.costs import Costs
 from gpushare.simulation.learner import Knowledge
 
 
-class Board:
+class PolicyCosts:
     """Costs by policy, and the epochs of `Gpus`."""
 
     def __init__(self, default: Policy, knowledge: Knowledge, rooms: Sequence[NodeRoom]) -> None:
