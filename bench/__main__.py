@@ -74,7 +74,7 @@ PROGRAMS = (
     Program(
         "trace through kube-scheduler's scores, by the engine of `gpushare simulate`",
         "trace_simulated",
-        (_SEEDS, "--policies=dense", "--rows=ranked,default,most-allocated"),
+        (_SEEDS, "--policies=dense", "--rows=ranked,default,most-allocated,most-allocated-ranked"),
         trace=True,
     ),
     Program("a day of pods that come and go", "churn", trace=True),

@@ -60,10 +60,12 @@ def _loads(name: str, least: tuple[float, float], **wanted: object) -> Callable[
 
 
 def _other_rows(data: Data) -> Reached:
-    default, most = (
-        allocated(data, "trace_scheduled", 100, policy="dense", row=row) for row in ("default", "most-allocated")
+    default, most, ranked = (
+        allocated(data, "trace_scheduled", 100, policy="dense", row=row)
+        for row in ("default", "most-allocated", "most-allocated-ranked")
     )
-    return Reached(f"{default:.2f}; {most:.2f}", default >= 93.5 and most >= 94.5)
+    text = f"{default:.2f}; {most:.2f} ({ranked:.2f} where the second entry ranks them)"
+    return Reached(text, default >= 93.5 and most >= 94.5)
 
 
 def _against_fgd(data: Data, of: Callable[[str], bool]) -> dict[str, tuple[float, float]]:

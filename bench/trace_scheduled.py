@@ -7,10 +7,11 @@ The directory and the protocol are those of `bench.trace`. The controller is a p
 the printed configuration says; kube-scheduler's own scores, and its chance among equal ones, are computed here. It
 learns what is typical in the background, by the clock: weeks pass in a minute here, so it is late by some hundred pods.
 
-    ranked           `gpushare scheduler-config --rank-others`
-    default          `gpushare scheduler-config`: pods without GPUs are left to kube-scheduler
-    most-allocated   `gpushare scheduler-config --most-allocated`
-    unranked         the same as `default`, without prioritize
+    ranked                 `gpushare scheduler-config --rank-others`
+    default                `gpushare scheduler-config`: pods without GPUs are left to kube-scheduler
+    most-allocated         `gpushare scheduler-config --most-allocated`
+    most-allocated-ranked  `gpushare scheduler-config --most-allocated --rank-others`
+    unranked               the same as `default`, without prioritize
 """
 
 import argparse
@@ -37,6 +38,7 @@ ROWS: Mapping[str, Callable[[str], Configuration]] = {
     "ranked": lambda server: configuration.printed(server, rank_others=True),
     "default": configuration.printed,
     "most-allocated": lambda server: configuration.printed(server, most_allocated=True),
+    "most-allocated-ranked": lambda server: configuration.printed(server, rank_others=True, most_allocated=True),
     "unranked": lambda server: configuration.printed(server).without_ranking(),
 }
 
@@ -129,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
     results = Results("trace_scheduled", options.json)
     results.note(server=options.server)
     loads = "".join(f"{f'@{load}':>8}" for load in LOADS)
-    print(f"{'trace':<12}{'policy':<10}{'row':<16}{'owned':<6}{'seeds':>5}{loads}   sd@100   s/run")
+    print(f"{'trace':<12}{'policy':<10}{'row':<24}{'owned':<6}{'seeds':>5}{loads}   sd@100   s/run")
     with ProcessPoolExecutor(options.jobs) as pool:  # each forks a controller
         for trace in options.traces.split(","):
             for policy in options.policies:
@@ -160,7 +162,7 @@ def _print(found: Sequence[Outcome]) -> None:
         "".join(f"{mean:8.2f}" for mean in means),
         found[0],
     )
-    head = f"{first.trace:<12}{first.policy:<10}{first.row:<16}{'yes' if first.owned else 'no':<6}{len(found):>5}"
+    head = f"{first.trace:<12}{first.policy:<10}{first.row:<24}{'yes' if first.owned else 'no':<6}{len(found):>5}"
     fault = (
         f"  {unanswered} questions were not answered" if (unanswered := sum(one.unanswered for one in found)) else ""
     )

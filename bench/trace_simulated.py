@@ -1,7 +1,7 @@
 """How full GPUs get through kube-scheduler, by the engine of `gpushare simulate`: minutes instead of hours.
 
 python -m bench.trace_simulated DIRECTORY [--traces default] [--policies dense,fgd,binpack,unranked]
-    [--rows ranked,default,most-allocated] [--seeds 42-51] [--json FILE] [--plot FILE.svg]
+    [--rows ranked,default] [--seeds 42-51] [--json FILE] [--plot FILE.svg]
 
 The directory and the protocol are those of `bench.trace`, the rows those of `bench.trace_scheduled`. As policies,
 `unranked` leaves the choice of the node to kube-scheduler, as Aliyun's extender does; the fullest GPU with room is
@@ -34,6 +34,7 @@ ROWS: Mapping[str, tuple[Fit, bool]] = {
     "ranked": (Fit.LEAST_ALLOCATED, True),
     "default": (Fit.LEAST_ALLOCATED, False),
     "most-allocated": (Fit.MOST_ALLOCATED, False),
+    "most-allocated-ranked": (Fit.MOST_ALLOCATED, True),
 }
 """How CPU and memory are scored, and whether pods without GPUs are ranked by us."""
 NAMES = {UNRANKED: "no ranking (Aliyun's)"}
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
     rows, results = list[Outcome](), Results("trace_simulated", options.json)
     loads = "".join(f"{f'@{load}':>8}" for load in LOADS)
-    print(f"{'trace':<12}{'policy':<10}{'row':<16}{'seeds':>5}{loads}   sd@100  s/run")
+    print(f"{'trace':<12}{'policy':<10}{'row':<24}{'seeds':>5}{loads}   sd@100  s/run")
     for trace in options.traces.split(","):
         workload = Workload.read(options.directory, trace)
         for policy in options.policies:
@@ -96,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
 def _print(found: Sequence[Outcome]) -> None:
     cells = "".join(f"{statistics.mean(one.at[load] for one in found):8.2f}" for load in LOADS)
     spread = statistics.stdev(one.at[100] for one in found) if len(found) > 1 else 0.0
-    head = f"{found[0].trace:<12}{found[0].policy:<10}{found[0].row:<16}{len(found):>5}"
+    head = f"{found[0].trace:<12}{found[0].policy:<10}{found[0].row:<24}{len(found):>5}"
     print(f"{head}{cells}{spread:9.2f}{statistics.mean(one.cpu_s for one in found):7.0f}", flush=True)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from bench import report, targets
 from bench.targets import TARGETS
+from bench.trace_scheduled import ROWS
 
 DOCS = Path(__file__).parents[3] / "docs"
 LOADS = ("90", "95", "100", "110", "120", "130")
@@ -67,7 +68,7 @@ def results(good: bool) -> dict[str, Any]:
     """Of everything; all reach their targets, or none."""
     high, few = (96.0, 1.0) if good else (90.0, 30.0)
     ratio = 0.9 if good else 0.3
-    ways = [run("default", "dense", high, row=row) for row in ("ranked", "default", "most-allocated")]
+    ways = [run("default", "dense", high, row=row) for row in ROWS]
     hours = [{"key": "hour", "hour": hour, "pods": 5, "asked %": 90.0, "allocated %": 89.0} for hour in range(4)]
     by_name: dict[str, list[dict[str, Any]]] = {
         "trace": [
