@@ -30,7 +30,7 @@ LEAST_S: Final = 0.2  # between two looks
 _SHARE: Final = 5  # of the time that a look takes has to pass until the next
 MAX_ASKS: Final = 4096
 """Different requests that are looked at, the most frequent ones: tenants can make each pod another."""
-_SLICE: Final = 50  # nodes
+_SLICE: Final = 50  # nodes, or choices of models
 _PAUSES: Final = 3.0  # of the time that a slice took
 _IDLE_S: Final = 0.2
 
@@ -113,7 +113,7 @@ class Outlooks:
                 worked = False
             self._clock.wait(stop, _PAUSES * (self._clock.monotonic() - began) if worked else _IDLE_S)
 
-    def gently(self, items: Iterable[T]) -> Iterator[T]:
+    def gently(self, items: Iterable[T], /) -> Iterator[T]:
         """The same, with pauses in which requests are answered."""
         began = self._clock.monotonic()
         for position, item in enumerate(items, 1):
@@ -137,7 +137,7 @@ class Outlooks:
             self._tally = Tally(kinds)
         before, now = (outlook.totals(self._tally, self.gently(rooms)) for rooms in (empty, seen.rooms))
         epoch = self.outlook.epoch
-        found = outlook.of(known, before, now, sizes, epoch)
+        found = outlook.of(known, before, now, sizes, epoch, pace=self.gently)
         if found != self.outlook:
             found = replace(found, epoch=epoch + 1)
             self._publish(found, self._tally)

@@ -1,5 +1,6 @@
 """Which GPUs a pod accepts: by what they are, and by who else is on them."""
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -99,8 +100,10 @@ def is_model(model: str, meant: str) -> bool:
     return any(words[i : i + len(wanted)] == wanted for i in range(len(words) - len(wanted) + 1))
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in _SEPARATORS.split(text.lower()) if word]
+@functools.lru_cache(maxsize=1024)
+def _words(text: str) -> tuple[str, ...]:
+    # Nodes have few models, and each is compared with every name that pods choose by.
+    return tuple(word for word in _SEPARATORS.split(text.lower()) if word)
 
 
 class Operator(Enum):

@@ -8,12 +8,12 @@ well, and never withheld.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from gpushare.model.room import Ask, GpuRoom, NodeRoom
-from gpushare.model.selector import accepts
+from gpushare.model.selector import Choice, accepts
 from gpushare.placement import demand as demands
 from gpushare.placement.demand import Demand
 from gpushare.placement.prices import SLOTS, Prices, prices, slots
@@ -24,6 +24,19 @@ _MOST_HALVINGS: Final = 7
 
 Totals = Mapping[str, Counts]
 """Sums over the nodes of a model."""
+T = TypeVar("T")
+
+
+class Pace(Protocol):
+    """Hands out the same items, perhaps with pauses."""
+
+    def __call__(self, items: Iterable[T], /) -> Iterable[T]:
+        """In their order."""
+
+
+def at_once(items: Iterable[T], /) -> Iterable[T]:
+    """Without pauses."""
+    return items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +82,9 @@ def totals(tally: Tally, rooms: Iterable[NodeRoom]) -> dict[str, Counts]:
     return result
 
 
-def of(demand: Demand, empty: Totals, now: Totals, gpu_mib: Mapping[int, int], epoch: int) -> Outlook:
+def of(
+    demand: Demand, empty: Totals, now: Totals, gpu_mib: Mapping[int, int], epoch: int, *, pace: Pace = at_once
+) -> Outlook:
     """The outlook of a cluster.
 
     Args:
@@ -78,23 +93,23 @@ def of(demand: Demand, empty: Totals, now: Totals, gpu_mib: Mapping[int, int], e
         now: `totals` as they are.
         gpu_mib: how many GPUs have so many MiB.
         epoch: a number that this one has for itself.
+        pace: hands out choices of models, of which tenants can make thousands; it may pause between them.
     """
     kinds = tuple(kind.ask for kind in demand.kinds)
+    in_all = [sum(numbers) for numbers in zip(*empty.values(), strict=True)] if empty else [0] * len(kinds)
     raw = {model: [0] * len(kinds) for model in empty}
     taken = {model: [0] * len(kinds) for model in empty}
-    for position, kind in enumerate(demand.kinds):
-        in_all = sum(of_model[position] for of_model in empty.values())
-        for choice, number in kind.wanted.items():
-            accepted = [model for model in empty if accepts(choice, model)]
+    for position, choice, number in pace(_choices(demand)):
+        accepted = [model for model in empty if accepts(choice, model)]
+        for model in accepted:
+            taken[model][position] += number
+        at_first = sum(empty[model][position] for model in accepted)
+        if at_first:
+            left = sum(now[model][position] for model in accepted if model in now)
+            halvings = min((at_first // max(left, 1)).bit_length() - 1, _MOST_HALVINGS)
+            weight = (number * _width(kinds[position]) * in_all[position] // at_first) << 3 * max(halvings, 0)
             for model in accepted:
-                taken[model][position] += number
-            at_first = sum(empty[model][position] for model in accepted)
-            if at_first:
-                left = sum(now[model][position] for model in accepted if model in now)
-                halvings = min((at_first // max(left, 1)).bit_length() - 1, _MOST_HALVINGS)
-                weight = (number * _width(kind.ask) * in_all // at_first) << 3 * max(halvings, 0)
-                for model in accepted:
-                    raw[model][position] += weight
+                raw[model][position] += weight
     mean = max(sum(map(sum, raw.values())) // max(len(raw), 1), 1)
     return Outlook(
         epoch=epoch,
@@ -138,6 +153,13 @@ def _in_parts(typical: Mapping[Ask, int], usual: int) -> dict[Ask, int]:
     for ask, count in typical.items():
         parts[replace(ask, memory_mib=min(-(-ask.memory_mib * 1000 // usual), 1000))] += count
     return dict(parts)
+
+
+def _choices(demand: Demand) -> Iterator[tuple[int, Choice, int]]:
+    """Place of a kind, a choice of models, and how many pods of the kind make it."""
+    for position, kind in enumerate(demand.kinds):
+        for choice, number in kind.wanted.items():
+            yield position, choice, number
 
 
 def _width(kind: Ask) -> int:

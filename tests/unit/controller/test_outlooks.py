@@ -8,14 +8,27 @@ import pytest
 from controller import outlooks
 from controller.cluster_cache import ClusterCache
 from controller.outlooks import Outlooks
+from gpushare.cluster import node_records
 from gpushare.cluster.records import Guest
 from gpushare.identity import NodeName, PodUid
 from gpushare.model.room import Ask, HostRoom
+from gpushare.model.selector import Choice
 from gpushare.placement import outlook as reference
 from gpushare.placement.looks import EVERY
 from gpushare.placement.outlook import Outlook
 from gpushare.resource_config import ResourceConfig
+from testing.builders import make_inventory, make_node
 from tests.unit.controller.world import ManualClock, World
+
+
+class CountingClock(ManualClock):
+    """Counts the pauses."""
+
+    waits = 0
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        self.waits += 1
+        return super().wait(stop, seconds)
 
 
 @dataclass
@@ -23,7 +36,7 @@ class Looks:
     """A cluster, and the outlooks that were published."""
 
     cache: ClusterCache = field(default_factory=lambda: ClusterCache(ResourceConfig()))
-    clock: ManualClock = field(default_factory=ManualClock)
+    clock: CountingClock = field(default_factory=CountingClock)
     published: list[Outlook] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -88,6 +101,25 @@ def test_a_look_that_takes_long_is_not_followed_by_another_soon(looks: Looks, mo
     assert not looks.outlooks.tick()
     looks.clock.at += 0.1
     assert looks.outlooks.tick()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "choices", "slices"),
+    [
+        pytest.param(200, 0, 3 * 4, id="nodes: as they are, as if empty, and counted twice"),
+        pytest.param(0, 2_000, 40, id="choices of models, of which each pod can make another"),
+        pytest.param(0, 2 * outlooks.MAX_ASKS, outlooks.MAX_ASKS // 50, id="no more of them than are looked at"),
+    ],
+)
+def test_a_look_pauses_after_every_fifty(looks: Looks, nodes: int, choices: int, slices: int) -> None:
+    for number in range(nodes):
+        node = make_node(make_inventory(16, node=f"node-{number}"))
+        looks.cache.cluster_index.set_node(NodeName(f"node-{number}"), node_records.read(node, None, frozenset()))
+    for number in range(choices):
+        models = Choice(wanted=(f"model-{number}",))
+        looks.cache.cluster_index.asks[Ask(gpus=1, memory_mib=1024, models=models)] += 1
+    looks.outlooks.tick()
+    assert slices <= looks.clock.waits < slices + 4
 
 
 def test_what_has_not_changed_is_not_published_again(looks: Looks) -> None:
