@@ -61,7 +61,7 @@ class KubeApi(Protocol):
     """REST verbs on paths such as `/api/v1/nodes`. Every call has a deadline in seconds and raises a KubeError.
 
     A `precondition` is asked when everything that may block is over: the token is read and the connection stands. If it
-    does not hold, nothing is sent that could take effect, and the call raises NotSentError.
+    does not hold, nothing is sent, and the call raises NotSentError.
     """
 
     def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:

@@ -169,7 +169,7 @@ class RestClient:
         until = self._clock.monotonic() + timeout_s
         headers = self._headers()
         if body is None and precondition is not None:
-            body = {}  # the headers alone must not be a whole request
+            body = {}  # which asks for the precondition
         data = None if body is None else orjson.dumps(body)
         if data is not None:
             headers |= {"Content-Type": media, "Content-Length": str(len(data))}
@@ -207,10 +207,7 @@ class RestClient:
 
 
 def _guarded(body: bytes, precondition: kube.Precondition) -> Iterator[bytes]:
-    """A request's body, for which the connection asks when it stands and the headers are on their way.
-
-    Without its body a request does nothing: the API server waits for as many bytes as the headers say.
-    """
+    """A request's body, for which the connection asks when it stands and before anything is sent."""
     if not precondition():
         raise kube.NotSentError("not sent: what it depends on ended before")
     yield body

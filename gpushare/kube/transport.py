@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import urllib3
 
@@ -50,6 +50,7 @@ class Transport:
         self._streams = urllib3.PoolManager(maxsize=_POOL, retries=False, socket_options=_KEEPALIVE, **given)
         self._calls = urllib3.PoolManager(maxsize=_POOL, retries=False, socket_options=[*_KEEPALIVE, _ABORT], **given)
         self._calls.pool_classes_by_scheme = _pools_with_deadline(clock)
+        self._pool: urllib3.HTTPConnectionPool | None = None
 
     def call(
         self,
@@ -64,8 +65,11 @@ class Transport:
         """A request and its answer, which is read whole within so many seconds."""
         what = f"{method} {path}"
         with _unreachable(what):
-            response = self._calls.request(
-                method, self._url(path, params), body=body, headers=headers, timeout=_timeout(timeout_s)
+            # Not by the manager, which parses the whole address and looks for its pool before every request.
+            pool = self._pool = self._pool or self._calls.connection_from_url(self._server)
+            target = urlsplit(self._server).path + _query(path, params)
+            response = pool.urlopen(
+                method, target, body=body, headers=headers, timeout=_timeout(timeout_s), redirect=False
             )
         return answers.Answer(what=what, status=response.status, data=response.data, date=response.headers.get("Date"))
 
@@ -79,7 +83,11 @@ class Transport:
         """
         with _unreachable(f"GET {path}"):
             response = self._streams.request(
-                "GET", self._url(path, params), headers=headers, timeout=_timeout(quiet_s), preload_content=False
+                "GET",
+                self._server + _query(path, params),
+                headers=headers,
+                timeout=_timeout(quiet_s),
+                preload_content=False,
             )
             try:
                 if response.status != 200:
@@ -90,11 +98,13 @@ class Transport:
 
     def close(self) -> None:
         """Close idle connections."""
+        self._pool = None
         self._calls.clear()
         self._streams.clear()
 
-    def _url(self, path: str, params: Params | None) -> str:
-        return self._server + path + (f"?{urlencode(params)}" if params else "")
+
+def _query(path: str, params: Params | None) -> str:
+    return path + (f"?{urlencode(params)}" if params else "")
 
 
 @contextlib.contextmanager
@@ -113,10 +123,10 @@ def _pools_with_deadline(clock: Clock) -> dict[str, Any]:
     """Pools whose answers have to be read whole within the timeout; urllib3's own bounds each wait for bytes only."""
     answer = staticmethod(partial(deadline.Answer, clock=clock))
 
-    class Plain(urllib3.connection.HTTPConnection):
+    class Plain(_AtOnce):
         response_class = answer  # type: ignore[assignment] # called, never asked for its type
 
-    class Tls(urllib3.connection.HTTPSConnection):
+    class Tls(_AtOnce, urllib3.connection.HTTPSConnection):
         response_class = answer  # type: ignore[assignment] # same
 
     class PlainPool(urllib3.HTTPConnectionPool):
@@ -126,3 +136,29 @@ def _pools_with_deadline(clock: Clock) -> dict[str, Any]:
         ConnectionCls = Tls
 
     return {"http": PlainPool, "https": TlsPool}
+
+
+class _AtOnce(urllib3.connection.HTTPConnection):
+    """Sends a request's headers together with its body, in one TLS record if that is small.
+
+    So nothing was sent when the body is asked for, and the connection stands already.
+    """
+
+    _unsent: bytes | None = None
+    _has_body = False
+
+    def request(self, method: str, url: str, body: Any = None, *args: Any, **options: Any) -> None:
+        """See HTTPConnection."""
+        if self.sock is None:
+            self.connect()
+        self._unsent, self._has_body = None, body is not None
+        super().request(method, url, body, *args, **options)
+
+    def send(self, data: Any) -> None:
+        """See HTTPConnection. Headers come first, whole."""
+        if self._has_body and self._unsent is None:
+            self._unsent = data
+            return
+        if self._unsent is not None:
+            data, self._unsent, self._has_body = self._unsent + data, None, False
+        super().send(data)

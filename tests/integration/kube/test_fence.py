@@ -55,10 +55,6 @@ def everything(connection: socket.socket) -> bytes:
     return found
 
 
-def body_of(request: bytes) -> bytes:
-    return request.partition(b"\r\n\r\n")[2]
-
-
 @pytest.fixture
 def lead() -> Lead:
     return Lead()
@@ -74,7 +70,7 @@ def test_the_lead_that_ends_while_the_token_is_read_sends_nothing(lead: Lead) ->
         with pytest.raises(kube.NotSentError):
             rest.create("/bindings", {"target": "node-a"}, precondition=lead)
         rest.close()
-    assert body_of(sent[0]) == b""
+    assert sent == [b""]
 
 
 def test_the_lead_that_ends_during_the_handshake_sends_nothing(lead: Lead, tmp_path: Path) -> None:
@@ -96,7 +92,7 @@ def test_the_lead_that_ends_during_the_handshake_sends_nothing(lead: Lead, tmp_p
         with pytest.raises(kube.NotSentError):
             rest.patch("/pods/p", {"metadata": {}}, precondition=lead)
         rest.close()
-    assert body_of(sent[0]) == b""
+    assert sent == [b""]
 
 
 def test_a_deletion_without_a_body_is_not_sent_either(lead: Lead) -> None:
@@ -106,8 +102,7 @@ def test_a_deletion_without_a_body_is_not_sent_either(lead: Lead) -> None:
         with pytest.raises(kube.NotSentError):
             rest.delete("/pods/p", precondition=lead)
         rest.close()
-    assert b"Content-Length: 2\r\n" in sent[0]
-    assert body_of(sent[0]) == b""
+    assert sent == [b""]
 
 
 def test_reading_the_token_counts_against_the_deadline(lead: Lead, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,12 +119,69 @@ def test_reading_the_token_counts_against_the_deadline(lead: Lead, monkeypatch: 
         raise OSError("that is enough")
 
     rest = RestClient(Credentials(server="http://127.0.0.1", token_source=slow_token), clock=clock)
-    monkeypatch.setattr(urllib3.PoolManager, "request", request)
+    monkeypatch.setattr(urllib3.HTTPConnectionPool, "urlopen", request)
     for timeout_s in (10.0, 5.0):
         with pytest.raises(kube.UnreachableError):
             rest.create("/bindings", {"target": "node-a"}, timeout_s=timeout_s, precondition=lead)
     rest.close()
     assert given == [1, 0.001]
+
+
+def test_a_deletion_without_a_body_is_sent_while_the_lead_is_held(lead: Lead) -> None:
+    def answer(connection: socket.socket) -> bytes:
+        request = b""
+        while not request.endswith(b"{}"):
+            request += connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        return request
+
+    with listening(answer) as (port, sent):
+        rest = RestClient(Credentials(server=f"http://127.0.0.1:{port}"))
+        assert rest.delete("/pods/p", precondition=lead) == {}
+        rest.close()
+    assert b"Content-Length: 2\r\n" in sent[0]
+
+
+def test_the_connection_stands_when_the_question_is_asked(lead: Lead) -> None:
+    connected = threading.Event()
+
+    def serve(connection: socket.socket) -> bytes:
+        connected.set()
+        return everything(connection)
+
+    def asked() -> bool:
+        return not connected.wait(10)
+
+    with listening(serve) as (port, sent):
+        rest = RestClient(Credentials(server=f"http://127.0.0.1:{port}"))
+        with pytest.raises(kube.NotSentError):
+            rest.create("/bindings", {"target": "node-a"}, precondition=asked)
+        rest.close()
+    assert sent == [b""]
+
+
+def test_requests_go_below_the_path_of_the_server_and_through_connections_that_were_kept(lead: Lead) -> None:
+    def answer(connection: socket.socket) -> bytes:
+        lines = []
+        for _ in range(3):
+            request = b""
+            while not request.endswith((b"\r\n\r\n", b"{}")):
+                request += connection.recv(65536)
+            lines.append(request.partition(b"\r\n")[0])
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        return b"\n".join(lines)
+
+    with listening(answer) as (port, sent):
+        rest = RestClient(Credentials(server=f"http://127.0.0.1:{port}/k8s/clusters/c/"))
+        rest.create("/bindings", {}, {"timeout": "2s"}, precondition=lead)
+        rest.get("/pods", {"labelSelector": "a=b,c"})
+        rest.create("/bindings", {})
+        rest.close()
+    assert sent[0].splitlines() == [
+        b"POST /k8s/clusters/c/bindings?timeout=2s HTTP/1.1",
+        b"GET /k8s/clusters/c/pods?labelSelector=a%3Db%2Cc HTTP/1.1",
+        b"POST /k8s/clusters/c/bindings HTTP/1.1",
+    ]
 
 
 def test_the_leader_sends_the_whole_request(lead: Lead) -> None:
