@@ -11,7 +11,7 @@ from controller.changelog import ChangeLog
 from controller.hosts import Hosts
 from controller.label_index import LabelIndex
 from controller.node_rooms import NodeRooms
-from controller.reservations import Reservations
+from controller.reservations import Reservation, Reservations
 from controller.rooms import Rooms
 from gpushare.cluster import groups, node_ledger, node_records, records
 from gpushare.cluster.node_ledger import LedgerOrRefused
@@ -116,17 +116,19 @@ class ClusterIndex:
         if record.overridden:
             self.overridden[uid] = record
         if isinstance(record, Bound):
-            self._on_node.setdefault(record.node, {})[uid] = record
-            self.hosts.add(record.node, record.ask.host)
-            if record.holds:
-                self.label_index.add(record.ref.namespace, record.labels)
-            if record.bypassed is not None or record.failed or record.outdated:
-                self.bypassed[uid] = record
-            # Seen on a node, a pod cannot be bound again: no choice in a Binding can come true any more. One that is
-            # patched into a pod on its node can, for as long as the pod shows nothing of it and lives.
-            bypassed_on = record.node if record.bypassed is not None else None
-            dirty |= {record.node, *self.reservations.drop_pod(uid, but_bypassed_on=bypassed_on)}
+            dirty |= self._came(record, moved=bool(dirty))
         return dirty
+
+    def reserve(self, reservation: Reservation) -> None:
+        """A choice that was made from the node's ledger as it is: only that is added to it."""
+        pod, name = reservation.allocation.pod.uid, reservation.allocation.node
+        ledger = self.ledgers.get(name)
+        self.reservations.add(reservation)
+        if isinstance(ledger, NodeLedger) and pod not in ledger.allocations:
+            self._unsettle(name)
+            self._keep(name, ledger.with_allocation(reservation.allocation))
+        else:
+            self.rebuild({name}, frees=False)
 
     def set_guest(self, guest: Guest) -> None:
         """A pod without GPUs came to a node, changed or ended."""
@@ -165,9 +167,9 @@ class ClusterIndex:
                 ledger = self._compute(record)
                 if _is_alike(ledger, self.ledgers.get(name)):
                     continue
-                self.ledgers[name] = ledger
-                self.rooms.set(name, room.of_ledger(ledger))
-            self.log.note(name, exists=record is not None)
+                self._keep(name, ledger)
+                continue
+            self.log.note(name, exists=False)
 
     def bound_on(self, name: NodeName) -> Iterable[Bound]:
         """The pods on a node that ask for GPUs. Not to be kept."""
@@ -200,6 +202,38 @@ class ClusterIndex:
         reserved = self.reservations.on_node(record.name).items()
         takes = [known.takes for uid, known in reserved if uid not in on_node]
         return host.left(record.allocatable, [self.hosts.taken_on(record.name), *takes])
+
+    def _came(self, record: Bound, *, moved: bool) -> set[NodeName]:
+        """A pod is on a node now, or is another one there (`moved`). The nodes whose ledger changes by it."""
+        uid = record.ref.uid
+        self._on_node.setdefault(record.node, {})[uid] = record
+        self.hosts.add(record.node, record.ask.host)
+        if record.holds:
+            self.label_index.add(record.ref.namespace, record.labels)
+        if record.bypassed is not None or record.failed or record.outdated:
+            self.bypassed[uid] = record
+        as_chosen = not moved and self._is_as_chosen(record)
+        # Seen on a node, a pod cannot be bound again: no choice in a Binding can come true any more. One that is
+        # patched into a pod on its node can, for as long as the pod shows nothing of it and lives.
+        bypassed_on = record.node if record.bypassed is not None else None
+        ended = self.reservations.drop_pod(uid, but_bypassed_on=bypassed_on)
+        return set() if as_chosen else {record.node, *ended}
+
+    def _keep(self, name: NodeName, ledger: LedgerOrRefused) -> None:
+        self.ledgers[name] = ledger
+        self.rooms.set(name, room.of_ledger(ledger))
+        self.log.note(name, exists=True)
+
+    def _is_as_chosen(self, record: Bound) -> bool:
+        """Whether a pod came to its node with what was reserved there for it and for nothing else: nearly every pod.
+
+        All that its reservation counted for stays as it is.
+        """
+        chosen = self.reservations.of_pod(record.ref.uid)
+        known = chosen.get(record.node)
+        if known is None or len(chosen) > 1 or record.problem or record.allocation != known.allocation:
+            return False
+        return known.takes == record.ask.host and known.allocation.labels == record.labels
 
     def _compute(self, record: NodeRecord) -> LedgerOrRefused:
         reserved = (known.allocation for known in self.reservations.on_node(record.name).values())

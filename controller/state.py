@@ -216,8 +216,7 @@ class ClusterState:
         allocation = Allocation(pod=request.pod, node=claim.node, grants=verdict.grants, labels=request.labels)
         takes = HostRoom.of(request)
         known = Reservation(allocation=allocation, since=claim.now, takes=takes, bypassed=claim.bypassed)
-        self._index.reservations.add(known)
-        self._index.rebuild({claim.node}, frees=False)
+        self._index.reserve(known)
         return _sending(known, ledger, now=claim.now)
 
     def _in_the_way(self, claim: _Claim) -> AlreadyBound | None:

@@ -1,7 +1,7 @@
 """Who holds what on one node: a pure function of the inventory and the allocations of its pods."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from types import MappingProxyType
 
 from gpushare import units
@@ -27,11 +27,14 @@ class NodeLedger:
     whole: frozenset[GpuUuid] = field(init=False, compare=False)
     """GPUs that a pod has for itself."""
 
-    def __post_init__(self) -> None:
-        memory: dict[GpuUuid, int] = {}
-        percent: dict[GpuUuid, int] = {}
-        whole: set[GpuUuid] = set()
-        for allocation in self.allocations.values():
+    grown: InitVar["tuple[NodeLedger, Allocation] | None"] = None
+    """The ledger without one of the allocations, and that one: the sums of all others are known."""
+
+    def __post_init__(self, grown: "tuple[NodeLedger, Allocation] | None") -> None:
+        memory: dict[GpuUuid, int] = dict(grown[0].used_mib) if grown else {}
+        percent: dict[GpuUuid, int] = dict(grown[0].used_percent) if grown else {}
+        whole: set[GpuUuid] = set(grown[0].whole) if grown else set()
+        for allocation in grown[1:] if grown else self.allocations.values():
             if (plain := _plain(allocation)) is not None:  # nearly every pod: ledgers are recreated with every change
                 for gpu in plain.gpus:
                     uuid = self.inventory.resolve(gpu)
@@ -67,7 +70,8 @@ class NodeLedger:
     def with_allocation(self, allocation: Allocation) -> "NodeLedger":
         """The ledger with one more pod. A pod that is there already is replaced, so adding twice changes nothing."""
         changed = {**self.allocations, allocation.pod.uid: allocation}
-        return NodeLedger(inventory=self.inventory, allocations=MappingProxyType(changed))
+        grown = None if allocation.pod.uid in self.allocations else (self, allocation)
+        return NodeLedger(inventory=self.inventory, allocations=MappingProxyType(changed), grown=grown)
 
     def free_mib(self, gpu: Gpu) -> int:
         """MiB that are left on a GPU; 0 when nothing new may be placed on it."""

@@ -71,7 +71,11 @@ class Ledgers(RuleBasedStateMachine):
 
     @invariant()
     def the_ledger_is_what_the_pods_say(self) -> None:
-        assert self.ledger == self.recomputed()
+        expected = self.recomputed()
+        assert self.ledger == expected
+        assert self.ledger.used_mib == expected.used_mib
+        assert self.ledger.used_percent == expected.used_percent
+        assert self.ledger.whole == expected.whole
 
 
 TestLedger = Ledgers.TestCase

@@ -1,12 +1,13 @@
 """The ledger follows nodes and pods, in whatever order the watches tell of them."""
 
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 
-from controller.state import AlreadyBound
+from controller.state import AlreadyBound, Reserved
 from gpushare import names
-from gpushare.cluster import cluster_ledger
+from gpushare.cluster import cluster_ledger, node_ledger
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import GpuHealth, NodeInventory
@@ -252,6 +253,55 @@ def test_the_check_of_the_ledger_finds_what_differs(world: World) -> None:
     left[A] = left[A].with_allocation(make_allocation("p", make_grant(0)))
     right[A] = right[A].with_allocation(make_allocation("p", make_grant(1)))
     assert cluster_ledger.differences(left, right) == ["node node-a: disagree about default/p"]
+
+
+def test_a_pod_that_is_bound_as_chosen_costs_the_same_whatever_else_is_on_its_node(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for gib in (1, 2):
+        assert world.bind(world.add_pod(gib)).error == ""
+        world.see()
+
+    def computed(*_: object) -> NoReturn:
+        raise AssertionError("the ledger was computed from all pods")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node_ledger, "of_node", computed)
+        pod = world.add_pod(3)
+        assert world.bind(pod).error == ""
+        world.see()
+    held = world.held_by(pod)
+    assert held is not None
+    assert world.ledger().allocations[uid_of(pod)] == held
+    assert world.state.cache.snapshot().differences() == []
+
+
+@pytest.mark.parametrize("changed", ["labels", "grant", "cpu"])
+def test_a_pod_that_is_bound_otherwise_than_chosen_counts_as_it_is(world: World, changed: str) -> None:
+    pod = world.add_pod(3)
+    request = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))
+    assert isinstance(world.state.reserve(request, A, now=0), Reserved)
+
+    def change(found: JsonObject) -> None:
+        if changed == "labels":
+            found["metadata"]["labels"] = {"app": "other"}
+        if changed == "cpu":
+            found["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "2"}
+
+    world.edit_pod(pod, change)
+    place_by_hand(world, pod, gpu=1 if changed == "grant" else 0)
+    world.see()
+    held = world.held_by(pod)
+    assert held is not None
+    counted = world.ledger().allocations[uid_of(pod)]
+    assert counted == held
+    assert counted.labels == pods_wire.labels(world.api.get(path_of(pod)))
+    index = world.state.cache.cluster_index
+    index.settle()
+    room = index.node_rooms.room(A)
+    index.rebuild({A}, frees=False)
+    index.settle()
+    assert room == index.node_rooms.room(A)
 
 
 def test_a_pod_is_bound_somewhere_as_soon_as_its_binding_is_confirmed(world: World) -> None:
