@@ -1,6 +1,6 @@
 """Pods a second from their creation to their Binding, by a real kube-scheduler with this project and without it.
 
-python -m bench.bound [--json FILE] [--pods 200] [NODES ...]
+python -m bench.bound [--json FILE] [--pods 400] [NODES ...]
 
 Two schedulers run on one API server, with the same client limits, and take turns: one with the configuration that
 `gpushare scheduler-config` prints, and one without extenders, which counts GPU memory by itself as any resource.
@@ -12,8 +12,9 @@ import contextlib
 import itertools
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from bench.results import Results, table
 from bench.servers import free_port
 from bench.turns import Way
 from gpushare import names
+from gpushare.kube.watch import Reflector
+from gpushare.runtime.clock import SystemClock
 from gpushare_cli import extenders, schedconfig
 from gpushare_cli.schedconfig import Options, ServerVersion
 from localcluster.process import Process
@@ -65,18 +68,47 @@ def scheduler(plane: ControlPlane, directory: Path, name: str, extender: str = "
         process.stop()
 
 
+class Bound:
+    """The pods of one scheduler that are on nodes, by a watch: a list would cost more, the longer a round takes."""
+
+    def __init__(self, plane: ControlPlane, scheduler_name: str) -> None:
+        self.names = set[str]()
+        selector = f"spec.schedulerName={scheduler_name},spec.nodeName!="
+        self._reflector = Reflector(
+            api=plane.api, path=generated.PODS, sink=self, clock=SystemClock(), params={"fieldSelector": selector}
+        )
+
+    def watched(self) -> None:
+        """From now on, until this process ends."""
+        threading.Thread(target=self._reflector.run, args=(threading.Event(),), daemon=True).start()
+        self._reflector.synced.wait()
+
+    def read(self, pod: Json) -> str:
+        return str(pod["metadata"]["name"])
+
+    def replace(self, found: list[str]) -> None:
+        self.names = set(found)
+
+    def upsert(self, found: str) -> None:
+        self.names.add(found)
+
+    def remove(self, found: str) -> None:
+        self.names.discard(found)
+
+
 class Pods:
     """Pods of one scheduler: a round creates some, and waits until all are bound."""
 
     def __init__(self, plane: ControlPlane, name: str, count: int, processes: tuple[Process, ...]) -> None:
         self._plane, self._name, self._count, self._processes = plane, name, count, processes
         self._rounds = itertools.count()
+        self._bound = Bound(plane, name)
+        self._bound.watched()
 
     def prepare(self) -> str:
-        """Remove those of the last round, so that every round begins with the same cluster."""
-        api = self._plane.api
-        for name in self._of(lambda pod: str(pod["metadata"]["name"])):
-            api.delete(f"{generated.PODS}/{name}", {"gracePeriodSeconds": 0}, timeout_s=60)
+        """Remove all of the last round, so that every round begins with the same cluster."""
+        control_plane.remove_all(self._plane, generated.PODS)
+        self._wait(0, "gone")
         return f"{self._name}-{next(self._rounds)}"
 
     def act(self, prefix: object) -> int:
@@ -87,23 +119,18 @@ class Pods:
                     lambda n: bool(self._plane.api.create(generated.PODS, make(n), timeout_s=60)), range(self._count)
                 )
             )
+        self._wait(self._count, "bound")
+        return self._count
+
+    def _wait(self, count: int, what: str) -> None:
+        """Until so many are on nodes."""
         limit = time.monotonic() + _BOUND_S
-        while sum(self._of(lambda pod: "nodeName" in pod["spec"])) < self._count:
+        while len(self._bound.names) != count:
             for process in self._processes:
                 process.check_alive()
             if time.monotonic() > limit:
-                raise RuntimeError(f"not all pods of {self._name} were bound: {self._processes[0].tail()}")
-            time.sleep(0.02)
-        return self._count
-
-    def _of(self, keep: Callable[[Json], Any]) -> list[Any]:
-        """Of each of its pods."""
-        page = self._plane.api.list_page(
-            generated.PODS,
-            {"resourceVersion": "0"},
-            keep=lambda pod: (pod["spec"].get("schedulerName"), keep(pod)),
-        )
-        return [kept for name, kept in page.items if name == self._name]
+                raise RuntimeError(f"not all pods of {self._name} are {what}: {self._processes[0].tail()}")
+            time.sleep(0.01)
 
 
 def measure(nodes: int, count: int, results: Results) -> None:
@@ -132,7 +159,12 @@ def main() -> int:
         prog="python -m bench.bound", description="Creation to Binding, real kube-scheduler"
     )
     parser.add_argument("--json", type=Path, help="write the figures to this file, too")
-    parser.add_argument("--pods", type=int, default=200, help="of a round")
+    parser.add_argument(
+        "--pods",
+        type=int,
+        default=400,
+        help="of a round; with fewer, the API server's collector falls into some rounds only",
+    )
     parser.add_argument("nodes", type=int, nargs="*", default=[100, 1000])
     arguments = parser.parse_args()
     results = Results("bound", arguments.json)

@@ -98,6 +98,11 @@ def fill(plane: ControlPlane, path: str, make: Callable[[int], JsonObject], numb
             done.result()
 
 
+def remove_all(plane: ControlPlane, path: str) -> None:
+    """A whole collection of objects that nothing waits for."""
+    plane.api.delete(path, {"gracePeriodSeconds": 0}, timeout_s=60)
+
+
 def create(kubeconfig: str, path: str, make: Callable[[int], JsonObject], numbers: Iterable[int]) -> None:
     """Some of them, in this process."""
     api = client.connect(kubeconfig)
