@@ -9,6 +9,7 @@ import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from controller.background import Background
@@ -82,10 +83,13 @@ class NodeVerdicts:
         if min(free, default=NONE) >= mib:
             return FilterResult(fits=names)
         rest = [name for name, has in zip(names, free, strict=True) if has < mib]
-        found = filtering.decide(rest, self.answers(shape, rest), frozenset())
+        unit = self._state.resource_config.unit
+        found = filtering.decide_one(rest, shape, cache.rooms, unit, partial(self.answers, shape))
+        if len(rest) == len(names):
+            return found
         if len(found.fits) == len(rest):
             return replace(found, fits=names)
-        refused = {*found.failed, *found.unresolvable}
+        refused = set(rest).difference(found.fits)
         return replace(found, fits=[name for name in names if name not in refused])
 
     def answers(self, shape: RequestShape, names: Iterable[NodeName]) -> Answers:

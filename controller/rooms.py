@@ -20,7 +20,10 @@ STEP: Final = 5
 
 
 class Ready(NamedTuple):
-    """A refusal of a simple pod on one node in JSON, but for what the pod needs, which comes after the start."""
+    """A refusal on one node in JSON, but for what the pod needs, which comes after the start.
+
+    Of a simple pod, and of one that asks for compute, too.
+    """
 
     largest_mib: int
     """Of the largest healthy GPU, in all; a pod that needs more never fits."""
@@ -29,6 +32,10 @@ class Ready(NamedTuple):
     """The rest where others may give memory back, with a comma after it."""
     never: bytes
     """The rest where that would not help."""
+
+    left_of_both: bytes
+    """The rest for a pod that asks for compute; as the next one empty where only a closer look tells."""
+    never_of_both: bytes
 
 
 class Rooms:
@@ -75,9 +82,7 @@ class Rooms:
 
 
 def _free_mib(found: RoomOrRefused, percent: int) -> int:
-    if isinstance(found, Refused):
-        return NONE
-    return max((gpu.free_mib for gpu in found.gpus if gpu.free_percent >= percent), default=NONE)
+    return NONE if isinstance(found, Refused) else found.free_mib_with(percent)
 
 
 def json_start(name: NodeName) -> bytes:
@@ -91,4 +96,6 @@ def json_rest(text: str) -> bytes:
 
 
 def _ready(name: NodeName, room: Room) -> Ready:
-    return Ready(room.largest_mib, json_start(name), json_rest(room.left), json_rest(room.never))
+    both = (room.left_of_both, room.left_of_both + room.in_all) if room.plain else ()
+    rests = [json_rest(text) for text in both] or [b"", b""]
+    return Ready(room.largest_mib, json_start(name), json_rest(room.left), json_rest(room.never), *rests)

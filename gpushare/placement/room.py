@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import RequestShape
+from gpushare.model.request import ContainerRequest, RequestShape
 from gpushare.model.selector import ANY_GPU
 from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.placement import candidates, explain
@@ -66,6 +66,34 @@ class Room:
     def kinds(self) -> tuple[tuple[int, GpuKind], ...]:
         """What the GPUs are, with their numbers. The node is plain, as below."""
         return tuple((gpu.index, state.kind) for gpu, state in zip(self.inventory.gpus, self.gpus, strict=True))
+
+    @cached_property
+    def best(self) -> tuple[tuple[int, int], ...]:
+        """Per cent and MiB free on the GPUs than which no other has more of both, those with less compute first."""
+        found: list[tuple[int, int]] = []
+        for percent, mib in sorted({(gpu.free_percent, gpu.free_mib) for gpu in self.gpus}, reverse=True):
+            if not found or mib > found[-1][1]:
+                found.append((percent, mib))
+        return tuple(reversed(found))
+
+    @cached_property
+    def alike_mib(self) -> int:
+        """Of each GPU, in all; 0 where they differ."""
+        return self.largest_mib if {gpu.kind.memory_mib for gpu in self.gpus} == {self.largest_mib} else 0
+
+    def fits(self, request: ContainerRequest) -> bool | None:
+        """Whether a container gets a share of one GPU, whichever that is; None where `place` has to tell."""
+        mib = request.memory_mib or (self.alike_mib and max(self.alike_mib * request.memory_percent // 100, 1))
+        if not self.plain or not mib:
+            return None
+        return self.free_mib_with(request.compute_percent) >= mib
+
+    def free_mib_with(self, percent: int) -> int:
+        """On the GPU that has most left, of those with so many per cent of compute left; -1 if none has."""
+        for has, mib in self.best:
+            if has >= percent:
+                return mib
+        return -1
 
     @cached_property
     def left_of_both(self) -> str:

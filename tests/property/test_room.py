@@ -96,6 +96,24 @@ def test_where_one_gpu_has_enough_a_pod_fits(shape: RequestShape, nodes: list[No
             assert fits == (free_mib >= enough)
 
 
+@settings(max_examples=300)
+@given(shapes(max_containers=1), ledgers())
+def test_on_a_plain_node_what_is_free_tells_where_a_share_of_one_gpu_fits(
+    shape: RequestShape, ledger: NodeLedger
+) -> None:
+    request = replace(shape.containers[0], gpu_count=1)
+    shape = replace(shape, containers=(request,), gpus=ANY_GPU, affinity=None, only_cdi=False)
+    assume(room.asks_one(shape))
+    for node in (ledger, plain(ledger)):
+        found, verdict = room.of_ledger(node), place(shape, node)
+        if isinstance(found, Refused):
+            continue
+        fits = found.fits(request)
+        assert fits is None or fits == isinstance(verdict, Placed)
+        alike = len({gpu.memory_mib for gpu in node.inventory.gpus}) == 1
+        assert (fits is None) == (not found.plain or not (request.memory_mib or alike))
+
+
 def test_nothing_else_counts_as_simple() -> None:
     simple = make_shape(3)
     [request] = simple.containers
