@@ -15,6 +15,7 @@ from typing import Final
 from controller.background import Background
 from controller.extender import filter as filtering
 from controller.extender.messages import FilterResult
+from controller.extender.name_lists import NameList
 from controller.rooms import NONE
 from controller.state import ClusterState
 from gpushare.cluster.node_ledger import LedgerOrRefused
@@ -60,7 +61,11 @@ class NodeVerdicts:
         """To be run for the scheduler's questions."""
 
     def filter(
-        self, shape: RequestShape, names: Sequence[NodeName], reserved: frozenset[NodeName] = frozenset()
+        self,
+        shape: RequestShape,
+        names: Sequence[NodeName],
+        reserved: frozenset[NodeName] = frozenset(),
+        known: NameList | None = None,
     ) -> FilterResult:
         """On which of the nodes the pod fits, and why not on the others.
 
@@ -68,12 +73,30 @@ class NodeVerdicts:
             shape: what the pod asks for, resolved.
             names: the scheduler's nodes.
             reserved: nodes where memory is set aside for this very pod by an earlier try; it fits there.
+            known: the names, if they are a list that is kept.
         """
         if (mib := room.simple(shape)) and not reserved:
-            return filtering.decide_simple(names, mib, self._state.cache.rooms, self._state.resource_config.unit)
+            return self._filter_simple(mib, names, known)
         if room.asks_one(shape) and not reserved:
             return self._filter_one(shape, names)
         return filtering.decide(names, self.answers(shape, names), reserved)
+
+    def _filter_simple(self, mib: int, names: Sequence[NodeName], known: NameList | None) -> FilterResult:
+        """Where all nodes of a list had enough, only those that have changed since are looked at."""
+        cache = self._state.cache
+        before, least = (0, NONE) if known is None else known.least
+        if known is not None and least >= mib:
+            changed = cache.changed_since(before)
+            now = map(cache.rooms.free_mib.get, changed.names or (), itertools.repeat(NONE))
+            least = NONE if changed.names is None else min(itertools.chain([least], now))
+            if least >= mib:
+                known.least = changed.sequence, least
+                return FilterResult(fits=names)
+        sequence = cache.sequence
+        found = filtering.decide_simple(names, mib, cache.rooms, self._state.resource_config.unit)
+        if known is not None and len(found.fits) == len(names):
+            known.least = sequence, mib
+        return found
 
     def _filter_one(self, shape: RequestShape, names: Sequence[NodeName]) -> FilterResult:
         """Where one GPU surely has enough, memory decides by one look-up; only the other nodes are judged."""

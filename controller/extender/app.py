@@ -158,7 +158,7 @@ class Extender:
         if request is None:
             return messages.filter_result(messages.FilterResult(fits=args.names), args), "no-gpu"
         reserved = self._services.state.cache.reserved_on(request.pod.uid)
-        result = self._services.node_verdicts.filter(request.shape, args.names, reserved)
+        result = self._services.node_verdicts.filter(request.shape, args.names, reserved, args.known)
         self._services.metrics.filtered(
             fits=len(result.fits), failed=len(result.failed), unresolvable=len(result.unresolvable)
         )

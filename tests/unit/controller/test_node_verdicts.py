@@ -1,10 +1,16 @@
 """Answers are kept for nodes that have not changed, and only for those; only nodes that were asked for are judged."""
 
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from controller.extender import filter as filtering
+from controller.extender.messages import FilterResult
+from controller.extender.name_lists import NameList
+from controller.rooms import Rooms
 from gpushare.cluster import verdicts
 from gpushare.cluster.records import Bound
 from gpushare.identity import NodeName
@@ -12,13 +18,16 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Refused, Verdict
+from gpushare.placement import room
 from gpushare.placement.judge import Judge
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.placement.room import Room
+from gpushare.units import MemoryUnit
 from testing.builders import make_shape
-from tests.unit.controller.world import NODES, World
+from tests.unit.controller.world import NODES, PODS, World
 
+TEAM = "/api/v1/namespaces/team/pods"
 A, B, C, D = (NodeName(f"node-{letter}") for letter in "abcd")
 
 
@@ -329,3 +338,53 @@ def test_a_pod_that_is_labelled_otherwise_changes_its_node(world: World) -> None
     world.see()
     (held,) = world.ledger().allocations.values()
     assert held.labels == {"app": "b"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_list_had_free_is_right_whatever_changes(seed: int) -> None:
+    chance, world = random.Random(seed), World()
+    for i in range(6):
+        world.add_node(f"node-{i}", *[24] * chance.choice([1, 2]))
+    world.list_all()
+    every = [NodeName(f"node-{i}") for i in range(6)]
+    lists = [NameList(b"", every), NameList(b"", every[2:])]
+    remembered = 0
+    for step in range(150):
+        match chance.randrange(6):
+            case 0:
+                world.bind(world.add_pod(chance.choice([1, 2, 9])), chance.choice(every))
+            case 1 if gone := [pod["metadata"]["name"] for pod in world.api.objects(PODS)]:
+                world.api.vanish(f"{TEAM}/{chance.choice(gone)}")
+            case 2 if step % 5 == 0 and len(world.api.objects(NODES)) == 6:
+                world.api.vanish(f"{NODES}/node-{chance.randrange(6)}")
+            case 3 if len(world.api.objects(NODES)) == 5:
+                [gone_node] = set(every) - {node["metadata"]["name"] for node in world.api.objects(NODES)}
+                world.add_node(gone_node, 24)
+        world.see()
+        known, shape = chance.choice(lists), make_shape(chance.choice([1, 3, 8]))
+        remembered += known.least[1] >= room.simple(shape)
+        found = world.node_verdicts.filter(shape, known.names, known=known)
+        assert found == world.node_verdicts.filter(shape, known.names)
+    assert remembered > 20
+
+
+def test_where_all_nodes_of_a_list_had_enough_only_changed_ones_are_looked_at(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, decide = list[Sequence[NodeName]](), filtering.decide_simple
+
+    def counted(names: Sequence[NodeName], mib: int, rooms: Rooms, unit: MemoryUnit) -> FilterResult:
+        looked.append(names)
+        return decide(names, mib, rooms, unit)
+
+    monkeypatch.setattr(filtering, "decide_simple", counted)
+    known = NameList(b"", [A, B])
+    for gib, times in ((8, 1), (8, 1), (2, 1), (9, 2), (8, 2)):
+        assert world.node_verdicts.filter(make_shape(gib), known.names, known=known).fits == [A, B]
+        assert len(looked) == times
+    for _ in range(2):
+        assert world.bind(world.add_pod(8)).error == ""
+    assert world.node_verdicts.filter(make_shape(2), known.names, known=known).fits == [A, B]
+    assert len(looked) == 2
+    assert world.node_verdicts.filter(make_shape(3), known.names, known=known).fits == [B]
+    assert len(looked) == 3
