@@ -38,9 +38,9 @@ class Chooser:
         gpus = self.gpus(room)
         return None if gpus is None else self.ranking.first(room, room.after(self.ask, gpus))
 
-    def then(self, room: NodeRoom) -> int:
-        """What tells nodes apart, on which the pod fits, for which `first` is the same."""
-        return self.ranking.then(room, room.after(self.ask, self.gpus(room) or ()))
+    def worth_after(self, room: NodeRoom) -> int:
+        """What a node on which the pod fits is worth beside `first` when the pod is there (`Ranking.worth`)."""
+        return self.ranking.worth(room.after(self.ask, self.gpus(room) or ()))
 
     def gpus(self, room: NodeRoom) -> tuple[GpuRoom, ...] | None:
         """Those of the node that the pod gets, in any order; None if too few have room."""

@@ -25,7 +25,7 @@ class Gpus(Protocol):
     def costs(self, kind: Kind, nodes: Sequence[int]) -> list[int | None]:
         """What each node costs a pod, for which its CPU and memory are enough; None if it does not fit there."""
 
-    def fine(self, kind: Kind, node: int) -> int:
+    def fine(self, kind: Kind, nodes: Sequence[int]) -> list[int]:
         """By which nodes that cost the same and fit are told apart; less is better."""
 
     def take(self, kind: Kind, node: int, pod: int) -> Any:

@@ -10,7 +10,7 @@ from gpushare.placement.policies import Rankings
 from gpushare.placement.ranking import Ranking
 
 _MOST: Final = 200_000
-"""GPUs that are remembered, some 40 MiB."""
+"""GPUs that are remembered, and rooms, some 40 MiB each."""
 T = TypeVar("T")
 
 
@@ -22,14 +22,17 @@ class Costs:
         self._policy = policy
         self.ranking: Ranking = rankings.of(policy)
         self._choosers: dict[Ask, Chooser] = {}
-        self._fine: dict[tuple[Ask, NodeRoom], int] = {}
+        self._fine: dict[Ask, dict[NodeRoom, int]] = {}
+        self._worths: dict[NodeRoom, int] = {}
+        self._kept = 0
+        """Of `_fine`."""
         self.remembered = 0
         """GPUs."""
 
     def update(self, rankings: Rankings) -> bool:
         """Look at the cluster so from now on; whether `of` may say something else."""
         before, self.ranking = self.ranking, rankings.of(self._policy)
-        self._fine.clear()
+        self._forget_rooms()
         if self.ranking.basis != before.basis:
             self._forget()
             return True
@@ -41,11 +44,30 @@ class Costs:
         """What comes first in the comparison of nodes; None where a pod does not fit."""
         return self._by(ask, lambda chooser: list(map(chooser.first, rooms)))
 
-    def fine(self, ask: Ask, room: NodeRoom) -> int:
-        """What tells nodes apart for which `of` says the same."""
-        found = self._fine.get((ask, room))
+    def fine(self, ask: Ask, rooms: Iterable[NodeRoom]) -> list[int]:
+        """What tells nodes apart on which a pod fits, and for which `of` says the same: `Ranking.then`."""
+        if self._kept > _MOST:
+            self._forget_rooms()
+        known = self._fine.setdefault(ask, {})
+        before = len(known)
+
+        def look(chooser: Chooser) -> list[int]:
+            found = []
+            for room in rooms:
+                then = known.get(room)
+                if then is None:
+                    then = known[room] = self._worth(room) - chooser.worth_after(room)
+                found.append(then)
+            return found
+
+        result = self._by(ask, look)
+        self._kept += len(known) - before
+        return result
+
+    def _worth(self, room: NodeRoom) -> int:
+        found = self._worths.get(room)
         if found is None:
-            found = self._fine[ask, room] = self._by(ask, lambda chooser: chooser.then(room))
+            found = self._worths[room] = self.ranking.worth(room)
         return found
 
     def choice(self, ask: Ask, room: NodeRoom) -> tuple[GpuRoom, ...]:
@@ -62,6 +84,11 @@ class Costs:
         if self.remembered > _MOST:
             self._forget()
         return found
+
+    def _forget_rooms(self) -> None:
+        self._fine.clear()
+        self._worths.clear()
+        self._kept = 0
 
     def _forget(self) -> None:
         self._choosers.clear()

@@ -46,9 +46,9 @@ class PlainGpus:
         """As `Gpus`."""
         return self._costs.of(kind.ask, [self.rooms[node] for node in nodes])
 
-    def fine(self, kind: Kind, node: int) -> int:
+    def fine(self, kind: Kind, nodes: Sequence[int]) -> list[int]:
         """As `Gpus`."""
-        return self._costs.fine(kind.ask, self.rooms[node])
+        return self._costs.fine(kind.ask, [self.rooms[node] for node in nodes])
 
     def take(self, kind: Kind, node: int, pod: int) -> Taken:  # noqa: ARG002 - of the protocol
         """As `Gpus`."""

@@ -98,9 +98,9 @@ class View:
         if self._fine_epoch != gpus.fine_epoch:
             self._fine_epoch = gpus.fine_epoch
             known.clear()
-        for node in nodes:
-            if node not in known:
-                known[node] = gpus.fine(self._kind, node)
+        missing = [node for node in nodes if node not in known]
+        if missing:
+            known.update(zip(missing, gpus.fine(self._kind, missing), strict=True))
         return [known[node] for node in nodes]
 
     def points(self, nodes: Sequence[int]) -> list[int]:

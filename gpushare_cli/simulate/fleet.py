@@ -99,11 +99,11 @@ class Fleet:
             found = [self._cost_of_grants(kind, node) for node in able]
         return list(map(dict(zip(able, found, strict=True)).get, nodes))
 
-    def fine(self, kind: Kind, node: int) -> int:
+    def fine(self, kind: Kind, nodes: Sequence[int]) -> list[int]:
         """As `Gpus`."""
         if not self._follows_from_room(kind):
-            return 0  # `costs` has said all
-        return self._costs(kind).fine(kind.ask, self.rooms[node])
+            return [0] * len(nodes)  # `costs` has said all
+        return self._costs(kind).fine(kind.ask, [self.rooms[node] for node in nodes])
 
     def _costs(self, kind: Kind) -> Costs:
         wanted = _wanted(kind)

@@ -135,7 +135,7 @@ def test_what_is_kept_from_pod_to_pod_is_what_would_be_computed_now(
 def check(costs: Costs, ranking: Ranking, ask: Ask, rooms: list[NodeRoom]) -> None:
     """Nodes are in the same order, and equal where they are."""
     kept = [
-        None if first is None else (first, costs.fine(ask, room))
+        None if first is None else (first, *costs.fine(ask, [room]))
         for first, room in zip(costs.of(ask, rooms), rooms, strict=True)
     ]
     computed = [best(ask, room, ranking) if not ask.gpus or accepts(ask.models, room.model) else None for room in rooms]

@@ -62,6 +62,23 @@ def test_what_is_remembered_of_gpus_is_forgotten_when_it_is_much(monkeypatch: py
     assert found.remembered <= 3
 
 
+def test_what_is_remembered_of_rooms_is_forgotten_when_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms = [room(free, host=HostRoom(9000, 9000)) for free in range(500, 1000, 50)]
+    learner = Learner(rooms, [HALF])
+    learner.look(rooms)
+    found = Costs(Policy.DENSE, Rankings(Policy.DENSE, learner.outlook, learner.tally))
+    expected = [found.ranking.then(each, each.after(HALF, found.choice(HALF, each))) for each in rooms]
+    monkeypatch.setattr(costs, "_MOST", 3)
+    kept = []
+    for each, then in zip(rooms, expected, strict=True):
+        assert found.fine(HALF, [each]) == [then]
+        kept.append(len(found._worths))
+
+    assert len(set(expected)) > 1
+    assert max(kept) <= 4
+    assert min(kept[1:]) == 1
+
+
 def test_what_is_remembered_of_kinds_of_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "_MOST_KEPT", 40)
     cluster = scheduler(room(1000), room(1000))
