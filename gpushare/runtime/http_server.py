@@ -20,6 +20,7 @@ from gpushare.runtime.clock import Clock
 from gpushare.runtime.conversation import Conversation, Waits
 from gpushare.runtime.http import BadRequestError, Request, Response
 from gpushare.runtime.serving import Deadlines
+from gpushare.runtime.threads import Threads
 from gpushare.runtime.turns import Turns
 
 _LOG: Final = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class HttpServer:
     connections: int = serving.CONNECTIONS
     tick_s: float = serving.LOOK_S
     """How late the main loop may notice that it is to stop, or that somebody is late."""
+    _threads: "Threads[Conversation]" = field(init=False)
     _turns: Turns = field(init=False)
     _room: Room = field(init=False)
     _deadlines: Deadlines = field(init=False)
@@ -58,6 +60,7 @@ class HttpServer:
     _never: threading.Event = field(init=False, default_factory=threading.Event)
 
     def __post_init__(self) -> None:
+        self._threads = Threads(self._converse)
         self._turns, self._room, self._deadlines = Turns(self.turns), Room(self.room), Deadlines(self.clock)
 
     def serve(self, told_to_stop: Callable[[], bool], beat: Callable[[], None]) -> None:
@@ -88,6 +91,7 @@ class HttpServer:
             self._never.wait(self.tick_s / 10)
         for conversation in list(self._open):
             conversation.end()
+        self._threads.end()
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -104,7 +108,7 @@ class HttpServer:
         found = Conversation(sock, Arrival(room=self._room, most=self.most), self.clock.monotonic())
         with self._lock:
             self._open[found] = None
-        threading.Thread(target=self._converse, args=(found,), name="connection", daemon=True).start()
+        self._threads.give(found)
 
     # A connection's thread.
 
