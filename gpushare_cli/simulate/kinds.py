@@ -150,8 +150,9 @@ def owner(pod: Object) -> tuple[str, str, str] | None:
     """The controller whose pods PodTopologySpread keeps apart."""
     metadata = fields.mapping(pod, "metadata", "pod")
     for reference in fields.objects(metadata, "ownerReferences", "metadata"):
-        if reference.get("controller") is True and reference.get("kind") in _SPREAD:
-            return str(metadata.get("namespace")), str(reference["kind"]), str(reference.get("name"))
+        kind = fields.text(reference, "kind", "metadata.ownerReferences")
+        if reference.get("controller") is True and kind in _SPREAD:
+            return str(metadata.get("namespace")), kind, str(reference.get("name"))
     return None
 
 

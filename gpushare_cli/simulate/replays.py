@@ -30,7 +30,7 @@ def stays(pod: Found) -> bool:
     """Whether a pod is there before all others: of a DaemonSet, or of the kubelet itself."""
     metadata = fields.mapping(pod.value, "metadata", "pod")
     owners = fields.objects(metadata, "ownerReferences", "metadata")
-    return any(owner.get("kind") in _STAYING for owner in owners)
+    return any(fields.text(owner, "kind", "metadata.ownerReferences") in _STAYING for owner in owners)
 
 
 def of(pods: Iterable[Found]) -> list[Again]:

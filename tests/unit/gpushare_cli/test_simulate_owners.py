@@ -1,0 +1,24 @@
+"""Owners of pods as files may have them, which no API server has checked."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpushare.errors import WireError
+from gpushare_cli.simulate import kinds, replays
+from gpushare_cli.simulate.objects import Found
+
+OWNED: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "p", "namespace": "n", "ownerReferences": [{"kind": ["ReplicaSet"], "controller": True}]},
+}
+
+
+@pytest.mark.parametrize(
+    "look", [kinds.owner, lambda pod: replays.stays(Found(where="f", kind="Pod", namespace="n", name="p", value=pod))]
+)
+def test_a_kind_that_is_no_string_is_named(look: Callable[[dict[str, Any]], object]) -> None:
+    with pytest.raises(WireError, match=r"metadata\.ownerReferences\.kind"):
+        look(OWNED)
