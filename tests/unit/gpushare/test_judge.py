@@ -6,15 +6,16 @@ import pytest
 
 from gpushare.cluster.verdicts import ShapeCache
 from gpushare.identity import NodeName
+from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.selector import Choice, GpuSelector
-from gpushare.model.verdict import Refused
+from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.placement import judge, room
 from gpushare.placement.judge import Judge
 from gpushare.placement.place import place
 from gpushare.placement.room import Room
 from gpushare.units import GIB
-from testing.builders import make_inventory, make_ledger, make_shape
+from testing.builders import make_allocation, make_grant, make_inventory, make_ledger, make_shape
 
 
 def of(name: str, *sizes: int) -> Room:
@@ -40,6 +41,29 @@ def test_what_is_known_of_gpus_is_forgotten_when_it_is_much(monkeypatch: pytest.
 
     assert [mine.fits(of("node", size)) is True for size in (9, 7, 8, 6, 9)] == [True, False, True, False, True]
     assert len(mine._worth) <= 2
+
+
+def test_where_only_compute_is_missing_that_is_said() -> None:
+    holder = make_allocation("holder", make_grant(0, gib=1, compute_percent=80))
+    ledger = NodeLedger.of(make_inventory(15), [holder])
+    found = room.of_ledger(ledger)
+    assert isinstance(found, Room)
+    [container] = make_shape(3).containers
+    shape = RequestShape(containers=(replace(container, compute_percent=30),))
+
+    said = Judge(shape, GIB).fits(found)
+
+    assert isinstance(said, Refused)
+    assert said.reason is RefusalReason.INSUFFICIENT_GPU_COMPUTE
+    assert said == place(shape, ledger)
+
+
+def test_a_percentage_is_left_to_placement_where_gpus_differ() -> None:
+    [container] = make_shape(3).containers
+    half = replace(container, memory_mib=0, memory_percent=50)
+
+    assert of("node", 16, 16).fits(half) is True
+    assert of("node", 16, 32).fits(half) is None
 
 
 def test_nodes_with_too_few_gpus_are_left_to_placement() -> None:
