@@ -149,7 +149,10 @@ def _churn(data: Data, plots: Sequence[str]) -> Iterator[str]:
     yield from _shown(plots, "churn-latency", "how long answers take, hour by hour")
     pods, part = sum(one["pods"] for one in hours), max(len(hours) // 4, 1)
     churn = data["churn"]
-    yield f"{pods:,} pods came in {len(hours)} hours, which took {churn['seconds']} s; policy `{churn['policy']}`."
+    yield (
+        f"{pods:,} pods came in {len(hours)} hours, after {churn.get('settled_hours', 0)} that are not shown;"
+        f" policy `{churn['policy']}`."
+    )
     yield ""
     columns = [key for key in hours[0] if key not in {"key", "hour", "pods"}]
     means = [

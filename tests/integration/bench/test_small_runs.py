@@ -41,8 +41,8 @@ def test_reviews_are_counted_beside_the_floor(tmp_path: Path) -> None:
 
 def test_a_day_of_churn_has_a_row_for_every_hour(tmp_path: Path) -> None:
     traces.small(tmp_path)
-    flags = ["--trace=small", "--policy=binpack", "--hours=0.1", "--load=80", f"--json={tmp_path / 'churn.json'}"]
-    out = bench("churn", tmp_path, *flags)
+    flags = ["--trace=small", "--policy=binpack", "--settle=1", "--hours=0.1", "--load=80"]
+    out = bench("churn", tmp_path, *flags, f"--json={tmp_path / 'churn.json'}")
     [hour] = rows(tmp_path / "churn.json")
     assert hour["hour"] == 0
     assert isinstance(hour["asked %"], float)
