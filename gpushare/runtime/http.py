@@ -9,7 +9,7 @@ from gpushare.runtime.intake import Stream
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
-_LINE: Final = re.compile(rb"([A-Z]{1,20}) ([!-~]{1,2048}) HTTP/1\.([01])")
+_LINE: Final = re.compile(rb"([A-Z]{3,20}) ([!-~]{1,2048}) HTTP/1\.([01])")
 _FIELDS: Final = re.compile(rb"(?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]++:[^\r\n\0]*+)*+")
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*+([^\r\n]*+)", re.IGNORECASE)
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}")

@@ -131,6 +131,7 @@ def as_the_lean_server_reads(data: bytes, pieces: list[int]) -> list[Any]:
 
 @example([b"POST /b HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", b"GET /a HTTP/1.1\r\n\r\n"], [3, 60])
 @example([b"POST /b HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello"], [])
+@example([b"GET /a HTTP/1.1\r\nContent-Length: 5\r\n\r\nhell", b"GET /a HTTP/1.1\r\n\r\n"], [])
 @given(st.lists(REQUEST, min_size=1, max_size=3), st.lists(st.integers(1, 40), max_size=5))
 def test_the_lean_server_takes_no_other_bytes_for_a_request(requests: list[bytes], pieces: list[int]) -> None:
     """It refuses more. What it does not refuse ends where it ends for others: no body is read as a request."""

@@ -57,7 +57,16 @@ def test_fields_that_could_be_read_in_two_ways_are_refused(lines: list[bytes]) -
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"GET /", b"GET  / HTTP/1.1", b"get / HTTP/1.1", b"GET / HTTP/2.0", b"GET /\xff HTTP/1.1", b"\x16\x03"],
+    [
+        b"",
+        b"GET /",
+        b"ET / HTTP/1.1",
+        b"GET  / HTTP/1.1",
+        b"get / HTTP/1.1",
+        b"GET / HTTP/2.0",
+        b"GET /\xff HTTP/1.1",
+        b"\x16\x03",
+    ],
 )
 def test_what_does_not_begin_as_a_request_is_none(line: bytes) -> None:
     with pytest.raises(BadRequestError, match="METHOD PATH"):
