@@ -78,32 +78,33 @@ class NodeVerdicts:
         if (mib := room.simple(shape)) and not reserved:
             return self._filter_simple(mib, names, known)
         if room.asks_one(shape) and not reserved:
-            return self._filter_one(shape, names)
+            return self._filter_one(shape, names, known)
         return filtering.decide(names, self.answers(shape, names), reserved)
 
     def _filter_simple(self, mib: int, names: Sequence[NodeName], known: NameList | None) -> FilterResult:
-        """Where all nodes of a list had enough, only those that have changed since are looked at."""
+        """By one look-up for each node."""
         cache = self._state.cache
-        before, least = (0, NONE) if known is None else known.least
-        if known is not None and least >= mib:
-            changed = cache.changed_since(before)
-            now = map(cache.rooms.free_mib.get, changed.names or (), itertools.repeat(NONE))
-            least = NONE if changed.names is None else min(itertools.chain([least], now))
-            if least >= mib:
-                known.least = changed.sequence, least
-                return FilterResult(fits=names)
+        if self._all_have(mib, known, None, cache.rooms.free_mib):
+            return FilterResult(fits=names)
         sequence = cache.sequence
         found = filtering.decide_simple(names, mib, cache.rooms, self._state.resource_config.unit)
         if known is not None and len(found.fits) == len(names):
-            known.least = sequence, mib
+            known.least[None] = sequence, mib
         return found
 
-    def _filter_one(self, shape: RequestShape, names: Sequence[NodeName]) -> FilterResult:
+    def _filter_one(self, shape: RequestShape, names: Sequence[NodeName], known: NameList | None) -> FilterResult:
         """Where one GPU surely has enough, memory decides by one look-up; only the other nodes are judged."""
         cache, percent = self._state.cache, shape.containers[0].compute_percent
-        free = list(map(cache.free_mib(percent).get, names, itertools.repeat(NONE)))
         mib = room.enough_mib(shape, cache.rooms.largest_mib)
-        if min(free, default=NONE) >= mib:
+        free_mib = cache.free_mib(percent)
+        if self._all_have(mib, known, percent, free_mib):
+            return FilterResult(fits=names)
+        sequence = cache.sequence
+        free = list(map(free_mib.get, names, itertools.repeat(NONE)))
+        least = min(free, default=NONE)
+        if known is not None:
+            known.least[percent] = sequence, least
+        if least >= mib:
             return FilterResult(fits=names)
         rest = [name for name, has in zip(names, free, strict=True) if has < mib]
         unit = self._state.resource_config.unit
@@ -114,6 +115,27 @@ class NodeVerdicts:
             return replace(found, fits=names)
         refused = set(rest).difference(found.fits)
         return replace(found, fits=[name for name in names if name not in refused])
+
+    def _all_have(
+        self, mib: int, known: NameList | None, percent: int | None, free_mib: Mapping[NodeName, int]
+    ) -> bool:
+        """Whether all nodes of a list surely have enough; where they had, only those that changed since are looked at.
+
+        Args:
+            mib: that a pod needs on one GPU.
+            known: the list, if it is kept.
+            percent: of compute that is left there; None for any.
+            free_mib: of each node. Live.
+        """
+        before, least = (0, NONE) if known is None else known.least.get(percent, (0, NONE))
+        if known is None or least < mib:
+            return False
+        changed = self._state.cache.changed_since(before)
+        if changed.names is None:
+            return False
+        least = min(itertools.chain([least], map(free_mib.get, changed.names, itertools.repeat(NONE))))
+        known.least[percent] = changed.sequence, least
+        return least >= mib
 
     def answers(self, shape: RequestShape, names: Iterable[NodeName]) -> Answers:
         """Fit or refusal of these nodes, as far as they are known.

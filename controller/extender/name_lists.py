@@ -45,8 +45,9 @@ class NameList:
         self.sent = sent
         """In JSON."""
         self.names = names
-        self.least = 0, -1
-        """Number of a change of nodes, and MiB that were free then on one GPU of each of these nodes, at least."""
+        self.least: dict[int | None, tuple[int, int]] = {}
+        """By the per cent of compute that are left there, None for any: number of a change of nodes, and MiB that were
+        free then on one GPU of each of these nodes, at least."""
         self._asked = 0
 
     def sheet(self) -> Sheet | None:

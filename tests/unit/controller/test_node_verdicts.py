@@ -11,6 +11,7 @@ from controller.extender import filter as filtering
 from controller.extender.messages import FilterResult
 from controller.extender.name_lists import NameList
 from controller.rooms import Rooms
+from gpushare import names
 from gpushare.cluster import verdicts
 from gpushare.cluster.records import Bound
 from gpushare.identity import NodeName
@@ -18,13 +19,12 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Refused, Verdict
-from gpushare.placement import room
 from gpushare.placement.judge import Judge
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.placement.room import Room
 from gpushare.units import MemoryUnit
-from testing.builders import make_shape
+from testing.builders import make_container, make_shape
 from tests.unit.controller.world import NODES, PODS, World
 
 TEAM = "/api/v1/namespaces/team/pods"
@@ -349,10 +349,13 @@ def test_what_a_list_had_free_is_right_whatever_changes(seed: int) -> None:
     every = [NodeName(f"node-{i}") for i in range(6)]
     lists = [NameList(b"", every), NameList(b"", every[2:])]
     remembered = 0
-    for step in range(150):
+    for step in range(300):
         match chance.randrange(6):
             case 0:
-                world.bind(world.add_pod(chance.choice([1, 2, 9])), chance.choice(every))
+                container = make_container(gpu_mem=chance.choice([1, 2, 9]))
+                container["resources"]["limits"][names.GPU_CORE] = str(chance.choice([0, 5, 40]))
+                pod = {"metadata": {"name": f"pod-{step}"}, "spec": {"containers": [container]}}
+                world.bind(world.api.seed(TEAM, pod), chance.choice(every))
             case 1 if gone := [pod["metadata"]["name"] for pod in world.api.objects(PODS)]:
                 world.api.vanish(f"{TEAM}/{chance.choice(gone)}")
             case 2 if step % 5 == 0 and len(world.api.objects(NODES)) == 6:
@@ -361,8 +364,10 @@ def test_what_a_list_had_free_is_right_whatever_changes(seed: int) -> None:
                 [gone_node] = set(every) - {node["metadata"]["name"] for node in world.api.objects(NODES)}
                 world.add_node(gone_node, 24)
         world.see()
-        known, shape = chance.choice(lists), make_shape(chance.choice([1, 3, 8]))
-        remembered += known.least[1] >= room.simple(shape)
+        known, percent = chance.choice(lists), chance.choice([0, 10, 30])
+        [asked] = make_shape(chance.choice([1, 3, 8])).containers
+        shape = RequestShape(containers=(replace(asked, compute_percent=percent),))
+        remembered += known.least.get(percent or None, (0, 0))[1] >= asked.memory_mib
         found = world.node_verdicts.filter(shape, known.names, known=known)
         assert found == world.node_verdicts.filter(shape, known.names)
     assert remembered > 20
