@@ -25,7 +25,7 @@ def run_disturbed(
     count: int | None = None,
 ) -> list[Json]:
     """Create all pods at once, disturb until all run, then look at every container; statuses of pods that failed."""
-    system.create(namespace, *documents)
+    system.create_complete(namespace, *documents)
     with Background(disturbance) as disturbing:
         disturbing.join(600)
         pods = system.all_running(namespace, count or len(documents))
