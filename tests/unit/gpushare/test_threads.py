@@ -57,6 +57,8 @@ def test_only_so_many_threads_wait() -> None:
         works.threads.give(name)
     found = [works.by.get() for _ in range(2)]
     works.may_end.release(2)
+    while all(thread.is_alive() for thread in found):  # one has nothing to wait for
+        threading.Event().wait(0.001)
     works.settle(1)
     works.threads.end()
     for thread in found:
