@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from gunicorn import http
@@ -63,18 +64,15 @@ def as_gunicorn_reads(data: bytes) -> list[Any]:
     return found
 
 
-def as_received(data: bytes, pieces: list[int]) -> list[Any]:
-    found, arrival = [], Arrival(room=Room(0), most=1000)
+def received(data: bytes, pieces: list[int], take: Callable[[Arrival, list[Any]], bool]) -> list[Any]:
+    """Requests as they arrive in pieces; `take` adds the next one, and says whether the connection is kept."""
+    found, arrival = list[Any](), Arrival(room=Room(0), most=1000)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
         while (progress := arrival.advance(ours, 0)) is not Progress.ENDED:
             if progress is Progress.WHOLE:
-                parser = http.get_parser(CONFIG, arrival.pieces(), PEER)
-                if (request := read(parser)) is None:
-                    break
-                found.append(request)
-                if parser.mesg.should_close():
+                if not take(arrival, found):
                     break
                 arrival.answered()
             elif data:
@@ -84,6 +82,27 @@ def as_received(data: bytes, pieces: list[int]) -> list[Any]:
             else:
                 theirs.shutdown(socket.SHUT_WR)
     return found
+
+
+def by_gunicorn(arrival: Arrival, found: list[Any]) -> bool:
+    parser = http.get_parser(CONFIG, arrival.pieces(), PEER)
+    if (request := read(parser)) is None:
+        return False
+    found.append(request)
+    return not parser.mesg.should_close()
+
+
+def by_the_lean_server(arrival: Arrival, found: list[Any]) -> bool:
+    """By `gpushare.runtime.http`, up to the first request that it refuses."""
+    head, body = arrival.taken()
+    try:
+        parsed = lean.parse(head)
+    except lean.BadRequestError:
+        return False
+    if parsed.chunked:
+        return False
+    found.append((parsed.method, parsed.path, body.read(parsed.length)))
+    return parsed.keep
 
 
 ZEROS = b"POST /b HTTP/1.1\r\nContent-Length: 00000000000000000000005\r\n\r\nhello"
@@ -98,35 +117,7 @@ def test_gunicorn_reads_what_is_compared_with_it() -> None:
 @given(st.lists(REQUEST, min_size=1, max_size=3), st.lists(st.integers(1, 40), max_size=5))
 def test_requests_are_those_that_gunicorn_reads(requests: list[bytes], pieces: list[int]) -> None:
     data = b"".join(requests)
-    assert as_received(data, pieces) == as_gunicorn_reads(data)
-
-
-def as_the_lean_server_reads(data: bytes, pieces: list[int]) -> list[Any]:
-    """The same by `gpushare.runtime.http`, up to the first request that it refuses."""
-    found, arrival = [], Arrival(room=Room(0), most=1000)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.setblocking(False)
-        while (progress := arrival.advance(ours, 0)) is not Progress.ENDED:
-            if progress is Progress.WHOLE:
-                head, body = arrival.taken()
-                try:
-                    parsed = lean.parse(head)
-                except lean.BadRequestError:
-                    break
-                if parsed.chunked:
-                    break
-                found.append((parsed.method, parsed.path, body.read(parsed.length)))
-                if not parsed.keep:
-                    break
-                arrival.answered()
-            elif data:
-                size = pieces.pop() if pieces else len(data)
-                theirs.sendall(data[:size])
-                data = data[size:]
-            else:
-                theirs.shutdown(socket.SHUT_WR)
-    return found
+    assert received(data, pieces, by_gunicorn) == as_gunicorn_reads(data)
 
 
 @example([b"POST /b HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", b"GET /a HTTP/1.1\r\n\r\n"], [3, 60])
@@ -136,11 +127,11 @@ def as_the_lean_server_reads(data: bytes, pieces: list[int]) -> list[Any]:
 def test_the_lean_server_takes_no_other_bytes_for_a_request(requests: list[bytes], pieces: list[int]) -> None:
     """It refuses more. What it does not refuse ends where it ends for others: no body is read as a request."""
     data = b"".join(requests)
-    found = as_the_lean_server_reads(data, pieces)
+    found = received(data, pieces, by_the_lean_server)
     assert found == as_gunicorn_reads(data)[: len(found)]
 
 
 def test_the_lean_server_reads_ordinary_requests() -> None:
     """Otherwise an empty list would be the beginning of any."""
     data = b"POST /b HTTP/1.1\r\nContent-Length: 5\r\n\r\nhelloGET /a?x HTTP/1.1\r\n\r\n"
-    assert as_the_lean_server_reads(data, []) == [("POST", "/b", b"hello"), ("GET", "/a", b"")]
+    assert received(data, [], by_the_lean_server) == [("POST", "/b", b"hello"), ("GET", "/a", b"")]
