@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,15 @@ def everything(connection: socket.socket) -> bytes:
         while data := connection.recv(65536):
             found += data
     return found
+
+
+def answered(connection: socket.socket, end: bytes | tuple[bytes, ...]) -> bytes:
+    """A request that ends so, which is answered with an empty object."""
+    request = b""
+    while not request.endswith(end):
+        request += connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    return request
 
 
 @pytest.fixture
@@ -128,14 +138,7 @@ def test_reading_the_token_counts_against_the_deadline(lead: Lead, monkeypatch: 
 
 
 def test_a_deletion_without_a_body_is_sent_while_the_lead_is_held(lead: Lead) -> None:
-    def answer(connection: socket.socket) -> bytes:
-        request = b""
-        while not request.endswith(b"{}"):
-            request += connection.recv(65536)
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-        return request
-
-    with listening(answer) as (port, sent):
+    with listening(partial(answered, end=b"{}")) as (port, sent):
         rest = RestClient(Credentials(server=f"http://127.0.0.1:{port}"))
         assert rest.delete("/pods/p", precondition=lead) == {}
         rest.close()
@@ -162,14 +165,8 @@ def test_the_connection_stands_when_the_question_is_asked(lead: Lead) -> None:
 
 def test_requests_go_below_the_path_of_the_server_and_through_connections_that_were_kept(lead: Lead) -> None:
     def answer(connection: socket.socket) -> bytes:
-        lines = []
-        for _ in range(3):
-            request = b""
-            while not request.endswith((b"\r\n\r\n", b"{}")):
-                request += connection.recv(65536)
-            lines.append(request.partition(b"\r\n")[0])
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-        return b"\n".join(lines)
+        requests = [answered(connection, (b"\r\n\r\n", b"{}")) for _ in range(3)]
+        return b"\n".join(request.partition(b"\r\n")[0] for request in requests)
 
     with listening(answer) as (port, sent):
         rest = RestClient(Credentials(server=f"http://127.0.0.1:{port}/k8s/clusters/c/"))
@@ -185,14 +182,7 @@ def test_requests_go_below_the_path_of_the_server_and_through_connections_that_w
 
 
 def test_the_leader_sends_the_whole_request(lead: Lead) -> None:
-    def answer(connection: socket.socket) -> bytes:
-        request = b""
-        while not request.endswith(b'{"target":"node-a"}'):
-            request += connection.recv(65536)
-        connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}")
-        return request
-
-    with listening(answer) as (port, sent):
+    with listening(partial(answered, end=b'{"target":"node-a"}')) as (port, sent):
         rest = RestClient(Credentials(server=f"http://127.0.0.1:{port}"))
         assert rest.create("/bindings", {"target": "node-a"}, precondition=lead) == {}
         rest.close()
