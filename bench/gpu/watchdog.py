@@ -10,7 +10,7 @@ import argparse
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from deviceplugin.settings import Settings
 from deviceplugin.usage.current import CurrentUsage
 from deviceplugin.usage.loop import UsageLoop
 from deviceplugin.usage.namespaces import Namespaces
-from deviceplugin.usage.procfs import Procfs
+from deviceplugin.usage.procfs import Procfs, Sent
 from deviceplugin.usage.values import NodeUsage, Policy
 from deviceplugin.usage.watchdog import Watchdog
 from gpushare import names
@@ -42,7 +42,7 @@ from testing.fakes.kube import FakeKube
 
 ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 NAMES = ("within", "above")
-INTERVAL_S, GRACE_S, LOOKS = 0.5, 2.0, 60
+INTERVAL_S, GRACE_S, LOOKS, SIGNAL_S = 0.5, 2.0, 60, 10.0
 
 
 def uid(number: int) -> PodUid:
@@ -115,6 +115,16 @@ def looked(loop: UsageLoop) -> NodeUsage:
     return view
 
 
+def exit_codes(programs: Sequence["subprocess.Popen[str]"], counts: Counts) -> Sequence[int | None]:
+    """As soon as all that were told to end have ended: those of one look end in any order."""
+    give_up, told = time.monotonic() + SIGNAL_S, counts.actions().get(("terminate", Sent.DONE.value), 0)
+    while True:
+        codes = [program.poll() for program in programs]
+        if sum(code is not None for code in codes) >= told or time.monotonic() > give_up:
+            return codes
+        time.sleep(0.01)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--gpu")
@@ -140,7 +150,7 @@ def main() -> int:
             time.sleep(INTERVAL_S)
             loop.look()
             looks += 1
-        seconds, ended = time.monotonic() - began, [program.poll() for program in programs]
+        seconds, ended = time.monotonic() - began, exit_codes(programs, counts)
     used = {row.pod.name: row.used for row in view.rows}
     rows = [
         (
