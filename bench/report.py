@@ -24,12 +24,12 @@ HEAD = "\n".join(
         "# Benchmarks",
         "",
         "`make bench TRACE=DIRECTORY` measures all of this on the machine that it runs on;"
-        " `python -m bench --only NAME` one of it.",
-        "`python -m bench.report DIRECTORY` writes this page from the figures; do not edit it.",
-        "Ways that are compared take turns in one run, so a busy machine touches all alike:"
-        " ratios and CPU are what counts, times belong to the machine.",
-        "The floor of a server is one in the same language that parses the same bytes with the same parser,"
-        " and writes as many that it had ready.",
+        " `python -m bench --only NAME` runs one benchmark.",
+        "`python -m bench.report DIRECTORY` generates this page from the results; do not edit it.",
+        "Variants that are compared take turns in one run, so load on the machine affects all of them alike:"
+        " compare ratios and CPU time; absolute times depend on the machine.",
+        "The floor is a minimal server in the same language: it parses the same request with the same parser,"
+        " and returns a prepared response of the same size.",
         "",
     )
 )
@@ -117,7 +117,7 @@ def _allocation(data: Data) -> Iterator[str]:
         }
         for (trace, policy, how), found in _grouped(data).items()
     ]
-    yield "Per cent of the GPUs that are allocated when pods have asked for so many per cent."
+    yield "Percentage of the GPUs that is allocated once the pods have requested the percentage in the column's title."
     yield ""
     yield from table(columns, rows) if rows else [_MISSING]
 
@@ -150,8 +150,8 @@ def _churn(data: Data, plots: Sequence[str]) -> Iterator[str]:
     pods, part = sum(one["pods"] for one in hours), max(len(hours) // 4, 1)
     churn = data["churn"]
     yield (
-        f"{pods:,} pods came in {len(hours)} hours, after {churn.get('settled_hours', 0)} that are not shown;"
-        f" policy `{churn['policy']}`."
+        f"{pods:,} pods were created in {len(hours)} hours,"
+        f" after {churn.get('settled_hours', 0)} hours that are not shown; policy `{churn['policy']}`."
     )
     yield ""
     columns = [key for key in hours[0] if key not in {"key", "hour", "pods"}]
@@ -178,8 +178,8 @@ def _questions(data: Data) -> Iterator[str]:
         }
         for one in found
     ]
-    yield "Over HTTP with one kept connection, answer read."
-    yield "Nodes have eight GPUs of 80 GiB, and ten pods that hold 32 GiB each."
+    yield "Over HTTP with one keep-alive connection, until the response is read."
+    yield "Each node has eight GPUs of 80 GiB, and ten pods that hold 32 GiB each."
     yield ""
     yield from table(rows[0], rows) if rows else [_MISSING]
 

@@ -201,7 +201,7 @@ TARGETS = (
         _every_trace,
     ),
     Target(
-        "demand learned on line, cold start included, against knowing the list",
+        "demand learned on line, cold start included, against knowing it in advance",
         "within 0.3",
         _learned,
     ),
