@@ -1,8 +1,8 @@
 """Reads the nodes and pods that a report is made of. Changes nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from gpushare import names
 from gpushare.cluster import pod_records
@@ -126,7 +126,12 @@ def _pages(api: KubeApi, path: str, params: dict[str, str], reduce: Callable[[Js
 def concerns_gpus(pod: JsonObject) -> bool:
     """Whether a pod asks for GPUs or carries an allocation, of whatever system."""
     notes = pods.annotations(pod)
-    return pods.needs_gpu(pod, _ANY) or names.ANNOTATION_ALLOCATION in notes or interop_read.is_bound(notes)
+    return may_hold_gpus(pod) or names.ANNOTATION_ALLOCATION in notes or interop_read.is_bound(notes)
+
+
+def may_hold_gpus(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod asks for GPUs. One that does not holds none: its annotations may be forged."""
+    return pods.needs_gpu(pod, _ANY)
 
 
 def is_unhealthy_list(config_map: JsonObject) -> bool:

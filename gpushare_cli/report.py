@@ -18,7 +18,7 @@ from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
 from gpushare.wire import held_gpus, requests
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import inventories, resource_configs
+from gpushare_cli import gather, inventories, resource_configs
 
 _MIB: Final = MemoryUnit(1)
 _NOWHERE: Final = GpuUuid("pending")
@@ -120,7 +120,7 @@ def build(
     by_node: dict[str, list[Mapping[str, Any]]] = {}
     for pod in pods:
         node_name = pods_wire.node_of(pod)
-        if node_name is not None and pods_wire.holds_gpus(pod):
+        if node_name is not None and gather.may_hold_gpus(pod) and pods_wire.holds_gpus(pod):
             by_node.setdefault(node_name, []).append(pod)
     rows = []
     for node in nodes:

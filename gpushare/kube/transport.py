@@ -111,6 +111,11 @@ def _query(path: str, params: Params | None) -> str:
 def _unreachable(what: str) -> Iterator[None]:
     try:
         yield
+    except urllib3.exceptions.ConnectTimeoutError as error:
+        raise kube.UnreachableError(f"{what}: the server did not accept a connection in time") from error
+    except urllib3.exceptions.ReadTimeoutError as error:
+        # Its own words name a class and what was left of the deadline.
+        raise kube.UnreachableError(f"{what}: the server did not answer in time") from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise kube.UnreachableError(f"{what}: {error}") from error
 

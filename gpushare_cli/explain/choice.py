@@ -122,7 +122,7 @@ def _told(
     if chosen_now and len(here.gpus) == 1 == ask.gpus and len(set(fitting)) > 1:
         why.append(f"{_BEST[policy]} of {len(fitting)} with room there")
     if not others:
-        return Choice(node=here.node, why="; ".join(why), lack="no other node has room")
+        return Choice(node=here.node, why="; ".join(why), lack="it fits on no other node")
     there = others[0]
     if there.cost < here.cost:
         lack = lacks.lack(policy, outlook, here.change, there.change)

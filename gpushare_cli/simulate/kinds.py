@@ -67,12 +67,13 @@ class Kinds:
             replicas_of: its workload, if a controller would own it.
         """
         takes, counted = host.counted(pod), schedulable.requests(pod)
+        own_spread = "topologySpreadConstraints" in fields.mapping(pod, "spec", "pod")
         ask = asks.of_host(takes) if request is None else asks.of_request(request)
         return Kind(
             ask=ask,
             load=load(pod),
             terms=self._of_terms(pod),
-            replicas_of=None if "topologySpreadConstraints" in pod["spec"] else replicas_of or owner(pod),
+            replicas_of=None if own_spread else replicas_of or owner(pod),
             company=company.company(pod, self._nodes) if self._sociable else None,
             more=_wanted(request, counted) if request is not None else tuple(sorted(counted.items())) or None,
         )

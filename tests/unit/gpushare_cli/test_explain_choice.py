@@ -9,7 +9,7 @@ from testing.builders import Json, make_container, make_grant, make_inventory, m
 from tests.unit.gpushare_cli.explaining import explain
 from tests.unit.gpushare_cli.podding import bound, mutated
 
-ROOM_FOR_ALL = "no other node has room"
+NO_OTHER = "it fits on no other node"
 
 
 def node(name: str, *gib: int, model: str = "Tesla T4", cpu: str = "") -> Json:
@@ -45,6 +45,12 @@ def test_the_fullest_node_and_gpu_are_said_to_be_that() -> None:
     ]
 
 
+def test_a_node_that_keeps_the_pod_away_is_not_said_to_lack_room() -> None:
+    tainted = node("b", 15)
+    tainted["spec"] = {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}
+    assert choice(waiting(3), node("a", 15), tainted)[1] == NO_OTHER
+
+
 def test_so_are_the_emptiest() -> None:
     assert choice(waiting(3, "spread"), node("a", 15, 15), node("b", 15), holds(6, "b")) == [
         "a, GPU 0: 15 of 15 GiB are free, and 12 GiB stay free",
@@ -52,7 +58,7 @@ def test_so_are_the_emptiest() -> None:
     ]
     assert choice(waiting(3, "spread"), node("a", 15, 15), holds(6, "a")) == [
         "a, GPU 1: 15 of 15 GiB are free, and 12 GiB stay free; the emptiest of 2 with room there",
-        ROOM_FOR_ALL,
+        NO_OTHER,
     ]
 
 
@@ -116,7 +122,7 @@ def test_a_node_without_cpu_for_it_is_no_choice_and_says_so() -> None:
         "a     no    a has room, but: Insufficient cpu: 4000m asked for, 2000m free, Insufficient memory: 2048Mi asked"
         " for, 1024Mi free\n"
     ) in found.out
-    assert choice(pod, node("a", 15, cpu="8"), node("b", 15, cpu="32"), plain)[1] == ROOM_FOR_ALL
+    assert choice(pod, node("a", 15, cpu="8"), node("b", 15, cpu="32"), plain)[1] == NO_OTHER
 
 
 def test_what_a_kubelet_has_not_told_is_not_evaluated() -> None:

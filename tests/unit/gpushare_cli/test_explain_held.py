@@ -34,7 +34,7 @@ def test_a_running_pod_is_told_where_what_beside_whom_and_what_holds_it() -> Non
         "POLICY:     dense: the node and GPU that leave the most room for typical pods (the cluster's default)",
         "CHOICE:     as the cluster is now, without this pod: node-a, GPU 0: 10 of 15 GiB are free, and 5 GiB stay"
         " free; GPU 1: 15 of 15 GiB are free, and 13 GiB stay free",
-        "            no other node has room",
+        "            it fits on no other node",
         "CHOSEN BY:  gpushare, when the pod was bound to its node; past usage is not stored",
         "LIMIT:      variables that its programs may obey, and nothing else: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT,"
         " ALIYUN_COM_GPU_MEM_CONTAINER",

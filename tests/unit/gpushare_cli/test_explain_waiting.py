@@ -267,7 +267,7 @@ def test_json_has_the_same_facts() -> None:
             "node": "node-b",
             "why": "GPU 0: 15 of 15 GiB are free, and 7 GiB stay free, which few pods here ask for",
             "next": None,
-            "lack": "no other node has room",
+            "lack": "it fits on no other node",
             "inHindsight": False,
         },
         "nodes": [

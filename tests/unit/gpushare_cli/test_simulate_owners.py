@@ -22,3 +22,8 @@ OWNED: dict[str, Any] = {
 def test_a_kind_that_is_no_string_is_named(look: Callable[[dict[str, Any]], object]) -> None:
     with pytest.raises(WireError, match=r"metadata\.ownerReferences\.kind"):
         look(OWNED)
+
+
+def test_a_pod_without_a_spec_is_replaced_by_its_owner() -> None:
+    pod = {"metadata": {"name": "p", "ownerReferences": [{"kind": "ReplicaSet", "uid": "u", "controller": True}]}}
+    assert kinds.Kinds(()).of(pod, None).replicas_of == kinds.owner(pod)
