@@ -100,3 +100,12 @@ def test_api_versions_fit_the_servers() -> None:
         version = "policy/v1beta1" if server == "1.20" else "policy/v1"
         budgets = [each for each in tree.listed(f"servers/{server}") if each["kind"] == "PodDisruptionBudget"]
         assert {each["apiVersion"] for each in budgets} == {version}
+
+
+def test_every_port_names_its_protocol_for_server_side_apply_of_old_servers() -> None:
+    """Ports are told apart by number and protocol, and servers before 1.23 fill in no default there."""
+    specs = [spec for _, spec in tree.workloads(tree.objects("base"))]
+    ports = [port for spec in specs for container in spec["containers"] for port in container.get("ports", ())]
+    ports += [port for each in tree.objects("base") if each["kind"] == "Service" for port in each["spec"]["ports"]]
+    assert ports
+    assert {port.get("protocol") for port in ports} == {"TCP"}
