@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -12,24 +13,39 @@ CONTROLLER_PORT: Final = 12345
 """Port of the controller's Service, the same as Aliyun's extender has."""
 DEFAULT_URL: Final = f"http://{names.CONTROLLER_SERVICE}.{names.NAMESPACE}.svc:{CONTROLLER_PORT}{names.EXTENDER_PREFIX}"
 
+_PROXY: Final = "/proxy/"
+
 Entry = dict[str, Any]
 """As KubeSchedulerConfiguration spells it, but for `httpTimeout`, which is in seconds."""
 
 
-def for_gpus(url: str, ca_pem: bytes, resources: Iterable[str], weight: int) -> Entry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """How kube-scheduler reaches the controller."""
+
+    url: str
+    """Prefix of the paths."""
+    ca_pem: bytes = b""
+    """Of its certificate, for https."""
+    client_cert: str = ""
+    """Path of a certificate by which kube-scheduler is known there: the API server's proxy asks who it is."""
+    client_key: str = ""
+
+
+def for_gpus(server: Server, resources: Iterable[str], weight: int) -> Entry:
     """Filters, ranks and binds pods that ask for these resources.
 
     Raises:
-        SettingsError: URL and CA do not go together.
+        SettingsError: URL and certificates do not go together.
     """
     return {
-        "urlPrefix": _checked(url),
+        "urlPrefix": _checked(server.url),
         "filterVerb": "filter",
         "prioritizeVerb": "prioritize",
         "preemptVerb": "preempt",
         "weight": weight,
         "bindVerb": "bind",
-        **_tls(url, ca_pem),
+        **_tls(server),
         "nodeCacheCapable": True,
         # Not ignored: the sums that the scheduler counts by itself keep out most nodes, and make it preempt.
         "managedResources": [{"name": name, "ignoredByScheduler": False} for name in resources],
@@ -38,34 +54,44 @@ def for_gpus(url: str, ca_pem: bytes, resources: Iterable[str], weight: int) -> 
     }
 
 
-def for_others(url: str, ca_pem: bytes, weight: int) -> Entry:
+def for_others(server: Server, weight: int) -> Entry:
     """Ranks nodes for pods without GPUs, and does nothing else: without an answer they are scheduled as ever.
 
     Raises:
-        SettingsError: URL and CA do not go together.
+        SettingsError: URL and certificates do not go together.
     """
     return {
-        "urlPrefix": _checked(url),
+        "urlPrefix": _checked(server.url),
         "prioritizeVerb": names.OTHERS_VERB,
         "weight": weight,
-        **_tls(url, ca_pem),
+        **_tls(server),
         "nodeCacheCapable": True,
         "ignorable": True,
         "httpTimeout": names.OTHERS_TIMEOUT_S,
     }
 
 
-def _tls(url: str, ca_pem: bytes) -> Entry:
+def _tls(server: Server) -> Entry:
+    url, client = server.url, bool(server.client_cert)
+    if client != bool(server.client_key):
+        raise SettingsError("extender client certificate: give --extender-client-cert and --extender-client-key")
     if not url.startswith("https:"):
-        if ca_pem:
-            raise SettingsError(f"extender URL {url!r}: a CA is given, but the URL is not https")
+        if server.ca_pem or client:
+            what = "a CA" if server.ca_pem else "a client certificate"
+            raise SettingsError(f"extender URL {url!r}: {what} is given, but the URL is not https")
         return {"enableHTTPS": False}
-    if not ca_pem:
+    if not server.ca_pem:
         # kube-scheduler would switch verification off without a word.
         raise SettingsError(f"extender URL {url!r}: https needs the CA of its certificate; give --extender-ca FILE")
-    if b"-----BEGIN CERTIFICATE-----" not in ca_pem:
+    if b"-----BEGIN CERTIFICATE-----" not in server.ca_pem:
         raise SettingsError("extender CA: no PEM certificate in it")
-    return {"enableHTTPS": True, "tlsConfig": {"caData": base64.b64encode(ca_pem).decode()}}
+    if _PROXY in url and not client:
+        raise SettingsError(
+            f"extender URL {url!r}: the API server's proxy must know kube-scheduler, which sends it no token; give"
+            " --extender-client-cert PATH and --extender-client-key PATH"
+        )
+    files = {"certFile": server.client_cert, "keyFile": server.client_key} if client else {}
+    return {"enableHTTPS": True, "tlsConfig": {"caData": base64.b64encode(server.ca_pem).decode(), **files}}
 
 
 def _checked(url: str) -> str:

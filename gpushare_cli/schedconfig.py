@@ -80,6 +80,9 @@ class Options:
     """Path that kube-scheduler itself reads; empty to use its service account."""
     ca_pem: bytes = b""
     """CA of an extender that is reached by https."""
+    client_cert: str = ""
+    """Path, which kube-scheduler reads, of a client certificate for an extender behind the API server's proxy."""
+    client_key: str = ""
     whole_gpus: bool = False
     """Whether nvidia.com/gpu is this project's in the whole cluster. Where a node has it from another plugin, pods that
     ask for it would find no node: the extender knows of no GPUs there."""
@@ -178,9 +181,12 @@ def _api_version(server: ServerVersion) -> str:
 def _entries(options: Options, unasked: Mapping[str, int]) -> Iterator[extenders.Entry]:
     resources = ResourceConfig(whole_gpus=options.whole_gpus).resources
     weight = checked_weight("--weight", options.weight) if options.weight is not None else scores.needed(unasked)
-    yield extenders.for_gpus(options.url, options.ca_pem, resources, weight)
+    server = extenders.Server(
+        url=options.url, ca_pem=options.ca_pem, client_cert=options.client_cert, client_key=options.client_key
+    )
+    yield extenders.for_gpus(server, resources, weight)
     if options.others_weight is not None:
-        yield extenders.for_others(options.url, options.ca_pem, checked_weight("--rank-others", options.others_weight))
+        yield extenders.for_others(server, checked_weight("--rank-others", options.others_weight))
 
 
 def checked_weight(flag: str, weight: int) -> int:

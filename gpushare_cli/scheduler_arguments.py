@@ -25,6 +25,14 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="PEM file; needed if the URL is https",
     )
+    for part in ("cert", "key"):
+        parser.add_argument(
+            f"--extender-client-{part}",
+            dest=f"client_{part}",
+            default="",
+            metavar="PATH",
+            help="PEM file that kube-scheduler reads; needed if the URL is one of the API server's proxy",
+        )
     _add_second_scheduler(parser)
     parser.add_argument(
         "--whole-gpus",

@@ -23,6 +23,8 @@ OF_OTHERS = {
     "--config",
     "--enable-admission-plugins",
     "--extender-ca",
+    "--extender-client-cert",
+    "--extender-client-key",
     "--force",
     "--grace-period",
     "--kube-scheduler-arg",
@@ -51,7 +53,11 @@ def arguments(command: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", sorted(set(typed())))
-def test_every_command_of_gpushare_is_one_that_it_takes(command: str) -> None:
+def test_every_command_of_gpushare_is_one_that_it_takes(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ca.crt").touch()  # what a command reads at once
+    monkeypatch.chdir(tmp_path)
     assert command_line().parse_args(arguments(command)).handler
 
 

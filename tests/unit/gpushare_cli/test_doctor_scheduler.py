@@ -30,7 +30,7 @@ SKEW = (
 APPLY = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
 
 
-OTHERS = extenders.for_others(extenders.DEFAULT_URL, b"", 9)
+OTHERS = extenders.for_others(extenders.Server(url=extenders.DEFAULT_URL), 9)
 
 
 def ready(count: int, *, waiting: int = 0) -> Change:

@@ -136,6 +136,19 @@ def test_https_carries_the_ca_because_the_scheduler_verifies_nothing_without() -
     assert base64.b64decode(extender["tlsConfig"]["caData"]) == PEM
 
 
+PROXY = "https://10.0.0.1:6443/api/v1/namespaces/gpushare-system/services/gpushare-controller:12345/proxy"
+
+
+@pytest.mark.parametrize("write", [configuration, policy])
+def test_through_the_api_servers_proxy_the_scheduler_shows_a_certificate(write: Any) -> None:
+    value = write(url=f"{PROXY}/gpushare-scheduler", ca_pem=PEM, client_cert="/pki/a.crt", client_key="/pki/a.key")
+    (extender,) = value["extenders"]
+
+    assert extender["urlPrefix"].endswith("/proxy/gpushare-scheduler")
+    ca = base64.b64encode(PEM).decode()
+    assert extender["tlsConfig"] == {"caData": ca, "certFile": "/pki/a.crt", "keyFile": "/pki/a.key"}
+
+
 def test_a_policy_file_spells_https_and_time_in_its_own_way() -> None:
     value = policy(url="https://gpu.example/gpushare-scheduler", ca_pem=PEM)
     (extender,) = value["extenders"]
@@ -346,6 +359,19 @@ def test_text_that_is_no_release_is_refused(text: str) -> None:
             "extender URL 'https://a/': https needs the CA of its certificate; give --extender-ca FILE",
         ),
         ({"url": "http://a/", "ca_pem": PEM}, "extender URL 'http://a/': a CA is given, but the URL is not https"),
+        (
+            {"url": f"{PROXY}/x", "ca_pem": PEM},
+            f"extender URL '{PROXY}/x': the API server's proxy must know kube-scheduler, which sends it no token; give"
+            " --extender-client-cert PATH and --extender-client-key PATH",
+        ),
+        (
+            {"url": "http://a/", "client_cert": "c", "client_key": "k"},
+            "extender URL 'http://a/': a client certificate is given, but the URL is not https",
+        ),
+        (
+            {"url": "https://a/", "ca_pem": PEM, "client_key": "k"},
+            "extender client certificate: give --extender-client-cert and --extender-client-key",
+        ),
         ({"url": "https://a/", "ca_pem": b"MIIB"}, "extender CA: no PEM certificate in it"),
         (
             {"scheduler_name": "My Scheduler"},
