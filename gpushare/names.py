@@ -140,7 +140,7 @@ ENV_GRANTED_DEVICES: Final = "GPUSHARE_VISIBLE_DEVICES"  # the UUIDs, also where
 ENV_DRIVER_CAPABILITIES: Final = "NVIDIA_DRIVER_CAPABILITIES"
 ENV_MPS_MEMORY_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 ENV_MPS_THREAD_PERCENTAGE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-ENV_MEMORY_MIB: Final = "GPUSHARE_MEMORY_MIB"  # MiB on each GPU of a container that asks by percent
+ENV_MEMORY_MIB: Final = "GPUSHARE_MEMORY_MIB"  # MiB that a container has on each of its GPUs, unless they are whole
 VISIBLE_DEVICES_NONE: Final = "void"  # the NVIDIA runtime leaves such a container alone
 DRIVER_CAPABILITIES_DEFAULT: Final = "compute,utility"
 

@@ -102,16 +102,14 @@ def _grants(name: str, request: ContainerRequest, *, pod_units: int, unit: Memor
     yield env.from_annotation(names.ENV_VISIBLE_DEVICES, names.PREFIX_DEVICES + name)
     if request.whole:
         return
-    if request.memory_percent:
-        yield env.from_annotation(names.ENV_MEMORY_MIB, names.PREFIX_MEMORY + name)
-        # The kubelet puts in what an entry before this one says.
-        limit = f"$({names.ENV_MEMORY_MIB})"
-    else:
+    yield env.from_annotation(names.ENV_MEMORY_MIB, names.PREFIX_MEMORY + name)
+    # The kubelet puts in what an entry before this one says.
+    limit = f"$({names.ENV_MEMORY_MIB})" if request.memory_percent else str(request.memory_mib)
+    if not request.memory_percent:
         yield env.from_annotation(names.ALIYUN_IDX, names.PREFIX_INDEX + name)
         yield env.from_annotation(names.ALIYUN_DEV, names.PREFIX_CAPACITY + name)
         yield env.fixed(names.ALIYUN_CONTAINER, str(memory_units([request], unit)))
         yield env.fixed(names.ALIYUN_POD, str(pod_units))
-        limit = str(request.memory_mib)
     # One for each visible GPU: CUDA drops all limits if one of them names a GPU that it does not see.
     limits = ",".join(f"{ordinal}={limit}M" for ordinal in range(request.gpu_count))
     yield env.fixed(names.ENV_MPS_MEMORY_LIMIT, limits)

@@ -125,6 +125,7 @@ def test_all_that_tells_of_a_grant_tells_the_same(granted: Granted, example: Exa
     assert seen.by(environment) == granted.grants.to(pod, "main")
     limits = ",".join(f"{i}={grant.memory_mib}M" for i in range(request.gpu_count))
     assert environment.get(names.ENV_MPS_MEMORY_LIMIT) == (None if request.whole else limits)
+    assert environment.get(names.ENV_MEMORY_MIB) == (None if request.whole else str(grant.memory_mib))
     percent = str(request.compute_percent) if request.compute_percent and not request.whole else None
     assert environment.get(names.ENV_MPS_THREAD_PERCENTAGE) == percent
 

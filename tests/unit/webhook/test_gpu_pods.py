@@ -34,6 +34,7 @@ def test_a_container_gets_all_variables_before_those_of_its_author() -> None:
     result = mutated(pod(container("main", "3", env=[{"name": "X", "value": "$(NVIDIA_VISIBLE_DEVICES)"}])))
     assert result["spec"]["containers"][0]["env"] == [
         visible("main"),
+        from_annotation("GPUSHARE_MEMORY_MIB", "memory.gpushare.dev/main"),
         from_annotation("ALIYUN_COM_GPU_MEM_IDX", "index.gpushare.dev/main"),
         from_annotation("ALIYUN_COM_GPU_MEM_DEV", "capacity.gpushare.dev/main"),
         {"name": "ALIYUN_COM_GPU_MEM_CONTAINER", "value": "3"},
@@ -68,6 +69,7 @@ def test_scheduler_and_runtime_class_are_left_out_where_the_rules_say_so() -> No
     "name",
     [
         "NVIDIA_VISIBLE_DEVICES",
+        "GPUSHARE_MEMORY_MIB",
         "ALIYUN_COM_GPU_MEM_IDX",
         "ALIYUN_COM_GPU_MEM_DEV",
         "ALIYUN_COM_GPU_MEM_CONTAINER",
