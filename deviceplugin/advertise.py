@@ -71,6 +71,6 @@ def _check(inventory: NodeInventory, resource: Resource) -> None:
 def _smallest_unit(inventory: NodeInventory) -> int:
     """The smallest power of two in MiB that fits."""
     mib = 1
-    while sum(gpu.memory_mib // mib for gpu in inventory.gpus) > MAX_DEVICES:
+    while sum(gpu.grantable_mib // mib for gpu in inventory.gpus) > MAX_DEVICES:
         mib *= 2
     return mib

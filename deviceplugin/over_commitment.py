@@ -83,9 +83,11 @@ def _describe(ledger: NodeLedger, tried: NodeLedger, uuid: GpuUuid) -> str:
     gpu = ledger.inventory.by_uuid[uuid]
     whose = f"GPU {uuid} of node {ledger.inventory.node}"
     if missing := tried.over_committed().get(uuid):
+        if (most := tried.used_mib[uuid] - missing) > gpu.memory_mib:
+            whose += f", oversubscribed to {most} MiB,"
         if not (earlier := ledger.used_mib.get(uuid, 0)):
             return f"{whose} has {gpu.memory_mib} MiB, {missing} MiB less than the pod was granted"
-        left = units.minus_or_zero(gpu.memory_mib, earlier)
+        left = units.minus_or_zero(most, earlier)
         found = f"{whose} has {gpu.memory_mib} MiB, and pods that were bound earlier leave"
         return f"{found} {left} MiB, {missing} MiB too few"
     left = units.minus_or_zero(100, ledger.used_percent.get(uuid, 0))

@@ -16,6 +16,7 @@ from deviceplugin.limits import compose as limiting
 from deviceplugin.limits.node import NodeLimits
 from deviceplugin.limits.starts import LimitStarts
 from deviceplugin.nvml.binding import works_in_new_process
+from deviceplugin.oversubscription import Oversubscription
 from deviceplugin.podresources import PodResources
 from deviceplugin.pods import PATH, PodCache, selector
 from deviceplugin.prestart import StartCheck
@@ -51,6 +52,9 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     start_check = _start_check(settings, api, clock, feed, cache, limits.node, hand_over.devices)
     counts = Counts()
     usage = using.usage(settings, clock, start_check, counts)
+    oversubscription = Oversubscription(
+        setting=settings.oversubscription, label=hand_over.chooser.oversubscription_label
+    )
     renewal = Renewal(clock=clock, works=works_in_new_process)
     readings = HealthLoop(
         source=source(settings, node, clock),
@@ -62,7 +66,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         poll_s=settings.poll_interval,
         renewal=renewal,
         choice=hand_over.chooser.settled,
-        assess=lambda inventory: usage.shown(limits.node.assess(inventory)),
+        assess=lambda inventory: usage.shown(limits.node.assess(oversubscription.assess(inventory))),
     )
     publisher = Publisher(
         api=api,
@@ -70,7 +74,7 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         clock=clock,
         node=node,
         recheck_s=settings.publish_interval,
-        final=hand_over.chooser.agrees,
+        final=lambda inventory: hand_over.chooser.agrees(inventory) and oversubscription.agrees(inventory),
     )
     probe = Probe(
         port=settings.probe_port,

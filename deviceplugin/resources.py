@@ -61,7 +61,7 @@ MEMORY: Final = Resource(
     socket="gpushare.sock",
     prefix="g",
     starts=112,  # a kubelet runs 110 pods unless told otherwise
-    of_gpu=lambda gpu, unit: unit.floor(gpu.memory_mib),
+    of_gpu=lambda gpu, unit: unit.floor(gpu.grantable_mib),
     of_grant=_units,
 )
 PERCENT: Final = Resource(

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from deviceplugin import oversubscription
 from deviceplugin.handover import choice
 from deviceplugin.limits import choose
 from deviceplugin.limits.node import OnFailure
 from deviceplugin.mps.settings import DIRECTORY
+from deviceplugin.oversubscription import Factors
 from deviceplugin.usage.values import Policy
 from gpushare import names, units
 from gpushare.runtime import options
@@ -108,6 +110,13 @@ class Settings:
         "true or false: a GPU is unhealthy while its driver (570 and later) asks for a reset or a reboot, and one with"
         " a driver error is healthy again when the driver asks for nothing",
         parse=options.boolean,
+    )
+    oversubscription: Factors = option(
+        Factors(),
+        "factor such as 1.5: how much of each GPU's memory may be granted to all pods together; MODEL=FACTOR for those"
+        f" of one model, or both as in 1,T4=1.5; the label {names.LABEL_OVERSUBSCRIPTION} of a node overrides it; 1: no"
+        " more than there is",
+        parse=oversubscription.parse,
     )
     gpu_percent: bool = option(
         True, f"true or false: offer {names.GPU_PERCENT}, 100 of each GPU", parse=options.boolean

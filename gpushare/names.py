@@ -30,6 +30,7 @@ ANNOTATION_UUID: Final = "gpushare.dev/gpu-uuid"
 ANNOTATION_MIN_MEMORY: Final = "gpushare.dev/min-gpu-memory"
 ANNOTATION_LIMIT: Final = "gpushare.dev/limit"  # also a label of namespaces, for all of their GPU pods
 ANNOTATION_MIG: Final = "gpushare.dev/mig"
+ANNOTATION_OVERSUBSCRIPTION: Final = "gpushare.dev/oversubscription"  # of a pod: never; LABEL_OVERSUBSCRIPTION of nodes
 ANNOTATION_FRAMEWORK_VARIABLES: Final = "gpushare.dev/framework-variables"  # which frameworks are told their limit
 ANNOTATION_SAME_GPU: Final = "gpushare.dev/same-gpu-as"  # a label selector of pods in the same namespace
 ANNOTATION_OTHER_GPU: Final = "gpushare.dev/other-gpu-than"  # the same, to keep away from them
@@ -41,6 +42,7 @@ REQUEST_ANNOTATIONS: Final = (
     ANNOTATION_MIN_MEMORY,
     ANNOTATION_LIMIT,
     ANNOTATION_MIG,
+    ANNOTATION_OVERSUBSCRIPTION,
     ANNOTATION_SAME_GPU,
     ANNOTATION_OTHER_GPU,
 )
@@ -119,11 +121,13 @@ ADDON_NAMESPACES: Final = (
 LABEL_POLICY: Final = ANNOTATION_POLICY  # of their pods that name none
 LABEL_LIMIT: Final = ANNOTATION_LIMIT
 ENFORCED: Final = "enforced"  # the value of both
+NEVER: Final = "never"  # the value of ANNOTATION_OVERSUBSCRIPTION
 LABEL_ISOLATION: Final = "gpushare.dev/isolation"  # "disabled": pods without GPUs are left as they are
 
 # On nodes.
 LABEL_SHARES: Final = "gpushare"  # "true": the device plugin runs there
 LABEL_LIMITS: Final = "gpushare.dev/limits"  # an administrator's: auto, or back ends with dots between them
+LABEL_OVERSUBSCRIPTION: Final = "gpushare.dev/oversubscription"  # an administrator's: a factor such as 1.5
 LABEL_HAND_OVER: Final = "gpushare.dev/hand-over"  # an administrator's: cdi, envvar or volume-mounts
 LABEL_NVIDIA_DEFAULT: Final = "gpushare.dev/nvidia-default-runtime"  # an administrator's: true or false
 ANNOTATION_INVENTORY: Final = "gpushare.dev/inventory"

@@ -127,6 +127,23 @@ def minus_or_zero(total_mib: int, used_mib: int) -> int:
     return max(total_mib - used_mib, 0)
 
 
+_FACTOR: Final = re.compile(r"([0-9]{1,2})(?:\.([0-9]{1,2}))?")
+_MOST_PERCENT: Final = 1000
+
+
+def parse_factor(text: str) -> int:
+    """Read by how much of its memory a GPU may be granted; per cent, 100 or more.
+
+    Raises:
+        ValueError: it is no such factor; the message says what is one.
+    """
+    found = _FACTOR.fullmatch(text.strip())
+    percent = int(found[1]) * 100 + int((found[2] or "").ljust(2, "0")) if found else 0
+    if not 100 <= percent <= _MOST_PERCENT:
+        raise ValueError(f"{text!r:.80} is no factor; write one from 1 to 10 such as 1.5, with at most two decimals")
+    return percent
+
+
 _QUANTITY: Final = re.compile(
     r"(?P<number>[+-]?([0-9]+\.?[0-9]*|\.[0-9]+))(?:(?P<suffix>[numkMGTPE]|[KMGTPE]i)|[eE](?P<power>[+-]?[0-9]{1,4}))?"
 )

@@ -84,7 +84,18 @@ def _beyond_memory(report: Report) -> list[str]:
         for row in node.gpus
         if row.compute_percent or row.whole
     ]
-    return ["", "NAME\tGPU\tCompute(Allocated)\tWhole GPU Of", *rows] if rows else []
+    tables_ = ["", "NAME\tGPU\tCompute(Allocated)\tWhole GPU Of", *rows] if rows else []
+    unit = report.unit
+    oversubscribed = [
+        f"{node.name}\t{row.gpu.label}\t{row.gpu.factor}\t"
+        f"{unit.ceil(row.used_mib)}/{unit.floor(row.grantable_mib)}/{unit.floor(row.total_mib)}"
+        for node in report.nodes
+        for row in node.gpus
+        if row.gpu.extra_mib
+    ]
+    if oversubscribed:
+        tables_ += ["", "NAME\tGPU\tOversubscription\tAllocated/Grantable/Total", *oversubscribed]
+    return tables_
 
 
 def _total(report: Report) -> str:
@@ -108,6 +119,7 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
                 "health": row.gpu.health.value,
                 "reason": row.gpu.reason,
                 "totalMiB": row.total_mib,
+                **({"grantableMiB": row.grantable_mib} if row.gpu.extra_mib else {}),
                 "usedMiB": row.used_mib,
                 "computePercent": row.compute_percent,
                 "whole": bool(row.whole),

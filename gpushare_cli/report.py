@@ -34,6 +34,8 @@ class GpuRow:
     used_mib: int
     compute_percent: int = 0
     """Per cent of its compute that is set aside."""
+    grantable_mib: int = 0
+    """That may be handed out: more than `total_mib` of an oversubscribed GPU."""
     whole: tuple[str, ...] = ()
     """Pods that have it for themselves: one, unless somebody else bound another."""
 
@@ -144,6 +146,7 @@ def _node_row(
         GpuRow(
             gpu=gpu,
             total_mib=unit.to_mib(unit.floor(gpu.memory_mib)),
+            grantable_mib=unit.to_mib(unit.floor(gpu.grantable_mib)),
             used_mib=sum(row.on(gpu.index).memory_mib for row in rows),
             compute_percent=sum(row.on(gpu.index).compute_percent for row in rows),
             whole=tuple(sorted(f"{row.namespace}/{row.name}" for row in rows if row.on(gpu.index).whole)),

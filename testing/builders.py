@@ -108,7 +108,7 @@ def make_node(inventory: NodeInventory | None = None, *, name: str = "node-a", i
     resources: dict[str, str] = {}
     if inventory is not None:
         metadata["annotations"] = {names.ANNOTATION_INVENTORY: inventory_wire.encode(inventory)}
-        resources = {names.GPU_MEM: str(inventory.total_units), names.GPU_COUNT: str(len(inventory.gpus))}
+        resources = {names.GPU_MEM: str(inventory.grantable_units), names.GPU_COUNT: str(len(inventory.gpus))}
     return {
         "apiVersion": "v1",
         "kind": "Node",

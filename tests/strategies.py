@@ -38,6 +38,7 @@ def inventories(draw: st.DrawFn) -> NodeInventory:
                 index=st.integers(0, 99),
                 model=texts,
                 memory_mib=st.integers(0, 10**6),
+                extra_mib=st.sampled_from([0, 0, 1, 10**6]),
                 numa=st.none() | st.integers(0, 7),
                 health=st.sampled_from([GpuHealth.HEALTHY, GpuHealth.UNHEALTHY]),
             ),
@@ -57,6 +58,8 @@ grants = st.builds(
     memory_mib=st.integers(1, 10**6),
     compute_percent=st.integers(0, 100),
     whole=st.booleans(),
+    physical=st.booleans(),
+    extra_mib=st.sampled_from([0, 0, 1, 10**6]),
 )
 allocations = st.builds(
     Allocation, pod=st.just(make_ref()), node=texts.map(NodeName), grants=st.lists(grants, max_size=4).map(tuple)
@@ -90,6 +93,7 @@ selectors = st.sampled_from([ANY_GPU, ANY_GPU, ANY_GPU]) | st.builds(
     min_memory_mib=st.sampled_from([0, 4096]),
     enforced=st.sampled_from([False, False, True]),
     mig=st.sampled_from([None, None, *MigChoice]),
+    physical=st.sampled_from([False, False, True]),
 )
 affinities = (
     st.sampled_from([None, None, None])
@@ -129,7 +133,8 @@ def ledgers(draw: st.DrawFn, node: str = "node-a") -> NodeLedger:
 
     def drawn(gpu: Gpu) -> Gpu:
         limit, mig = draw(held_by)
-        return replace(gpu, model=draw(models), health=draw(health), limit=limit, mig=mig)
+        extra_mib = 0 if mig else gpu.memory_mib * draw(st.sampled_from([0, 0, 20, 50, 150])) // 100
+        return replace(gpu, model=draw(models), health=draw(health), limit=limit, mig=mig, extra_mib=extra_mib)
 
     gpus = tuple(map(drawn, inventory.gpus))
     held = [
@@ -142,6 +147,7 @@ def ledgers(draw: st.DrawFn, node: str = "node-a") -> NodeLedger:
                     memory_mib=gpu.memory_mib * draw(st.sampled_from([10, 20, 40, 50, 80, 100, 120])) // 100,
                     compute_percent=draw(st.sampled_from([0, 0, 30, 75])),  # also much beside little memory
                     whole=draw(st.sampled_from([False, False, False, True])),
+                    physical=draw(st.sampled_from([False, False, True])),
                 ),
                 node=node,
             ),

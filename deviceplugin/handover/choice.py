@@ -37,6 +37,8 @@ class NodeFacts:
     """Value of `gpushare.dev/nvidia-default-runtime`."""
     limits_label: str = ""
     """Value of `gpushare.dev/limits`."""
+    oversubscription_label: str = ""
+    """Value of `gpushare.dev/oversubscription`."""
     published: HandOver | None = None
     """What an inventory says that is on the Node already."""
 
@@ -95,6 +97,7 @@ def read_node(node: Mapping[str, Any]) -> NodeFacts:
         label=fields.text(labels, names.LABEL_HAND_OVER, "metadata.labels"),
         default_label=fields.text(labels, names.LABEL_NVIDIA_DEFAULT, "metadata.labels"),
         limits_label=fields.text(labels, names.LABEL_LIMITS, "metadata.labels"),
+        oversubscription_label=fields.text(labels, names.LABEL_OVERSUBSCRIPTION, "metadata.labels"),
         published=_published(node),
     )
 

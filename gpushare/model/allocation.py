@@ -23,6 +23,10 @@ class Grant:
     """No one else may be on these GPUs."""
     memory_percent: int = 0
     """Per cent of each GPU's memory beside `memory_mib`, if no one wrote down how much that is: nano-gpu does not."""
+    physical: bool = False
+    """While it is held, no more is granted on these GPUs than they have."""
+    extra_mib: int = 0
+    """MiB by which one of these GPUs was oversubscribed when this was decided. What was granted then stays granted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,8 @@ class Held:
     compute_percent: int = 0
     whole: bool = False
     memory_percent: int = 0
+    physical: bool = False
+    extra_mib: int = 0
 
 
 def peak(steps: Iterable[tuple[ContainerKind, tuple[int, ...]]]) -> tuple[int, ...]:
@@ -86,4 +92,11 @@ def _hold(grants: Sequence[Grant]) -> Held:
     memory, compute, part = peak(
         (grant.kind, (grant.memory_mib, grant.compute_percent, grant.memory_percent)) for grant in grants
     )
-    return Held(memory, compute, any(grant.whole for grant in grants), part)
+    return Held(
+        memory,
+        compute,
+        any(grant.whole for grant in grants),
+        part,
+        any(grant.physical for grant in grants),
+        max(grant.extra_mib for grant in grants),
+    )

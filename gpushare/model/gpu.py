@@ -78,6 +78,8 @@ class Gpu:
     model: str
     memory_mib: int
     """Total memory in MiB, rounded down; of a MIG instance to whole units."""
+    extra_mib: int = 0
+    """MiB that may be granted beyond `memory_mib`, because an administrator has oversubscribed the GPU."""
     numa: int | None = None
     health: GpuHealth = GpuHealth.HEALTHY
     reason: str = ""
@@ -90,11 +92,23 @@ class Gpu:
     def __post_init__(self) -> None:
         if self.index < 0 or self.memory_mib < 0:
             raise ValueError(f"GPU {self.uuid}: index {self.index} and memory {self.memory_mib} MiB must be 0 or more")
+        if self.extra_mib < 0:
+            raise ValueError(f"GPU {self.uuid}: {self.grantable_mib} MiB to grant are less than its {self.memory_mib}")
 
     @property
     def label(self) -> str:
         """Its number as people read it."""
         return label(self.index)
+
+    @property
+    def grantable_mib(self) -> int:
+        """MiB that may be granted to all pods together."""
+        return self.memory_mib + self.extra_mib
+
+    @property
+    def factor(self) -> str:
+        """By which it is oversubscribed, such as 1.5; 1 if it is not."""
+        return f"{self.grantable_mib / max(self.memory_mib, 1):.2f}".rstrip("0").rstrip(".") if self.extra_mib else "1"
 
     def counted_in(self, unit: MemoryUnit) -> "Gpu":
         """With what whole units give of a MIG instance, so that all of its units are all of it, and nothing is left."""
@@ -170,5 +184,10 @@ class NodeInventory:
 
     @property
     def total_units(self) -> int:
-        """Units that the node can hand out: every GPU rounded down by itself."""
+        """Units that its GPUs have: every GPU rounded down by itself."""
         return sum(self.unit.floor(gpu.memory_mib) for gpu in self.gpus)
+
+    @property
+    def grantable_units(self) -> int:
+        """Units that the node can hand out; the same unless GPUs are oversubscribed."""
+        return sum(self.unit.floor(gpu.grantable_mib) for gpu in self.gpus)

@@ -26,6 +26,10 @@ class NodeLedger:
     """Per cent of compute that is set aside on each GPU that anything is held on."""
     whole: frozenset[GpuUuid] = field(init=False, compare=False)
     """GPUs that a pod has for itself."""
+    physical: frozenset[GpuUuid] = field(init=False, compare=False)
+    """GPUs on which no more may be granted than they have: those, and the ones of pods that refuse oversubscription."""
+    extra_mib: Mapping[GpuUuid, int] = field(init=False, compare=False)
+    """The most by which GPUs were oversubscribed when what is held was granted, if they were."""
 
     grown: InitVar["tuple[NodeLedger, Allocation] | None"] = None
     """The ledger without one of the allocations, and that one: the sums of all others are known."""
@@ -34,21 +38,31 @@ class NodeLedger:
         memory: dict[GpuUuid, int] = dict(grown[0].used_mib) if grown else {}
         percent: dict[GpuUuid, int] = dict(grown[0].used_percent) if grown else {}
         whole: set[GpuUuid] = set(grown[0].whole) if grown else set()
+        physical: set[GpuUuid] = set(grown[0].physical) if grown else set()
+        extra: dict[GpuUuid, int] = dict(grown[0].extra_mib) if grown else {}
         for allocation in grown[1:] if grown else self.allocations.values():
             if (plain := _plain(allocation)) is not None:  # nearly every pod: ledgers are recreated with every change
                 for gpu in plain.gpus:
                     uuid = self.inventory.resolve(gpu)
                     memory[uuid] = memory.get(uuid, 0) + plain.memory_mib
                     percent[uuid] = percent.get(uuid, 0) + plain.compute_percent
+                    if plain.extra_mib:
+                        extra[uuid] = max(extra.get(uuid, 0), plain.extra_mib)
                 continue
             for uuid, held in self.held(allocation).items():
                 memory[uuid] = memory.get(uuid, 0) + held.memory_mib
                 percent[uuid] = percent.get(uuid, 0) + held.compute_percent
                 if held.whole:
                     whole.add(uuid)
+                if held.whole or held.physical:
+                    physical.add(uuid)
+                if held.extra_mib:
+                    extra[uuid] = max(extra.get(uuid, 0), held.extra_mib)
         object.__setattr__(self, "used_mib", MappingProxyType(memory))
         object.__setattr__(self, "used_percent", MappingProxyType(percent))
         object.__setattr__(self, "whole", frozenset(whole))
+        object.__setattr__(self, "physical", frozenset(physical))
+        object.__setattr__(self, "extra_mib", MappingProxyType(extra))
 
     @classmethod
     def of(cls, inventory: NodeInventory, held: Iterable[Allocation] = ()) -> "NodeLedger":
@@ -63,7 +77,11 @@ class NodeLedger:
             mib = mib_on(held, self.inventory.by_uuid.get(uuid))
             before = result.get(uuid, Held(0))
             result[uuid] = Held(
-                before.memory_mib + mib, before.compute_percent + held.compute_percent, before.whole or held.whole
+                before.memory_mib + mib,
+                before.compute_percent + held.compute_percent,
+                whole=before.whole or held.whole,
+                physical=before.physical or held.physical,
+                extra_mib=max(before.extra_mib, held.extra_mib),
             )
         return result
 
@@ -73,11 +91,24 @@ class NodeLedger:
         grown = None if allocation.pod.uid in self.allocations else (self, allocation)
         return NodeLedger(inventory=self.inventory, allocations=MappingProxyType(changed), grown=grown)
 
-    def free_mib(self, gpu: Gpu) -> int:
-        """MiB that are left on a GPU; 0 when nothing new may be placed on it."""
+    def grantable_mib(self, gpu: Gpu) -> int:
+        """MiB that may be granted on a GPU to all pods together: what it has while a pod there wants that."""
+        return gpu.memory_mib if gpu.uuid in self.physical else gpu.grantable_mib
+
+    def left_mib(self, gpu: Gpu) -> int:
+        """MiB that are granted to no one; 0 when nothing new may be placed on it."""
         if gpu.health is not GpuHealth.HEALTHY:
             return 0
-        return units.minus_or_zero(gpu.memory_mib, self.used_mib.get(gpu.uuid, 0))
+        return units.minus_or_zero(self.grantable_mib(gpu), self.used_mib.get(gpu.uuid, 0))
+
+    def free_mib(self, gpu: Gpu) -> int:
+        """MiB that one more pod may get of a GPU: of what is left, no more than the GPU has."""
+        left = self.left_mib(gpu)
+        return min(left, gpu.memory_mib) if gpu.extra_mib else left
+
+    def unused_mib(self, gpu: Gpu) -> int:
+        """MiB of a GPU's own memory that are granted to no one; 0 when nothing new may be placed on it."""
+        return units.minus_or_zero(self.left_mib(gpu), self.grantable_mib(gpu) - gpu.memory_mib)
 
     def free_percent(self, gpu: Gpu) -> int:
         """Per cent of compute that are left on a GPU; 0 when nothing new may be placed on it."""
@@ -90,12 +121,20 @@ class NodeLedger:
         return gpu.health is GpuHealth.HEALTHY and gpu.uuid not in self.used_mib
 
     def over_committed(self) -> Mapping[GpuUuid, int]:
-        """MiB held beyond what a GPU has, for every such GPU: one that shrank or vanished, or a forged annotation."""
+        """MiB held beyond what could be granted, for every such GPU: it shrank or vanished, or an annotation is forged.
+
+        A GPU that was oversubscribed, and is so no longer or less, keeps its pods.
+        """
         excess = {
-            gpu: held - (known.memory_mib if (known := self.inventory.by_uuid.get(gpu)) else 0)
+            gpu: held - (self._could_grant_mib(known) if (known := self.inventory.by_uuid.get(gpu)) else 0)
             for gpu, held in self.used_mib.items()
         }
         return {gpu: mib for gpu, mib in excess.items() if mib > 0}
+
+    def _could_grant_mib(self, gpu: Gpu) -> int:
+        """The most that may have been granted on a GPU when its pods came."""
+        was_mib = gpu.memory_mib + self.extra_mib.get(gpu.uuid, 0)
+        return gpu.memory_mib if gpu.uuid in self.physical else max(gpu.grantable_mib, was_mib)
 
     def over_computed(self) -> Mapping[GpuUuid, int]:
         """Per cent of compute held beyond 100, for every such GPU."""
@@ -116,8 +155,8 @@ def mib_on(held: Grant | Held, gpu: Gpu | None) -> int:
 
 
 def _plain(allocation: Allocation) -> Grant | None:
-    """The only grant of a pod, if it holds the same on each GPU and what that is was written down."""
+    """The only grant of a pod, if it is the same on each GPU and in MiB, and does not keep others away."""
     if len(allocation.grants) != 1:
         return None
     grant = allocation.grants[0]
-    return None if grant.whole or grant.memory_percent else grant
+    return None if grant.whole or grant.memory_percent or grant.physical else grant

@@ -14,16 +14,25 @@ class GpuRoom(NamedTuple):
     """One GPU. Equal ones are alike for every decision here."""
 
     total_mib: int
+    """That may be granted in all."""
     free_mib: int
     free_percent: int = 100
     """Of compute that is not set aside."""
     mig: bool = False
     """Whether it is a MIG instance, which no one has for a whole GPU or beside others without asking for that."""
+    extra_mib: int = 0
+    """Of `total_mib`, what the GPU does not have: it is oversubscribed."""
 
     @classmethod
     def of(cls, gpu: Gpu, ledger: NodeLedger) -> "GpuRoom":
         """What is free on a GPU of a node."""
-        return cls(gpu.memory_mib, ledger.free_mib(gpu), ledger.free_percent(gpu), gpu.mig is not None)
+        mib = ledger.grantable_mib(gpu)
+        return cls(mib, ledger.left_mib(gpu), ledger.free_percent(gpu), gpu.mig is not None, mib - gpu.memory_mib)
+
+    @property
+    def has_mib(self) -> int:
+        """Its own memory; no pod gets more of it."""
+        return self.total_mib - self.extra_mib
 
     @property
     def untouched(self) -> bool:
@@ -33,7 +42,7 @@ class GpuRoom(NamedTuple):
     def without(self, need: Need) -> "GpuRoom":
         """What is left after a grant."""
         free_mib, free_percent = self.free_mib - need.memory_mib, self.free_percent - need.compute_percent
-        return GpuRoom(self.total_mib, free_mib, free_percent, self.mig)
+        return GpuRoom(self.total_mib, free_mib, free_percent, self.mig, self.extra_mib)
 
 
 class HostRoom(NamedTuple):
@@ -130,7 +139,7 @@ class Ask:
         if self.whole:
             return Need(gpu.total_mib, 100)
         if self.memory_percent:
-            return Need(max(gpu.total_mib * self.memory_percent // 100, 1), self.compute_percent)
+            return Need(max(gpu.has_mib * self.memory_percent // 100, 1), self.compute_percent)
         return Need(self.memory_mib, self.compute_percent)
 
     def fits(self, gpu: GpuRoom) -> bool:
@@ -144,7 +153,7 @@ class Ask:
         if self.whole:
             return gpu.untouched and gpu.total_mib > 0
         need = self.need(gpu)
-        return gpu.free_mib >= need.memory_mib and gpu.free_percent >= need.compute_percent
+        return gpu.free_mib >= need.memory_mib <= gpu.has_mib and gpu.free_percent >= need.compute_percent
 
     def fits_host(self, host: HostRoom | None) -> bool:
         """Whether the host has room for it."""

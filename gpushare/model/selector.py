@@ -53,6 +53,8 @@ class GpuSelector:
     """Whether only a limit will do that no container can exceed."""
     mig: MigChoice | None = None
     """None for MIG instances and GPUs alike."""
+    physical: bool = False
+    """Whether no more may be granted on the GPU than it has."""
 
     def why_not(self, gpu: Gpu) -> str:
         """In two or three words why a GPU is not among them; empty if it is."""
@@ -66,6 +68,8 @@ class GpuSelector:
             return f"limit {gpu.limit.value}"
         if self.mig is not None and (gpu.mig is None) == (self.mig is MigChoice.ONLY):
             return "MIG" if gpu.mig else "no MIG"
+        if self.physical and gpu.extra_mib:
+            return "oversubscribed"
         return ""
 
     def __str__(self) -> str:
@@ -80,6 +84,8 @@ class GpuSelector:
             parts.append("an enforced limit")
         if self.mig is not None:
             parts.append("MIG" if self.mig is MigChoice.ONLY else "no MIG")
+        if self.physical:
+            parts.append("no oversubscription")
         return " and ".join(parts)
 
 

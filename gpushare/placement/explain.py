@@ -125,7 +125,7 @@ class _Left:
         unit = self._ledger.inventory.unit
         text = str(unit.floor(self._ledger.free_mib(gpu)))
         if self._whole:
-            text += f" of {unit.floor(gpu.memory_mib)}"
+            text = f"{unit.floor(self._ledger.unused_mib(gpu))} of {unit.floor(gpu.memory_mib)}"
         if not all(_takers(self._shape, gpu)):
             text += " in MIG"
         return f"{text} {unit.name} and {self._ledger.free_percent(gpu)} %" if self._compute else text

@@ -121,7 +121,13 @@ class _Worth(dict[GpuState, int]):
 def _asked(shape: RequestShape, kind: GpuKind) -> _Asked:
     mig = MigInstance(gpu=0, number=0, profile="") if kind.mig else None
     like = Gpu(
-        uuid=GpuUuid(""), index=0, model=kind.model, memory_mib=kind.memory_mib, limit=Limit(kind.limit), mig=mig
+        uuid=GpuUuid(""),
+        index=0,
+        model=kind.model,
+        memory_mib=kind.memory_mib,
+        extra_mib=int(kind.oversubscribed),
+        limit=Limit(kind.limit),
+        mig=mig,
     )
     request = shape.containers[0]
     need, why = request.need(like), candidates.by_kind(shape, [like]).get(like.uuid, "")

@@ -52,7 +52,9 @@ def place(shape: RequestShape, ledger: NodeLedger, rankings: Rankings = _DEFAULT
         never = not all(_could_ever_hold(shape, container, of_kind) for container in shape.containers)
         message = explain.insufficient(shape, ledger, barred, never=never)
         return Refused(_reason(shape, usable, ledger), message, permanent=never)
-    return Placed(tuple(_grant(request, gpus, ledger) for request, gpus in zip(shape.containers, chosen, strict=True)))
+    return Placed(
+        tuple(_grant(shape, request, gpus, ledger) for request, gpus in zip(shape.containers, chosen, strict=True))
+    )
 
 
 def _choose(
@@ -76,7 +78,8 @@ def _choose(
     for gpu in _open_to(shape, request, usable):
         if _fits_alone(shape, request, gpu, ledger.free_mib(gpu), ledger):
             room = GpuRoom.of(gpu, ledger)
-            fitting.append((key(ranking, room, request.need(gpu), gpu.index), gpu.uuid))
+            need = Need(room.total_mib, 100) if request.whole else request.need(gpu)
+            fitting.append((key(ranking, room, need, gpu.index), gpu.uuid))
     if len(fitting) < request.gpu_count:
         return None
     fitting.sort()
@@ -131,8 +134,9 @@ def _reason(shape: RequestShape, usable: Sequence[Gpu], ledger: NodeLedger) -> R
     return RefusalReason.INSUFFICIENT_GPU_MEMORY
 
 
-def _grant(request: ContainerRequest, gpus: tuple[GpuUuid, ...], ledger: NodeLedger) -> Grant:
-    needs = [request.need(ledger.inventory.by_uuid[uuid]) for uuid in gpus]
+def _grant(shape: RequestShape, request: ContainerRequest, gpus: tuple[GpuUuid, ...], ledger: NodeLedger) -> Grant:
+    chosen = [ledger.inventory.by_uuid[uuid] for uuid in gpus]
+    needs = [request.need(gpu) for gpu in chosen]
     return Grant(
         container=request.container,
         kind=request.kind,
@@ -140,4 +144,6 @@ def _grant(request: ContainerRequest, gpus: tuple[GpuUuid, ...], ledger: NodeLed
         memory_mib=min(need.memory_mib for need in needs),
         compute_percent=needs[0].compute_percent,
         whole=request.whole,
+        physical=shape.gpus.physical,
+        extra_mib=0 if request.whole else max(gpu.extra_mib for gpu in chosen),
     )

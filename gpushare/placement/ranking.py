@@ -106,6 +106,7 @@ def cost_of(
         gpu = ledger.inventory.by_uuid[uuid]
         room = GpuRoom.of(gpu, ledger)
         left.remove(room)
-        left.append(room.without(Need(mib_on(held, gpu), 100 if held.whole else held.compute_percent)))
+        need = Need(room.total_mib, 100) if held.whole else Need(mib_on(held, gpu), held.compute_percent)
+        left.append(room.without(need))
     after = host and host.without(takes)
     return ranking.cost(before, NodeRoom(model=before.model, gpus=tuple(sorted(left)), host=after))

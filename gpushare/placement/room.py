@@ -24,6 +24,7 @@ class GpuKind(NamedTuple):
     memory_mib: int
     limit: str
     mig: bool
+    oversubscribed: bool
 
 
 class GpuState(NamedTuple):
@@ -33,12 +34,15 @@ class GpuState(NamedTuple):
     free_mib: int
     free_percent: int
     untouched: bool
+    unused_mib: int
+    """Of its own memory; `free_mib` is what a pod may get."""
 
     @classmethod
     def of(cls, gpu: Gpu, ledger: NodeLedger) -> "GpuState":
         """A GPU of a node."""
-        kind = GpuKind(gpu.model, gpu.memory_mib, gpu.limit.value, gpu.mig is not None)
-        return cls(kind, ledger.free_mib(gpu), ledger.free_percent(gpu), ledger.untouched(gpu))
+        kind = GpuKind(gpu.model, gpu.memory_mib, gpu.limit.value, gpu.mig is not None, gpu.extra_mib > 0)
+        free_mib, unused_mib = ledger.free_mib(gpu), ledger.unused_mib(gpu)
+        return cls(kind, free_mib, ledger.free_percent(gpu), ledger.untouched(gpu), unused_mib)
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ class Room:
         """As `left`, for a pod that asks for whole GPUs."""
         unit = self.inventory.unit
         free = [
-            f"{unit.floor(gpu.free_mib)} of {unit.floor(gpu.kind.memory_mib)} {unit.name} and {gpu.free_percent} %"
+            f"{unit.floor(gpu.unused_mib)} of {unit.floor(gpu.kind.memory_mib)} {unit.name} and {gpu.free_percent} %"
             for gpu in self.gpus
         ]
         return explain.left_on(self.inventory.node, free)

@@ -72,7 +72,7 @@ def _may_fit(containers: Sequence[ContainerRequest], bins: Sequence[Bin]) -> boo
 
 
 def _within(need: Need, room: GpuRoom) -> bool:
-    return need.memory_mib <= room.free_mib and need.compute_percent <= room.free_percent
+    return room.has_mib >= need.memory_mib <= room.free_mib and need.compute_percent <= room.free_percent
 
 
 class _Search:

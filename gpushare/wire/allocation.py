@@ -35,6 +35,10 @@ def _container(grant: Grant) -> dict[str, Any]:
     }
     if grant.compute_percent:
         value["computePercent"] = grant.compute_percent
+    if grant.physical:
+        value["physical"] = True
+    if grant.extra_mib:
+        value["extraMiB"] = grant.extra_mib
     return {**value, "whole": True} if grant.whole else value
 
 
@@ -108,6 +112,8 @@ def _grant(entry: fields.JsonObject, path: str) -> Grant:
         compute_percent=fields.integer(entry, "computePercent", path, default=0),
         # Anything but false means whole, also what a later version may say: a GPU too much is held rather than shared.
         whole=bool(entry.get("whole", False)),
+        physical=bool(entry.get("physical", False)),
+        extra_mib=fields.integer(entry, "extraMiB", path, default=0),
     )
 
 

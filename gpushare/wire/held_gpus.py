@@ -78,8 +78,14 @@ def _completed(partial: Allocation, pod: pods.Pod, resource_config: ResourceConf
     except InvalidRequestError:
         return partial
     wanted = {request.container: request for request in asked.shape.containers} if asked else {}
+    physical = asked is not None and asked.shape.gpus.physical
     grants = tuple(
-        replace(grant, compute_percent=wanted[grant.container].compute_percent, whole=wanted[grant.container].whole)
+        replace(
+            grant,
+            compute_percent=wanted[grant.container].compute_percent,
+            whole=wanted[grant.container].whole,
+            physical=physical,
+        )
         if grant.container in wanted
         else grant
         for grant in partial.grants

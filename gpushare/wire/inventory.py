@@ -82,6 +82,8 @@ def _encoded(gpu: Gpu) -> dict[str, Any]:
         "numa": gpu.numa,
         "health": gpu.health.value,
     }
+    if gpu.extra_mib:
+        value["grantableMiB"] = gpu.grantable_mib
     if gpu.reason:
         value["reason"] = gpu.reason
     if gpu.limit is not Limit.ADVISORY:
@@ -98,7 +100,9 @@ def _gpu(entry: fields.JsonObject, path: str) -> Gpu:
         uuid=GpuUuid(fields.needed(entry, "uuid", path)),
         index=fields.integer(entry, "index", path),
         model=fields.needed(entry, "model", path),
-        memory_mib=fields.integer(entry, "memoryMiB", path),
+        memory_mib=(memory_mib := fields.integer(entry, "memoryMiB", path)),
+        # Plugins that know nothing of it let no more be granted than there is, and so do controllers.
+        extra_mib=fields.integer(entry, "grantableMiB", path, default=memory_mib) - memory_mib,
         numa=fields.optional_integer(entry, "numa", path),
         # Anything but Healthy keeps new work away, also a word that a later version introduces.
         health=GpuHealth.HEALTHY if entry.get("health") == GpuHealth.HEALTHY.value else GpuHealth.UNHEALTHY,

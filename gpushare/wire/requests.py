@@ -73,10 +73,10 @@ def of_pod(pod: pods.Pod, resource_config: ResourceConfig) -> PodRequest | None:
 
 
 def _where_shared(gpus: GpuSelector, containers: Sequence[ContainerRequest]) -> GpuSelector:
-    """A pod that has its GPUs to itself has no share that a limit could keep it within."""
-    if not gpus.enforced or not all(request.whole for request in containers):
+    """A pod that has its GPUs to itself has no share that a limit could keep it within, and no one beside it."""
+    if not (gpus.enforced or gpus.physical) or not all(request.whole for request in containers):
         return gpus
-    found = replace(gpus, enforced=False)
+    found = replace(gpus, enforced=False, physical=False)
     return ANY_GPU if found == ANY_GPU else found
 
 

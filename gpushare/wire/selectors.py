@@ -48,6 +48,7 @@ def selector(annotations: Annotations, unit: MemoryUnit, errors: list[FieldError
         min_memory_mib=memory or 0,
         enforced=_read(annotations, names.ANNOTATION_LIMIT, _enforced, errors) or False,
         mig=_read(annotations, names.ANNOTATION_MIG, _mig, errors),
+        physical=_read(annotations, names.ANNOTATION_OVERSUBSCRIPTION, _never, errors) or False,
     )
     return ANY_GPU if found == ANY_GPU else found
 
@@ -92,6 +93,13 @@ def _choice(text: str, check: Callable[[str], object], fix: str) -> Choice:
 def _enforced(text: str) -> bool:
     if text != names.ENFORCED:
         raise ValueError(f"{text!r:.80} is no strength of a limit; write {names.ENFORCED}, or remove the annotation")
+    return True
+
+
+def _never(text: str) -> bool:
+    if text != names.NEVER:
+        problem = f"{text!r:.80} does not refuse oversubscription, which is all that a pod can say of it"
+        raise ValueError(f"{problem}; write {names.NEVER}, or remove the annotation")
     return True
 
 

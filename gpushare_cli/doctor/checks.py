@@ -84,6 +84,7 @@ CHECKS: Final = (
     Check("hand-over", "nodes", checks_hand_over.ways),
     Check("limits", "nodes", checks_limits.demanded),
     Check("limit-strength", "nodes", checks_limits.weaker),
+    Check("oversubscription", "nodes", checks_limits.oversubscribed),
     Check("usage", "nodes", checks_usage.usage),
     Check("nvidia-plugin", "conflicts", checks_conflicts.nvidia_plugin),
     Check("nvidia-sharing", "conflicts", checks_conflicts.nvidia_sharing),

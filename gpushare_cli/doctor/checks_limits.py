@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpushare import names
+from gpushare import names, units
 from gpushare.cluster.records import Bound, Pending
 from gpushare.identity import NodeName
 from gpushare.model.gpu import Gpu, GpuHealth
@@ -40,6 +40,33 @@ def demanded(cluster: Cluster) -> Iterator[Finding]:
                 _WHY,
             )
     yield from _lost(cluster, known_gpus)
+
+
+def oversubscribed(cluster: Cluster) -> Iterator[Finding]:
+    """No GPU is oversubscribed without an enforced limit, or above its factor; every label of a factor can be read."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for node in cluster.nodes:
+        gpus = [gpu for gpu in (node.published.gpus if node.published else ()) if gpu.extra_mib]
+        for factor in sorted({gpu.factor for gpu in gpus}):
+            limits_of = {gpu.limit for gpu in gpus if gpu.factor == factor}
+            loose = ", ".join(sorted(limit.value for limit in limits_of if not limit.enforced))
+            found.setdefault((factor, loose), []).append(node.name)
+    for (factor, loose), nodes in found.items():
+        told = f"GPUs are oversubscribed by {factor}, so pods may run out of memory within what they were granted"
+        if loose:
+            told += f", and nothing enforces that they stay within it (limit {loose})"
+        make = finding.warning if loose else finding.note
+        yield make(f"node/{objects.listed(nodes)}", told, "docs/oversubscription.md")
+    for node in cluster.nodes:
+        try:
+            if label := str(node.labels.get(names.LABEL_OVERSUBSCRIPTION) or ""):
+                units.parse_factor(label)
+        except ValueError as error:
+            yield finding.warning(
+                f"node/{node.name}",
+                f"nothing is oversubscribed there, as its label {names.LABEL_OVERSUBSCRIPTION} cannot be read: {error}",
+                f"kubectl label node {node.name} --overwrite {names.LABEL_OVERSUBSCRIPTION}=FACTOR, or remove it",
+            )
 
 
 def _demanding(cluster: Cluster) -> Iterator[str]:

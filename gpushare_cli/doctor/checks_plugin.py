@@ -160,7 +160,7 @@ def gpu_cordon(cluster: Cluster) -> Iterator[Finding]:
 def _expected(published: NodeInventory, settings: Settings) -> Mapping[str, int]:
     """What the plugin offers, by resource."""
     healthy = [gpu for gpu in published.gpus if gpu.health is GpuHealth.HEALTHY]
-    offered = {names.GPU_MEM: sum(published.unit.floor(gpu.memory_mib) for gpu in healthy)}
+    offered = {names.GPU_MEM: sum(published.unit.floor(gpu.grantable_mib) for gpu in healthy)}
     if settings.gpu_percent:
         offered[names.GPU_PERCENT] = 100 * len(healthy)
     if settings.whole_gpus:

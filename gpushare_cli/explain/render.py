@@ -181,6 +181,8 @@ def _limit(container: str, gpu: str, kind: str, granted_mib: int, use: Use) -> t
 def _fill(fill: Fill) -> tuple[str, ...]:
     used = f"{units.memory(fill.used_mib)} of {units.memory(fill.gpu.memory_mib)}"
     used += f" ({units.percent(fill.used_mib, fill.gpu.memory_mib)}%)"
+    if fill.gpu.extra_mib:
+        used += f", oversubscribed up to {units.memory(fill.gpu.grantable_mib)}"
     if fill.compute_percent:
         used += f", {fill.compute_percent}% of compute"
     beside = [f"{pod} ({units.memory(held.memory_mib)})" for pod, held in fill.neighbours]
@@ -227,6 +229,7 @@ def _json_fill(fill: Fill) -> dict[str, Any]:
         "uuid": fill.gpu.uuid,
         "model": fill.gpu.model,
         "totalMiB": fill.gpu.memory_mib,
+        **({"grantableMiB": fill.gpu.grantable_mib} if fill.gpu.extra_mib else {}),
         "usedMiB": fill.used_mib,
         "computePercent": fill.compute_percent,
         "sharedWith": [

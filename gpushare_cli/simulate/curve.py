@@ -10,7 +10,7 @@ _MOST = 1_200
 
 
 class Curve:
-    """In per cent of the GPU memory of all nodes."""
+    """In per cent of the GPU memory of all nodes that may be granted."""
 
     def __init__(self, rooms: Sequence[NodeRoom]) -> None:
         """Nodes before the first pod."""

@@ -117,7 +117,7 @@ def counted(kind: Kind) -> Counted:
 def _wanted(request: PodRequest, counted: Mapping[str, int]) -> Wanted:
     shape = request.shape
     gpus = shape.gpus
-    rest = gpus.uuids.wanted or gpus.uuids.unwanted or gpus.min_memory_mib or gpus.enforced
+    rest = gpus.uuids.wanted or gpus.uuids.unwanted or gpus.min_memory_mib or gpus.enforced or gpus.physical
     plain = len(shape.containers) == 1 and shape.affinity is None and not shape.only_cdi and not rest
     labels = tuple(sorted(request.labels.items())) if shape.affinity is not None else ()
     return Wanted(shape, request.pod.namespace, labels, tuple(sorted(counted.items())), plain)

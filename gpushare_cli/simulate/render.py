@@ -128,6 +128,8 @@ def _cell(gpu: Gpu, ledger: NodeLedger, unit: MemoryUnit) -> str:
         marks.append("whole")
     elif percent := ledger.used_percent.get(gpu.uuid, 0):
         marks.append(f"{percent}% compute")
+    if gpu.extra_mib:
+        marks.append(f"of {unit.floor(gpu.grantable_mib)} oversubscribed")
     if gpu.health is not GpuHealth.HEALTHY:
         marks.append(gpu.health.value.lower())
     return f"{cell} {', '.join(marks)}" if marks else cell
@@ -207,6 +209,7 @@ def _json_node(name: NodeName, ledger: LedgerOrRefused) -> dict[str, Any]:
                 "model": gpu.model,
                 "health": gpu.health.value,
                 "totalMiB": gpu.memory_mib,
+                **({"grantableMiB": gpu.grantable_mib} if gpu.extra_mib else {}),
                 "usedMiB": ledger.used_mib.get(gpu.uuid, 0),
                 "usedPercent": units.percent(ledger.used_mib.get(gpu.uuid, 0), gpu.memory_mib),
                 "computePercent": ledger.used_percent.get(gpu.uuid, 0),

@@ -92,6 +92,7 @@ def test_what_administrators_write_on_nodes_is_removed_with_everything_else() ->
         names.LABEL_LIMITS,
         names.LABEL_HAND_OVER,
         names.LABEL_NVIDIA_DEFAULT,
+        names.LABEL_OVERSUBSCRIPTION,
         names.ANNOTATION_INVENTORY,
         names.ANNOTATION_CORDON,
     }

@@ -255,7 +255,16 @@ def _has_no_void(pod: Json) -> bool:
     return not any(void in each.get("env", ()) for each in listed)
 
 
-WAS_SKIPPED: Final[Mapping[Ends, Callable[[Json], bool]]] = {Ends.NOTHING: _has_no_void, Ends.GRANTED: is_incomplete}
+def _is_created(_pod: Json) -> bool:
+    """That it was created at all: the webhook refuses it."""
+    return True
+
+
+WAS_SKIPPED: Final[Mapping[Ends, Callable[[Json], bool]]] = {
+    Ends.NOTHING: _has_no_void,
+    Ends.GRANTED: is_incomplete,
+    Ends.REFUSED: _is_created,
+}
 """For attempts that end so: whether the webhook was not asked about a pod."""
 
 

@@ -15,8 +15,12 @@ def fits(grants: tuple[Grant, ...], ledger: NodeLedger) -> bool:
         others = [footprint(held.grants).get(uuid) for held in ledger.allocations.values()]
         held = [other for other in others if other is not None]
         memory = sum(other.memory_mib for other in held) + needed.memory_mib
+        capped = any(other.whole or other.physical for other in [needed, *held])
+        grantable = gpu.memory_mib + (0 if capped else gpu.extra_mib)
         compute = sum(other.compute_percent for other in held)
-        if memory > gpu.memory_mib or (needed.compute_percent and compute + needed.compute_percent > 100):
+        if needed.memory_mib > gpu.memory_mib or memory > grantable:
+            return False
+        if needed.compute_percent and compute + needed.compute_percent > 100:
             return False
         if (needed.whole and held) or any(other.whole for other in held):
             return False

@@ -1,4 +1,6 @@
-"""Random create, bind, finish, delete, shrink and restart sequences: no GPU is ever granted beyond what it has."""
+"""Random create, bind, finish, delete, restart and oversubscribe sequences: no GPU is granted beyond what it may be."""
+
+from dataclasses import replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -25,6 +27,8 @@ class Ledgers(RuleBasedStateMachine):
         self.ledger = NodeLedger.of(self.inventory)
         self.cluster: dict[str, Json] = {}
         self.count = 0
+        self.most_mib = {gpu.uuid: gpu.memory_mib for gpu in self.inventory.gpus}
+        """What may be held: what could be granted before by the present factor, or is held since before."""
 
     @rule(shape=shapes(max_containers=3, max_gib=6))
     def bind(self, shape: RequestShape) -> None:
@@ -51,6 +55,18 @@ class Ledgers(RuleBasedStateMachine):
         uid = data.draw(st.sampled_from(sorted(self.cluster)))
         self.ledger = self.without(self.cluster.pop(uid))
 
+    @rule(percents=st.lists(st.sampled_from([0, 0, 25, 50, 100]), min_size=3, max_size=3))
+    def oversubscribe(self, percents: list[int]) -> None:
+        """An administrator chooses other factors while pods run."""
+        gpus = [
+            replace(gpu, extra_mib=gpu.memory_mib * percent // 100)
+            for gpu, percent in zip(self.inventory.gpus, percents, strict=True)
+        ]
+        self.inventory = replace(self.inventory, gpus=tuple(gpus))
+        self.ledger = self.recomputed()
+        held = self.ledger.used_mib
+        self.most_mib = {gpu.uuid: max(gpu.grantable_mib, held.get(gpu.uuid, 0)) for gpu in gpus}
+
     @rule()
     def restart(self) -> None:
         """A new controller knows what the pods say, and nothing else."""
@@ -68,6 +84,16 @@ class Ledgers(RuleBasedStateMachine):
     @invariant()
     def no_gpu_is_over_committed(self) -> None:
         assert not self.ledger.over_committed()
+        for uuid, held_mib in self.ledger.used_mib.items():
+            self.most_mib[uuid] = max(self.inventory.by_uuid[uuid].grantable_mib, min(held_mib, self.most_mib[uuid]))
+            assert held_mib <= self.most_mib[uuid]
+
+    @invariant()
+    def no_more_is_granted_than_there_is_where_a_pod_refuses_that(self) -> None:
+        for held in self.ledger.allocations.values():
+            for grant in held.grants:
+                for uuid in grant.gpus if grant.physical or grant.whole else ():
+                    assert self.ledger.used_mib[uuid] <= self.inventory.by_uuid[uuid].memory_mib
 
     @invariant()
     def the_ledger_is_what_the_pods_say(self) -> None:
@@ -76,6 +102,8 @@ class Ledgers(RuleBasedStateMachine):
         assert self.ledger.used_mib == expected.used_mib
         assert self.ledger.used_percent == expected.used_percent
         assert self.ledger.whole == expected.whole
+        assert self.ledger.physical == expected.physical
+        assert self.ledger.extra_mib == expected.extra_mib
 
 
 TestLedger = Ledgers.TestCase

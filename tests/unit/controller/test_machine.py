@@ -1,5 +1,6 @@
 """Whatever happens in whatever order, no GPU is ever given more than it has, as the API server's pods tell it."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
@@ -13,6 +14,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
+from gpushare.wire import inventory
 from testing.fakes.kube import Call, Fault, LandsLater
 from tests.unit.controller.bypassing import REPLICA_SET, add_bypassed
 from tests.unit.controller.world import NODES, PODS, World, path_of
@@ -60,10 +62,15 @@ class Cluster(RuleBasedStateMachine):
         return multiple(*(self.world.add_pod(4) for _ in range(3)))
 
     @rule(
-        target=pods, gib=st.sampled_from([[4], [4], [3], [5], [2, 2], [3, 3, 1]]), gpus=st.sampled_from(["1", "1", "2"])
+        target=pods,
+        gib=st.sampled_from([[4], [4], [3], [5], [2, 2], [3, 3, 1]]),
+        gpus=st.sampled_from(["1", "1", "2"]),
+        refuses=st.sampled_from([False, False, True]),
     )
-    def create(self, gib: list[int], gpus: str) -> JsonObject:
+    def create(self, gib: list[int], gpus: str, refuses: bool) -> JsonObject:
         annotations = {names.ANNOTATION_GPUS: gpus, names.ANNOTATION_TOTALS: "true"}
+        if refuses:
+            annotations[names.ANNOTATION_OVERSUBSCRIPTION] = names.NEVER
         amounts = [amount * int(gpus) for amount in gib]
         return self.world.add_pod(*amounts, annotations=annotations)
 
@@ -124,6 +131,18 @@ class Cluster(RuleBasedStateMachine):
     def cordon(self, node: str, gpus: str) -> None:
         mark = {names.ANNOTATION_CORDON: gpus}
         self.world.api.edit(f"{NODES}/{node}", lambda found: found["metadata"]["annotations"].update(mark))
+
+    @rule(node=st.sampled_from(NODE_NAMES), percent=st.sampled_from([0, 50, 100]))
+    def oversubscribe(self, node: str, percent: int) -> None:
+        """The plugin publishes another factor while pods run and Bindings are on their way."""
+
+        def change(found: JsonObject) -> None:
+            known = inventory.of_node(found)
+            assert known is not None
+            gpus = tuple(replace(gpu, extra_mib=gpu.memory_mib * percent // 100) for gpu in known.gpus)
+            found["metadata"]["annotations"][names.ANNOTATION_INVENTORY] = inventory.encode(replace(known, gpus=gpus))
+
+        self.world.api.edit(f"{NODES}/{node}", change)
 
     @rule(pod=pods)
     def finish(self, pod: JsonObject) -> None:
@@ -203,6 +222,13 @@ class Cluster(RuleBasedStateMachine):
         if hasattr(self, "world"):
             for name, ledger in self.world.truth().items():
                 assert ledger.over_committed() == {}, name
+
+    @invariant()
+    def no_gpu_of_a_pod_that_refuses_that_is_oversubscribed(self) -> None:
+        if hasattr(self, "world"):
+            for ledger in self.world.truth().values():
+                for uuid in ledger.physical:
+                    assert ledger.used_mib[uuid] <= ledger.inventory.by_uuid[uuid].memory_mib
 
     @invariant()
     def every_bound_pod_has_its_gpus(self) -> None:

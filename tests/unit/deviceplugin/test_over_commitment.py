@@ -1,13 +1,16 @@
 """If the ledger of a GPU do not add up, the pods that were bound first keep what they have."""
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin import decide, resources
 from deviceplugin.decision import Accept, Decision, Reason, Refuse, Start
 from gpushare.identity import ContainerName
+from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import ContainerKind
 from gpushare.resource_config import ResourceConfig
 from testing.builders import Json, make_container, make_grant, make_inventory, make_pod
@@ -18,8 +21,8 @@ def held(name: str, gib: int, *, at: int | str | None, gpu: int = 0, phase: str 
     return bound_pod(make_grant(gpu, gib=gib), name=name, assumed=at, phase=phase)
 
 
-def starts(pod: Json, *others: Json, gib: int = 10) -> bool:
-    decision = decide.decide(
+def asked(pod: Json, *others: Json, gib: int = 10, inventory: NodeInventory | None = None) -> Decision:
+    return decide.decide(
         Start(
             pod=pod,
             containers=(ContainerName("main"),),
@@ -27,10 +30,20 @@ def starts(pod: Json, *others: Json, gib: int = 10) -> bool:
             ids=ids_of(gib),
             node=NODE,
             resource_config=ResourceConfig(),
-            inventory=make_inventory(15, 15),
+            inventory=inventory or make_inventory(15, 15),
             others=others,
         )
     )
+
+
+def why(pod: Json, *others: Json, inventory: NodeInventory) -> str:
+    decision = asked(pod, *others, inventory=inventory)
+    assert isinstance(decision, Refuse)
+    return decision.message
+
+
+def starts(pod: Json, *others: Json, gib: int = 10, inventory: NodeInventory | None = None) -> bool:
+    decision = asked(pod, *others, gib=gib, inventory=inventory)
     assert isinstance(decision, Accept) or decision.reason is Reason.OVER_COMMITTED
     return isinstance(decision, Accept)
 
@@ -55,6 +68,41 @@ def test_a_small_pod_starts_in_what_a_refused_one_cannot_use() -> None:
         False,
         True,
     ]
+
+
+def granted(name: str, gib: int, *, at: int, **fields: Any) -> Json:
+    return bound_pod(make_grant(0, gib=gib, **fields), name=name, assumed=at, phase="Running")
+
+
+def with_factor(extra_gib: int) -> NodeInventory:
+    known = make_inventory(15, 15)
+    return replace(known, gpus=(replace(known.gpus[0], extra_mib=extra_gib * 1024), known.gpus[1]))
+
+
+def test_pods_start_in_all_that_may_be_granted_of_an_oversubscribed_gpu_and_in_no_more() -> None:
+    pods = [granted(name, 10, at=at, extra_mib=7 * 1024) for at, name in enumerate("abc")]
+    assert [starts(pod, *pods, inventory=with_factor(7)) for pod in pods] == [True, True, False]
+    assert why(pods[2], *pods, inventory=with_factor(7)).startswith(
+        "pod default/c: GPU GPU-0 of node node-a, oversubscribed to 22528 MiB, has 15360 MiB, and pods that were bound"
+        " earlier leave 2048 MiB, 8192 MiB too few;"
+    )
+
+
+def test_what_was_granted_under_a_larger_factor_starts_again_under_a_smaller_one() -> None:
+    pods = [granted(name, 10, at=at, extra_mib=7 * 1024) for at, name in enumerate("ab")]
+    assert [starts(pod, *pods, inventory=with_factor(extra)) for extra in (7, 3, 0) for pod in pods] == [True] * 6
+
+
+@pytest.mark.parametrize("first", ["refuser", "other"])
+def test_of_a_pod_that_refuses_and_what_is_too_much_beside_it_the_first_one_starts(first: str) -> None:
+    """The controller never grants both; two that believe to lead might."""
+    refuser = granted("refuser", 10, at=1 if first == "refuser" else 2, physical=True)
+    other = granted("other", 10, at=2 if first == "refuser" else 1, extra_mib=7 * 1024)
+    found = {
+        name: starts(pod, refuser, other, inventory=with_factor(7))
+        for name, pod in (("refuser", refuser), ("other", other))
+    }
+    assert found == {"refuser": first == "refuser", "other": first == "other"}
 
 
 def test_other_gpus_do_not_matter() -> None:

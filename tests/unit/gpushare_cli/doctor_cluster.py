@@ -229,7 +229,7 @@ def gpu_node(
 def allocatable(inventory: NodeInventory) -> dict[str, str]:
     healthy_gpus = [gpu for gpu in inventory.gpus if gpu.health is GpuHealth.HEALTHY]
     return {
-        names.GPU_MEM: str(sum(inventory.unit.floor(gpu.memory_mib) for gpu in healthy_gpus)),
+        names.GPU_MEM: str(sum(inventory.unit.floor(gpu.grantable_mib) for gpu in healthy_gpus)),
         names.GPU_PERCENT: str(100 * len(healthy_gpus)),
         "cpu": "8",
     }

@@ -33,7 +33,7 @@ def test_a_healthy_cluster_is_a_few_lines_and_exit_code_0(api: DoctorKube, capsy
         "ok  webhook       10 of 10 checks passed\n"
         "ok  controller    5 of 5 checks passed\n"
         "ok  scheduler     5 of 5 checks passed\n"
-        "ok  nodes         12 of 12 checks passed\n"
+        "ok  nodes         13 of 13 checks passed\n"
         "ok  conflicts     5 of 5 checks passed\n"
         "ok  pods          6 of 6 checks passed\n"
         "\n"

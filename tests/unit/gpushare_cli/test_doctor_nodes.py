@@ -8,7 +8,7 @@ import pytest
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from gpushare.model.gpu import GpuHealth, LeftOut, NodeInventory
+from gpushare.model.gpu import GpuHealth, LeftOut, Limit, NodeInventory
 from gpushare.units import MemoryUnit
 from gpushare.wire import inventory as inventory_wire
 from testing.builders import make_gpu, make_inventory
@@ -47,6 +47,11 @@ def with_faulty_gpu(reason: str = "") -> NodeInventory:
     sound = make_inventory(15, 15, node="node-b")
     gpus = (sound.gpus[0], replace(make_gpu(1, health=GpuHealth.UNHEALTHY), reason=reason))
     return NodeInventory(node=sound.node, gpus=gpus, unit=sound.unit)
+
+
+def oversubscribed(limit: Limit) -> NodeInventory:
+    sound = make_inventory(16, node="node-b")
+    return replace(sound, gpus=(replace(sound.gpus[0], extra_mib=8 * 1024, limit=limit),))
 
 
 def unready_node(api: DoctorKube) -> None:
@@ -175,6 +180,26 @@ ROWS: list[tuple[str, Change, str]] = [
         annotate(names.ANNOTATION_CORDON, "0,GPU-3"),
         "warning gpu-cordon node/node-b | GPUs 0, 3 of its 4 are cordoned; nothing new is placed there | when the work"
         " is done: kubectl annotate node node-b gpushare.dev/cordoned-gpus-",
+    ),
+    (
+        "an oversubscribed GPU without a limit",
+        publish(oversubscribed(Limit.MPS)),
+        "warning oversubscription node/node-b | GPUs are oversubscribed by 1.5, so pods may run out of memory within"
+        " what they were granted, and nothing enforces that they stay within it (limit mps) | docs/oversubscription.md",
+    ),
+    (
+        "an oversubscribed GPU with a limit",
+        publish(oversubscribed(Limit.CGROUP)),
+        "ok oversubscription node/node-b | GPUs are oversubscribed by 1.5, so pods may run out of memory within what"
+        " they were granted | docs/oversubscription.md",
+    ),
+    (
+        "a label with no factor",
+        node(lambda each: each["metadata"]["labels"].update({names.LABEL_OVERSUBSCRIPTION: "much"})),
+        "warning oversubscription node/node-b | nothing is oversubscribed there, as its label"
+        " gpushare.dev/oversubscription cannot be read: 'much' is no factor; write one from 1 to 10 such as 1.5, with"
+        " at most two decimals | kubectl label node node-b --overwrite gpushare.dev/oversubscription=FACTOR, or remove"
+        " it",
     ),
     (
         "a cordon of no GPU",

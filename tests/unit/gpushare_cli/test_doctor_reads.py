@@ -14,20 +14,23 @@ RIGHTS = "ask a user who may read it; docs/reference/doctor.md lists the rights"
 AGAIN = "ask again; if it stays, check the API server"
 OF_NODES = (
     "isolation, hand-over-summary, other-pods, plugin-daemonset, plugin-running, inventory, memory-unit, node-amounts,"
-    " stale-inventory, gpu-health, gpu-cordon, hand-over, limits, limit-strength, nvidia-plugin,"
+    " stale-inventory, gpu-health, gpu-cordon, hand-over, limits, limit-strength, oversubscription,"
+    " nvidia-plugin,"
     " nvidia-sharing, sharing-plugins,"
     " pods-without-gpus, pods-unreadable, over-committed"
 )
 OF_PODS = (
     "isolation, controller-running, other-pods, plugin-daemonset, plugin-running, inventory, memory-unit,"
-    " node-amounts, stale-inventory, gpu-health, gpu-cordon, hand-over, limits, limit-strength, nvidia-plugin,"
+    " node-amounts, stale-inventory, gpu-health, gpu-cordon, hand-over, limits, limit-strength, oversubscription,"
+    " nvidia-plugin,"
     " nvidia-sharing, sharing-plugins, other-schedulers, pods-pending, pods-without-gpus, pods-refused,"
     " pods-unreadable, pods-rejected, over-committed"
 )
 OF_SETTINGS = (
     "settings, runtime-class, webhook-policies, runtime-class-policy, scheduler-running, scheduler-leads,"
     " scheduler-config, scheduler-version, memory-unit, node-amounts, hand-over, limits, usage,"
-    " nvidia-plugin, pods-pending, pods-without-gpus, pods-refused, pods-unreadable, pods-rejected, over-committed"
+    " nvidia-plugin, pods-pending, pods-without-gpus, pods-refused, pods-unreadable, pods-rejected,"
+    " over-committed"
 )
 INSIDE = f"/api/v1/namespaces/{NS}"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"

@@ -1,5 +1,7 @@
 """Where a pod is and what it has there: the words, the numbers, and the exit code."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpushare import names
@@ -281,3 +283,10 @@ def test_json_has_the_shares_and_the_neighbours() -> None:
         "sharedWith": [{"namespace": "default", "name": "web", "usedMiB": 1024, "computePercent": 0}],
     }
     assert value["policy"] == "spread: the emptiest GPU first (named by the pod)"
+
+
+def test_a_gpu_of_which_more_may_be_granted_than_it_has_is_told() -> None:
+    known = make_inventory(16)
+    node = make_node(replace(known, gpus=(replace(known.gpus[0], extra_mib=8 * 1024),)))
+    found = explain(bound("pod", make_grant(0, gib=10)), node, bound("other", make_grant(0, gib=10)))
+    assert "20 GiB of 16 GiB (125%), oversubscribed up to 24 GiB" in found.out

@@ -1,14 +1,17 @@
 """What people see. The golden files were captured from Aliyun's tool and must stay byte for byte."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpushare.units import MemoryUnit
 from gpushare_cli import render, report
-from testing.builders import make_mig
+from testing.builders import make_grant, make_inventory, make_mig, make_node
 from tests.unit.gpushare_cli import clusters
 from tests.unit.gpushare_cli.clusters import ack_pod, aliyun_node, aliyun_pod, our_node, our_pod, pod
+from tests.unit.gpushare_cli.podding import bound
 
 GOLDEN = Path(__file__).parent / "golden"
 NINE = [aliyun_pod("binpack-1-0", gpu=0, mem=6), aliyun_pod("jupyter-1", gpu=1, mem=3, namespace="team-a")]
@@ -45,6 +48,21 @@ def test_detail_with_a_pod_of_two_gpus_is_the_captured_one() -> None:
     pods = [*NINE, ack_pod("multi-1", '{"0":{"0":4,"1":4}}', mem=8)]
 
     assert detail([aliyun_node()], pods) == golden("detail.txt")
+
+
+def test_what_may_be_granted_beyond_what_gpus_have_is_a_table_of_its_own() -> None:
+    known = make_inventory(16, 16)
+    more = make_node(replace(known, gpus=(replace(known.gpus[0], extra_mib=8 * 1024), known.gpus[1])))
+    pods = [bound(name, make_grant(0, gib=10)) for name in ("a", "b")]
+    assert summary([more], pods).splitlines()[1:] == [
+        "node-a  192.168.0.71  20/16                  0/16                   20/32",
+        *summary([make_node(known)], pods).splitlines()[2:],
+        "",
+        "NAME    GPU  Oversubscription  Allocated/Grantable/Total",
+        "node-a  0    1.5               20/24/16",
+    ]
+    told = json.loads(render.as_json(report.build([more], pods)))["nodes"][0]["gpus"]
+    assert [gpu.get("grantableMiB") for gpu in told] == [24 * 1024, None]
 
 
 def test_detail_of_our_own_pods_looks_the_same() -> None:

@@ -1,5 +1,6 @@
 """What `gpushare simulate` prints, to the letter."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -189,3 +190,14 @@ def test_a_group_that_no_one_can_read_is_a_group_all_the_same(tmp_path: Path) ->
 
     assert found.code == 3
     assert "waits: needs 3 GiB on one GPU; free per GPU on node-a: without app=web" in found.details
+
+
+def test_an_oversubscribed_gpu_takes_more_than_it_has_but_no_pod_that_refuses_that(tmp_path: Path) -> None:
+    known = make_inventory(16)
+    node = make_node(replace(known, gpus=(replace(known.gpus[0], extra_mib=8 * 1024),)))
+    pods = [make_pod(make_container(gpu_mem=8), name=name) for name in ("a", "b", "c")]
+    never = make_pod(name="never", annotations={names.ANNOTATION_OVERSUBSCRIPTION: "never"})
+    found = simulate(tmp_path, *map(manifest, (*pods, never)), listed(node))
+    assert found.code == 3
+    assert "waits: needs a GPU with no oversubscription; GPUs of node-a: 0: oversubscribed" in found.details
+    assert "node-a  24/16 of 24 oversubscribed  24/16 (150%)" in found.details

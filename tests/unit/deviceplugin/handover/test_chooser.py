@@ -79,6 +79,14 @@ def test_the_label_for_limits_is_not_known_before_the_node_was_read(api: FakeKub
     assert chooser.limits_label() == "mps"
 
 
+def test_the_label_for_oversubscription_is_not_known_before_the_node_was_read(api: FakeKube, tmp_path: Path) -> None:
+    chooser = chooser_of(api, tmp_path)
+    assert chooser.oversubscription_label() is None
+    api.seed(PATH, node_with("containerd://2.1.9", oversubscription="1.5"))
+    chooser.look()
+    assert chooser.oversubscription_label() == "1.5"
+
+
 def test_the_node_is_read_once_in_a_while(api: FakeKube, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     clock = ManualClock()
