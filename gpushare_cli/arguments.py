@@ -51,6 +51,17 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig; by default the current one")
 
 
+def add_namespaces(parser: argparse.ArgumentParser) -> None:
+    """That of the pod, and that of the installation."""
+    parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="by default the kubeconfig's")
+    parser.add_argument(
+        "--installation",
+        default=names.NAMESPACE,
+        metavar="NAME",
+        help="namespace of gpushare's own settings (default: %(default)s)",
+    )
+
+
 def add_memory_unit(parser: argparse.ArgumentParser, default: str) -> None:
     """`--memory-unit`, with the words for what is taken without it."""
     what = f"what one {names.GPU_MEM} is: GiB, MiB, or 256MiB; by default {default}"

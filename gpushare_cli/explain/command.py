@@ -2,23 +2,20 @@
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from gpushare import names
-from gpushare.errors import SettingsError, WireError
+from gpushare.errors import SettingsError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
-from gpushare.model.request import Policy
 from gpushare.units import MemoryUnit
-from gpushare.wire import fields, selectors
-from gpushare_cli import arguments, gather, settings, usage
+from gpushare_cli import arguments, gather, installed, usage
 from gpushare_cli.commands import BAD, FAILED, OK, Streams
 from gpushare_cli.explain import decide, held, render, workloads
 from gpushare_cli.explain.model import Explanation, State
 from gpushare_cli.explain.workloads import Target
 from gpushare_cli.gather import Cluster
-from gpushare_cli.settings import Settings
 
 EXIT_CODES: Final = (
     "Exit codes: 0 the pod has its GPUs, needs none (any more), or fits somewhere; 1 it or the cluster cannot be read;"
@@ -48,13 +45,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="POD",
         help="its name, NAMESPACE/NAME, or KIND/NAME for the pods of a workload: deployment/web",
     )
-    parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="by default the kubeconfig's")
-    parser.add_argument(
-        "--installation",
-        default=names.NAMESPACE,
-        metavar="NAME",
-        help="namespace of gpushare's own settings (default: %(default)s)",
-    )
+    arguments.add_namespaces(parser)
     arguments.add_memory_unit(parser, "the one of the settings, else the one in which the nodes count")
     arguments.add_output(parser)
     arguments.add_cluster(parser)
@@ -79,7 +70,7 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
     try:
         pods = workloads.pods(api, target.kind, where, target.name)
         cluster = _cluster(api)
-        known = _settings(api, options, where)
+        known = installed.read(api, options.installation, where, options.memory_unit)
         events = workloads.events if cluster.forbidden else lambda _api, _pod: ()
         explained = [decide.explain(pod, cluster, known, events(api, pod)) for pod in pods]
         if not cluster.forbidden:
@@ -108,26 +99,6 @@ def _with_use(api: KubeApi, explained: Sequence[Explanation], installation: str)
     nodes = {each.node for each in explained if each.node is not None and each.state is State.HOLDS}
     uses = usage.read(api, nodes, installation) if nodes else {}
     return [held.used(each, uses[each.node]) if each.node and each.node in uses else each for each in explained]
-
-
-def _settings(api: KubeApi, options: Options, namespace: str) -> Settings:
-    """Of the installation, as far as they can be read, of the pods' namespace, and of the command line."""
-    try:
-        installed = settings.load(gather.config_map(api, options.installation, names.CONFIG))
-    except SettingsError as error:
-        raise WireError(f"ConfigMap {names.CONFIG}: {error}") from error
-    policy = _policy(api, namespace) or installed.gpu_policy
-    return replace(installed, memory_unit=options.memory_unit or installed.memory_unit, gpu_policy=policy)
-
-
-def _policy(api: KubeApi, namespace: str) -> Policy | None:
-    """Of pods in a namespace that name none; None if its label names none, or it may not be read."""
-    try:
-        found = api.get(f"/api/v1/namespaces/{namespace}")
-        labels = fields.mapping(fields.mapping(found, "metadata", "namespace"), "labels", "metadata")
-        return selectors.parse_policy(fields.text(labels, names.LABEL_POLICY, "labels"))
-    except (kube.ForbiddenError, kube.NotFoundError, WireError, ValueError):
-        return None
 
 
 def _print(explained: Sequence[Explanation], streams: Streams, options: Options) -> int:

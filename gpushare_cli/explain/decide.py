@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare import names
-from gpushare.cluster import node_records, pod_records, records
-from gpushare.cluster.records import Bound, Bypassed, Pending, PodRecord
+from gpushare.cluster import node_records, records
+from gpushare.cluster.records import Bound, Bypassed, Pending
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
@@ -16,7 +16,7 @@ from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
 from gpushare.wire import fields, misspelt, requests
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, world
+from gpushare_cli import inventories, known, nodefacts, resource_configs, schedulable, world
 from gpushare_cli.explain import choice, held, waiting
 from gpushare_cli.explain.model import Choice, Explanation, State
 from gpushare_cli.gather import Cluster
@@ -35,17 +35,10 @@ def explain(pod: Object, cluster: Cluster, settings: Settings, events: Sequence[
         WireError: an object cannot be read.
         SettingsError: the nodes count in different units, and none is known.
     """
-    marked = cluster.unhealthy
-    known = [
-        (node_records.read(node, None, marked.get(node_records.name_of(node), frozenset())), nodefacts.node_facts(node))
-        for node in cluster.nodes
-    ]
-    unit = settings.memory_unit or world.unit_of(record for record, _ in known)
-    resource_config = ResourceConfig(unit=unit, whole_gpus=settings.whole_gpus)
-    pods = ((each, _record(each, resource_config)) for each in cluster.pods)
-    state = world.build(known, pods, unit, cluster.guests)
-    blank = _blank(pod, cluster, unit, settings.gpu_policy)
-    record = _record(pod, resource_config)
+    found = known.known(cluster, settings)
+    state, resource_config = found.state, found.resource_config
+    blank = blank_of(pod, cluster, found.unit, settings.gpu_policy)
+    record = known.record(pod, resource_config)
     match record:
         case Pending() | Bound(bypassed=Bypassed()) if cluster.forbidden and schedulable.counts(pod):
             return waiting.told(_with_request(blank, pod, resource_config), pod, events)
@@ -63,7 +56,7 @@ def explain(pod: Object, cluster: Cluster, settings: Settings, events: Sequence[
             return _not_ours(blank, pod, cluster, resource_config)
 
 
-def _blank(pod: Object, cluster: Cluster, unit: MemoryUnit, policy: Policy) -> Explanation:
+def blank_of(pod: Object, cluster: Cluster, unit: MemoryUnit, policy: Policy) -> Explanation:
     """What holds for a pod that asks for nothing."""
     phase = fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") or "Pending"
     notes = cluster.notes
@@ -145,10 +138,6 @@ def _with_request(blank: Explanation, pod: Object, resource_config: ResourceConf
     except InvalidRequestError:
         return blank
     return replace(blank, request=request)
-
-
-def _record(pod: Object, resource_config: ResourceConfig) -> PodRecord | None:
-    return pod_records.read(pod, resource_configs.of_pod(pod, resource_config))
 
 
 def _equal_gpus(name: NodeName, cluster: Cluster) -> NodeInventory | None:

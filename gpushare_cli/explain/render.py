@@ -72,7 +72,7 @@ def _value(explained: Explanation) -> dict[str, Any]:
         "good": explained.good,
         "headline": explained.headline,
         "summary": explained.summary,
-        "asks": _asks(explained.request.shape) if explained.request else [],
+        "asks": asks(explained.request.shape) if explained.request else [],
         "policy": _policy(explained.request.shape, explained.policy) if explained.request else None,
         "node": explained.node,
         "scheduler": explained.scheduler or None,
@@ -93,7 +93,7 @@ def _head(explained: Explanation) -> Iterator[tuple[str, ...]]:
     yield "STATE:", explained.headline
     yield "WHY:", explained.summary
     if explained.request is not None:
-        for i, line in enumerate(_asks(explained.request.shape)):
+        for i, line in enumerate(asks(explained.request.shape)):
             yield "" if i else "ASKS FOR:", line
         yield "POLICY:", _policy(explained.request.shape, explained.policy)
     if explained.choice:
@@ -113,7 +113,7 @@ def _choice(choice: Choice) -> Iterator[tuple[str, ...]]:
     yield "", choice.lack
 
 
-def _asks(shape: RequestShape) -> list[str]:
+def asks(shape: RequestShape) -> list[str]:
     """One for each container that asks, and one for each thing that the pod says about its GPUs."""
     asked = [f"{answers.named(request)}: {_amount(request)}" for request in shape.containers]
     if text := str(shape.gpus):

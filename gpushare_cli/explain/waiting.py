@@ -17,13 +17,16 @@ from gpushare.resource_config import ResourceConfig
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import answers, schedulable, world
-from gpushare_cli.answers import why_not
+from gpushare_cli.answers import Answer, why_not
 from gpushare_cli.explain import choice
 from gpushare_cli.explain.model import Explanation, State
 from gpushare_cli.world import World
 
 Object = Mapping[str, Any]
 _DEFAULT_SCHEDULER = "default-scheduler"
+WAITS = "waits"
+NOTHING_SAID = "neither the scheduler nor gpushare has said anything about it yet"
+UNREADABLE = "waits; what it asks for cannot be understood"
 
 
 def pending(
@@ -31,13 +34,9 @@ def pending(
 ) -> Explanation:
     """A pod that is on no node."""
     scheduler = fields.text(fields.mapping(pod, "spec", "pod"), "schedulerName", "spec") or _DEFAULT_SCHEDULER
-    blank = replace(blank, state=State.WAITS, scheduler=scheduler, said=_said(pod), good=False)
+    blank = replace(blank, state=State.WAITS, scheduler=scheduler, said=said(pod), good=False)
     if record.request is None:
-        return replace(
-            blank,
-            headline="waits; what it asks for cannot be understood",
-            summary=f"{record.problem}; fix that, delete the pod and create it again",
-        )
+        return replace(blank, headline=UNREADABLE, summary=fix(record))
     rankings = world.rankings(state, record.request, blank.policy)
     answered = world.ask(state, pod, record.request, rankings)
     blank = replace(
@@ -47,13 +46,24 @@ def pending(
         choice=choice.of_waiting(record.ref, record.request, state, answered, rankings),
         notes=(*blank.notes, *_notes(pod, scheduler, resource_config, state)),
     )
+    headline, summary, good = reason(pod, answered)
+    return replace(blank, headline=headline, summary=summary, good=good)
+
+
+def reason(pod: Object, answered: Sequence[Answer]) -> tuple[str, str, bool]:
+    """Why a pod that asks for GPUs is on no node: in a few words, in full, and whether a node takes it by now."""
     if gates := schedulable.gates(pod):
         summary = f"no scheduler looks at it until its scheduling gates are removed: {', '.join(gates)}"
-        return replace(blank, headline="waits behind scheduling gates", summary=summary)
+        return "waits behind scheduling gates", summary, False
     fitting = [answer.node for answer in answered if answer.fits]
     if not fitting:
-        return replace(blank, headline="waits; it fits on no node", summary=answers.summary(answered))
-    return replace(blank, headline=f"waits; it fits on {_nodes(fitting)}", summary=_soon(pod, fitting), good=True)
+        return "waits; it fits on no node", answers.summary(answered), False
+    return f"waits; it fits on {_nodes(fitting)}", _soon(pod, fitting), True
+
+
+def fix(record: Pending) -> str:
+    """What is wrong with a request that cannot be understood, and what its author does."""
+    return f"{record.problem}; fix that, delete the pod and create it again"
 
 
 def told(blank: Explanation, pod: Object, events: Sequence[Object]) -> Explanation:
@@ -66,10 +76,10 @@ def told(blank: Explanation, pod: Object, events: Sequence[Object]) -> Explanati
         blank,
         state=State.WITHOUT_GPU if node else State.WAITS,
         node=node,
-        headline=f"on {node} without GPUs" if node else "waits",
-        summary="".join(words) or _said(pod) or "neither the scheduler nor gpushare has said anything about it yet",
+        headline=f"on {node} without GPUs" if node else WAITS,
+        summary="".join(words) or said(pod) or NOTHING_SAID,
         scheduler=scheduler,
-        said=_said(pod),
+        said=said(pod),
         good=False,
     )
 
@@ -108,7 +118,8 @@ def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: s
     return replace(blank, summary=f"its containers wait until there is room: {answer.why_not}; or {again}")
 
 
-def _said(pod: Object) -> str:
+def said(pod: Object) -> str:
+    """What the scheduler wrote on a pod when it last gave up; empty if it did not."""
     scheduled = fields.condition(pod, "PodScheduled", "pod")
     if scheduled.get("status") != "False":
         return ""
@@ -137,7 +148,7 @@ def _notes(pod: Object, scheduler: str, resource_config: ResourceConfig, state: 
 
 def _soon(pod: Object, fitting: Sequence[str]) -> str:
     where = _nodes(fitting)
-    if _said(pod):
+    if said(pod):
         return (
             f"there is room on {where} as far as was evaluated; the controller makes the scheduler try again within"
             " seconds, unless something else keeps it away"
