@@ -15,8 +15,12 @@ from controller import disruption, namespaces, unhealthy
 from controller.disruption import Budgets
 from controller.fence import Fence
 from controller.node_verdicts import NodeVerdicts
+from controller.reconcile.apply import Writer
 from controller.reconcile.hand_over import HandOverSummary
 from controller.reconcile.loop import Reconciler
+from controller.reconcile.node_requests import OFF, Limits
+from controller.reconcile.placeholders import Placeholders
+from controller.refusals import Refusals
 from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
 from gpushare import names
@@ -40,6 +44,8 @@ class Leadership:
     clock: Clock
     fence: Fence
     state: ClusterState
+    refusals: Refusals
+    node_requests: Limits = OFF
     namespace: str = names.NAMESPACE
     bind_s: float = 2.0
     quiet_s: float = QUIET_S
@@ -63,14 +69,23 @@ class Leadership:
 
         summary = HandOverSummary(api=api, state=state, clock=clock, namespace=self.namespace, leading=may_write)
         # A cache of its own: a thousand kinds of waiting pods must not drive the scheduler's questions out of theirs.
+        node_verdicts = NodeVerdicts(state, clock, part=4)
+        placeholders = Placeholders(
+            writer=Writer(api=api, clock=clock, leading=may_write),
+            state=state,
+            node_verdicts=node_verdicts,
+            refusals=self.refusals,
+            limits=self.node_requests,
+        )
         self.reconciler = Reconciler(
             api=api,
             state=state,
-            node_verdicts=NodeVerdicts(state, clock, part=4),
+            node_verdicts=node_verdicts,
             clock=clock,
             leading=may_write,
+            refusals=self.refusals,
             bind_s=self.bind_s,
-            others=(summary.tick,),
+            others=(summary.tick, placeholders.tick),
         )
 
     def start(self, on_lost: Callable[[], None]) -> None:

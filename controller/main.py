@@ -19,6 +19,8 @@ from controller.metrics import CONTENT_TYPE, Metrics, Reading
 from controller.node_verdicts import NodeVerdicts
 from controller.outlooks import Outlooks
 from controller.process import Forked, fork
+from controller.reconcile.node_requests import Limits
+from controller.refusals import Refusals
 from controller.server import Server
 from controller.settings import Settings
 from controller.state import ClusterState
@@ -59,11 +61,14 @@ class Controller:
         self._background = node_verdicts.background
         self._boards = Boards(state, clock)
         self._outlooks = Outlooks(state.cache, self._publish, clock)
+        refusals = Refusals(clock)
         self._leadership = Leadership(
             api=api,
             clock=clock,
             fence=fence,
             state=state,
+            refusals=refusals,
+            node_requests=Limits(most=settings.placeholders, life_s=settings.placeholder_seconds),
             namespace=settings.namespace,
             bind_s=settings.bind_seconds,
         )
@@ -84,6 +89,7 @@ class Controller:
                 binder=binder,
                 preemption=Preemption(state=state, budgets=self._leadership.budgets, clock=clock, metrics=metrics),
                 metrics=metrics,
+                refusals=refusals,
                 clock=clock,
                 binds=max(1, settings.threads * 3 // 4),
                 unready=self._leadership.unready,

@@ -16,6 +16,13 @@ def _threads(text: str) -> int:
     return value
 
 
+def _placeholders(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 100:
+        raise ValueError("write a number of pods from 0 to 100")
+    return value
+
+
 def _policy(text: str) -> Policy:
     try:
         return Policy(text)
@@ -76,6 +83,15 @@ class Settings:
         120.0,
         "seconds for which memory stays reserved when no one knows whether a Binding arrived",
         parse=options.positive,
+    )
+    placeholders: int = options.option(
+        0,
+        "pods at most, in the namespace gpushare-placeholders, that ask an autoscaler for a node where the sums of"
+        " nodes suffice for a waiting pod and their GPUs do not; 0: none",
+        parse=_placeholders,
+    )
+    placeholder_seconds: float = options.option(
+        900.0, "seconds after which such a pod is removed if no node has come", parse=options.positive
     )
     log_level: str = options.option(
         "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")

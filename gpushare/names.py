@@ -61,6 +61,10 @@ WEBHOOK_ANNOTATIONS: Final = (ANNOTATION_TOTALS, ANNOTATION_OVERRIDDEN, ANNOTATI
 # What the controller writes on a pod that waits although it fits; kube-scheduler looks again when a label changes.
 LABEL_RETRY: Final = "gpushare.dev/retry"
 
+# What the controller writes on a placeholder: the pod that it stands for, and how often a node was asked for.
+ANNOTATION_PLACEHOLDER_FOR: Final = "gpushare.dev/placeholder-for"
+ANNOTATION_ATTEMPT: Final = "gpushare.dev/placeholder-attempt"
+
 # What only the controller writes on a pod, in the Binding. `{container}` forms are keyed by container name.
 ANNOTATION_ALLOCATION: Final = "gpushare.dev/allocation"
 PREFIX_DEVICES: Final = "devices.gpushare.dev/"  # comma-separated GPU UUIDs
@@ -158,6 +162,8 @@ SCHEDULER: Final = "gpushare-scheduler"
 
 # Other objects of the installation.
 NAMESPACE: Final = "gpushare-system"
+PLACEHOLDERS: Final = "gpushare-placeholders"  # the namespace of pods that ask an autoscaler for a node, and never run
+PRIORITY_PLACEHOLDER: Final = "gpushare-placeholder"  # their PriorityClass
 CONFIG: Final = "gpushare-config"  # the ConfigMap of settings that all programs share
 SERVICE_ACCOUNT_CONTROLLER: Final = CONTROLLER
 RUNTIME_CLASS: Final = "nvidia"
@@ -196,7 +202,7 @@ def is_known(key: str) -> bool:
     if not slash or not (domain == DOMAIN or domain.endswith(f".{DOMAIN}")):
         return True
     known = {*REQUEST_ANNOTATIONS, *WEBHOOK_ANNOTATIONS, LABEL_MANAGED, LABEL_RETRY, LABEL_ISOLATION, WATCHDOG}
-    known.add(ANNOTATION_FRAMEWORK_VARIABLES)
+    known |= {ANNOTATION_FRAMEWORK_VARIABLES, ANNOTATION_PLACEHOLDER_FOR, ANNOTATION_ATTEMPT}
     return key in known or is_reserved(key)
 
 

@@ -17,6 +17,8 @@ from controller.extender.name_lists import NameLists
 from controller.extender.preempt import Preemption
 from controller.metrics import CONTENT_TYPE, Metrics
 from controller.node_verdicts import NodeVerdicts
+from controller.reconcile import placeholder
+from controller.refusals import Refusals
 from controller.state import ClusterState
 from gpushare import names
 from gpushare.errors import GpuShareError, WireError
@@ -52,6 +54,7 @@ class Services:
     binder: Binder
     preemption: Preemption
     metrics: Metrics
+    refusals: Refusals
     clock: Clock
     binds: int = BINDS
     """How many at the same time."""
@@ -157,8 +160,12 @@ class Extender:
         request = self._request(args.pod)
         if request is None:
             return messages.filter_result(messages.FilterResult(fits=args.names), args), "no-gpu"
+        if request.pod.namespace == names.PLACEHOLDERS:
+            never = messages.FilterResult(fits=(), failed=dict.fromkeys(args.names, placeholder.REFUSED))
+            return messages.filter_result(never, args), "no-fit"
         reserved = self._services.state.cache.reserved_on(request.pod.uid)
         result = self._services.node_verdicts.filter(request.shape, args.names, reserved, args.known)
+        self._services.refusals.note(request.pod, args.names, fits=bool(result.fits))
         self._services.metrics.filtered(
             fits=len(result.fits), failed=len(result.failed), unresolvable=len(result.unresolvable)
         )

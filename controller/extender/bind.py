@@ -13,6 +13,7 @@ from typing import Final, assert_never
 from controller import delivery
 from controller.delivery import Absent, Shown, Undelivered
 from controller.extender.messages import BindArgs
+from controller.reconcile import placeholder
 from controller.state import AlreadyBound, ClusterState, Reserved
 from gpushare import errors, names
 from gpushare.cluster.records import Pending
@@ -96,6 +97,8 @@ class Binder:
             return _not_leading()
         if not self._in_time(until):
             return _out_of_time()
+        if args.namespace == names.PLACEHOLDERS:
+            return Answer(Outcome.REFUSED, placeholder.REFUSED)
         if (bound := self.state.bound(args.uid)) is not None:
             return _bound_before(args, bound)
         request = self._request(args, until)

@@ -13,6 +13,7 @@ from controller.reconcile.bypassed_pods import BypassedPods
 from controller.reconcile.deliver import LateBinder
 from controller.reconcile.overridden import OverriddenPods
 from controller.reconcile.waiting import WaitingPods
+from controller.refusals import Refusals
 from controller.state import ClusterState
 from gpushare.identity import NodeName, PodRef
 from gpushare.kube.api import KubeApi
@@ -36,6 +37,7 @@ class Reconciler:
     clock: Clock
     leading: Callable[[], bool]
     """Whether a chore may begin or go on, at this very moment."""
+    refusals: Refusals
     bind_s: float = 2.0
     """Deadline of a patch that binds a pod late, as for a Binding."""
     others: Sequence[Callable[[], None]] = ()
@@ -54,7 +56,13 @@ class Reconciler:
     def __post_init__(self) -> None:
         api, state, clock = self.api, self.state, self.clock
         self._writer = Writer(api=api, clock=clock, leading=self.leading)
-        self.waiting = WaitingPods(writer=self._writer, state=state, node_verdicts=self.node_verdicts, clock=clock)
+        self.waiting = WaitingPods(
+            writer=self._writer,
+            state=state,
+            node_verdicts=self.node_verdicts,
+            clock=clock,
+            refusals=self.refusals,
+        )
         self._overridden = OverriddenPods(writer=self._writer, state=state, clock=clock)
         binder = LateBinder(api=api, state=state, clock=clock, leading=self.leading, deadline_s=self.bind_s)
         self.bypassed = BypassedPods(writer=self._writer, binder=binder, state=state, clock=clock)

@@ -12,7 +12,9 @@ from controller.reconcile.advice import Tell
 from controller.reconcile.apply import Writer
 from controller.reconcile.outdated import OutdatedPods
 from controller.reconcile.unschedulable import Note, Nudge
+from controller.refusals import Refusal, Refusals
 from controller.state import ClusterState
+from gpushare.cluster.reasons import by_sum
 from gpushare.cluster.records import Pending
 from gpushare.identity import NodeName, PodUid
 from gpushare.model.request import PodRequest, RequestShape
@@ -36,11 +38,14 @@ class WaitingPods:
     node_verdicts: NodeVerdicts
     """Not the scheduler's."""
     clock: Clock
+    refusals: Refusals
     outdated: OutdatedPods = field(init=False)
     _notes: dict[PodUid, Note] = field(default_factory=dict)
     _turns: dict[_KindKey, int] = field(default_factory=dict)
     """Number of the tick in which a kind of pod was judged last."""
     _tick: int = 0
+    _refused: Mapping[PodUid, Refusal] = field(default_factory=dict)
+    """By nodes whose sums suffice."""
 
     def __post_init__(self) -> None:
         self.outdated = OutdatedPods(writer=self.writer, resource_config=self.state.resource_config)
@@ -49,12 +54,14 @@ class WaitingPods:
         """Look after those whose turn it is."""
         waiting: list[tuple[Pending, _KindKey]] = []
         requests: dict[_KindKey, PodRequest] = {}
-        for pod in self.state.cache.snapshot().pods:
-            if isinstance(pod, Pending) and pod.unschedulable and pod.request is not None:
+        pending = [pod for pod in self.state.cache.snapshot().pods if isinstance(pod, Pending)]
+        for pod in pending:
+            if pod.unschedulable and pod.request is not None:
                 waiting.append((pod, key := _kind_key(pod.request)))
                 requests.setdefault(key, pod.request)
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note()) for pod, _ in waiting}
         self.outdated.note((pod for pod, _ in waiting), self.clock.monotonic())
+        self._refused = self.refusals.of({pod.ref.uid for pod in pending})
         kinds = self._kinds(requests)
         started, actions = self.clock.monotonic(), 0
         for pod, key in sorted(waiting, key=lambda pair: self._notes[pair[0].ref.uid].explained.at):
@@ -78,7 +85,7 @@ class WaitingPods:
         action, self._notes[pod.ref.uid] = unschedulable.decide(
             pod,
             fits=kind.fits,
-            why=lambda: outdated or ("" if kind.fits else kind.message),
+            why=lambda: outdated or ("" if kind.fits else kind.message + self._sums(pod)),
             note=self._notes[pod.ref.uid],
             now=now,
             freed=self.state.cache.freed,
@@ -89,6 +96,10 @@ class WaitingPods:
             case Nudge(ref, value):
                 self.writer.nudge(ref, value)
         return action is not None
+
+    def _sums(self, pod: Pending) -> str:
+        refusal = self._refused.get(pod.ref.uid)
+        return "" if refusal is None else f"; {by_sum(refusal.nodes, refusal.left_out)}"
 
     def _kinds(self, requests: Mapping[_KindKey, PodRequest]) -> dict[_KindKey, "_Kind"]:
         """The kinds of pods to judge in this tick: those whose turn is the longest ago."""

@@ -21,7 +21,7 @@ _LONGEST: Final = 2000  # characters of a message
 
 
 def read(pod: Mapping[str, Any], resource_config: ResourceConfig) -> PodRecord | None:
-    """What matters of a pod; None if it asks for no GPU.
+    """What matters of a pod; None if it asks for no GPU, or is a placeholder, which gets none.
 
     Raises:
         WireError: it is no pod, or none that can be kept apart from others.
@@ -31,6 +31,8 @@ def read(pod: Mapping[str, Any], resource_config: ResourceConfig) -> PodRecord |
         raise WireError("metadata.uid: missing")
     try:
         if not pods_wire.needs_gpu(pod, resource_config):
+            return None
+        if node is None and ref.namespace == names.PLACEHOLDERS:
             return None
         return _pending(pod, ref, resource_config) if node is None else _bound(pod, ref, node, resource_config)
     except WireError as error:

@@ -1,9 +1,11 @@
 """What many nodes say about one pod, in one sentence. Pure."""
 
+import heapq
 from collections.abc import Sequence
 from typing import Final
 
 from gpushare.cluster.node_ledger import LedgerOrRefused
+from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
 
 NODES_NAMED: Final = 3
@@ -30,3 +32,10 @@ def largest_free(ledger: LedgerOrRefused | None) -> int:
     if not isinstance(ledger, NodeLedger):
         return 0
     return max((ledger.free_mib(gpu) for gpu in ledger.inventory.gpus), default=0)
+
+
+def by_sum(nodes: Sequence[NodeName], beside: int = 0) -> str:
+    """What an autoscaler's owner needs to know of a pod for which these nodes, and so many more, have room as a sum."""
+    more = len(nodes) + beside - NODES_NAMED
+    named = ", ".join(heapq.nsmallest(NODES_NAMED, nodes)) + (f" and {more} more" if more > 0 else "")
+    return f"what is free on {named} suffices as a sum, and autoscalers count no more, so they add no node for it"

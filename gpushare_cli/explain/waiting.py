@@ -10,9 +10,11 @@ from typing import Any
 from gpushare import names
 from gpushare.cluster import bypass
 from gpushare.cluster.bypass import Bind, Invalid, LeftAlone
-from gpushare.cluster.reasons import NODES_NAMED
+from gpushare.cluster.reasons import NODES_NAMED, by_sum
 from gpushare.cluster.records import Bound, Bypassed, Pending
 from gpushare.model.request import PodRequest
+from gpushare.model.room import HostRoom
+from gpushare.model.verdict import Refused
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
@@ -44,7 +46,11 @@ def pending(
         request=record.request,
         answers=tuple(answered),
         choice=choice.of_waiting(record.ref, record.request, state, answered, rankings),
-        notes=(*blank.notes, *_notes(pod, scheduler, resource_config, state)),
+        notes=(
+            *blank.notes,
+            *_notes(pod, scheduler, resource_config, state),
+            *_sums(pod, record.request, state, answered),
+        ),
     )
     headline, summary, good = reason(pod, answered)
     return replace(blank, headline=headline, summary=summary, good=good)
@@ -144,6 +150,19 @@ def _notes(pod: Object, scheduler: str, resource_config: ResourceConfig, state: 
     if fields.mapping(pod, "metadata", "pod").get("deletionTimestamp"):
         notes.append("it is being deleted")
     return notes
+
+
+def _sums(pod: Object, request: PodRequest, state: World, answered: Sequence[Answer]) -> Sequence[str]:
+    """What an autoscaler does about a pod that fits on no node."""
+    if any(answer.fits for answer in answered):
+        return ()
+    takes, suffice = HostRoom.of(request), []
+    for answer in answered:
+        node = state.nodes[answer.node]
+        if isinstance(answer.verdict, Refused) and answer.has_gpus and not answer.blockers:
+            short = schedulable.short(pod, node.facts, node.requested) + schedulable.short_of_host(takes, node.host)
+            suffice += [] if short else [answer.node]
+    return (by_sum(suffice),) if suffice else ()
 
 
 def _soon(pod: Object, fitting: Sequence[str]) -> str:

@@ -22,6 +22,8 @@ TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page 
 OF_OTHERS = {
     "--config",
     "--enable-admission-plugins",
+    "--enable-provisioning-requests",
+    "--expendable-pods-priority-cutoff",
     "--extender-ca",
     "--extender-client-cert",
     "--extender-client-key",
@@ -30,6 +32,7 @@ OF_OTHERS = {
     "--kube-scheduler-arg",
     "--policy-config-file",
     "--runtime",
+    "--scale-down-unneeded-time",
 }
 """Flags of Kubernetes' own programs that pages name."""
 

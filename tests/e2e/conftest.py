@@ -24,6 +24,7 @@ GPU_GIB = 26
 LEASE_S = 6
 CONFIG = {
     "GPUSHARE_WHOLE_GPUS": "true",
+    "GPUSHARE_PLACEHOLDERS": "2",
     # Leaders are killed one after another; the defaults are 15, 10 and 2 s.
     "GPUSHARE_LEASE_SECONDS": str(LEASE_S),
     "GPUSHARE_RENEW_SECONDS": "3",

@@ -13,6 +13,7 @@ from typing import TypeVar
 from controller.extender.bind import Binder
 from controller.fence import Fence
 from controller.leadership import Leadership
+from controller.refusals import Refusals
 from controller.state import ClusterState
 from controller.supervisor import Supervisor
 from gpushare.kube import api as kube
@@ -150,7 +151,13 @@ class Term:
         self.line = Line(api)
         self.state = ClusterState(resource_config=ResourceConfig())
         self.leadership = Leadership(
-            api=self.line, clock=clock, fence=fence, state=self.state, quiet_s=quiet_s, dead_s=dead_s
+            api=self.line,
+            clock=clock,
+            fence=fence,
+            state=self.state,
+            refusals=Refusals(clock),
+            quiet_s=quiet_s,
+            dead_s=dead_s,
         )
         self.binder = Binder(api=self.line, state=self.state, clock=clock, leading=self.leadership.leading)
         self.code: int | None = None

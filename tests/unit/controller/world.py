@@ -19,6 +19,7 @@ from controller.metrics import Metrics
 from controller.node_verdicts import NodeVerdicts
 from controller.outlooks import Outlooks
 from controller.reconcile.loop import Reconciler
+from controller.refusals import Refusals
 from controller.state import ClusterState
 from controller.unhealthy import PATH as CONFIG_MAPS
 from controller.unhealthy import UnhealthySink
@@ -87,6 +88,7 @@ class World:
         )
         self.metrics = Metrics()
         self.budgets = Budgets()
+        self.refusals = Refusals(self.clock)
         self.binder = Binder(api=self.api, state=self.state, clock=self.clock, leading=lambda: self.leads)
         self.reconciler = Reconciler(
             api=self.api,
@@ -94,6 +96,7 @@ class World:
             node_verdicts=NodeVerdicts(self.state, self.clock, part=4),
             clock=self.clock,
             leading=lambda: self.leads,
+            refusals=self.refusals,
         )
         self.node_sink = NodeSink(self.state)
         self.pod_sink = PodSink(self.state)
@@ -115,6 +118,7 @@ class World:
             binder=self.binder,
             preemption=Preemption(state=self.state, budgets=self.budgets, clock=self.clock, metrics=self.metrics),
             metrics=self.metrics,
+            refusals=self.refusals,
             clock=self.clock,
             unready=lambda: self.unready,
             version="1.2.3",

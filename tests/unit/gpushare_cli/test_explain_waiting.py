@@ -106,6 +106,20 @@ def test_the_sum_of_the_node_is_told_where_its_gpus_would_have_room() -> None:
     )
 
 
+def test_that_an_autoscaler_sees_room_in_a_sum_is_a_note() -> None:
+    """8 GiB would fit into the 15 that the two GPUs of node-a have left, and no single one has as much."""
+    holders = [bound("h0", make_grant(0, gib=8)), bound("h1", make_grant(1, gib=8))]
+    for pod, gib in zip(holders, (8, 8), strict=True):
+        pod["spec"]["containers"][0]["resources"] = {"limits": {names.GPU_MEM: gib}}
+    suffices = (
+        "note: what is free on node-a suffices as a sum, and autoscalers count no more, so they add no node for it"
+    )
+    assert suffices in explain(waiting(8), NODE_A, *holders).err
+    assert "suffices" not in explain(waiting(15), NODE_A, *holders).err
+    assert "suffices" not in explain(waiting(8, nodeSelector={"a": "b"}), NODE_A, *holders).err
+    assert "suffices" not in explain(waiting(8), NODE_A, NODE_B, *holders).err
+
+
 def test_gpus_that_a_config_map_calls_unhealthy_do_not_count() -> None:
     marked = config_map("unhealthy-gpu-node-b", "kube-system", {"gpus": "0"})
     found = explain(waiting(), NODE_B, marked)

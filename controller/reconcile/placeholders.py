@@ -1,0 +1,192 @@
+"""Asks an autoscaler for nodes, by placeholders of waiting pods: gather, let `node_requests` decide, write."""
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import orjson
+
+from controller.node_verdicts import NodeVerdicts
+from controller.reconcile import node_requests, placeholder
+from controller.reconcile.apply import Writer
+from controller.reconcile.node_requests import REST_S, Asked, Known, Limits, Why
+from controller.reconcile.placeholder import Placeholder
+from controller.refusals import MOST_NODES, Refusal, Refusals
+from controller.snapshot import Snapshot
+from controller.state import ClusterState
+from gpushare import names
+from gpushare.cluster.records import Pending
+from gpushare.errors import WireError
+from gpushare.identity import NodeName, PodUid
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.verdict import Refused
+from gpushare.runtime import logs
+
+_LOG: Final = logging.getLogger(__name__)
+REASON: Final = "GpuShareNodeRequested"
+LIST_S: Final = 60.0  # between two lists; what this process made or removed it knows
+RETRY_S: Final = 15.0  # after the API server has refused one
+YIELD_S: Final = 4 * RETRY_S  # in which pods of other namespaces have their turn: the cause may be the pod's author
+CALLS: Final = 5  # a tick and kind
+MOST_BYTES: Final = 256 * 1024  # of one, whose size its pod's author decides
+
+
+@dataclass(kw_only=True)
+class Placeholders:
+    """Makes and removes them. Also with the option off: what it has made before must not stay."""
+
+    writer: Writer
+    state: ClusterState
+    node_verdicts: NodeVerdicts
+    """Not the scheduler's."""
+    refusals: Refusals
+    limits: Limits
+    _there: dict[PodUid, Placeholder] = field(default_factory=dict)
+    """By the UID of the waiting pod."""
+    _attempts: dict[PodUid, int] = field(default_factory=dict)
+    _resting: dict[PodUid, float] = field(default_factory=dict)
+    _listed: float = float("-inf")
+    _again: float = float("-inf")
+    """When the next one may be made."""
+
+    def tick(self) -> None:
+        """Look for what is to be done."""
+        now = self.writer.clock.monotonic()
+        if now - self._listed >= LIST_S:
+            if not self._list():
+                return
+            self._listed = now
+        snapshot = self.state.cache.snapshot()
+        waiting = {pod.ref.uid: pod for pod in snapshot.pods if isinstance(pod, Pending)}
+        self._attempts = {uid: number for uid, number in self._attempts.items() if uid in waiting}
+        self._resting = {uid: until for uid, until in self._resting.items() if uid in waiting}
+        known = Known(
+            waiting=waiting.keys(),
+            refused=self._refused(waiting, snapshot),
+            asked={uid: self._asked(each) for uid, each in self._there.items()},
+            attempts=self._attempts,
+            resting=self._resting,
+        )
+        steps = node_requests.decide(known, self.limits, now)
+        for uid, why in list(steps.remove.items())[:CALLS]:
+            self._remove(uid, why, waiting.get(uid), now)
+        for uid, attempt in list(steps.ask.items())[:CALLS]:
+            if now < self._again:
+                break
+            self._ask(waiting[uid], known.refused[uid], attempt, now)
+            if now < self._again:
+                namespace = waiting[uid].ref.namespace
+                same = [other for other, pod in waiting.items() if pod.ref.namespace == namespace]
+                self._resting |= {other: max(self._resting.get(other, now), now + YIELD_S) for other in same}
+
+    def _list(self) -> bool:
+        try:
+            page = self.writer.api.list_page(placeholder.path(), keep=_read, timeout_s=5.0)
+        except kube.KubeError as error:
+            logs.event(_LOG, "placeholders not listed", level=logging.WARNING, error=str(error))
+            return False
+        self._there = {each.pod: each for each in page.items if each is not None}
+        return True
+
+    def _refused(self, waiting: Mapping[PodUid, Pending], snapshot: Snapshot) -> Mapping[PodUid, Refusal]:
+        """By nodes whose GPUs are known: others may have room."""
+        refused = {}
+        for uid, refusal in self.refusals.of(waiting.keys()).items():
+            nodes = [name for name in refusal.nodes if isinstance(snapshot.ledgers.get(name), NodeLedger)]
+            if nodes and not refusal.left_out and waiting[uid].unschedulable and waiting[uid].request is not None:
+                refused[uid] = replace(refusal, nodes=nodes)
+        return refused
+
+    def _asked(self, there: Placeholder) -> Asked:
+        age = self.writer.clock.now() - there.created
+        return Asked(nodes=there.nodes, attempt=there.attempt, age_s=age.total_seconds())
+
+    def _ask(self, pod: Pending, refusal: Refusal, attempt: int, now: float) -> None:
+        nodes = {*refusal.nodes, *self._without_room(pod)}
+        if len(nodes) > MOST_NODES:
+            nodes = set(refusal.nodes)
+        self._resting[pod.ref.uid] = now + RETRY_S  # unless it comes about
+        if len(nodes) > MOST_NODES:
+            return
+        try:
+            path = kube.pod_path(pod.ref.namespace, pod.ref.name)
+            wanted = self.writer.api.read_object(path, keep=placeholder.wanted, timeout_s=1.5)
+            if wanted.settled:
+                return
+            body = self._made(pod, wanted.spec, nodes, attempt)
+            created = self.writer.api.create(placeholder.path(), body, timeout_s=3.0, precondition=self.writer.leading)
+            there = placeholder.read(created)
+        except kube.ConflictError:
+            self._listed = float("-inf")  # it is there
+            return
+        except (kube.BadRequestError, WireError) as error:
+            self._resting[pod.ref.uid] = now + REST_S
+            logs.event(_LOG, "no node asked for", level=logging.WARNING, pod=str(pod.ref), error=str(error))
+            return
+        except kube.KubeError as error:
+            self._again = now + RETRY_S
+            fix = "add the component placeholders to the overlay, or raise its ResourceQuota"
+            logs.event(_LOG, "no node asked for", level=logging.WARNING, pod=str(pod.ref), error=str(error), fix=fix)
+            return
+        self._resting.pop(pod.ref.uid, None)
+        if there is not None:
+            self._there[pod.ref.uid] = there
+        logs.event(_LOG, "node asked for", pod=str(pod.ref), attempt=attempt, nodes=len(nodes))
+        self.writer.tell(pod.ref, REASON, _told(body["metadata"]["name"], len(nodes)))
+
+    def _made(self, pod: Pending, spec: JsonObject, nodes: Collection[NodeName], attempt: int) -> JsonObject:
+        terms = len(placeholder.terms_of(spec))
+        if terms * len(nodes) > MOST_NODES:
+            # Some 90 bytes each.
+            raise WireError(f"{len(nodes)} nodes in each of {terms} terms of its node affinity, more than {MOST_NODES}")
+        body = placeholder.make(pod.ref, spec, nodes, attempt)
+        if (size := len(orjson.dumps(body))) > MOST_BYTES:
+            raise WireError(f"the placeholder would have {size} bytes, more than {MOST_BYTES}")
+        return body
+
+    def _without_room(self, pod: Pending) -> list[NodeName]:
+        """All nodes that refuse the pod: in a large cluster, kube-scheduler names some of them only."""
+        assert pod.request is not None  # noqa: S101 - for the type checker: `_refused` has looked
+        shape = self.state.resolve(pod.request.shape, pod.request.labels)
+        ledgers = self.state.cache.snapshot().ledgers
+        return [
+            name
+            for name, answer in self.node_verdicts.snapshot(shape).items()
+            if isinstance(answer, Refused) and isinstance(ledgers.get(name), NodeLedger)
+        ]
+
+    def _remove(self, uid: PodUid, why: Why, pod: Pending | None, now: float) -> None:
+        there = self._there[uid]
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": there.uid}}
+        try:
+            self.writer.api.delete(placeholder.path(uid), body, timeout_s=3.0, precondition=self.writer.leading)
+        except (kube.NotFoundError, kube.ConflictError):
+            self._listed = float("-inf")
+        except kube.KubeError as error:
+            logs.event(_LOG, "placeholder not removed", level=logging.WARNING, pod=uid, error=str(error))
+            return
+        del self._there[uid]
+        self._attempts[uid] = there.attempt
+        logs.event(_LOG, "placeholder removed", pod=uid, why=why.value)
+        if pod is not None and node_requests.rests(why, there.attempt):
+            self._resting[uid] = now + REST_S
+            self._attempts[uid] = 0
+            self.writer.warn(pod.ref, REASON, f"{why.value}; a node is asked for again in {REST_S / 60:.0f} minutes")
+
+
+def _read(pod: Mapping[str, object]) -> Placeholder | None:
+    try:
+        return placeholder.read(pod)
+    except WireError as error:
+        logs.event(_LOG, "placeholder unreadable", level=logging.WARNING, error=str(error))
+        return None
+
+
+def _told(name: str, nodes: int) -> str:
+    return (
+        f"no GPU of {nodes} node{'s' if nodes > 1 else ''} has room for it, so a new node is asked for by the pod"
+        f" {names.PLACEHOLDERS}/{name}, which an autoscaler sees"
+    )

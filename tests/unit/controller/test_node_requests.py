@@ -1,0 +1,134 @@
+"""For which waiting pods a node is asked for: the decision alone."""
+
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.reconcile import node_requests
+from controller.reconcile.node_requests import (
+    ASK_AFTER_S,
+    ATTEMPTS,
+    OFF,
+    REPLACE_AFTER_S,
+    Asked,
+    Known,
+    Limits,
+    Steps,
+    Why,
+)
+from controller.refusals import Refusal
+from gpushare.identity import NodeName, PodUid
+
+NOW = 1000.0
+LIMITS = Limits(most=2, life_s=900)
+A, B = NodeName("a"), NodeName("b")
+
+
+def refusal(*nodes: NodeName, since: float = NOW - ASK_AFTER_S, namespace: str = "") -> Refusal:
+    return Refusal(since=since, asked=NOW, nodes=nodes or (A,), namespace=namespace)
+
+
+def asked(*nodes: NodeName, age_s: float = REPLACE_AFTER_S, attempt: int = 1) -> Asked:
+    return Asked(nodes=frozenset(nodes or (A,)), attempt=attempt, age_s=age_s)
+
+
+def decide(
+    *,
+    refused: Mapping[str, Refusal] | None = None,
+    there: Mapping[str, Asked] | None = None,
+    waiting: str = "",
+    resting: Mapping[str, float] | None = None,
+    limits: Limits = LIMITS,
+) -> Steps:
+    known = Known(
+        waiting={PodUid(each) for each in waiting},
+        refused={PodUid(uid): each for uid, each in (refused or {}).items()},
+        asked={PodUid(uid): each for uid, each in (there or {}).items()},
+        attempts={},
+        resting={PodUid(uid): until for uid, until in (resting or {}).items()},
+    )
+    return node_requests.decide(known, limits, NOW)
+
+
+def test_a_node_is_asked_for_when_a_pod_was_refused_for_a_while() -> None:
+    assert decide(refused={"p": refusal()}, waiting="p").ask == {"p": 1}
+    assert decide(refused={"p": refusal(since=NOW - ASK_AFTER_S + 1)}, waiting="p").ask == {}
+
+
+def test_those_that_wait_longest_come_first_and_no_more_than_the_limit() -> None:
+    refused = {name: refusal(since=since) for name, since in (("p", 30.0), ("q", 10.0), ("r", 20.0))}
+    assert list(decide(refused=refused, waiting="pqr").ask) == ["q", "r"]
+    assert list(decide(refused=refused, there={"x": asked()}, waiting="pqrx").ask) == ["q"]
+
+
+def test_namespaces_take_turns() -> None:
+    refused = {name: refusal(since=since, namespace="many") for name, since in (("p", 10.0), ("q", 20.0), ("r", 30.0))}
+    refused["s"] = refusal(since=40.0, namespace="few")
+    assert list(decide(refused=refused, waiting="pqrs").ask) == ["p", "s"]
+    assert list(decide(refused=refused, there={"p": asked()}, waiting="pqrs").ask) == ["s"]
+
+
+def test_a_pod_has_one_placeholder_at_a_time() -> None:
+    assert decide(refused={"p": refusal()}, there={"p": asked()}, waiting="p") == Steps(remove={}, ask={})
+
+
+def test_a_placeholder_goes_when_its_pod_does_not_wait_any_more() -> None:
+    assert decide(there={"p": asked(age_s=0)}).remove == {"p": Why.DONE}
+
+
+def test_a_new_leader_keeps_a_placeholder_until_its_pod_is_bound() -> None:
+    """It has no refusal of the pod yet: kube-scheduler asks again when something changes."""
+    assert decide(there={"p": asked()}, waiting="p").remove == {}
+
+
+def test_a_placeholder_has_an_end() -> None:
+    assert decide(there={"p": asked(age_s=LIMITS.life_s)}, waiting="p").remove == {"p": Why.EXPIRED}
+
+
+def test_a_placeholder_that_does_not_name_a_node_that_refuses_is_replaced() -> None:
+    """On that node an autoscaler sees room for it."""
+    refused = {"p": refusal(A, B)}
+    assert decide(refused=refused, there={"p": asked(A)}, waiting="p").remove == {"p": Why.OUTDATED}
+    assert decide(refused=refused, there={"p": asked(A, age_s=REPLACE_AFTER_S - 1)}, waiting="p").remove == {}
+    assert decide(refused=refused, there={"p": asked(A, B)}, waiting="p").remove == {}
+
+
+def test_nodes_that_help_no_pod_are_asked_for_a_few_times_only() -> None:
+    assert not node_requests.rests(Why.OUTDATED, ATTEMPTS - 1)
+    assert node_requests.rests(Why.OUTDATED, ATTEMPTS)
+    assert node_requests.rests(Why.EXPIRED, 1)
+    assert not node_requests.rests(Why.DONE, ATTEMPTS)
+    assert decide(refused={"p": refusal()}, waiting="p", resting={"p": NOW + 1}).ask == {}
+    assert decide(refused={"p": refusal()}, waiting="p", resting={"p": NOW}).ask == {"p": 1}
+
+
+def test_without_the_option_nothing_is_asked_for_and_what_is_there_goes() -> None:
+    steps = decide(refused={"q": refusal()}, there={"p": asked()}, waiting="pq", limits=OFF)
+    assert steps == Steps(remove={PodUid("p"): Why.OFF}, ask={})
+
+
+UIDS = st.sampled_from("pqrstu").map(PodUid)
+NODES = st.lists(st.sampled_from([A, B]), min_size=1, max_size=2)
+
+
+@given(
+    waiting=st.sets(UIDS),
+    refused=st.dictionaries(UIDS, st.builds(Refusal, since=st.floats(0, NOW), asked=st.just(NOW), nodes=NODES)),
+    there=st.dictionaries(
+        UIDS,
+        st.builds(Asked, nodes=st.frozensets(st.sampled_from([A, B])), attempt=st.just(1), age_s=st.floats(0, 2000)),
+    ),
+    most=st.integers(0, 4),
+)
+def test_never_more_than_the_limit_and_never_for_a_pod_that_does_not_wait(
+    waiting: set[PodUid], refused: dict[PodUid, Refusal], there: dict[PodUid, Asked], most: int
+) -> None:
+    known = Known(waiting=waiting, refused=refused, asked=there, attempts={}, resting={})
+    steps = node_requests.decide(known, Limits(most=most, life_s=900), NOW)
+    left = there.keys() - steps.remove.keys()
+    assert not steps.ask or len(left) + len(steps.ask) <= most
+    assert steps.ask.keys() <= waiting & refused.keys()
+    assert not steps.ask.keys() & there.keys()
+    assert left <= waiting
+    assert all(there[uid].age_s < 900 for uid in left)

@@ -1,0 +1,366 @@
+"""Placeholders of waiting pods, against the fake API server."""
+
+from typing import Any
+
+import pytest
+
+from controller.reconcile import placeholder
+from controller.reconcile.apply import Writer
+from controller.reconcile.node_requests import ASK_AFTER_S, ATTEMPTS, OFF, REPLACE_AFTER_S, REST_S, Limits
+from controller.reconcile.placeholders import LIST_S, RETRY_S, YIELD_S, Placeholders
+from controller.refusals import MOST_NODES
+from gpushare import names
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
+from gpushare.wire import pods as pods_wire
+from testing.builders import make_container, make_pod
+from tests.unit.controller.test_reconciler import GIVEN_UP, said, waiting
+from tests.unit.controller.world import World, path_of, uid_of
+
+NODES = ["node-a", "node-b"]
+THERE = placeholder.path()
+LIFE_S = 10_000.0  # the fake server's objects are 1,000 s old at once
+ON = Limits(most=2, life_s=LIFE_S)
+
+
+def chore(world: World, limits: Limits = ON) -> Placeholders:
+    return Placeholders(
+        writer=Writer(api=world.api, clock=world.clock, leading=lambda: world.leads),
+        state=world.state,
+        node_verdicts=world.node_verdicts,
+        refusals=world.refusals,
+        limits=limits,
+    )
+
+
+def fill(world: World) -> list[JsonObject]:
+    """One pod on every GPU, which leaves 4 GiB of each."""
+    pods = [world.add_pod(6) for _ in range(4)]
+    for pod, node in zip(pods, NODES * 2, strict=True):
+        assert not world.bind(pod, node).error
+    world.see()
+    return pods
+
+
+def ask(world: World, pod: JsonObject, nodes: list[str] = NODES) -> list[str]:
+    """kube-scheduler's question; the nodes that fit."""
+    found: list[str] = world.post("filter", {"Pod": pod, "NodeNames": nodes})["NodeNames"]
+    return found
+
+
+def stuck(world: World) -> JsonObject:
+    """A pod for which the sums suffice, 8 GiB on each node, and no GPU does."""
+    fill(world)
+    pod = waiting(world, 5)
+    assert ask(world, pod) == []
+    world.clock.at += ASK_AFTER_S
+    return pod
+
+
+def required(terms: list[JsonObject]) -> JsonObject:
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+def term(zone: object) -> JsonObject:
+    return {"matchExpressions": [{"key": "zone", "operator": "In", "values": [str(zone)]}]}
+
+
+def away(pod: JsonObject) -> list[list[str]]:
+    terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return [[field["values"][0] for field in term["matchFields"]] for term in terms["nodeSelectorTerms"]]
+
+
+def test_a_pod_that_fits_the_sums_and_no_gpu_gets_a_placeholder_that_keeps_away_from_these_nodes(world: World) -> None:
+    pod, placeholders = stuck(world), chore(world)
+    placeholders.tick()
+    placeholders.tick()
+    (there,) = world.api.objects(THERE)
+    assert away(there) == [NODES]
+    assert there["spec"]["containers"][0]["resources"] == {"limits": {names.GPU_MEM: 5}}
+    assert there["metadata"]["annotations"][placeholder.SAFE_TO_EVICT] == "true"
+    assert there["metadata"]["annotations"][names.ANNOTATION_PLACEHOLDER_FOR] == "team/" + pod["metadata"]["name"]
+    message = (
+        "no GPU of 2 nodes has room for it, so a new node is asked for by the pod"
+        f" gpushare-placeholders/for-{uid_of(pod)}, which an autoscaler sees"
+    )
+    assert ("GpuShareNodeRequested", message) in said(world)
+
+
+def test_a_pod_whose_request_exceeds_every_sum_needs_none(world: World) -> None:
+    """kube-scheduler does not ask about it, and an autoscaler sees by itself that it fits nowhere."""
+    waiting(world, 30)
+    world.clock.at += ASK_AFTER_S
+    chore(world).tick()
+    assert world.api.objects(THERE) == []
+
+
+def test_it_goes_when_the_pod_is_bound(world: World) -> None:
+    pod, placeholders = stuck(world), chore(world)
+    placeholders.tick()
+    world.add_node("node-c", 10)
+    world.see()
+    assert ask(world, pod, [*NODES, "node-c"]) == ["node-c"]
+    assert not world.bind(pod, "node-c").error
+    world.see()
+    placeholders.tick()
+    assert world.api.objects(THERE) == []
+
+
+def test_it_goes_with_the_pod_also_after_a_restart(world: World) -> None:
+    pod = stuck(world)
+    chore(world).tick()
+    world.start_controller()
+    world.list_all()
+    placeholders = chore(world)
+    placeholders.tick()
+    assert len(world.api.objects(THERE)) == 1
+    world.api.delete(path_of(pod))
+    world.see()
+    placeholders.tick()
+    assert world.api.objects(THERE) == []
+
+
+def test_a_controller_without_the_option_removes_what_is_left(world: World) -> None:
+    stuck(world)
+    chore(world).tick()
+    chore(world, OFF).tick()
+    assert world.api.objects(THERE) == []
+
+
+def test_nodes_that_come_in_vain_are_bounded(world: World) -> None:
+    pod, placeholders = stuck(world), chore(world)
+    nodes = list(NODES)
+    for attempt in range(1, ATTEMPTS + 1):
+        placeholders.tick()
+        (there,) = world.api.objects(THERE)
+        assert there["metadata"]["annotations"][names.ANNOTATION_ATTEMPT] == str(attempt)
+        nodes.append(f"small-{attempt}")
+        world.add_node(nodes[-1], 4, 4)
+        world.see()
+        assert ask(world, pod, nodes) == []
+        world.clock.at += REPLACE_AFTER_S
+        placeholders.tick()
+    assert world.api.objects(THERE) == []
+    world.clock.at += REST_S - 1
+    placeholders.tick()
+    assert world.api.objects(THERE) == []
+    expected = "a node came that has no room for its pod either; a node is asked for again in 60 minutes"
+    assert expected in {message for _, message in said(world)}
+    world.clock.at += 1
+    placeholders.tick()
+    assert away(world.api.objects(THERE)[0]) == [sorted(nodes)]
+
+
+def test_a_node_whose_gpus_are_not_known_yet_counts_as_one_that_may_have_room(world: World) -> None:
+    pod, placeholders = stuck(world), chore(world)
+    assert ask(world, pod, [*NODES, "node-new"]) == []
+    placeholders.tick()
+    assert away(world.api.objects(THERE)[0]) == [NODES]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda pod: pod["status"].update(nominatedNodeName="node-a"),
+        lambda pod: pod["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"),
+        lambda pod: pod["spec"].update(nodeName="node-a"),
+        lambda pod: pod["spec"].update(priority=-11),
+    ],
+    ids=["preempts", "is-deleted", "is-bound", "is-expendable"],
+)
+def test_no_node_is_asked_for_a_pod_that_needs_none_by_now(world: World, change: Any) -> None:
+    pod = stuck(world)
+    world.edit_pod(pod, change)  # which the watch has not told yet
+    chore(world).tick()
+    assert world.api.objects(THERE) == []
+
+
+def test_a_refusal_of_the_server_is_not_repeated_at_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    stuck(world)
+    placeholders = chore(world)
+    world.api.fail_next(lambda call: call.verb == "create" and call.path == THERE, kube.ForbiddenError("quota"))
+    placeholders.tick()
+    placeholders.tick()
+    assert [call for call in world.api.calls if call.verb == "create" and call.path == THERE][1:] == []
+    assert "no node asked for" in caplog.text
+    world.clock.at += YIELD_S
+    placeholders.tick()
+    assert len(world.api.objects(THERE)) == 1
+
+
+def given_up(world: World, namespace: str) -> JsonObject:
+    pod = world.add_pod(5, namespace=namespace)
+    world.edit_pod(pod, lambda found: found["status"].update(conditions=GIVEN_UP))
+    world.see()
+    assert ask(world, pod) == []
+    return pod
+
+
+def test_a_namespace_whose_pods_the_server_refuses_holds_up_no_other(world: World) -> None:
+    """Such as pods whose placeholder another admission webhook refuses."""
+    fill(world)
+    for _ in range(3):
+        given_up(world, "team")
+        world.clock.at += 1
+    other = given_up(world, "other")
+    world.clock.at += ASK_AFTER_S
+    placeholders = chore(world)
+    world.api.fail_next(lambda call: call.verb == "create" and call.path == THERE, kube.ForbiddenError("webhook"))
+    placeholders.tick()
+    world.clock.at += RETRY_S
+    placeholders.tick()
+    assert [each["metadata"]["name"] for each in world.api.objects(THERE)] == [f"for-{uid_of(other)}"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda spec: spec.update(affinity=required([term(zone) for zone in range(MOST_NODES)])),
+        lambda spec: spec.update(tolerations=[{"key": f"key-{each}" * 20} for each in range(2000)]),
+    ],
+    ids=["terms-times-nodes", "bytes"],
+)
+def test_no_pod_makes_its_placeholder_huge(world: World, change: Any, caplog: pytest.LogCaptureFixture) -> None:
+    pod, placeholders = stuck(world), chore(world)
+    world.edit_pod(pod, lambda found: change(found["spec"]))
+    placeholders.tick()
+    assert not [call for call in world.api.calls if call.verb == "create" and call.path == THERE]
+    assert "no node asked for" in caplog.text
+    reads = len(world.api.calls)
+    world.clock.at += RETRY_S
+    placeholders.tick()
+    assert [call.verb for call in world.api.calls[reads:]] == []  # not at every look
+
+
+def test_a_term_without_conditions_still_matches_nothing() -> None:
+    pod = make_pod(make_container("c", 3))
+    pod["spec"]["affinity"] = required([{}, term("a"), {"matchExpressions": []}])
+    made = placeholder.make(pods_wire.ref(pod), placeholder.wanted(pod).spec, [NodeName("x")], 1)
+    assert [each["matchExpressions"] for each in placeholder.terms_of(made["spec"])] == [term("a")["matchExpressions"]]
+
+
+def test_one_that_is_there_already_is_taken_over(world: World) -> None:
+    stuck(world)
+    mine, other = chore(world), chore(world)
+    mine.tick()
+    other._listed = world.clock.at
+    other.tick()
+    other.tick()
+    assert len(other._there) == 1
+
+
+def test_one_that_somebody_deleted_comes_again(world: World) -> None:
+    pod, placeholders = stuck(world), chore(world)
+    placeholders.tick()
+    world.api.delete(placeholder.path(uid_of(pod)))
+    world.clock.at += LIST_S
+    placeholders.tick()
+    assert len(world.api.objects(THERE)) == 1
+
+
+def test_a_server_that_does_not_answer_changes_nothing(world: World) -> None:
+    pod, placeholders = stuck(world), chore(world)
+    placeholders.tick()
+    world.api.delete(path_of(pod))
+    world.see()
+    world.api.fail_next(lambda call: call.verb == "delete", kube.UnreachableError("no"))
+    placeholders.tick()
+    world.api.fail_next(lambda call: call.verb == "list", kube.UnreachableError("no"))
+    world.clock.at += LIST_S
+    placeholders.tick()
+    assert len(world.api.objects(THERE)) == 1
+    placeholders.tick()
+    assert world.api.objects(THERE) == []
+
+
+def test_the_scheduler_never_gets_a_node_for_a_placeholder(world: World) -> None:
+    """Also an empty one, on which every GPU has room."""
+    pod = world.add_pod(5, namespace=names.PLACEHOLDERS)
+    answer = world.post("filter", {"Pod": pod, "NodeNames": NODES})
+    assert answer["NodeNames"] == []
+    assert answer["FailedNodes"] == dict.fromkeys(NODES, placeholder.REFUSED)
+    assert world.bind(pod, NODES[0]).error == placeholder.REFUSED  # who reaches the port needs not ask first
+    assert pods_wire.node_of(world.api.read(path_of(pod))) is None
+
+
+def test_placeholders_do_not_count_as_pods_that_wait(world: World) -> None:
+    world.add_pod(5, namespace=names.PLACEHOLDERS)
+    world.see()
+    assert not world.state.cache.snapshot().pods
+
+
+def test_the_author_is_told_that_an_autoscaler_sees_room(world: World) -> None:
+    stuck(world)
+    world.reconciler.tick()
+    ((_, message),) = said(world)
+    assert message.endswith(
+        "; what is free on node-a, node-b suffices as a sum, and autoscalers count no more, so they add no node for it"
+    )
+
+
+def test_a_pod_in_a_cluster_with_too_many_nodes_to_name_gets_none(world: World) -> None:
+    pod = waiting(world, 11)
+    many = [f"n{number}" for number in range(MOST_NODES + 1)]
+    for name in many:
+        world.add_node(name, 10, 10)
+    world.see()
+    ask(world, pod, many)
+    world.clock.at += ASK_AFTER_S
+    chore(world).tick()
+    assert world.api.objects(THERE) == []
+
+
+def test_the_placeholder_takes_over_what_decides_about_nodes_and_nothing_else() -> None:
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in "ab"]
+    pod = make_pod(
+        make_container("secret-name", 3, env=[{"name": "PASSWORD", "value": "x"}], command=["run"]),
+        init=[make_container("side", 1, restartPolicy="Always"), make_container("once")],
+    )
+    pod["spec"] |= {
+        "schedulerName": "gpushare-scheduler",
+        "nodeSelector": {"pool": "gpus"},
+        "tolerations": [{"key": "gpu"}],
+        "serviceAccountName": "powerful",
+        "priorityClassName": "high",
+        "volumes": [{"name": "data"}],
+        "affinity": {
+            "podAntiAffinity": {},
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}},
+        },
+    }
+    wanted = placeholder.wanted(pod)
+    made = placeholder.make(pods_wire.ref(pod), wanted.spec, [NodeName("x"), NodeName("y")], 2)
+    spec = made["spec"]
+    kept = {key: spec[key] for key in ("schedulerName", "nodeSelector", "tolerations")}
+    assert kept == {key: pod["spec"][key] for key in kept}
+    assert spec["priorityClassName"] == names.PRIORITY_PLACEHOLDER
+    assert "volumes" not in spec
+    assert "serviceAccountName" not in spec
+    assert [each["name"] for each in (*spec["initContainers"], *spec["containers"])] == [
+        "init0",
+        "init1",
+        "c0",
+    ]
+    assert spec["initContainers"][0]["restartPolicy"] == "Always"
+    assert "PASSWORD" not in str(spec)
+    assert "run" not in spec["containers"][0].values()
+    assert list(spec["affinity"]) == ["nodeAffinity"]
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [term["matchExpressions"] for term in required] == [term["matchExpressions"] for term in terms]
+    assert away(made) == [["x", "y"]] * 2
+    made["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    read = placeholder.read(made)
+    assert read is not None
+    assert (sorted(read.nodes), read.attempt, str(read.pod)) == (["x", "y"], 2, "uid-pod")
+
+
+@pytest.mark.parametrize("change", [{"annotations": {}}, {"name": "mine"}], ids=["annotation", "name"])
+def test_other_pods_of_the_namespace_are_left_alone(world: World, change: dict[str, Any]) -> None:
+    metadata = {"name": "for-x", "annotations": {names.ANNOTATION_ATTEMPT: "1"}} | change
+    world.add_pod(5, namespace=names.PLACEHOLDERS, **metadata)
+    chore(world, OFF).tick()
+    assert len(world.api.objects(THERE)) == 1
+    bad = world.add_pod(5, name="for-y", namespace=names.PLACEHOLDERS, annotations={names.ANNOTATION_ATTEMPT: "many"})
+    chore(world, OFF).tick()
+    assert world.api.read(path_of(bad))
