@@ -88,8 +88,8 @@ def main() -> None:
             watchdog=None,
             interval_s=5.0,
         )
-        reading, page = cpu_ms(loop.look), cpu_ms(lambda: metrics.page(current.view, Counts()))
-        size = len(metrics.page(current.view, Counts()))
+        reading, page = cpu_ms(loop.look), cpu_ms(lambda: metrics.page(current.view, Counts(), "node-a"))
+        size = len(metrics.page(current.view, Counts(), "node-a"))
     row = {
         "pods": count,
         "processes": len(processes),

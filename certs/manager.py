@@ -59,11 +59,21 @@ class CertificateManager:
     status: Status | None = field(init=False, default=None)
     """What the last look found; None before the first."""
 
+    def leaf_left_s(self) -> float | None:
+        """Seconds until the served leaf expires; negative if it has; None if none was seen yet."""
+        return self._left_s(self.status.leaf_expires if self.status else None)
+
+    def ca_left_s(self) -> float | None:
+        """As `leaf_left_s`, of the CA."""
+        return self._left_s(self.status.ca_expires if self.status else None)
+
     def days_left(self) -> float | None:
-        """Days until the served leaf expires; negative if it has; None if none was seen yet."""
-        if self.status is None or self.status.leaf_expires is None:
-            return None
-        return (self.status.leaf_expires - self.clock.now()).total_seconds() / 86400
+        """As `leaf_left_s`, in days."""
+        seconds = self.leaf_left_s()
+        return None if seconds is None else seconds / 86400
+
+    def _left_s(self, expires: datetime | None) -> float | None:
+        return None if expires is None else (expires - self.clock.now()).total_seconds()
 
     def run(self, stop: threading.Event) -> None:
         """Look, fix, wait, until `stop` is set. Never raises."""

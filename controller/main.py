@@ -72,8 +72,12 @@ class Controller:
             namespace=settings.namespace,
             bind_s=settings.bind_seconds,
         )
-        metrics = Metrics()
-        metrics.watch(state, _readings(self._leadership, self._outlooks))
+        metrics = Metrics(clock)
+        metrics.watch(
+            state,
+            readings(self._leadership, self._outlooks),
+            waiting=lambda: self._leadership.reconciler.waiting.counts,
+        )
         binder = Binder(
             api=api,
             state=state,
@@ -188,7 +192,8 @@ def _supervisor(settings: Settings, api: client.RestClient, signals: Signals) ->
     )
 
 
-def _readings(leadership: Leadership, outlooks: Outlooks) -> dict[str, tuple[str, Reading]]:
+def readings(leadership: Leadership, outlooks: Outlooks) -> dict[str, tuple[str, Reading]]:
+    """What the parts of a worker tell of themselves: help text and value, by the name of the metric."""
     return {
         "gpushare_leading": ("1 while this replica leads", lambda: float(leadership.leading())),
         "gpushare_ready": ("1 while kube-scheduler may ask this replica", lambda: float(not leadership.unready())),

@@ -1,19 +1,22 @@
 """Prometheus metrics of the controller. Gauges of nodes are computed when they are asked for, from the ledger."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from controller.ledger_metrics import LedgerGauges
+from controller.reconcile.waiting import Waiting
 from controller.state import ClusterState
-from gpushare.model.ledger import NodeLedger
+from gpushare import names
+from gpushare.runtime import exposition
+from gpushare.runtime.clock import Clock
+from gpushare.runtime.pages import Kept, Page
 
-CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_LATEST
-_MIB: Final = 1024 * 1024
+CONTENT_TYPE: Final = exposition.CONTENT_TYPE
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 Reading = Callable[[], float]
@@ -22,8 +25,9 @@ Reading = Callable[[], float]
 class Metrics:
     """All metrics of one controller, in a registry of its own."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+    def __init__(self, clock: Clock) -> None:
+        self._page = Kept(lambda: Page(200, exposition.page(self.registry), CONTENT_TYPE), clock)
+        self.registry = exposition.registry(names.CONTROLLER)
         self._seconds = Histogram(
             "gpushare_extender_seconds",
             "Time to answer kube-scheduler",
@@ -64,17 +68,20 @@ class Metrics:
             for result, count in counts.items():
                 counter.labels(result).inc(count)
 
-    def watch(self, state: ClusterState, readings: Mapping[str, tuple[str, Reading]]) -> None:
+    def watch(
+        self, state: ClusterState, readings: Mapping[str, tuple[str, Reading]], waiting: Callable[[], Waiting]
+    ) -> None:
         """Add the gauges that are computed at every scrape, and counters if their names end in `_total`.
 
         Each reading is a help text and a function, by name.
         """
-        self.registry.register(_LedgerGauges(state))
+        self.registry.register(LedgerGauges(state))
         self.registry.register(_Readings(readings))
+        self.registry.register(_WaitingPods(waiting))
 
     def page(self) -> bytes:
-        """The exposition."""
-        return prometheus_client.generate_latest(self.registry)
+        """The exposition of this second."""
+        return self._page().body
 
 
 @dataclass(eq=False)
@@ -88,44 +95,11 @@ class _Readings(Collector):
 
 
 @dataclass(eq=False)
-class _LedgerGauges(Collector):
-    state: ClusterState
+class _WaitingPods(Collector):
+    waiting: Callable[[], Waiting]
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        total = GaugeMetricFamily("gpushare_node_memory_total_bytes", "GPU memory of a node", labels=["node"])
-        used = GaugeMetricFamily("gpushare_node_memory_used_bytes", "GPU memory granted on a node", labels=["node"])
-        over = GaugeMetricFamily(
-            "gpushare_gpu_over_committed_bytes",
-            "Memory granted beyond what a GPU has, because it shrank, vanished, or another system granted it",
-            labels=["node", "gpu"],
-        )
-        compute = GaugeMetricFamily(
-            "gpushare_gpu_over_committed_percent",
-            "Compute granted beyond 100 per cent of a GPU, because another system granted it",
-            labels=["node", "gpu"],
-        )
-        pods = GaugeMetricFamily("gpushare_node_pods", "Pods that hold GPU memory on a node", labels=["node"])
-        snapshot = self.state.cache.snapshot()
-        for name, ledger in snapshot.ledgers.items():
-            if isinstance(ledger, NodeLedger):
-                total.add_metric([name], sum(gpu.memory_mib for gpu in ledger.inventory.gpus) * _MIB)
-                used.add_metric([name], sum(ledger.used_mib.values()) * _MIB)
-                pods.add_metric([name], len(ledger.allocations))
-                for gpu, mib in ledger.over_committed().items():
-                    over.add_metric([name, gpu], mib * _MIB)
-                for gpu, percent in ledger.over_computed().items():
-                    compute.add_metric([name, gpu], percent)
-        yield from (total, used, over, compute, pods)
-        yield GaugeMetricFamily(
-            "gpushare_reservations_unconfirmed",
-            "Choices whose Binding is being sent or in doubt",
-            value=snapshot.unconfirmed,
-        )
-        yield GaugeMetricFamily(
-            "gpushare_pods_unreadable",
-            "Bound pods whose allocation cannot be read; their nodes may take no new pods",
-            value=len(snapshot.problems),
-        )
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily("gpushare_pods_waiting", "Pods that wait for GPUs, by reason", labels=["reason"])
+        for reason, count in self.waiting().items():
+            family.add_metric([reason], count)
+        yield family

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deviceplugin.decision import Decision, Refuse
+from deviceplugin.decision import Decision, Reason, Refuse
 from deviceplugin.resources import Resource
 
 StartCheck = Callable[[Resource, Sequence[str]], Decision]
@@ -32,9 +32,10 @@ class Counts:
         return counted
 
     def starts(self) -> Mapping[tuple[str, str], int]:
-        """By outcome and reason."""
+        """By outcome and reason; all of them, as nothing increases for Prometheus that was not there before."""
+        none = {("accepted", ""): 0, **{("refused", reason.value): 0 for reason in Reason}}
         with self._lock:
-            return dict(self._starts)
+            return {**none, **self._starts}
 
     def watchdog(self, action: str, result: str) -> None:
         """The watchdog has done something."""

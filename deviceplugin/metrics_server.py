@@ -12,11 +12,10 @@ from deviceplugin.usage.values import NodeUsage
 from gpushare.errors import SettingsError
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.pages import Page, PageServer
+from gpushare.runtime.pages import Kept, Page, PageServer
 
 _LOG: Final = logging.getLogger(__name__)
 _AGAIN_S: Final = 30.0
-_FRESH_S: Final = 1.0
 
 
 @dataclass(kw_only=True)
@@ -24,12 +23,15 @@ class MetricsServer:
     """One part of the plugin."""
 
     port: int
+    node: str
     usage: Callable[[], NodeUsage | None]
     counts: Counts
     clock: Clock
-    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
-    _made: tuple[float, Page] | None = field(init=False, default=None)
-    """When the last page was made, and the page."""
+    page: Kept = field(init=False)
+    """The metrics of this second."""
+
+    def __post_init__(self) -> None:
+        self.page = Kept(self._make, self.clock)
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop` is set, as soon as the port is free."""
@@ -45,16 +47,11 @@ class MetricsServer:
             stop.wait()
             server.stop()
 
-    def page(self) -> Page:
-        """The metrics of this second: the same for all who ask, so that many at once cost no more than one."""
+    def _make(self) -> Page:
         # Late: the library would cost the plugin its first second.
         from deviceplugin import metrics
 
-        with self._lock:
-            now = self.clock.monotonic()
-            if self._made is None or now - self._made[0] >= _FRESH_S:
-                self._made = now, Page(200, metrics.page(self.usage, self.counts), metrics.CONTENT_TYPE)
-            return self._made[1]
+        return Page(200, metrics.page(self.usage, self.counts, self.node), metrics.CONTENT_TYPE)
 
 
 def _all() -> str:

@@ -154,6 +154,9 @@ DRIVER_CAPABILITIES_DEFAULT: Final = "compute,utility"
 
 # Programs, and the Deployments and the DaemonSet that run them.
 EVENT_PREFIX: Final = "GpuShare"  # of the reason of every event
+OTHERS: Final = "_others"
+"""In a label of a metric, for all that have no series of their own. No name of Kubernetes has an underscore; an empty
+label is none, and Prometheus would write what it knows of the scraped pod there."""
 WEBHOOK: Final = "gpushare-webhook"
 CONTROLLER: Final = "gpushare-controller"
 PLUGIN: Final = "gpushare-device-plugin"

@@ -30,7 +30,7 @@ _HIDDEN: Final = "its device plugin does not see the processes of the node: it n
 _SILENT: Final = "its driver lists no processes"
 _TRIED: Final = ('reading="on"', 'reading="no-answer"')
 _SAMPLE: Final = re.compile(r"^([a-z_]+)\{([^\n]*)\} ([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e\+[0-9]{1,2})?)$", re.MULTILINE)
-_LABEL: Final = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"')
+_LABEL: Final = re.compile(r'([A-Za-z]+)="((?:[^"\\]|\\.)*)"')
 _MIB: Final = 1024 * 1024
 
 Key = tuple[str, str, str, str]
@@ -66,10 +66,12 @@ def parse(page: str) -> NodeUse:
         is_read = is_read or name == _READ
         if name in found:
             labels = dict(_LABEL.findall(text))
-            namespace, pod, container, gpu = (labels.get(key, "") for key in ("namespace", "pod", "container", "gpu"))
-            found[name][namespace, pod, container, gpu] = -(-int(float(value)) // _MIB)
+            namespace, pod, container, gpu = (labels.get(key, "") for key in ("namespace", "pod", "container", "UUID"))
+            found[name][namespace, pod, "" if container == names.OTHERS else container, gpu] = -(
+                -int(float(value)) // _MIB
+            )
         elif name in _FACTS:
-            facts[text] = int(float(value))
+            facts.update((f'{key}="{said}"', int(float(value))) for key, said in _LABEL.findall(text))
     uses = {key: Use(found[_USED].get(key), found[_PEAK].get(key)) for key in found[_USED].keys() | found[_PEAK].keys()}
     return NodeUse(uses=uses, problem=_problem(facts, is_read=is_read))
 

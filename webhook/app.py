@@ -67,6 +67,7 @@ def create_app(settings: Settings, services: Services) -> flask.Flask:
         ("isolate", mutate, review.invalid, _OF_ONE_POD),
         ("validate", validate, review.forbidden, _OF_ANY_UPDATE),
     ):
+        services.metrics.expect(name)
         endpoints[f"/{name}"] = Endpoint(
             name=name,
             decide=decide,

@@ -51,7 +51,7 @@ def _build(settings: Settings, contexts: Contexts, stop: threading.Event) -> fla
     clock = SystemClock()
     services = app.Services(
         clock=clock,
-        metrics=Metrics(manager.days_left),
+        metrics=Metrics(manager.leaf_left_s, manager.ca_left_s),
         runtime_class=RuntimeClass(
             api=manager.api,
             clock=clock,

@@ -1,13 +1,19 @@
 """Metrics of the webhook. The only module here that uses `prometheus_client`."""
 
+import functools
 from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
+
+from gpushare import names
+from gpushare.runtime import exposition
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+Reading = Callable[[], float | None]
 
 
 class Outcome(Enum):
@@ -25,10 +31,10 @@ class Outcome(Enum):
 class Metrics:
     """The counters of one server, in a registry of their own."""
 
-    CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_LATEST
+    CONTENT_TYPE: Final = exposition.CONTENT_TYPE
 
-    def __init__(self, certificate_days_left: Callable[[], float | None]) -> None:
-        self._registry = CollectorRegistry()
+    def __init__(self, certificate_left_s: Reading, ca_left_s: Reading) -> None:
+        self._registry = exposition.registry(names.WEBHOOK)
         self._admissions = Counter(
             "gpushare_webhook_admissions",
             "Admission requests by webhook and outcome.",
@@ -42,12 +48,22 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
-        days = Gauge(
-            "gpushare_webhook_certificate_days_left",
-            "Days until the served certificate expires; NaN while there is none.",
-            registry=self._registry,
-        )
-        days.set_function(lambda: _or_nan(certificate_days_left()))
+        for name, of, reading in (
+            ("gpushare_webhook_certificate_ttl_seconds", "the served certificate", certificate_left_s),
+            ("gpushare_webhook_ca_ttl_seconds", "the CA that has signed it", ca_left_s),
+        ):
+            left = Gauge(
+                name,
+                f"Time until {of} expires; negative if it has, NaN while there is none.",
+                registry=self._registry,
+            )
+            left.set_function(functools.partial(_or_nan, reading))
+
+    def expect(self, webhook: str) -> None:
+        """Have its series before the first request: nothing increases that was not there before."""
+        for outcome in Outcome:
+            self._admissions.labels(webhook=webhook, outcome=outcome.value)
+        self._seconds.labels(webhook=webhook)
 
     def answered(self, webhook: str, outcome: Outcome, *, seconds: float) -> None:
         """Count one request."""
@@ -56,8 +72,9 @@ class Metrics:
 
     def exposition(self) -> bytes:
         """The text that Prometheus reads."""
-        return prometheus_client.generate_latest(self._registry)
+        return exposition.page(self._registry)
 
 
-def _or_nan(value: float | None) -> float:
+def _or_nan(reading: Reading) -> float:
+    value = reading()
     return float("nan") if value is None else value

@@ -6,6 +6,7 @@ scheduler does not notice, a changed label on the pod makes it try again.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -69,6 +70,19 @@ def decide(
 def fits_somewhere(answers: Mapping[NodeName, int | Refused]) -> bool:
     """Whether any node has room."""
     return any(not isinstance(answer, Refused) for answer in answers.values())
+
+
+def reason(answers: Mapping[NodeName, int | Refused]) -> RefusalReason:
+    """Why most nodes with GPUs refuse a pod, if every node does; those count first on which it could fit one day."""
+    refused = [
+        answer
+        for answer in answers.values()
+        if isinstance(answer, Refused) and answer.reason is not RefusalReason.NO_INVENTORY
+    ]
+    if not refused:
+        return RefusalReason.NO_INVENTORY
+    counted = [answer for answer in refused if not answer.permanent] or refused
+    return Counter(answer.reason for answer in counted).most_common(1)[0][0]
 
 
 def explain(answers: Mapping[NodeName, int | Refused], ledgers: Mapping[NodeName, LedgerOrRefused]) -> str:

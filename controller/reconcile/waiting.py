@@ -2,7 +2,7 @@
 
 import functools
 import heapq
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -18,12 +18,20 @@ from gpushare.cluster.reasons import by_sum
 from gpushare.cluster.records import Pending
 from gpushare.identity import NodeName, PodUid
 from gpushare.model.request import PodRequest, RequestShape
-from gpushare.model.verdict import Refused
+from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.runtime.clock import Clock
 
 MAX_ACTIONS: Final = 20  # a tick; a thousand waiting pods must not become a thousand requests a second
 MAX_KINDS: Final = 12  # of pods a tick, fewer than the cache holds; the others have their turn at the next ticks
 JUDGE_S: Final = 0.25  # a tick; judging many kinds for thousands of nodes must not take the scheduler's processor
+
+Waiting = Mapping[str, int]
+"""Pods that wait for a node, by reason; every reason is there."""
+NOT_TRIED: Final = "NotTried"
+INVALID: Final = "InvalidRequest"
+NOT_JUDGED: Final = "NotJudged"
+FITS: Final = "Fits"
+REASONS: Final = (NOT_TRIED, INVALID, NOT_JUDGED, FITS, *(reason.value for reason in RefusalReason))
 
 _KindKey = tuple[RequestShape, bool]
 """What pods have in common that fit on the same nodes: what they ask for, and whether they mean themselves by it."""
@@ -40,10 +48,14 @@ class WaitingPods:
     clock: Clock
     refusals: Refusals
     outdated: OutdatedPods = field(init=False)
+    counts: Waiting = field(init=False, default_factory=lambda: dict.fromkeys(REASONS, 0))
+    """As of the last tick; replaced as a whole."""
     _notes: dict[PodUid, Note] = field(default_factory=dict)
     _turns: dict[_KindKey, int] = field(default_factory=dict)
     """Number of the tick in which a kind of pod was judged last."""
     _tick: int = 0
+    _reasons: dict[_KindKey, str] = field(default_factory=dict)
+    """Why a kind of pod waits, since it was judged last."""
     _refused: Mapping[PodUid, Refusal] = field(default_factory=dict)
     """By nodes whose sums suffice."""
 
@@ -75,6 +87,18 @@ class WaitingPods:
                     continue
                 self._turns[key] = self._tick
             actions += self._care(pod, kind)
+            self._reasons[key] = kind.reason
+        self._reasons = {key: reason for key, reason in self._reasons.items() if key in requests}
+        self.counts = self._counted(pending, [key for _, key in waiting])
+
+    def _counted(self, pending: Collection[Pending], judged: Iterable[_KindKey]) -> Waiting:
+        """Args: judged: kinds of the pods that kube-scheduler has given up on for now."""
+        counts = dict.fromkeys(REASONS, 0)
+        counts[INVALID] = sum(pod.request is None for pod in pending)
+        counts[NOT_TRIED] = sum(pod.request is not None and not pod.unschedulable for pod in pending)
+        for key in judged:
+            counts[self._reasons.get(key, NOT_JUDGED)] += 1
+        return counts
 
     def _care(self, pod: Pending, kind: "_Kind") -> bool:
         """Whether something was done."""
@@ -133,6 +157,10 @@ class _Kind:
     @functools.cached_property
     def fits(self) -> bool:
         return unschedulable.fits_somewhere(self._answers)
+
+    @functools.cached_property
+    def reason(self) -> str:
+        return FITS if self.fits else unschedulable.reason(self._answers).value
 
     @functools.cached_property
     def message(self) -> str:

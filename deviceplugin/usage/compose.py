@@ -54,7 +54,9 @@ def usage(settings: Settings, clock: Clock, start_check: StartCheck, counts: Cou
     )
     found: dict[str, Part] = {}
     if settings.metrics_port:
-        server = MetricsServer(port=settings.metrics_port, usage=current.view, counts=counts, clock=clock)
+        server = MetricsServer(
+            port=settings.metrics_port, node=settings.node_name, usage=current.view, counts=counts, clock=clock
+        )
         found["metrics"] = server.run
     if current.reading is Reading.HIDDEN:
         logs.event(_LOG, "usage not read", level=logging.ERROR, problem=_HIDDEN)

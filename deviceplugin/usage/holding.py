@@ -42,6 +42,7 @@ def _one(pod: Pod, inventory: NodeInventory, resource_config: ResourceConfig) ->
         granted=granted,
         most={gpu: each.memory_mib for gpu, each in held.items()},
         containers=containers,
+        percent={gpu: 100 if each.whole else each.compute_percent for gpu, each in held.items()},
         whole=frozenset(gpu for gpu, each in held.items() if each.whole),
         policy=_policy(wire.annotations(pod)),
     )

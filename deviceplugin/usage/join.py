@@ -7,6 +7,7 @@ from deviceplugin.cgroups import CgroupOwner
 from deviceplugin.usage.values import (
     Charge,
     GpuProcess,
+    GpuTotal,
     HoldingPod,
     Key,
     Listed,
@@ -17,7 +18,8 @@ from deviceplugin.usage.values import (
     Sample,
 )
 from gpushare.identity import GpuUuid, PodUid
-from gpushare.model.gpu import NodeInventory
+from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.units import MemoryUnit
 
 MIB = 1024 * 1024
 Pods = Mapping[PodUid, HoldingPod]
@@ -41,6 +43,13 @@ class Joined:
             before = found.get(charge.key, 0)
             found[charge.key] = None if before is None or not charge.complete else before + charge.used
         return found
+
+    def used_of(self, gpu: GpuUuid) -> int | None:
+        """What all processes use of a GPU; None if it did not answer, or the driver did not tell of every process."""
+        charges = [charge for charge in self.charges if charge.gpu == gpu]
+        if gpu not in self.foreign or not all(charge.complete for charge in charges):
+            return None
+        return self.foreign[gpu] + sum(charge.used for charge in charges)
 
 
 def merged(lists: Iterable[Iterable[GpuProcess]]) -> tuple[GpuProcess, ...]:
@@ -130,9 +139,22 @@ def view(inventory: NodeInventory, pods: Pods, joined: Joined | None, seen: Mapp
     ]
     rows.sort(key=lambda row: (row.pod.namespace, row.pod.name, row.pod.uid, row.container, row.gpu))
     return NodeUsage(
+        node=inventory.node,
         gpus=inventory.gpus,
         left_out=inventory.left_out,
+        totals={gpu.uuid: _total(gpu, inventory.unit, pods, joined) for gpu in inventory.gpus},
         rows=tuple(rows),
         foreign=answered,
         processes=joined.processes if joined and answered else None,
+    )
+
+
+def _total(gpu: Gpu, unit: MemoryUnit, pods: Pods, joined: Joined | None) -> GpuTotal:
+    holders = [pod for pod in pods.values() if gpu.uuid in pod.most]
+    return GpuTotal(
+        usable_mib=unit.floor(gpu.memory_mib) * unit.mib if gpu.health is GpuHealth.HEALTHY else 0,
+        granted_mib=sum(pod.most[gpu.uuid] for pod in holders),
+        granted_percent=sum(pod.percent.get(gpu.uuid, 0) for pod in holders),
+        pods=len(holders),
+        used=joined.used_of(gpu.uuid) if joined else None,
     )

@@ -1,11 +1,12 @@
 """What is read about the use of GPUs, and what it comes to. Pure values; memory is in bytes unless a name says MiB."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from typing import Final
 
 from deviceplugin.cgroups import CgroupOwner
-from gpushare.identity import ContainerName, GpuUuid, PodRef, PodUid
+from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.gpu import Gpu, LeftOut
 
 
@@ -102,6 +103,8 @@ class HoldingPod:
     """MiB that all its containers together may use at its worst moment."""
     containers: Mapping[str, ContainerName]
     """By the runtime's ID, of those that hold GPUs; the kubelet tells a new ID some seconds late."""
+    percent: Mapping[GpuUuid, int] = field(default_factory=dict)
+    """Of compute that is set aside for it at its worst moment; 100 of a GPU that it has for itself."""
     whole: frozenset[GpuUuid] = frozenset()
     """GPUs that it has for itself: no one else is there to take memory from."""
     policy: Policy = Policy.OFF
@@ -149,12 +152,32 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTotal:
+    """What pods may be granted of one GPU, what they are granted, and what is used."""
+
+    usable_mib: int = 0
+    """In whole units; 0 of a GPU that takes no new pods."""
+    granted_mib: int = 0
+    granted_percent: int = 0
+    """Of compute."""
+    pods: int = 0
+    used: int | None = None
+    """By all processes; None if it is not known."""
+
+
+NOTHING: Final = GpuTotal()
+NO_NODE: Final = NodeName("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUsage:
     """All that there is to show of a node."""
 
+    node: NodeName = NO_NODE
     gpus: tuple[Gpu, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     """GPUs that are there and cannot be shared."""
+    totals: Mapping[GpuUuid, GpuTotal] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     """By namespace, pod, container, GPU."""
     foreign: Mapping[GpuUuid, int]

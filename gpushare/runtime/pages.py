@@ -13,10 +13,12 @@ from typing import Any, Final, cast
 
 from gpushare.errors import SettingsError
 from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 _AT_ONCE: Final = 64  # connections
 _TIMEOUT_S: Final = 5.0
+_FRESH_S: Final = 1.0
 _LONGEST: Final = 16 * 1024
 """Bytes of a request that are read: the library alone would keep 6 MiB of headers of each connection."""
 TEXT: Final = "text/plain; charset=utf-8"
@@ -29,6 +31,23 @@ class Page:
     status: int
     body: bytes
     content_type: str = TEXT
+
+
+class Kept:
+    """A page that is made once a second at most: many who ask at once cost no more than one."""
+
+    def __init__(self, make: Callable[[], Page], clock: Clock) -> None:
+        self._make, self._clock = make, clock
+        self._lock = threading.Lock()
+        self._made: tuple[float, Page] | None = None
+
+    def __call__(self) -> Page:
+        """The page of this second."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._made is None or now - self._made[0] >= _FRESH_S:
+                self._made = now, self._make()
+            return self._made[1]
 
 
 def verdict(problem: str) -> Page:

@@ -16,7 +16,7 @@ from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
 
-DAYS_LEFT: Final = "gpushare_webhook_certificate_days_left"
+LEFT: Final = "gpushare_webhook_certificate_ttl_seconds"
 _FEW_DAYS: Final = 7  # a leaf is renewed 30 days before its end, so somebody has had time
 _APPLY_WHOLE: Final = (
     "write ../../whole-gpus/ for ../../gpus/ and ../../servers/ in the overlay, as manifests/README.md says, then:"
@@ -138,11 +138,13 @@ def certificate(cluster: Cluster) -> Iterator[Finding]:
     if isinstance(page, Unread):
         yield _not_checked(cluster, where, "how long the certificate is good", page)
         return
-    days = objects.metric(page.text, DAYS_LEFT)
+    seconds = objects.metric(page.text, LEFT)
     logs = f"look for 'certificates not checked': {cluster.kubectl(f'logs deploy/{names.WEBHOOK}')}"
-    if days is None or math.isnan(days):
+    if seconds is None or math.isnan(seconds):
         yield finding.error(where, "the webhook does not tell how long its certificate is good", logs)
-    elif days <= 0:
+        return
+    days = seconds / 86400
+    if days <= 0:
         yield finding.error(where, f"the webhook's certificate expired {-days:.1f} days ago", logs)
     elif days < _FEW_DAYS:
         yield finding.warning(where, f"the webhook's certificate expires in {days:.1f} days and was not renewed", logs)

@@ -213,11 +213,11 @@ def _answer(kube: FakeKube) -> None:
     pod = make_pod(make_container(ports=[{"name": "metrics", "containerPort": 12347}]), node="node-a")
     pod["metadata"] |= {"name": "plugin", "namespace": names.NAMESPACE, "labels": labels}
     kube.seed(f"/api/v1/namespaces/{names.NAMESPACE}/pods", pod)
-    where = 'container="main",gpu="GPU-0",namespace="default",pod="train"'
+    where = 'UUID="GPU-0",container="main",namespace="default",pod="train"'
     metrics = {"used": 2100, "peak": 2700}
     page = [f"gpushare_plugin_container_{name}_bytes{{{where}}} {mib * 1024 * 1024}" for name, mib in metrics.items()]
     path = f"/api/v1/namespaces/{names.NAMESPACE}/pods/plugin:12347/proxy/metrics"
-    kube.replies[path] = Reply(status=200, text="\n".join(['gpushare_plugin_gpu_foreign_bytes{gpu="GPU-0"} 0', *page]))
+    kube.replies[path] = Reply(status=200, text="\n".join(['gpushare_plugin_gpu_foreign_bytes{UUID="GPU-0"} 0', *page]))
 
 
 def _running() -> Json:

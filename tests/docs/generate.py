@@ -14,7 +14,7 @@ import deviceplugin.mps.settings
 import deviceplugin.settings
 import webhook.settings
 from gpushare.runtime import options
-from tests.docs import cli, doctor, escapes, requests, xids
+from tests.docs import cli, doctor, escapes, metrics, requests, xids
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -53,6 +53,7 @@ def pages() -> dict[str, str]:
         "cli.md": cli.page(),
         "xids.md": xids.page(),
         "escapes.md": escapes.page(),
+        "metrics.md": metrics.page(),
     }
 
 

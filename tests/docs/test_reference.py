@@ -16,7 +16,6 @@ from tests.docs import generate
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]+)?\)")
-METRIC = re.compile(r'"(gpushare_[a-z_]+)"')
 
 
 def text(name: str) -> str:
@@ -94,15 +93,6 @@ def reasons() -> list[str]:
 def test_every_event_is_in_the_operating_and_the_troubleshooting_page(reason: str) -> None:
     assert f"`{reason}`" in text("docs/operate.md")
     assert f"`{reason}`" in text("docs/troubleshoot.md")
-
-
-def test_every_metric_is_in_the_operating_page() -> None:
-    sources = [text for package in ("webhook", "controller", "deviceplugin") for text in (ROOT / package).rglob("*.py")]
-    found = {name for source in sources for name in METRIC.findall(source.read_text(encoding="utf-8"))}
-
-    assert found
-    named = set(re.findall(r"`(gpushare_[a-z_]+)`", text("docs/operate.md")))
-    assert found == {name if name in found else name.removesuffix("_total") for name in named}
 
 
 @pytest.mark.parametrize(("page", "target", "anchor"), sorted(links()))

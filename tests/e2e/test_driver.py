@@ -163,7 +163,7 @@ def test_the_driver_limits_a_pod_on_every_gpu_before_its_container_runs(
 
     driver.set({"limits": None})  # as after a downgrade
     system.eventually("nothing holds them any more", lambda: held_by(system, node) == {Limit.ADVISORY})
-    assert 'limit="advisory",reason="cgroup: ' in metrics(system, node)
+    assert f'limit="advisory",node="{node}",reason="cgroup: ' in metrics(system, node)
     demanding = limited(node, "demanding", 1, 1)
     demanding["metadata"]["annotations"][names.ANNOTATION_LIMIT] = names.ENFORCED
     system.create(namespace, demanding)

@@ -170,7 +170,8 @@ def test_a_container_is_pointed_at_mps_and_does_not_start_without_it(system: Sys
         _, _, noted = gpushare(system, "inspect", "--limits")
         assert "are advisory; no stronger limit holds: cgroup: " in noted
         assert NO_DAEMON in noted
-        assert f'enforced="false",gpu="{gpu}",limit="advisory",reason="cgroup: ' in metrics(system, 1)
+        shown = [line for line in metrics(system, 1).splitlines() if f'UUID="{gpu}",enforced="false"' in line]
+        assert 'limit="advisory",node="node-1",reason="cgroup: ' in "".join(shown)
         system.delete_all(namespace)
 
 

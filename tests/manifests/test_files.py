@@ -27,7 +27,8 @@ def test_every_file_is_read_and_says_what_it_is(path: Path) -> None:
 @pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda path: str(path.parent.relative_to(MANIFESTS)))
 def test_a_kustomization_uses_every_file_beside_it_and_only_fields_that_kubectl_1_20_knows(path: Path) -> None:
     [found] = tree.documents(path)
-    assert set(found) <= (OLD_FIELDS | {"components"} if found["kind"] == "Component" else OLD_FIELDS)
+    components = OLD_FIELDS | {"components", "configMapGenerator", "generatorOptions"}
+    assert set(found) <= (components if found["kind"] == "Component" else OLD_FIELDS)
     assert "patches:" not in path.read_text()  # kubectl 1.20 replaces this text wherever it stands
     used = [*found.get("resources", ()), *found.get("patchesStrategicMerge", ())]
     used += [patch["path"] for patch in found.get("patchesJson6902", ())]

@@ -202,10 +202,10 @@ Place = tuple[str, str, str]
 
 def shown(page: str) -> dict[str, dict[Place, float]]:
     """The metrics, by their names."""
-    keys = ("pod", "container", "gpu")
+    keys = ("pod", "container", "UUID")
     return {
         family.name: {
-            (pod, container, gpu): each.value
+            (pod, "" if container == names.OTHERS else container, GpuUuid(gpu)): each.value
             for each in family.samples
             for pod, container, gpu in [[each.labels.get(key, "") for key in keys]]
         }
@@ -266,6 +266,10 @@ def metrics_agree(world: World, page: str, peaks: dict[Place, float], seed: int)
     used = found["gpushare_plugin_container_used_bytes"]
     for gpu in GPUS:
         assert found["gpushare_plugin_gpu_foreign_bytes"].get(("", "", gpu)) == of_others(world, gpu), f"seed {seed}"
+        total = found["gpushare_plugin_gpu_memory_used_bytes"].get(("", "", gpu))
+        if total is not None:
+            charged = sum(value for (_, _, where), value in used.items() if where == gpu)
+            assert total == found["gpushare_plugin_gpu_foreign_bytes"]["", "", gpu] + charged, f"seed {seed}"
         for pod, name in pods.items():
             without = used.get((name, "", gpu), 0)
             assert without == (in_lists(world, pod, "", gpu) or 0), f"seed {seed}: {name}"
@@ -325,7 +329,7 @@ def test_metrics_and_views_agree_with_the_lists(first: int, nvml_binding: Any, n
         for world, loop, counts in played(seed, clean=False, policies=(Policy.REPORT,)):  # a kill would move things
             replace(loop, lists=StubLists(world, nvml_binding, nvml_stub)).look()
             if len(world.moments) % 4 == 0:
-                page = metrics.page(loop.current.view, counts).decode()
+                page = metrics.page(loop.current.view, counts, "node-a").decode()
                 compared += metrics_agree(world, page, peaks, seed)
                 if len(world.moments) == STEPS:
                     views_agree(world, page, seed)

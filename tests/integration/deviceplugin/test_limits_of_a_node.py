@@ -157,7 +157,8 @@ def test_a_driver_that_is_downgraded_shows_on_the_node_and_decides_about_new_sta
             assert plugin.start(*ids) == ""
             assert gpu.health is GpuHealth.HEALTHY
             assert gpu.limit_reason.startswith(OLD), "the node says so"
-            labels = f'enforced="false",gpu="{gpu.uuid}",limit="advisory",reason="{OLD}; mps: '
+            place = f'UUID="{gpu.uuid}",enforced="false",gpu="{gpu.label}"'
+            labels = f'{place},limit="advisory",node="node-a",reason="{OLD}; mps: '
             wait_until(lambda: labels in page_of(port))
             out = io.StringIO()
             options = explain.Options(pod=Target(namespace="default", name="b"))

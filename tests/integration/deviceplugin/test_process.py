@@ -203,11 +203,11 @@ def test_what_the_driver_lists_is_in_the_metrics_while_the_driver_answers(
     port = free_port()
     flags = {**arguments(directory), "--gpu-source": "nvml", "--metrics-port": str(port)}
     flags |= {"--watchdog": "report", "--usage-interval": "0.2"}  # a watchdog reads usage without being told to
-    foreign = f'gpushare_plugin_gpu_foreign_bytes{{gpu="{nvml_stub.keys["0.uuid"]}"}}'
+    foreign = f'gpushare_plugin_gpu_foreign_bytes{{UUID="{nvml_stub.keys["0.uuid"]}",gpu="0",node="node-a"}}'
     with process(flags, nvml_stub.env):
         plugins.wait_for_devices()
         wait_until(lambda: f"{foreign} 7.340032e+06" in page_of(port))
-        assert "gpushare_plugin_containers_over_grant 0.0" in page_of(port)
+        assert 'gpushare_plugin_containers_over_grant{node="node-a"} 0.0' in page_of(port)
         nvml_stub.set({"0.fail.nvmlDeviceGetComputeRunningProcesses_v3": stub.GPU_IS_LOST})
         wait_until(lambda: foreign not in page_of(port))
 
@@ -230,7 +230,7 @@ def test_without_usage_only_what_was_granted_is_in_the_metrics(plugins: FakeKube
     port = free_port()
     with process({**arguments(directory), "--metrics-port": str(port)}):
         plugins.wait_for_devices()
-        wait_until(lambda: 'gpushare_plugin_gpus{health="Healthy",limit="advisory"} 2.0' in page_of(port))
+        wait_until(lambda: 'gpushare_plugin_gpus{health="Healthy",limit="advisory",node="node-a"} 2.0' in page_of(port))
         assert "foreign" not in "".join(line for line in page_of(port).splitlines() if not line.startswith("#"))
 
 
@@ -249,7 +249,7 @@ def test_without_the_processes_of_the_node_it_says_so_and_its_watchdog_is_no_lim
         finally:
             plugin.kill()
             log = plugin.communicate()[1]
-    assert 'gpushare_plugin_usage_info{reading="no-host-pid"} 1.0' in page
+    assert 'gpushare_plugin_usage_info{node="node-a",reading="no-host-pid"} 1.0' in page
     assert 'limit="watchdog"' not in page
     assert "usage not read" in log
     assert "hostPID is missing" in log

@@ -92,8 +92,8 @@ def test_a_connection_is_kept_for_the_next_request(server: Server) -> None:
             assert (answer.status, answer.getheader("Connection")) == (200, "keep-alive")
             text = answer.read().decode()
             assert connection.sock is first
-    days = next(line for line in text.splitlines() if line.startswith("gpushare_webhook_certificate_days_left"))
-    assert 0.9 < float(days.split()[1]) <= 1
+    left = next(line for line in text.splitlines() if line.startswith("gpushare_webhook_certificate_ttl_seconds"))
+    assert 0.9 < float(left.split()[1]) / 86400 <= 1
 
 
 def test_old_tls_is_refused(server: Server) -> None:

@@ -280,7 +280,7 @@ def test_probes_and_version(world: World) -> None:
 
 
 def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
-    world.metrics.watch(world.state, {"gpushare_leading": ("1 while leading", lambda: 1.0)})
+    world.metrics.watch(world.state, {"gpushare_leading": ("1 while leading", lambda: 1.0)}, lambda: {"Fits": 2})
     first, second = world.add_pod(3), world.add_pod(4)
     world.post("filter", {"Pod": first, "NodeNames": [*NODES, "node-x"]})
     world.post("filter", {"Pod": world.add_pod(11), "NodeNames": NODES})
@@ -304,27 +304,32 @@ def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
     assert found["gpushare_filter_nodes_total", "failed"] == 1
     assert found["gpushare_filter_nodes_total", "unresolvable"] == 2
     assert found["gpushare_node_memory_total_bytes", "node-a"] == 20 * gib
-    assert found["gpushare_node_memory_used_bytes", "node-a"] == 7 * gib
+    assert found["gpushare_node_memory_granted_bytes", "node-a"] == 7 * gib
+    assert found["gpushare_node_memory_usable_bytes", "node-a"] == 20 * gib
+    assert found["gpushare_node_gpus", "Healthy", "node-a"] == 2
     assert found["gpushare_node_pods", "node-a"] == 2
+    assert found["gpushare_namespace_memory_granted_bytes", "team"] == 7 * gib
+    assert found["gpushare_namespace_pods", "team"] == 2
+    assert found["gpushare_pods_waiting", "Fits"] == 2
     assert found["gpushare_reservations_unconfirmed",] == 1
     assert found["gpushare_pods_unreadable",] == 0
     assert found["gpushare_leading",] == 1
 
 
 def test_over_committed_memory_is_a_metric(world: World) -> None:
-    world.metrics.watch(world.state, {})
+    world.metrics.watch(world.state, {}, dict)
     world.bind(world.add_pod(9))
     world.api.vanish("/api/v1/nodes/node-a")
     world.add_node("node-a", 4)
     world.see()
     assert (
-        'gpushare_gpu_over_committed_bytes{gpu="GPU-0",node="node-a"} 5.36870912e+09' in world.metrics.page().decode()
+        'gpushare_gpu_over_committed_bytes{UUID="GPU-0",node="node-a"} 5.36870912e+09' in world.metrics.page().decode()
     )
 
 
 def test_over_committed_compute_is_a_metric(world: World) -> None:
-    world.metrics.watch(world.state, {})
+    world.metrics.watch(world.state, {}, dict)
     for name in ("a", "b"):
         allocation = make_allocation(name, replace(make_grant(0), compute_percent=60))
         PodSink(world.state).upsert(Bound(ref=allocation.pod, node=allocation.node, allocation=allocation))
-    assert 'gpushare_gpu_over_committed_percent{gpu="GPU-0",node="node-a"} 20.0' in world.metrics.page().decode()
+    assert 'gpushare_gpu_over_committed_compute_ratio{UUID="GPU-0",node="node-a"} 0.2' in world.metrics.page().decode()

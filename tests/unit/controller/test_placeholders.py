@@ -288,6 +288,8 @@ def test_placeholders_do_not_count_as_pods_that_wait(world: World) -> None:
     world.add_pod(5, namespace=names.PLACEHOLDERS)
     world.see()
     assert not world.state.cache.snapshot().pods
+    world.reconciler.tick()
+    assert sum(world.reconciler.waiting.counts.values()) == 0
 
 
 def test_the_author_is_told_that_an_autoscaler_sees_room(world: World) -> None:

@@ -10,7 +10,7 @@ from controller.reconcile import waiting as chores
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.model.request import RequestShape
-from gpushare.model.verdict import Refused
+from gpushare.model.verdict import RefusalReason, Refused
 from testing.builders import make_shape
 from tests.unit.controller.world import World
 
@@ -135,3 +135,29 @@ def test_in_doubt_reservations_are_left_for_later_when_the_api_server_cannot_be_
     world.clock.at += 10
     world.reconciler.tick()
     assert world.state.cache.snapshot().unconfirmed == 0
+
+
+def test_waiting_pods_are_counted_by_reason(world: World) -> None:
+    world.add_pod(2)
+    invalid = world.add_pod(2)
+    world.edit_pod(invalid, lambda found: found["metadata"].update(annotations={names.ANNOTATION_GPUS: "many"}))
+    for gib in (2, 30, 31, 31):
+        waiting(world, gib)
+    world.reconciler.tick()
+    counts = world.reconciler.waiting.counts
+    assert counts.keys() == set(chores.REASONS)
+    assert {reason: count for reason, count in counts.items() if count} == {
+        chores.NOT_TRIED: 1,
+        chores.INVALID: 1,
+        chores.FITS: 1,
+        RefusalReason.INSUFFICIENT_GPU_MEMORY.value: 3,
+    }
+
+
+def test_kinds_of_pods_that_were_not_judged_yet_are_counted_as_such(world: World) -> None:
+    for gib in range(30, 30 + chores.MAX_KINDS + 1):
+        waiting(world, gib)
+    world.reconciler.tick()
+    assert world.reconciler.waiting.counts[chores.NOT_JUDGED] == 1
+    world.reconciler.tick()
+    assert world.reconciler.waiting.counts[chores.NOT_JUDGED] == 0

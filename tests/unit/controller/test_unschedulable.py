@@ -131,3 +131,18 @@ def test_a_cluster_without_gpus_says_so() -> None:
 
 def test_one_fitting_node_is_enough() -> None:
     assert unschedulable.fits_somewhere({NodeName("a"): refused("x"), NodeName("b"): 0})
+
+
+def reasons(*answers: tuple[RefusalReason, bool]) -> RefusalReason:
+    return unschedulable.reason(
+        {NodeName(f"n{number}"): Refused(reason, "", permanent=stays) for number, (reason, stays) in enumerate(answers)}
+    )
+
+
+def test_a_pod_waits_for_what_most_nodes_lack_that_may_have_it_one_day() -> None:
+    memory, healthy = (RefusalReason.INSUFFICIENT_GPU_MEMORY, False), (RefusalReason.NO_HEALTHY_GPU, False)
+    few, unknown = (RefusalReason.TOO_FEW_GPUS, True), (RefusalReason.NO_INVENTORY, False)
+    assert reasons(memory, healthy, memory, few, few, few) is RefusalReason.INSUFFICIENT_GPU_MEMORY
+    assert reasons(few, unknown, unknown) is RefusalReason.TOO_FEW_GPUS
+    assert reasons(unknown) is RefusalReason.NO_INVENTORY
+    assert reasons() is RefusalReason.NO_INVENTORY

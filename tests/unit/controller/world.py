@@ -86,7 +86,7 @@ class World:
             lambda outlook, tally: self.boards.publish(outlook, tally, self.outlooks.gently),
             self.clock,
         )
-        self.metrics = Metrics()
+        self.metrics = Metrics(self.clock)
         self.budgets = Budgets()
         self.refusals = Refusals(self.clock)
         self.binder = Binder(api=self.api, state=self.state, clock=self.clock, leading=lambda: self.leads)

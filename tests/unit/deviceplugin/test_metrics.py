@@ -14,8 +14,8 @@ from deviceplugin.counts import Counts
 from deviceplugin.decision import Accept, Decision, Reason, Refuse
 from deviceplugin.metrics import MOST_ROWS
 from deviceplugin.metrics_server import MetricsServer
-from deviceplugin.usage.values import NodeUsage, Reading, Row
-from gpushare.identity import ContainerName, GpuUuid
+from deviceplugin.usage.values import GpuTotal, NodeUsage, Reading, Row
+from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.gpu import GpuHealth, LeftOut, Limit
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_gpu, make_ref
@@ -23,6 +23,8 @@ from testing.fakes.kubelet import free_port, wait_until
 from tests.unit.deviceplugin.build import ManualClock, fields_of
 
 MIB = 1024 * 1024
+NODE = NodeName("node-a")
+HERE = {"node": NODE}
 GPUS = (
     replace(make_gpu(0, 16), limit=Limit.CGROUP),
     replace(make_gpu(1, 16), limit=Limit.CGROUP),
@@ -36,52 +38,76 @@ def row(pod: str = "p", *, gpu: int = 0, used: int | None = None, peak: int | No
     return Row(pod=make_ref(pod), container=name, gpu=uuid, granted_mib=3072, used=used, peak=peak)
 
 
+def at(gpu: int) -> dict[str, str]:
+    return {"node": "node-a", "UUID": f"GPU-{gpu}", "gpu": str(gpu)}
+
+
 def samples(usage: NodeUsage | None, counts: Counts | None = None) -> dict[str, list[tuple[Mapping[str, str], float]]]:
     found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
-    for family in text_string_to_metric_families(metrics.page(lambda: usage, counts or Counts()).decode()):
+    for family in text_string_to_metric_families(metrics.page(lambda: usage, counts or Counts(), NODE).decode()):
         for each in family.samples:
-            if not each.name.endswith("_created"):
+            if each.name.startswith("gpushare_plugin_"):
                 found.setdefault(each.name.removeprefix("gpushare_plugin_"), []).append((each.labels, each.value))
     return found
 
 
 def test_gpus_are_counted_by_health_and_limit() -> None:
-    found = samples(NodeUsage(gpus=GPUS, left_out=(LeftOut(index=3, reason="no memory"),), foreign={GPUS[0].uuid: 5}))
+    found = samples(
+        NodeUsage(node=NODE, gpus=GPUS, left_out=(LeftOut(index=3, reason="no memory"),), foreign={GPUS[0].uuid: 5})
+    )
     assert found["gpus"] == [
-        ({"health": "Healthy", "limit": "cgroup"}, 2.0),
-        ({"health": "Unhealthy", "limit": "advisory"}, 1.0),
+        ({**HERE, "health": "Healthy", "limit": "cgroup"}, 2.0),
+        ({**HERE, "health": "Unhealthy", "limit": "advisory"}, 1.0),
     ]
-    labels = {"gpu": "GPU-2", "index": "2", "model": "Tesla T4", "limit": "advisory"}
-    assert found["gpu_memory_bytes"][-1] == (labels, 8192 * MIB)
-    assert found["gpu_foreign_bytes"] == [({"gpu": "GPU-0"}, 5.0)]
+    assert found["gpu_memory_bytes"][-1] == ({**at(2), "model": "Tesla T4", "limit": "advisory"}, 8192 * MIB)
+    assert found["gpu_foreign_bytes"] == [(at(0), 5.0)]
+    assert [value for _, value in found["gpu_healthy"]] == [1.0, 1.0, 0.0]
     assert found["gpu_unhealthy"] == [
-        ({"gpu": "GPU-2", "index": "2", "reason": "Xid 79: GPU has fallen off the bus"}, 1.0),
-        ({"gpu": "", "index": "3", "reason": "no memory"}, 1.0),
+        ({**at(2), "reason": "Xid 79: GPU has fallen off the bus"}, 1.0),
+        ({"node": "node-a", "UUID": "", "gpu": "3", "reason": "no memory"}, 1.0),
     ]
+
+
+def test_of_every_gpu_it_is_told_what_is_granted_and_used() -> None:
+    totals = {
+        GPUS[0].uuid: GpuTotal(usable_mib=16384, granted_mib=4096, granted_percent=25, pods=2, used=7),
+        GPUS[1].uuid: GpuTotal(usable_mib=16384),
+    }
+    found = samples(NodeUsage(node=NODE, gpus=GPUS, totals=totals, foreign={}))
+    expected = {
+        "memory_usable_bytes": (16384 * MIB, 16384 * MIB, 0),
+        "memory_granted_bytes": (4096 * MIB, 0, 0),
+        "compute_granted_ratio": (0.25, 0, 0),
+        "pods": (2, 0, 0),
+    }
+    for name, values in expected.items():
+        assert found[f"gpu_{name}"] == [(at(number), value) for number, value in enumerate(values)]
+    assert found["gpu_memory_used_bytes"] == [(at(0), 7.0)]
 
 
 def test_what_holds_limits_is_told_with_why_it_is_not_stronger() -> None:
     weak = replace(GPUS[2], limit=Limit.MPS, limit_reason='cgroup: "old" driver')
-    assert samples(NodeUsage(gpus=(GPUS[0], weak), foreign={}))["gpu_limit_info"] == [
-        ({"gpu": "GPU-0", "limit": "cgroup", "enforced": "true", "reason": ""}, 1.0),
-        ({"gpu": "GPU-2", "limit": "mps", "enforced": "false", "reason": 'cgroup: "old" driver'}, 1.0),
+    assert samples(NodeUsage(node=NODE, gpus=(GPUS[0], weak), foreign={}))["gpu_limit_info"] == [
+        ({**at(0), "limit": "cgroup", "enforced": "true", "reason": ""}, 1.0),
+        ({**at(2), "limit": "mps", "enforced": "false", "reason": 'cgroup: "old" driver'}, 1.0),
     ]
 
 
 def test_it_is_told_whether_use_is_read_and_whose_processes_are_known() -> None:
-    found = samples(NodeUsage(foreign={}, reading=Reading.ON, processes=(2, 3)))
-    assert found["usage_info"] == [({"reading": "on"}, 1.0)]
-    assert found["gpu_processes"] == [({"known": "true"}, 2.0), ({"known": "false"}, 3.0)]
-    unknown = samples(NodeUsage(foreign={}, reading=Reading.SILENT))
-    assert unknown["usage_info"] == [({"reading": "no-answer"}, 1.0)]
+    found = samples(NodeUsage(node=NODE, foreign={}, reading=Reading.ON, processes=(2, 3)))
+    assert found["usage_info"] == [({**HERE, "reading": "on"}, 1.0)]
+    assert found["gpu_processes"] == [({**HERE, "known": "true"}, 2.0), ({**HERE, "known": "false"}, 3.0)]
+    unknown = samples(NodeUsage(node=NODE, foreign={}, reading=Reading.SILENT))
+    assert unknown["usage_info"] == [({**HERE, "reading": "no-answer"}, 1.0)]
     assert "gpu_processes" not in unknown
 
 
 def test_containers_have_what_is_known_of_them() -> None:
     rows = (row("a", used=7, peak=9), row("b", gpu=9), row("c", gpu=2, peak=4))
-    found = samples(NodeUsage(gpus=GPUS, rows=rows, foreign={}))
+    found = samples(NodeUsage(node=NODE, gpus=GPUS, rows=rows, foreign={}))
     place = {"namespace": "default", "container": "main"}
-    a, b, c = ({**place, "pod": pod, "gpu": gpu} for pod, gpu in (("a", "GPU-0"), ("b", "GPU-9"), ("c", "GPU-2")))
+    a, b, c = ({**place, **at(gpu), "pod": pod} for pod, gpu in (("a", 0), ("b", 9), ("c", 2)))
+    b["gpu"] = ""
     assert found["container_granted_bytes"] == [
         ({**a, "limit": "cgroup"}, 3072 * MIB),
         ({**b, "limit": ""}, 3072 * MIB),
@@ -89,7 +115,7 @@ def test_containers_have_what_is_known_of_them() -> None:
     ]
     assert found["container_used_bytes"] == [(a, 7.0)]
     assert found["container_peak_bytes"] == [(a, 9.0), (c, 4.0)]
-    assert found["containers_left_out"] == [({}, 0.0)]
+    assert found["containers_left_out"] == [(HERE, 0.0)]
 
 
 def test_mig_holds_all_of_an_instance_and_no_part_of_one() -> None:
@@ -99,17 +125,49 @@ def test_mig_holds_all_of_an_instance_and_no_part_of_one() -> None:
 
 def test_the_number_of_series_has_a_bound() -> None:
     rows = tuple(row(f"p{number}", used=1, peak=1) for number in range(MOST_ROWS + 3))
-    found = samples(NodeUsage(gpus=GPUS, rows=rows, foreign={}))
+    found = samples(NodeUsage(node=NODE, gpus=GPUS, rows=rows, foreign={}))
     kinds = ("granted", "used", "peak")
     assert {len(found[f"container_{kind}_bytes"]) for kind in kinds} == {MOST_ROWS}
-    assert found["containers_left_out"] == [({}, 3.0)]
+    assert found["containers_left_out"] == [(HERE, 3.0)]
+
+
+def test_a_pod_with_very_many_containers_hides_no_other_one() -> None:
+    many = [replace(row("a"), container=ContainerName(f"c{number}")) for number in range(MOST_ROWS + 9)]
+    rows = (*many, row("b"), row("c"))
+    found = samples(NodeUsage(gpus=GPUS, rows=rows, foreign={}))["container_granted_bytes"]
+    assert len(found) == MOST_ROWS
+    assert [labels["pod"] for labels, _ in found[-2:]] == ["b", "c"]
+
+
+def test_containers_that_hold_nothing_of_a_gpu_have_a_name_that_no_container_has() -> None:
+    """Prometheus would write the name of its target into an empty label."""
+    odd = replace(row("p", used=1), container=ContainerName(""))
+    [(labels, _)] = samples(NodeUsage(gpus=GPUS, rows=(odd,), foreign={}))["container_used_bytes"]
+    assert labels["container"] == "_others"
 
 
 def test_no_series_is_longer_than_names_can_be() -> None:
     """An allocation that was written past the webhook may name a container as long as an annotation can be."""
     odd = replace(row("p", used=1, peak=1), container=ContainerName("c" * 200_000))
-    page = metrics.page(lambda: NodeUsage(gpus=GPUS, rows=(odd,), foreign={}), Counts())
-    assert len(page) < 10_000
+    page = metrics.page(lambda: NodeUsage(gpus=GPUS, rows=(odd,), foreign={}), Counts(), NODE)
+    assert max(map(len, page.splitlines())) < 1000
+
+
+ODD = ('a"} 1\ngpushare_plugin_gpus{node="b', "\\", "\\n", '"', "\n# EOF", "{}", " ", "\u202eé" * 300, "_others", "")
+
+
+def test_ten_thousand_pods_with_odd_names_write_no_line_of_their_own() -> None:
+    """Their names come from annotations, which a tenant may have written past the API server's rules for names."""
+    names = [f"{ODD[number % len(ODD)]}{number}" for number in range(10_000)]
+    rows = tuple(replace(row(name, used=1, peak=1), container=ContainerName(name)) for name in names)
+    text = metrics.page(lambda: NodeUsage(node=NODE, gpus=GPUS, rows=rows, foreign={}), Counts(), NODE).decode()
+    lines = [line for line in text.split("\n") if line and not line.startswith("#")]
+    assert len(lines) <= 10 * len(GPUS) + 3 * MOST_ROWS + 100
+    found = samples(NodeUsage(node=NODE, gpus=GPUS, rows=rows, foreign={}))
+    told = {labels["container"] for labels, _ in found["container_used_bytes"]}
+    assert told <= {name[:253] for name in names}
+    assert found["containers_left_out"] == [(HERE, 10_000.0 - MOST_ROWS)]
+    assert found["gpus"] == samples(NodeUsage(node=NODE, gpus=GPUS, foreign={}))["gpus"]
 
 
 def test_starts_are_counted_by_outcome_and_reason() -> None:
@@ -118,29 +176,28 @@ def test_starts_are_counted_by_outcome_and_reason() -> None:
     check = counts.counting(lambda _resource, _ids: decisions.pop())
     while decisions:
         check(resources.MEMORY, ["g000"])
-    assert samples(None, counts) == {
-        "starts_total": [
-            ({"outcome": "accepted", "reason": ""}, 2.0),
-            ({"outcome": "refused", "reason": "GpuGone"}, 2.0),
-        ]
-    }
+    found = {labels["reason"]: value for labels, value in samples(None, counts)["starts_total"]}
+    assert found == {"": 2.0, **{reason.value: 0.0 for reason in Reason}, "GpuGone": 2.0}
 
 
 def test_they_are_served_until_the_plugin_ends() -> None:
     port, stop = free_port(), Event()
-    server = MetricsServer(port=port, usage=lambda: None, counts=Counts(), clock=SystemClock())
+    server = MetricsServer(port=port, node=NODE, usage=lambda: None, counts=Counts(), clock=SystemClock())
     thread = Thread(target=server.run, args=(stop,))
     thread.start()
     wait_until(lambda: not probe.problem(port))
     with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=30) as page:
-        assert page.read().startswith(b"# HELP gpushare_plugin_starts_total")
+        found = page.read().decode()
+    assert "# HELP gpushare_plugin_starts_total" in found
+    assert 'gpushare_build_info{component="gpushare-device-plugin"' in found
+    assert "process_resident_memory_bytes" in found
     stop.set()
     thread.join()
 
 
 def test_many_who_ask_at_once_get_the_same_page() -> None:
     clock, made = ManualClock(), []
-    server = MetricsServer(port=0, usage=lambda: made.append(1), counts=Counts(), clock=clock)
+    server = MetricsServer(port=0, node=NODE, usage=lambda: made.append(1), counts=Counts(), clock=clock)
     pages = {id(server.page().body) for _ in range(5)}
     assert (len(pages), len(made)) == (1, 1)
     clock.seconds += 1.0
@@ -161,7 +218,7 @@ def test_a_port_that_is_taken_is_logged_and_tried_again(caplog: pytest.LogCaptur
     clock = Ending()
     with socket.create_server(("", 0)) as taken:
         port = int(taken.getsockname()[1])
-        MetricsServer(port=port, usage=lambda: None, counts=Counts(), clock=clock).run(stop)
+        MetricsServer(port=port, node=NODE, usage=lambda: None, counts=Counts(), clock=clock).run(stop)
     assert clock.waits == [30.0, 30.0]
     error = f"--metrics-port {port}: Address already in use"
     assert [found["error"] for found in fields_of(caplog, "metrics not served")] == [error] * 2

@@ -44,7 +44,7 @@ ENDPOINTS = {
     names.CONTROLLER_SERVICE: f"{names.CONTROLLER_SERVICE}:12345",
 }
 METRICS = {
-    names.WEBHOOK_SERVICE: "# HELP x y\ngpushare_webhook_certificate_days_left 61.25\n",
+    names.WEBHOOK_SERVICE: "# HELP x y\ngpushare_webhook_certificate_ttl_seconds 5292000.0\n",
     names.CONTROLLER_SERVICE: "gpushare_ledger_differences 0.0\ngpushare_ready 1.0\n"
     f'gpushare_extender_requests_total{{outcome="scored",verb="{names.OTHERS_VERB}"}} 7.0\n',
 }

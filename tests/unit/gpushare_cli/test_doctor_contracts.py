@@ -23,10 +23,10 @@ def test_an_untouched_trial_pod_is_noticed() -> None:
     assert len(trial.missing(trial.pod())) == 2
 
 
-def test_the_webhook_tells_the_days_under_the_expected_name() -> None:
-    page = Metrics(lambda: 61.25).exposition().decode()
+def test_the_webhook_tells_the_time_left_under_the_expected_name() -> None:
+    page = Metrics(lambda: 61.25, lambda: None).exposition().decode()
 
-    assert objects.metric(page, checks_webhook.DAYS_LEFT) == 61.25
+    assert objects.metric(page, checks_webhook.LEFT) == 61.25
 
 
 def test_the_controller_tells_the_differences_under_the_expected_name() -> None:

@@ -33,7 +33,7 @@ def answer(path: str, said: kube.Reply | kube.KubeError) -> Change:
 
 
 def days(value: str) -> Change:
-    return answer("metrics", kube.Reply(status=200, text=f"# TYPE\n{checks_webhook.DAYS_LEFT} {value}\n"))
+    return answer("metrics", kube.Reply(status=200, text=f"# TYPE\n{checks_webhook.LEFT} {86400 * float(value)}\n"))
 
 
 def webhook(name: str, change: Callable[[JsonObject], object], kind: str = "Mutating") -> Change:

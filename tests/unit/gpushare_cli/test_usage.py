@@ -24,11 +24,11 @@ from tests.unit.gpushare_cli.podding import bound
 from tests.unit.gpushare_cli.simulating import lines
 
 PAGE = """# HELP gpushare_plugin_gpu_foreign_bytes Memory
-gpushare_plugin_gpu_foreign_bytes{gpu="GPU-0"} 0.0
-gpushare_plugin_container_granted_bytes{container="main",gpu="GPU-0",limit="cgroup",namespace="default",pod="web"} 3e+09
-gpushare_plugin_container_used_bytes{container="main",gpu="GPU-0",namespace="default",pod="web"} 1.048577e+06
-gpushare_plugin_container_used_bytes{container="",gpu="GPU-1",namespace="default",pod="web"} 5.24288e+06
-gpushare_plugin_container_peak_bytes{container="main",gpu="GPU-0",namespace="default",pod="web"} 4.294967296e+09
+gpushare_plugin_gpu_foreign_bytes{UUID="GPU-0",gpu="0",node="node-a"} 0.0
+gpushare_plugin_container_granted_bytes{UUID="GPU-0",container="main",namespace="default",pod="web"} 3e+09
+gpushare_plugin_container_used_bytes{UUID="GPU-0",container="main",namespace="default",pod="web"} 1.048577e+06
+gpushare_plugin_container_used_bytes{UUID="GPU-1",container="_others",namespace="default",pod="web"} 5.24288e+06
+gpushare_plugin_container_peak_bytes{UUID="GPU-0",container="main",namespace="default",pod="web"} 4.294967296e+09
 """
 PROXY = "/api/v1/namespaces/gpushare-system/pods/plugin-a:12347/proxy/metrics"
 NOT_READ = "its device plugin does not read it (manifests/usage)"
@@ -78,10 +78,10 @@ def test_a_page_of_the_plugin_is_read() -> None:
     assert usage.parse("") == NodeUse(problem=NOT_READ)
 
 
-NONE_KNOWN = """gpushare_plugin_usage_info{reading="on"} 1.0
-gpushare_plugin_gpu_foreign_bytes{gpu="GPU-0"} 5.0
-gpushare_plugin_gpu_processes{known="true"} %d
-gpushare_plugin_gpu_processes{known="false"} 3.0
+NONE_KNOWN = """gpushare_plugin_usage_info{node="node-a",reading="on"} 1.0
+gpushare_plugin_gpu_foreign_bytes{UUID="GPU-0",gpu="0",node="node-a"} 5.0
+gpushare_plugin_gpu_processes{known="true",node="node-a"} %d
+gpushare_plugin_gpu_processes{known="false",node="node-a"} 3.0
 """
 
 
@@ -93,7 +93,7 @@ gpushare_plugin_gpu_processes{known="false"} 3.0
             'gpushare_plugin_usage_info{reading="no-host-pid"} 1.0\n',
             "its device plugin does not see the processes of the node: it needs hostPID (manifests/usage)",
         ),
-        ('gpushare_plugin_usage_info{reading="on"} 1.0\n', "its driver lists no processes"),
+        ('gpushare_plugin_usage_info{node="node-a",reading="on"} 1.0\n', "its driver lists no processes"),
         ('gpushare_plugin_usage_info{reading="no-answer"} 1.0\n', "its driver lists no processes"),
         (
             NONE_KNOWN % 0,
@@ -108,7 +108,7 @@ def test_a_plugin_says_itself_why_it_does_not_know(page: str, problem: str) -> N
 
 @pytest.mark.parametrize("value", ["1e999", "1e+999", "e", ".", "+", "1.2.3", "NaN", "+Inf", "-5", "9" * 400, ""])
 def test_what_is_no_number_of_bytes_is_passed_over(value: str) -> None:
-    line = 'gpushare_plugin_container_used_bytes{container="main",gpu="GPU-0",namespace="default",pod="odd"} '
+    line = 'gpushare_plugin_container_used_bytes{UUID="GPU-0",container="main",namespace="default",pod="odd"} '
     assert usage.parse(f"{PAGE}{line}{value}\n") == usage.parse(PAGE)
 
 

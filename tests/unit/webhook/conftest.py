@@ -74,7 +74,7 @@ def apply(response: Json, obj: object) -> Any:
 def serving(settings: Settings) -> Iterator[Webhook]:
     problem: list[str] = []
     clock = SystemClock()
-    metrics = Metrics(lambda: 12.5)
+    metrics = Metrics(lambda: 12.5, lambda: 700.0)
     services = Services(
         clock=clock,
         metrics=metrics,

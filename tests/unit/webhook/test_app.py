@@ -142,4 +142,5 @@ def test_metrics_count_every_outcome(webhook: Webhook) -> None:
     ):
         assert f'gpushare_webhook_admissions_total{{outcome="{outcome}",webhook="{webhook_name}"}} 1.0' in lines
     assert 'gpushare_webhook_admission_duration_seconds_count{webhook="mutate"} 2.0' in lines
-    assert "gpushare_webhook_certificate_days_left 12.5" in lines
+    assert "gpushare_webhook_certificate_ttl_seconds 12.5" in lines
+    assert "gpushare_webhook_ca_ttl_seconds 700.0" in lines

@@ -143,7 +143,7 @@ def ignorant(down: Api) -> Iterator[Webhook]:
     clock = Clock()
     services = Services(
         clock=clock,
-        metrics=Metrics(lambda: None),
+        metrics=Metrics(lambda: None, lambda: None),
         runtime_class=runtime_class(down, clock),
         not_ready=lambda: "",
     )

@@ -1,6 +1,7 @@
 """Process lists and pods are joined to what each container uses of each GPU."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from deviceplugin import pods as cache
@@ -8,9 +9,10 @@ from deviceplugin.usage import holding, join
 from deviceplugin.usage.join import Pods
 from deviceplugin.usage.values import GpuProcess, Key, NodeUsage, Policy, Sample
 from gpushare.identity import GpuUuid
+from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import ContainerKind
 from gpushare.resource_config import ResourceConfig
-from testing.builders import Json, make_grant, make_inventory
+from testing.builders import Json, make_gpu, make_grant, make_inventory
 from tests.unit.deviceplugin.usage.build import MIB, process, running_pod, sample, uid
 
 INVENTORY = make_inventory(16, 16)
@@ -131,3 +133,23 @@ def test_ids_of_other_forms_are_ignored() -> None:
     pod["status"]["containerStatuses"] += [{"name": "main", "containerID": "x", "state": {}}, {"name": "main"}]
     (found,) = held(pod).values()
     assert list(found.containers.values()) == ["main"]
+
+
+def test_of_a_gpu_it_is_known_what_is_granted_and_what_all_processes_use() -> None:
+    one = running_pod(1, make_grant(0, gib=3, compute_percent=20), ids={"main": 1})
+    whole = running_pod(2, make_grant(1, gib=15, whole=True), ids={"main": 2})
+    processes = process(10, 1, 1), process(11, None)
+    joined = join.join(sample({"GPU-0": {10: 5, 11: 7}, "GPU-1": None}, *processes), held(one, whole))
+    totals = join.view(INVENTORY, held(one, whole), joined, {}).totals
+    first, second = (totals[gpu.uuid] for gpu in INVENTORY.gpus[:2])
+    assert (first.granted_mib, first.granted_percent, first.pods, first.used) == (3 * 1024, 20, 1, 12 * MIB)
+    assert (second.granted_percent, second.pods, second.used) == (100, 1, None)
+    silent = join.join(sample({"GPU-0": {10: None}}, *processes), held(one))
+    assert join.view(INVENTORY, held(one), silent, {}).totals[INVENTORY.gpus[0].uuid].used is None
+
+
+def test_nothing_can_be_granted_of_a_gpu_that_is_not_healthy() -> None:
+    gpus = (make_gpu(0, mib=15 * 1024 + 700), make_gpu(1, 15, health=GpuHealth.UNHEALTHY))
+    inventory = replace(INVENTORY, gpus=gpus)
+    totals = join.view(inventory, {}, None, {}).totals
+    assert [totals[gpu.uuid].usable_mib for gpu in gpus] == [15 * 1024, 0]

@@ -1,0 +1,51 @@
+"""What every component tells Prometheus of itself, and how. Imported by components that have metrics only."""
+
+import platform
+from typing import Final
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+import gpushare
+
+CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_LATEST
+LONGEST: Final = 253
+"""Characters of a label's value: the longest name that Kubernetes has. What tenants and nodes write may be longer."""
+
+
+def registry(component: str) -> CollectorRegistry:
+    """A registry with what is known of the process and the build."""
+    # A second series for each counter and histogram, with its age. Nothing asks for it.
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # the library's
+    found = CollectorRegistry()
+    ProcessCollector(registry=found)
+    found.register(_Build(component))
+    return found
+
+
+def page(metrics: CollectorRegistry) -> bytes:
+    """The exposition."""
+    return prometheus_client.generate_latest(metrics)
+
+
+def short(value: str) -> str:
+    """A label's value of a bounded length."""
+    return value[:LONGEST]
+
+
+class _Build(Collector):
+    def __init__(self, component: str) -> None:
+        self._labels = {
+            "component": component,
+            "version": gpushare.__version__,
+            "python_version": platform.python_version(),
+        }
+
+    def collect(self) -> list[Metric]:
+        family = GaugeMetricFamily(
+            "gpushare_build_info", "1, with the component and its version", labels=list(self._labels)
+        )
+        family.add_metric(list(self._labels.values()), 1)
+        return [family]
