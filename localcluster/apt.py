@@ -47,6 +47,11 @@ def source_packages(entry: Path) -> str | None:
     return None
 
 
+def binary_packages(entry: Path) -> str | None:
+    """What an entry of the machine's package sources says; None if it is no entry."""
+    return entry.read_text() if entry.suffix in {".sources", ".list"} else None
+
+
 def packages_of(entry: Path, codename: str, other: str) -> str | None:
     """What an entry says, for the packages of another release; None if it has none of the release `codename`.
 

@@ -4,7 +4,7 @@ import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,23 +71,26 @@ def build(overlay: str, kubectl: Path, manifests: Path = MANIFESTS) -> list[Json
     return [document for document in yaml.load_all(built.stdout, _Strict) if document]  # safe: a SafeLoader
 
 
-def with_components(kubectl: Path, directory: Path, *components: str) -> list[Json]:
+def with_components(
+    kubectl: Path, directory: Path, *components: str, bases: Sequence[str] = ("gpus/nvidia", "servers/1.30")
+) -> list[Json]:
     """What this kubectl makes of an overlay with optional components; kubectl 1.20 gets them as copies of their files.
 
     Args:
         kubectl: which one.
         directory: an empty one.
         components: directories of the manifests.
+        bases: what the overlay is put together from.
     """
     for path in MANIFESTS.iterdir():
-        if path.is_dir() and path.name != "overlays":
+        if path.is_dir() and path.name not in {"overlays", "chart"}:
             (directory / path.name).symlink_to(path)
     mine = directory / "overlays/mine"
     mine.mkdir(parents=True)
     overlay: Json = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "bases": ["../../gpus/nvidia", "../../servers/1.30"],
+        "bases": [f"../../{base}" for base in bases],
     }
     if has_components(kubectl):
         overlay["components"] = [f"../../{name}" for name in components]
