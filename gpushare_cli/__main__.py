@@ -117,7 +117,7 @@ def _inspect(arguments: argparse.Namespace, streams: Streams) -> int:
         node=arguments.node,
         details=arguments.details,
         limits=arguments.limits,
-        as_json=arguments.output == "json",
+        output=arguments.output,
         installation=arguments.installation,
     )
     return commands.inspect(_of_cluster(client.connect, arguments), streams, options)

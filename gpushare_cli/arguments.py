@@ -28,8 +28,8 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """`-o`."""
-    what = "json for programs, in MiB"
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help=what)
+    what = "json or yaml for programs, in MiB"
+    parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help=what)
 
 
 def add_choice(parser: argparse.ArgumentParser, flag: str, default: Enum, what: str) -> None:

@@ -11,7 +11,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth
-from gpushare_cli import gather, limits, render, report, schedconfig, tables, terminal, usage
+from gpushare_cli import gather, limits, render, report, schedconfig, tables, terminal, usage, yamls
 from gpushare_cli.schedconfig import Kind, Options
 from gpushare_cli.terminal import Writer
 from gpushare_cli.usage import NodeUse
@@ -71,7 +71,7 @@ class Inspect:
     node: str | None = None
     details: bool = False
     limits: bool = False
-    as_json: bool = False
+    output: str = "table"
     installation: str = names.NAMESPACE
 
 
@@ -93,8 +93,9 @@ def inspect(api: KubeApi, streams: Streams, options: Inspect) -> int:
     gpus = [(NodeName(node.name), row.gpu) for node in built.nodes for row in node.gpus] if options.limits else []
     for note in [*cluster.notes, *built.notes, *_unhealthy(built), *limits.notes(uses, gpus)]:
         streams.note(note)
-    if options.as_json:
-        streams.out.write(render.as_json(built, rows if options.limits else None))
+    if options.output != "table":
+        text = render.as_json(built, rows if options.limits else None)
+        streams.out.write(yamls.in_notation(text, options.output))
     elif built.nodes:
         streams.out.write(render.detail(built) if options.details else render.summary(built))
         if options.limits:

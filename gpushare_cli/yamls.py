@@ -52,6 +52,11 @@ def dump_json(value: object) -> str:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
+def in_notation(json: str, output: str) -> str:
+    """JSON as it is, or the same as YAML if that is asked for."""
+    return dump(orjson.loads(json)) if output == "yaml" else json
+
+
 def _load(text: str, what: str) -> list[object]:
     if text.lstrip()[:1] == "{":
         try:

@@ -10,7 +10,7 @@ from gpushare.errors import SettingsError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, gather, installed, usage
+from gpushare_cli import arguments, gather, installed, usage, yamls
 from gpushare_cli.commands import BAD, FAILED, OK, Streams
 from gpushare_cli.explain import decide, held, render, workloads
 from gpushare_cli.explain.model import Explanation, State
@@ -105,11 +105,10 @@ def _print(explained: Sequence[Explanation], streams: Streams, options: Options)
     explained = sorted(explained, key=lambda each: (each.good, each.pod.name))
     for note in dict.fromkeys(note for each in explained for note in each.notes):
         streams.note(note)
-    match options:
-        case Options(pod=Target(kind=workloads.POD), output="json"):
-            streams.out.write(render.as_json(explained[0]))
-        case Options(output="json"):
-            streams.out.write(render.all_as_json(explained))
-        case _:
-            streams.out.write(render.grouped(explained, streams.width))
+    if options.output == "table":
+        streams.out.write(render.grouped(explained, streams.width))
+    else:
+        alone = options.pod.kind == workloads.POD
+        text = render.as_json(explained[0]) if alone else render.all_as_json(explained)
+        streams.out.write(yamls.in_notation(text, options.output))
     return OK if all(each.good for each in explained) else BAD

@@ -57,8 +57,8 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     notes = [*question.notes, *([f"not evaluated: {', '.join(missing)}"] if missing else [])]
     for note in notes:
         streams.note(note)
-    if options.output == "json":
-        streams.out.write(render.as_json(first, runs, question.unit, notes))
+    if options.output != "table":
+        streams.out.write(yamls.in_notation(render.as_json(first, runs, question.unit, notes), options.output))
     else:
         streams.out.write(render.text(first, runs, question.unit, streams.width, details=not options.summary))
     return OK if all(row.outcome is Outcome.PLACED for row in first.rows) else BAD

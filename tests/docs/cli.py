@@ -21,7 +21,7 @@ from tests.unit.gpushare_cli.podding import bound, mutated
 
 HEAD = """# Commands
 
-Tables are for people, `-o json` is for programs; all memory in JSON is in MiB.
+Tables are for people, `-o json` and `-o yaml` are for programs; all memory there is in MiB.
 Results go to the standard output; `note:` and `error:` lines, and how far `simulate` is, to the error stream.
 On a terminal, the tables of `explain`, `simulate` and `doctor` are as wide as it is.
 What does not fit goes to indented lines, and nothing is cut.

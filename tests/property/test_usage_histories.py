@@ -297,7 +297,7 @@ def views_agree(world: World, page: str, seed: int) -> None:
         if uid(number) in held_pods(world):
             api.seed(f"/api/v1/namespaces/default/pods/pod-{number}", world.pod(number))
     out = io.StringIO()
-    commands.inspect(api, Streams(out=out, err=io.StringIO()), Inspect(as_json=True, limits=True))
+    commands.inspect(api, Streams(out=out, err=io.StringIO()), Inspect(output="json", limits=True))
     uuids = {gpu.label: gpu.uuid for gpu in INVENTORY.gpus}
     seen = {(row["pod"], row["container"], uuids[row["gpu"]]): row for row in json.loads(out.getvalue())["limits"]}
     for (pod, name, gpu), mib in world.grants.items():

@@ -198,7 +198,7 @@ def test_in_a_pod_the_service_account_is_used(monkeypatch: pytest.MonkeyPatch, t
     assert asked == [""]
 
 
-@pytest.mark.parametrize("argv", [["-x"], ["a", "b"], ["-o", "yaml"], ["--kubeconfig"]])
+@pytest.mark.parametrize("argv", [["-x"], ["a", "b"], ["-o", "xml"], ["--kubeconfig"]])
 def test_arguments_that_cannot_be_understood_are_exit_code_2(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

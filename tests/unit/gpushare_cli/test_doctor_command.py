@@ -182,7 +182,7 @@ def test_an_impossible_namespace_is_exit_code_2(
     assert capsys.readouterr() == ("", message)
 
 
-@pytest.mark.parametrize("argv", [["doctor", "-o", "yaml"], ["doctor", "extra"], ["doctor", "--node", "a"]])
+@pytest.mark.parametrize("argv", [["doctor", "-o", "xml"], ["doctor", "extra"], ["doctor", "--node", "a"]])
 def test_wrong_arguments_are_exit_code_2(argv: list[str], api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(argv) == 2
 

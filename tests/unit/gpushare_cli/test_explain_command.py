@@ -58,7 +58,7 @@ def test_names_that_are_none_are_wrong_arguments(
 
 @pytest.mark.parametrize(
     "argv",
-    [["explain"], ["explain", "a", "-o", "yaml"], ["simulate", "--nodes", "x"]],
+    [["explain"], ["explain", "a", "-o", "xml"], ["simulate", "--nodes", "x"]],
 )
 def test_unknown_words_are_wrong_arguments(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(argv) == 2

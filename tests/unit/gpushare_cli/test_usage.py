@@ -129,8 +129,8 @@ def test_the_plain_output_stays_and_the_limits_follow() -> None:
 
 def test_programs_get_the_limits_if_they_ask_for_them() -> None:
     api = cluster(Reply(status=200, text=PAGE))
-    assert "limits" not in orjson.loads(inspect(api, Inspect(as_json=True))[1])
-    rows = orjson.loads(inspect(api, Inspect(as_json=True, limits=True))[1])["limits"]
+    assert "limits" not in orjson.loads(inspect(api, Inspect(output="json"))[1])
+    rows = orjson.loads(inspect(api, Inspect(output="json", limits=True))[1])["limits"]
     place = {"node": "node-a", "namespace": "default", "pod": "web"}
     assert rows[0] == place | {
         "container": "main",
@@ -206,7 +206,7 @@ def test_explain_shows_each_container_on_each_gpu() -> None:
 
 def test_mig_holds_all_of_an_instance_and_no_part_of_one() -> None:
     api = cluster(None, bound("all", make_grant(1, gib=8)), bound("part", make_grant(1, gib=7)))
-    _, out, _ = inspect(api, Inspect(as_json=True, limits=True))
+    _, out, _ = inspect(api, Inspect(output="json", limits=True))
     assert [row["limit"] for row in orjson.loads(out)["limits"]] == ["mig", "advisory"]
     told = {}
     for name in ("all", "part"):
@@ -238,7 +238,7 @@ def test_why_limits_are_not_stronger_is_told() -> None:
     assert inspect(api, Inspect())[2] == ""
     _, _, err = inspect(api, Inspect(limits=True))
     assert err == "note: limits on node node-a are mps; no stronger limit holds: cgroup: old driver\n"
-    row, *_ = orjson.loads(inspect(api, Inspect(as_json=True, limits=True))[1])["limits"]
+    row, *_ = orjson.loads(inspect(api, Inspect(output="json", limits=True))[1])["limits"]
     assert row["limitReason"] == "cgroup: old driver"
     out = io.StringIO()
     explain.run(
