@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from controller import budgets
-from controller.budgets import Budget
 from controller.optional import OptionalWatch
+from gpushare.cluster import budgets
+from gpushare.cluster.budgets import Budget
 from gpushare.errors import WireError
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.runtime import logs

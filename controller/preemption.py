@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from controller import budgets
-from controller.budgets import Budget
+from gpushare.cluster import budgets
+from gpushare.cluster.budgets import Budget
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bound
 from gpushare.identity import PodUid

@@ -8,8 +8,7 @@ from typing import Any, Final, TypeVar
 
 from deviceplugin.counts import Counts
 from deviceplugin.refusals import Refusals
-from deviceplugin.usage import evict, overuse, procfs
-from deviceplugin.usage.evict import Evicted
+from deviceplugin.usage import overuse, procfs
 from deviceplugin.usage.join import MIB, Joined
 from deviceplugin.usage.namespaces import Namespaces
 from deviceplugin.usage.overuse import Excess, State, Subject
@@ -17,7 +16,9 @@ from deviceplugin.usage.procfs import ProcessTable, Sent
 from deviceplugin.usage.values import Policy, Process
 from gpushare import units
 from gpushare.identity import PodUid
+from gpushare.kube import eviction
 from gpushare.kube.api import KubeApi
+from gpushare.kube.eviction import Evicted
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
@@ -27,6 +28,7 @@ REASON_EVICTED: Final = "GpuShareEvicted"
 REASON_KILLED: Final = "GpuShareKilled"
 T = TypeVar("T")
 _EVICT_AGAIN_S: Final = 30.0
+_IF_FORBIDDEN: Final = "apply the component manifests/watchdog-evict"
 _ACT_S: Final = 10.0
 """Time for all actions of one look."""
 KILL_AFTER_S: Final = 10.0
@@ -91,7 +93,7 @@ class Watchdog:
         if uid in self._evicted and at < self._evicted[uid] + _EVICT_AGAIN_S:
             return
         self._evicted[uid] = at
-        outcome, problem = evict.evict(self.api, excess.pod.ref)
+        outcome, problem = eviction.evict(self.api, excess.pod.ref, if_forbidden=_IF_FORBIDDEN)
         self._done("evict", outcome.value, excess, problem=problem)
         if outcome is Evicted.DONE:
             self._tell(excess, REASON_EVICTED, "so the pod is evicted")

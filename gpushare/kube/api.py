@@ -209,6 +209,9 @@ class ServerFaultError(KubeError):
     status = 500
 
 
+TRANSIENT: Final = (UnreachableError, TooManyRequestsError, ServerFaultError)
+"""The same request may succeed a moment later."""
+
 _BY_STATUS: Mapping[int, type[KubeError]] = {
     400: BadRequestError,
     401: UnauthorizedError,

@@ -6,6 +6,7 @@ the side doors for tests (`seed`, `edit`, `vanish`, `objects`, `read`) are not.
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar, assert_never
 
 from gpushare.kube import api as kube
@@ -261,7 +262,29 @@ class FakeKube:
     def _evict(self, target: Target, eviction: JsonObject) -> JsonObject:
         if eviction.get("apiVersion") != self.evictions:
             raise kube.BadRequestError(f'no kind "Eviction" is registered for version "{eviction.get("apiVersion")}"')
+        pod = self._store.read(target.plain())
+        unprotected = pod["status"].get("phase") in {"Pending", "Succeeded", "Failed"}
+        if not unprotected and not pod["metadata"].get("deletionTimestamp"):
+            self._use_budget(pod)
         return self._delete(target.plain(), eviction.get("deleteOptions") or {})
+
+    def _use_budget(self, pod: JsonObject) -> None:
+        """As the eviction API does it, by `status.disruptionsAllowed` and `matchLabels`."""
+        collection = Target.parse(f"/apis/{self.evictions}/poddisruptionbudgets")
+        labels, namespace = (pod["metadata"].get("labels") or {}).items(), pod["metadata"]["namespace"]
+        own = [
+            budget
+            for budget in clone(self._store.matching(collection, {}))
+            if budget["metadata"]["namespace"] == namespace
+            if budget["spec"]["selector"]["matchLabels"].items() <= labels
+        ]
+        if len(own) > 1:
+            raise kube.ServerFaultError("This pod has more than one PodDisruptionBudget")
+        for budget in own:
+            if budget["status"]["disruptionsAllowed"] <= 0:
+                raise kube.TooManyRequestsError("Cannot evict pod as it would violate the pod's disruption budget.")
+            budget["status"]["disruptionsAllowed"] -= 1
+            self._store.write(replace(collection, namespace=namespace, name=budget["metadata"]["name"]), budget)
 
     def _bind(self, target: Target, binding: JsonObject) -> JsonObject:
         pod = self._store.read(target.plain())

@@ -8,8 +8,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from controller import preemption
-from controller.budgets import Budget
 from controller.preemption import Decision, Preemptor, Ruling, Victims
+from gpushare.cluster.budgets import Budget
 from gpushare.cluster.records import Bound
 from gpushare.identity import ContainerName, PodUid
 from gpushare.model.allocation import Grant

@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller import preemption
-from controller.budgets import Budget
 from controller.extender import preempt
+from gpushare.cluster.budgets import Budget
 from gpushare.kube.api import JsonObject
 from gpushare.model.selector import LabelSelector
 from testing.builders import make_container, make_pod

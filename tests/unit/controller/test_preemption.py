@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from controller import preemption
-from controller.budgets import Budget
 from controller.preemption import Decision, Preemptor, Ruling, Victims
+from gpushare.cluster.budgets import Budget
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bound
 from gpushare.identity import ContainerName, NodeName, PodUid

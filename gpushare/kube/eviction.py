@@ -23,8 +23,14 @@ class Evicted(Enum):
     FAILED = "failed"
 
 
-def evict(api: KubeApi, pod: PodRef) -> tuple[Evicted, str]:
-    """Have exactly this pod deleted. The outcome, and why it is not done."""
+def evict(api: KubeApi, pod: PodRef, *, if_forbidden: str = "") -> tuple[Evicted, str]:
+    """Have exactly this pod deleted. The outcome, and why it is not done.
+
+    Args:
+        api: where.
+        pod: which; one of the same name with another UID is left alone.
+        if_forbidden: what to do if the right is missing, for the message.
+    """
     problem = ""
     for version in _VERSIONS:
         body = {
@@ -43,7 +49,7 @@ def evict(api: KubeApi, pod: PodRef) -> tuple[Evicted, str]:
         except kube.TooManyRequestsError as error:
             return Evicted.REFUSED, str(error)
         except kube.ForbiddenError as error:
-            return Evicted.FAILED, f"{error}; apply the component manifests/watchdog-evict"
+            return Evicted.FAILED, f"{error}; {if_forbidden}" if if_forbidden else str(error)
         except kube.KubeError as error:
             return Evicted.FAILED, str(error)
         return Evicted.DONE, ""

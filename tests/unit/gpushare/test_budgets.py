@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from controller import budgets
-from controller.budgets import Budget
+from gpushare.cluster import budgets
+from gpushare.cluster.budgets import Budget
 from gpushare.cluster.records import Bound
 from gpushare.errors import WireError
 from gpushare.identity import NodeName

@@ -32,28 +32,31 @@ class Budget:
     disrupted: frozenset[str] = frozenset()
     """Names of pods whose eviction was counted already."""
 
+    def selects(self, pod: Bound) -> bool:
+        """Whether it is about a pod."""
+        return self.selector is not None and self.namespace == pod.ref.namespace and self.selector.matches(pod.labels)
+
     def counts(self, pod: Bound) -> bool:
         """Whether evicting a pod uses one of the disruptions. One that is going anyway uses none."""
-        return (
-            self.selector is not None
-            and self.namespace == pod.ref.namespace
-            and not pod.deleting
-            and pod.ref.name not in self.disrupted
-            and self.selector.matches(pod.labels)
-        )
+        return not pod.deleting and pod.ref.name not in self.disrupted and self.selects(pod)
 
 
 def violating(pods: Iterable[Bound], budgets: Sequence[Budget]) -> frozenset[PodUid]:
     """Pods whose eviction breaks a budget, when all of these are evicted in this order."""
+    return frozenset(broken(pods, budgets))
+
+
+def broken(pods: Iterable[Bound], budgets: Sequence[Budget]) -> Mapping[PodUid, Budget]:
+    """The same, with the last budget that each breaks."""
     left = [budget.allowed for budget in budgets]
-    violating_pods: set[PodUid] = set()
+    found: dict[PodUid, Budget] = {}
     for pod in pods:
         for i, budget in enumerate(budgets):
             if budget.counts(pod):
                 left[i] -= 1
                 if left[i] < 0:
-                    violating_pods.add(pod.ref.uid)
-    return frozenset(violating_pods)
+                    found[pod.ref.uid] = budget
+    return found
 
 
 def parse(obj: Mapping[str, Any], *, empty_is_all: bool) -> Budget:
