@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from controller import cluster_index
 from controller.label_index import Counts
-from gpushare.cluster import cluster_ledger, node_records
+from gpushare.cluster import cluster_ledger, cordons, node_records
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound, PodRecord, Problem
@@ -63,5 +63,5 @@ def _other_labels(expected: Counts, actual: Counts) -> list[str]:
 def _unknown_gpus(record: NodeRecord) -> list[str]:
     if record.inventory is None or not (record.cordon or record.unhealthy):
         return []
-    known = {number for gpu in record.inventory.gpus for number in node_records.numbers(gpu)}
+    known = {number for gpu in record.inventory.gpus for number in cordons.numbers(gpu)}
     return [*node_records.unknown_gpus(record), *(str(index) for index in sorted(record.unhealthy - known))]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpushare import names
+from gpushare.cluster import cordons
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
@@ -88,26 +89,21 @@ def unknown_gpus(record: NodeRecord) -> list[str]:
     """Entries of the node's cordon that name none of its GPUs."""
     if record.inventory is None:
         return []
-    known = {name for gpu in record.inventory.gpus for name in _names(gpu)}
-    return [entry for entry in _entries(record.cordon) if entry not in known]
+    known = {name for gpu in record.inventory.gpus for name in cordons.names_of(gpu)}
+    return [entry for entry in cordons.entries(record.cordon) if entry not in known]
 
 
 def _with_health(inventory: NodeInventory, cordon: str, unhealthy: frozenset[int]) -> NodeInventory:
-    cordoned = set(_entries(cordon))
+    cordoned = set(cordons.entries(cordon))
     if not cordoned and not unhealthy:
         return inventory
 
     def health(gpu: Gpu) -> GpuHealth:
-        if gpu.health is GpuHealth.UNHEALTHY or unhealthy & numbers(gpu):
+        if gpu.health is GpuHealth.UNHEALTHY or unhealthy & cordons.numbers(gpu):
             return GpuHealth.UNHEALTHY
-        return GpuHealth.CORDONED if _names(gpu) & cordoned else GpuHealth.HEALTHY
+        return GpuHealth.CORDONED if cordons.names_of(gpu) & cordoned else GpuHealth.HEALTHY
 
     return replace(inventory, gpus=tuple(replace(gpu, health=health(gpu)) for gpu in inventory.gpus))
-
-
-def numbers(gpu: Gpu) -> frozenset[int]:
-    """By which numbers a GPU is meant: a MIG instance by that of its GPU too."""
-    return frozenset({gpu.index, *((gpu.mig.gpu,) if gpu.mig else ())})
 
 
 def _is_awaited(node: Mapping[str, Any]) -> bool:
@@ -117,14 +113,6 @@ def _is_awaited(node: Mapping[str, Any]) -> bool:
     return labels.get(names.LABEL_SHARES) == "true" or any(
         capacity.get(resource, "0") != "0" for resource in names.SHARED_RESOURCES
     )
-
-
-def _names(gpu: Gpu) -> set[str]:
-    return {str(gpu.uuid), gpu.label, *map(str, numbers(gpu))}
-
-
-def _entries(text: str) -> list[str]:
-    return [entry for part in text.split(",") if (entry := part.strip())]
 
 
 def name_of(node: Mapping[str, Any]) -> NodeName:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from gpushare import names, units
-from gpushare.cluster import node_records
+from gpushare.cluster import cordons, node_records
 from gpushare.model.gpu import NO_LIMIT, GpuHealth, NodeInventory
 from gpushare_cli.doctor import finding, own
 from gpushare_cli.doctor.cluster import Cluster, GpuNode
@@ -117,7 +117,7 @@ def gpu_health(cluster: Cluster) -> Iterator[Finding]:
         for gpu in node.record.inventory.gpus if node.record.inventory else ():
             if gpu.health is not GpuHealth.UNHEALTHY or node.hands_over_nothing:
                 continue
-            if node_records.numbers(gpu) & node.record.unhealthy:
+            if cordons.numbers(gpu) & node.record.unhealthy:
                 config = f"{names.PREFIX_UNHEALTHY}{node.name}"
                 why, fix = (
                     f"the ConfigMap {config} says so",

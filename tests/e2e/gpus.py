@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from gpushare import names
-from gpushare.cluster import node_records
+from gpushare.cluster import cordons
 from gpushare.identity import NodeName
 from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import profile as profile_wire
@@ -54,5 +54,5 @@ def _is_shown_on(node: Mapping[str, Any], profile: Mapping[str, Any]) -> bool:
     ]:
         return False
     faulty = {fault.gpu for fault in profile_wire.parse(profile, name).faults}
-    units = sum(found.unit.floor(gpu.memory_mib) for gpu in wanted if not node_records.numbers(gpu) & faulty)
+    units = sum(found.unit.floor(gpu.memory_mib) for gpu in wanted if not cordons.numbers(gpu) & faulty)
     return bool(node["status"]["allocatable"].get(names.GPU_MEM) == str(units))

@@ -1,0 +1,73 @@
+"""Which GPUs an administrator keeps new pods away from: the entries of a node's annotation. Pure."""
+
+from typing import Final
+
+from gpushare import names
+from gpushare.errors import SettingsError
+from gpushare.model.gpu import Gpu, NodeInventory
+
+_SEPARATOR: Final = ","
+
+
+def entries(text: str) -> list[str]:
+    """What an annotation names."""
+    return [entry for part in text.split(_SEPARATOR) if (entry := part.strip())]
+
+
+def numbers(gpu: Gpu) -> frozenset[int]:
+    """By which numbers a GPU is meant: a MIG instance by that of its GPU too."""
+    return frozenset({gpu.index, *((gpu.mig.gpu,) if gpu.mig else ())})
+
+
+def names_of(gpu: Gpu) -> set[str]:
+    """Every entry that means a GPU."""
+    return {str(gpu.uuid), gpu.label, *map(str, numbers(gpu))}
+
+
+def meant(inventory: NodeInventory, name: str) -> tuple[Gpu, ...]:
+    """The GPUs that a name stands for: several for a number of a GPU that is partitioned.
+
+    Raises:
+        SettingsError: no GPU of the node has it.
+    """
+    found = tuple(gpu for gpu in inventory.gpus if name in names_of(gpu))
+    if not found:
+        there = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in inventory.gpus) or "none"
+        raise SettingsError(f"node {inventory.node} has no GPU {name!r}; its GPUs: {there}")
+    return found
+
+
+def added(text: str, inventory: NodeInventory, name: str) -> str:
+    """The annotation that keeps new pods away from these GPUs, too.
+
+    A GPU is written by its UUID, so that the one that replaces it is free at once; a partitioned one by its number,
+    because its instances get other UUIDs whenever they are made.
+    """
+    gpus, known = meant(inventory, name), entries(text)
+    if all(names_of(gpu) & set(known) for gpu in gpus):
+        return text
+    whole_card = any(gpu.mig and name == str(gpu.mig.gpu) for gpu in gpus)
+    return _SEPARATOR.join([*known, name if whole_card else str(gpus[0].uuid)])
+
+
+def without(text: str, entry: str) -> str:
+    """The annotation without one entry."""
+    return _SEPARATOR.join(each for each in entries(text) if each != entry)
+
+
+def removed(text: str, inventory: NodeInventory | None, name: str) -> str:
+    """The annotation without what keeps pods away from these GPUs; the name may be of a GPU that is gone.
+
+    Raises:
+        SettingsError: nothing of it names the GPU, or an entry names others as well.
+    """
+    known, there = entries(text), inventory.gpus if inventory is not None else ()
+    gpus = [gpu for gpu in there if name in names_of(gpu)]
+    going = {entry for entry in known if entry == name or any(entry in names_of(gpu) for gpu in gpus)}
+    if not going:
+        raise SettingsError(f"GPU {name!r} is not cordoned; {names.ANNOTATION_CORDON} is {text!r}")
+    for entry in sorted(going):
+        others = ", ".join(gpu.label for gpu in there if entry in names_of(gpu) and gpu not in gpus)
+        if others:
+            raise SettingsError(f"GPU {name!r} is cordoned together with {others}, by {entry!r}; uncordon that")
+    return _SEPARATOR.join(entry for entry in known if entry not in going)

@@ -1,0 +1,179 @@
+"""Laws of defragmentation, on random clusters: it never makes it worse, and evicts no pod in vain."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from gpushare.cluster import budgets, defrag
+from gpushare.cluster.budgets import Budget
+from gpushare.cluster.defrag import Plan
+from gpushare.cluster.records import Bound
+from gpushare.cluster.snapshot import Evictable, NodeState, NodeStates, PodToPlace, Snapshot, fits
+from gpushare.identity import ContainerName, NodeName
+from gpushare.model.allocation import Allocation
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import ContainerRequest, Policy, RequestShape
+from gpushare.model.room import HostRoom
+from gpushare.model.selector import LabelSelector, Operator, Requirement
+from gpushare.model.verdict import Placed
+from gpushare.placement.place import place
+from gpushare.placement.policies import Rankings
+from testing.builders import make_inventory, make_ref
+
+CLUSTERS: Final = 1_000
+GIB: Final = 1024
+APP = LabelSelector((Requirement("app", Operator.IN, ("guarded",)),), text="")
+
+
+def shape(chance: random.Random, least: int, most: int) -> RequestShape:
+    """Of a pod with one container, or two."""
+    containers = [
+        ContainerRequest(
+            container=ContainerName(f"c{i}"),
+            memory_mib=chance.randint(least, most) * GIB,
+            compute_percent=chance.choice([0, 0, 0, 20, 50]) if i == 0 else 0,
+            gpu_count=chance.choice([1, 1, 1, 1, 2]) if i == 0 else 1,
+        )
+        for i in range(chance.choice([1, 1, 1, 1, 2]))
+    ]
+    if chance.random() < 0.05:
+        containers = [ContainerRequest(container=ContainerName("c0"), whole=True, compute_percent=100)]
+    return RequestShape(containers=tuple(containers), policy=chance.choice([None, *Policy]))
+
+
+def cluster(seed: int) -> tuple[PodToPlace, Snapshot]:
+    """Up to four nodes, filled with pods at random, and a pod that may wait."""
+    chance = random.Random(seed)
+    nodes: dict[NodeName, NodeState] = {}
+    evictable: list[Evictable] = []
+    size = chance.choice([8, 16, 24])
+    for n in range(chance.randint(1, 4)):
+        node = NodeName(f"node-{n}")
+        ledger = NodeLedger.of(make_inventory(*[size] * chance.randint(1, 4), node=node))
+        host = HostRoom(chance.randint(4, 12) * 1000, 64 * GIB) if chance.random() < 0.5 else None
+        node_state = NodeState(ledger=ledger, host=host)
+        for p in range(chance.randint(4, 12)):
+            pod = PodToPlace(ref=make_ref(f"p{n}-{p}"), shape=shape(chance, 1, size // 2), takes=HostRoom(500, GIB))
+            # At random, as a cluster is after a while.
+            grants = node_state.grants(pod, replace(pod.shape, policy=chance.choice([*Policy])), Rankings())
+            if grants is None:
+                continue
+            labels = {"app": "guarded"} if chance.random() < 0.2 else {}
+            pod = replace(pod, labels=labels)
+            node_state = node_state.plus(pod, Allocation(pod=pod.ref, node=node, grants=grants, labels=labels))
+            if chance.random() < 0.85:
+                bound = Bound(ref=pod.ref, node=node, labels=labels, priority=chance.choice([0, 0, 10]))
+                evictable.append(Evictable(bound=bound, pod=pod))
+        nodes[node] = node_state
+    for ended in [one for one in evictable if chance.random() < 0.25]:
+        nodes[ended.bound.node] = nodes[ended.bound.node].without([ended.pod])
+        evictable.remove(ended)
+    known = [Budget(namespace="default", name="guard", selector=APP, allowed=chance.choice([0, 1, 5]))]
+    closed = {(one.pod.ref.uid, node) for one in evictable for node in nodes if chance.random() < 0.1}
+    snapshot = Snapshot(
+        nodes=nodes,
+        evictable=evictable,
+        known=known,
+        admits=lambda pod, node: (pod.ref.uid, node) not in closed,
+    )
+    return PodToPlace(ref=make_ref("waits"), shape=shape(chance, size // 4, size), takes=HostRoom(500, GIB)), snapshot
+
+
+def waiting() -> Iterator[tuple[int, PodToPlace, Snapshot]]:
+    """Clusters with a pod that fits nowhere."""
+    for seed in range(CLUSTERS):
+        pod, snapshot = cluster(seed)
+        if not fits(pod, snapshot):
+            yield seed, pod, snapshot
+
+
+def pods_in(nodes: NodeStates) -> set[str]:
+    return {str(uid) for node_state in nodes.values() for uid in node_state.ledger.allocations}
+
+
+def carried_out(pod: PodToPlace, snapshot: Snapshot, plan: Plan) -> NodeStates:
+    """The cluster after each step was taken for itself: an eviction, then its successor, and last the pod."""
+    pods = {one.bound.ref.uid: one.pod for one in snapshot.evictable}
+    nodes = dict(snapshot.nodes)
+    for move in plan.moves:
+        moved = pods[move.pod.uid]
+        assert move.pod.uid in nodes[move.source].ledger.allocations
+        nodes[move.source] = nodes[move.source].without([moved])
+        assert move.target is not None
+        there = nodes[move.target]
+        open_now = there.holding_back(plan.kept_free) if move.target == plan.node else there
+        assert snapshot.admits(moved, move.target)
+        verdict = place(moved.shape, open_now.ledger, snapshot.rankings)
+        assert isinstance(verdict, Placed)
+        assert verdict.grants == move.grants
+        nodes[move.target] = there.plus(moved, Allocation(pod=move.pod, node=move.target, grants=move.grants))
+    verdict = place(pod.shape, nodes[plan.node].ledger, snapshot.rankings)
+    assert isinstance(verdict, Placed)
+    assert verdict.grants == plan.grants
+    nodes[plan.node] = nodes[plan.node].plus(pod, Allocation(pod=pod.ref, node=plan.node, grants=plan.grants))
+    return nodes
+
+
+def test_it_never_makes_it_worse_and_evicts_no_pod_in_vain() -> None:
+    helped = 0
+    for seed, pod, snapshot in waiting():
+        plan = defrag.plan(pod, snapshot)
+        if plan is None or plan.waiting:
+            continue
+        helped += 1
+        after = carried_out(pod, snapshot, plan)
+        assert pods_in(after) == pods_in(snapshot.nodes) | {str(pod.ref.uid)}, seed
+        for node_state in after.values():
+            assert not node_state.ledger.over_committed(), seed
+            assert not node_state.ledger.over_computed(), seed
+            assert node_state.host is None or min(node_state.host) >= 0, seed
+        moved = {move.pod.uid for move in plan.moves}
+        bounds = [one.bound for one in snapshot.evictable if one.bound.ref.uid in moved]
+        assert not budgets.violating(bounds, snapshot.known), seed
+        assert {move.source for move in plan.moves} == {plan.node}, seed
+        # While any of them stays where it is, the pod does not fit there.
+        gone = [one.pod for one in snapshot.evictable if one.bound.ref.uid in moved]
+        for stays in gone:
+            left = snapshot.nodes[plan.node].without([pod for pod in gone if pod is not stays])
+            assert left.grants(pod, pod.shape, snapshot.rankings) is None, seed
+    assert helped > CLUSTERS // 20, "the clusters are such that it matters"
+
+
+def test_if_one_eviction_is_enough_it_proposes_one() -> None:
+    """By trying every pod of every node, without anything of the search."""
+    found = 0
+    for seed, pod, snapshot in waiting():
+        if any(enough(pod, snapshot, one) for one in snapshot.evictable):
+            found += 1
+            plan = defrag.plan(pod, snapshot)
+            assert plan is not None, seed
+            assert len(plan.moves) == 1, seed
+            assert not plan.waiting, seed
+    assert found > CLUSTERS // 20
+
+
+def enough(pod: PodToPlace, snapshot: Snapshot, one: Evictable) -> bool:
+    """Whether the pod fits once this one has moved."""
+    if budgets.violating([one.bound], snapshot.known) or not snapshot.admits(pod, one.bound.node):
+        return False
+    left = snapshot.nodes[one.bound.node].without([one.pod])
+    grants = left.grants(pod, pod.shape, snapshot.rankings)
+    if grants is None:
+        return False
+    kept = {gpu for grant in grants for gpu in grant.gpus}
+    taken = left.plus(pod, Allocation(pod=pod.ref, node=one.bound.node, grants=grants)).holding_back(kept)
+    nodes = {**snapshot.nodes, one.bound.node: taken}
+    return any(
+        snapshot.admits(one.pod, node) and node_state.grants(one.pod, one.pod.shape, snapshot.rankings) is not None
+        for node, node_state in nodes.items()
+    )
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_it_proposes_no_more_evictions_than_it_may(most: int) -> None:
+    for seed, pod, snapshot in waiting():
+        if seed < CLUSTERS // 4 and (plan := defrag.plan(pod, snapshot, most=most)) is not None:
+            assert len(plan.moves) <= most, seed

@@ -1,0 +1,201 @@
+"""Which pods have to move: the cases that random clusters rarely have."""
+
+from collections.abc import Mapping
+
+from gpushare.cluster import defrag
+from gpushare.cluster.records import Bound
+from gpushare.cluster.snapshot import Evictable, NodeState, PodToPlace, Snapshot, fits
+from gpushare.identity import GpuUuid, NodeName
+from gpushare.model.allocation import Allocation
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import RequestShape
+from gpushare.model.room import HostRoom
+from gpushare.model.selector import Affinity, LabelSelector, Operator, Requirement
+from testing.builders import make_grant, make_inventory, make_ref, make_shape
+
+A, B = NodeName("node-a"), NodeName("node-b")
+WEB = LabelSelector((Requirement("app", Operator.IN, ("web",)),), text="app=web")
+
+
+def on_node(node: NodeName, sizes: tuple[int, ...], held: Mapping[str, tuple[int, int]], **fields: object) -> NodeState:
+    """A node with pods: name -> GPU and GiB."""
+    allocations = [
+        Allocation(pod=make_ref(name), node=node, grants=(make_grant(gpu, gib=gib, container="c0"),))
+        for name, (gpu, gib) in held.items()
+    ]
+    return NodeState(ledger=NodeLedger.of(make_inventory(*sizes, node=node), allocations), **fields)  # type: ignore[arg-type]
+
+
+def evictable(name: str, gib: int, node: NodeName = A, **fields: object) -> Evictable:
+    pod = PodToPlace(ref=make_ref(name), shape=make_shape(gib), **fields)  # type: ignore[arg-type]
+    return Evictable(bound=Bound(ref=pod.ref, node=node), pod=pod)
+
+
+def waiting(gib: int, count: int = 1, **fields: object) -> PodToPlace:
+    return PodToPlace(ref=make_ref("waits"), shape=make_shape((gib, count)), **fields)  # type: ignore[arg-type]
+
+
+def test_three_small_pods_move_if_no_fewer_are_enough() -> None:
+    names = ("one", "two", "three")
+    nodes = {A: on_node(A, (15,), dict.fromkeys(names, (0, 5))), B: on_node(B, (14,), {})}
+    nodes[B] = on_node(B, (10, 10), {})
+    snapshot = Snapshot(nodes=nodes, evictable=[evictable(name, 5) for name in names])
+
+    plan = defrag.plan(waiting(15), snapshot)
+
+    assert plan is not None
+    assert {move.pod.name for move in plan.moves} == set(names)
+    assert {move.target for move in plan.moves} == {B}
+    assert defrag.plan(waiting(15), snapshot, most=2) is None
+
+
+def test_a_pod_for_two_gpus_moves_one_of_each() -> None:
+    nodes = {A: on_node(A, (15, 15), {"one": (0, 4), "two": (1, 4)}), B: on_node(B, (8,), {})}
+    snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 4), evictable("two", 4)])
+
+    plan = defrag.plan(waiting(15, 2), snapshot)
+
+    assert plan is not None
+    assert len(plan.moves) == 2
+    assert plan.kept_free == {"GPU-0", "GPU-1"}
+
+
+def test_what_a_node_has_too_little_of_beside_gpus_counts() -> None:
+    """There is room on node-b's GPU, and none for what kube-scheduler counts."""
+    full = {"aliyun.com/gpu-mem": 3}
+    nodes = {
+        A: on_node(A, (15,), {"one": (0, 4)}, spare={"aliyun.com/gpu-mem": 11}),
+        B: on_node(B, (8,), {}, spare=full),
+    }
+    snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 4, sums={"aliyun.com/gpu-mem": 4})])
+
+    plan = defrag.plan(waiting(15, sums={"aliyun.com/gpu-mem": 15}), snapshot)
+
+    assert plan is not None
+    assert [move.target for move in plan.waiting] == [None]
+
+
+def test_of_two_plans_that_leave_pods_waiting_the_lesser_evil_is_told() -> None:
+    nodes = {A: on_node(A, (15,), {"one": (0, 8), "two": (0, 7)}), B: on_node(B, (14,), {"three": (0, 8)})}
+    snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 8), evictable("two", 7), evictable("three", 8, B)])
+
+    plan = defrag.plan(waiting(13), snapshot)
+
+    assert plan is not None
+    assert [move.pod.name for move in plan.waiting] == ["three"]
+
+
+def test_who_wants_a_neighbour_is_placed_beside_it() -> None:
+    """`guest` is to be beside `app=web`, which is on node-b as well as on node-a."""
+    affinity = Affinity(namespace="default", same=WEB)
+    wants = RequestShape(containers=make_shape(4).containers, affinity=affinity)
+    held = [
+        Allocation(pod=make_ref(name), node=node, grants=(make_grant(gpu, gib=2),), labels={"app": "web"})
+        for name, node, gpu in (("web-a", A, 0), ("web-b", B, 1))
+    ]
+    guest = Allocation(pod=make_ref("guest"), node=A, grants=(make_grant(0, gib=4),))
+    nodes = {
+        A: NodeState(ledger=NodeLedger.of(make_inventory(15, node=A), [held[0], guest])),
+        B: NodeState(ledger=NodeLedger.of(make_inventory(9, 9, node=B), [held[1]])),
+    }
+    pod = PodToPlace(ref=make_ref("guest"), shape=wants, labels={"app": "web"})
+    snapshot = Snapshot(nodes=nodes, evictable=[Evictable(bound=Bound(ref=pod.ref, node=A), pod=pod)])
+
+    plan = defrag.plan(waiting(13), snapshot)
+
+    assert plan is not None
+    assert [(move.target, move.grants[0].gpus) for move in plan.moves] == [(B, ("GPU-1",))]
+
+
+def test_no_successor_comes_back_to_a_host_that_has_no_cpu_for_both() -> None:
+    """GPU 1 of node-a has room for it."""
+    nodes = {
+        A: on_node(A, (15, 15), {"one": (0, 4)}, host=HostRoom(500, 1024)),
+        B: on_node(B, (8,), {}, host=HostRoom(4000, 8192)),
+    }
+    snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 4, takes=HostRoom(1000, 1024))])
+
+    plan = defrag.plan(waiting(14, takes=HostRoom(1500, 1024)), snapshot)
+
+    assert plan is not None
+    assert plan.kept_free == {"GPU-0", "GPU-1"}
+    assert [move.target for move in plan.moves] == [B]
+
+
+def test_the_rest_of_a_plan_is_judged_by_the_cluster_as_it_is_then() -> None:
+    nodes = {A: on_node(A, (15,), {"one": (0, 4), "two": (0, 4)}), B: on_node(B, (8,), {})}
+    snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 4), evictable("two", 4)])
+    pod = waiting(15)
+    plan = defrag.plan(pod, snapshot)
+    assert plan is not None
+    first, second = plan.moves
+
+    held = {second.pod.name: (0, 4)}
+    after = {A: on_node(A, (15,), held).holding_back(plan.kept_free), B: on_node(B, (8,), {"again": (0, 4)})}
+    later = Snapshot(nodes=after, evictable=[evictable(second.pod.name, 4)])
+    rest = defrag.again(pod, later, plan, [second.pod.uid])
+    assert rest is not None
+    assert [move.pod.name for move in rest.moves] == [second.pod.name]
+
+    taken = Snapshot(nodes={**after, B: on_node(B, (8,), {"again": (0, 6)})}, evictable=later.evictable)
+    assert defrag.again(pod, taken, plan, [second.pod.uid]) is None
+    assert defrag.again(pod, later, plan, [first.pod.uid, second.pod.uid]) is None, "it is gone"
+    assert defrag.again(pod, Snapshot(nodes={B: after[B]}), plan, []) is None, "the node is gone"
+
+
+def test_the_nodes_that_have_room_are_those_that_are_open_and_have_cpu_for_it() -> None:
+    nodes = {
+        A: on_node(A, (15,), {}, host=HostRoom(500, 1024)),
+        B: on_node(B, (15,), {}),
+        NodeName("node-c"): on_node(NodeName("node-c"), (15,), {}),
+    }
+    snapshot = Snapshot(nodes=nodes, admits=lambda _, node: node != "node-c")
+
+    assert fits(waiting(3, takes=HostRoom(1000, 512)), snapshot) == (B,)
+
+
+def test_no_one_moves_from_a_node_that_does_not_take_the_pod_or_is_too_small() -> None:
+    nodes = {A: on_node(A, (15,), {"one": (0, 4)}), B: on_node(B, (14,), {"two": (0, 4)})}
+    found = [evictable("one", 4), evictable("two", 4, B), evictable("three", 4, NodeName("unknown"))]
+    snapshot = Snapshot(nodes=nodes, evictable=found, admits=lambda pod, node: (pod.ref.name, node) != ("waits", A))
+
+    assert defrag.plan(waiting(15), snapshot) is None
+
+
+def test_of_very_many_pods_as_few_move_as_it_takes() -> None:
+    """Too many to try every two of them."""
+    names = [f"p{i}" for i in range(41)]
+    snapshot = Snapshot(
+        nodes={A: on_node(A, (41,), dict.fromkeys(names, (0, 1))), B: on_node(B, (4,), {})},
+        evictable=[evictable(name, 1) for name in names],
+        admits=lambda pod, node: (pod.ref.name, node) != ("waits", B),
+    )
+
+    plan = defrag.plan(waiting(3), snapshot)
+
+    assert plan is not None
+    assert len(plan.moves) == 3
+    assert not plan.waiting
+
+
+def test_a_plan_is_over_when_another_pod_has_come_to_its_gpu() -> None:
+    nodes = {A: on_node(A, (15,), {"one": (0, 4)}), B: on_node(B, (8,), {})}
+    pod, snapshot = waiting(15), Snapshot(nodes=nodes, evictable=[evictable("one", 4)])
+    plan = defrag.plan(pod, snapshot)
+    assert plan is not None
+
+    rival = {**nodes, A: on_node(A, (15,), {"one": (0, 4), "rival": (0, 1)})}
+    assert defrag.again(pod, Snapshot(nodes=rival, evictable=snapshot.evictable), plan, [plan.moves[0].pod.uid]) is None
+
+
+def test_the_successors_of_all_pods_of_a_gpu_find_places_one_after_another() -> None:
+    nodes = {A: on_node(A, (15, 15), {"one": (0, 4), "two": (0, 9), "three": (1, 9)}), B: on_node(B, (8,), {})}
+    found = [evictable("one", 4), evictable("two", 9)]
+    leaving = [make_ref(name).uid for name in ("two", "one", "unknown")]
+
+    places = defrag.successors(Snapshot(nodes=nodes, evictable=found), A, {GpuUuid("GPU-0")}, leaving)
+
+    assert places[make_ref("two").uid] is None
+    assert places[make_ref("one").uid] in {A, B}
+    assert len(places) == 2
+    assert defrag.successors(Snapshot(nodes={}, evictable=found), A, (), leaving) == {}
