@@ -22,6 +22,7 @@ from gpushare_cli import arguments as common
 from gpushare_cli import commands, schedconfig, scheduler_arguments, tables
 from gpushare_cli.commands import NoClusterError, Streams
 from gpushare_cli.doctor import command as doctor
+from gpushare_cli.drain import command as drain
 from gpushare_cli.explain import command as explain
 from gpushare_cli.simulate import command as simulate
 from gpushare_cli.terminal import Printable
@@ -55,6 +56,9 @@ def command_line() -> argparse.ArgumentParser:
             _scheduler_config,
         ),
         ("doctor", "what is wrong with an installation", doctor.EXIT_CODES, doctor.add, _doctor),
+        ("cordon", "keep new pods away from a GPU", drain.EXIT_CODES_CORDON, drain.add_cordon, _cordon),
+        ("uncordon", "let new pods in again", drain.EXIT_CODES_CORDON, drain.add_uncordon, _uncordon),
+        ("drain", "take a GPU out of service", drain.EXIT_CODES, drain.add, _drain),
     ):
         command = sub.add_parser(name, help=what, epilog=exit_codes)
         add(command)
@@ -142,6 +146,19 @@ def _scheduler_config(arguments: argparse.Namespace, streams: Streams) -> int:
 def _doctor(arguments: argparse.Namespace, streams: Streams) -> int:
     options = common.typed(doctor.Options, arguments)
     return doctor.run(_of_cluster(client.connect, arguments), streams, options, SystemClock())
+
+
+def _cordon(arguments: argparse.Namespace, streams: Streams) -> int:
+    return drain.cordon(_of_cluster(client.connect, arguments), streams, arguments.gpu)
+
+
+def _uncordon(arguments: argparse.Namespace, streams: Streams) -> int:
+    return drain.uncordon(_of_cluster(client.connect, arguments), streams, arguments.gpu)
+
+
+def _drain(arguments: argparse.Namespace, streams: Streams) -> int:
+    options = common.typed(drain.Options, arguments)
+    return drain.run(_of_cluster(client.connect, arguments), streams, options, SystemClock())
 
 
 def _of_cluster(read: Callable[[str, str], T], arguments: argparse.Namespace) -> T:

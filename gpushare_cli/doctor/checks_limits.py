@@ -57,6 +57,7 @@ def oversubscribed(cluster: Cluster) -> Iterator[Finding]:
             told += f", and nothing enforces that they stay within it (limit {loose})"
         make = finding.warning if loose else finding.note
         yield make(f"node/{objects.listed(nodes)}", told, "docs/oversubscription.md")
+    yield from _still_above(cluster)
     for node in cluster.nodes:
         try:
             if label := str(node.labels.get(names.LABEL_OVERSUBSCRIPTION) or ""):
@@ -66,6 +67,25 @@ def oversubscribed(cluster: Cluster) -> Iterator[Finding]:
                 f"node/{node.name}",
                 f"nothing is oversubscribed there, as its label {names.LABEL_OVERSUBSCRIPTION} cannot be read: {error}",
                 f"kubectl label node {node.name} --overwrite {names.LABEL_OVERSUBSCRIPTION}=FACTOR, or remove it",
+            )
+
+
+def _still_above(cluster: Cluster) -> Iterator[Finding]:
+    """GPUs whose pods came when more could be granted; what is held beyond that too is another check's."""
+    for name, ledger in sorted(cluster.ledgers.items()):
+        over = ledger.over_committed()
+        gpus = [
+            gpu.label
+            for gpu in ledger.inventory.gpus
+            if gpu.uuid not in over and ledger.used_mib.get(gpu.uuid, 0) > ledger.grantable_mib(gpu)
+        ]
+        if gpus:
+            which = f"GPUs {', '.join(gpus)} hold" if len(gpus) > 1 else f"GPU {gpus[0]} holds"
+            yield finding.warning(
+                f"node/{name}",
+                f"{which} more than may be granted since the factor was lowered, so pods may run out of memory within"
+                " what they were granted",
+                f"wait until pods there end, or evict those of a GPU: gpushare drain {name}/{gpus[0]}",
             )
 
 

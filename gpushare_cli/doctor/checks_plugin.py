@@ -146,14 +146,15 @@ def gpu_cordon(cluster: Cluster) -> Iterator[Finding]:
             yield finding.warning(
                 f"node/{node.name}",
                 f"{which} cordoned; nothing new is placed there",
-                f"when the work is done: kubectl annotate node {node.name} {names.ANNOTATION_CORDON}-",
+                "when the work is done: "
+                + " && ".join(f"gpushare uncordon {node.name}/{number}" for number in numbers),
             )
         unknown = node_records.unknown_gpus(node.record)
         if unknown:
             yield finding.warning(
                 f"node/{node.name}",
                 f"{names.ANNOTATION_CORDON} names {', '.join(map(repr, unknown))}, which is no GPU of it",
-                f"kubectl annotate node {node.name} --overwrite {names.ANNOTATION_CORDON}=NUMBER,UUID",
+                f"gpushare uncordon {node.name}/ENTRY for each of them",
             )
 
 

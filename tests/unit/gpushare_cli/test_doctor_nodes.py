@@ -179,7 +179,7 @@ ROWS: list[tuple[str, Change, str]] = [
         "cordoned GPUs",
         annotate(names.ANNOTATION_CORDON, "0,GPU-3"),
         "warning gpu-cordon node/node-b | GPUs 0, 3 of its 4 are cordoned; nothing new is placed there | when the work"
-        " is done: kubectl annotate node node-b gpushare.dev/cordoned-gpus-",
+        " is done: gpushare uncordon node-b/0 && gpushare uncordon node-b/3",
     ),
     (
         "an oversubscribed GPU without a limit",
@@ -205,7 +205,7 @@ ROWS: list[tuple[str, Change, str]] = [
         "a cordon of no GPU",
         annotate(names.ANNOTATION_CORDON, "7, GPU-x"),
         "warning gpu-cordon node/node-b | gpushare.dev/cordoned-gpus names '7', 'GPU-x', which is no GPU of it |"
-        " kubectl annotate node node-b --overwrite gpushare.dev/cordoned-gpus=NUMBER,UUID",
+        " gpushare uncordon node-b/ENTRY for each of them",
     ),
 ]
 

@@ -160,6 +160,19 @@ def test_what_is_as_it_should_be_is_not_found(change: Change) -> None:
     assert world.lines(api) == []
 
 
+def test_pods_of_a_factor_that_was_lowered_are_a_warning() -> None:
+    api = world.healthy()
+    for name in "ab":
+        held = make_allocation(name, make_grant(0, gib=10, extra_mib=8 * 1024), node="node-b")
+        world.seed(api, world.bound_pod(name, node="node-b", held_by=held))
+
+    assert world.lines(api) == [
+        "warning oversubscription node/node-b | GPU 0 holds more than may be granted since the factor was lowered, so"
+        " pods may run out of memory within what they were granted | wait until pods there end, or evict those of a"
+        " GPU: gpushare drain node-b/0"
+    ]
+
+
 def test_compute_can_be_granted_twice_as_well() -> None:
     api = world.healthy()
     for name in "ab":

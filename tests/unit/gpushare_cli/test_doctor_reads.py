@@ -28,7 +28,7 @@ OF_PODS = (
 )
 OF_SETTINGS = (
     "settings, runtime-class, webhook-policies, runtime-class-policy, scheduler-running, scheduler-leads,"
-    " scheduler-config, scheduler-version, memory-unit, node-amounts, hand-over, limits, usage,"
+    " scheduler-config, scheduler-version, memory-unit, node-amounts, hand-over, limits, oversubscription, usage,"
     " nvidia-plugin, pods-pending, pods-without-gpus, pods-refused, pods-unreadable, pods-rejected,"
     " over-committed"
 )

@@ -1,0 +1,1 @@
+"""`gpushare defrag`: the few evictions that make room for a pod."""

@@ -1,0 +1,113 @@
+"""Evicts the pods of a GPU until none is left, as politely as the API server demands."""
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpushare.cluster import drain
+from gpushare.cluster.drain import Permissions, Row, Step
+from gpushare.errors import GpuShareError
+from gpushare.identity import PodUid
+from gpushare.kube import api as kube
+from gpushare.kube import eviction
+from gpushare.kube.api import KubeApi
+from gpushare.kube.eviction import Evicted
+from gpushare.model.gpu import Gpu
+from gpushare.runtime.clock import Clock
+from gpushare_cli import disruptions
+from gpushare_cli.commands import Streams
+from gpushare_cli.drain import card as cards
+from gpushare_cli.drain.card import Card
+
+ROUND_S: Final = 2.0
+SETTLE_S: Final = 10.0
+"""After the cordon, a pod whose binding was on its way may still come."""
+_FAILURES: Final = 3
+"""After which an eviction that the server refuses for another reason than a budget is not tried again."""
+
+
+class UncordonedError(GpuShareError):
+    """New pods may come while the drain goes on, which would evict them for ever; says so."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Drainer:
+    """One drain. Used by one thread."""
+
+    api: KubeApi
+    clock: Clock
+    streams: Streams
+    card: Card
+    gpus: tuple[Gpu, ...]
+    """What the card's name stood for when the drain began."""
+    permissions: Permissions
+    timeout_s: float
+    asked: dict[PodUid, Row] = field(default_factory=dict)
+    """Pods that were asked to leave."""
+    _told: dict[PodUid, str] = field(default_factory=dict)
+    _failures: Counter[PodUid] = field(default_factory=Counter)
+
+    def run(self) -> tuple[Row, ...]:
+        """Evict until the GPU is empty, nothing more can be done, or time is up; who is left.
+
+        Raises:
+            KubeError: the cluster cannot be read any more.
+            UncordonedError: others let new pods in.
+        """
+        began = self.clock.monotonic()
+        while True:
+            try:
+                left = self._round()
+            except kube.TRANSIENT as error:
+                if self.clock.monotonic() - began >= self.timeout_s:
+                    raise
+                self.streams.progress(f"{self.card}: cannot be read now ({error}); trying again")
+            else:
+                passed = self.clock.monotonic() - began
+                busy = any(row.step is not Step.STAY for row in left)
+                if passed >= self.timeout_s or (not busy and passed >= min(SETTLE_S, self.timeout_s)):
+                    return left
+            self.clock.wait(threading.Event(), ROUND_S)
+
+    def _round(self) -> tuple[Row, ...]:
+        """Ask every pod that may leave to do so; who is there now."""
+        known, _ = disruptions.read(self.api)
+        occupied = cards.read(self.api, self.card, self.permissions, self.gpus)
+        if not occupied.cordoned:
+            raise UncordonedError(f"{self.card} was uncordoned by others meanwhile; nothing more is evicted")
+        there = {one.bound.ref.uid for one in occupied.occupants}
+        for uid, row in self.asked.items():
+            if uid not in there:
+                self._tell(row, "gone")
+        return tuple(self._asked(row) for row in drain.plan(occupied.occupants, known))
+
+    def _asked(self, row: Row) -> Row:
+        if row.step is Step.LEAVING and row.pod.uid not in self.asked:
+            self.asked[row.pod.uid] = row
+            self._tell(row, f"leaves: {row.why}")
+        elif row.step is Step.STAY:
+            self._tell(row, f"stays: {row.why}")
+        if row.step in {Step.STAY, Step.LEAVING}:
+            return row
+        if self._failures[row.pod.uid] >= _FAILURES:
+            return Row(pod=row.pod, memory_mib=row.memory_mib, step=Step.STAY, why=self._told[row.pod.uid])
+        outcome, problem = eviction.evict(self.api, row.pod)
+        match outcome:
+            case Evicted.DONE | Evicted.GONE:
+                self.asked[row.pod.uid] = row
+                self._tell(row, "evicted")
+                return Row(pod=row.pod, memory_mib=row.memory_mib, step=Step.LEAVING, why="its containers are ending")
+            case Evicted.REFUSED:
+                self._tell(row, f"waits: {row.why or problem}")
+                return Row(pod=row.pod, memory_mib=row.memory_mib, step=Step.WAIT, why=row.why or problem)
+            case Evicted.FAILED:
+                self._failures[row.pod.uid] += 1
+                self._tell(row, f"cannot be evicted: {problem}")
+                return Row(pod=row.pod, memory_mib=row.memory_mib, step=Step.WAIT, why=f"cannot be evicted: {problem}")
+
+    def _tell(self, row: Row, text: str) -> None:
+        """Once for each change."""
+        if self._told.get(row.pod.uid) != text:
+            self._told[row.pod.uid] = text
+            self.streams.progress(f"{row.pod}: {text}")

@@ -1,0 +1,139 @@
+"""`gpushare drain` on the real cluster: one GPU is emptied as budgets allow, and the dry run says what then happens."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from gpushare import names
+from localcluster.provision import Version
+from tests.e2e import checks
+from tests.e2e.system import Json, Share, System, allocated, is_ready
+
+pytestmark = pytest.mark.e2e
+NODE = "node-1"
+
+
+def test_a_gpu_is_drained_as_its_budget_allows_and_takes_pods_again(system: System, namespace: str) -> None:
+    """Three replicas of 4 GiB and a bare pod on one GPU, of which the budget wants two replicas at any time."""
+    system.create(namespace, replicas("web", 3, gib=4), budget(system, "web", 2), bare("alone", gib=3))
+    pods = system.all_running(namespace, 4)
+    card = card_of(pods)
+    others = [pod for pod in pods if card not in allocated(pod)["c0"]]
+    assert not others, "binpack puts them on one GPU"
+    evictable = f"{NODE}/{card}"
+
+    promised = gpushare_json(system, 3, "drain", evictable, "--dry-run")["planned"]
+    assert steps(promised) == {"evict": 1, "wait": 2, "stay": 1}
+    assert {each["why"] for each in promised if each["step"] == "wait"} == {"budget web allows no more evictions now"}
+    assert [each["name"] for each in promised if each["step"] == "stay"] == ["alone"]
+    assert {pod["metadata"]["uid"] for pod in system.pods(namespace)} == {pod["metadata"]["uid"] for pod in pods}
+
+    try:
+        # The replacements start on other GPUs, and then the budget allows the next eviction.
+        done = gpushare_json(system, 3, "drain", evictable)
+        assert done["planned"] == promised
+        assert [(each["name"], each["step"]) for each in done["left"]] == [("alone", "stay")]
+        now = system.all_running(namespace, 4)
+        assert [pod["metadata"]["name"] for pod in now if card in allocated(pod)["c0"]] == ["alone"]
+        assert min_ready(system, namespace) >= 2
+        assert gpushare(system, "drain", evictable, "--force")[0] == 0
+        assert not [pod for pod in system.pods(namespace) if card in allocated(pod)["c0"]]
+
+        # It wants this GPU and no other, so it waits until it takes pods again.
+        wanting = bare("wanting", gib=3)
+        wanting["metadata"]["annotations"][names.ANNOTATION_UUID] = card
+        system.create(namespace, wanting)
+        system.eventually("told that it waits", lambda: system.events(namespace, "wanting"))
+    finally:
+        code, _, err = gpushare(system, "uncordon", evictable)
+    assert code == 0, err
+    (pod,) = system.running(namespace, "wanting")
+    assert allocated(pod)["c0"] == (card,)
+    checks.no_gpu_is_over_its_memory(system)
+
+
+def test_a_drain_that_is_never_allowed_says_so_and_evicts_no_one(system: System, namespace: str) -> None:
+    system.create(namespace, replicas("db", 2, gib=5), budget(system, "db", 2))
+    pods = system.all_running(namespace, 2)
+    target = f"{NODE}/{card_of(pods)}"
+    try:
+        code, out, err = gpushare(system, "drain", target, "--timeout", "12")
+        assert code == 3, err
+        assert out.count("budget db allows no more evictions now") == 2
+        assert "stays cordoned" in err
+    finally:
+        gpushare(system, "uncordon", target)
+    assert {pod["metadata"]["uid"] for pod in system.pods(namespace)} == {pod["metadata"]["uid"] for pod in pods}
+    assert all(is_ready(pod) for pod in system.pods(namespace))
+
+
+def replicas(name: str, count: int, *, gib: int, **spec: Any) -> Json:
+    """A ReplicaSet whose pods are put on the same GPU."""
+    pod = bare(name, gib=gib, **spec)
+    metadata = {"labels": {"app": name}, "annotations": pod["metadata"].get("annotations", {})}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": count,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": metadata, "spec": pod["spec"]},
+        },
+    }
+
+
+def bare(name: str, *, gib: int, gpus: int = 1, node: str = NODE, policy: str = "binpack") -> Json:
+    """A pod that nothing recreates."""
+    annotations = {names.ANNOTATION_POLICY: policy}
+    if gpus > 1:
+        annotations[names.ANNOTATION_GPUS] = str(gpus)
+    pod = Share(name=name, gib=(gib,), annotations=annotations).document()
+    if node:
+        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    return pod
+
+
+def budget(system: System, name: str, least: int) -> Json:
+    """A PodDisruptionBudget."""
+    return {
+        "apiVersion": "policy/v1" if system.cluster.version >= Version(1, 21) else "policy/v1beta1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name},
+        "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": name}}},
+    }
+
+
+def card_of(pods: list[Json]) -> str:
+    """The UUID of the GPU on which the most of them are."""
+    found = [gpu for pod in pods for gpu in allocated(pod)["c0"]]
+    return max(set(found), key=found.count)
+
+
+def steps(planned: list[Json]) -> dict[str, int]:
+    """How many of each."""
+    words = [each["step"] for each in planned]
+    return {word: words.count(word) for word in words}
+
+
+def min_ready(system: System, namespace: str) -> int:
+    """Replicas that are ready now."""
+    return sum(is_ready(pod) for pod in system.pods(namespace, "app=web"))
+
+
+def gpushare(system: System, *argv: str) -> tuple[int, str, str]:
+    """Run a command as its user does."""
+    command = [sys.executable, "-m", "gpushare_cli", *argv, "--kubeconfig", str(system.cluster.kubeconfig)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def gpushare_json(system: System, code: int, *argv: str) -> Json:
+    """What it prints for programs, if it ends as expected."""
+    found, out, err = gpushare(system, *argv, "-o", "json")
+    assert found == code, out + err
+    value: Json = json.loads(out)
+    return value

@@ -1,0 +1,122 @@
+"""`gpushare cordon` and `uncordon`."""
+
+import io
+
+import pytest
+
+from gpushare import names
+from gpushare.cluster import cordons
+from gpushare.errors import SettingsError
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
+from gpushare.model.gpu import NodeInventory
+from gpushare.units import GIB
+from gpushare_cli import commands
+from gpushare_cli.commands import Streams
+from gpushare_cli.drain import command
+from gpushare_cli.drain.card import Card
+from testing.builders import make_gpu, make_inventory, make_mig, make_node
+from testing.fakes.kube import FakeKube
+from tests.unit.gpushare_cli.draining import cordons_of
+from tests.unit.gpushare_cli.explaining import kube_of
+
+NODE = make_node(make_inventory(15, 15))
+MIG = NodeInventory(node=NodeName("node-a"), gpus=(make_gpu(1), make_mig(0, 0), make_mig(0, 1)), unit=GIB)
+TWO = make_inventory(15, 15)
+
+
+@pytest.mark.parametrize(
+    ("before", "inventory", "name", "after"),
+    [
+        ("", TWO, "0", "GPU-0"),
+        ("", TWO, "GPU-1", "GPU-1"),
+        ("1", TWO, "0", "1,GPU-0"),
+        ("0", TWO, "0", "0"),
+        (" 0 ,GPU-9", TWO, "GPU-0", " 0 ,GPU-9"),
+        ("", MIG, "0:1", "MIG-0-1"),
+        ("", MIG, "0", "0"),
+        ("0:0", MIG, "0", "0:0,0"),
+        ("0:0,0:1", MIG, "0", "0:0,0:1"),
+    ],
+)
+def test_a_gpu_is_added_once(before: str, inventory: NodeInventory, name: str, after: str) -> None:
+    assert cordons.added(before, inventory, name) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "inventory", "name", "after"),
+    [
+        ("GPU-0", TWO, "0", ""),
+        ("0", TWO, "GPU-0", ""),
+        ("0,1, GPU-0", TWO, "0", "1"),
+        ("GPU-9,1", TWO, "GPU-9", "1"),
+        ("GPU-9", None, "GPU-9", ""),
+        ("0:0,0", MIG, "0", ""),
+        ("MIG-0-1,0:0", MIG, "0:1", "0:0"),
+    ],
+)
+def test_a_gpu_is_removed_however_it_was_written(
+    before: str, inventory: NodeInventory | None, name: str, after: str
+) -> None:
+    assert cordons.removed(before, inventory, name) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "inventory", "name", "message"),
+    [
+        ("1", TWO, "0", "GPU '0' is not cordoned; gpushare.dev/cordoned-gpus is '1'"),
+        ("0", MIG, "0:1", "GPU '0:1' is cordoned together with 0:0, by '0'; uncordon that"),
+    ],
+)
+def test_what_is_not_cordoned_by_itself_is_told(before: str, inventory: NodeInventory, name: str, message: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        cordons.removed(before, inventory, name)
+    assert str(error.value) == message
+
+
+def test_a_node_whose_gpus_are_all_gone_has_none() -> None:
+    with pytest.raises(SettingsError) as error:
+        cordons.meant(make_inventory(), "0")
+    assert str(error.value) == "node node-a has no GPU '0'; its GPUs: none"
+
+
+def run(api: FakeKube, gpu: str, *, undo: bool = False) -> tuple[int, str]:
+    err = io.StringIO()
+    streams = Streams(out=err, err=err)
+    act = command.uncordon if undo else command.cordon
+    return commands.answer(streams, lambda: act(api, streams, Card.parse(gpu))), err.getvalue()
+
+
+def test_a_cordon_is_written_and_taken_back() -> None:
+    api = kube_of([NODE])
+
+    assert run(api, "node-a/1") == (0, "node-a/1: cordoned; new pods stay away from it\n")
+    assert cordons_of(api) == "GPU-1"
+    assert run(api, "node-a/1") == (0, "node-a/1: was cordoned before; new pods stay away from it\n")
+    assert run(api, "node-a/1", undo=True) == (0, "node-a/1: uncordoned; it takes new pods\n")
+    assert names.ANNOTATION_CORDON not in api.read("/api/v1/nodes/node-a")["metadata"]["annotations"]
+    code, message = run(api, "node-a/1", undo=True)
+    assert (code, message) == (2, "error: GPU '1' is not cordoned; gpushare.dev/cordoned-gpus is ''\n")
+
+
+def test_what_another_writes_at_the_same_time_is_kept() -> None:
+    api = kube_of([NODE])
+    annotations = {"metadata": {"annotations": {names.ANNOTATION_CORDON: "0"}}}
+    read = api.get
+
+    def raced(path: str, params: kube.Params | None = None, *, timeout_s: float = 5.0) -> kube.JsonObject:
+        found = read(path, params, timeout_s=timeout_s)
+        if cordons_of(api) is None:
+            api.patch(path, annotations)
+        return found
+
+    api.get = raced  # type: ignore[method-assign] # a side door
+    assert run(api, "node-a/1")[0] == 0
+    assert cordons_of(api) == "0,GPU-1"
+
+
+@pytest.mark.parametrize("text", ["node-a", "/0", "node-a/", "a/b/c", "a/0,1"])
+def test_what_names_no_gpu_is_a_wrong_argument(text: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        Card.parse(text)
+    assert str(error.value) == f"GPU {text!r}: write NODE/GPU, such as node-a/0, node-a/0:1 or node-a/GPU-UUID"

@@ -1,0 +1,328 @@
+"""`gpushare drain`: who is evicted, who is not and why, and that the dry run says what then happens."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gpushare import names
+from gpushare.kube import api as kube
+from testing.builders import Json, make_grant, make_inventory, make_node
+from testing.fakes.kube import FakeKube
+from tests.unit.gpushare_cli.draining import EndingClock, budget, cordons_of, drain, end, owned, pods, seeded
+from tests.unit.gpushare_cli.explaining import kube_of
+from tests.unit.gpushare_cli.podding import bound
+from tests.unit.gpushare_cli.simulating import lines
+
+NODE = make_node(make_inventory(15, 15))
+
+
+def on(gpu: int, name: str, *, gib: int = 3, **fields: object) -> Json:
+    return owned(bound(name, make_grant(gpu, gib=gib), **fields))  # type: ignore[arg-type] # of the pod
+
+
+def test_the_pods_of_one_gpu_leave_and_no_others() -> None:
+    api = kube_of([NODE, on(0, "here"), on(1, "there")])
+
+    found = drain(api)
+
+    assert (found.code, found.out) == (0, "node-a/0: no pod is on it\n")
+    assert found.err == lines(
+        "node-a/0: cordoned; new pods stay away from it", "default/here: evicted", "default/here: gone"
+    )
+    assert pods(api) == {"there"}
+    assert cordons_of(api) == "GPU-0"
+
+
+def test_a_pod_on_both_gpus_leaves_with_either() -> None:
+    api = kube_of([NODE, owned(bound("both", make_grant(0, 1)))])
+
+    assert drain(api, "node-a/1").code == 0
+    assert pods(api) == set()
+
+
+def test_a_dry_run_changes_nothing_and_says_what_would_happen() -> None:
+    api = kube_of([NODE, on(0, "here"), bound("bare", make_grant(0)), on(1, "there")])
+
+    found = drain(api, dry_run=True)
+
+    assert found.code == 3
+    assert found.out == lines(
+        "POD           MEMORY  WHAT        ITS SUCCESSOR   WHY",
+        "default/bare  3 GiB   stays       -               nothing recreates it; --force deletes it for good",
+        "default/here  3 GiB   is evicted  fits on node-a",
+    )
+    assert not api.count("create") + api.count("patch") + api.count("delete")
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_pod_that_nothing_recreates_is_evicted_by_force_only(force: bool) -> None:
+    api = kube_of([NODE, bound("bare", make_grant(0))])
+
+    found = drain(api, force=force)
+
+    assert pods(api) == (set() if force else {"bare"})
+    assert found.code == (0 if force else 3)
+    assert ("node-a/0 stays cordoned; gpushare uncordon node-a/0 lets new pods in" in found.err) is not force
+
+
+@pytest.mark.parametrize("agreed", [False, True])
+def test_a_pod_with_data_of_its_own_is_evicted_if_that_may_be_lost(agreed: bool) -> None:
+    pod = on(0, "writes")
+    pod["spec"]["volumes"] = [{"name": "cache", "emptyDir": {}}, {"name": "code", "configMap": {}}]
+
+    found = drain(kube_of([NODE, pod]), delete_emptydir_data=agreed)
+
+    assert found.code == (0 if agreed else 3)
+    why = "it would lose what it keeps in emptyDir volumes (cache); --delete-emptydir-data accepts that"
+    assert (why in found.out) is not agreed
+
+
+def test_a_pod_of_the_kubelet_is_told() -> None:
+    pod = on(0, "static", annotations={"kubernetes.io/config.mirror": "x"})
+
+    assert "the kubelet runs it from a file of its node; remove that file" in drain(kube_of([NODE, pod])).out
+
+
+def test_a_budget_is_waited_for_until_it_allows_the_next() -> None:
+    labels = {"app": "web"}
+    api = seeded(kube_of([NODE, on(0, "one", labels=labels), on(0, "two", labels=labels)]), budget("web", 1, **labels))
+
+    def meanwhile(seconds: float) -> None:
+        end(api)
+        if seconds == 20:
+            path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/web"
+            api.edit(path, lambda found: found["status"].update(disruptionsAllowed=1))
+
+    found = drain(api, clock=EndingClock(meanwhile))
+
+    assert found.code == 0
+    assert [line for line in found.err.splitlines() if "default/" in line] == [
+        "default/one: evicted",
+        "default/two: waits: budget web allows no more evictions now",
+        "default/one: gone",
+        "default/two: evicted",
+        "default/two: gone",
+    ]
+
+
+def test_when_time_is_up_it_says_who_is_left_and_why() -> None:
+    labels = {"app": "web"}
+    api = seeded(kube_of([NODE, on(0, "one", labels=labels)]), budget("web", 0, **labels))
+    clock = EndingClock()
+
+    found = drain(api, clock=clock, timeout=30)
+
+    assert (found.code, clock.seconds) == (3, 30)
+    assert found.out == lines(
+        "POD          MEMORY  WHAT   WHY", "default/one  3 GiB   waits  budget web allows no more evictions now"
+    )
+    assert cordons_of(api) == "GPU-0"
+
+
+def test_a_pod_with_two_budgets_cannot_be_evicted_by_anyone() -> None:
+    labels = {"app": "web", "tier": "a"}
+    api = seeded(kube_of([NODE, on(0, "one", labels=labels)]), budget("web", 5, app="web"), budget("a", 5, tier="a"))
+
+    found = drain(api)
+
+    why = "several budgets select it (a, web), and the API server evicts no such pod; leave one"
+    assert found.out.endswith(f"stays  {why}\n")
+
+
+def test_a_pod_that_came_after_the_cordon_leaves_as_well() -> None:
+    """Its binding was on its way."""
+    api = kube_of([NODE])
+
+    def meanwhile(seconds: float) -> None:
+        end(api)
+        if seconds == 6:
+            api.seed("/api/v1/namespaces/default/pods", on(0, "late"))
+
+    assert drain(api, clock=EndingClock(meanwhile)).code == 0
+    assert pods(api) == set()
+
+
+def test_a_number_that_becomes_another_gpus_evicts_none_of_its_pods() -> None:
+    """A GPU that fails drops out of the list, and the next one takes its number."""
+    api = seeded(kube_of([NODE, on(0, "here", labels={"a": "b"}), on(1, "there")]), budget("web", 0, a="b"))
+    listed = make_inventory(15, 15)
+    shifted = replace(listed, gpus=(replace(listed.gpus[1], index=0),))
+
+    def meanwhile(seconds: float) -> None:
+        end(api)
+        if seconds == 4:
+            annotations = make_node(shifted)["metadata"]["annotations"]
+            api.edit("/api/v1/nodes/node-a", lambda node: node["metadata"]["annotations"].update(annotations))
+        if seconds == 8:
+            path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/web"
+            api.edit(path, lambda found: found["status"].update(disruptionsAllowed=1))
+
+    found = drain(api, clock=EndingClock(meanwhile))
+
+    assert (found.code, found.out) == (0, "node-a/0: no pod is on it\n")
+    assert pods(api) == {"there"}
+
+
+def test_nothing_is_evicted_any_more_once_others_let_new_pods_in() -> None:
+    api = seeded(kube_of([NODE, on(0, "one", labels={"a": "b"})]), budget("web", 0, a="b"))
+
+    def meanwhile(seconds: float) -> None:
+        if seconds == 4:
+            api.edit("/api/v1/nodes/node-a", lambda node: node["metadata"]["annotations"].pop(names.ANNOTATION_CORDON))
+            api.seed("/api/v1/namespaces/default/pods", on(0, "new"))
+
+    found = drain(api, clock=EndingClock(meanwhile))
+
+    assert found.code == 3
+    assert found.err.endswith("error: node-a/0 was uncordoned by others meanwhile; nothing more is evicted\n")
+    assert pods(api) == {"one", "new"}
+
+
+def test_an_eviction_that_is_forbidden_is_not_tried_for_ever() -> None:
+    api = kube_of([NODE, on(0, "one")])
+    api.fail_next(
+        lambda call: call.path.endswith("/eviction"), kube.ForbiddenError("pods/eviction is forbidden"), times=9
+    )
+    clock = EndingClock()
+
+    found = drain(api, clock=clock)
+
+    assert found.code == 3
+    assert "stays  cannot be evicted: pods/eviction is forbidden" in found.out
+    assert api.count("create", "/eviction") == 3
+
+
+def test_the_dry_run_says_what_the_drain_then_does_first() -> None:
+    labels = {"app": "web"}
+    objects = [NODE, bound("bare", make_grant(0)), *(on(0, f"web-{i}", labels=labels) for i in range(4))]
+    api = seeded(kube_of(objects), budget("web", 2, **labels))
+    promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
+
+    asked = json.loads(drain(api, clock=EndingClock(), timeout=0, output="json").out)
+
+    assert asked["planned"] == promised
+    evicted = {each["name"] for each in promised if each["step"] == "evict"}
+    assert evicted == {"web-0", "web-1"}
+    assert {"web-0", "web-1", "web-2", "web-3", "bare"} - pods(api) == evicted
+    steps = {each["name"]: each["step"] for each in asked["left"]}
+    assert steps == {"bare": "stay", "web-0": "leaving", "web-1": "leaving", "web-2": "wait", "web-3": "wait"}
+
+
+def test_a_pod_that_waits_to_start_is_not_protected_by_a_budget() -> None:
+    """The eviction API asks no budget then."""
+    labels = {"app": "web"}
+    api = seeded(kube_of([NODE, on(0, "one", labels=labels, phase="Pending")]), budget("web", 0, **labels))
+
+    assert drain(api, dry_run=True).code == 0
+    assert drain(api).code == 0
+
+
+def test_a_pod_whose_allocation_cannot_be_read_is_not_passed_over() -> None:
+    pod = on(0, "odd")
+    pod["metadata"]["annotations"][names.ANNOTATION_ALLOCATION] = "{"
+
+    assert "what it holds cannot be read" in drain(kube_of([NODE, pod])).out
+
+
+@pytest.mark.parametrize(
+    ("gpu", "code", "message"),
+    [
+        ("node-a/7", 2, "node node-a has no GPU '7'; its GPUs: 0 (GPU-0), 1 (GPU-1)"),
+        ("none/0", 1, "there is no node none"),
+        ("cpu/0", 2, "node cpu has no GPU inventory; it shares no GPU"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_told(gpu: str, code: int, message: str) -> None:
+    found = drain(kube_of([NODE, make_node(name="cpu")]), gpu)
+
+    assert (found.code, found.err) == (code, f"error: {message}\n")
+
+
+def test_budgets_that_may_not_be_read_are_told_and_obeyed() -> None:
+    labels = {"app": "web"}
+    api = seeded(kube_of([NODE, on(0, "one", labels=labels)]), budget("web", 0, **labels))
+    api.fail_next(lambda call: "poddisruptionbudgets" in call.path, kube.ForbiddenError("no"), times=99)
+
+    found = drain(api, timeout=4)
+
+    assert found.code == 3
+    assert "note: PodDisruptionBudgets cannot be read (no); the API server obeys them all the same" in found.err
+    assert "waits  Cannot evict pod as it would violate the pod's disruption budget." in found.out
+
+
+def test_json_names_the_gpu_and_its_pods() -> None:
+    value = json.loads(drain(kube_of([NODE, on(0, "one")]), dry_run=True, output="json").out)
+
+    row = {"namespace": "default", "name": "one", "memoryMiB": 3072, "step": "evict", "why": None}
+    assert value == {
+        "version": 1,
+        "node": "node-a",
+        "gpus": [{"index": 0, "uuid": "GPU-0", "model": "Tesla T4", "memoryMiB": 15360}],
+        "dryRun": True,
+        "planned": [row],
+        "left": [row],
+        "successors": {"uid-one": "node-a"},
+    }
+
+
+def test_an_older_server_is_asked_in_its_version() -> None:
+    api: FakeKube = kube_of([NODE, on(0, "one")])
+    api.evictions = "policy/v1beta1"
+
+    assert drain(api).code == 0
+
+
+def test_a_pod_that_is_leaving_already_is_awaited_and_not_evicted() -> None:
+    pod = on(0, "leaving")
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    api = kube_of([NODE, pod])
+
+    assert "  its deletion was asked for; its containers are ending\n" in drain(api, dry_run=True).out
+    found = drain(api)
+    assert (found.code, api.count("create", "/eviction")) == (0, 0)
+    assert found.err.splitlines()[1:] == [
+        "default/leaving: leaves: its deletion was asked for; its containers are ending",
+        "default/leaving: gone",
+    ]
+
+
+def test_a_dry_run_says_whether_each_pod_fits_elsewhere() -> None:
+    """GPU 1 has 5 GiB left and node-b 4, so one of three of 4 GiB has no place."""
+    node_b = make_node(make_inventory(4, node="node-b"))
+    three = [on(0, f"p{i}", gib=4) for i in range(3)]
+    api = kube_of([NODE, node_b, *three, on(1, "there", gib=10)])
+
+    value = json.loads(drain(api, dry_run=True, output="json").out)["successors"]
+    table = drain(api, dry_run=True).out
+
+    assert sorted(value.values(), key=str) == [None, "node-a", "node-b"]
+    assert (table.count("fits on node-a"), table.count("fits on node-b"), table.count("would wait")) == (1, 1, 1)
+
+
+def test_where_pods_fit_is_left_out_if_the_cluster_may_not_be_read() -> None:
+    api = kube_of([NODE, on(0, "here")])
+    only_here = kube.ForbiddenError("nodes is forbidden")
+    api.fail_next(lambda call: call.verb == "list" and call.path.endswith("/nodes"), only_here, times=9)
+
+    found = drain(api, dry_run=True)
+
+    assert found.err == "note: whether the pods fit elsewhere is not told: nodes is forbidden\n"
+    assert "is evicted  -" in found.out
+
+
+def test_a_server_that_is_away_for_a_moment_ends_no_drain() -> None:
+    api = kube_of([NODE, on(0, "here")])
+    away = kube.UnreachableError("connection refused")
+
+    def meanwhile(seconds: float) -> None:
+        end(api)
+        if seconds == 2:
+            api.fail_next(lambda call: call.path.endswith("/node-a"), away)
+
+    found = drain(api, clock=EndingClock(meanwhile))
+
+    assert found.code == 0
+    assert "node-a/0: cannot be read now (connection refused); trying again" in found.err
+    api.fail_next(lambda call: call.verb == "list", away, times=99)
+    assert drain(api, timeout=10).code == 1
