@@ -17,10 +17,12 @@ from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.kube import client
 from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.interrupts import as_interrupt
 from gpushare.runtime.options import environment
 from gpushare_cli import arguments as common
 from gpushare_cli import commands, schedconfig, scheduler_arguments, tables
 from gpushare_cli.commands import NoClusterError, Streams
+from gpushare_cli.defrag import command as defrag
 from gpushare_cli.doctor import command as doctor
 from gpushare_cli.drain import command as drain
 from gpushare_cli.explain import command as explain
@@ -59,6 +61,7 @@ def command_line() -> argparse.ArgumentParser:
         ("cordon", "keep new pods away from a GPU", drain.EXIT_CODES_CORDON, drain.add_cordon, _cordon),
         ("uncordon", "let new pods in again", drain.EXIT_CODES_CORDON, drain.add_uncordon, _uncordon),
         ("drain", "take a GPU out of service", drain.EXIT_CODES, drain.add, _drain),
+        ("defrag", "the few evictions that make room for a pod", defrag.EXIT_CODES, defrag.add, _defrag),
     ):
         command = sub.add_parser(name, help=what, epilog=exit_codes)
         add(command)
@@ -159,6 +162,13 @@ def _uncordon(arguments: argparse.Namespace, streams: Streams) -> int:
 def _drain(arguments: argparse.Namespace, streams: Streams) -> int:
     options = common.typed(drain.Options, arguments)
     return drain.run(_of_cluster(client.connect, arguments), streams, options, SystemClock())
+
+
+def _defrag(arguments: argparse.Namespace, streams: Streams) -> int:
+    options = common.typed(defrag.Options, arguments)
+    namespace = partial(_of_cluster, client.namespace, arguments)
+    with as_interrupt():  # cordons that it made for the time being are removed
+        return defrag.run(_of_cluster(client.connect, arguments), streams, options, namespace, SystemClock(), sys.stdin)
 
 
 def _of_cluster(read: Callable[[str, str], T], arguments: argparse.Namespace) -> T:

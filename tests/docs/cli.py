@@ -17,6 +17,7 @@ from gpushare_cli.simulate.command import Options
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.fakes.kube import FakeKube
 from tests.docs import reasons
+from tests.unit.gpushare_cli import defragging, draining
 from tests.unit.gpushare_cli.podding import bound, mutated
 
 HEAD = """# Commands
@@ -185,10 +186,34 @@ def _more(name: str) -> list[str]:
             return [f"\n{EXPLAIN}", *_explained("Why a pod waits", 20), *_explained("Where a pod is", None)]
         case "simulate":
             return [f"\n{SIMULATE}\n{reasons.TEXT}", *_simulated()]
+        case "drain" | "defrag":
+            return ["\n### Example\n", *_planned(name)]
         case "doctor":
             return ["\nThe checks are listed on [a page of their own](doctor.md).\n"]
         case _:
             return []
+
+
+def _planned(name: str) -> list[str]:
+    if name == "drain":
+        found = draining.drain(_shared(), dry_run=True, width=80)
+        return _console("gpushare drain node-a/0 --dry-run", found.out, found.code)
+    found = defragging.defrag(_shared(), pod="train", dry_run=True, width=80)
+    return _console("gpushare defrag train", found.out, found.code)
+
+
+def _shared() -> FakeKube:
+    """Two nodes with a workload that has a budget, a pod of its own, and a large pod that waits."""
+    replicas = [
+        draining.owned(bound(f"web-{i}", make_grant(0, gib=gib), labels={"app": "web"})) for i, gib in enumerate((3, 2))
+    ]
+    others = [bound("notebook", make_grant(1, gib=9)), bound("batch", make_grant(0, gib=8), node="node-b")]
+    kube = draining.seeded(FakeKube(), draining.budget("web", 1, app="web"))
+    nodes = [make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b"))]
+    waiting = mutated(make_pod(make_container(gpu_mem=13), name="train"))
+    for one in [*nodes, *replicas, *others, waiting]:
+        kube.seed(f"/api/v1/{'nodes' if one['kind'] == 'Node' else 'namespaces/default/pods'}", one)
+    return kube
 
 
 def _explained(title: str, gpu_mem: int | None) -> list[str]:

@@ -1,0 +1,210 @@
+"""`gpushare defrag`: arguments, what is done, what is printed."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TextIO
+
+from gpushare import names
+from gpushare.cluster import defrag
+from gpushare.cluster.defrag import Plan
+from gpushare.cluster.drain import Permissions
+from gpushare.errors import SettingsError
+from gpushare.identity import PodUid
+from gpushare.kube import api as kube
+from gpushare.kube.api import KubeApi
+from gpushare.runtime.clock import Clock
+from gpushare_cli import arguments, tables, yamls
+from gpushare_cli.commands import BAD, OK, Streams
+from gpushare_cli.defrag import loop
+from gpushare_cli.defrag import question as questions
+from gpushare_cli.defrag.loop import StoppedError
+from gpushare_cli.defrag.question import Answer, Question
+from gpushare_cli.explain.workloads import Target
+
+EXIT_CODES: Final = (
+    "Exit codes: 0 there is room, or the plan makes it; 1 the cluster cannot be read or changed; 2 wrong arguments;"
+    " 3 no evictions make room, or the plan was not carried out to its end."
+)
+_DEFAULT_S: Final = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The arguments."""
+
+    pod: Target | None = None
+    file: str = ""
+    namespace: str = ""
+    installation: str = names.NAMESPACE
+    dry_run: bool = False
+    yes: bool = False
+    delete_emptydir_data: bool = False
+    max_moves: int = defrag.MOST_MOVES
+    timeout: int = _DEFAULT_S
+    output: str = "table"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.description = (
+        "Name the few pods whose eviction makes room for a pod that fits on no GPU, and where each of them fits then."
+        " Pods that nothing recreates, that would have no place, or that a budget protects stay where they are."
+        " Without --yes nothing is changed."
+    )
+    parser.add_argument(
+        "pod", type=Target.parse, nargs="?", metavar="POD", help="NAME or NAMESPACE/NAME of one that waits"
+    )
+    parser.add_argument(
+        "-f",
+        "--file",
+        default="",
+        metavar="FILE",
+        help="its manifest instead, before it is created; - for the standard input",
+    )
+    arguments.add_namespaces(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done, as without --yes")
+    parser.add_argument("--yes", action="store_true", help="evict these pods, one after another, as budgets allow")
+    parser.add_argument(
+        "--delete-emptydir-data", action="store_true", help="also move pods that lose data in emptyDir volumes"
+    )
+    parser.add_argument(
+        "--max-moves",
+        type=int,
+        default=defrag.MOST_MOVES,
+        metavar="N",
+        help="how many pods may be evicted (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=int,
+        default=_DEFAULT_S,
+        metavar="SECONDS",
+        help="how long to wait for each budget and each successor (default: %(default)s)",
+    )
+    arguments.add_output(parser)
+    arguments.add_cluster(parser)
+
+
+def run(
+    api: KubeApi, streams: Streams, options: Options, namespace: Callable[[], str], clock: Clock, stdin: TextIO
+) -> int:
+    """Say what makes room for a pod, and do it if that is agreed. The exit code.
+
+    Raises:
+        KubeError: the cluster cannot be read or changed.
+        WireError: an object or a file cannot be read.
+        SettingsError: the arguments do not go together.
+    """
+    _check(options)
+    try:
+        question = _question(api, options, namespace, stdin)
+    except kube.NotFoundError:
+        return streams.error(f"there is no pod {options.pod.name if options.pod else options.file}")
+    answer = questions.look(api, question)
+    for note in answer.notes:
+        streams.note(note)
+    plan, node, problem = answer.plan, "", ""
+    if plan is None or plan.waiting or not options.yes:
+        _print(streams, options, question, answer, {}, "")
+        if plan is not None and not plan.waiting and not options.dry_run:
+            streams.note("nothing was changed; --yes does it")
+        return OK if answer.fits or (plan is not None and not plan.waiting) else BAD
+    defragmentation = loop.Defragmentation(
+        api=api,
+        clock=clock,
+        streams=streams,
+        question=question,
+        plan=plan,
+        owners=dict(answer.prepared.owners),
+        timeout_s=options.timeout,
+    )
+    try:
+        node = defragmentation.run()
+    except StoppedError as error:
+        problem = str(error)
+    _print(streams, options, question, answer, defragmentation.moved, node)
+    if problem:
+        streams.error(problem)
+    return BAD if problem else OK
+
+
+def _check(options: Options) -> None:
+    if (options.pod is None) == (not options.file):
+        raise SettingsError("give a pod that waits, or its manifest with -f")
+    if options.dry_run and options.yes:
+        raise SettingsError("--dry-run and --yes contradict each other; leave one out")
+    if options.max_moves < 1:
+        raise SettingsError(f"--max-moves {options.max_moves}: write at least 1")
+    target = options.pod
+    if target is not None and target.namespace and options.namespace not in {"", target.namespace}:
+        named = f"{target.namespace}/{target.name}"
+        raise SettingsError(f"pod {named!r}: --namespace {options.namespace} says another namespace")
+
+
+def _question(api: KubeApi, options: Options, namespace: Callable[[], str], stdin: TextIO) -> Question:
+    if options.pod is None:
+        pod = questions.from_file(options.file, stdin)
+    else:
+        pod = questions.named(api, options.pod, options.pod.namespace or options.namespace or namespace())
+    return Question(
+        pod=pod,
+        exists=options.pod is not None,
+        installation=options.installation,
+        permissions=Permissions(delete_emptydir_data=options.delete_emptydir_data),
+        most=options.max_moves,
+    )
+
+
+def _print(
+    streams: Streams, options: Options, question: Question, answer: Answer, moved: Mapping[PodUid, str], node: str
+) -> None:
+    if options.output == "table":
+        streams.out.write(_text(question, answer, moved, node, streams.width))
+        return
+    value = {
+        "version": 1,
+        "pod": question.name,
+        "fits": answer.fits,
+        "plan": _plan_json(answer.plan) if answer.plan else None,
+        "stay": answer.prepared.stay,
+        "why": answer.why_not or None,
+        "moved": moved,
+        "node": node or None,
+    }
+    streams.out.write(yamls.in_notation(yamls.dump_json(value), options.output))
+
+
+def _plan_json(plan: Plan) -> dict[str, Any]:
+    return {
+        "node": plan.node,
+        "gpus": sorted({gpu for grant in plan.grants for gpu in grant.gpus}),
+        "cordonedMeanwhile": sorted(plan.kept_free),
+        "evictions": [
+            {"namespace": move.pod.namespace, "name": move.pod.name, "from": move.source, "to": move.target}
+            for move in plan.moves
+        ],
+    }
+
+
+def _text(question: Question, answer: Answer, moved: Mapping[PodUid, str], node: str, width: int) -> str:
+    plan = answer.plan
+    if answer.fits:
+        return f"{question.name} fits on {', '.join(answer.fits[:3])} as it is; no pod has to move\n"
+    if plan is None:
+        stay = [f"{count} pods {why}" if count != 1 else f"1 pod {why}" for why, count in answer.prepared.stay.items()]
+        told = "; ".join([f"{question.name}: no evictions make room: {answer.why_not}", *stay])
+        return tables.table([(told,)], width)
+    rows = [("EVICT", "FROM", "TO")]
+    for move in plan.moves:
+        to = moved.get(move.pod.uid) or move.target
+        rows.append((str(move.pod), move.source, to or "would wait: it fits nowhere else"))
+    count = len(plan.moves)
+    evictions = "1 eviction makes" if count == 1 else f"{count} evictions make"
+    if plan.waiting:
+        last = f"{question.name}: this would make room on {plan.node}, and take their place from others; not done\n"
+    elif node:
+        last = f"{question.name} is on {node}\n"
+    else:
+        last = f"{evictions} room for {question.name} on {plan.node}\n"
+    return tables.table(rows, width) + last

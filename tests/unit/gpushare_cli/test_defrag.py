@@ -1,0 +1,461 @@
+"""`gpushare defrag`: what it proposes, what it refuses, and that it then does just that."""
+
+import io
+import json
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from gpushare import names
+from gpushare.cluster import defrag as defragmentation
+from gpushare.kube import api as kube
+from gpushare.wire import allocation as allocation_wire
+from gpushare_cli import __main__, commands
+from gpushare_cli.commands import Streams
+from gpushare_cli.defrag import command
+from gpushare_cli.explain.workloads import Target
+from testing.builders import Json, make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
+from testing.fakes.kube import Call, FakeKube
+from tests.unit.gpushare_cli.defragging import defrag
+from tests.unit.gpushare_cli.draining import EndingClock, budget, cordons_of, end, owned, pods, seeded
+from tests.unit.gpushare_cli.explaining import kube_of
+from tests.unit.gpushare_cli.podding import bound, mutated
+from tests.unit.gpushare_cli.simulating import Result, lines
+
+A, B = make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b"))
+POD = "/api/v1/namespaces/default/pods"
+
+
+def on(gpu: int, name: str, gib: int, *, node: str = "node-a", **fields: Any) -> Json:
+    return owned(bound(name, make_grant(gpu, gib=gib), node=node, **fields), uid=f"rs-{name}")
+
+
+def waits(gib: int = 15, **fields: Any) -> Json:
+    return mutated(make_pod(make_container(gpu_mem=gib), name="large", **fields))
+
+
+FULL = (on(0, "small", 3), on(1, "big", 13), on(0, "guest", 7, node="node-b"))
+"""15 GiB fit nowhere; without `small`, which fits on node-b, they do."""
+
+
+def test_the_one_eviction_that_makes_room_is_named_with_where_the_pod_goes() -> None:
+    api = kube_of([A, B, *FULL, waits()])
+
+    found = defrag(api)
+
+    assert (found.code, found.err) == (0, "note: nothing was changed; --yes does it\n")
+    assert found.out == lines(
+        "EVICT          FROM    TO",
+        "default/small  node-a  node-b",
+        "1 eviction makes room for default/large on node-a",
+    )
+    assert not api.count("create") + api.count("patch") + api.count("delete")
+
+
+def test_a_pod_that_fits_as_it_is_moves_no_one() -> None:
+    found = defrag(kube_of([A, B, *FULL, waits(8)]))
+
+    assert (found.code, found.out) == (0, "default/large fits on node-a, node-b as it is; no pod has to move\n")
+
+
+def test_a_pod_whose_victim_would_wait_moves_no_one() -> None:
+    api = kube_of([A, B, on(0, "small", 9), on(1, "big", 13), on(0, "guest", 7, node="node-b"), waits()])
+
+    found = defrag(api, yes=True)
+
+    assert found.code == 3
+    assert found.out == lines(
+        "EVICT          FROM    TO",
+        "default/guest  node-b  would wait: it fits nowhere else",
+        "default/large: this would make room on node-b, and take their place from others; not done",
+    )
+    assert pods(api) == {"small", "big", "guest", "large"}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda pod: pod["metadata"].pop("ownerReferences"), "must not be evicted: nothing recreates it; --force"),
+        (
+            lambda pod: pod["metadata"]["annotations"].update(
+                {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+            ),
+            "have the annotation cluster-autoscaler.kubernetes.io/safe-to-evict=false",
+        ),
+        (
+            lambda pod: pod["spec"].update(volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]),
+            "demand what is not evaluated: volumes",
+        ),
+        (lambda pod: pod["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"), "are being deleted already"),
+    ],
+)
+def test_a_pod_that_may_not_come_back_stays(change: Callable[[Json], object], why: str) -> None:
+    small = on(0, "small", 3)
+    change(small)
+    others = [bound("big", make_grant(1, gib=13)), bound("guest", make_grant(0, gib=7), node="node-b")]
+
+    found = defrag(kube_of([A, B, small, *others, waits()]))
+
+    assert found.code == 3
+    assert why in found.out
+    assert "default/large: no evictions make room: needs 15 GiB on one GPU; free per GPU on node-" in found.out
+
+
+def test_a_pod_that_its_budget_protects_stays() -> None:
+    small = on(0, "small", 3, labels={"app": "web"})
+    others = [bound("big", make_grant(1, gib=13)), bound("guest", make_grant(0, gib=7), node="node-b")]
+    api = kube_of([A, B, small, *others, waits()])
+
+    assert defrag(seeded(api, budget("web", 0, app="web"))).code == 3
+    api.vanish("/apis/policy/v1/namespaces/default/poddisruptionbudgets/web")
+    assert defrag(seeded(api, budget("web", 1, app="web"))).code == 0
+
+
+def test_a_node_that_does_not_take_the_evicted_pod_is_no_place_for_it() -> None:
+    tainted = make_node(make_inventory(15, node="node-b"))
+    tainted["spec"] = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
+    objects = [A, tainted, on(0, "small", 3), on(1, "big", 13)]
+
+    assert "would wait" in defrag(kube_of([*objects, waits()])).out
+
+
+def test_a_manifest_is_answered_like_a_pod() -> None:
+    manifest = json.dumps(make_pod(make_container(gpu_mem=15), name="new") | {"status": {}})
+    value = json.loads(manifest)
+    del value["metadata"]["uid"]
+    api = kube_of([A, B, *FULL])
+
+    found = read_from(api, json.dumps(value))
+
+    assert found.out.splitlines()[-1] == "1 eviction makes room for default/new on node-a"
+
+
+def read_from(api: FakeKube, text: str, **options: Any) -> Result:
+    out, err = io.StringIO(), io.StringIO()
+    streams = Streams(out=out, err=err)
+    asked = command.Options(file="-", **options)
+    code = commands.answer(
+        streams, lambda: command.run(api, streams, asked, lambda: "default", EndingClock(), io.StringIO(text))
+    )
+    return Result(code=code, out=out.getvalue(), err=err.getvalue())
+
+
+class Living:
+    """The rest of the cluster: pods end, their owners make others, and the scheduler places them where it can."""
+
+    def __init__(self, api: FakeKube, *, places: bool = True) -> None:
+        self.api, self.places, self.seen = api, places, dict[str, str | None]()
+
+    def __call__(self, seconds: float) -> None:
+        """As time passes."""
+        leaving = [pod for pod in self.api.objects("/api/v1/pods") if pod["metadata"].get("deletionTimestamp")]
+        end(self.api)
+        self.seen |= {pod["metadata"]["name"]: cordons_of(self.api) for pod in leaving}
+        for pod in leaving if self.places else ():
+            name = f"{pod['metadata']['name']}-again"
+            grant = make_grant(0, gib=3)
+            successor = owned(bound(name, grant, node="node-b"), uid=pod["metadata"]["ownerReferences"][0]["uid"])
+            self.api.seed(POD, successor)
+        waiting = [pod for pod in self.api.objects(POD) if not pod["spec"].get("nodeName")]
+        for pod in waiting if not cordons_of(self.api) and "small-again" in pods(self.api) else ():
+            self.api.edit(f"{POD}/{pod['metadata']['name']}", bind)
+
+
+def bind(pod: Json) -> None:
+    pod["spec"]["nodeName"] = "node-a"
+    text = allocation_wire.encode(make_allocation("large", make_grant(0, gib=15)))
+    pod["metadata"].setdefault("annotations", {})[names.ANNOTATION_ALLOCATION] = text
+
+
+def test_it_does_what_the_dry_run_says() -> None:
+    api = kube_of([A, B, *FULL, waits()])
+    promised = json.loads(defrag(api, dry_run=True, output="json").out)
+    living = Living(api)
+
+    found = defrag(api, EndingClock(living), yes=True, output="json")
+
+    value = json.loads(found.out)
+    assert found.code == 0, found.err
+    assert value["plan"] == promised["plan"]
+    assert (value["moved"], value["node"]) == ({"uid-small": "node-b"}, "node-a")
+    assert pods(api) == {"small-again", "big", "guest", "large"}
+    assert living.seen == {"small": "GPU-0,GPU-1"}, "nothing came back while the successor looked for a place"
+    assert cordons_of(api) is None
+    assert found.err.splitlines() == [
+        "node-a/GPU-0: cordoned for the time being",
+        "node-a/GPU-1: cordoned for the time being",
+        "default/small: evicted",
+        "default/small: its successor small-again is on node-b",
+        "node-a/GPU-0: uncordoned",
+        "node-a/GPU-1: uncordoned",
+        "default/large: is on node-a",
+    ]
+
+
+def test_a_cordon_that_was_there_before_stays() -> None:
+    node = make_node(make_inventory(15, 15))
+    node["metadata"]["annotations"][names.ANNOTATION_CORDON] = "1"
+    api = kube_of([node, B, *FULL, waits()])
+
+    def placed(seconds: float) -> None:
+        Living(api)(seconds)
+        if "small-again" in pods(api):
+            api.edit(f"{POD}/large", bind)
+
+    assert defrag(api, EndingClock(placed), yes=True).code == 0
+    assert cordons_of(api) == "1"
+
+
+def test_it_stops_if_a_successor_finds_no_place_and_opens_the_gpu_again() -> None:
+    api = kube_of([A, B, *FULL, waits()])
+
+    found = defrag(api, EndingClock(Living(api, places=False)), yes=True, timeout=20)
+
+    assert found.code == 3
+    assert found.err.splitlines()[-1] == "error: the successor of default/small has no place after 20 s"
+    assert cordons_of(api) is None
+
+
+def test_it_stops_if_the_cluster_changes_meanwhile() -> None:
+    """Two have to move; when the first has, the place of the second is gone."""
+    objects = [
+        A,
+        B,
+        on(0, "one", 5),
+        on(0, "two", 5),
+        on(1, "big", 15),
+        bound("guest", make_grant(0, gib=4), node="node-b"),
+        waits(),
+    ]
+    api = kube_of(objects)
+    assert len(json.loads(defrag(api, output="json").out)["plan"]["evictions"]) == 2
+
+    def meanwhile(seconds: float) -> None:
+        leaving = [pod for pod in api.objects(POD) if pod["metadata"].get("deletionTimestamp")]
+        end(api)
+        for pod in leaving:
+            uid = pod["metadata"]["ownerReferences"][0]["uid"]
+            api.seed(POD, owned(bound("again", make_grant(0, gib=5), node="node-b"), uid=uid))
+            api.seed(POD, bound("rival", make_grant(0, gib=8), node="node-b"))
+
+    found = defrag(api, EndingClock(meanwhile), yes=True)
+
+    assert found.code == 3
+    assert found.err.endswith("error: the cluster has changed, and the rest of the plan would not help any more\n")
+    assert {"one", "two"} & pods(api)
+    assert cordons_of(api) is None
+
+
+def of_two(happens: Callable[[FakeKube], object]) -> tuple[FakeKube, Result]:
+    """Two have to move; something happens when the first has gone."""
+    there = [on(0, "one", 5), on(0, "two", 5), on(1, "big", 15), bound("guest", make_grant(0, gib=4), node="node-b")]
+    api = kube_of([A, B, *there, waits()])
+    assert len(json.loads(defrag(api, output="json").out)["plan"]["evictions"]) == 2
+
+    def meanwhile(seconds: float) -> None:
+        leaving = [pod for pod in api.objects(POD) if pod["metadata"].get("deletionTimestamp")]
+        end(api)
+        for pod in leaving:
+            uid = pod["metadata"]["ownerReferences"][0]["uid"]
+            api.seed(POD, owned(bound(f"again-{uid}", make_grant(0, gib=5), node="node-b"), uid=uid))
+            happens(api)
+
+    return api, defrag(api, EndingClock(meanwhile), yes=True)
+
+
+def replaced(api: FakeKube) -> None:
+    api.vanish(f"{POD}/large")
+    api.seed(POD, waits() | {"metadata": waits()["metadata"] | {"uid": "another"}})
+
+
+@pytest.mark.parametrize(
+    ("happens", "code", "said"),
+    [
+        (lambda api: api.vanish(f"{POD}/large"), 3, "error: default/large is gone, and needs no room any more"),
+        (replaced, 3, "error: default/large is gone, and needs no room any more"),
+        (lambda api: api.edit(f"{POD}/large", bind), 0, "node-a/GPU-1: uncordoned"),
+    ],
+)
+def test_no_pod_moves_for_one_that_needs_no_room_any_more(
+    happens: Callable[[FakeKube], object], code: int, said: str
+) -> None:
+    api, found = of_two(happens)
+
+    assert (found.code, found.err.splitlines()[-1]) == (code, said)
+    assert len({"one", "two"} & pods(api)) == 1
+    assert cordons_of(api) is None
+
+
+def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a large cluster it takes long: the evictions would follow on what is no longer so."""
+    made = mock.Mock(wraps=defragmentation.plan)
+    monkeypatch.setattr(defragmentation, "plan", made)
+    api = kube_of([A, B, *FULL, waits()])
+
+    assert defrag(api, EndingClock(Living(api)), yes=True).code == 0
+    assert made.call_count == 1
+
+
+def test_no_pod_moves_once_another_has_made_room() -> None:
+    def happens(api: FakeKube) -> None:
+        api.vanish(f"{POD}/big")
+
+    api, found = of_two(happens)
+
+    assert "default/large: there is room now without further evictions" in found.err
+    assert len({"one", "two"} & pods(api)) == 1
+    assert cordons_of(api) is None
+
+
+def test_a_gpu_that_others_have_cordoned_meanwhile_is_theirs() -> None:
+    """Two administrators at once: the second finds the GPU taken, evicts no pod, and opens nothing."""
+    api = kube_of([A, B, *FULL, waits()])
+    theirs = {names.ANNOTATION_CORDON: "GPU-1"}
+
+    def first(call: Call) -> bool:
+        if call.verb == "patch":
+            api.edit("/api/v1/nodes/node-a", lambda node: node["metadata"]["annotations"].update(theirs))
+        return False
+
+    api.fail_next(first, kube.ConflictError("never"))
+    found = defrag(api, yes=True)
+
+    assert (found.code, found.err.splitlines()[-1]) == (3, "error: node-a/GPU-1 was cordoned by others meanwhile")
+    assert (cordons_of(api), api.count("create", "/eviction")) == ("GPU-1", 0)
+
+
+def test_a_cordon_whose_answer_was_lost_is_removed() -> None:
+    api = kube_of([A, B, *FULL, waits()])
+    api.fail_next(lambda call: call.verb == "patch", "lost-reply")
+
+    assert defrag(api, yes=True).code == 1
+    assert cordons_of(api) is None
+
+
+def test_an_interrupt_leaves_no_cordon() -> None:
+    api = kube_of([A, B, *FULL, waits()])
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        defrag(api, EndingClock(interrupted), yes=True)
+    assert cordons_of(api) is None
+
+
+def test_a_signal_ends_it_like_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpushare.kube.client.connect", lambda *_: None)
+    monkeypatch.setattr(command, "run", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+
+    assert __main__.main(["defrag", "large", "--kubeconfig", "none"]) == 130
+
+
+def test_a_reader_that_has_left_leaves_no_cordon() -> None:
+    """As in `gpushare defrag --yes 2>&1 | head -3`."""
+    api = kube_of([A, B, *FULL, waits()])
+
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            if "evicted" in text or "uncordoned" in text:
+                raise BrokenPipeError
+            return len(text)
+
+    streams = Streams(out=io.StringIO(), err=Closed())
+    asked = command.Options(pod=Target.parse("large"), yes=True)
+    with pytest.raises(BrokenPipeError):
+        commands.answer(
+            streams, lambda: command.run(api, streams, asked, lambda: "default", EndingClock(), io.StringIO())
+        )
+    assert cordons_of(api) is None
+
+
+def test_a_pod_with_two_budgets_is_not_proposed() -> None:
+    """The API server evicts no such pod."""
+    small = on(0, "small", 3, labels={"app": "web", "tier": "a"})
+    api = seeded(kube_of([A, B, small, *FULL[1:], waits(14)]), budget("web", 5, app="web"), budget("a", 5, tier="a"))
+
+    assert "small" not in defrag(api).out
+
+
+def test_a_pod_behind_a_scheduling_gate_gets_no_room() -> None:
+    gated = waits()
+    gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+
+    found = defrag(kube_of([A, B, *FULL, gated]))
+
+    why = "waits for others to remove its scheduling gates: kueue.x-k8s.io/admission"
+    assert (found.code, found.err) == (2, f"error: pod default/large {why}\n")
+
+
+def test_an_eviction_that_is_forbidden_ends_it() -> None:
+    api = kube_of([A, B, *FULL, waits()])
+    api.fail_next(lambda call: call.path.endswith("/eviction"), kube.ForbiddenError("no"))
+
+    found = defrag(api, yes=True)
+
+    assert (found.code, found.err.splitlines()[-1]) == (3, "error: default/small cannot be evicted: no")
+    assert cordons_of(api) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dry_run": True, "yes": True}, "--dry-run and --yes contradict each other; leave one out"),
+        ({"max_moves": 0}, "--max-moves 0: write at least 1"),
+        ({"file": "x.yaml", "pod": "y"}, "x.yaml: "),
+        ({"pod": "deployment/web"}, "deployment/web: name one pod, or give its manifest with -f"),
+        ({"pod": "small"}, "pod default/small is on node-a already"),
+        ({"pod": "cpu"}, "pod default/cpu asks for no GPU"),
+    ],
+)
+def test_what_it_cannot_be_asked_is_told(options: dict[str, Any], message: str) -> None:
+    cpu = make_pod(make_container(), name="cpu")
+    found = defrag(kube_of([A, *FULL, waits(), cpu]), **options)
+
+    assert found.err.startswith(f"error: {message}")
+    assert found.code in {1, 2}
+
+
+def test_a_file_with_several_pods_is_told() -> None:
+    workload = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {"replicas": 2, "template": {"spec": {"containers": [make_container(gpu_mem=3)]}}},
+    }
+    found = read_from(kube_of([A]), json.dumps(workload))
+
+    message = "standard input: has 2 pods; give one pod, or a workload with one replica"
+    assert (found.code, found.err) == (2, f"error: {message}\n")
+
+
+def test_a_server_that_is_away_for_a_moment_ends_no_defragmentation() -> None:
+    api = kube_of([A, B, *FULL, waits()])
+    living = Living(api)
+
+    def meanwhile(seconds: float) -> None:
+        living(seconds)
+        if seconds == 2:
+            api.fail_next(lambda call: call.path.endswith("/pods"), kube.UnreachableError("connection refused"))
+
+    assert defrag(api, EndingClock(meanwhile), yes=True).code == 0
+    assert cordons_of(api) is None
+
+
+def test_a_gpu_that_cannot_be_opened_again_is_told() -> None:
+    api = kube_of([A, B, *FULL, waits()])
+
+    def meanwhile(seconds: float) -> None:
+        if seconds == 2:
+            api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("connection refused"), times=99)
+
+    found = defrag(api, EndingClock(meanwhile), yes=True, timeout=10)
+
+    assert found.code == 3
+    why = "the node cannot be written after 10 s (connection refused)"
+    assert f"note: node-a/GPU-0 stays cordoned: {why}; when it can be: gpushare uncordon node-a/GPU-0" in found.err
+    assert found.err.splitlines()[-1] == "error: the successor of default/small has no place after 10 s"
