@@ -1,0 +1,83 @@
+"""Objects of the API server -> as much of them as a picture needs, so that a large cluster stays small. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gpushare import names
+from gpushare.cluster import pod_records
+from gpushare.cluster.records import Guest
+from gpushare.wire import fields
+from gpushare.wire import pods as pods_wire
+from gpushare_cli import gather
+
+Object = Mapping[str, Any]
+_OF_METADATA: Final = (
+    "name",
+    "namespace",
+    "uid",
+    "labels",
+    "annotations",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "ownerReferences",
+)
+_OF_NODE: Final = frozenset({names.ANNOTATION_INVENTORY, names.ANNOTATION_CORDON})
+_OF_BOUND_SPEC: Final = ("nodeName", "schedulerName", "priority")
+_OF_CONTAINER: Final = ("name", "resources", "restartPolicy")
+_OF_EVENT: Final = ("reason", "message", "type", "lastTimestamp", "eventTime", "firstTimestamp", "involvedObject")
+_LONGEST: Final = 1024
+_OTHERS_EVENTS: Final = frozenset({"Preempted", "Evicted", "TaintManagerEviction", "UnexpectedAdmissionError"})
+
+
+def node(obj: Object) -> Object:
+    """A node without its images, conditions and what else changes all the time."""
+    metadata = fields.mapping(obj, "metadata", "node")
+    annotations = fields.mapping(metadata, "annotations", "metadata")
+    spec, status = fields.mapping(obj, "spec", "node"), fields.mapping(obj, "status", "node")
+    return {
+        "metadata": {
+            **_some(metadata, ("name", "labels")),
+            "annotations": {key: value for key, value in annotations.items() if key in _OF_NODE},
+        },
+        "spec": _some(spec, ("taints", "unschedulable")),
+        "status": _some(status, ("addresses", "allocatable")),
+    }
+
+
+def pod(obj: Object) -> Object | Guest | None:
+    """A pod that asks for GPUs, less of one that has a node; of others what they take of their node, if anything.
+
+    Raises:
+        WireError: it is no pod.
+    """
+    if not gather.may_hold_gpus(obj):
+        return pod_records.guest(obj)
+    metadata = _some(fields.mapping(obj, "metadata", "pod"), _OF_METADATA)
+    status = fields.mapping(obj, "status", "pod")
+    whole = fields.mapping(obj, "spec", "pod")
+    if pods_wire.node_of(obj) is None:
+        return {"metadata": metadata, "spec": whole, "status": status}
+    spec = _some(whole, _OF_BOUND_SPEC)
+    for kind in ("initContainers", "containers"):
+        spec[kind] = [_container(each) for each in fields.objects(whole, kind, "spec")]
+    return {"metadata": metadata, "spec": spec, "status": status}
+
+
+def event(obj: Object) -> Object | None:
+    """An Event on a pod that is of this system or means that a pod was moved away; None for all others."""
+    reason = fields.text(obj, "reason", "event")
+    if not (reason.startswith(names.EVENT_PREFIX) or reason in _OTHERS_EVENTS):
+        return None
+    uid = fields.text(fields.mapping(obj, "metadata", "event"), "uid", "metadata")
+    kept = _some(obj, _OF_EVENT)
+    return {**kept, "metadata": {"uid": uid}, "message": str(obj.get("message") or "")[:_LONGEST]}
+
+
+def _container(container: Object) -> Object:
+    env = fields.objects(container, "env", "container")
+    visible = [entry for entry in env if entry.get("name") == names.ENV_VISIBLE_DEVICES]
+    return {**_some(container, _OF_CONTAINER), "env": visible}
+
+
+def _some(parent: Object, keys: tuple[str, ...]) -> dict[str, Any]:
+    return {key: parent[key] for key in keys if key in parent}

@@ -1,0 +1,127 @@
+"""Pods that have no GPUs yet -> why not, in the words of `gpushare explain`. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from gpushare import names
+from gpushare.cluster import pod_records
+from gpushare.cluster.records import Bound, Bypassed, Pending, PodRecord
+from gpushare.model.request import PodRequest, Policy
+from gpushare.placement.policies import Rankings
+from gpushare.resource_config import ResourceConfig
+from gpushare.units import GIB, MemoryUnit
+from gpushare.wire import fields
+from gpushare.wire import pods as pods_wire
+from gpushare_cli import known, schedulable, world
+from gpushare_cli.dashboard.model import Waiting
+from gpushare_cli.explain import decide, render, waiting
+from gpushare_cli.gather import Cluster
+from gpushare_cli.settings import Settings
+from gpushare_cli.world import World
+
+Object = Mapping[str, Any]
+Why = tuple[str, str, bool]
+"""A headline, the reason, and whether it is a matter of moments."""
+MOST: Final = 100
+"""Groups of equal pods that are evaluated."""
+NOT_EVALUATED: Final = "not evaluated, because pods of too many kinds wait; see gpushare explain"
+_RANKINGS: Final = Rankings(Policy.BINPACK)
+"""Whether a pod fits is the same with every policy, and this one needs to know nothing of the cluster."""
+_NOTHING: Final = Cluster(nodes=(), pods=())
+
+
+def may_wait(pod: Object) -> bool:
+    """Whether a pod that concerns GPUs may have none, by a quick look."""
+    bound = pods_wire.node_of(pod) is not None and names.ANNOTATION_ALLOCATION in pods_wire.annotations(pod)
+    return not bound and schedulable.counts(pod)
+
+
+def of_cluster(cluster: Cluster, settings: Settings) -> tuple[Waiting, ...]:
+    """Why pods wait in a cluster of which everything may be read, those that came first at the top.
+
+    Raises:
+        SettingsError: the nodes count in different units, and none is known.
+        WireError: an object cannot be read.
+    """
+    found = known.known(cluster, settings)
+    return tuple(
+        _told(group, _why(*group[0], found.state, found.unit) if i < MOST else (waiting.WAITS, NOT_EVALUATED, False))
+        for i, group in enumerate(_groups(found.pods))
+    )
+
+
+def of_scheduler(pods: Sequence[Object], settings: Settings) -> tuple[Waiting, ...]:
+    """What the scheduler has written on pods that wait, where the cluster may not be read."""
+    config = ResourceConfig(unit=settings.memory_unit or GIB, whole_gpus=settings.whole_gpus)
+    groups = _groups([(pod, known.record(pod, config)) for pod in pods])
+    return tuple(_told(group, _said(*group[0])) for group in groups)
+
+
+_Recorded = tuple[Object, PodRecord | None]
+
+
+def _groups(recorded: Iterable[_Recorded]) -> list[list[_Recorded]]:
+    """Pods that wait: those of one owner that ask for the same together."""
+    found: dict[tuple[str, ...], list[_Recorded]] = {}
+    for pod, record in sorted(recorded, key=lambda each: (_created(each[0]), str(pods_wire.ref(each[0])))):
+        if not schedulable.counts(pod):
+            continue
+        match record:
+            case Pending() | Bound(bypassed=Bypassed()):
+                owner = str((pod_records.controller_of(pod) or {}).get("uid") or record.ref.uid)
+                request = _request(record)
+                asks = repr(request.shape) if request else ""
+                key = record.ref.namespace, owner, asks, pods_wire.node_of(pod) or ""
+                found.setdefault(key, []).append((pod, record))
+            case _:
+                pass
+    return list(found.values())
+
+
+def _told(group: Sequence[_Recorded], why: Why) -> Waiting:
+    pod, record = group[0]
+    ref = pods_wire.ref(pod)
+    request = _request(record)
+    headline, reason, good = why
+    return Waiting(
+        namespace=ref.namespace,
+        name=ref.name,
+        others=len(group) - 1,
+        asks="; ".join(render.asks(request.shape)) if request else "",
+        headline=headline,
+        reason=reason,
+        good=good,
+        since=_created(pod),
+    )
+
+
+def _why(pod: Object, record: PodRecord | None, state: World, unit: MemoryUnit) -> Why:
+    match record:
+        case Bound(bypassed=Bypassed() as way):
+            blank = decide.blank_of(pod, _NOTHING, unit, Policy.BINPACK)
+            told = waiting.bypassed(blank, pod, record, way, state)
+            return told.headline, told.summary, told.good
+        case Pending(request=PodRequest() as request):
+            return waiting.reason(pod, world.ask(state, pod, request, _RANKINGS))
+        case _:
+            return _said(pod, record)
+
+
+def _said(pod: Object, record: PodRecord | None) -> Why:
+    if isinstance(record, Pending) and record.request is None:
+        return waiting.UNREADABLE, waiting.fix(record), False
+    node = pods_wire.node_of(pod)
+    headline = f"on {node} without GPUs" if node else waiting.WAITS
+    return headline, waiting.said(pod) or waiting.NOTHING_SAID, False
+
+
+def _request(record: PodRecord | None) -> PodRequest | None:
+    match record:
+        case Pending(request=request) | Bound(bypassed=Bypassed(request=request)):
+            return request
+        case _:
+            return None
+
+
+def _created(pod: Object) -> str:
+    return fields.text(fields.mapping(pod, "metadata", "pod"), "creationTimestamp", "metadata")

@@ -1,0 +1,303 @@
+"""What the dashboard and `top` show of nodes, of pods that wait, and of the last hour: values from objects alone."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from gpushare import names
+from gpushare.cluster.records import Guest
+from gpushare.identity import NodeName
+from gpushare.model.gpu import GpuHealth, Limit
+from gpushare.units import GIB
+from gpushare_cli.dashboard import happenings, objects, queue, views
+from gpushare_cli.dashboard.model import NodeView, Strength
+from gpushare_cli.gather import Cluster
+from gpushare_cli.settings import Settings
+from gpushare_cli.usage import NodeUse, Use
+from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
+from tests.unit.gpushare_cli.podding import bound, mutated
+
+NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
+
+
+def view_of(*pods: Json, gib: tuple[int, ...] = (15, 15), use: NodeUse | None = None, **gpu: object) -> NodeView:
+    inventory = make_inventory(*gib)
+    changed = replace(inventory, gpus=tuple(replace(each, **gpu) for each in inventory.gpus))  # type: ignore[arg-type] # of a test
+    found = views.of_node(make_node(changed), pods, frozenset(), use)
+    assert found is not None
+    return found
+
+
+def placed(pod: Json, at: str) -> Json:
+    pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": at}]
+    return pod
+
+
+def test_each_pod_is_a_block_of_each_gpu_that_it_holds() -> None:
+    found = view_of(bound("a", make_grant(0, gib=3)), bound("b", make_grant(0, 1, gib=6)))
+    shares = [[(block.name, block.granted_mib) for block in card.blocks] for card in found.cards]
+    assert shares == [[("a", 3 * 1024), ("b", 6 * 1024)], [("b", 6 * 1024)]]
+    assert [(card.granted_mib, card.total_mib) for card in found.cards] == [
+        (9 * 1024, 15 * 1024),
+        (6 * 1024, 15 * 1024),
+    ]
+
+
+def test_use_is_the_sum_of_a_pods_containers_and_unknown_where_it_is_not_measured() -> None:
+    keys = [("default", "a", "main", "GPU-0"), ("default", "a", "", "GPU-0"), ("default", "gone", "main", "GPU-0")]
+    use = NodeUse(uses=dict(zip(keys, (Use(100), Use(20), Use(999)), strict=True)))
+    found = view_of(bound("a", make_grant(0, gib=3)), bound("b", make_grant(1)), use=use)
+    assert [block.used_mib for card in found.cards for block in card.blocks] == [120, None]
+    assert [card.used_mib for card in found.cards] == [120, None]
+
+
+@pytest.mark.parametrize("limit", Limit)
+def test_a_limit_is_called_enforced_where_the_hardware_or_the_driver_holds_it(limit: Limit) -> None:
+    strength = view_of(limit=limit).cards[0].strength
+    assert (strength is Strength.ENFORCED) is limit.enforced
+
+
+def test_a_gpu_that_takes_nothing_new_says_why() -> None:
+    found = view_of(health=GpuHealth.UNHEALTHY, reason="Xid 79")
+    assert {(card.health, card.why) for card in found.cards} == {("Unhealthy", "unhealthy: Xid 79")}
+    assert views.totals([found], 0).unhealthy == 2
+
+
+def test_a_node_without_gpus_is_not_shown() -> None:
+    assert views.of_node(make_node(), [], frozenset(), None) is None
+
+
+def told(pod: Json, index: str = "", capacity: str = "") -> Json:
+    notes = {f"{names.PREFIX_INDEX}main": index, f"{names.PREFIX_CAPACITY}main": capacity}
+    pod["metadata"]["annotations"] |= {key: value for key, value in notes.items() if value}
+    return pod
+
+
+def test_a_node_that_may_not_be_read_has_the_gpus_that_readable_pods_hold() -> None:
+    pods = [told(bound("a", make_grant("GPU-x", gib=3)), "5", "15"), bound("b", make_grant("GPU-y", gib=2))]
+    found = views.of_unread_node(NodeName("node-a"), pods, GIB)
+    assert found is not None
+    assert not found.known
+    shown = [(card.label, card.uuid, card.total_mib, card.granted_mib, card.limit) for card in found.cards]
+    assert shown == [("5", "GPU-x", 15 * 1024, 3 * 1024, "?"), ("6", "GPU-y", 0, 2 * 1024, "?")]
+
+
+@pytest.mark.parametrize("index", ["9" * 5000, "-1", "x", "٣", "0,0"])
+def test_an_odd_number_of_a_gpu_is_not_believed(index: str) -> None:
+    found = views.of_unread_node(NodeName("node-a"), [told(bound("a", make_grant("GPU-x")), index)], GIB)
+    assert found is not None
+    assert [card.label for card in found.cards] == ["0"]
+
+
+def test_pods_that_hold_nothing_show_no_node() -> None:
+    ended = bound("a", make_grant("GPU-x"), phase="Succeeded")
+    unreadable = bound("b", make_grant("GPU-x"), annotations={names.ANNOTATION_ALLOCATION: "{"})
+    assert views.of_unread_node(NodeName("node-a"), [ended, make_pod(node="node-a"), unreadable], GIB) is None
+
+
+def test_totals_count_a_pod_on_two_gpus_once() -> None:
+    sums = views.totals([view_of(bound("a", make_grant(0, 1)))], 4)
+    assert (sums.nodes, sums.gpus, sums.pods, sums.waiting, sums.used_mib) == (1, 2, 1, 4, None)
+    assert (sums.granted_mib, sums.total_mib) == (6 * 1024, 30 * 1024)
+
+
+# Pods that wait.
+
+
+def pending(name: str, gib: int, *, owner: str = "", created: str = "2026-11-01T11:00:00Z") -> Json:
+    pod = mutated(make_pod(make_container(gpu_mem=gib), name=name))
+    pod["metadata"]["creationTimestamp"] = created
+    if owner:
+        pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "uid": owner, "controller": True}]
+    return pod
+
+
+def cluster(*pods: Json) -> Cluster:
+    return Cluster(nodes=(make_node(make_inventory(15)),), pods=pods)
+
+
+def waits(*pods: Json) -> list[tuple[str, int, str, bool]]:
+    found = queue.of_cluster(cluster(*pods), Settings())
+    return [(each.name, each.others, each.reason, each.good) for each in found]
+
+
+def test_a_pod_that_fits_nowhere_says_so_in_the_words_of_explain() -> None:
+    assert waits(pending("a", 14), bound("b", make_grant(0, gib=3))) == [
+        ("a", 0, "needs 14 GiB on one GPU; free per GPU on node-a: 12 GiB", False)
+    ]
+
+
+def test_a_pod_that_fits_is_a_matter_of_moments() -> None:
+    [(_, _, reason, good)] = waits(pending("a", 3))
+    assert good
+    assert reason.startswith("there is room on node-a")
+
+
+def test_pods_of_one_owner_are_told_once_and_the_first_that_came_is_named() -> None:
+    late, early = pending("late", 20, owner="rs"), pending("early", 20, owner="rs", created="2026-11-01T10:00:00Z")
+    assert [each[:2] for each in waits(late, early, pending("other", 20, owner="rs2"))] == [("early", 1), ("other", 0)]
+
+
+def test_a_pod_on_a_node_without_gpus_of_ours_waits_too() -> None:
+    found = queue.of_cluster(cluster(mutated(make_pod(name="a", node="node-a"))), Settings())
+    assert [(each.headline, each.good) for each in found] == [("on node-a without GPUs", True)]
+
+
+def test_a_request_that_cannot_be_understood_says_what_to_do() -> None:
+    [(_, _, reason, _)] = waits(mutated(make_pod(make_container(gpu_mem="-1"), name="a")))
+    assert reason.endswith("fix that, delete the pod and create it again")
+
+
+def test_no_more_than_a_number_of_kinds_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "MOST", 1)
+    assert [each[2] for each in waits(pending("a", 20), pending("b", 20))][1] == queue.NOT_EVALUATED
+
+
+def test_where_the_cluster_may_not_be_read_the_schedulers_words_are_told() -> None:
+    pod = pending("a", 20)
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+    pod["status"]["conditions"] = [condition]
+    found = queue.of_scheduler([pod, bound("b", make_grant(0))], Settings())
+    assert [(each.name, each.headline, each.reason) for each in found] == [("a", "waits", "0/3 nodes are available")]
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        (pending("a", 3), True),
+        (bound("a", make_grant(0)), False),
+        (make_pod(node="node-a"), True),
+        (make_pod(phase="Succeeded"), False),
+    ],
+)
+def test_a_quick_look_tells_pods_that_may_wait(pod: Json, expected: bool) -> None:
+    assert queue.may_wait(pod) is expected
+
+
+# The last hour.
+
+
+def test_what_pods_got_is_told_with_its_time() -> None:
+    pod = placed(bound("a", make_grant(0, 1, gib=3)), "2026-11-01T11:30:00Z")
+    [found] = happenings.of_view(view_of(pod))
+    assert (found.at, found.subject) == ("2026-11-01T11:30:00Z", "default/a")
+    assert found.text == "got 3 GiB of GPU 0, 3 GiB of GPU 1 on node-a"
+
+
+def test_only_the_last_hour_is_told_the_newest_first() -> None:
+    stamps = ["2026-11-01T10:59:59Z", "2026-11-01T11:00:00Z", "2026-11-01T12:00:00Z", "2036-01-01T00:00:00Z", "", "x"]
+    pods = [placed(bound(f"p{i}", make_grant(0)), stamp) for i, stamp in enumerate(stamps)]
+    found = happenings.latest(happenings.of_view(view_of(*pods)), NOW)
+    assert [each.at for each in found] == [stamps[2], stamps[1]]
+
+
+def test_an_ended_pod_tells_when_it_gave_its_memory_back() -> None:
+    pod = bound("a", make_grant(0), phase="Succeeded")
+    ends = ["2026-11-01T11:10:00Z", "2026-11-01T11:20:00Z"]
+    pod["status"]["containerStatuses"] = [{"state": {"terminated": {"finishedAt": end}}} for end in ends]
+    found = happenings.of_ended(pod)
+    assert found is not None
+    assert (found.at, found.warning) == (ends[1], False)
+    assert found.text == "ended on node-a (Succeeded), and gave its GPU memory back"
+
+
+@pytest.mark.parametrize(
+    "pod", [bound("a", make_grant(0)), make_pod(phase="Failed"), make_pod(phase="Failed", node="n")]
+)
+def test_pods_that_gave_nothing_back_did_not_end_in_the_picture(pod: Json) -> None:
+    assert happenings.of_ended(pod) is None
+
+
+def test_a_pod_that_was_deleted_while_it_held_gpus_is_told_and_others_are_not() -> None:
+    found = happenings.of_deleted(bound("a", make_grant(0)), NOW)
+    assert found is not None
+    assert found.text == "deleted from node-a, and gave its GPU memory back"
+    assert happenings.of_deleted(bound("a", make_grant(0), phase="Succeeded"), NOW) is None
+    assert happenings.of_deleted(make_pod(), NOW) is None
+
+
+def test_a_gpu_that_changes_its_health_is_told_once() -> None:
+    good, bad = view_of(), view_of(health=GpuHealth.UNHEALTHY, reason="Xid 79")
+    assert [(each.subject, each.text, each.warning) for each in happenings.between(good, bad, NOW)] == [
+        ("GPU 0 of node-a", "is unhealthy: Xid 79; nothing new is placed on it", True),
+        ("GPU 1 of node-a", "is unhealthy: Xid 79; nothing new is placed on it", True),
+    ]
+    assert [each.text for each in happenings.between(bad, good, NOW)] == ["is healthy again"] * 2
+    assert list(happenings.between(good, good, NOW)) == []
+    assert list(happenings.between(None, bad, NOW)) == []
+
+
+def test_a_gpu_that_is_gone_is_told() -> None:
+    two, one = view_of(), view_of(gib=(15,))
+    assert [each.text for each in happenings.between(two, one, NOW)] == ["is not listed by its node any more"]
+    assert len(list(happenings.between(two, None, NOW))) == 2
+
+
+# What is kept of objects.
+
+
+def test_of_a_bound_pod_only_what_is_shown_is_kept() -> None:
+    pod = bound("a", make_grant(0))
+    pod["metadata"]["managedFields"] = [{"manager": "x"}]
+    pod["spec"] |= {"volumes": [{"name": "v"}], "tolerations": [{}]}
+    pod["spec"]["containers"][0] |= {
+        "command": ["sleep"],
+        "env": [*pod["spec"]["containers"][0]["env"], {"name": "KEY"}],
+    }
+    kept = objects.pod(pod)
+    assert isinstance(kept, dict)
+    assert kept["spec"].keys() == {"nodeName", "containers", "initContainers"}
+    assert [entry["name"] for entry in kept["spec"]["containers"][0]["env"]] == [names.ENV_VISIBLE_DEVICES]
+    assert "managedFields" not in kept["metadata"]
+    assert view_of(kept) == view_of(pod)
+
+
+def test_of_a_pod_without_gpus_only_what_it_takes_is_kept() -> None:
+    assert isinstance(objects.pod(make_pod(make_container(), node="node-a")), Guest)
+    assert objects.pod(make_pod(make_container())) is None
+
+
+def test_of_a_node_what_changes_all_the_time_is_dropped() -> None:
+    node = make_node(make_inventory(15))
+    node["status"] |= {"conditions": [{"lastHeartbeatTime": "x"}], "images": [{}]}
+    node["metadata"]["annotations"]["other"] = "x"
+    kept = objects.node(node)
+    assert kept["status"].keys() == {"addresses", "allocatable"}
+    assert kept["metadata"]["annotations"].keys() == {names.ANNOTATION_INVENTORY}
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept"), [("GpuShareNoRoom", True), ("Preempted", True), ("Pulled", False), ("FailedScheduling", False)]
+)
+def test_of_events_those_about_gpus_are_kept(reason: str, kept: bool) -> None:
+    event = {"metadata": {"uid": "u"}, "reason": reason, "message": "x" * 5000, "managedFields": []}
+    found = objects.event(event)
+    assert (found is not None) is kept
+    if found is not None:
+        assert len(found["message"]) == 1024
+        assert happenings.of_event(found).kind == reason.removeprefix("GpuShare")
+
+
+def test_an_event_has_the_time_that_it_has() -> None:
+    stamps = {
+        "lastTimestamp": None,
+        "eventTime": "2026-11-01T11:30:00.123456Z",
+        "firstTimestamp": "2020-01-01T00:00:00Z",
+    }
+    event = {"involvedObject": {"namespace": "a", "name": "b"}, "reason": "Preempted", "type": "Normal", **stamps}
+    found = happenings.of_event(event)
+    assert (found.at, found.subject, found.warning) == ("2026-11-01T11:30:00Z", "a/b", False)
+
+
+def test_a_block_of_a_whole_gpu_says_so() -> None:
+    assert view_of(bound("a", make_grant(0, gib=15, whole=True))).cards[0].blocks[0].whole
+
+
+def test_a_pod_that_asks_for_no_gpu_holds_none_whatever_its_annotations_claim() -> None:
+    """No one guards those; such amounts also kept the page from being written."""
+    claims = [bound(name, make_grant(0, gib=2**52)) for name in "ab"]
+    for pod in claims:
+        pod["spec"]["containers"][0].pop("resources")
+    assert isinstance(objects.pod(claims[0]), Guest)
+    assert view_of(*claims).cards[0].granted_mib == 0
