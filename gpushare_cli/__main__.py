@@ -5,10 +5,12 @@ understood; 3, of explain, simulate and doctor, that the answer is a bad one.
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -16,12 +18,15 @@ from typing import Final, TypeVar
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.kube import client
+from gpushare.runtime import logs
 from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.interrupts import as_interrupt
 from gpushare.runtime.options import environment
+from gpushare.runtime.signals import Signals
 from gpushare_cli import arguments as common
 from gpushare_cli import commands, schedconfig, scheduler_arguments, tables
 from gpushare_cli.commands import NoClusterError, Streams
+from gpushare_cli.dashboard import command as dashboard
 from gpushare_cli.defrag import command as defrag
 from gpushare_cli.doctor import command as doctor
 from gpushare_cli.drain import command as drain
@@ -62,6 +67,7 @@ def command_line() -> argparse.ArgumentParser:
         ("uncordon", "let new pods in again", drain.EXIT_CODES_CORDON, drain.add_uncordon, _uncordon),
         ("drain", "take a GPU out of service", drain.EXIT_CODES, drain.add, _drain),
         ("defrag", "the few evictions that make room for a pod", defrag.EXIT_CODES, defrag.add, _defrag),
+        ("dashboard", "a page with all GPUs, live", dashboard.EXIT_CODES, dashboard.add, _dashboard),
     ):
         command = sub.add_parser(name, help=what, epilog=exit_codes)
         add(command)
@@ -169,6 +175,25 @@ def _defrag(arguments: argparse.Namespace, streams: Streams) -> int:
     namespace = partial(_of_cluster, client.namespace, arguments)
     with as_interrupt():  # cordons that it made for the time being are removed
         return defrag.run(_of_cluster(client.connect, arguments), streams, options, namespace, SystemClock(), sys.stdin)
+
+
+def _dashboard(arguments: argparse.Namespace, streams: Streams) -> int:
+    options = replace(common.typed(dashboard.Options, arguments), context=_of_cluster(client.context_name, arguments))
+    own = partial(_of_cluster, client.namespace, arguments)
+    with _told_to_end() as ended:
+        return dashboard.run(_of_cluster(client.connect, arguments), streams, options, own, SystemClock(), ended)
+
+
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[Callable[[], bool]]:
+    """Whether SIGINT or SIGTERM came. Meanwhile faults are told and warnings are not: the picture says what is old."""
+    logs.configure(level="error", text=True)
+    signals = Signals()
+    before = signals.install()
+    try:
+        yield lambda: signals.number != 0
+    finally:
+        signals.restore(before)
 
 
 def _of_cluster(read: Callable[[str, str], T], arguments: argparse.Namespace) -> T:

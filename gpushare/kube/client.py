@@ -54,6 +54,15 @@ def namespace(kubeconfig: str = "", context: str = "") -> str:
     return _config().namespace(kubeconfig, context) if kubeconfig else own_namespace()
 
 
+def context_name(kubeconfig: str = "", context: str = "") -> str:
+    """What a user calls the cluster: the given or the current context; empty in a pod.
+
+    Raises:
+        SettingsError: the kubeconfig cannot be used.
+    """
+    return context or (str(_config().context_name(kubeconfig)) if kubeconfig else "")
+
+
 def _config() -> ModuleType:
     """Imported late, because it imports the official client."""
     try:

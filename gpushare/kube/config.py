@@ -31,6 +31,18 @@ def namespace(path: str, context: str = "") -> str:
     return str(chosen or "default")
 
 
+def context_name(path: str) -> str:
+    """The current context's name; empty if none is named.
+
+    Args:
+        path: see `load`.
+
+    Raises:
+        SettingsError: no such file.
+    """
+    return _current_context(_files(path)) or ""
+
+
 def load(path: str, context: str = "") -> Credentials:
     """Credentials of a context of a kubeconfig file, or of several that are merged as kubectl does.
 

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 
 from gpushare.kube import api as kube
-from gpushare.kube.api import PatchKind
+from gpushare.kube.api import PatchKind, Reply
 from testing.fakes import http_server
 from testing.fakes.kube import FakeKube
 
@@ -38,6 +38,8 @@ class _Handler(http_server.Handler):
         path, params = self._target()
         if params.pop("watch", "") == "true":
             self._watch(path, params)
+        elif isinstance(reply := self.fake.replies.get(path), Reply):
+            self.send(reply.status, reply.text.encode())
         else:
             self._answer(lambda: self.fake.get(path, params))
 

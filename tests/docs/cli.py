@@ -142,6 +142,32 @@ A GPU of it may have `mig: [{profile: 1g.5gb, memoryMiB: 4864, count: 2}]`: only
 `--nodes` says how many; those that the profile names are among them, and with `-f` they join the nodes of the list.
 """
 
+DASHBOARD = """[A page of its own](../dashboard.md) shows it.
+
+### What it shows
+Every GPU as a bar with a block for each pod, by node or by model; what pods use, where the device plugins measure it;
+what holds limits, and why GPUs are out of use.
+Pods that wait, with the reason that `gpushare explain` gives.
+What happened in the last hour: who got and gave back GPU memory, Events of gpushare, GPUs that failed.
+The page follows the cluster by itself. It searches and filters, and its address keeps the filters.
+
+### Rights
+It lists and watches nodes, pods and Events, and the ConfigMaps of `kube-system`, which may call GPUs unhealthy.
+What is used comes from `/metrics` of the device plugins: that needs the right to get `pods/proxy` in the namespace of
+the installation.
+Users who may not read all of that see less, and the page says what is missing: without nodes the GPUs that readable
+pods hold, without the pods of all namespaces those of their own, or of the namespaces that `-n` names.
+For pods that wait they see what the scheduler wrote.
+
+### Who can see it
+It listens on the loopback address, and answers only requests for a name of that address: pages of other sites cannot
+read it through a name of their own (DNS rebinding).
+The address that it prints has a key, because other users of the machine reach the loopback address too.
+It changes nothing: only `GET` and `HEAD` are answered.
+Whatever pods are called, their names are text: the page runs no script but its own files and asks no other server, and
+its `Content-Security-Policy` keeps it so.
+"""
+
 
 def page() -> str:
     """The page as it should be."""
@@ -186,6 +212,8 @@ def _more(name: str) -> list[str]:
             return [f"\n{EXPLAIN}", *_explained("Why a pod waits", 20), *_explained("Where a pod is", None)]
         case "simulate":
             return [f"\n{SIMULATE}\n{reasons.TEXT}", *_simulated()]
+        case "dashboard":
+            return [f"\n{DASHBOARD}"]
         case "drain" | "defrag":
             return ["\n### Example\n", *_planned(name)]
         case "doctor":

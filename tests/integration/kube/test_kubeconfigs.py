@@ -62,5 +62,6 @@ def test_the_namespace_is_the_contexts_as_kubectl_takes_it(tmp_path: Path) -> No
     Path(first).write_text(json.dumps(content))
     both = os.pathsep.join([first, second])
 
+    assert (client.context_name(both), client.context_name(both, "b"), client.context_name()) == ("a", "b", "")
     assert client.namespace(both) == "ml"
     assert client.namespace(both, "b") == "default"

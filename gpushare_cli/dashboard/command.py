@@ -1,0 +1,158 @@
+"""`gpushare dashboard`: reads the cluster with the user's rights, and serves a page to the user's own browser."""
+
+import argparse
+import secrets
+import threading
+import webbrowser
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare import names
+from gpushare.errors import GpuShareError, SettingsError
+from gpushare.kube import api as kube
+from gpushare.kube.api import KubeApi
+from gpushare.runtime.clock import Clock
+from gpushare_cli import arguments, settings
+from gpushare_cli.commands import OK, Streams
+from gpushare_cli.dashboard import server, watching
+from gpushare_cli.dashboard.live import Live
+from gpushare_cli.dashboard.routes import Site
+from gpushare_cli.dashboard.server import Served
+from gpushare_cli.settings import Settings
+
+EXIT_CODES: Final = "Exit codes: 0 ended by Ctrl-C or a signal; 1 the cluster cannot be read; 2 wrong arguments."
+PORT: Final = 8127
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoped:
+    """The arguments of `add_scope`, and which cluster."""
+
+    namespace: Sequence[str] = ()
+    installation: str = names.NAMESPACE
+    context: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(Scoped):
+    """The arguments."""
+
+    port: int = PORT
+    browser: bool = False
+    no_key: bool = False
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.description = (
+        "Serve a page that shows the GPUs, who holds them, and what waits, to this machine's own browser. It reads the"
+        " cluster with your rights, changes nothing, and needs nothing in the cluster."
+    )
+    what = "of the loopback address, 0 for any that is free (default: %(default)s)"
+    parser.add_argument("--port", type=_port, default=PORT, metavar="NUMBER", help=what)
+    parser.add_argument("--browser", action="store_true", help="also open the page")
+    parser.add_argument(
+        "--no-key",
+        action="store_true",
+        help="show it to anyone who reaches the loopback address; for pods, which only kubectl port-forward reaches",
+    )
+    add_scope(parser)
+    arguments.add_cluster(parser)
+
+
+def add_scope(parser: argparse.ArgumentParser) -> None:
+    """What of the cluster is read."""
+    what = "only its pods, may be repeated; by default all, or where you may not read all, the kubeconfig's"
+    parser.add_argument("-n", "--namespace", action="append", default=[], metavar="NAME", help=what)
+    what = "namespace of the device plugins, which tell what is used (default: %(default)s)"
+    parser.add_argument("--installation", default=names.NAMESPACE, metavar="NAME", help=what)
+
+
+def run(
+    api: KubeApi,
+    streams: Streams,
+    options: Options,
+    own: Callable[[], str],
+    clock: Clock,
+    ended: Callable[[], bool],
+) -> int:
+    """Serve until it is told to end. The exit code.
+
+    Args:
+        api: with the user's rights.
+        streams: where the address is printed.
+        options: the arguments.
+        own: the namespace of a user who names none.
+        clock: of this machine.
+        ended: whether it was told to end.
+
+    Raises:
+        KubeError: the cluster cannot be read.
+    """
+    live = picture(api, options, own, clock)
+    stop = threading.Event()
+    key, name = "" if options.no_key else secrets.token_urlsafe(24), secrets.token_urlsafe(6)
+
+    def served(port: int) -> Served:
+        site = Site(assets=server.assets(), key=key, run=name, cookie=f"gpushare-dashboard-{port}")
+        return Served(site=site, feed=live.feed, stop=stop)
+
+    try:
+        with server.serving(options.port, served) as running:
+            live.start(stop)
+            port = running.server_address[1]
+            address = f"http://{server.LOOPBACK}:{port}/{f'?key={key}' if key else ''}"
+            for note in filter(None, (live.scope.words, *live.notes)):
+                streams.note(note)
+            streams.out.write(f"{address}\n")
+            streams.out.flush()
+            streams.progress("Open this address on this machine; Ctrl-C ends it.")
+            if options.browser:
+                webbrowser.open(address)
+            while not ended():
+                clock.wait(stop, _LOOK_S)
+    except OSError as error:
+        return streams.error(f"port {options.port} cannot be used: {error.strerror}; give --port 0 for any other")
+    return OK
+
+
+def picture(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clock) -> Live:
+    """The picture of a cluster, of which nothing is read yet but what may be read.
+
+    Raises:
+        KubeError: the cluster cannot be read.
+    """
+    scope = watching.scope(api, options.namespace, own)
+    installed, notes = _settings(api, options.installation)
+    return Live(
+        api=api,
+        clock=clock,
+        scope=scope,
+        settings=installed,
+        server=options.context,
+        installation=options.installation,
+        notes=notes,
+    )
+
+
+_LOOK_S: Final = 0.5
+"""How late a signal may be noticed."""
+
+
+def _settings(api: KubeApi, installation: str) -> tuple[Settings, tuple[str, ...]]:
+    """Of the installation, and what keeps them from being known."""
+    try:
+        found = api.get(f"/api/v1/namespaces/{installation}/configmaps/{names.CONFIG}")
+    except (kube.ForbiddenError, kube.NotFoundError):
+        return Settings(), ()
+    try:
+        return settings.load(found), ()
+    except GpuShareError as error:
+        return Settings(), (f"ConfigMap {names.CONFIG}: {error}; its settings are not applied",)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise SettingsError(f"port {text!r}: write a number from 0 to 65535")
+    return int(text)

@@ -1,0 +1,390 @@
+// Follows the stream of changes, and brings the page up to it in small steps, so that thousands of GPUs stay fluid.
+import { details, dressCard, element, grow, happening, notes, totals, waitingRow } from "./build.js";
+import { clock, count, grouped, haystack, matches, memory } from "./words.js";
+
+const MANY = 200; // GPUs from which on they are drawn small
+const STEP_MS = 8; // of every frame
+
+const find = (selector) => document.querySelector(selector);
+const inputs = ["search", "namespace", "model", "which", "group"];
+const groupsElement = find("#groups");
+const dialog = find("#details");
+
+const nodes = new Map(); // name -> node as it was sent
+const entries = new Map(); // node and UUID -> what is shown of a GPU
+const keys = new Map(); // name of a node -> keys of what is shown of it
+const groups = new Map(); // heading -> its section
+const dirty = new Set(); // names of nodes that are not drawn as they are
+let overview = null;
+let waiting = [];
+let happenings = [];
+let filter = { words: [], namespace: "", model: "", which: "", group: "node" };
+let opened = null; // key of the GPU whose details are shown
+let current = null; // the card that the Tab key reaches
+let frame = 0;
+let received = null;
+let version = "";
+
+// What arrives.
+
+function connect() {
+  const stream = new EventSource("stream");
+  stream.onmessage = (message) => {
+    version = message.lastEventId;
+    received = new Date().toISOString();
+    take(JSON.parse(message.data));
+    connected(true);
+  };
+  stream.onopen = () => connected(received !== null);
+  stream.onerror = () => {
+    connected(false, stream.readyState === EventSource.CLOSED);
+    if (stream.readyState === EventSource.CLOSED) setTimeout(connect, 5000);
+  };
+}
+
+function connected(good, ended = false) {
+  const line = find("#connection");
+  line.classList.toggle("lost", !good && received !== null);
+  let words = "Live";
+  if (!good && received === null) words = "Reading the cluster …";
+  else if (!good) words = `Not connected; this is the state of ${clock(received)}. ${ended ? "If gpushare dashboard was started again, open the address that it printed." : "Trying again …"}`;
+  if (line.textContent !== words) line.textContent = words;
+}
+
+function take(change) {
+  if (change.full) {
+    const listed = new Set(change.nodes.map((node) => node.name));
+    for (const name of nodes.keys()) if (!listed.has(name)) remove(name);
+  }
+  for (const name of change.gone ?? []) remove(name);
+  for (const node of change.nodes) {
+    nodes.set(node.name, node);
+    dirty.add(node.name);
+  }
+  if (change.overview) {
+    const unsure = overview !== null && overview.complete !== change.overview.complete;
+    overview = change.overview;
+    if (unsure) redraw();
+    document.title = `${overview.totals.waiting ? `(${overview.totals.waiting}) ` : ""}gpushare${overview.server ? ` · ${overview.server}` : ""}`;
+    find("#server").textContent = overview.server ? `of ${overview.server}` : "";
+    find("#totals").replaceChildren(...totals(overview));
+    find("#notes").replaceChildren(...notes(overview));
+  }
+  if (change.waiting) {
+    waiting = change.waiting;
+    drawWaiting();
+  }
+  if (change.happenings) {
+    happenings = change.happenings;
+    drawHappenings();
+  }
+  schedule();
+}
+
+function remove(name) {
+  nodes.delete(name);
+  dirty.add(name);
+}
+
+// Drawing.
+
+function schedule() {
+  if (!frame) frame = requestAnimationFrame(draw);
+}
+
+function draw() {
+  frame = 0;
+  const all = [...nodes.values()].reduce((sum, node) => sum + node.cards.length, 0);
+  groupsElement.classList.toggle("dense", all > MANY);
+  const until = performance.now() + STEP_MS;
+  for (const name of dirty) {
+    dirty.delete(name);
+    drawNode(name);
+    if (performance.now() > until) break;
+  }
+  if (dirty.size) {
+    schedule();
+    return;
+  }
+  tidy();
+  if (version) document.body.dataset.version = version; // drawn up to here
+}
+
+function redraw() {
+  entries.clear();
+  groups.clear();
+  groupsElement.replaceChildren();
+  for (const name of nodes.keys()) dirty.add(name);
+  schedule();
+}
+
+function drawNode(name) {
+  const node = nodes.get(name);
+  const old = new Set(keys.get(name));
+  for (const card of node?.cards ?? []) {
+    const key = `${name} ${card.uuid}`;
+    old.delete(key);
+    drawCard(key, node, card);
+  }
+  keys.set(name, new Set((node?.cards ?? []).map((card) => `${name} ${card.uuid}`)));
+  for (const key of old) {
+    entries.get(key).item.remove();
+    entries.delete(key);
+  }
+}
+
+function drawCard(key, node, card) {
+  const mixed = node.cards.some((other) => other.model !== node.cards[0].model);
+  const text = JSON.stringify([card, node.known, mixed, overview?.complete]);
+  let entry = entries.get(key);
+  if (entry && entry.text === text) {
+    entry.node = node;
+    entry.card = card;
+    return;
+  }
+  if (entry && filter.group === "model" && entry.card.model !== card.model) {
+    entry.item.remove();
+    entries.delete(key);
+    entry = undefined;
+  }
+  if (!entry) {
+    const button = element("button", { type: "button", tabindex: "-1" });
+    button.dataset.key = key;
+    entry = { item: element("li", {}, button), button };
+    entries.set(key, entry);
+    place(entry, node, card);
+  }
+  Object.assign(entry, { node, card, text, haystack: haystack(node, card) });
+  dressCard(entry.button, node, card, { byModel: filter.group === "model", complete: overview?.complete ?? true, mixed });
+  entry.item.hidden = !matches(entry, filter);
+  if (key === opened) details(dialog, node, card);
+}
+
+function place(entry, node, card) {
+  const byModel = filter.group === "model";
+  const heading = byModel ? card.model : node.name;
+  const { list } = group(heading);
+  const order = byModel ? `${node.name} ${card.label.padStart(8, "0")}` : card.label.padStart(8, "0");
+  entry.item.dataset.order = order;
+  let next = list.lastElementChild;
+  while (next && next.dataset.order > order) next = next.previousElementSibling;
+  if (next) next.after(entry.item);
+  else list.prepend(entry.item);
+}
+
+function group(heading) {
+  if (!groups.has(heading)) {
+    const id = `group-${groups.size}-${Math.random().toString(36).slice(2, 8)}`;
+    const line = element("span");
+    const list = element("ul", { role: "list" });
+    const title = element("header", {}, element("h3", { id }, heading), line);
+    const section = element("section", { class: "group", "aria-labelledby": id }, title, list);
+    section.dataset.heading = heading;
+    groups.set(heading, { section, line, list });
+    let next = groupsElement.lastElementChild;
+    while (next && next.dataset.heading > heading) next = next.previousElementSibling;
+    if (next) next.after(section);
+    else groupsElement.prepend(section);
+  }
+  return groups.get(heading);
+}
+
+// What is known only when all nodes are drawn.
+
+function tidy() {
+  const sums = new Map();
+  let shown = 0;
+  for (const entry of entries.values()) {
+    const heading = filter.group === "model" ? entry.card.model : entry.node.name;
+    const sum = sums.get(heading) ?? { node: entry.node, granted: 0, total: 0, shown: 0 };
+    sum.granted += entry.card.granted_mib;
+    sum.total += entry.card.total_mib;
+    sum.shown += entry.item.hidden ? 0 : 1;
+    sums.set(heading, sum);
+    shown += entry.item.hidden ? 0 : 1;
+  }
+  for (const [heading, { section, line }] of groups) {
+    const sum = sums.get(heading);
+    if (!sum) {
+      section.remove();
+      groups.delete(heading);
+      continue;
+    }
+    section.hidden = sum.shown === 0;
+    const facts = [`${memory(sum.granted)}${sum.total ? ` of ${memory(sum.total)}` : ""} granted`];
+    if (filter.group === "node") facts.push(...aboutNode(sum.node));
+    const words = facts.filter(Boolean).join(" · ");
+    if (line.textContent !== words) line.textContent = words;
+  }
+  const words = shown === entries.size ? count(shown, "GPU") : `${count(shown, "GPU")} of ${grouped(entries.size)}`;
+  if (find("#shown").textContent !== words) find("#shown").textContent = words;
+  choices("#namespace", [...entries.values()].flatMap((entry) => entry.card.blocks.map((block) => block.namespace)));
+  choices("#model", [...entries.values()].map((entry) => entry.card.model));
+  reachable();
+  if (opened && !entries.has(opened)) dialog.close();
+}
+
+function aboutNode(node) {
+  const floating = node.floating.map((pod) => `${pod.namespace}/${pod.name}: ${memory(pod.mib)} on no known GPU`);
+  const models = new Set(node.cards.map((card) => card.model));
+  return [models.size === 1 ? node.cards[0].model : "", node.address === "unknown" ? "" : node.address, ...floating, ...node.left_out];
+}
+
+function choices(selector, values) {
+  const select = find(selector);
+  const wanted = [...new Set(values)].sort();
+  const chosen = filter[select.id];
+  if (chosen && !wanted.includes(chosen)) wanted.push(chosen);
+  const known = [...select.options].slice(1).map((option) => option.value);
+  if (wanted.length === known.length && wanted.every((value, i) => value === known[i])) return;
+  const made = wanted.map((value) => element("option", { value }, value));
+  select.replaceChildren(select.options[0], ...made);
+  select.value = chosen;
+}
+
+function drawWaiting() {
+  const found = waiting.filter((pod) => !filter.namespace || pod.namespace === filter.namespace).filter((pod) => said(`${pod.namespace}/${pod.name} ${pod.asks} ${pod.reason}`));
+  find("#waiting").hidden = found.length === 0;
+  find("#waiting tbody").replaceChildren(...found.map(waitingRow));
+}
+
+function drawHappenings() {
+  const found = happenings.filter((each) => !filter.namespace || each.subject.startsWith(`${filter.namespace}/`)).filter((each) => said(`${each.subject} ${each.text}`));
+  const none = element("li", {}, "Nothing that is known.");
+  find("#happenings ol").replaceChildren(...(found.length ? found.map(happening) : [none]));
+}
+
+function said(text) {
+  const low = text.toLowerCase();
+  return filter.words.every((word) => low.includes(word));
+}
+
+// Filters, which the address keeps.
+
+function read() {
+  const before = filter.group;
+  filter = Object.fromEntries(inputs.map((id) => [id, find(`#${id}`).value]));
+  filter.words = filter.search.toLowerCase().split(/\s+/).filter(Boolean);
+  const kept = new URLSearchParams(inputs.filter((id) => filter[id] && !(id === "group" && filter[id] === "node")).map((id) => [id, filter[id]]));
+  history.replaceState(null, "", `${location.pathname}${kept.size ? `#${kept}` : ""}`);
+  if (filter.group !== before) {
+    redraw();
+  } else {
+    for (const entry of entries.values()) {
+      const hidden = !matches(entry, filter);
+      if (entry.item.hidden !== hidden) entry.item.hidden = hidden;
+    }
+    schedule();
+  }
+  drawWaiting();
+  drawHappenings();
+}
+
+function restore() {
+  const kept = new URLSearchParams(location.hash.slice(1));
+  for (const id of inputs) {
+    const input = find(`#${id}`);
+    const value = kept.get(id);
+    if (value === null) continue;
+    if (input.tagName === "SELECT" && ![...input.options].some((option) => option.value === value)) {
+      if (id !== "namespace" && id !== "model") continue;
+      input.append(element("option", { value }, value));
+    }
+    input.value = value;
+  }
+}
+
+// Keys.
+
+function cards() {
+  return [...groupsElement.querySelectorAll(".group:not([hidden]) li:not([hidden]) > .card")];
+}
+
+function reachable() {
+  if (current?.isConnected && current.offsetParent !== null && !current.closest("[hidden]")) return;
+  if (current) current.tabIndex = -1;
+  current = groupsElement.querySelector(".group:not([hidden]) li:not([hidden]) > .card");
+  if (current) current.tabIndex = 0;
+}
+
+function go(card) {
+  if (!card) return;
+  if (current) current.tabIndex = -1;
+  current = card;
+  card.tabIndex = 0;
+  card.focus();
+  card.scrollIntoView({ block: "nearest" });
+}
+
+function columns(card) {
+  return getComputedStyle(card.closest("ul")).gridTemplateColumns.split(" ").length;
+}
+
+function onKey(event) {
+  if (event.key === "/" && !event.target.closest("input, select, dialog")) {
+    event.preventDefault();
+    find("#search").focus();
+    return;
+  }
+  const card = event.target.closest?.(".card");
+  if (!card || event.altKey || event.ctrlKey || event.metaKey) return;
+  const all = cards();
+  const at = all.indexOf(card);
+  const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns(card), ArrowUp: -columns(card), Home: -at, End: all.length - 1 - at };
+  if (!(event.key in steps)) return;
+  event.preventDefault();
+  go(all[Math.min(Math.max(at + steps[event.key], 0), all.length - 1)]);
+}
+
+function onClick(event) {
+  const card = event.target.closest(".card");
+  if (!card) return;
+  opened = card.dataset.key;
+  const entry = entries.get(opened);
+  details(dialog, entry.node, entry.card);
+  if (current !== card) {
+    if (current) current.tabIndex = -1;
+    current = card;
+    card.tabIndex = 0;
+  }
+  dialog.showModal();
+}
+
+// Light and dark.
+
+const THEMES = ["system", "light", "dark"];
+
+function theme(name) {
+  if (name === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = name;
+  find("#theme").textContent = `Theme: ${name}`;
+  try {
+    localStorage.setItem("theme", name);
+  } catch {
+    // A browser that keeps nothing shows its own theme the next time.
+  }
+}
+
+function keptTheme() {
+  try {
+    return localStorage.getItem("theme");
+  } catch {
+    return null;
+  }
+}
+
+restore();
+read();
+theme(THEMES.includes(keptTheme()) ? keptTheme() : "system");
+for (const id of inputs) find(`#${id}`).addEventListener("input", read);
+find("#theme").addEventListener("click", () => {
+  const now = document.documentElement.dataset.theme ?? "system";
+  theme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
+});
+document.addEventListener("keydown", onKey);
+groupsElement.addEventListener("click", onClick);
+dialog.addEventListener("close", () => {
+  opened = null;
+});
+setInterval(grow, 10000);
+connect();

@@ -1,0 +1,379 @@
+"""The dashboard against an API server in memory: it follows the cluster, as far as its user may read it."""
+
+import contextlib
+import http.client
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from gpushare.kube import api as kube
+from gpushare.kube.api import KubeApi
+from gpushare.runtime.clock import SystemClock
+from gpushare_cli.dashboard import command, server
+from gpushare_cli.dashboard.command import Options
+from gpushare_cli.dashboard.feed import Picture
+from gpushare_cli.dashboard.live import Live
+from gpushare_cli.dashboard.routes import Asset, Site
+from gpushare_cli.dashboard.server import Served
+from testing.builders import Json, make_grant, make_inventory, make_node, make_pod
+from testing.fakes import kube_http
+from testing.fakes.faults import Call
+from testing.fakes.kube import FakeKube
+from tests.browser import clusters
+from tests.unit.gpushare_cli.podding import bound
+
+EVER = 10**9
+OWN = "research"
+
+
+class Followed:
+    """A picture that threads keep equal to a cluster."""
+
+    def __init__(self, api: KubeApi, options: Options) -> None:
+        self.live: Live = command.picture(api, options, lambda: OWN, SystemClock())
+        self.stop = threading.Event()
+        self.live.start(self.stop)
+        self.version = 0
+
+    def until(self, holds: Callable[[Picture], object]) -> Picture:
+        """The first picture of which something holds; pytest ends a test that waits in vain."""
+        while True:
+            self.version = self.live.feed.wait(self.version, 1)
+            picture = self.live.feed.picture
+            if picture is not None and holds(picture):
+                return picture
+
+
+@pytest.fixture
+def api() -> Iterator[FakeKube]:
+    found = clusters.small()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def follow() -> Iterator[Callable[..., Followed]]:
+    made: list[Followed] = []
+
+    def begin(api: KubeApi, **options: Any) -> Followed:
+        made.append(Followed(api, Options(**options)))
+        return made[-1]
+
+    yield begin
+    for each in made:
+        each.stop.set()
+
+
+def forbid(api: FakeKube, holds: Callable[[str], bool]) -> None:
+    def meant(call: Call) -> bool:
+        return holds(call.path)
+
+    api.fail_next(meant, kube.ForbiddenError("nodes is forbidden"), times=EVER)
+
+
+def blocks(picture: Picture) -> set[str]:
+    return {
+        f"{block.namespace}/{block.name}"
+        for node in picture.nodes.values()
+        for card in node.cards
+        for block in card.blocks
+    }
+
+
+def test_pods_come_and_go_in_the_picture(api: FakeKube, follow: Callable[..., Followed]) -> None:
+    followed = follow(api)
+    assert blocks(followed.until(lambda picture: picture.overview.totals.pods == 3)) == {
+        "notebooks/notebook-ada",
+        "research/train-resnet",
+        "serving/embed-api",
+    }
+    clusters.add_pod(api, clusters.running("late", clusters.gpus(0, 2)[1].uuid, 5, on=clusters.name_of(0), minutes=1))
+    followed.until(lambda picture: "research/late" in blocks(picture))
+    api.vanish("/api/v1/namespaces/research/pods/late")
+    picture = followed.until(lambda picture: "research/late" not in blocks(picture))
+    told = {each.text for each in picture.happenings if each.subject == "research/late"}
+    assert told == {"deleted from gpu-0000, and gave its GPU memory back", "got 5 GiB of GPU 1 on gpu-0000"}
+
+
+def test_a_pod_waits_until_there_is_room(api: FakeKube, follow: Callable[..., Followed]) -> None:
+    followed = follow(api)
+    picture = followed.until(lambda picture: picture.waiting)
+    assert picture.waiting[0].reason == "needs 14 GiB on one GPU; free per GPU on gpu-0000: 1, 11 GiB"
+    api.vanish("/api/v1/namespaces/serving/pods/embed-api")
+    followed.until(lambda picture: picture.waiting and picture.waiting[0].good)
+    api.vanish("/api/v1/namespaces/research/pods/train-llm")
+    followed.until(lambda picture: not picture.waiting)
+
+
+def test_what_is_used_and_what_events_say_is_there(api: FakeKube, follow: Callable[..., Followed]) -> None:
+    picture = follow(api).until(lambda picture: picture.overview.totals.used_mib)
+    assert picture.overview.totals.used_mib == 11 * 1024
+    assert "NoRoom" in {each.kind for each in picture.happenings}
+
+
+def test_a_gpu_that_fails_is_told(api: FakeKube, follow: Callable[..., Followed]) -> None:
+    followed = follow(api)
+    followed.until(bool)
+    api.seed(
+        "/api/v1/namespaces/kube-system/configmaps",
+        {"metadata": {"name": "unhealthy-gpu-gpu-0000"}, "data": {"gpus": "1"}},
+    )
+    picture = followed.until(lambda picture: picture.overview.totals.unhealthy)
+    assert [each.subject for each in picture.happenings if each.kind == "health"] == ["GPU 1 of gpu-0000"]
+    api.vanish("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-gpu-0000")
+    followed.until(lambda picture: not picture.overview.totals.unhealthy)
+
+
+def test_a_node_comes_and_goes(api: FakeKube, follow: Callable[..., Followed]) -> None:
+    followed = follow(api)
+    api.seed(clusters.NODES, make_node(make_inventory(15, node="other")))
+    followed.until(lambda picture: "other" in picture.nodes)
+    api.vanish("/api/v1/nodes/other")
+    followed.until(lambda picture: "other" not in picture.nodes)
+
+
+def everything(picture: Picture) -> str:
+    return repr(picture)
+
+
+def test_a_user_of_one_namespace_sees_no_name_of_anothers_pods(api: FakeKube, follow: Callable[..., Followed]) -> None:
+    forbid(api, lambda path: path == "/api/v1/nodes" or path.startswith("/api/v1/pods"))
+    forbid(api, lambda path: "/namespaces/" in path and f"/namespaces/{OWN}/" not in path)
+    forbid(api, lambda path: path == "/api/v1/events")
+    picture = follow(api).until(lambda picture: picture.nodes)
+    assert blocks(picture) == {"research/train-resnet"}
+    assert [card.total_mib for node in picture.nodes.values() for card in node.cards] == [15 * 1024]
+    assert picture.waiting[0].reason == "0/1 nodes are available: 1 needs 14 GiB on one GPU."
+    assert not picture.overview.complete
+    assert picture.overview.scope == (
+        "only pods of research are shown; others may hold the rest of a GPU; nodes may not be read: only GPUs that"
+        " these pods hold are shown"
+    )
+    for name in ("notebook-ada", "embed-api", "notebooks", "serving"):
+        assert name not in everything(picture)
+
+
+def test_a_user_who_may_list_nodes_sees_all_gpus_and_own_pods(api: FakeKube, follow: Callable[..., Followed]) -> None:
+    forbid(api, lambda path: path.startswith("/api/v1/pods"))
+    picture = follow(api).until(lambda picture: picture.nodes)
+    assert len(picture.nodes["gpu-0000"].cards) == 2
+    assert blocks(picture) == {"research/train-resnet"}
+    assert not picture.overview.complete
+
+
+def test_namespaces_that_are_asked_for_are_shown_alone(api: FakeKube, follow: Callable[..., Followed]) -> None:
+    picture = follow(api, namespace=("serving", "notebooks")).until(lambda picture: picture.overview.totals.pods == 2)
+    assert blocks(picture) == {"serving/embed-api", "notebooks/notebook-ada"}
+
+
+def test_who_may_read_nothing_is_told_at_once(api: FakeKube) -> None:
+    forbid(api, lambda _: True)
+    with pytest.raises(kube.ForbiddenError):
+        command.picture(api, Options(), lambda: OWN, SystemClock())
+
+
+def test_no_bar_waits_for_the_reasons_of_pods_that_wait(api: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = command.picture(api, Options(), lambda: OWN, SystemClock())
+    for reflector in live._reflectors.values():
+        reflector._list()
+    shown: list[set[str]] = []
+
+    def reasons(*_: object) -> tuple[()]:
+        shown.append(blocks(live.feed.picture) if live.feed.picture else set())
+        return ()
+
+    monkeypatch.setattr("gpushare_cli.dashboard.queue.of_cluster", reasons)
+    live.refresh()
+    assert [len(each) for each in shown] == [3]
+
+
+def listed(api: FakeKube) -> Live:
+    """A picture without threads."""
+    live = command.picture(api, Options(), lambda: OWN, SystemClock())
+    for reflector in live._reflectors.values():
+        reflector._list()
+    live.refresh()
+    return live
+
+
+def test_plugins_are_asked_once_and_then_while_anyone_looks(api: FakeKube) -> None:
+    live = listed(api)
+    assert live.use_is_due
+    live.ask_use()
+    assert not live.use_is_due
+    looks = threading.Thread(target=live.feed.wait, args=(live.feed.wait(0, 0), 600))
+    looks.start()
+    while not live.feed.is_followed:
+        pass
+    assert live.use_is_due
+    live.refresh()  # with what is used, which ends the wait
+    looks.join()
+    assert not live.use_is_due
+
+
+def test_the_end_of_the_process_is_no_fault(api: FakeKube, caplog: pytest.LogCaptureFixture) -> None:
+    live = command.picture(api, Options(), lambda: OWN, SystemClock())
+    stop = threading.Event()
+    live._tell_fault("use not read", stop)
+    stop.set()
+    live._tell_fault("picture failed", stop)
+    assert [record.message for record in caplog.records] == ["use not read"]
+
+
+def test_objects_that_cannot_be_read_are_left_out(api: FakeKube, follow: Callable[..., Followed]) -> None:
+    odd = make_pod(name="odd", node=clusters.name_of(0))
+    odd["spec"]["containers"][0]["resources"] = "none"
+    clusters.add_pod(api, odd)
+    follow(api).until(lambda picture: picture.overview.totals.pods == 3)
+
+
+# Over HTTP.
+
+
+class Client:
+    """Asks one server, and closes its connections in the end."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self._opened: list[http.client.HTTPConnection | http.client.HTTPResponse] = []
+
+    def connection(self) -> http.client.HTTPConnection:
+        made = http.client.HTTPConnection(server.LOOPBACK, self.port)
+        self._opened.append(made)
+        return made
+
+    def get(self, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
+        connection = self.connection()
+        connection.request(method, path, headers={key.replace("_", "-"): value for key, value in headers.items()})
+        answer = connection.getresponse()
+        self._opened.append(answer)
+        return answer
+
+    def close(self) -> None:
+        for each in reversed(self._opened):
+            each.close()
+
+
+@pytest.fixture
+def site(api: FakeKube, follow: Callable[..., Followed]) -> Iterator[Client]:
+    followed = follow(api)
+
+    def served(port: int) -> Served:
+        site = Site(assets={"/": Asset(media="text/html", body=b"page")}, key="secret", run="r", cookie="c")
+        return Served(site=site, feed=followed.live.feed, stop=followed.stop)
+
+    with server.serving(0, served) as running, contextlib.closing(Client(running.server_address[1])) as client:
+        yield client
+
+
+def test_every_answer_has_the_policy(site: Client) -> None:
+    for path, headers in (("/?key=secret", {}), ("/", {}), ("/none", {"cookie": "c=secret"}), ("/", {"host": "evil"})):
+        answer = site.get(path, **headers)
+        assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; ")
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert "Access-Control-Allow-Origin" not in answer.headers
+        assert answer.headers["Server"] == "gpushare"
+
+
+def test_a_head_has_no_body_and_a_post_changes_nothing(site: Client) -> None:
+    assert site.get("/?key=secret", "HEAD").read() == b""
+    assert site.get("/?key=secret", "POST").status == 405
+    assert site.get("/stream", "HEAD", cookie="c=secret").read() == b""
+
+
+def test_what_is_no_http_is_answered_without_what_it_said(site: Client) -> None:
+    connection = site.connection()
+    connection.putrequest("GET", "/", skip_host=True)
+    connection.putheader("X", "x" * 70000)
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert (answer.status, answer.read()) == (431, b"bad request\n")
+
+
+def events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Json]]:
+    version = ""
+    while line := answer.readline().decode():
+        if line.startswith("id: "):
+            version = line[4:].strip()
+        if line.startswith("data: "):
+            yield version, json.loads(line[6:])
+
+
+def test_a_stream_sends_everything_and_then_what_changes(api: FakeKube, site: Client) -> None:
+    stream = events(site.get("/stream", cookie="c=secret"))
+    version, first = next(stream)
+    assert (first["full"], [node["name"] for node in first["nodes"]]) == (True, ["gpu-0000"])
+    api.seed(clusters.NODES, make_node(make_inventory(15, node="other")))
+    sent = next(found for _, found in stream if found["nodes"] and found["nodes"][-1]["name"] == "other")
+    assert sent["full"] is False
+    _, again = next(events(site.get("/stream", cookie="c=secret", last_event_id=version)))
+    assert again["full"] is False
+    _, other = next(events(site.get("/stream", cookie="c=secret", last_event_id="r.99999")))
+    assert other["full"] is True
+
+
+def test_more_streams_than_there_is_room_for_are_refused(site: Client) -> None:
+    held = [site.get("/stream", cookie="c=secret") for _ in range(32)]
+    assert site.get("/stream", cookie="c=secret").status == 503
+    assert {each.status for each in held} == {200}
+
+
+# As a user starts it.
+
+
+def test_the_command_prints_an_address_that_opens_the_page_and_ends_with_ctrl_c(api: FakeKube, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    with kube_http.serving(api) as url:
+        config.write_text(kube_http.kubeconfig(url))
+        argv = [sys.executable, "-m", "gpushare_cli", "dashboard", "--kubeconfig", str(config), "--port", "0"]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        address = urlsplit(process.stdout.readline().strip())
+        assert (address.scheme, address.hostname, address.path) == ("http", "127.0.0.1", "/")
+        with contextlib.closing(Client(int(address.port or 0))) as client:
+            page = client.get(f"/?{address.query}")
+            assert b"<title>gpushare</title>" in page.read()
+            cookie = page.headers["Set-Cookie"].split(";")[0]
+            _, sent = next(events(client.get("/stream", cookie=cookie)))
+            assert [node["name"] for node in sent["nodes"]] == ["gpu-0000"]
+            assert sent["overview"]["server"] == "c"  # the context of the kubeconfig
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert (process.returncode, err) == (0, "Open this address on this machine; Ctrl-C ends it.\n")
+
+
+def test_a_port_that_is_taken_is_told(site: Client, api: FakeKube, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    with kube_http.serving(api) as url:
+        config.write_text(kube_http.kubeconfig(url))
+        argv = [
+            sys.executable,
+            "-m",
+            "gpushare_cli",
+            "dashboard",
+            "--kubeconfig",
+            str(config),
+            "--port",
+            str(site.port),
+        ]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        done.stderr == f"error: port {site.port} cannot be used: Address already in use; give --port 0 for any other\n"
+    )
+
+
+def test_a_whole_gpu_and_a_share_of_another_system_are_shown(api: FakeKube, follow: Callable[..., Followed]) -> None:
+    api.seed(clusters.NODES, make_node(make_inventory(15, node="other")))
+    clusters.add_pod(api, bound("whole", make_grant(0, gib=15, whole=True), node="other"))
+    picture = follow(api).until(lambda picture: "default/whole" in blocks(picture))
+    assert picture.nodes["other"].cards[0].blocks[0].whole

@@ -1,0 +1,130 @@
+"""Who is answered by the dashboard, and how: the page shows what its user may read, and others must not see it."""
+
+from http import HTTPStatus
+
+import pytest
+
+from gpushare_cli.dashboard import routes, server
+from gpushare_cli.dashboard.routes import Answer, Asset, Request, Site, Stream
+
+SITE = Site(assets={"/": Asset(media="text/html", body=b"page")}, key="secret", run="run1", cookie="c-8127")
+LOCAL = {"host": "127.0.0.1:8127"}
+KNOWN = {**LOCAL, "cookie": "other=1; c-8127=secret"}
+
+
+def ask(target: str = "/", method: str = "GET", **headers: str) -> Answer | Stream:
+    found = {**KNOWN, **{key.replace("_", "-"): value for key, value in headers.items()}}
+    return SITE.answer(Request(method=method, target=target, headers=found))
+
+
+def status(*arguments: str, **headers: str) -> HTTPStatus:
+    answer = ask(*arguments, **headers)
+    assert isinstance(answer, Answer)
+    return answer.status
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.1:8127", "localhost:9000", "LOCALHOST", "[::1]:8127", "127.1.2.3:8127"]
+)
+def test_names_of_the_loopback_address_are_answered(host: str) -> None:
+    assert status(host=host) is HTTPStatus.OK
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "evil.example",
+        "evil.example:8127",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "10.0.0.1:8127",
+        "0.0.0.0:8127",
+        "[::]:8127",
+        "2130706433",
+        "127.0.0.1:8127@evil.example",
+        "localhost:8127:1",
+        "localhost, evil.example",
+        "user@localhost",
+        "[::1",
+    ],
+)
+def test_other_names_are_not_answered_wherever_they_lead(host: str) -> None:
+    assert status(host=host) is HTTPStatus.MISDIRECTED_REQUEST
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"])
+def test_nothing_can_be_changed(method: str) -> None:
+    assert status("/", method) is HTTPStatus.METHOD_NOT_ALLOWED
+
+
+@pytest.mark.parametrize(
+    "cookie", ["", "c-8127=", "c-8127=wrong", "c-9000=secret", "c-8127=secre", "c-8127=s\u00e9cret"]
+)
+@pytest.mark.parametrize("target", ["/", "/stream", "/app.js", "/none"])
+def test_without_the_key_nothing_is_told(target: str, cookie: str) -> None:
+    assert status(target, cookie=cookie) is HTTPStatus.FORBIDDEN
+
+
+def test_the_key_of_the_address_becomes_a_cookie_that_scripts_and_other_sites_do_not_get() -> None:
+    answer = ask("/?key=secret", cookie="")
+    assert isinstance(answer, Answer)
+    assert answer.body == b"page"
+    assert answer.headers["Set-Cookie"] == "c-8127=secret; Path=/; HttpOnly; SameSite=Strict"
+
+
+@pytest.mark.parametrize("target", ["/?key=wrong", "/?key=", "/stream?key=secret", "/?key=secret&key=wrong"])
+def test_another_key_opens_nothing(target: str) -> None:
+    assert status(target, cookie="") is HTTPStatus.FORBIDDEN
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_what_another_site_asks_for_is_not_told_even_with_the_cookie(site: str) -> None:
+    assert status("/app.js", sec_fetch_site=site) is HTTPStatus.FORBIDDEN
+    assert status("/stream", sec_fetch_site=site) is HTTPStatus.FORBIDDEN
+
+
+def test_a_link_to_the_page_may_be_followed_from_anywhere() -> None:
+    assert status("/", sec_fetch_site="cross-site") is HTTPStatus.OK
+
+
+@pytest.mark.parametrize("target", ["/none", "/../etc/passwd", "//evil.example/", "/%2e%2e/x"])
+def test_only_the_files_of_the_page_are_there(target: str) -> None:
+    assert status(target) is HTTPStatus.NOT_FOUND
+
+
+@pytest.mark.parametrize("target", ["http://evil.example/", "*", "", "/" + "x" * 5000])
+def test_what_is_no_path_is_refused(target: str) -> None:
+    assert status(target) is HTTPStatus.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("last", "since"), [("", 0), ("run1.7", 7), ("run0.7", 0), ("run1.", 0), ("run1.-1", 0), ("x", 0), ("run1.7.7", 0)]
+)
+def test_a_stream_goes_on_where_this_process_stopped(last: str, since: int) -> None:
+    assert ask("/stream", last_event_id=last) == Stream(since=since)
+
+
+def test_without_a_key_anyone_on_the_loopback_address_may_look() -> None:
+    site = Site(assets=SITE.assets, key="", run="r", cookie="c")
+    answer = site.answer(Request(method="GET", target="/", headers=LOCAL))
+    assert isinstance(answer, Answer)
+    assert (answer.status, dict(answer.headers)) == (HTTPStatus.OK, {})
+
+
+def test_the_page_runs_no_script_but_its_own_files() -> None:
+    policy = dict(part.strip().split(" ", 1) for part in routes.HEADERS["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["frame-ancestors"] == policy["trusted-types"] == policy["base-uri"] == "'none'"
+    assert "unsafe" not in routes.HEADERS["Content-Security-Policy"]
+
+
+def test_the_files_of_the_page_ask_no_other_server_and_make_no_markup_of_text() -> None:
+    for path, asset in server.assets().items():
+        text = asset.body.decode().replace("http://www.w3.org/2000/svg", "")
+        assert "http://" not in text, path
+        assert "https://" not in text, path
+        for sink in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "style=", "onclick"):
+            assert sink not in text, (path, sink)
+    assert {"/", "/app.js", "/style.css", "/icon.svg"} <= server.assets().keys()
