@@ -24,7 +24,8 @@ from gpushare.runtime.interrupts import as_interrupt
 from gpushare.runtime.options import environment
 from gpushare.runtime.signals import Signals
 from gpushare_cli import arguments as common
-from gpushare_cli import commands, schedconfig, scheduler_arguments, tables
+from gpushare_cli import commands, schedconfig, scheduler_arguments, tables, top
+from gpushare_cli.bars import Look
 from gpushare_cli.commands import NoClusterError, Streams
 from gpushare_cli.dashboard import command as dashboard
 from gpushare_cli.defrag import command as defrag
@@ -67,6 +68,7 @@ def command_line() -> argparse.ArgumentParser:
         ("uncordon", "let new pods in again", drain.EXIT_CODES_CORDON, drain.add_uncordon, _uncordon),
         ("drain", "take a GPU out of service", drain.EXIT_CODES, drain.add, _drain),
         ("defrag", "the few evictions that make room for a pod", defrag.EXIT_CODES, defrag.add, _defrag),
+        ("top", "all GPUs as bars in the terminal, live", top.EXIT_CODES, top.add, _top),
         ("dashboard", "a page with all GPUs, live", dashboard.EXIT_CODES, dashboard.add, _dashboard),
     ):
         command = sub.add_parser(name, help=what, epilog=exit_codes)
@@ -93,6 +95,7 @@ def _add_inspect(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also what holds each container to its share, and what it uses, as the device plugins tell",
     )
+    parser.add_argument("--bars", action="store_true", help="also each GPU as a bar with a block for each pod")
     parser.add_argument(
         "--installation",
         default=names.NAMESPACE,
@@ -131,6 +134,7 @@ def _inspect(arguments: argparse.Namespace, streams: Streams) -> int:
         details=arguments.details,
         limits=arguments.limits,
         output=arguments.output,
+        bars=replace(_look(streams.width), colour=False) if arguments.bars else None,
         installation=arguments.installation,
     )
     return commands.inspect(_of_cluster(client.connect, arguments), streams, options)
@@ -182,6 +186,26 @@ def _dashboard(arguments: argparse.Namespace, streams: Streams) -> int:
     own = partial(_of_cluster, client.namespace, arguments)
     with _told_to_end() as ended:
         return dashboard.run(_of_cluster(client.connect, arguments), streams, options, own, SystemClock(), ended)
+
+
+def _top(arguments: argparse.Namespace, streams: Streams) -> int:
+    options = common.typed(top.Options, arguments)
+    own = partial(_of_cluster, client.namespace, arguments)
+    screen = top.Screen(
+        out=sys.stdout,
+        look=_look(streams.width),
+        live=sys.stdout.isatty(),
+        size=shutil.get_terminal_size,
+    )
+    with _told_to_end() as ended:
+        return top.run(_of_cluster(client.connect, arguments), streams, options, screen, own, SystemClock(), ended)
+
+
+def _look(width: int) -> Look:
+    """What standard output can show: https://no-color.org, and no colours where it is no terminal."""
+    able = sys.stdout.isatty() and environment("TERM", "dumb") != "dumb"
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return Look(colour=able and not environment("NO_COLOR"), unicode=utf8, width=width)
 
 
 @contextlib.contextmanager

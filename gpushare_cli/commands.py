@@ -11,7 +11,9 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth
-from gpushare_cli import gather, limits, render, report, schedconfig, tables, terminal, usage, yamls
+from gpushare_cli import bars, gather, limits, render, report, schedconfig, tables, terminal, usage, yamls
+from gpushare_cli.bars import Look
+from gpushare_cli.dashboard import views
 from gpushare_cli.schedconfig import Kind, Options
 from gpushare_cli.terminal import Writer
 from gpushare_cli.usage import NodeUse
@@ -72,6 +74,7 @@ class Inspect:
     details: bool = False
     limits: bool = False
     output: str = "table"
+    bars: Look | None = None
     installation: str = names.NAMESPACE
 
 
@@ -98,6 +101,9 @@ def inspect(api: KubeApi, streams: Streams, options: Inspect) -> int:
         streams.out.write(yamls.in_notation(text, options.output))
     elif built.nodes:
         streams.out.write(render.detail(built) if options.details else render.summary(built))
+        if options.bars is not None:
+            shown = [views.of_row(node, uses.get(NodeName(node.name))) for node in built.nodes]
+            streams.out.write("".join(["\n", *bars.of_nodes(shown, options.bars), bars.legend(options.bars)]))
         if options.limits:
             streams.out.write("\n" + tables.table([limits.HEADER, *map(limits.cells, rows)], streams.width))
     if built.nodes:

@@ -212,6 +212,8 @@ def _more(name: str) -> list[str]:
             return [f"\n{EXPLAIN}", *_explained("Why a pod waits", 20), *_explained("Where a pod is", None)]
         case "simulate":
             return [f"\n{SIMULATE}\n{reasons.TEXT}", *_simulated()]
+        case "top":
+            return ["\nIt reads what [the dashboard](#gpushare-dashboard) reads.\n"]
         case "dashboard":
             return [f"\n{DASHBOARD}"]
         case "drain" | "defrag":

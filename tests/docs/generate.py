@@ -14,7 +14,7 @@ import deviceplugin.mps.settings
 import deviceplugin.settings
 import webhook.settings
 from gpushare.runtime import options
-from tests.docs import cli, doctor, escapes, metrics, requests, xids
+from tests.docs import cli, doctor, escapes, metrics, requests, top_picture, xids
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -98,6 +98,11 @@ def main() -> int:
     for name, page in pages().items():
         (REFERENCE / name).write_text(page, encoding="utf-8")
         print(f"written: {(REFERENCE / name).relative_to(ROOT)}")
+    for path, picture in {
+        top_picture.PICTURE: top_picture.made(),
+    }.items():
+        path.write_text(picture, encoding="utf-8")
+        print(f"written: {path.relative_to(ROOT)}")
     return 0
 
 

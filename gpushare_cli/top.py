@@ -1,0 +1,153 @@
+"""`gpushare top`: what the dashboard shows, in a terminal; once where the output is no terminal."""
+
+import argparse
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gpushare.kube.api import KubeApi
+from gpushare.runtime.clock import Clock
+from gpushare_cli import arguments, bars
+from gpushare_cli.bars import Look
+from gpushare_cli.commands import FAILED, OK, Streams
+from gpushare_cli.dashboard import command
+from gpushare_cli.dashboard.command import Scoped
+from gpushare_cli.dashboard.feed import Picture
+from gpushare_cli.terminal import Writer
+
+EXIT_CODES: Final = "Exit codes: 0 done; 1 the cluster cannot be read or shares no GPU; 2 wrong arguments."
+_OPEN: Final = "\x1b[?1049h\x1b[?25l"
+"""The terminal's other screen, without a cursor; what stood there before comes back in the end."""
+_CLOSE: Final = "\x1b[?25h\x1b[?1049l"
+_LOOK_S: Final = 0.5
+"""How late a signal may be noticed."""
+_ONCE_S: Final = 120.0
+"""For which a program that wants it once waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(Scoped):
+    """The arguments."""
+
+    node: Sequence[str] = ()
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """Where it is drawn."""
+
+    out: Writer
+    """Takes the terminal's commands; all text that is no command has been escaped before."""
+    look: Look
+    live: bool
+    """It is a terminal."""
+    size: Callable[[], tuple[int, int]]
+    """Columns and lines that fit now."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.description = (
+        "Show every GPU as a bar with its pods, and what waits, as it changes; once if the output is no terminal."
+    )
+    parser.add_argument("node", metavar="NODE", nargs="*", help="only these nodes, with their pods")
+    parser.add_argument("--once", action="store_true", help="print it once")
+    command.add_scope(parser)
+    arguments.add_cluster(parser)
+
+
+def run(
+    api: KubeApi,
+    streams: Streams,
+    options: Options,
+    screen: Screen,
+    own: Callable[[], str],
+    clock: Clock,
+    ended: Callable[[], bool],
+) -> int:
+    """Draw it until it is told to end, or once. The exit code.
+
+    Args:
+        api: with the user's rights.
+        streams: for notes.
+        options: the arguments.
+        screen: where it is drawn.
+        own: the namespace of a user who names none.
+        clock: of this machine.
+        ended: whether it was told to end.
+
+    Raises:
+        KubeError: the cluster cannot be read.
+    """
+    live = command.picture(api, options, own, clock)
+    stop = threading.Event()
+    live.start(stop)
+    try:
+        if screen.live and not options.once:
+            return _follow(live.feed.wait, lambda: live.feed.picture, options, screen, ended)
+        until = clock.monotonic() + _ONCE_S
+        while not (live.asked.wait(_LOOK_S) or ended() or clock.monotonic() >= until):
+            pass
+        picture = live.feed.picture
+    finally:
+        stop.set()
+    if picture is None:
+        why = f"the API server has not answered all questions for {_ONCE_S:.0f} s"
+        return FAILED if ended() else streams.error(why)
+    for note in filter(None, (picture.overview.scope, *picture.overview.notes)):
+        streams.note(note)
+    if not picture.nodes:
+        streams.err.write("no GPU of a shared node may be seen; is the device plugin running?\n")
+        return FAILED
+    for name in sorted({*options.node} - picture.nodes.keys()):
+        streams.note(f"node {name} is not among those that share GPUs")
+    screen.out.write("".join(lines(picture, options.node, screen.look)))
+    return OK
+
+
+def lines(picture: Picture, nodes: Sequence[str], look: Look) -> Iterator[str]:
+    """All lines; with the pods of nodes that are named."""
+    shown = [view for name, view in sorted(picture.nodes.items()) if not nodes or name in nodes]
+    yield from bars.head(picture.overview, look)
+    yield from bars.of_waiting(picture.waiting, look)
+    yield from bars.of_nodes(shown, look, with_pods=bool(nodes))
+    yield bars.legend(look)
+
+
+def fitted(found: Sequence[str], height: int, look: Look) -> list[str]:
+    """As many lines as fit, and how many there are beside them."""
+    if len(found) <= height:
+        return list(found)
+    left_out = len(found) - height + 1
+    return [*found[: height - 1], look.line((f"{left_out} more lines: name a NODE, or gpushare top --once | less", ""))]
+
+
+def _follow(
+    wait: Callable[[int, float], int],
+    latest: Callable[[], Picture | None],
+    options: Options,
+    screen: Screen,
+    ended: Callable[[], bool],
+) -> int:
+    screen.out.write(_OPEN)
+    version, size = -1, (0, 0)
+    try:
+        while not ended():
+            now, room = wait(version, _LOOK_S), screen.size()
+            if (now, room) == (version, size):
+                continue
+            version, size, picture = now, room, latest()
+            look = replace(screen.look, width=size[0])
+            found = [look.line(("Reading the cluster ...", ""))]
+            if picture is not None:
+                notes = filter(None, (picture.overview.scope, *picture.overview.notes))
+                found = [*lines(picture, options.node, look), *(look.line((note, "")) for note in notes)]
+            rows = [row.replace("\n", "\x1b[K") for row in fitted(found, size[1], look)]
+            screen.out.write("\x1b[H" + "\r\n".join(rows) + "\x1b[J")
+            screen.out.flush()
+    finally:
+        screen.out.write(_CLOSE)
+        screen.out.flush()
+    return OK
