@@ -19,13 +19,14 @@ USABLE  := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 CODE    := gpushare webhook controller deviceplugin certs gpushare_cli
 PURE    := gpushare.names gpushare.identity gpushare.units gpushare.errors gpushare.resource_config gpushare.model gpushare.wire gpushare.placement gpushare.simulation gpushare.cluster
 E2E     := $(BIN)/pytest -v -m e2e --numprocesses=$(CLUSTERS) --dist=loadfile --no-loadscope-reorder --durations=15 tests/e2e tests/localcluster
+BROWSER := $(BIN)/pytest -q -m browser tests/browser
 CHECKED := $(CODE) localcluster testing tests $(wildcard bench)
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
         --no-emit-index-url --no-annotate --custom-compile-command 'make lock'
 
 .NOTPARALLEL:
-.PHONY: help setup lint fmt unit e2e soak mutants test check demo bench docs architecture lock clean
+.PHONY: help setup lint fmt unit browser pictures e2e soak mutants test check demo bench docs architecture lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-12s  %s\n' "$$name" "$$text"; done
@@ -60,7 +61,29 @@ fmt: setup ## format the code
 
 unit: setup ## tests that need no cluster; the pure part must be covered whole
 	$(BIN)/pytest -q --numprocesses=auto tests/unit $(addprefix --cov=,$(PURE)) --cov-branch --cov-fail-under=100 --cov-report=term:skip-covered
-	$(BIN)/pytest -q --numprocesses=auto --dist=loadfile -m 'not e2e' --ignore=tests/unit
+	$(BIN)/pytest -q --numprocesses=auto --dist=loadfile -m 'not e2e and not browser' --ignore=tests/unit
+
+browser: setup ## the dashboard in a real browser: Chromium, installed with apt-get where that can be done
+	@found() { [ -n "$${CHROMIUM:-}" ] || command -v chromium-headless-shell || command -v chromium || command -v google-chrome; }; \
+	if ! found >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo 'browser: installing chromium-headless-shell with apt-get'; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium-headless-shell fonts-dejavu-core >/dev/null; \
+	fi; \
+	if found >/dev/null; then \
+	  echo '$(BROWSER)'; \
+	  exec $(BROWSER); \
+	elif [ "$${CI:-}" = true ]; then \
+	  echo 'browser: there is no Chromium, and CI never goes without it' >&2; \
+	  exit 1; \
+	else \
+	  echo '************************************************************************'; \
+	  echo '** NOT TESTED: the dashboard needs Chromium. Install it, or give its  **'; \
+	  echo '** path: make browser CHROMIUM=/path/to/chromium                      **'; \
+	  echo '************************************************************************'; \
+	fi
+
+pictures: setup ## take the screenshots of the documents again
+	SCREENSHOTS=docs/pictures $(BROWSER) -k any_size
 
 e2e: setup ## end-to-end tests on real clusters on this machine (root on Linux); CLUSTERS=1 for one after another
 	@if [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ]; then \
@@ -88,7 +111,7 @@ lock: setup ## write the lock files again, with the newest versions that pyproje
 	$(LOCK) --extra dev --output-file requirements/dev.txt
 	$(LOCK) --extra webhook --extra controller --extra device-plugin --extra build --output-file requirements/image.txt
 
-test: unit e2e ## every test: those without a cluster first, then the real cluster
+test: unit browser e2e ## every test: those without a cluster first, then a browser, then the real cluster
 
 check: lint test ## lint and every test
 

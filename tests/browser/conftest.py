@@ -1,0 +1,103 @@
+"""A browser, and dashboards of clusters in memory for it."""
+
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from gpushare.kube.api import KubeApi
+from gpushare.runtime.clock import SystemClock
+from gpushare_cli.dashboard import command, server
+from gpushare_cli.dashboard.command import Options
+from gpushare_cli.dashboard.feed import Feed
+from gpushare_cli.dashboard.live import Live
+from gpushare_cli.dashboard.routes import Site
+from gpushare_cli.dashboard.server import Served
+from testing.fakes.kube import FakeKube
+
+PROGRAMS: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+KEY: Final = "key-of-the-test"
+PATIENCE_MS: Final = 100_000
+"""No limit of this test's own: pytest ends one that hangs."""
+
+
+class Dashboard:
+    """A page that is served, and the browser's view of it."""
+
+    def __init__(self, live_feed: Feed, port: int, live: Live | None = None) -> None:
+        self.feed = live_feed
+        self.port = port
+        self.live = live
+        self.address = f"http://127.0.0.1:{port}/?key={KEY}"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
+    assert program, "no Chromium; on Debian: apt-get install chromium-headless-shell, elsewhere set CHROMIUM"
+    rules = "MAP evil.example 127.0.0.1"
+    arguments = ["--no-sandbox", "--disable-dev-shm-usage", f"--host-resolver-rules={rules}"]
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=arguments)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """With nothing kept from another test. Whatever the page complains about is a failure."""
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 800}, locale="en-GB", timezone_id="UTC", color_scheme="light"
+    )
+    context.set_default_timeout(PATIENCE_MS)
+    made = context.new_page()
+    complaints: list[str] = []
+    made.on("pageerror", lambda error: complaints.append(str(error)))
+    made.on("console", lambda said: complaints.append(said.text) if said.type in {"error", "warning"} else None)
+    made.complaints = complaints  # type: ignore[attr-defined] # tests that expect some take them
+    yield made
+    context.close()
+    assert complaints == []
+
+
+@contextlib.contextmanager
+def serving(feed: Feed, port: int = 0, live: Live | None = None) -> Iterator[Dashboard]:
+    """Serve a picture."""
+
+    def served(port: int) -> Served:
+        site = Site(assets=server.assets(), key=KEY, run="test", cookie=f"gpushare-dashboard-{port}")
+        return Served(site=site, feed=feed, stop=threading.Event())
+
+    with server.serving(port, served) as running:
+        yield Dashboard(feed, running.server_address[1], live)
+
+
+@pytest.fixture
+def dashboard() -> Iterator[Callable[..., Dashboard]]:
+    """Begins to serve the dashboard of a cluster."""
+    with contextlib.ExitStack() as opened:
+
+        def begin(api: KubeApi, **options: Any) -> Dashboard:
+            live = command.picture(api, Options(context="demo", **options), lambda: "research", SystemClock())
+            stop = threading.Event()
+            opened.callback(stop.set)
+            if isinstance(api, FakeKube):
+                opened.callback(api.close)
+            live.start(stop)
+            return opened.enter_context(serving(live.feed, live=live))
+
+        yield begin
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Where screenshots go: into the documents, if SCREENSHOTS names their directory."""
+    found = Path(os.environ.get("SCREENSHOTS") or tmp_path)
+    found.mkdir(parents=True, exist_ok=True)
+    return found

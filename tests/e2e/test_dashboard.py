@@ -1,0 +1,173 @@
+"""The dashboard on the real cluster: who sees what, with the API server's own authorization, and how soon."""
+
+import contextlib
+import http.client
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from gpushare import names
+from gpushare.kube import api as kube
+from gpushare.kube import client
+from gpushare_cli.dashboard.command import PORT
+from localcluster import installation
+from tests.e2e.system import Share, System
+
+pytestmark = pytest.mark.e2e
+
+USER = "reader"
+RULES = [{"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["get", "list", "watch"]}]
+DASHBOARD = Path(__file__).parents[2] / "manifests" / "dashboard" / "dashboard.yaml"
+PATIENCE_S = 120
+OTHERS = "confidential"
+"""Stands in the names of pods that are another's."""
+
+
+class Stream:
+    """What a page is sent, as bytes."""
+
+    def __init__(self, address: str) -> None:
+        url = urlsplit(address)
+        self.connection = http.client.HTTPConnection(f"{url.hostname}:{url.port}", timeout=60)
+        self.connection.request("GET", f"/?{url.query}")
+        page = self.connection.getresponse()
+        self.page = page.read().decode()
+        cookie = (page.headers["Set-Cookie"] or "").split(";")[0]
+        self.connection.request("GET", "/stream", headers={"Cookie": cookie})
+        self.answer = self.connection.getresponse()
+        self.sent = ""
+
+    def until(self, words: str) -> None:
+        """Read until this was sent."""
+        end = time.monotonic() + PATIENCE_S
+        while words not in self.sent:
+            line = self.answer.readline().decode()
+            assert line, "the stream has ended"
+            assert time.monotonic() < end, f"{words} was not sent: {self.sent[-2000:]}"
+            self.sent += line
+
+
+@contextlib.contextmanager
+def running(*argv: str | Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def line_of(process: "subprocess.Popen[str]", pattern: str) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if match := re.search(pattern, line):
+            return match[0]
+    raise AssertionError(f"ended with {process.wait()}")
+
+
+@contextlib.contextmanager
+def dashboard(kubeconfig: Path, namespace: str = "") -> Iterator[Stream]:
+    """As its user starts it."""
+    argv: list[str | Path] = [sys.executable, "-m", "gpushare_cli", "dashboard", "--port", "0"]
+    argv += ["--kubeconfig", kubeconfig, *(["-n", namespace] if namespace else [])]
+    with running(*argv) as process:
+        stream = Stream(line_of(process, r"http://127\.0\.0\.1:\S+"))
+        with contextlib.closing(stream.connection):
+            yield stream
+
+
+@pytest.fixture
+def others(system: System, namespace: str) -> Iterator[str]:
+    """A namespace of another team."""
+    name = f"{namespace}-{OTHERS}"
+    system.create_namespace(name)
+    yield name
+    system.delete_all(name)
+    system.api.delete(f"/api/v1/namespaces/{name}")
+
+
+def test_each_user_sees_what_the_api_server_lets_them_read(system: System, namespace: str, others: str) -> None:
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": USER}, "rules": RULES}
+    system.create(namespace, role)
+    system.cluster.kubectl("create", "rolebinding", USER, f"--role={USER}", f"--user={USER}", "-n", namespace)
+    control = system.cluster.control
+    user = control.kubeconfig_for(USER, control.authority.issue(USER, USER))
+    system.create(others, Share(name=f"{OTHERS}-a").document(), Share(name=f"{OTHERS}-waits", gib=(1000,)).document())
+    system.create(namespace, Share(name="mine").document(), Share(name="mine-waits", gib=(1000,)).document())
+    system.running(others, f"{OTHERS}-a")
+    system.running(namespace, "mine")
+
+    with dashboard(user, namespace) as narrow, dashboard(system.cluster.kubeconfig) as wide:
+        narrow.until('"name":"mine"')
+        narrow.until('"name":"mine-waits"')
+        wide.until(f'"name":"{OTHERS}-waits"')
+        took = []
+        for name in ("b", "c"):  # it fills and empties
+            system.create(others, Share(name=f"{OTHERS}-{name}").document())
+            wide.until(f'"name":"{OTHERS}-{name}"')
+            system.create(namespace, Share(name=name).document())
+            narrow.until(f'"name":"{name}","granted_mib":1024')
+            system.running(namespace, name)
+            began = time.monotonic()
+            system.api.delete(kube.pod_path(namespace, name), {"gracePeriodSeconds": 0})
+            narrow.until(f'"subject":"{namespace}/{name}","text":"deleted from')
+            took.append(time.monotonic() - began)
+        assert OTHERS not in narrow.sent
+        assert '"complete":false' in narrow.sent
+        assert "nodes may not be read" in narrow.sent
+        assert '"address":""' in narrow.sent
+    assert min(took) < 2, took
+
+    system.cluster.kubectl("create", "clusterrole", USER, "--verb=list,watch", "--resource=nodes")
+    system.cluster.kubectl("create", "clusterrolebinding", USER, f"--clusterrole={USER}", f"--user={USER}")
+    try:
+        with dashboard(user, namespace) as middle:
+            middle.until('"gpus":8')
+            middle.until('"name":"mine-waits"')
+            assert OTHERS not in middle.sent
+    finally:
+        system.cluster.kubectl("delete", "clusterrole,clusterrolebinding", USER)
+
+
+def test_in_the_cluster_only_who_is_authenticated_and_authorized_sees_it(system: System, namespace: str) -> None:
+    kubectl = system.cluster.kubectl
+    image = installation.LOCAL.image
+    text = DASHBOARD.read_text(encoding="utf-8").replace("gpushare:0.1.0", image)
+    kubectl("apply", "-f", "-", input=text)
+    try:
+        system.create(namespace, Share(name="shown").document())
+        system.running(namespace, "shown")
+        selector = "app.kubernetes.io/name=gpushare-dashboard"
+        kubectl("-n", names.NAMESPACE, "rollout", "status", "deployment/gpushare-dashboard", timeout_s=300)
+        [found] = system.pods(names.NAMESPACE, selector)
+        name, address = found["metadata"]["name"], found["status"]["podIP"]
+
+        forward = ("port-forward", "-n", names.NAMESPACE, "deployment/gpushare-dashboard", f":{PORT}")
+        program, config = system.cluster.program("kubectl"), f"--kubeconfig={system.cluster.kubeconfig}"
+        with running(program, config, *forward) as process:
+            port = line_of(process, r"127\.0\.0\.1:[0-9]+")
+            stream = Stream(f"http://{port}/")
+            assert "<title>gpushare</title>" in stream.page
+            stream.until('"name":"shown","granted_mib":1024')
+            stream.connection.close()
+
+        with pytest.raises(ConnectionRefusedError):  # of the pod's network, where every tenant is
+            socket.create_connection((address, PORT), timeout=10)
+        with pytest.raises(kube.ServerFaultError):
+            system.api.get(kube.pod_path(names.NAMESPACE, f"{name}:{PORT}", "proxy/"), timeout_s=10)
+        refused = kubectl(*forward, "--as=reader", check=False)
+        assert "forbidden" in refused.stderr, refused
+        control = system.cluster.control
+        unknown = client.connect(str(control.kubeconfig_for("no-one", control.authority.issue("no-one", "no-one"))))
+        with pytest.raises(kube.ForbiddenError):
+            unknown.get(kube.pod_path(names.NAMESPACE, name, "portforward"), timeout_s=10)
+        unknown.close()
+    finally:
+        kubectl("delete", "-f", "-", "--wait=false", input=text)
