@@ -26,6 +26,7 @@ from gpushare.runtime.signals import Signals
 from gpushare_cli import arguments as common
 from gpushare_cli import commands, schedconfig, scheduler_arguments, tables, top
 from gpushare_cli.bars import Look
+from gpushare_cli.bundle import command as bundle
 from gpushare_cli.commands import NoClusterError, Streams
 from gpushare_cli.dashboard import command as dashboard
 from gpushare_cli.defrag import command as defrag
@@ -64,6 +65,7 @@ def command_line() -> argparse.ArgumentParser:
             _scheduler_config,
         ),
         ("doctor", "what is wrong with an installation", doctor.EXIT_CODES, doctor.add, _doctor),
+        ("report", "a file that helps others to understand a problem", bundle.EXIT_CODES, bundle.add, _report),
         ("cordon", "keep new pods away from a GPU", drain.EXIT_CODES_CORDON, drain.add_cordon, _cordon),
         ("uncordon", "let new pods in again", drain.EXIT_CODES_CORDON, drain.add_uncordon, _uncordon),
         ("drain", "take a GPU out of service", drain.EXIT_CODES, drain.add, _drain),
@@ -159,6 +161,11 @@ def _scheduler_config(arguments: argparse.Namespace, streams: Streams) -> int:
 def _doctor(arguments: argparse.Namespace, streams: Streams) -> int:
     options = common.typed(doctor.Options, arguments)
     return doctor.run(_of_cluster(client.connect, arguments), streams, options, SystemClock())
+
+
+def _report(arguments: argparse.Namespace, streams: Streams) -> int:
+    options = common.typed(bundle.Options, arguments)
+    return bundle.run(_of_cluster(client.connect, arguments), streams, options, SystemClock())
 
 
 def _cordon(arguments: argparse.Namespace, streams: Streams) -> int:

@@ -1,0 +1,153 @@
+"""`gpushare report`: reads the cluster and writes one compressed file."""
+
+import argparse
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from gpushare import names
+from gpushare.errors import WireError
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject, KubeApi
+from gpushare.runtime.clock import Clock
+from gpushare_cli import arguments
+from gpushare_cli import gather as lists
+from gpushare_cli.bundle import contents, redact
+from gpushare_cli.commands import OK, Streams
+from gpushare_cli.doctor import gather, objects
+
+EXIT_CODES: Final = (
+    "Exit codes: 0 the file is written; 1 the cluster cannot be read, or the file cannot be written; 2 wrong arguments."
+)
+_LINES: Final = 2_000
+_BYTES: Final = 2**20
+_LOG_S: Final = 20.0
+_ALL_BYTES: Final = 64 * 2**20
+"""Of all logs, after which no more are read; and so long."""
+_ALL_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The arguments."""
+
+    file: str = ""
+    """Empty for a name with the time in it, in the current directory."""
+    namespace: str = names.NAMESPACE
+    logs: int = _LINES
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.description = (
+        "Write a file that helps others to understand a problem: GPUs, allocations, settings, versions, what doctor"
+        " finds, Events and logs of gpushare. Secrets are not read, and variables and commands of pods are left out."
+    )
+    parser.add_argument(
+        "-f", "--file", default="", metavar="FILE", help="where to (default: gpushare-report-TIME.tar.gz here)"
+    )
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        default=names.NAMESPACE,
+        metavar="NAME",
+        help="of the installation (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--logs",
+        type=int,
+        default=_LINES,
+        metavar="LINES",
+        help="of each container of the installation, the last ones; 0 for none (default: %(default)s)",
+    )
+    arguments.add_cluster(parser)
+
+
+def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
+    """Write the file. The exit code.
+
+    Raises:
+        KubeError: the API server does not answer, or not to us.
+        WireError: the file cannot be written.
+    """
+    snapshot = gather.gather(api, gather.server(api, clock), options.namespace, streams.note)
+    files = dict(contents.files(snapshot, _events(api, streams)))
+    if options.logs > 0:
+        files.update(_all_logs(api, contents.own_pods(snapshot), options.logs, streams, clock))
+    path = Path(options.file or f"gpushare-report-{clock.now():%Y%m%d-%H%M%S}.tar.gz").expanduser()
+    _write(path, _packed(files, clock.now()))
+    streams.out.write(f"{path}\n")
+    for line in files["not-read.txt"].splitlines():
+        streams.note(f"not in the report: {line}")
+    return OK
+
+
+def _events(api: KubeApi, streams: Streams) -> list[JsonObject]:
+    def is_ours(event: JsonObject) -> bool:
+        return str(event.get("reason", "")).startswith(names.EVENT_PREFIX)
+
+    try:
+        return lists.listed(api, "/api/v1/events", {}, keep=is_ours)
+    except kube.KubeError as error:
+        streams.note(f"not in the report: events: {error}")
+        return []
+
+
+def _all_logs(
+    api: KubeApi, pods: Sequence[JsonObject], lines: int, streams: Streams, clock: Clock
+) -> Mapping[str, str]:
+    """Those of pods that are not ready first: of a large cluster not all are read."""
+    files: dict[str, str] = {}
+    began = clock.monotonic()
+    for done, pod in enumerate(sorted(pods, key=lambda pod: objects.is_true(pod, "Ready"))):
+        size = sum(map(len, files.values()))
+        if size >= _ALL_BYTES or clock.monotonic() - began >= _ALL_S:
+            limit = f"{_ALL_BYTES // 2**20} MiB" if size >= _ALL_BYTES else f"{_ALL_S:.0f} s"
+            streams.note(f"not in the report: logs of {len(pods) - done} pods, after {limit} of others'")
+            break
+        files.update(_logs(api, pod, lines))
+    return files
+
+
+def _logs(api: KubeApi, pod: JsonObject, lines: int) -> Iterator[tuple[str, str]]:
+    namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+    spec = pod.get("spec") or {}
+    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
+        for kind, previous in (("", "false"), (".previous", "true")):
+            query = f"container={container['name']}&tailLines={lines}&limitBytes={_BYTES}&previous={previous}"
+            try:
+                reply = api.ask(f"{kube.pod_path(namespace, name, 'log')}?{query}", timeout_s=_LOG_S)
+            except kube.KubeError as error:
+                text = "" if previous == "true" else f"not read: {error}\n"
+            else:
+                text = reply.text if reply.is_good else ""
+            if text:
+                yield f"logs/{name}/{container['name']}{kind}.log", redact.text(text)
+
+
+def _packed(files: Mapping[str, str], at: datetime) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, text in sorted(files.items()):
+            data = text.encode()
+            entry = tarfile.TarInfo(f"gpushare-report/{name}")
+            entry.size, entry.mtime, entry.mode = len(data), int(at.timestamp()), 0o644
+            archive.addfile(entry, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def _write(path: Path, data: bytes) -> None:
+    """For its owner alone."""
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                os.fchmod(file.fileno(), 0o600)  # it may have been there
+            file.write(data)
+    except OSError as error:
+        raise WireError(f"{path}: {error.strerror}") from error
