@@ -26,7 +26,7 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --pyt
         --no-emit-index-url --no-annotate --custom-compile-command 'make lock'
 
 .NOTPARALLEL:
-.PHONY: help setup lint fmt unit browser pictures e2e soak mutants test check demo bench docs architecture lock clean
+.PHONY: help setup lint fmt unit browser pictures e2e soak mutants test check demo bench docs krew architecture lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-12s  %s\n' "$$name" "$$text"; done
@@ -120,6 +120,9 @@ demo: setup ## a real cluster with simulated GPUs, until Ctrl-C (root on Linux);
 
 bench: setup ## the measurements of docs/benchmarks.md; TRACE=DIRECTORY adds those of a trace, BENCH='--only bind' takes some
 	@exec $(BIN)/python -m bench $(if $(TRACE),--trace $(TRACE)) $(BENCH)
+
+krew: setup ## the commands as a kubectl plug-in for krew, in build/krew; URL= from where users will get the archive
+	$(BIN)/python -m localcluster.krew $(URL)
 
 docs: setup ## regenerate the reference pages from the code
 	$(BIN)/python -m tests.docs.generate

@@ -24,7 +24,7 @@ from gpushare.runtime.interrupts import as_interrupt
 from gpushare.runtime.options import environment
 from gpushare.runtime.signals import Signals
 from gpushare_cli import arguments as common
-from gpushare_cli import commands, schedconfig, scheduler_arguments, tables, top
+from gpushare_cli import commands, completion, examples, schedconfig, scheduler_arguments, tables, top
 from gpushare_cli.bars import Look
 from gpushare_cli.bundle import command as bundle
 from gpushare_cli.commands import NoClusterError, Streams
@@ -49,7 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def command_line() -> argparse.ArgumentParser:
     """All commands of `gpushare`."""
     parser = argparse.ArgumentParser(
-        prog="gpushare", description="Look at shared GPUs and set up their scheduler.", epilog=_EXIT_CODES
+        prog="gpushare",
+        description="Look at shared GPUs, set up their scheduler, and take GPUs out of service.",
+        epilog=examples.epilog(examples.FIRST, _EXIT_CODES),
+        formatter_class=examples.Formatter,
     )
     common.add_version(parser)
     sub = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -70,10 +73,12 @@ def command_line() -> argparse.ArgumentParser:
         ("uncordon", "let new pods in again", drain.EXIT_CODES_CORDON, drain.add_uncordon, _uncordon),
         ("drain", "take a GPU out of service", drain.EXIT_CODES, drain.add, _drain),
         ("defrag", "the few evictions that make room for a pod", defrag.EXIT_CODES, defrag.add, _defrag),
+        ("completion", "commands and flags completed by a shell", completion.EXIT_CODES, completion.add, _completion),
         ("top", "all GPUs as bars in the terminal, live", top.EXIT_CODES, top.add, _top),
         ("dashboard", "a page with all GPUs, live", dashboard.EXIT_CODES, dashboard.add, _dashboard),
     ):
-        command = sub.add_parser(name, help=what, epilog=exit_codes)
+        below = examples.epilog(examples.EXAMPLES[name], exit_codes)
+        command = sub.add_parser(name, help=what, epilog=below, formatter_class=examples.Formatter)
         add(command)
         command.set_defaults(handler=handler)
     return parser
@@ -81,7 +86,8 @@ def command_line() -> argparse.ArgumentParser:
 
 def inspect_main(argv: Sequence[str] | None = None) -> int:
     """`kubectl inspect gpushare`: the exit code."""
-    parser = argparse.ArgumentParser(prog="kubectl inspect gpushare", epilog=_EXIT_CODES)
+    below = examples.epilog(examples.PLUGIN, _EXIT_CODES)
+    parser = argparse.ArgumentParser(prog="kubectl inspect gpushare", epilog=below, formatter_class=examples.Formatter)
     common.add_version(parser)
     _add_inspect(parser)
     parser.set_defaults(handler=_inspect)
@@ -186,6 +192,10 @@ def _defrag(arguments: argparse.Namespace, streams: Streams) -> int:
     namespace = partial(_of_cluster, client.namespace, arguments)
     with as_interrupt():  # cordons that it made for the time being are removed
         return defrag.run(_of_cluster(client.connect, arguments), streams, options, namespace, SystemClock(), sys.stdin)
+
+
+def _completion(arguments: argparse.Namespace, streams: Streams) -> int:
+    return completion.run(streams, command_line(), arguments.shell)
 
 
 def _dashboard(arguments: argparse.Namespace, streams: Streams) -> int:

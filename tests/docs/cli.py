@@ -190,7 +190,12 @@ def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in parser._actions:
         if not isinstance(action, argparse._HelpAction):
             yield f"| {_usage(action)} | {_meaning(action)} |\n"
-    yield f"\n{parser.epilog}\n"
+    examples, _, exit_codes = str(parser.epilog).partition("\n\n")
+    yield f"\n{exit_codes}\n"
+    lines = [line.strip() for line in examples.splitlines()[1:]]
+    yield "\n```console\n"
+    yield from (f"{line}\n" if line.startswith("#") else f"$ {line}\n" for line in lines)
+    yield "```\n"
 
 
 def _usage(action: argparse.Action) -> str:
