@@ -9,6 +9,7 @@ from gpushare.kube import api as kube
 from gpushare_cli.doctor import (
     checks_conflicts,
     checks_controller,
+    checks_dra,
     checks_hand_over,
     checks_install,
     checks_limits,
@@ -90,6 +91,8 @@ CHECKS: Final = (
     Check("nvidia-sharing", "conflicts", checks_conflicts.nvidia_sharing),
     Check("sharing-plugins", "conflicts", checks_conflicts.sharing_plugins),
     Check("other-schedulers", "conflicts", checks_conflicts.schedulers),
+    Check("dra-devices", "conflicts", checks_dra.devices),
+    Check("device-classes", "conflicts", checks_dra.device_classes),
     Check("gpu-addons", "conflicts", checks_conflicts.addons),
     Check("pods-pending", "pods", checks_pods.pending),
     Check("pods-without-gpus", "pods", checks_pods.unallocated),

@@ -27,6 +27,7 @@ _ONE_S: Final = 10.0
 _ASK_S: Final = 5.0
 _TRIAL_S: Final = 20.0  # the API server waits up to 10 s for a webhook
 _AT_ONCE: Final = 32
+_DRA_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")  # from Kubernetes 1.34, 1.33, 1.32 on
 _QUIET_S: Final = 4.0  # after this long without an end, a word about what is still being read
 
 Say = Callable[[str], None]
@@ -155,6 +156,14 @@ class _Reader:
                 return part
             found += part
         return tuple(found)
+
+    def dra(self, collection: str) -> Objects:
+        """All objects of dynamic resource allocation; on servers without it, none."""
+        for version in _DRA_VERSIONS:
+            part = self.many(f"/apis/resource.k8s.io/{version}/{collection}")
+            if not (isinstance(part, Unread) and isinstance(part.error, kube.NotFoundError)):
+                return part
+        return ()
 
     def unhealthy(self) -> Objects:
         """ConfigMaps that say which GPUs must not be used."""

@@ -120,6 +120,9 @@ class Snapshot:
     nodes: Objects = part("many", "/api/v1/nodes")
     nvidia_configs: Objects = part("nvidia_configs")
     """ConfigMaps by which NVIDIA's plugin shares GPUs itself."""
+    resource_slices: Objects = part("dra", "resourceslices")
+    """What DRA drivers offer."""
+    device_classes: Objects = part("dra", "deviceclasses")
     unhealthy: Objects = part("unhealthy")
     """ConfigMaps of GPUs that must not be used."""
     pods: Objects = part("pods")

@@ -9,6 +9,7 @@ RIGHTS: tuple[tuple[str, str, str], ...] = (
     ("namespaces", "get, list", "cluster"),
     ("nodes, pods, apps/daemonsets", "list", "cluster"),
     ("node.k8s.io/runtimeclasses", "list", "cluster"),
+    ("resource.k8s.io/resourceslices, resource.k8s.io/deviceclasses", "list", "cluster"),
     ("admissionregistration.k8s.io/mutatingwebhookconfigurations", "get", "cluster"),
     ("admissionregistration.k8s.io/validatingwebhookconfigurations", "get", "cluster"),
     ("admissionregistration.k8s.io/validatingadmissionpolicies", "get", "cluster"),

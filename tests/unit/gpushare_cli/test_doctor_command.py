@@ -34,7 +34,7 @@ def test_a_healthy_cluster_is_a_few_lines_and_exit_code_0(api: DoctorKube, capsy
         "ok  controller    5 of 5 checks passed\n"
         "ok  scheduler     5 of 5 checks passed\n"
         "ok  nodes         13 of 13 checks passed\n"
-        "ok  conflicts     5 of 5 checks passed\n"
+        "ok  conflicts     7 of 7 checks passed\n"
         "ok  pods          6 of 6 checks passed\n"
         "\n"
         f"0 errors, 0 warnings, {COUNT} of {COUNT} checks passed\n",

@@ -16,20 +16,20 @@ OF_NODES = (
     "isolation, hand-over-summary, other-pods, plugin-daemonset, plugin-running, inventory, memory-unit, node-amounts,"
     " stale-inventory, gpu-health, gpu-cordon, hand-over, limits, limit-strength, oversubscription,"
     " nvidia-plugin,"
-    " nvidia-sharing, sharing-plugins,"
+    " nvidia-sharing, sharing-plugins, dra-devices,"
     " pods-without-gpus, pods-unreadable, over-committed"
 )
 OF_PODS = (
     "isolation, controller-running, other-pods, plugin-daemonset, plugin-running, inventory, memory-unit,"
     " node-amounts, stale-inventory, gpu-health, gpu-cordon, hand-over, limits, limit-strength, oversubscription,"
     " nvidia-plugin,"
-    " nvidia-sharing, sharing-plugins, other-schedulers, pods-pending, pods-without-gpus, pods-refused,"
+    " nvidia-sharing, sharing-plugins, other-schedulers, dra-devices, pods-pending, pods-without-gpus, pods-refused,"
     " pods-unreadable, pods-rejected, over-committed"
 )
 OF_SETTINGS = (
     "settings, runtime-class, webhook-policies, runtime-class-policy, scheduler-running, scheduler-leads,"
     " scheduler-config, scheduler-version, memory-unit, node-amounts, hand-over, limits, oversubscription, usage,"
-    " nvidia-plugin, pods-pending, pods-without-gpus, pods-refused, pods-unreadable, pods-rejected,"
+    " nvidia-plugin, device-classes, pods-pending, pods-without-gpus, pods-refused, pods-unreadable, pods-rejected,"
     " over-committed"
 )
 INSIDE = f"/api/v1/namespaces/{NS}"
