@@ -1,6 +1,6 @@
-"""Writes the pages of docs/reference from the code, so that they cannot drift. `make docs` runs it.
+"""Writes the pages of docs/reference and the chart's values from the code, so that they cannot drift.
 
-It lives with the tests because no component may import the others.
+`make docs` runs it. It lives with the tests because no component may import the others.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import deviceplugin.mps.settings
 import deviceplugin.settings
 import webhook.settings
 from gpushare.runtime import options
-from tests.docs import cli, doctor, escapes, metrics, requests, top_picture, xids
+from tests.docs import chart, cli, doctor, escapes, metrics, requests, top_picture, xids
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -53,6 +53,7 @@ def pages() -> dict[str, str]:
         "cli.md": cli.page(),
         "xids.md": xids.page(),
         "escapes.md": escapes.page(),
+        "chart.md": chart.page(),
         "metrics.md": metrics.page(),
     }
 
@@ -98,6 +99,9 @@ def main() -> int:
     for name, page in pages().items():
         (REFERENCE / name).write_text(page, encoding="utf-8")
         print(f"written: {(REFERENCE / name).relative_to(ROOT)}")
+    for name, text in chart.written().items():
+        (chart.CHART / name).write_text(text, encoding="utf-8")
+        print(f"written: {(chart.CHART / name).relative_to(ROOT)}")
     for path, picture in {
         top_picture.PICTURE: top_picture.made(),
     }.items():

@@ -33,8 +33,10 @@ OF_OTHERS = {
     "--policy-config-file",
     "--runtime",
     "--scale-down-unneeded-time",
+    "--server-side",
+    "--take-ownership",
 }
-"""Flags of Kubernetes' own programs that pages name."""
+"""Flags of other programs that pages name: Kubernetes' own, Cluster Autoscaler, Helm and vLLM."""
 
 
 def typed() -> Iterator[str]:

@@ -20,18 +20,20 @@ def steps(page: str, title: str) -> Mapping[str, Sequence[str]]:
     found: dict[str, list[str]] = {}
     heading = ""
     block: list[str] | None = None
+    is_shell = False
     for line in (DOCUMENTS / page).read_text(encoding="utf-8").splitlines():
         if block is not None:
             if line == "```":
-                found.setdefault(heading, []).append("\n".join(block))
+                if heading and is_shell:
+                    found.setdefault(heading, []).append("\n".join(block))
                 block = None
             else:
                 block.append(line)
         elif line.startswith("#"):
             name, colon, rest = line.lstrip("# ").partition(": ")
             heading = rest if colon and name == title else ""
-        elif line == "```sh" and heading:
-            block = []
+        elif line.startswith("```"):
+            block, is_shell = [], line == "```sh"
     return found
 
 
@@ -43,6 +45,8 @@ class Administrator:
     page: str
     title: str
     directory: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Further ones that the page names."""
     followed: set[str] = field(default_factory=set)
 
     def follows(self, step: str, node: str = "", leaving_out: str = "\n") -> str:
@@ -57,7 +61,8 @@ class Administrator:
         return self.followed == set(steps(self.page, self.title))
 
     def _types(self, commands: str, node: str) -> str:
-        programs = f"{self.system.cluster.program('kubectl').parent}:{Path(sys.executable).parent}:{os.defpath}"
+        own = self.directory / "bin"
+        programs = f"{own}:{self.system.cluster.program('kubectl').parent}:{Path(sys.executable).parent}:{os.defpath}"
         [simulated] = installation.bases(self.system.cluster)
         environment = {
             "PATH": programs,
@@ -67,6 +72,7 @@ class Administrator:
             "PRODUCTION": str(simulated.with_name(simulated.name.replace("simulated", "production"))),
             "OLD": str(self.directory),
             "NODE": node,
+            **self.variables,
         }
         argv = ["bash", "-euo", "pipefail", "-c", commands]
         done = subprocess.run(

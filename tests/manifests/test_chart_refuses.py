@@ -1,0 +1,88 @@
+"""What Helm refuses, and that it finds nothing wrong with the chart itself."""
+
+import re
+from pathlib import Path
+
+import helm_python
+import pytest
+
+import gpushare
+from gpushare import names
+from tests.manifests import helm, tree
+from tests.manifests.helm import BASE, objects
+from tests.manifests.tree import Json
+
+WRONG: list[tuple[str, Json]] = [
+    ("/kubeVersion", {"kubeVersion": "1.19.3"}),
+    ("/image/registry", {"image": {"registry": 5}}),
+    ("/image/repository", {"image": {"repository": ""}}),
+    ("/image/tag", {"image": {"tag": "not a tag"}}),
+    ("/image/digest", {"image": {"digest": "sha256:abc"}}),
+    ("/image/pullPolicy", {"image": {"pullPolicy": "Sometimes"}}),
+    ("'tags'", {"image": {"tags": "0.1.0"}}),
+    ("/imagePullSecrets/0", {"imagePullSecrets": [{"name": "secret"}]}),
+    ("/gpus", {"gpus": "amd"}),
+    ("/simulatedGpus", {"simulatedGpus": []}),
+    ("/wholeGpus", {"wholeGpus": "yes"}),
+    ("/settings/memoryUnit", {"settings": {"memoryUnit": "GB"}}),
+    ("/settings/logLevel", {"settings": {"logLevel": "verbose"}}),
+    ("'gpuPolicy'", {"settings": {"gpuPolicy": "spread"}}),
+    ("/namespace/create", {"namespace": {"create": "true"}}),
+    ("/runtimeClass/handler", {"runtimeClass": {"handler": "Nvidia"}}),
+    ("/runtimeClass/mode", {"runtimeClass": {"mode": "sometimes"}}),
+    ("/runtimeClass/refuse", {"runtimeClass": {"refuse": "all"}}),
+    ("/exemptNamespaces/0", {"exemptNamespaces": ["No_Name"]}),
+    ("/limits/cgroup", {"limits": {"cgroup": 1}}),
+    ("'hami'", {"limits": {"hami": True}}),
+    ("/watchdog", {"watchdog": "off"}),
+    ("/certificates/source", {"certificates": {"source": "vault"}}),
+    ("/certificates/caBundle", {"certificates": {"caBundle": "-----BEGIN CERTIFICATE-----"}}),
+    ("'issuer'", {"certificates": {"issuerRef": {"issuer": "mine"}}}),
+    ("/networkPolicy/controlPlane/0", {"networkPolicy": {"controlPlane": ["10.0.0.1"]}}),
+    ("/networkPolicy/prometheusNamespaces", {"networkPolicy": {"prometheusNamespaces": "monitoring"}}),
+    ("/monitoring/interval", {"monitoring": {"interval": "30"}}),
+    ("/monitoring/podMonitor/labels/release", {"monitoring": {"podMonitor": {"labels": {"release": 1}}}}),
+    ("/webhook/replicas", {"webhook": {"replicas": 0}}),
+    ("/webhook/settings/certLeafDays", {"webhook": {"settings": {"certLeafDays": "ninety"}}}),
+    ("/controller/settings/gpuPolicy", {"controller": {"settings": {"gpuPolicy": "tight"}}}),
+    ("'port'", {"controller": {"settings": {"port": 80}}}),
+    ("/controller/tolerations", {"controller": {"tolerations": {"operator": "Exists"}}}),
+    ("'cpu'", {"controller": {"resources": {"cpu": 1}}}),
+    ("/scheduler/enabled", {"scheduler": {"enabled": "no"}}),
+    ("/devicePlugin/kubeletDirectory", {"devicePlugin": {"kubeletDirectory": "var/lib/kubelet"}}),
+    ("/devicePlugin/nodeSelector/gpu", {"devicePlugin": {"nodeSelector": {"gpu": True}}}),
+    ("/devicePlugin/settings/handOver", {"devicePlugin": {"settings": {"handOver": "nri"}}}),
+    ("/devicePlugin/env/0", {"devicePlugin": {"env": ["HTTP_PROXY"]}}),
+    ("'devicePlugins'", {"devicePlugins": {}}),
+]
+
+
+@pytest.mark.parametrize(("field", "values"), WRONG, ids=[field for field, _ in WRONG])
+def test_a_wrong_value_is_refused_with_its_name(field: str, values: Json) -> None:
+    with pytest.raises(helm_python.HelmError, match=re.escape(f"{field}")):
+        helm.render({**BASE, **values})
+
+
+def test_the_chart_has_the_projects_version_and_helm_finds_nothing_to_improve() -> None:
+    [said] = tree.documents(helm.CHART / "Chart.yaml")
+    assert said["version"] == said["appVersion"] == gpushare.__version__
+    assert helm_python.lint(helm.CHART, strict=True) == {"total_charts_linted": 1, "messages": [], "errors": []}
+
+
+def test_the_namespace_of_the_release_itself_cannot_be_one_of_its_objects() -> None:
+    with pytest.raises(helm_python.HelmError, match=r"namespace\.create"):
+        helm.render({**BASE, "namespace": {"create": True}}, namespace=names.NAMESPACE)
+    assert not [each for each in objects() if each["kind"] == "Namespace"]
+    assert not [each for each in objects(namespace={"quota": False}) if each["kind"] == "ResourceQuota"]
+
+
+def test_a_copy_that_lost_its_links_says_so(tmp_path: Path) -> None:
+    with pytest.raises(helm_python.HelmError, match=r"helm package"):
+        helm.render_with({}, BASE, tmp_path, linked=False)
+
+
+def test_a_package_holds_what_the_links_lead_to(tmp_path: Path) -> None:
+    archive = helm_python.package(helm.CHART, destination=tmp_path)
+    with helm_python.Chart.load(archive) as packed:
+        rendered = packed.render(BASE, name="gpushare", namespace=names.NAMESPACE)
+    assert helm.documents(rendered) == objects()

@@ -1,0 +1,145 @@
+"""What the chart makes around the components: RuntimeClass, exemptions, networks, certificates, monitoring."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare import names
+from tests.manifests import helm, tree
+from tests.manifests.helm import BASE, objects, pod, variables
+from tests.manifests.tree import Json
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [({}, "nvidia"), ({"handler": "nvidia-cdi"}, "nvidia-cdi"), ({"create": False}, None), ({"enabled": False}, None)],
+)
+def test_the_runtime_class_is_made_as_asked_for_and_stays(given: Json, made: str | None) -> None:
+    found = objects(runtimeClass=given, limits={"mps": True})
+    classes = [each for each in found if each["kind"] == "RuntimeClass"]
+    assert [each["handler"] for each in classes] == ([made] if made else [])
+    assert all(each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for each in classes)
+    used = {pod(found, name).get("runtimeClassName") for name in (names.PLUGIN, "gpushare-mps")}
+    assert used == ({None} if given == {"enabled": False} else {"nvidia"})
+    config = tree.one(found, "ConfigMap", "gpushare-config")["data"]
+    assert config.get("GPUSHARE_RUNTIME_CLASS_MODE") == ("never" if given == {"enabled": False} else None)
+
+
+def test_who_may_use_which_runtime_class() -> None:
+    found = objects(runtimeClass={"mode": "always", "refuse": "nothing", "names": ["nvidia", "mine"]})
+    assert tree.one(found, "ConfigMap", "gpushare-config")["data"]["GPUSHARE_RUNTIME_CLASS_MODE"] == "always"
+    policy = tree.one(found, "ConfigMap", names.RUNTIME_CLASS_POLICY)["data"]
+    assert policy == {"refuse": "nothing", "names": "nvidia,mine"}
+
+
+@pytest.mark.parametrize("server", tree.SERVERS)
+def test_exempt_namespaces_are_exempt_everywhere(server: str) -> None:
+    def exempt(found: list[Json]) -> list[list[str]]:
+        selectors = [each["namespaceSelector"] for found_one in found for each in found_one.get("webhooks", ())]
+        selectors += [
+            each["spec"]["matchResources"]["namespaceSelector"]
+            for each in found
+            if each["kind"] == "ValidatingAdmissionPolicyBinding" and "matchResources" in each["spec"]
+        ]
+        expressions = [found_one for each in selectors for found_one in each["matchExpressions"]]
+        return [each["values"] for each in expressions if each["key"] == "kubernetes.io/metadata.name"]
+
+    before = exempt(objects(kubeVersion=f"{server}.0"))
+    after = exempt(objects(kubeVersion=f"{server}.0", exemptNamespaces=["mine"]))
+    core = ["kube-system", names.NAMESPACE]
+    assert after == [core if each == core else [*core, "mine"] for each in before]
+    assert [*core, "mine"] in after
+
+
+def test_the_clusters_own_scheduler_in_the_place_of_a_second_one() -> None:
+    found = objects(scheduler={"enabled": False}, networkPolicy={"controlPlane": ["10.0.0.0/24", "fd00::/64"]})
+    assert not [each for each in found if each["metadata"]["name"].startswith(names.SCHEDULER)]
+    assert tree.one(found, "ConfigMap", "gpushare-config")["data"]["GPUSHARE_SCHEDULER_NAME"] == ""
+    [second, own] = tree.one(found, "NetworkPolicy", names.CONTROLLER)["spec"]["ingress"]
+    assert second["from"], "an empty list admits every peer"
+    assert own["from"] == [{"ipBlock": {"cidr": "10.0.0.0/24"}}, {"ipBlock": {"cidr": "fd00::/64"}}]
+    assert own["ports"] == [{"port": "http", "protocol": "TCP"}]
+
+
+def test_prometheus_is_let_to_the_metrics_and_not_to_the_extender() -> None:
+    found = objects(networkPolicy={"prometheusNamespaces": ["monitoring"]})
+    ports = {"gpushare-controller": "probes", names.PLUGIN: "metrics"}
+    for name, port in ports.items():
+        rule = tree.one(found, "NetworkPolicy", name)["spec"]["ingress"][-1]
+        [peer] = rule["from"]
+        expression = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["monitoring"]}
+        assert peer == {"namespaceSelector": {"matchExpressions": [expression]}}
+        assert rule["ports"] == [{"port": port, "protocol": "TCP"}]
+    assert not [each for each in objects(networkPolicy={"enabled": False}) if each["kind"] == "NetworkPolicy"]
+
+
+@pytest.mark.parametrize("source", ["cert-manager", "files"])
+def test_certificates_of_others_take_the_webhooks_right_to_write_any(source: str) -> None:
+    found = objects(certificates={"source": source, "caBundle": "QUJD"})
+    rules = [rule for kind in ("ClusterRole", "Role") for rule in tree.one(found, kind, names.WEBHOOK)["rules"]]
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"get"}
+    assert not [rule for rule in rules if "secrets" in rule["resources"]]
+    spec = pod(found, names.WEBHOOK)
+    assert spec["volumes"] == [{"name": "certs", "secret": {"secretName": "gpushare-webhook-cert"}}]
+    [mount] = spec["containers"][0]["volumeMounts"]
+    assert mount["readOnly"]
+    assert variables(found, names.WEBHOOK)["GPUSHARE_CERT_SOURCE"] == "files"
+    for each in found:
+        if "webhooks" in each:
+            injected = each["metadata"].get("annotations") == {
+                "cert-manager.io/inject-ca-from": "gpushare-system/gpushare-webhook"
+            }
+            assert injected == (source == "cert-manager")
+            bundles = {webhook["clientConfig"].get("caBundle") for webhook in each["webhooks"]}
+            assert bundles == ({None} if injected else {"QUJD"})
+
+
+def test_cert_manager_makes_the_certificate_that_the_webhook_mounts() -> None:
+    own = objects(certificates={"source": "cert-manager"})
+    leaf = tree.one(own, "Certificate", "gpushare-webhook")["spec"]
+    assert leaf["secretName"] == "gpushare-webhook-cert"
+    assert "gpushare-webhook.gpushare-system.svc" in leaf["dnsNames"]
+    assert tree.one(own, "Issuer", leaf["issuerRef"]["name"])["spec"]["ca"] == {
+        "secretName": tree.one(own, "Certificate", "gpushare-webhook-ca")["spec"]["secretName"]
+    }
+    issuer = {"name": "company", "kind": "ClusterIssuer"}
+    theirs = objects(certificates={"source": "cert-manager", "issuerRef": issuer})
+    assert tree.one(theirs, "Certificate", "gpushare-webhook")["spec"]["issuerRef"] == issuer
+    assert [each["metadata"]["name"] for each in theirs if each["apiVersion"] == "cert-manager.io/v1"] == [
+        names.WEBHOOK
+    ]
+
+
+def test_monitors_name_ports_that_the_pods_and_services_have() -> None:
+    on = {"enabled": True, "labels": {"release": "prometheus"}}
+    found = objects(monitoring={"podMonitor": on, "serviceMonitor": on, "interval": "30s"})
+    monitors = [each for each in found if each["kind"] == "PodMonitor"]
+    assert {each["metadata"]["name"] for each in monitors} == {names.CONTROLLER, names.PLUGIN}
+    for monitor in monitors:
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+        [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+        assert endpoint["interval"] == "30s"
+        ports = [port["name"] for port in pod(found, monitor["metadata"]["name"])["containers"][0]["ports"]]
+        assert endpoint["port"] in ports
+    [service] = [each for each in found if each["kind"] == "ServiceMonitor"]
+    [endpoint] = service["spec"]["endpoints"]
+    known = tree.one(found, "Service", names.WEBHOOK)
+    assert service["spec"]["selector"]["matchLabels"].items() <= known["metadata"]["labels"].items()
+    assert endpoint["port"] in [port["name"] for port in known["spec"]["ports"]]
+    assert endpoint["tlsConfig"]["ca"]["secret"] == {"name": names.WEBHOOK_SECRET, "key": "ca.crt"}
+
+
+def test_rules_and_dashboards_are_the_files_of_the_monitoring_directory(tmp_path: Path) -> None:
+    rules = {"groups": [{"name": "g", "rules": [{"alert": "A", "annotations": {"summary": "{{ $labels.node }}"}}]}]}
+    found = helm.render_with(
+        {"rules.yaml": yaml.safe_dump(rules), "tests.yaml": "tests: []", "one/My_Board.json": '{"title": "{{node}}"}'},
+        {**BASE, "monitoring": {"rules": {"enabled": True}, "dashboards": {"enabled": True}, "namespace": "grafana"}},
+        tmp_path,
+    )
+    groups = tree.one(found, "PrometheusRule", "gpushare")["spec"]["groups"]
+    assert {"groups": groups} == rules
+    board = tree.one(found, "ConfigMap", "gpushare-dashboard-my-board")
+    assert board["data"] == {"My_Board.json": '{"title": "{{node}}"}'}
+    assert board["metadata"]["namespace"] == "grafana"
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"

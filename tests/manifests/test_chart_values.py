@@ -1,0 +1,150 @@
+"""The chart's values and what they change in the components."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import yaml
+
+import gpushare
+from gpushare import names
+from gpushare.runtime import options
+from tests.docs import chart, chart_components
+from tests.docs.chart_components import FIXED, SETTINGS, SHARED, WORDS, camel
+from tests.manifests import helm, tree
+from tests.manifests.helm import objects, pod, variables
+from tests.manifests.tree import Json
+
+
+@pytest.mark.parametrize("name", chart.written())
+def test_the_values_are_those_of_the_table(name: str) -> None:
+    assert (helm.CHART / name).read_text(encoding="utf-8") == chart.written()[name], "run make docs"
+
+
+def test_the_values_file_holds_the_defaults() -> None:
+    found = yaml.safe_load((helm.CHART / "values.yaml").read_text(encoding="utf-8"))
+    for value in chart.values():
+        if ".settings." not in value.path:
+            at = found
+            for key in value.path.split("."):
+                at = at[key]
+            assert at == value.default, value.path
+
+
+def test_every_setting_is_a_value_or_left_to_the_manifests() -> None:
+    known = {field.name for cls in SETTINGS.values() for field in dataclasses.fields(cls) if "help" in field.metadata}
+    given = {field.name for component in SETTINGS for field in chart_components.fields(component)}
+    assert given | FIXED | set(SHARED) == known
+    assert given & FIXED == set()
+
+
+@pytest.mark.parametrize("component", [name for name in SETTINGS if any(chart_components.fields(name))])
+def test_defaults_of_settings_are_admitted_and_arrive_as_the_components_variables(component: str) -> None:
+    fields = [field for field in chart_components.fields(component) if options.written(field.default)]
+    values = [value for value in chart_components.settings(component) if value.default != ""]
+    given: Json = {value.path.rpartition(".")[2]: value.default for value in values}
+    found = objects(limits={"mps": True}, **{component: {"settings": given}})
+    name = {"devicePlugin": names.PLUGIN, "mps": "gpushare-mps"}.get(component, f"gpushare-{component}")
+    arrived = variables(found, name)
+    for field in fields:
+        written = arrived[options.flag_names(field.name)[1]]
+        assert field.metadata["parse"](written) == field.default, field.name
+    assert set(given) == {camel(field.name) for field in fields}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_the_words_of_a_setting_are_those_that_it_takes(name: str) -> None:
+    found = [field for cls in SETTINGS.values() for field in dataclasses.fields(cls) if field.name == name]
+    assert found
+    for field in found:
+        for word in WORDS[name]:
+            field.metadata["parse"](word)
+        with pytest.raises(ValueError, match=r"write .*" + WORDS[name][-1]):
+            field.metadata["parse"]("other")
+
+
+def test_images_come_from_the_registry_that_is_named() -> None:
+    digest = f"sha256:{'0' * 64}"
+    ours = {"registry": "registry.example.com:5000", "pullPolicy": "Always"}
+    theirs = {"registry": "mirror.example.com", "digest": digest}
+    found = objects(image=ours, imagePullSecrets=["one"], scheduler={"image": theirs}, limits={"mps": True})
+    images = {name: spec["containers"][0]["image"] for name, spec in tree.workloads(found)}
+    assert images.pop(names.SCHEDULER) == f"mirror.example.com/kube-scheduler@{digest}"
+    assert set(images.values()) == {f"registry.example.com:5000/gpushare:{gpushare.__version__}"}
+    for _, spec in tree.workloads(found):
+        assert spec["imagePullSecrets"] == [{"name": "one"}]
+        assert spec["containers"][0]["imagePullPolicy"] == "Always"
+
+
+@pytest.mark.parametrize(
+    ("version", "tag"), [("v1.31.5-eks-a1b2c3", "v1.31.5"), ("1.30.2+k3s1", "v1.30.2"), ("1.22.0", "v1.22.0")]
+)
+def test_the_second_scheduler_has_the_version_of_the_servers(version: str, tag: str) -> None:
+    found = objects(kubeVersion=version)
+    assert pod(found, names.SCHEDULER)["containers"][0]["image"] == f"registry.k8s.io/kube-scheduler:{tag}"
+
+
+@pytest.mark.parametrize("component", ["webhook", "controller", "scheduler", "devicePlugin", "mps", "dashboard"])
+def test_what_every_component_has(component: str) -> None:
+    toleration = {"key": "gpu", "operator": "Exists"}
+    weight: Json = {"nodeAffinity": {}}
+    spread = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]
+    given: Json = {"priorityClassName": "mine", "nodeSelector": {"zone": "a"}, "tolerations": [toleration]}
+    given |= {"affinity": weight, "topologySpreadConstraints": spread, "env": [{"name": "HTTP_PROXY", "value": "p"}]}
+    given |= {"resources": {"limits": {"memory": "3Gi"}}, "podLabels": {"team": "ml"}, "podAnnotations": {"a": "b"}}
+    name = {"devicePlugin": names.PLUGIN, "mps": "gpushare-mps"}.get(component, f"gpushare-{component}")
+    on: Json = {"limits": {"mps": True}, "dashboard": {"enabled": True}}
+    before = pod(objects(**on), name)
+    found = objects(**on | {component: on.get(component, {}) | given})
+    [workload] = [
+        each for each in found if (each["metadata"]["name"], "template" in each.get("spec", {})) == (name, True)
+    ]
+    spec, metadata = workload["spec"]["template"]["spec"], workload["spec"]["template"]["metadata"]
+    assert (spec["priorityClassName"], spec["tolerations"], spec["affinity"]) == ("mine", [toleration], weight)
+    assert spec["nodeSelector"] == before.get("nodeSelector", {}) | {"zone": "a"}
+    assert spec["topologySpreadConstraints"] == spread
+    assert spec["containers"][0]["env"][-1] == {"name": "HTTP_PROXY", "value": "p"}
+    asked = spec["containers"][0]["resources"]
+    assert asked["requests"] == before["containers"][0]["resources"]["requests"]
+    assert asked["limits"] == before["containers"][0]["resources"].get("limits", {}) | {"memory": "3Gi"}
+    assert metadata["labels"] == workload["spec"]["selector"]["matchLabels"] | metadata["labels"]
+    assert (metadata["labels"]["team"], metadata["annotations"]["a"]) == ("ml", "b")
+
+
+def test_replicas() -> None:
+    found = objects(webhook={"replicas": 3}, controller={"replicas": 1}, scheduler={"replicas": 1})
+    replicas = {each["metadata"]["name"]: each["spec"]["replicas"] for each in found if each["kind"] == "Deployment"}
+    assert replicas == {names.WEBHOOK: 3, names.CONTROLLER: 1, names.SCHEDULER: 1}
+
+
+def test_pods_restart_exactly_when_their_settings_change() -> None:
+    def configured(**values: Any) -> dict[str, str]:
+        return {
+            each["metadata"]["name"]: each["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+            for each in objects(**values)
+            if "template" in each.get("spec", {})
+        }
+
+    before = configured()
+    assert configured(networkPolicy={"enabled": False}) == before
+    changed = {name for name, sums in configured(settings={"logLevel": "debug"}).items() if sums != before[name]}
+    assert changed == {names.WEBHOOK, names.CONTROLLER, names.PLUGIN}
+    whole = {name for name, sums in configured(wholeGpus=True).items() if sums != before[name]}
+    assert whole == {names.WEBHOOK, names.CONTROLLER, names.PLUGIN, names.SCHEDULER}
+    profiles = [configured(gpus="simulated", simulatedGpus={"gpus": [{"count": n}]}) for n in (1, 2)]
+    assert {name for name in profiles[0] if profiles[0][name] != profiles[1][name]} == {names.PLUGIN}
+
+
+def test_the_kubelet_may_have_another_directory() -> None:
+    """With another `--root-dir` only its socket for pod resources is elsewhere; that for device plugins stays."""
+    directory = "/var/lib/k0s/kubelet"
+    spec = pod(objects(devicePlugin={"kubeletDirectory": directory}), names.PLUGIN)
+    paths = [each["hostPath"]["path"] for each in spec["volumes"]]
+    assert paths == ["/var/lib/kubelet/device-plugins", f"{directory}/pod-resources", "/var/run/cdi", "/etc/cdi"]
+    assert spec["containers"][0]["volumeMounts"][0]["mountPath"] == "/var/lib/kubelet/device-plugins"
+
+
+def test_simulated_gpus_are_those_of_the_values() -> None:
+    profile = {"gpus": [{"model": "Tesla T4", "memoryMiB": 15360, "count": 2}]}
+    found = objects(gpus="simulated", simulatedGpus=profile)
+    assert yaml.safe_load(tree.one(found, "ConfigMap", "gpushare-simulated-gpus")["data"]["profile.yaml"]) == profile

@@ -1,0 +1,349 @@
+"""Alert rules and dashboard: what they ask for is there, and every alert fires and resolves."""
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from controller.extender import bind
+from controller.reconcile import waiting
+from deviceplugin.decision import Reason
+from deviceplugin.usage.values import Reading
+from gpushare import names
+from gpushare.model.gpu import GpuHealth, Limit
+from tests.docs import metrics
+from tests.manifests import tree
+from tests.manifests.helm import objects
+from tests.manifests.tree import MANIFESTS
+from tests.promtool import promtool
+from webhook.metrics import Outcome
+
+MONITORING: Final = MANIFESTS / "monitoring"
+RULES: Final[Mapping[str, Any]] = yaml.safe_load((MONITORING / "rules.yaml").read_text(encoding="utf-8"))["spec"]
+MONITORS: Final = tree.documents(MONITORING / "monitors.yaml")
+ALERTS: Final = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
+BAD: Final = 90
+"""Minutes that a series is bad, after 10 good ones."""
+FIRES: Final = 95
+RESOLVED: Final = 130
+STARTS: Final = 'gpushare_plugin_starts_total{node="a",outcome="refused",reason="NotLimited"}'
+
+
+def state(good: float | str, bad: float | str) -> str:
+    """Of a gauge, minute by minute: good, bad, good again. `_` stands for no sample."""
+    first, second = (
+        f"{value}x{count}" if value == "_" else f"{value}+0x{count - 1}" for value, count in ((good, 10), (bad, BAD))
+    )
+    return f"{first} {second} {good if good == '_' else f'{good}+0'}x{RESOLVED}"
+
+
+def grows(by: float) -> str:
+    """Of a counter: it stands still, grows each minute, and stands still."""
+    return f"0+0x9 0+{by}x{BAD} {by * BAD}+0x{RESOLVED}"
+
+
+def slow(name: str, labels: str) -> dict[str, str]:
+    """Of a histogram: ten observations a minute, at first of less than a second and then of more."""
+    place = f"{name}_bucket{{{labels}"
+    return {
+        f'{place},le="1"}}': f"0+10x9 100+0x{BAD} 100+10x{RESOLVED}",
+        f'{place},le="2.5"}}': f"0+10x{RESOLVED + BAD}",
+        f'{place},le="+Inf"}}': f"0+10x{RESOLVED + BAD}",
+    }
+
+
+GPU: Final = 'node="a",UUID="GPU-1",gpu="1"'
+CASES: Final[Mapping[str, Mapping[str, str]]] = {
+    "GpuShareControllerNotReady": {
+        'gpushare_ready{instance="x"}': state(1, 0),
+        'gpushare_ready{instance="y"}': "0x140",
+    },
+    "GpuShareCertificateExpires": {
+        "gpushare_webhook_certificate_ttl_seconds": state(5_000_000, 600_000),
+        "gpushare_webhook_ca_ttl_seconds": state(50_000_000, 50_000_000),
+    },
+    "GpuShareAdmissionFails": {
+        'gpushare_webhook_admissions_total{webhook="mutate",outcome="failed"}': grows(1),
+        'gpushare_webhook_admissions_total{webhook="mutate",outcome="mutated"}': "0+1x140",
+    },
+    "GpuShareAdmissionSlow": slow("gpushare_webhook_admission_duration_seconds", 'webhook="mutate"'),
+    "GpuShareBindFails": {
+        'gpushare_extender_requests_total{verb="bind",outcome="in-doubt"}': grows(1),
+        'gpushare_extender_requests_total{verb="bind",outcome="bound"}': "0+1x140",
+        'gpushare_extender_requests_total{verb="filter",outcome="busy"}': "0+1x140",
+    },
+    "GpuShareBindSlow": {
+        **slow("gpushare_extender_seconds", 'verb="bind"'),
+        'gpushare_extender_seconds_bucket{verb="filter",le="+Inf"}': "0+10x140",
+    },
+    "GpuSharePodsWait": {
+        'gpushare_pods_waiting{reason="InsufficientGpuMemory"}': state(0, 2),
+        'gpushare_pods_waiting{reason="NotTried"}': "5x140",
+    },
+    "GpuShareLedgerDiffers": {"gpushare_ledger_differences": state(0, 1)},
+    "GpuShareOverCommitted": {
+        'gpushare_gpu_over_committed_bytes{node="a",UUID="GPU-1"}': state("_", 5),
+    },
+    "GpuShareAllocationUnreadable": {"gpushare_pods_unreadable": state(0, 1)},
+    "GpuSharePluginSilent": {
+        'gpushare_node_gpus{node="a",health="Healthy"}': "4x140",
+        'gpushare_node_gpus{node="b",health="Healthy"}': "4x140",
+        f"gpushare_plugin_gpu_memory_bytes{{{GPU}}}": state(1, "_"),
+        'gpushare_plugin_gpu_memory_bytes{node="b",UUID="GPU-2",gpu="0"}': "1x140",
+    },
+    "GpuShareGpuUnhealthy": {
+        f'gpushare_plugin_gpu_unhealthy{{{GPU},reason="Xid 79"}}': state("_", 1),
+        'gpushare_plugin_gpu_unhealthy{node="a",UUID="",gpu="2",reason="in MIG mode"}': "1x140",
+    },
+    "GpuShareLimitLost": {
+        f'gpushare_plugin_gpu_limit_info{{{GPU},limit="cgroup",enforced="true",reason=""}}': state(1, "_"),
+        f'gpushare_plugin_gpu_limit_info{{{GPU},limit="advisory",enforced="false",reason="old"}}': state("_", 1),
+        'gpushare_plugin_gpu_limit_info{node="b",UUID="GPU-2",gpu="0",limit="advisory",enforced="false"}': "1x140",
+    },
+    "GpuShareStartsRefused": {STARTS: grows(1), STARTS.replace("NotLimited", "GpuGone"): "0+1x140"},
+    "GpuShareOverGrant": {'gpushare_plugin_containers_over_grant{node="a"}': state(0, 1)},
+    "GpuShareUsageUnknown": {
+        'gpushare_plugin_usage_info{node="a",reading="on"}': state(1, "_"),
+        'gpushare_plugin_usage_info{node="a",reading="no-answer"}': state("_", 1),
+        'gpushare_plugin_gpu_processes{node="b",known="true"}': "1x140",
+        'gpushare_plugin_gpu_processes{node="b",known="false"}': "1x140",
+    },
+    "GpuShareSeriesLeftOut": {'gpushare_plugin_containers_left_out{node="a"}': state(0, 5)},
+    "GpuShareVersionsDiffer": {
+        'gpushare_build_info{component="x",version="1"}': "1x140",
+        'gpushare_build_info{component="y",version="2"}': state("_", 1),
+    },
+}
+"""Series of which some are bad for a while, and others, which are none of the alert's, are all the time."""
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As Prometheus reads them."""
+    path = tmp_path_factory.mktemp("rules") / "rules.yaml"
+    path.write_text(yaml.safe_dump(dict(RULES)))
+    return path
+
+
+def firing(alert: str, minute: int, count: int) -> dict[str, Any]:
+    """Of all alerts only this one."""
+    return {
+        "expr": f'count(ALERTS{{alertstate="firing",alertname="{alert}"}}) or vector(0)',
+        "eval_time": f"{minute}m",
+        "exp_samples": [{"labels": "{}", "value": count}],
+    }
+
+
+def test_every_alert_fires_and_resolves(rules: Path, tmp_path: Path) -> None:
+    assert CASES.keys() == ALERTS.keys()
+    tests = [
+        {
+            "interval": "1m",
+            "name": alert,
+            "input_series": [{"series": series, "values": values} for series, values in case.items()],
+            "promql_expr_test": [firing(alert, minute, count) for minute, count in ((9, 0), (FIRES, 1), (RESOLVED, 0))],
+        }
+        for alert, case in CASES.items()
+    ]
+    path = tmp_path / "tests.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": tests}))
+    promtool("test", "rules", path)
+
+
+def test_the_message_of_an_alert_names_the_gpu_and_the_reason(rules: Path, tmp_path: Path) -> None:
+    alert = ALERTS["GpuShareGpuUnhealthy"]
+    expected = {
+        "exp_labels": {"node": "a", "UUID": "GPU-1", "gpu": "1", "reason": "Xid 79", **alert["labels"]},
+        "exp_annotations": {**alert["annotations"], "summary": "GPU 1 of node a is unhealthy: Xid 79"},
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [
+            {"series": f'gpushare_plugin_gpu_unhealthy{{{GPU},reason="Xid 79",pod="p"}}', "values": "1x5"}
+        ],
+        "alert_rule_test": [{"eval_time": "3m", "alertname": alert["alert"], "exp_alerts": [expected]}],
+    }
+    path = tmp_path / "tests.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
+    promtool("test", "rules", path)
+
+
+def test_without_a_controller_at_all_it_is_not_ready(rules: Path, tmp_path: Path) -> None:
+    test = {"interval": "1m", "input_series": [], "promql_expr_test": [firing("GpuShareControllerNotReady", 5, 1)]}
+    path = tmp_path / "tests.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
+    promtool("test", "rules", path)
+
+
+PAGE: Final = (MANIFESTS.parent / "docs" / "monitoring.md").read_text(encoding="utf-8")
+JOINS: Final = re.findall(r"^```promql\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+OTHERS: Final = {
+    'DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-1",device="nvidia1",modelName="T4",pod="x",namespace="y"}': "80",
+    'DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-1",device="nvidia1",modelName="T4",Hostname="a"}': "5",
+    'kube_pod_labels{namespace="n",pod="p",label_team="blue",instance="k"}': "1",
+    f'gpushare_plugin_container_granted_bytes{{{GPU},namespace="n",pod="p",container="c",limit="mps"}}': "3145728",
+    f'gpushare_plugin_container_granted_bytes{{{GPU},namespace="n",pod="q",container="c",limit="mps"}}': "1048576",
+    f"gpushare_plugin_gpu_memory_granted_bytes{{{GPU}}}": "4194304",
+}
+"""Series as other exporters have them, and ours beside them."""
+JOINED: Final = (
+    {'{namespace="n", pod="p", UUID="GPU-1"}': 60, '{namespace="n", pod="q", UUID="GPU-1"}': 20},
+    {'{UUID="GPU-1"}': 1048576},
+    {'{label_team="blue"}': 3145728},
+)
+
+
+@pytest.mark.parametrize(("query", "expected"), list(zip(JOINS, JOINED, strict=True)))
+def test_the_joins_on_the_page_work(query: str, expected: Mapping[str, int], tmp_path: Path) -> None:
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": series, "values": f"{value}+0x5"} for series, value in OTHERS.items()],
+        "promql_expr_test": [
+            {
+                "expr": query,
+                "eval_time": "3m",
+                "exp_samples": [{"labels": labels, "value": value} for labels, value in expected.items()],
+            }
+        ],
+    }
+    path = tmp_path / "tests.yaml"
+    path.write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
+    promtool("test", "rules", path)
+
+
+def test_the_page_shows_how_to_get_a_file_of_rules_that_prometheus_reads(tmp_path: Path) -> None:
+    [command] = re.findall(r"^```sh\n(python3 .*)\n```", PAGE, flags=re.MULTILINE)
+    command = command.replace("python3", sys.executable).replace("> gpushare.rules.yaml", f"> {tmp_path}/rules.yaml")
+    subprocess.run(["bash", "-c", command], cwd=MANIFESTS.parent, check=True, timeout=60)
+    assert yaml.safe_load((tmp_path / "rules.yaml").read_text(encoding="utf-8")) == RULES
+
+
+def test_what_the_operator_scrapes_are_ports_that_there_are_and_others_are_let_in_nowhere_else() -> None:
+    ports = {
+        (name, port["name"])
+        for name, spec in tree.workloads(tree.objects("base"))
+        for container in spec["containers"]
+        for port in container.get("ports", ())
+    }
+    scraped = {(each["metadata"]["name"], _endpoint(each)["port"]) for each in MONITORS}
+    assert scraped == {(names.CONTROLLER, "probes"), (names.PLUGIN, "metrics"), (names.WEBHOOK, "https")} <= ports
+    for monitor in MONITORS:
+        name = monitor["metadata"]["name"]
+        assert monitor["spec"]["selector"] == {"matchLabels": {"app.kubernetes.io/name": name}}
+        assert _endpoint(monitor)["honorLabels"]
+    policies = tree.documents(MONITORING / "network-policies.yaml")
+    admitted = {
+        (policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"], port["port"])
+        for policy in policies
+        for rule in policy["spec"]["ingress"]
+        for port in rule["ports"]
+    }
+    assert admitted == scraped - {(names.WEBHOOK, "https")}  # which no policy closes
+
+
+def _endpoint(monitor: Mapping[str, Any]) -> Mapping[str, Any]:
+    [found] = [
+        each for key, endpoints in monitor["spec"].items() if key.lower().endswith("endpoints") for each in endpoints
+    ]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_chart_makes_the_same_monitors_alerts_and_dashboard() -> None:
+    on = {"enabled": True}
+    everything = {"podMonitor": on, "serviceMonitor": on, "rules": on, "dashboards": on}
+    found = objects(monitoring=everything)
+    theirs = [each for each in found if each["kind"] in {"PodMonitor", "ServiceMonitor"}]
+    assert sorted(theirs, key=str) == sorted(MONITORS, key=str)
+    assert tree.one(found, "PrometheusRule", "gpushare")["spec"] == RULES
+    data = tree.one(found, "ConfigMap", "gpushare-dashboard-overview")["data"]
+    assert json.loads(data["overview.json"])["title"] == "gpushare"
+
+
+def test_every_kubectl_adds_the_component(tmp_path: Path) -> None:
+    for number, kubectl in enumerate(tree.kubectls()):
+        (directory := tmp_path / str(number)).mkdir()
+        built = tree.with_components(kubectl, directory, "monitoring")
+        assert tree.one(built, "PrometheusRule", "gpushare")["spec"] == RULES
+        assert [each for each in built if each["kind"].endswith("Monitor")]
+        if not tree.has_components(kubectl):
+            continue  # a dashboard is no file that an overlay could list there
+        dashboard = tree.one(built, "ConfigMap", "gpushare-dashboard-overview")
+        assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert json.loads(dashboard["data"]["overview.json"])["title"] == "gpushare"
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_an_alert_says_what_it_means_and_what_to_do(alert: str) -> None:
+    assert alert.startswith("GpuShare")
+    assert ALERTS[alert]["labels"]["severity"] in {"critical", "warning", "info"}
+    assert set(ALERTS[alert]["annotations"]) == {"summary", "description"}
+
+
+def test_prometheus_finds_nothing_wrong_with_the_rules(rules: Path) -> None:
+    assert f"{len(ALERTS)} rules found" in promtool("check", "rules", rules)
+
+
+@pytest.mark.parametrize("component", metrics.PAGES)
+def test_prometheus_finds_nothing_wrong_with_the_names_and_units(component: str) -> None:
+    assert promtool("check", "metrics", text=metrics.PAGES[component]()) == ""
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Of alerts, and of the dashboard's panels and variables."""
+    for alert, rule in ALERTS.items():
+        yield alert, rule["expr"]
+    yield from metrics.dashboard_queries(MONITORING / "overview.json")
+
+
+@pytest.mark.parametrize(("name", "query"), list(queries()))
+def test_a_query_asks_for_series_and_labels_that_there_are(name: str, query: str) -> None:
+    known = metrics.families()
+    asked = re.findall(r"\b((?:gpushare|process)_[a-z_]+)(?:\{([^}]*)\})?", query)
+    assert asked, name
+    for series, selectors in asked:
+        family = next(
+            (found for found in (series, re.sub(r"_(total|bucket|sum|count)$", "", series)) if found in known), None
+        )
+        assert family, f"{name}: {series}"
+        labels = set(re.findall(r"(\w+)\s*[=!]", selectors))
+        assert labels <= {*known[family].labels, "le", "job", "instance"}, f"{name}: {series} {labels}"
+
+
+VALUES: Final[Mapping[str, set[str]]] = {
+    "health": {health.value for health in GpuHealth},
+    "known": {"true", "false"},
+    "limit": {limit.value for limit in Limit},
+    "outcome": {*(one.value for one in (*bind.Outcome, *Outcome)), "busy", "internal-error", "refused"},
+    "reading": {reading.value for reading in Reading},
+    "reason": {*(reason.value for reason in Reason), *waiting.REASONS},
+    "verb": {"bind", "filter", "prioritize"},
+    "UUID": {""},
+}
+
+
+@pytest.mark.parametrize(("name", "query"), list(queries()))
+def test_a_query_asks_for_values_that_there_can_be(name: str, query: str) -> None:
+    for label, wanted in re.findall(r'(\w+)[=!]~?"([^"]*)"', query):
+        assert wanted == ".*" or set(wanted.split("|")) <= VALUES[label], name
+
+
+def test_prometheus_can_read_every_query_of_the_dashboard(tmp_path: Path) -> None:
+    found = list(metrics.dashboard_queries(MONITORING / "overview.json"))
+    recorded = [{"record": f"q:{number}", "expr": query} for number, (_, query) in enumerate(found)]
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}))
+    promtool("check", "rules", path)
+    panels = json.loads((MONITORING / "overview.json").read_text(encoding="utf-8"))["panels"]
+    boxes = [panel["gridPos"] for panel in panels]
+    for one, other in itertools.combinations(boxes, 2):
+        apart = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        assert apart or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"], (one, other)
+    assert all(panel["title"] for panel in panels)
