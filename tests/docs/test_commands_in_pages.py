@@ -21,6 +21,7 @@ PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "manifests"
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 OF_OTHERS = {
     "--config",
+    "--default-runtime",
     "--enable-admission-plugins",
     "--enable-provisioning-requests",
     "--expendable-pods-priority-cutoff",
@@ -31,10 +32,12 @@ OF_OTHERS = {
     "--grace-period",
     "--kube-scheduler-arg",
     "--policy-config-file",
+    "--root-dir",
     "--runtime",
     "--scale-down-unneeded-time",
     "--server-side",
     "--take-ownership",
+    "--type",
 }
 """Flags of other programs that pages name: Kubernetes' own, Cluster Autoscaler, Helm and vLLM."""
 

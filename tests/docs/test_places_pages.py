@@ -1,0 +1,89 @@
+"""What the pages on OpenShift, the edge and distributions show is what the manifests and the commands take."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare import names
+from gpushare_cli import __main__ as cli
+from gpushare_cli import extenders
+from tests.manifests import helm, tree
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("edge", "openshift", "distributions")}
+
+
+def blocks(page: str) -> list[Any]:
+    """All YAML documents of a page."""
+    found = re.findall(r"^( *)```yaml\n(.*?)^ *```$", PAGES[page], flags=re.MULTILINE | re.DOTALL)
+    texts = [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
+    return [document for text in texts for document in yaml.safe_load_all(text)]
+
+
+def test_the_extender_through_the_proxy_is_named_alike_in_the_right_and_in_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ca.crt").write_text("-----BEGIN CERTIFICATE-----\n")
+    monkeypatch.chdir(tmp_path)
+    [typed] = re.findall(r"\$ gpushare (scheduler-config .*?) > ", PAGES["edge"].replace("\\\n", " "))
+    assert cli.main(shlex.split(typed)) == 0
+    [extender] = yaml.safe_load(capsys.readouterr().out)["extenders"]
+    [rule] = next(each for each in blocks("edge") if isinstance(each, dict) and each.get("kind") == "Role")["rules"]
+
+    [reached] = rule["resourceNames"]
+    assert f"/namespaces/{names.NAMESPACE}/services/{reached}/proxy{names.EXTENDER_PREFIX}" in extender["urlPrefix"]
+    assert reached == f"{names.CONTROLLER_SERVICE}:{extenders.CONTROLLER_PORT}"
+    assert (rule["resources"], rule["verbs"]) == (["services/proxy"], ["create"])
+    assert {"certFile", "keyFile"} < set(extender["tlsConfig"])
+
+
+@pytest.mark.parametrize("page", ["edge", "openshift"])
+def test_values_of_the_chart_are_admitted(page: str) -> None:
+    shown = [each for each in blocks(page) if isinstance(each, dict) and "apiVersion" not in each]
+    assert [each for each in shown if "tolerations" not in each]
+    for values in shown:
+        if "tolerations" not in values:
+            helm.render({"kubeVersion": "1.30.0", **values})
+
+
+def test_the_values_that_the_table_of_distributions_names_are_admitted_and_do_what_it_says() -> None:
+    given = dict(re.findall(r"`(\w+\.\w+): (\S+?)`", PAGES["distributions"]))
+    values: dict[str, Any] = {"kubeVersion": "1.30.0"}
+    for path, value in given.items():
+        first, second = path.split(".")
+        values.setdefault(first, {})[second] = yaml.safe_load(value)
+    assert set(given) == {"runtimeClass.create", "devicePlugin.kubeletDirectory", "openshift.enabled"}
+    rendered = tree.one(helm.render(values), "DaemonSet", names.PLUGIN)
+    [patch] = [each for each in blocks("distributions") if each["kind"] == "DaemonSet"]
+    [moved] = patch["spec"]["template"]["spec"]["volumes"]
+    assert moved in rendered["spec"]["template"]["spec"]["volumes"]
+
+
+def test_the_overlay_for_openshift_is_put_together_from_what_there_is() -> None:
+    [overlay] = [each for each in blocks("openshift") if each.get("kind") == "Kustomization"]
+    beside = tree.MANIFESTS / "overlays" / "mine"
+    for directory in (*overlay["bases"], *overlay["components"]):
+        assert (beside / ".." / directory.removeprefix("../") / "kustomization.yaml").resolve().is_file(), directory
+
+
+def test_what_is_written_onto_the_namespace_by_hand_is_what_the_component_writes() -> None:
+    [namespace] = tree.documents(tree.MANIFESTS / "openshift" / "namespace.yaml")
+    base = tree.one(tree.objects("base"), "Namespace", names.NAMESPACE)["metadata"]["labels"]
+    [labels] = re.findall(r"oc label namespace gpushare-system --overwrite (.*)", PAGES["openshift"])
+    [notes] = re.findall(r"oc annotate namespace gpushare-system --overwrite (.*)", PAGES["openshift"])
+    typed = dict(each.split("=", 1) for each in labels.split())
+    assert typed.items() <= {**base, **namespace["metadata"]["labels"]}.items()
+    assert namespace["metadata"]["labels"].items() <= typed.items()
+    assert dict(each.split("=", 1) for each in notes.split()) == namespace["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("page", ["quickstart.md", "quickstart.zh.md"])
+def test_the_quick_start_gives_no_account_of_openshift_more_than_the_component_does(page: str) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    [commands] = re.findall(r"```sh\n(oc create namespace .*?)```", text, flags=re.DOTALL)
+    assert "--set openshift.enabled=true" in commands
+    assert "add-scc-to-user" not in commands
