@@ -8,6 +8,8 @@ SOAK_SECONDS ?= 3600
 SOAK_SEED    ?=
 TRACE        ?=
 BENCH        ?=
+IMAGE        ?=
+WHEELS       ?=
 
 SHELL         := /bin/bash
 .DEFAULT_GOAL := help
@@ -20,13 +22,13 @@ CODE    := gpushare webhook controller deviceplugin certs gpushare_cli
 PURE    := gpushare.names gpushare.identity gpushare.units gpushare.errors gpushare.resource_config gpushare.model gpushare.wire gpushare.placement gpushare.simulation gpushare.cluster
 E2E     := $(BIN)/pytest -v -m e2e --numprocesses=$(CLUSTERS) --dist=loadfile --no-loadscope-reorder --durations=15 tests/e2e tests/localcluster
 BROWSER := $(BIN)/pytest -q -m browser tests/browser
-CHECKED := $(CODE) localcluster testing tests $(wildcard bench)
+CHECKED := $(CODE) localcluster testing release tests $(wildcard bench)
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
         --no-emit-index-url --no-annotate --custom-compile-command 'make lock'
 
 .NOTPARALLEL:
-.PHONY: help setup lint fmt unit browser pictures e2e soak mutants test check demo bench docs krew architecture lock clean
+.PHONY: help setup lint fmt unit browser pictures e2e soak mutants test check demo bench docs image wheels krew architecture lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-12s  %s\n' "$$name" "$$text"; done
@@ -121,6 +123,12 @@ demo: setup ## a real cluster with simulated GPUs, until Ctrl-C (root on Linux);
 bench: setup ## the measurements of docs/benchmarks.md; TRACE=DIRECTORY adds those of a trace, BENCH='--only bind' takes some
 	@exec $(BIN)/python -m bench $(if $(TRACE),--trace $(TRACE)) $(BENCH)
 
+image: setup ## the image, reproducibly, and what is in it, into dist/; IMAGE='--name REGISTRY/gpushare:TAG --platform linux/arm64'
+	$(BIN)/python -m release image $(IMAGE)
+
+wheels: setup ## what the image is made of, into wheels/, so that `make image` needs no package registry
+	$(BIN)/python -m release wheels $(WHEELS)
+
 krew: setup ## the commands as a kubectl plug-in for krew, in build/krew; URL= from where users will get the archive
 	$(BIN)/python -m localcluster.krew $(URL)
 
@@ -131,5 +139,5 @@ architecture: setup ## draw the import graph of docs/architecture-imports.md
 	$(BIN)/python -m tests.docs.architecture
 
 clean: ## remove the virtual environment, caches and build outputs
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) build dist wheels *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -49,7 +49,7 @@ def containerd_configuration(directory: Path, programs: provision.Programs, runt
         f"bin_dir = '{programs.cni_directory}'",
         f"conf_dir = '{directory / 'net.d'}'",
         f"[{cri}.containerd]",
-        f"snapshotter = '{_snapshotter(directory)}'",
+        f"snapshotter = '{snapshotter(directory)}'",
         "default_runtime_name = 'runc'",
     ]
     for handler, program in (("runc", programs["runc"]), ("nvidia", directory / "nvidia-runtime")):
@@ -154,7 +154,7 @@ def _has_capability(number: int) -> bool:
     return False
 
 
-def _snapshotter(directory: Path) -> str:
+def snapshotter(directory: Path) -> str:
     """Return overlayfs where the directory can carry it; inside most containers it cannot."""
     for name in ("lower", "upper", "work", "merged"):
         (directory / "probe" / name).mkdir(parents=True)

@@ -150,7 +150,7 @@ def _base_layer(requirements: Sequence[str], say: provision.Say) -> Path:
                 old.unlink()
         started = time.monotonic()
         entries = {**images.account_files(), **_interpreter(), **_distributions(distributions)}
-        entries.update(_libraries(entries))
+        entries.update(libraries(entries))
         entries.update(_compiled(entries))
         if CERTIFICATES.exists():
             entries[str(CERTIFICATES)] = Entry(source=CERTIFICATES)
@@ -209,7 +209,7 @@ def _distributions(distributions: Sequence[importlib.metadata.Distribution]) -> 
     return entries
 
 
-def _libraries(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+def libraries(entries: Mapping[str, Entry]) -> dict[str, Entry]:
     """Return the shared libraries that the interpreter and all extension modules are linked with."""
     binaries = [
         str(entry.source)

@@ -19,6 +19,7 @@ PACKAGES: Final = (
     "localcluster",
     "testing",
     "bench",
+    "release",
 )
 BASICS: Final = ("errors", "identity", "names", "units")
 """Modules of gpushare that nearly everything imports: one box."""

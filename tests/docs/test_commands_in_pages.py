@@ -73,7 +73,9 @@ def test_every_flag_in_the_text_exists() -> None:
     settings = (WebhookSettings, ControllerSettings, PluginSettings)
     known = {options.flag_names(field.name)[0] for cls in settings for field in dataclasses.fields(cls)} | OF_OTHERS
     known |= {"--check", *re.findall(r"`(--[a-z-]+)", (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8"))}
-    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "bench").rglob("*.py")]
+    sources = [
+        path.read_text(encoding="utf-8") for name in ("bench", "release") for path in (ROOT / name).rglob("*.py")
+    ]
     known |= {flag for source in sources for flag in re.findall(r'add_argument\("(--[a-z-]+)"', source)}
     code = [found for text in TEXTS.values() for found in re.findall(r"`([^`\n]+)`", text) if "kubectl" not in found]
     named = {flag for found in code for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", found)}

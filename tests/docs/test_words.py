@@ -18,6 +18,7 @@ PACKAGES: Final = (
     "localcluster",
     "testing",
     "bench",
+    "release",
     "tests",
 )
 OTHER_WORDS: Final = {

@@ -51,5 +51,6 @@ def test_the_image_leaves_out_the_client_library_that_only_kubeconfigs_need() ->
 def test_the_base_image_has_an_exact_tag_and_its_digest_is_an_argument() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     assert re.search(r"^ARG PYTHON_IMAGE=python:3\.\d+\.\d+-slim-\w+$", dockerfile, re.MULTILINE)
-    assert re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE) == ["${PYTHON_IMAGE}"] * 2
-    assert "--require-hashes --requirement requirements/image.txt" in dockerfile
+    assert re.findall(r"^FROM (?:--platform=\S+ )?(\S+)", dockerfile, re.MULTILINE) == ["${PYTHON_IMAGE}"] * 2
+    assert "COPY requirements/image.txt wheels* wheels/" in dockerfile
+    assert "--require-hashes --requirement wheels/image.txt" in dockerfile
