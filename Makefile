@@ -24,7 +24,7 @@ E2E     := $(BIN)/pytest -v -m e2e --numprocesses=$(CLUSTERS) --dist=loadfile --
 BROWSER := $(BIN)/pytest -q -m browser tests/browser
 CHECKED := $(CODE) localcluster testing release tests $(wildcard bench)
 
-LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
         --no-emit-index-url --no-annotate --custom-compile-command 'make lock'
 
 .NOTPARALLEL:
@@ -110,8 +110,9 @@ soak: setup ## before a release: large numbers, and SOAK_SECONDS of random fault
 	SOAK_SECONDS=$(SOAK_SECONDS) SOAK_SEED=$(SOAK_SEED) $(BIN)/pytest -v -m soak tests/e2e
 
 lock: setup ## write the lock files again, with the newest versions that pyproject.toml admits
-	$(LOCK) --extra dev --output-file requirements/dev.txt
-	$(LOCK) --extra webhook --extra controller --extra device-plugin --extra build --output-file requirements/image.txt
+	$(LOCK) pyproject.toml --extra dev --output-file requirements/dev.txt
+	$(LOCK) --group jupyterhub --output-file requirements/jupyterhub.txt
+	$(LOCK) pyproject.toml --extra webhook --extra controller --extra device-plugin --extra build --output-file requirements/image.txt
 
 test: unit browser e2e ## every test: those without a cluster first, then a browser, then the real cluster
 

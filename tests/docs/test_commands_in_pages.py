@@ -29,14 +29,17 @@ OF_OTHERS = {
     "--extender-client-cert",
     "--extender-client-key",
     "--force",
+    "--gpu-memory-utilization",
     "--grace-period",
     "--kube-scheduler-arg",
+    "--kv-cache-memory-bytes",
     "--policy-config-file",
     "--root-dir",
     "--runtime",
     "--scale-down-unneeded-time",
     "--server-side",
     "--take-ownership",
+    "--tensor-parallel-size",
     "--type",
 }
 """Flags of other programs that pages name: Kubernetes' own, Cluster Autoscaler, Helm and vLLM."""

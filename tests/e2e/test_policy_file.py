@@ -1,7 +1,8 @@
 """Configurations that administrators have: a real kube-scheduler asks this project's extender with them.
 
-That is what `gpushare scheduler-config` prints, without and with all its options, and up to 1.22 the Policy file of
-Aliyun's guides, of which only the host is changed, and the one that is printed.
+That is what `gpushare scheduler-config` prints, without and with all its options, up to 1.22 the Policy file of
+Aliyun's guides, of which only the host is changed, and the one that is printed, and from 1.25 on the configuration of
+JupyterHub's user-scheduler.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from gpushare_cli.doctor import objects
 from gpushare_cli.schedconfig import Options, ServerVersion
 from localcluster import installation, process
 from localcluster.controlplane import MASTERS
+from tests import notebooks
 from tests.e2e import checks
 from tests.e2e.conftest import GPU_GIB
 from tests.e2e.system import Share, System, is_ready
@@ -32,7 +34,7 @@ POLICY = installation.ROOT / "tests" / "seeds" / "policy.cfg"
 NAME = "aliyun-policy"
 """Of the scheduler: the cluster's own must not take the pods meanwhile."""
 PORT = 10359
-LAST_WITH_POLICIES = (1, 22)
+LAST_WITH_POLICIES, FIRST_WITH_V1 = (1, 22), (1, 25)
 ZONE = "topology.kubernetes.io/zone"
 
 
@@ -89,6 +91,19 @@ def printed(system: System, kubeconfig: Path, host: str, directory: Path, **more
     return [f"--config={path}"]
 
 
+def of_jupyterhub(_: System, kubeconfig: Path, host: str, directory: Path) -> Flags:
+    """The user-scheduler of docs/jupyterhub.md; only names and addresses differ."""
+    configuration = notebooks.user_scheduler()
+    configuration["clientConnection"]["kubeconfig"] = str(kubeconfig)
+    configuration["leaderElection"]["resourceNamespace"] = names.NAMESPACE
+    [profile], [entry] = configuration["profiles"], configuration["extenders"]
+    profile["schedulerName"] = NAME
+    entry["urlPrefix"] = urlunsplit(urlsplit(entry["urlPrefix"])._replace(netloc=host))
+    path = directory / "user-scheduler.json"
+    path.write_text(json.dumps(configuration))
+    return [f"--config={path}"]
+
+
 MANY: Final = 6
 """Replicas, at which kube-scheduler's default spreading outvotes an extender of weight 1."""
 WAYS: Final[Mapping[str, Callable[[System, Path, str, Path], Flags]]] = {
@@ -97,13 +112,15 @@ WAYS: Final[Mapping[str, Callable[[System, Path, str, Path], Flags]]] = {
     "printed configuration": printed,
     "printed configuration, all options": functools.partial(printed, **ALL),
     "printed configuration, old weight": functools.partial(printed, weight=1),
+    "JupyterHub's user-scheduler": of_jupyterhub,
 }
 
 
 def readable(system: System) -> Sequence[str]:
     """The ways that kube-scheduler of the cluster's version knows."""
-    with_policies = (system.cluster.version.major, system.cluster.version.minor) <= LAST_WITH_POLICIES
-    return [way for way in WAYS if with_policies or "policy" not in way]
+    version = (system.cluster.version.major, system.cluster.version.minor)
+    unknown = "policy" if version > LAST_WITH_POLICIES else "user-scheduler" if version < FIRST_WITH_V1 else None
+    return [way for way in WAYS if unknown is None or unknown not in way]
 
 
 @contextlib.contextmanager
@@ -137,7 +154,7 @@ def test_the_administrators_configuration_drives_the_extender(
 ) -> None:
     """Two shares that fit one GPU of the node together, one that does not, and one that fits nowhere."""
     if way not in readable(system):
-        pytest.skip(f"kube-scheduler {system.cluster.version} reads no policy files")
+        pytest.skip(f"kube-scheduler {system.cluster.version} reads no such file")
     node = system.cluster.nodes[0].name
     sizes, binpack = (10, 10, GPU_GIB - 8, GPU_GIB + 1), {names.ANNOTATION_POLICY: Policy.BINPACK.value}
     pods = [Share(name=f"p{i}", gib=(gib,), annotations=binpack).document() for i, gib in enumerate(sizes)]

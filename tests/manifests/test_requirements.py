@@ -8,7 +8,8 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PROJECT["project"]
 FILES = {
     "dev.txt": ["build", "cli", "controller", "device-plugin", "webhook", "dev"],
     "image.txt": ["build", "controller", "device-plugin", "webhook"],
@@ -20,7 +21,7 @@ def pins(name: str) -> dict[str, str]:
     return {found[1].lower(): found[2] for found in re.finditer(r"^([A-Za-z0-9._-]+)==([^\s;]+)", text, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES, "jupyterhub.txt"])
 def test_a_lock_file_has_a_hash_for_every_version_and_no_address(name: str) -> None:
     text = (ROOT / "requirements" / name).read_text()
     blocks = [block for block in re.split(r"\n(?=\S)", text) if not block.startswith("#")]
@@ -37,6 +38,18 @@ def test_a_lock_file_holds_what_the_project_asks_for(name: str) -> None:
     for requirement in map(Requirement, wanted):
         if requirement.name != "gpushare":
             assert requirement.specifier.contains(locked[requirement.name.lower()]), f"{requirement}: run make lock"
+
+
+def test_kubespawner_is_locked_apart_from_what_the_project_uses() -> None:
+    [requirement] = map(Requirement, PROJECT["dependency-groups"]["jupyterhub"])
+    assert requirement.specifier.contains(pins("jupyterhub.txt")[requirement.name])
+    assert requirement.name not in pins("dev.txt")
+
+
+def test_the_page_on_jupyterhub_names_the_versions_that_are_tried() -> None:
+    locked = pins("jupyterhub.txt")
+    told = f"KubeSpawner {locked['jupyterhub-kubespawner']} with JupyterHub {locked['jupyterhub']} spawns the profiles"
+    assert told in (ROOT / "docs" / "jupyterhub.md").read_text(encoding="utf-8")
 
 
 def test_the_image_and_the_development_environment_have_the_same_versions() -> None:
