@@ -1,0 +1,185 @@
+"""The pages on other systems: their pods are admitted as they say, their sums are right, and their tests exist."""
+
+import math
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from gpushare import names
+from gpushare.resource_config import ResourceConfig
+from gpushare.wire import requests
+from tests.docs.test_pains import NAMED, functions
+from webhook import mutation
+from webhook.rules import Rules
+
+Json = dict[str, Any]
+
+DOCS: Final = Path(__file__).parents[2] / "docs"
+INDEX: Final = (DOCS / "neighbours.md").read_text(encoding="utf-8")
+PAGES: Final = {path.stem: path.read_text(encoding="utf-8") for path in sorted((DOCS / "neighbours").glob("*.md"))}
+RULES: Final = Rules(resource_config=ResourceConfig(whole_gpus=True))
+ROWS: Final = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", PAGES["kueue"].split("counts as |\n")[1], flags=re.MULTILINE)
+
+
+def blocks(page: str) -> list[Json]:
+    written = re.findall(r"```yaml\n(.*?)```", PAGES[page], flags=re.DOTALL)
+    return [document for block in written for document in yaml.safe_load_all(block)]
+
+
+def templates(value: object, metadata: Json | None = None) -> Iterator[Json]:
+    """The pods that an object's templates describe: anything with containers, with the metadata beside it."""
+    if isinstance(value, list):
+        for each in value:
+            yield from templates(each)
+    elif isinstance(value, dict):
+        own = {key: value.get("metadata", {}).get(key, {}) for key in ("labels", "annotations")}
+        if "containers" in value:
+            yield {"metadata": {"name": "p", **(metadata or {})}, "spec": value}
+        elif "container" in value:  # Argo's, which calls it so
+            main = {**value["container"], "name": "main"}
+            yield {"metadata": {"name": "p", **own}, "spec": {"containers": [main]}}
+        elif "resourcesPerNode" in value:  # Trainer's
+            node = {"name": "node", "image": "node", "resources": value["resourcesPerNode"]}
+            yield {"metadata": {"name": "p"}, "spec": {"containers": [node]}}
+        else:
+            for key, each in value.items():
+                yield from templates(each, own if key == "spec" else None)
+
+
+def admitted(pod: Json) -> Json:
+    decision = mutation.mutate(pod, RULES)
+    assert isinstance(decision, mutation.Mutated), decision
+    return decision.pod
+
+
+def granted(pod: Json) -> dict[str, tuple[int, int]]:
+    """Container -> number of GPUs, and MiB on each."""
+    found = requests.of_pod(pod, RULES.resource_config)
+    assert found
+    return {each.container: (each.gpu_count, each.memory_mib) for each in found.shape.containers}
+
+
+PODS: Final = {
+    ("kueue", "Job", "train"): [{"main": (1, 3072)}],
+    ("kueue", "Job", "train-on-two"): [{"main": (2, 3072)}],
+    ("schedulers", "Job", "train"): [{"main": (1, 3072)}],
+    ("schedulers", "Pod", "train"): [{"main": (1, 3072)}],
+    ("workflows", "Workflow", "train-"): [{"main": (2, 2048)}],
+    ("workflows", "PyTorchJob", "ddp"): [{"pytorch": (1, 3072)}, {"pytorch": (1, 3072)}],
+    ("workflows", "TrainJob", "ddp"): [{"node": (1, 8192)}],
+    ("workflows", "InferenceService", "sklearn"): [{"kserve-container": (1, 2048)}],
+}
+"""By page, kind and name: what the pods of each object hold."""
+
+
+def test_every_pod_of_the_pages_is_admitted() -> None:
+    found = {}
+    for page in PAGES:
+        for document in blocks(page):
+            pods = [admitted({"apiVersion": "v1", "kind": "Pod", **each}) for each in templates(document)]
+            if pods:
+                metadata = document["metadata"]
+                name = metadata.get("name", metadata.get("generateName"))
+                found[page, document["kind"], name] = [granted(pod) for pod in pods]
+    assert found == PODS
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_objects_are_complete(page: str) -> None:
+    for document in blocks(page):
+        if "apiVersion" in document:  # the others are parts of a file of that system
+            assert document.get("kind")
+            metadata = document.get("metadata", {})
+            assert metadata.get("name") or metadata.get("generateName") or document["kind"] == "Configuration"
+
+
+def test_kueues_queues_belong_together() -> None:
+    kinds = {each["kind"]: each for each in blocks("kueue") if "metadata" in each}
+    [group] = kinds["ClusterQueue"]["spec"]["resourceGroups"]
+    [flavor] = group["flavors"]
+    assert flavor["name"] == kinds["ResourceFlavor"]["metadata"]["name"]
+    assert kinds["ResourceFlavor"]["spec"]["nodeLabels"] == {names.LABEL_SHARES: "true"}
+    assert group["coveredResources"] == [each["name"] for each in flavor["resources"]] == [names.GPU_MEM]
+    assert kinds["LocalQueue"]["spec"]["clusterQueue"] == kinds["ClusterQueue"]["metadata"]["name"]
+    assert kinds["Job"]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == kinds["LocalQueue"]["metadata"]["name"]
+
+
+def configuration() -> Json:
+    [found] = [each for each in blocks("kueue") if each["kind"] == "Configuration"]
+    return found
+
+
+def test_what_kueue_leaves_out_is_nothing_that_memory_is_counted_by() -> None:
+    prefixes = tuple(configuration()["resources"]["excludeResourcePrefixes"])
+    assert names.GPU_CORE.startswith(prefixes)
+    assert not any(each.startswith(prefixes) for each in (names.GPU_MEM, names.GPU_PERCENT, names.GPU))
+
+
+def counted(pod: Json) -> int:
+    """Units by which Kueue counts a pod: its limits, transformed by the page's configuration and rounded up."""
+    factors = {each["input"]: each["outputs"] for each in configuration()["resources"]["transformations"]}
+    [container] = pod["spec"]["containers"]
+    [(resource, amount)] = container["resources"]["limits"].items()
+    factor = str(factors.get(resource, {names.GPU_MEM: 1})[names.GPU_MEM])
+    one = Decimal(factor.removesuffix("m")) / (1000 if factor.endswith("m") else 1)
+    return math.ceil(int(amount) * one)
+
+
+def written(text: str) -> Json:
+    """The pod that a row of the table describes; "and" goes on from the limit of the row before."""
+    limit = re.search(r"limit `(\S+): (\d+)`", text) or re.search(r"limit `(\S+): (\d+)`", ROWS[0][0])
+    assert limit
+    marks = dict(re.findall(r'`(\S+): "(\w+)"`', text))
+    if "the same annotation" in text:
+        marks[names.ANNOTATION_GPUS] = "2"
+    labels = {key: marks.pop(key) for key in (names.LABEL_GPU_COUNT,) if key in marks}
+    container = {"name": "main", "image": "main", "resources": {"limits": {limit[1]: limit[2]}}}
+    metadata = {"name": "p", "labels": labels, "annotations": marks}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+
+
+@pytest.mark.parametrize(("request_", "of_a_job", "of_a_pod"), ROWS)
+def test_what_kueue_sees_is_what_the_table_says(request_: str, of_a_job: str, of_a_pod: str) -> None:
+    pod = written(request_)
+    assert str(counted(pod)) == (re.findall(r"\d+", of_a_job) or [""])[0]
+    assert str(counted(admitted(pod))) == of_a_pod
+
+
+def test_the_table_has_every_way_to_ask() -> None:
+    text = "".join(row[0] for row in ROWS)
+    ways = (names.GPU_MEM, names.GPU_PERCENT, names.GPU, names.LABEL_GPU_COUNT, names.ANNOTATION_GPUS)
+    assert all(f"`{each}: " in text for each in (*ways, names.ANNOTATION_TOTALS))
+
+
+def test_the_spawner_offers_a_resource_of_ours() -> None:
+    [found] = [each for each in blocks("workflows") if "spawnerFormDefaults" in each]
+    value = found["spawnerFormDefaults"]["gpus"]["value"]
+    assert [each["limitsKey"] for each in value["vendors"]] == [value["vendor"]] == [names.GPU_MEM]
+    assert value["num"] in {"none", "1", "2", "4", "8"}
+
+
+def test_other_schedulers_keep_their_pods() -> None:
+    [volcano, kai] = [pod for each in blocks("schedulers") for pod in templates(each)]
+    assert kai["spec"]["schedulerName"] == "kai-scheduler"
+    volcano["spec"]["schedulerName"] = "volcano"  # which its controller writes
+    for pod in (volcano, kai):
+        after = admitted({"apiVersion": "v1", "kind": "Pod", **pod})
+        assert after["spec"]["schedulerName"] == pod["spec"]["schedulerName"]
+
+
+@pytest.mark.parametrize(("path", "name"), sorted(set(NAMED.findall(INDEX))))
+def test_every_test_that_is_named_exists(path: str, name: str) -> None:
+    assert name in functions(path)
+
+
+def test_every_system_was_tried_or_the_page_says_why_not() -> None:
+    rows = [line.strip("|").split("|") for line in INDEX.split("\n## ")[0].splitlines() if line.startswith("| [")]
+    assert len(rows) == 10
+    for row in rows:
+        tried = row[-1].strip()
+        assert re.search(r"\d", tried) or "not tried, because" in tried or "in our tests" in tried, row
