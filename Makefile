@@ -22,13 +22,13 @@ CODE    := gpushare webhook controller deviceplugin certs gpushare_cli
 PURE    := gpushare.names gpushare.identity gpushare.units gpushare.errors gpushare.resource_config gpushare.model gpushare.wire gpushare.placement gpushare.simulation gpushare.cluster
 E2E     := $(BIN)/pytest -v -m e2e --numprocesses=$(CLUSTERS) --dist=loadfile --no-loadscope-reorder --durations=15 tests/e2e tests/localcluster
 BROWSER := $(BIN)/pytest -q -m browser tests/browser
-CHECKED := $(CODE) localcluster testing release tests $(wildcard bench)
+CHECKED := $(CODE) localcluster testing release tests docs/site $(wildcard bench)
 
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
         --no-emit-index-url --no-annotate --custom-compile-command 'make lock'
 
 .NOTPARALLEL:
-.PHONY: help setup lint fmt unit browser pictures e2e soak mutants test check demo bench docs image wheels krew architecture lock clean
+.PHONY: help setup lint fmt unit browser pictures e2e firstgpu soak mutants test check demo bench docs site image wheels krew architecture lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-12s  %s\n' "$$name" "$$text"; done
@@ -102,6 +102,9 @@ e2e: setup ## end-to-end tests on real clusters on this machine (root on Linux);
 	  echo '************************************************************************'; \
 	fi
 
+firstgpu: setup ## the quick start, typed and timed: from an empty cluster to the first shared GPU (root on Linux)
+	$(BIN)/python -m tests.e2e.first_gpu
+
 mutants: setup ## change what decides in one place at a time: do the tests notice? MUTANTS='--sample 200' tries some
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
@@ -135,6 +138,9 @@ krew: setup ## the commands as a kubectl plug-in for krew, in build/krew; URL= f
 
 docs: setup ## regenerate the reference pages from the code
 	$(BIN)/python -m tests.docs.generate
+
+site: setup ## the documents as a site, in build/site: searchable, and without a network
+	$(BIN)/python -m tests.docs.site
 
 architecture: setup ## draw the import graph of docs/architecture-imports.md
 	$(BIN)/python -m tests.docs.architecture

@@ -14,7 +14,7 @@ import deviceplugin.mps.settings
 import deviceplugin.settings
 import webhook.settings
 from gpushare.runtime import options
-from tests.docs import chart, cli, doctor, escapes, metrics, requests, top_picture, xids
+from tests.docs import chart, cli, doctor, escapes, metrics, pod_way, requests, top_picture, xids
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -103,6 +103,7 @@ def main() -> int:
         (chart.CHART / name).write_text(text, encoding="utf-8")
         print(f"written: {(chart.CHART / name).relative_to(ROOT)}")
     for path, picture in {
+        pod_way.PICTURE: pod_way.svg(pod_way.table()),
         top_picture.PICTURE: top_picture.made(),
     }.items():
         path.write_text(picture, encoding="utf-8")

@@ -1,5 +1,6 @@
 """The README says first what holds a container to its share, and leads to every page."""
 
+import re
 from typing import Final
 
 import pytest
@@ -26,8 +27,13 @@ def test_the_first_screen_says_what_holds_limits_and_how_well(limit: Limit) -> N
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_page_is_named(page: str) -> None:
-    if page == "docs/architecture-imports.md":
-        assert f"({page.removeprefix('docs/')})" in text("docs/architecture.md")
-    else:
-        assert f"({page})" in PAGE
+def test_every_page_is_in_the_table_from_which_the_navigation_is_made(page: str) -> None:
+    assert f"({page})" in PAGE.partition("## Documents")[2]
+
+
+def test_the_first_screen_says_what_it_is_how_to_try_it_and_shows_it() -> None:
+    screen = PAGE.partition("\n## ")[0]
+    assert "**Share NVIDIA GPUs between Kubernetes pods.**" in screen
+    assert re.findall(r"```sh\n(.*?)```", screen, flags=re.DOTALL) == ["make demo\n"]
+    assert re.search(r"!\[[^]]+\]\(docs/pictures/", screen)
+    assert "(docs/quickstart.md)" in screen

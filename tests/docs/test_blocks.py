@@ -1,0 +1,164 @@
+"""Every fenced block of the documents is claimed by one kind of check, and blocks that no test names by their form."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from typing import Any, Final
+
+import kubernetes.client
+import pytest
+import yaml
+
+from tests.docs import census, chart, kubernetes_fields, typed_commands
+from tests.docs.census import Block
+from tests.docs.test_reference import text
+from tests.e2e.administrator import steps
+
+BLOCKS: Final = [block for page in census.pages() for block in census.blocks(page)]
+FORMS: Final = [block for block in BLOCKS if census.kinds(block) == ["by its form"]]
+KUSTOMIZATION: Final = {
+    "bases",
+    "components",
+    "images",
+    "patches",
+    "patchesJson6902",
+    "patchesStrategicMerge",
+    "resources",
+}
+OVERLAY: Final = census.ROOT / "manifests" / "overlays" / "production"
+VALUES: Final = [value.path for value in chart.values()]
+FRAGMENTS: Final = ("V1Pod", "V1PodSpec", "V1Container", "V1ObjectMeta")
+"""Of which a part may be shown, without what is around it."""
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_every_block_is_claimed_by_one_kind_of_check(block: Block) -> None:
+    assert len(census.kinds(block)) == 1, (
+        f"give the block a language of {census.FORMS}, name its test in tests/docs/census.py,"
+        " or write <!-- not run: REASON --> above it"
+    )
+
+
+@pytest.mark.parametrize("claim", census.OWN, ids=": ".join)
+def test_every_claim_of_a_test_has_its_block_and_the_test_reads_the_page(claim: tuple[str, str]) -> None:
+    page, piece = claim
+    assert len([block for block in BLOCKS if block.page == page and piece in block.text]) == 1
+    assert {page.rpartition("/")[2], page.removeprefix("docs/").partition("/")[0]} & {
+        *re.findall(r"[\w.-]+", text(census.OWN[claim]))
+    }
+
+
+@pytest.mark.parametrize("claim", census.TYPED, ids=": ".join)
+def test_every_title_that_is_typed_is_named_by_its_test(claim: tuple[str, str]) -> None:
+    page, title = claim
+    assert steps(page.removeprefix("docs/"), title)
+    assert f'"{title}"' in text(census.TYPED[claim])
+    assert page.rpartition("/")[2] in text(census.TYPED[claim])
+
+
+@pytest.mark.parametrize("block", [each for each in BLOCKS if each.mark], ids=str)
+def test_a_reason_is_given_where_a_block_is_not_run(block: Block) -> None:
+    assert len(block.mark.split()) > 2
+
+
+def _leaves(document: dict[str, Any], at: str = "") -> Iterator[str]:
+    for key, value in document.items():
+        if isinstance(value, dict) and value and not _is_value(f"{at}{key}"):
+            yield from _leaves(value, f"{at}{key}.")
+        else:
+            yield f"{at}{key}"
+
+
+def _is_value(path: str) -> bool:
+    return any(path == value or path.startswith(f"{value}.") for value in VALUES)
+
+
+def of(*languages: str) -> list[Block]:
+    return [block for block in FORMS if block.language in languages]
+
+
+@pytest.mark.parametrize("block", of("console", "sh"), ids=str)
+def test_every_command_can_be_typed(block: Block) -> None:
+    assert [said for words in typed_commands.commands(block) if (said := typed_commands.fault(words))] == []
+
+
+@pytest.mark.parametrize("block", of("sh"), ids=str)
+def test_every_shell_block_is_shell(block: Block) -> None:
+    done = subprocess.run(["bash", "-n", "-c", block.text], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def faults(document: dict[str, Any]) -> list[str]:
+    """Of an object of Kubernetes, or of a part of one."""
+    if (model := kubernetes_fields.model_of(document)) or kubernetes_fields.is_own(document):
+        if not model:
+            return [f".kind: Kubernetes has no {document.get('kind')} in {document['apiVersion']}"]
+        return list(kubernetes_fields.unknown(document, model))
+    if kubernetes_fields.is_of_others(document):
+        return [] if document.get("kind") else ["an object without a kind"]
+    if {*document} <= KUSTOMIZATION:
+        paths = [path for key in ("bases", "components", "resources") for path in document.get(key, ())]
+        return [f"{path}: no such directory" for path in paths if not (OVERLAY / path).exists()]
+    if {*document} <= {path.partition(".")[0] for path in VALUES}:
+        return [f"{path}: the chart has no such value" for path in _leaves(document) if not _is_value(path)]
+    found = ([*kubernetes_fields.unknown(document, part)] for part in FRAGMENTS)
+    return min(found, key=lambda said: sum(f".{key}: no such field" in said for key in document))
+
+
+@pytest.mark.parametrize("block", of("yaml"), ids=str)
+def test_every_object_has_the_fields_of_kubernetes(block: Block) -> None:
+    assert [fault for document in yaml.safe_load_all(block.text) for fault in faults(document)] == []
+
+
+@pytest.mark.parametrize("block", of("python"), ids=str)
+def test_every_piece_of_python_is_python(block: Block) -> None:
+    assert ast.parse(block.text).body
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("apiVersion: v1\nkind: Pod\nspec: {container: []}", [".spec.container: no such field"]),
+        ("apiVersion: v1\nkind: ConfigMap\ndata: {a: 1}", [".data.a: a string is expected"]),
+        ("apiVersion: v1\nkind: Pod\nspec: {containers: {}}", [".spec.containers: a list is expected"]),
+        ("apiVersion: v1\nkind: Pod\nmetadata: [a]", [".metadata: an object is expected"]),
+        ("apiVersion: example.com/v1\nspec: {}", ["an object without a kind"]),
+        ("apiVersion: apps/v1\nkind: Deploymnt", [".kind: Kubernetes has no Deploymnt in apps/v1"]),
+        ("components: [../../usages]", ["../../usages: no such directory"]),
+        ("image: {registri: a}", ["image.registri: the chart has no such value"]),
+        ("image: {registry: a}\ndevicePlugin: {tolerations: []}", []),
+        ("tolerations: [{key: a, operators: Exists}]", [".tolerations[0].operators: no such field"]),
+    ],
+)
+def test_a_wrong_object_is_noticed(written: str, expected: list[str]) -> None:
+    assert faults(yaml.safe_load(written)) == expected
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("kubectl labels node a b=c", "kubectl labels is not known here"),
+        ("kubectl get pods --namespaces a", "kubectl get has no ['--namespaces']"),
+        ("echo a && gpushare explains pod", "invalid choice: 'explains'"),
+        ("helm installs gpushare", "invalid choice: 'installs'"),
+        ("make demos", "make has no ['demos']"),
+        ("frobnicate", "frobnicate is not known here"),
+        ("KUBECONFIG=x kubectl -n a get pods > b | grep c", ""),
+    ],
+)
+def test_a_wrong_command_is_noticed(typed: str, said: str) -> None:
+    block = Block("page.md", 1, "", "sh", typed, "")
+    found = " ".join(typed_commands.fault(words) for words in typed_commands.commands(block)).strip()
+    assert said in found
+    assert bool(said) == bool(found)
+
+
+def test_a_block_without_a_check_is_noticed() -> None:
+    assert census.kinds(Block("page.md", 1, "", "", "x", "")) == []
+    assert census.kinds(Block("page.md", 1, "", "go", "x", "")) == []
+    assert census.kinds(Block("page.md", 1, "", "go", "x", "no compiler of Go here")) == ["not run"]
+
+
+def test_the_client_has_the_models() -> None:
+    assert all(hasattr(kubernetes.client, part) for part in FRAGMENTS)

@@ -1,0 +1,50 @@
+"""Tables that README.md and docs/quickstart.md show are what `kubectl inspect gpushare` prints."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from gpushare_cli import __main__ as cli
+from testing.builders import Json, make_grant, make_inventory, make_node
+from tests.docs import census
+from tests.unit.gpushare_cli.explaining import kube_of
+from tests.unit.gpushare_cli.podding import bound
+
+SHOWN = {
+    "README.md": ((14, 14, 9, 3), (6, 0, 0, 0)),
+    "docs/quickstart.md": ((3, 0, 0, 0),),
+}
+"""What is allocated of each GPU of 15 GiB, node by node."""
+
+
+def objects(nodes: Sequence[Sequence[int]]) -> list[Json]:
+    found = []
+    for number, gpus in enumerate(nodes, 1):
+        inventory = make_inventory(*[15] * len(gpus), node=f"node-{number}")
+        found.append(make_node(inventory, ip=f"10.180.0.10{number}"))
+        for index, gib in enumerate(gpus):
+            if gib:
+                found.append(pod_of(f"node-{number}", index, gib))
+    return found
+
+
+def pod_of(node: str, index: int, gib: int) -> Json:
+    return bound(f"pod-{node}-{index}", make_grant(index, gib=gib), node=node)
+
+
+@pytest.mark.parametrize("page", SHOWN)
+def test_the_table_is_what_is_printed(
+    page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kube = kube_of(objects(SHOWN[page]))
+    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: kube)
+    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    assert cli.main(["inspect"]) == 0
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    [shown] = [
+        block.text.splitlines()
+        for block in census.blocks(census.ROOT / page)
+        if block.text.startswith("$ kubectl inspect gpushare\nNAME")
+    ]
+    kube.close()
+    assert shown[1:] == printed
