@@ -28,6 +28,8 @@ TYPED: Final[Mapping[tuple[str, str], str]] = {
 """Page and title of the steps whose `sh` blocks an administrator types on a real cluster, and where that is done."""
 OWN: Final[Mapping[tuple[str, str], str]] = {
     ("README.md", "46/120 (38%)"): "tests/docs/test_shown_output.py",
+    ("docs/autoscalers.md", "suffices as a sum"): "tests/docs/test_autoscalers_page.py",
+    ("docs/jupyterhub.md", "needs 64 GiB on one GPU"): "tests/docs/test_shown_output.py",
     ("docs/quickstart.md", "3/60 (5%)"): "tests/docs/test_shown_output.py",
     ("docs/gpu-operator.md", "kind: DaemonSet"): "tests/docs/test_gpu_operator_page.py",
     ("docs/gpu-operator.md", "patchesJson6902:"): "tests/docs/test_gpu_operator_page.py",
@@ -49,8 +51,8 @@ OWN: Final[Mapping[tuple[str, str], str]] = {
 }
 """Page and a piece of a block that only this block of the page has, and the test that reads it there."""
 KINDS: Final = ("generated", "not run", "typed on a cluster", "by a test of the page", "by its form")
-FORMS: Final = ("console", "python", "sh", "text", "yaml")
-"""Languages for which `tests/docs/test_blocks.py` checks every block that no other kind claims."""
+FORMS: Final = ("console", "python", "sh", "yaml")
+"""Languages for which `tests/docs/test_blocks.py` checks every block, also where a test of the page claims it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ import kubernetes.client
 
 AMOUNTS: Final = {"limits", "requests", "hard", "default", "defaultRequest", "max", "min"}
 """Fields with quantities, which may be written as numbers; the client's models say strings."""
+PLAIN: Final = {"str": (str, "a string"), "int": (int, "a number"), "bool": (bool, "true or false")}
+"""Types of the models that are Python's, and what they are called."""
 OWN_GROUPS: Final = {
     f"{name}.k8s.io"
     for name in (
@@ -64,8 +66,8 @@ def unknown(value: object, model: str, path: str = "") -> Iterator[str]:
             yield from () if is_amount else unknown(each, inner[1], f"{path}.{key}")
     elif (cls := getattr(kubernetes.client, model, None)) is not None and hasattr(cls, "attribute_map"):
         yield from _unknown_fields(value, cls, path)
-    elif model == "str" and not isinstance(value, str):
-        yield f"{path}: a string is expected"
+    elif model in PLAIN and type(value) is not PLAIN[model][0]:
+        yield f"{path}: {PLAIN[model][1]} is expected"
 
 
 def _unknown_fields(value: object, cls: Any, path: str) -> Iterator[str]:

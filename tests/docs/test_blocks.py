@@ -1,4 +1,4 @@
-"""Every fenced block of the documents is claimed by one kind of check, and blocks that no test names by their form."""
+"""Every fenced block of the documents is claimed by one kind of check, and is right by its form if it has one."""
 
 import ast
 import re
@@ -16,7 +16,14 @@ from tests.docs.test_reference import text
 from tests.e2e.administrator import steps
 
 BLOCKS: Final = [block for page in census.pages() for block in census.blocks(page)]
-FORMS: Final = [block for block in BLOCKS if census.kinds(block) == ["by its form"]]
+FORMS: Final = [block for block in BLOCKS if {*census.kinds(block)} & {"by its form", "by a test of the page"}]
+OF_OTHERS: Final = (
+    ("docs/jupyterhub.md", "  profileList:"),
+    ("docs/monitoring.md", "scrape_configs:"),
+    ("docs/neighbours/workflows.md", "spawnerFormDefaults"),
+    ("docs/operate.md", "resources: [namespaces]"),
+)
+"""YAML that is neither an object nor part of one: settings of other programs, and a rule of a ClusterRole."""
 KUSTOMIZATION: Final = {
     "bases",
     "components",
@@ -106,7 +113,16 @@ def faults(document: dict[str, Any]) -> list[str]:
     return min(found, key=lambda said: sum(f".{key}: no such field" in said for key in document))
 
 
-@pytest.mark.parametrize("block", of("yaml"), ids=str)
+def is_of_others(block: Block) -> bool:
+    return any(page == block.page and piece in block.text for page, piece in OF_OTHERS)
+
+
+@pytest.mark.parametrize("claim", OF_OTHERS, ids=": ".join)
+def test_every_block_that_is_no_object_has_a_test_of_its_own(claim: tuple[str, str]) -> None:
+    assert claim in census.OWN
+
+
+@pytest.mark.parametrize("block", [each for each in of("yaml") if not is_of_others(each)], ids=str)
 def test_every_object_has_the_fields_of_kubernetes(block: Block) -> None:
     assert [fault for document in yaml.safe_load_all(block.text) for fault in faults(document)] == []
 
@@ -122,6 +138,8 @@ def test_every_piece_of_python_is_python(block: Block) -> None:
         ("apiVersion: v1\nkind: Pod\nspec: {container: []}", [".spec.container: no such field"]),
         ("apiVersion: v1\nkind: ConfigMap\ndata: {a: 1}", [".data.a: a string is expected"]),
         ("apiVersion: v1\nkind: Pod\nspec: {containers: {}}", [".spec.containers: a list is expected"]),
+        ("apiVersion: v1\nkind: Pod\nspec: {priority: 1q}", [".spec.priority: a number is expected"]),
+        ("apiVersion: v1\nkind: Pod\nspec: {hostPID: 1}", [".spec.hostPID: true or false is expected"]),
         ("apiVersion: v1\nkind: Pod\nmetadata: [a]", [".metadata: an object is expected"]),
         ("apiVersion: example.com/v1\nspec: {}", ["an object without a kind"]),
         ("apiVersion: apps/v1\nkind: Deploymnt", [".kind: Kubernetes has no Deploymnt in apps/v1"]),
@@ -143,6 +161,7 @@ def test_a_wrong_object_is_noticed(written: str, expected: list[str]) -> None:
         ("echo a && gpushare explains pod", "invalid choice: 'explains'"),
         ("helm installs gpushare", "invalid choice: 'installs'"),
         ("make demos", "make has no ['demos']"),
+        ("oc -n a start-bild gpushare", "oc start-bild is not known here"),
         ("frobnicate", "frobnicate is not known here"),
         ("KUBECONFIG=x kubectl -n a get pods > b | grep c", ""),
     ],
@@ -157,6 +176,7 @@ def test_a_wrong_command_is_noticed(typed: str, said: str) -> None:
 def test_a_block_without_a_check_is_noticed() -> None:
     assert census.kinds(Block("page.md", 1, "", "", "x", "")) == []
     assert census.kinds(Block("page.md", 1, "", "go", "x", "")) == []
+    assert census.kinds(Block("page.md", 1, "", "text", "x", "")) == []
     assert census.kinds(Block("page.md", 1, "", "go", "x", "no compiler of Go here")) == ["not run"]
 
 

@@ -1,11 +1,13 @@
-"""Tables that README.md and docs/quickstart.md show are what `kubectl inspect gpushare` prints."""
+"""What pages such as README.md, docs/quickstart.md and docs/jupyterhub.md show of output is what is printed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
+from gpushare.model.verdict import Refused
+from gpushare.placement.place import place
 from gpushare_cli import __main__ as cli
-from testing.builders import Json, make_grant, make_inventory, make_node
+from testing.builders import Json, make_grant, make_inventory, make_ledger, make_node, make_shape
 from tests.docs import census
 from tests.unit.gpushare_cli.explaining import kube_of
 from tests.unit.gpushare_cli.podding import bound
@@ -48,3 +50,22 @@ def test_the_table_is_what_is_printed(
     ]
     kube.close()
     assert shown[1:] == printed
+
+
+@pytest.mark.parametrize(
+    ("page", "node", "asked", "sizes", "held"),
+    [
+        ("README.md", "node-a", 10, [15] * 4, {0: 12, 1: 12, 2: 8, 3: 6}),
+        ("docs/jupyterhub.md", "node-1", 64, [26] * 4, {}),
+        ("docs/neighbours/kueue.md", "node-1", 15, [24] * 2, {0: 14, 1: 14}),
+        ("docs/neighbours/schedulers.md", "node-1", 14, [26] * 4, dict.fromkeys(range(4), 14)),
+    ],
+)
+def test_a_refusal_is_what_is_said(
+    page: str, node: str, asked: int, sizes: Sequence[int], held: Mapping[int, int]
+) -> None:
+    verdict = place(make_shape(asked), make_ledger(sizes, held))
+    assert isinstance(verdict, Refused)
+    said = verdict.message.replace("node-a", node)
+    shown = (census.ROOT / page).read_text(encoding="utf-8")
+    assert any(f"{before}{said}{after}" in shown for before, after in (("`", "`"), ("```text\n", "\n```")))

@@ -63,14 +63,14 @@ SHELL: Final = {
 OF_OTHERS: Final = {
     "apt-get": {"install", "remove", "update"},
     "dnf": {"reinstall"},
-    "ctr": {"-n", "--namespace", "images"},
+    "ctr": {"images"},
     "docker": {"build", "push", "save", "pull", "tag"},
     "kind": {"create", "load"},
     "dpkg": {"--verify"},
     "nvidia-ctk": {"runtime", "cdi"},
     "nvidia-smi": {"-q", "-L"},
     "pip": {"install"},
-    "oc": {"-n", "adm", "annotate", "apply", "create", "get", "label", "patch"},
+    "oc": {"adm", "annotate", "apply", "create", "get", "label", "new-build", "patch", "start-build"},
     "python3": {"-m", "-c"},
     "skopeo": {"copy"},
     "systemctl": {"restart", "daemon-reload", "status"},
@@ -122,6 +122,7 @@ def fault(words: list[str]) -> str:
     if program in PARSERS:
         return PARSERS[program](rest)
     if program in OF_OTHERS:
+        rest = rest[2:] if rest[0] in {"-n", "--namespace"} else rest
         return "" if rest[0] in OF_OTHERS[program] else f"{program} {rest[0]} is not known here"
     return "" if program in SHELL else f"{program} is not known here"
 
