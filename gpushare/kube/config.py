@@ -1,6 +1,8 @@
 """Kubeconfig files, read by the official client with all its authentication plug-ins. Its only importer."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from kubernetes import client, config
@@ -21,13 +23,11 @@ def namespace(path: str, context: str = "") -> str:
         SettingsError: no such file, or it cannot be used.
     """
     files = _files(path)
-    try:
+    with _usable(path):
         merged = kube_config.KubeConfigMerger(os.pathsep.join(files)).config
         contexts = [each.value for each in merged["contexts"]]
-    except Exception as error:  # the loader lets through whatever a file provokes
-        raise SettingsError(f"kubeconfig {path}: {error}") from error
-    wanted = context or _current_context(files)
-    chosen = next((each["context"].get("namespace") for each in contexts if each["name"] == wanted), None)
+        wanted = context or _current_context(files)
+        chosen = next((each["context"].get("namespace") for each in contexts if each["name"] == wanted), None)
     return str(chosen or "default")
 
 
@@ -38,9 +38,11 @@ def context_name(path: str) -> str:
         path: see `load`.
 
     Raises:
-        SettingsError: no such file.
+        SettingsError: no such file, or it cannot be used.
     """
-    return _current_context(_files(path)) or ""
+    files = _files(path)
+    with _usable(path):
+        return _current_context(files) or ""
 
 
 def load(path: str, context: str = "") -> Credentials:
@@ -56,14 +58,12 @@ def load(path: str, context: str = "") -> Credentials:
     """
     files = _files(path)
     configuration = client.Configuration()
-    try:
+    with _usable(path):
         config.load_kube_config(
             config_file=os.pathsep.join(files),
             context=context or _current_context(files),
             client_configuration=configuration,
         )
-    except Exception as error:  # the loader lets through whatever a file provokes
-        raise SettingsError(f"kubeconfig {path}: {error}") from error
 
     def token() -> str | None:
         # The hook runs an authentication plug-in again when its token has expired.
@@ -78,6 +78,14 @@ def load(path: str, context: str = "") -> Credentials:
         verify=configuration.verify_ssl,
         token_source=token,
     )
+
+
+@contextlib.contextmanager
+def _usable(path: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the loader lets through whatever a file provokes
+        raise SettingsError(f"kubeconfig {path}: {error}") from error
 
 
 def _files(path: str) -> list[str]:

@@ -51,8 +51,18 @@ def test_missing_files_and_empty_parts_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["{", "", "[]", "text", "clusters: 5", "contexts: [{}]\ncurrent-context: a"])
 def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "config").write_text(content)
-    with pytest.raises(SettingsError, match=re.escape(f"kubeconfig {tmp_path}/config: ")):
+    named = re.escape(f"kubeconfig {tmp_path}/config: ")
+    with pytest.raises(SettingsError, match=named):
         config.load(f"{tmp_path}/config")
+    with pytest.raises(SettingsError, match=named):
+        config.namespace(f"{tmp_path}/config")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "text"])
+def test_a_file_that_names_no_context_because_it_cannot_be_read_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config").write_text(content)
+    with pytest.raises(SettingsError, match=re.escape(f"kubeconfig {tmp_path}/config: ")):
+        client.context_name(f"{tmp_path}/config")
 
 
 def test_the_namespace_is_the_contexts_as_kubectl_takes_it(tmp_path: Path) -> None:

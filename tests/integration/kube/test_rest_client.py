@@ -1,6 +1,7 @@
 import contextlib
 import json
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,6 +126,16 @@ def test_no_answer_is_unreachable(server: Server, rest: RestClient) -> None:
     with pytest.raises(api.UnreachableError, match=r"^GET /slow: the server did not answer in time$"):
         rest.get("/slow", timeout_s=0.1)
     release.set()
+
+
+def test_a_server_that_is_not_there_is_not_said_to_be_slow() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    nowhere = Credentials(server=f"http://127.0.0.1:{port}", token_source=lambda: None)
+    with contextlib.closing(RestClient(nowhere)) as gone:
+        for ask in (lambda: gone.get("/x"), lambda: gone.list_page("/x", keep=lambda obj: obj)):
+            with pytest.raises(api.UnreachableError, match=r"^GET /x: .*Connection refused$"):
+                ask()
 
 
 def test_large_objects_are_parsed_and_reduced_one_at_a_time(server: Server, rest: RestClient) -> None:
