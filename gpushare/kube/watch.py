@@ -66,6 +66,10 @@ class Reflector(Generic[T]):
     """Whether a stream since the last list was."""
     _contact_at: float = field(init=False, default=float("nan"))
     """When the server last answered about the collection: a list, an accepted watch, an event."""
+    _failure: str = field(init=False, default="")
+    """Why the server could not be asked since it last answered."""
+    _failed_at: float = field(init=False, default=float("nan"))
+    """When that began."""
     _backoff: Backoff = field(init=False, default_factory=Backoff)
     """One for lists and streams, so that a list that succeeds does not hide a watch that never does."""
 
@@ -76,6 +80,11 @@ class Reflector(Generic[T]):
         for longer is opened again.
         """
         return self.clock.monotonic() - self._contact_at
+
+    def failing(self, for_s: float) -> str:
+        """Why the collection cannot be read, for at least so many seconds; empty if it can."""
+        failure, since = self._failure, self._failed_at
+        return failure if failure and self.clock.monotonic() - since >= for_s else ""
 
     def run(self, stop: threading.Event) -> None:
         """Follow it until `stop` is set, or as `optional` says. Never raises for what server and network do."""
@@ -100,8 +109,15 @@ class Reflector(Generic[T]):
 
     def _touch(self) -> None:
         self._contact_at = self.clock.monotonic()
+        self._failure = ""
+
+    def _fail(self, error: kube.KubeError) -> None:
+        if not self._failure:
+            self._failed_at = self.clock.monotonic()
+        self._failure = str(error)
 
     def _pause(self, stop: threading.Event, event: str, error: kube.KubeError, *, delay: float) -> None:
+        self._fail(error)
         level = logging.WARNING if delay else logging.INFO
         logs.event(_LOG, event, level=level, path=self.path, error=str(error), retry_s=delay)
         if delay:
@@ -177,6 +193,7 @@ class Reflector(Generic[T]):
                         break
             except (kube.UnreachableError, kube.TooManyRequestsError) as error:
                 # A cut stream loses nothing: the next one resumes at the last version.
+                self._fail(error)
                 logs.event(_LOG, "watch cut", level=logging.DEBUG, path=self.path, error=str(error))
             finally:
                 lived = self.clock.monotonic() - accepted > _HEALTHY_S

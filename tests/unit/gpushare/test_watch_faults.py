@@ -251,3 +251,23 @@ def test_a_quiet_watch_that_the_server_accepts_again_is_not_stale() -> None:
     reflector.run(server.stop)
     assert server.at > 300
     assert reflector.stale_for() <= 95
+
+
+def test_why_a_collection_cannot_be_read_is_told_after_a_while_and_until_it_can() -> None:
+    server = Server([LIST, kube.ForbiddenError("Unauthorized")], [kube.GoneError("too old")], requests=12)
+    reflector = server.reflector()
+    assert reflector.failing(0) == ""
+    reflector.run(server.stop)
+    assert reflector.failing(10) == "Unauthorized"
+    assert reflector.failing(server.at + 1) == ""
+    server.stop.clear()
+    Server.__init__(server, [LIST], [[9.0]], requests=2)
+    reflector.run(server.stop)
+    assert reflector.failing(0) == ""
+
+
+def test_a_stream_that_is_cut_and_taken_up_again_is_no_failure() -> None:
+    server = Server([LIST], [[95.0, kube.UnreachableError("quiet")]], requests=5)
+    reflector = server.reflector()
+    reflector.run(server.stop)
+    assert reflector.failing(10) == ""
