@@ -134,6 +134,15 @@ def may_hold_gpus(pod: Mapping[str, Any]) -> bool:
     return pods.needs_gpu(pod, _ANY)
 
 
+def own_annotations(annotations: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that this project, or one that it takes over from, reads or writes."""
+    return {
+        key: value
+        for key, value in annotations.items()
+        if key.partition("/")[0].endswith(names.DOMAIN) or names.is_reserved(key) or interop_read.is_annotation(key)
+    }
+
+
 def is_unhealthy_list(config_map: JsonObject) -> bool:
     """Whether a ConfigMap says which GPUs of a node must not be used."""
     metadata = config_map.get("metadata") or {}

@@ -32,6 +32,8 @@ _TRIED: Final = ('reading="on"', 'reading="no-answer"')
 _SAMPLE: Final = re.compile(r"^([a-z_]+)\{([^\n]*)\} ([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e\+[0-9]{1,2})?)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'([A-Za-z]+)="((?:[^"\\]|\\.)*)"')
 _MIB: Final = 1024 * 1024
+_MOST: Final = 2.0**60
+"""Bytes; more is no memory of a GPU."""
 
 Key = tuple[str, str, str, str]
 """Namespace, pod, container and the UUID of a GPU. An empty container: those that hold nothing of that GPU."""
@@ -64,7 +66,7 @@ def parse(page: str) -> NodeUse:
     is_read = False
     for name, text, value in _SAMPLE.findall(page):
         is_read = is_read or name == _READ
-        if name in found:
+        if name in found and float(value) < _MOST:
             labels = dict(_LABEL.findall(text))
             namespace, pod, container, gpu = (labels.get(key, "") for key in ("namespace", "pod", "container", "UUID"))
             found[name][namespace, pod, "" if container == names.OTHERS else container, gpu] = -(

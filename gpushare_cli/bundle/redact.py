@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from gpushare import names
-from gpushare.wire import interop_read
+from gpushare_cli import gather
 
 Object = Mapping[str, Any]
 HIDDEN: Final = "(hidden)"
@@ -110,21 +109,12 @@ def _kept(value: Object, fields: Mapping[str, tuple[str, ...] | None]) -> dict[s
     for part, wanted in fields.items():
         there = value.get(part) or {}
         kept[part] = dict(there) if wanted is None else _of(there, wanted)
-    kept["metadata"]["annotations"] = _annotations((value.get("metadata") or {}).get("annotations") or {})
+    kept["metadata"]["annotations"] = gather.own_annotations((value.get("metadata") or {}).get("annotations") or {})
     return kept
 
 
 def _of(value: Object, wanted: Iterable[str]) -> dict[str, Any]:
     return {key: value[key] for key in wanted if key in value}
-
-
-def _annotations(value: Object) -> dict[str, Any]:
-    """Those that this project, or one that it takes over from, reads or writes."""
-    return {
-        key: each
-        for key, each in value.items()
-        if key.partition("/")[0].endswith(names.DOMAIN) or names.is_reserved(key) or interop_read.is_annotation(key)
-    }
 
 
 def _containers(spec: Object, *, own: bool) -> dict[str, Any]:

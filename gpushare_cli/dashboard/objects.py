@@ -23,9 +23,12 @@ _OF_METADATA: Final = (
 )
 _OF_NODE: Final = frozenset({names.ANNOTATION_INVENTORY, names.ANNOTATION_CORDON})
 _OF_BOUND_SPEC: Final = ("nodeName", "schedulerName", "priority")
+_NOT_OF_SPEC: Final = frozenset({"initContainers", "containers", "ephemeralContainers", "volumes"})
+"""Of pods that wait: what decides nothing about a place and may be large, and what is reduced."""
 _OF_CONTAINER: Final = ("name", "resources", "restartPolicy")
-_OF_EVENT: Final = ("reason", "message", "type", "lastTimestamp", "eventTime", "firstTimestamp", "involvedObject")
+_OF_EVENT: Final = ("lastTimestamp", "eventTime", "firstTimestamp")
 _LONGEST: Final = 1024
+_LONGEST_NAME: Final = 253
 _OTHERS_EVENTS: Final = frozenset({"Preempted", "Evicted", "TaintManagerEviction", "UnexpectedAdmissionError"})
 
 
@@ -53,24 +56,34 @@ def pod(obj: Object) -> Object | Guest | None:
     if not gather.may_hold_gpus(obj):
         return pod_records.guest(obj)
     metadata = _some(fields.mapping(obj, "metadata", "pod"), _OF_METADATA)
+    metadata["annotations"] = gather.own_annotations(pods_wire.annotations(obj))
     status = fields.mapping(obj, "status", "pod")
     whole = fields.mapping(obj, "spec", "pod")
-    if pods_wire.node_of(obj) is None:
-        return {"metadata": metadata, "spec": whole, "status": status}
-    spec = _some(whole, _OF_BOUND_SPEC)
+    bound = pods_wire.node_of(obj) is not None
+    spec = _some(whole, _OF_BOUND_SPEC if bound else tuple(whole.keys() - _NOT_OF_SPEC))
     for kind in ("initContainers", "containers"):
         spec[kind] = [_container(each) for each in fields.objects(whole, kind, "spec")]
     return {"metadata": metadata, "spec": spec, "status": status}
 
 
 def event(obj: Object) -> Object | None:
-    """An Event on a pod that is of this system or means that a pod was moved away; None for all others."""
+    """An Event on a pod that is of this system or means that a pod was moved away; None for all others.
+
+    Whoever may write Events decides how long each of their texts is: the API server limits only the whole.
+    """
     reason = fields.text(obj, "reason", "event")
     if not (reason.startswith(names.EVENT_PREFIX) or reason in _OTHERS_EVENTS):
         return None
     uid = fields.text(fields.mapping(obj, "metadata", "event"), "uid", "metadata")
-    kept = _some(obj, _OF_EVENT)
-    return {**kept, "metadata": {"uid": uid}, "message": str(obj.get("message") or "")[:_LONGEST]}
+    about = fields.mapping(obj, "involvedObject", "event")
+    return {
+        **_some(obj, _OF_EVENT),
+        "metadata": {"uid": uid},
+        "type": "Warning" if obj.get("type") == "Warning" else "Normal",
+        "reason": reason[:_LONGEST_NAME],
+        "message": str(obj.get("message") or "")[:_LONGEST],
+        "involvedObject": {key: str(about.get(key) or "")[:_LONGEST_NAME] for key in ("namespace", "name")},
+    }
 
 
 def _container(container: Object) -> Object:

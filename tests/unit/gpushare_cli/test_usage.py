@@ -106,7 +106,9 @@ def test_a_plugin_says_itself_why_it_does_not_know(page: str, problem: str) -> N
     assert usage.parse(page).problem == problem
 
 
-@pytest.mark.parametrize("value", ["1e999", "1e+999", "e", ".", "+", "1.2.3", "NaN", "+Inf", "-5", "9" * 400, ""])
+@pytest.mark.parametrize(
+    "value", ["1e999", "1e+999", "e", ".", "+", "1.2.3", "NaN", "+Inf", "-5", "9e+99", "1e+19", "9" * 400, ""]
+)
 def test_what_is_no_number_of_bytes_is_passed_over(value: str) -> None:
     line = 'gpushare_plugin_container_used_bytes{UUID="GPU-0",container="main",namespace="default",pod="odd"} '
     assert usage.parse(f"{PAGE}{line}{value}\n") == usage.parse(PAGE)
