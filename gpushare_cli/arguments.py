@@ -5,14 +5,17 @@ A SettingsError of such a parser ends the command with its own message.
 
 import argparse
 import dataclasses
+import re
 from enum import Enum
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import gpushare
 from gpushare import names
+from gpushare.errors import SettingsError
 from gpushare.units import MemoryUnit
 
 T = TypeVar("T")
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def typed(kind: type[T], arguments: argparse.Namespace) -> T:
@@ -24,6 +27,18 @@ def typed(kind: type[T], arguments: argparse.Namespace) -> T:
 def add_version(parser: argparse.ArgumentParser) -> None:
     """`--version`."""
     parser.add_argument("--version", action="version", version=f"{parser.prog} {gpushare.__version__}")
+
+
+def add_installed(parser: argparse.ArgumentParser) -> None:
+    """`-n` of commands that look at the installation itself."""
+    what = "of the installation (default: %(default)s)"
+    parser.add_argument("-n", "--namespace", type=_namespace, default=names.NAMESPACE, metavar="NAME", help=what)
+
+
+def _namespace(text: str) -> str:
+    if not _NAMESPACE.fullmatch(text):
+        raise SettingsError(f"namespace {text!r}: write lower-case letters, digits and '-', such as {names.NAMESPACE}")
+    return text
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

@@ -139,7 +139,9 @@ def own_annotations(annotations: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in annotations.items()
-        if key.partition("/")[0].endswith(names.DOMAIN) or names.is_reserved(key) or interop_read.is_annotation(key)
+        if f".{key.partition('/')[0]}".endswith(f".{names.DOMAIN}")
+        or names.is_reserved(key)
+        or interop_read.is_annotation(key)
     }
 
 

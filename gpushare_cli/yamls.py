@@ -13,7 +13,9 @@ from gpushare.errors import WireError
 _MOST_LEVELS: Final = 100  # no object of Kubernetes comes near, and what prints a value recurs
 _TOO_DEEP: Final = f"nested more than {_MOST_LEVELS} levels deep"
 _TIME: Final = "tag:yaml.org,2002:timestamp"
+_ENDLESS: Final = 2**31 - 1
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
+_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class _Loader(_Base):  # type: ignore[misc] # one of two classes
@@ -43,8 +45,9 @@ def load_all(text: str, what: str) -> list[object]:
 
 
 def dump(value: object) -> str:
-    """One document as YAML, with its fields in their order."""
-    return yaml.safe_dump(value, sort_keys=False)
+    """One document as YAML, with its fields in their order; as of kubectl, no text goes on in a next line."""
+    text: str = yaml.dump(value, Dumper=_DUMPER, sort_keys=False, width=_ENDLESS)
+    return text
 
 
 def dump_json(value: object) -> str:

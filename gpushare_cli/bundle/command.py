@@ -2,9 +2,8 @@
 
 import argparse
 import io
-import os
-import stat
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,13 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from gpushare import names
-from gpushare.errors import WireError
+from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare_cli import arguments
 from gpushare_cli import gather as lists
-from gpushare_cli.bundle import contents, redact
+from gpushare_cli.bundle import contents, credentials, redact
 from gpushare_cli.commands import OK, Streams
 from gpushare_cli.doctor import gather, objects
 
@@ -52,16 +51,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-f", "--file", default="", metavar="FILE", help="where to (default: gpushare-report-TIME.tar.gz here)"
     )
-    parser.add_argument(
-        "-n",
-        "--namespace",
-        default=names.NAMESPACE,
-        metavar="NAME",
-        help="of the installation (default: %(default)s)",
-    )
+    arguments.add_installed(parser)
     parser.add_argument(
         "--logs",
-        type=int,
+        type=_lines,
         default=_LINES,
         metavar="LINES",
         help="of each container of the installation, the last ones; 0 for none (default: %(default)s)",
@@ -77,48 +70,63 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
         WireError: the file cannot be written.
     """
     snapshot = gather.gather(api, gather.server(api, clock), options.namespace, streams.note)
-    files = dict(contents.files(snapshot, _events(api, streams)))
+    missing = list(contents.unread(snapshot))
+    files = dict(contents.files(snapshot, _events(api, missing)))
     if options.logs > 0:
-        files.update(_all_logs(api, contents.own_pods(snapshot), options.logs, streams, clock))
+        files.update(_all_logs(api, contents.own_pods(snapshot), options.logs, missing, clock))
+    files[contents.NOT_READ] = "".join(f"{line}\n" for line in map(credentials.text, missing))
     path = Path(options.file or f"gpushare-report-{clock.now():%Y%m%d-%H%M%S}.tar.gz").expanduser()
     _write(path, _packed(files, clock.now()))
     streams.out.write(f"{path}\n")
-    for line in files["not-read.txt"].splitlines():
+    for line in missing:
         streams.note(f"not in the report: {line}")
     return OK
 
 
-def _events(api: KubeApi, streams: Streams) -> list[JsonObject]:
+def _lines(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise SettingsError(f"logs {text!r}: write how many lines, such as {_LINES}, or 0 for none")
+    return int(text)
+
+
+def _events(api: KubeApi, missing: list[str]) -> list[JsonObject]:
     def is_ours(event: JsonObject) -> bool:
         return str(event.get("reason", "")).startswith(names.EVENT_PREFIX)
 
     try:
         return lists.listed(api, "/api/v1/events", {}, keep=is_ours)
     except kube.KubeError as error:
-        streams.note(f"not in the report: events: {error}")
+        missing.append(f"events: {error}")
         return []
 
 
 def _all_logs(
-    api: KubeApi, pods: Sequence[JsonObject], lines: int, streams: Streams, clock: Clock
+    api: KubeApi, pods: Sequence[JsonObject], lines: int, missing: list[str], clock: Clock
 ) -> Mapping[str, str]:
     """Those of pods that are not ready first: of a large cluster not all are read."""
     files: dict[str, str] = {}
     began = clock.monotonic()
-    for done, pod in enumerate(sorted(pods, key=lambda pod: objects.is_true(pod, "Ready"))):
+    for done, pod in enumerate(sorted(pods, key=_is_ready)):
         size = sum(map(len, files.values()))
         if size >= _ALL_BYTES or clock.monotonic() - began >= _ALL_S:
             limit = f"{_ALL_BYTES // 2**20} MiB" if size >= _ALL_BYTES else f"{_ALL_S:.0f} s"
-            streams.note(f"not in the report: logs of {len(pods) - done} pods, after {limit} of others'")
+            missing.append(f"logs of {len(pods) - done} pods, after {limit} of others'")
             break
         files.update(_logs(api, pod, lines))
     return files
 
 
+def _is_ready(pod: JsonObject) -> bool:
+    try:
+        return objects.is_true(pod, "Ready")
+    except WireError:
+        return False  # its state is odd
+
+
 def _logs(api: KubeApi, pod: JsonObject, lines: int) -> Iterator[tuple[str, str]]:
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
-    spec = pod.get("spec") or {}
-    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
+    spec = redact.part(pod, "spec")
+    for container in [*redact.parts(spec, "initContainers"), *redact.parts(spec, "containers")]:
         for kind, previous in (("", "false"), (".previous", "true")):
             query = f"container={container['name']}&tailLines={lines}&limitBytes={_BYTES}&previous={previous}"
             try:
@@ -128,7 +136,7 @@ def _logs(api: KubeApi, pod: JsonObject, lines: int) -> Iterator[tuple[str, str]
             else:
                 text = reply.text if reply.is_good else ""
             if text:
-                yield f"logs/{name}/{container['name']}{kind}.log", redact.text(text)
+                yield f"logs/{name}/{container['name']}{kind}.log", credentials.text(text)
 
 
 def _packed(files: Mapping[str, str], at: datetime) -> bytes:
@@ -143,11 +151,19 @@ def _packed(files: Mapping[str, str], at: datetime) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """For its owner alone."""
+    """For its owner alone; all of it, or nothing: what was there under this name stays until then."""
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                os.fchmod(file.fileno(), 0o600)  # it may have been there
-            file.write(data)
+        if path.exists() and not path.is_file():  # such as /dev/stdout
+            path.write_bytes(data)
+            return
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            partial = Path(file.name)
+            try:
+                file.write(data)
+                file.close()
+                partial.replace(path)
+            except OSError:
+                partial.unlink()
+                raise
     except OSError as error:
         raise WireError(f"{path}: {error.strerror}") from error

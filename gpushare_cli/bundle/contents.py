@@ -1,19 +1,22 @@
 """A snapshot of the cluster -> the files of a report. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import gpushare
 from gpushare import names
+from gpushare.errors import GpuShareError, WireError
 from gpushare.kube.api import JsonObject, Reply
 from gpushare_cli import gather, render, report, yamls
-from gpushare_cli.bundle import redact
+from gpushare_cli.bundle import credentials, redact
 from gpushare_cli.doctor import checks
 from gpushare_cli.doctor import render as doctor
 from gpushare_cli.doctor.snapshot import Snapshot, Unread
 from gpushare_cli.tables import ENDLESS
 
 Files = Mapping[str, str]
+NOT_READ: Final = "not-read.txt"
 _KNOWN_KEYS: Final = ("scheduler.yaml", "policy.cfg", "profile.yaml", "gpus", "handOver", "state")
 _README: Final = """A report of `gpushare report`.
 
@@ -33,18 +36,16 @@ Secrets are never read. Texts have lost what looks like a credential; look throu
 
 
 def files(snapshot: Snapshot, events: Sequence[JsonObject]) -> Files:
-    """All files but the logs: name -> text."""
+    """All files but the logs and `NOT_READ`: name -> text."""
     diagnosis = checks.diagnose(snapshot)
-    built = report.build(_read(snapshot.nodes), _gpu_pods(snapshot), {})
     about = {"version": gpushare.__version__, "server": str(snapshot.server), "made": snapshot.now.isoformat()}
-    found = {
+    return {
         "README.txt": _README,
         "about.json": yamls.dump_json({**about, "namespace": snapshot.namespace}),
-        "not-read.txt": "".join(f"{line}\n" for line in _unread(snapshot)),
-        "doctor.txt": doctor.table(diagnosis, ENDLESS),
-        "doctor.json": doctor.as_json(diagnosis),
-        "inspect.txt": (render.detail(built) if built.nodes else "no node shares a GPU\n"),
-        "inspect.json": render.as_json(built),
+        "doctor.txt": credentials.text(doctor.table(diagnosis, ENDLESS)),
+        "doctor.json": _json(doctor.as_json(diagnosis)),
+        "inspect.txt": _inspect(snapshot, lambda built: credentials.text(render.detail(built))),
+        "inspect.json": _inspect(snapshot, lambda built: _json(render.as_json(built))),
         "nodes.yaml": _documents(map(redact.node, _read(snapshot.nodes))),
         "pods.yaml": _documents(redact.pod(each, own=False) for each in _gpu_pods(snapshot)),
         "own.yaml": _documents(_own(snapshot)),
@@ -52,7 +53,6 @@ def files(snapshot: Snapshot, events: Sequence[JsonObject]) -> Files:
         "events.yaml": _documents(map(redact.event, events)),
         **_metrics(snapshot),
     }
-    return {name: redact.text(text) for name, text in found.items()}
 
 
 def own_pods(snapshot: Snapshot) -> Sequence[JsonObject]:
@@ -61,14 +61,30 @@ def own_pods(snapshot: Snapshot) -> Sequence[JsonObject]:
 
 
 def _gpu_pods(snapshot: Snapshot) -> list[JsonObject]:
-    return [pod for pod in _read(snapshot.pods) if gather.concerns_gpus(pod)]
+    def is_meant(pod: JsonObject) -> bool:
+        try:
+            return gather.concerns_gpus(pod)
+        except WireError:
+            return True  # odd ones are what others have to see
+
+    return [pod for pod in _read(snapshot.pods) if is_meant(pod)]
+
+
+def _inspect(snapshot: Snapshot, shown: Callable[[report.Report], str]) -> str:
+    """Says why where something is so odd that it cannot be made."""
+    try:
+        built = report.build(_read(snapshot.nodes), _gpu_pods(snapshot), {})
+        return shown(built) if built.nodes else "no node shares a GPU\n"
+    except GpuShareError as error:
+        return f"not made: {error}\n"
 
 
 def _read(part: Any) -> Sequence[JsonObject]:
     return () if isinstance(part, Unread) or part is None else part
 
 
-def _unread(snapshot: Snapshot) -> Iterator[str]:
+def unread(snapshot: Snapshot) -> Iterator[str]:
+    """Parts that could not be read, and why."""
     for name in snapshot.__slots__:
         part = getattr(snapshot, name)
         if isinstance(part, Unread):
@@ -93,8 +109,14 @@ def _settings(snapshot: Snapshot) -> Iterator[Mapping[str, Any]]:
 
 def _metrics(snapshot: Snapshot) -> Files:
     pages = {names.WEBHOOK: snapshot.webhook_metrics, names.CONTROLLER: snapshot.controller_metrics}
-    return {f"metrics/{name}.txt": page.text for name, page in pages.items() if isinstance(page, Reply)}
+    return {
+        f"metrics/{name}.txt": credentials.text(page.text) for name, page in pages.items() if isinstance(page, Reply)
+    }
 
 
 def _documents(values: Iterable[Mapping[str, Any]]) -> str:
-    return "".join(f"---\n{yamls.dump(value)}" for value in values)
+    return "".join(f"---\n{yamls.dump(credentials.value(value))}" for value in values)
+
+
+def _json(text: str) -> str:
+    return yamls.dump_json(credentials.value(json.loads(text)))

@@ -1,38 +1,31 @@
-"""What of objects and texts may leave the cluster. Pure.
+"""What of objects may leave the cluster. Pure.
 
-Of an object only fields that are named here are kept: a new field of Kubernetes is left out until somebody has looked
-at it. Texts, such as logs, lose what looks like a credential.
+Only fields that are named here are kept: a new field of Kubernetes is left out until somebody has looked at it.
+What credentials are in their texts is removed later, see `credentials`.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from gpushare_cli import gather
+from gpushare_cli.bundle.credentials import HIDDEN
 
 Object = Mapping[str, Any]
-HIDDEN: Final = "(hidden)"
 _SETTING: Final = "GPUSHARE_"
-_LABEL: Final = r"""(?:\b|(?<=_))(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|credentials?)
-        (?:\\{0,7}["'])?\s*[=:]\s*"""
-"""What is written before a value; quotes have backslashes where the text is JSON within JSON."""
-_SECRETS: Final = (
-    re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL),
-    # JSON Web Tokens, as service accounts have. From the start of a run on, so that a long one is looked at once.
-    re.compile(r"(?<![\w-])(?=(?:[\w-]*-)?eyJ[\w-]{8})[\w-]++\.[\w-]+(?:\.[\w-]*)?"),
-    re.compile(r"(?i)(?<=\bbearer )\S+"),
-    re.compile(r"(?i)(?<=\bbasic )[\w+/=-]{8,}"),
-    re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),
-    re.compile(rf"""(?ix){_LABEL}(?P<quote>\\{{0,7}}["'])(?P<value>[^\n]+?)(?P=quote)"""),
-    re.compile(rf"""(?ix){_LABEL}(?:\\{{0,7}}["'])?+(?P<value>(?:[^\s"',;}}\\]|\\(?!\\{{0,6}}["']))+)"""),
-)
-"""The whole match is hidden, or the group `value` of it."""
-
 _NODE: Final = {
     "metadata": ("name", "uid", "creationTimestamp", "labels"),
     "spec": ("unschedulable", "taints"),
-    "status": ("capacity", "allocatable", "nodeInfo", "conditions"),
+    "status": ("capacity", "allocatable", "conditions"),
 }
+_MACHINE: Final = (
+    "architecture",
+    "operatingSystem",
+    "osImage",
+    "kernelVersion",
+    "containerRuntimeVersion",
+    "kubeletVersion",
+)
+"""Not the ids of the machine, which are confidential: machine-id(5)."""
 _POD: Final = {
     "metadata": ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "labels"),
     "spec": ("nodeName", "schedulerName", "runtimeClassName", "priority", "nodeSelector", "tolerations"),
@@ -45,38 +38,28 @@ _WORKLOAD: Final = {
 }
 _CONTAINER: Final = ("name", "image", "resources", "restartPolicy", "ports", "args", "securityContext")
 _OF_OTHERS: Final = ("name", "image", "resources", "restartPolicy")
+_STATE: Final = ("reason", "exitCode", "signal", "startedAt", "finishedAt")
+_TOLD: Final = {"waiting": ("message",)}
+"""What the kubelet says; the message of a container that ended is the container's own."""
 _STATUS: Final = ("name", "ready", "restartCount", "image", "imageID", "started")
-
-
-def text(raw: str) -> str:
-    """The same without what looks like a credential."""
-    for pattern in _SECRETS:
-        raw = pattern.sub(_hidden, raw)
-    return raw
-
-
-def _hidden(found: re.Match[str]) -> str:
-    if "value" not in found.re.groupindex:
-        return HIDDEN
-    start, end = found.span("value")
-    return found.string[found.start() : start] + HIDDEN + found.string[end : found.end()]
 
 
 def node(value: Object) -> Object:
     """A node: what it has, and what this project has written on it."""
-    return _kept(value, _NODE)
+    kept = _kept(value, _NODE)
+    kept["status"]["nodeInfo"] = _of(part(part(value, "status"), "nodeInfo"), _MACHINE)
+    return kept
 
 
 def pod(value: Object, *, own: bool) -> Object:
     """A pod: what it asks for and has. Of the installation's own pods also the arguments."""
     kept = _kept(value, _POD)
-    spec = value.get("spec") or {}
-    kept["spec"] |= _containers(spec, own=own)
-    status = value.get("status") or {}
+    kept["spec"] |= _containers(part(value, "spec"), own=own)
+    status = part(value, "status")
     for key in ("initContainerStatuses", "containerStatuses"):
         if key in status:
-            kept["status"][key] = [_container_status(each) for each in status[key]]
-    owners = (value.get("metadata") or {}).get("ownerReferences") or ()
+            kept["status"][key] = [_container_status(each) for each in parts(status, key)]
+    owners = parts(part(value, "metadata"), "ownerReferences")
     kept["metadata"]["ownerReferences"] = [_of(each, ("kind", "name", "uid", "controller")) for each in owners]
     return kept
 
@@ -84,32 +67,32 @@ def pod(value: Object, *, own: bool) -> Object:
 def workload(value: Object) -> Object:
     """A Deployment or DaemonSet of the installation."""
     kept = _kept(value, _WORKLOAD)
-    template = (value.get("spec") or {}).get("template") or {}
-    kept["spec"]["template"] = {"spec": _containers(template.get("spec") or {}, own=True)}
+    template = part(part(value, "spec"), "template")
+    kept["spec"]["template"] = {"spec": _containers(part(template, "spec"), own=True)}
     return kept
 
 
 def config_map(value: Object, *, known: Iterable[str] = ()) -> Object:
     """The settings of a ConfigMap; of other keys than this project's, only the name."""
-    data = value.get("data") or {}
     there = set(known)
+    data = part(value, "data")
     kept = {key: each if key.startswith(_SETTING) or key in there else HIDDEN for key, each in data.items()}
-    return {"metadata": _of(value.get("metadata") or {}, ("name", "namespace")), "data": kept}
+    return {"metadata": _of(part(value, "metadata"), ("name", "namespace")), "data": kept}
 
 
 def event(value: Object) -> Object:
     """An Event of this project's."""
     return _of(value, ("reason", "message", "type", "count", "firstTimestamp", "lastTimestamp", "eventTime")) | {
-        "about": _of(value.get("involvedObject") or {}, ("kind", "namespace", "name", "uid"))
+        "about": _of(part(value, "involvedObject"), ("kind", "namespace", "name", "uid"))
     }
 
 
 def _kept(value: Object, fields: Mapping[str, tuple[str, ...] | None]) -> dict[str, Any]:
     kept: dict[str, Any] = {}
-    for part, wanted in fields.items():
-        there = value.get(part) or {}
-        kept[part] = dict(there) if wanted is None else _of(there, wanted)
-    kept["metadata"]["annotations"] = gather.own_annotations((value.get("metadata") or {}).get("annotations") or {})
+    for key, wanted in fields.items():
+        there = part(value, key)
+        kept[key] = dict(there) if wanted is None else _of(there, wanted)
+    kept["metadata"]["annotations"] = gather.own_annotations(part(part(value, "metadata"), "annotations"))
     return kept
 
 
@@ -117,30 +100,41 @@ def _of(value: Object, wanted: Iterable[str]) -> dict[str, Any]:
     return {key: value[key] for key in wanted if key in value}
 
 
+def part(value: Object, key: str) -> Object:
+    """A field that is an object; one of another shape is left out, as no one can say what is in it."""
+    there = value.get(key)
+    return there if isinstance(there, dict) else {}
+
+
+def parts(value: Object, key: str) -> list[Object]:
+    """The objects of a list."""
+    there = value.get(key)
+    return [each for each in there if isinstance(each, dict)] if isinstance(there, list) else []
+
+
 def _containers(spec: Object, *, own: bool) -> dict[str, Any]:
     wanted = _CONTAINER if own else _OF_OTHERS
-    kept: dict[str, Any] = {}
-    for key in ("initContainers", "containers"):
-        if key in spec:
-            kept[key] = [_of(each, wanted) | {"env": _variables(each.get("env") or (), own=own)} for each in spec[key]]
-    return kept
+    return {
+        key: [_of(each, wanted) | {"env": _variables(parts(each, "env"), own=own)} for each in parts(spec, key)]
+        for key in ("initContainers", "containers")
+        if key in spec
+    }
 
 
 def _variables(env: Iterable[Object], *, own: bool) -> list[Object]:
-    """Names alone, but for where a value comes from and for this project's own settings."""
-    return [
-        _of(each, ("name", "valueFrom"))
-        | ({"value": each["value"]} if own and "value" in each and str(each.get("name")).startswith(_SETTING) else {})
-        for each in env
-    ]
+    """Names, and which field of the pod a value is; of the installation's own pods all sources, and its settings."""
+    kept: list[Object] = []
+    for each in env:
+        is_setting = own and str(each.get("name")).startswith(_SETTING)
+        there = part(each, "valueFrom")
+        source = {"valueFrom": found} if (found := there if own else _of(there, ("fieldRef",))) else {}
+        kept.append(_of(each, ("name", "value") if is_setting else ("name",)) | source)
+    return kept
 
 
 def _container_status(value: Object) -> Object:
     kept = _of(value, _STATUS)
     for key in ("state", "lastState"):
-        kept[key] = {
-            word: _of(each, ("reason", "exitCode", "signal", "startedAt", "finishedAt"))
-            | ({"message": each["message"]} if word == "waiting" and "message" in each else {})
-            for word, each in (value.get(key) or {}).items()
-        }
+        there = part(value, key)
+        kept[key] = {word: _of(part(there, word), (*_STATE, *_TOLD.get(word, ()))) for word in there}
     return kept

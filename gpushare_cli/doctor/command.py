@@ -1,12 +1,9 @@
 """`gpushare doctor`: reads the cluster, runs the checks, prints."""
 
 import argparse
-import re
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare import names
-from gpushare.errors import SettingsError
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare_cli import arguments, yamls
@@ -17,7 +14,6 @@ from gpushare_cli.doctor.finding import Severity
 EXIT_CODES: Final = (
     "Exit codes: 0 no errors, perhaps warnings; 1 the cluster cannot be read; 2 wrong arguments; 3 errors were found."
 )
-_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +28,7 @@ class Options:
 def add(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.description = "Say what is wrong with an installation of gpushare, and how to fix it. Changes nothing."
-    parser.add_argument(
-        "-n",
-        "--namespace",
-        type=_namespace,
-        default=names.NAMESPACE,
-        metavar="NAME",
-        help="of the installation (default: %(default)s)",
-    )
+    arguments.add_installed(parser)
     arguments.add_output(parser)
     arguments.add_cluster(parser)
 
@@ -57,9 +46,3 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
     else:
         streams.out.write(yamls.in_notation(render.as_json(diagnosis), options.output))
     return BAD if any(each.severity is Severity.ERROR for _, each in diagnosis.findings) else OK
-
-
-def _namespace(text: str) -> str:
-    if not _NAMESPACE.fullmatch(text):
-        raise SettingsError(f"namespace {text!r}: write lower-case letters, digits and '-', such as {names.NAMESPACE}")
-    return text

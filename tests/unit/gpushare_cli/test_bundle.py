@@ -1,8 +1,12 @@
 """`gpushare report`: what is in the file, and what must never be."""
 
+import errno
 import io
 import json
+import os
 import tarfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +17,9 @@ import yaml
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import Reply
+from gpushare_cli import __main__ as cli
 from gpushare_cli import commands
-from gpushare_cli.bundle import command, redact
+from gpushare_cli.bundle import command, credentials
 from gpushare_cli.bundle.command import Options
 from gpushare_cli.commands import Streams
 from testing.builders import Json, make_grant
@@ -47,9 +52,15 @@ def with_secrets(pod: Json) -> Json:
     container |= {"lifecycle": {"postStart": {"exec": {"command": [CANARY]}}}, "volumeMounts": [{"name": CANARY}]}
     container["livenessProbe"] = {"httpGet": {"httpHeaders": [{"name": "Authorization", "value": CANARY}]}}
     pod["spec"] |= {"volumes": [{"name": CANARY, "csi": {"volumeAttributes": {"password": CANARY}}}]}
+    container["env"].append({"name": "FROM", "valueFrom": {"secretKeyRef": {"name": CANARY, "key": CANARY}}})
+    container["env"].append({"name": f"{names.ENV_MEMORY_MIB}", "value": CANARY})
     pod["spec"] |= {"imagePullSecrets": [{"name": CANARY}], "hostname": CANARY, "serviceAccountName": CANARY}
     last = json.dumps({"spec": {"containers": [{"env": [{"value": CANARY}]}]}})
-    pod["metadata"]["annotations"] |= {"kubectl.kubernetes.io/last-applied-configuration": last, "note": CANARY}
+    pod["metadata"]["annotations"] |= {
+        "kubectl.kubernetes.io/last-applied-configuration": last,
+        "note": CANARY,
+        f"not{names.DOMAIN}/x": CANARY,
+    }
     pod["metadata"]["managedFields"] = [{"manager": CANARY}]
     terminated = {"reason": "Error", "exitCode": 1, "message": CANARY}
     pod["status"]["containerStatuses"] = [{"name": "main", "ready": False, "lastState": {"terminated": terminated}}]
@@ -60,7 +71,7 @@ def test_what_pods_keep_to_themselves_is_not_in_the_report(tmp_path: Path) -> No
     api = world.healthy()
     api.seed("/api/v1/namespaces/default/pods", with_secrets(bound("theirs", make_grant(0))))
     api.seed(f"/api/v1/namespaces/{NS}/configmaps", settings({"extra": CANARY}))
-    api.edit("/api/v1/nodes/node-a", lambda node: node["metadata"]["annotations"].update({"cloud/key": CANARY}))
+    api.edit("/api/v1/nodes/node-a", keeping_to_itself)
 
     code, files, _ = made(api, tmp_path)
 
@@ -69,8 +80,16 @@ def test_what_pods_keep_to_themselves_is_not_in_the_report(tmp_path: Path) -> No
     (theirs,) = [each for each in yaml.safe_load_all(files["pods.yaml"]) if each["metadata"]["name"] == "theirs"]
     assert theirs["metadata"]["annotations"].keys() == {names.ANNOTATION_ALLOCATION}
     assert theirs["spec"]["containers"][0]["resources"] == {"limits": {names.GPU_MEM: 3}}
-    assert [each["name"] for each in theirs["spec"]["containers"][0]["env"]] == [names.ENV_VISIBLE_DEVICES, "TOKEN"]
+    variables = theirs["spec"]["containers"][0]["env"]
+    assert variables[0]["valueFrom"].keys() == {"fieldRef"}
+    assert variables[1:] == [{"name": name} for name in ("TOKEN", "FROM", names.ENV_MEMORY_MIB)]
     assert theirs["status"]["containerStatuses"][0]["lastState"]["terminated"] == {"reason": "Error", "exitCode": 1}
+
+
+def keeping_to_itself(node: Json) -> None:
+    node["metadata"]["annotations"]["cloud/key"] = CANARY
+    node["status"]["nodeInfo"] = {"machineID": CANARY, "systemUUID": CANARY, "bootID": CANARY, "kubeletVersion": "v1"}
+    node["status"] |= {"addresses": [{"address": CANARY}], "images": [{"names": [CANARY]}]}
 
 
 def settings(data: Json) -> Json:
@@ -124,9 +143,9 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_written(tmp_path: Path) ->
     code, files, err = made(api, tmp_path, logs=0)
 
     assert code == 0
-    assert files["not-read.txt"] == "runtimeclasses: no\n"
-    assert "note: not in the report: events: events is forbidden" in err
-    assert "note: not in the report: runtimeclasses: no" in err
+    told = ["runtimeclasses: no", "events: events is forbidden"]
+    assert files["not-read.txt"].splitlines() == told
+    assert [line for line in err.splitlines() if "not in" in line] == [f"note: not in the report: {x}" for x in told]
     assert not [name for name in files if name.startswith("logs/")]
 
 
@@ -147,7 +166,8 @@ def test_of_many_pods_the_logs_of_those_that_are_not_ready_come_first(
         of = {name.split("/")[1] for name in files if name.startswith("logs/")}
         read = [last] if limit == "_ALL_BYTES" else []
         assert sorted(of) == read
-        assert f"note: not in the report: logs of {len(here) - len(read)} pods, after {said} of others'" in err
+        left_out = f"logs of {len(here) - len(read)} pods, after {said} of others'"
+        assert (f"note: not in the report: {left_out}" in err, files["not-read.txt"]) == (True, f"{left_out}\n")
 
 
 def setting(status: Json, pod: Json) -> None:
@@ -164,6 +184,112 @@ def test_a_file_that_was_there_is_for_its_owner_alone_too(tmp_path: Path) -> Non
     assert there.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_file_that_was_there_stays_until_the_new_one_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "report.tar.gz"
+    there.write_text("before")
+
+    def full(_: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, f"no room for {target}")
+
+    monkeypatch.setattr(Path, "replace", full)
+    api, streams = world.healthy(), Streams(out=io.StringIO(), err=io.StringIO())
+    asked = Options(file=str(there), logs=0)
+
+    assert commands.answer(streams, lambda: command.run(api, streams, asked, world.Clock())) == 1
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["before"]
+
+
+def test_a_link_that_another_user_left_in_the_directory_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "report.tar.gz").symlink_to(victim)
+
+    assert made(world.healthy(), tmp_path, logs=0)[0] == 0
+    assert victim.read_text() == "mine"
+
+
+def test_it_goes_to_what_is_no_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_bytes)
+        api, streams = world.healthy(), Streams(out=io.StringIO(), err=io.StringIO())
+        assert command.run(api, streams, Options(file=str(pipe), logs=0), world.Clock()) == 0
+    with tarfile.open(fileobj=io.BytesIO(read.result())) as archive:
+        assert "gpushare-report/README.txt" in archive.getnames()
+
+
+def odd_spec(part: Json) -> Callable[[Json], None]:
+    return lambda pod: pod["spec"].update(part)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        odd_spec({"containers": None}),
+        odd_spec({"containers": "x"}),
+        odd_spec({"containers": [{"name": "main", "resources": [], "env": {"x": 1}}]}),
+        lambda pod: pod["metadata"].update(annotations=["x"], ownerReferences="x"),
+        lambda pod: pod.update(status=["x"]),
+        lambda pod: pod["status"].update(containerStatuses=[{"name": "main", "state": "x"}, "x"]),
+    ],
+)
+@pytest.mark.parametrize("namespace", [NS, "default"])
+def test_an_object_of_a_shape_that_no_one_expects_is_no_reason_to_write_nothing(
+    tmp_path: Path, spoil: Callable[[Json], None], namespace: str
+) -> None:
+    api = world.healthy()
+    api.seed(f"/api/v1/namespaces/{namespace}/pods", bound("odd", make_grant(0), namespace=namespace))
+    api.edit(kube.pod_path(namespace, "odd"), spoil)
+
+    code, files, _ = made(api, tmp_path)
+
+    assert code == 0
+    pods = yaml.safe_load_all(files["own.yaml" if namespace == NS else "pods.yaml"])
+    assert "odd" in [each["metadata"]["name"] for each in pods]
+
+
+def test_what_cannot_be_made_says_why(tmp_path: Path) -> None:
+    api = world.healthy()
+    api.edit(kube.pod_path("default", "web"), odd_spec({"containers": "x"}))
+
+    _, files, _ = made(api, tmp_path, logs=0)
+
+    told = "not made: spec.containers: expected a list, found a string\n"
+    assert (files["inspect.txt"], files["inspect.json"]) == (told, told)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--logs", "-3"], "logs '-3': write how many lines, such as 2000, or 0 for none"),
+        (["--logs", "many"], "logs 'many': write how many lines, such as 2000, or 0 for none"),
+        (["-n", "a/../b"], "namespace 'a/../b': write lower-case letters, digits and '-', such as gpushare-system"),
+    ],
+)
+def test_wrong_arguments_are_told(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", *argv]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_messages_lose_their_secrets_and_the_files_stay_readable(tmp_path: Path) -> None:
+    api = world.healthy()
+    key = f"-----BEGIN RSA PRIVATE KEY-----\n{CANARY}\n-----END RSA PRIVATE KEY-----"
+    for number in range(100):
+        filler = "x" * number + " \x07" * (number % 2)
+        for name, secret in ("b", f"Bearer {CANARY}"), ("k", key), ("p", f"password='{CANARY} {CANARY}'"):
+            said = {"metadata": {"name": f"{name}{number}"}, "reason": "GpuShareX", "message": f"{filler} {secret} end"}
+            api.seed("/api/v1/namespaces/default/events", said)
+
+    _, files, _ = made(api, tmp_path, logs=0)
+
+    told = [each["message"] for each in yaml.safe_load_all(files["events.yaml"])]
+    assert len(told) == 300
+    assert [each for each in told if CANARY in each or not each.endswith("end")] == []
+
+
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     code, _, err = made(world.healthy(), tmp_path / "none")
 
@@ -178,6 +304,23 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         ("header basic dXNlcjpwYXNz end", "header basic (hidden) end"),
         ("got eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJr.c2ln here", "got (hidden) here"),
         ("https://me:pw@host/x", "https://(hidden)@host/x"),
+        ("redis://:pw@host and https://ghp@host/x", "redis://(hidden)@host and https://(hidden)@host/x"),
+        ("Authorization: token abc", "Authorization: token (hidden)"),
+        ('"authorization": "ApiKey abc", "x": 1', '"authorization": "ApiKey (hidden)", "x": 1'),
+        ("Set-Cookie: sid=abc; Path=/", "Set-Cookie: (hidden)"),
+        ("PGPASSWORD=abc MYSQL_PWD=def next", "PGPASSWORD=(hidden) MYSQL_PWD=(hidden) next"),
+        ('{"clientSecret": "abc", "accessToken": "def"}', '{"clientSecret": "(hidden)", "accessToken": "(hidden)"}'),
+        ("privateKey: abc, private_key=def", "privateKey: (hidden), private_key=(hidden)"),
+        ('{"auths": {"r": {"auth": "abc"}}}', '{"auths": {"r": {"auth": "(hidden)"}}}'),
+        ("keyData: abc", "keyData: (hidden)"),
+        ("x: LS0tLS1CRUdJTiBSU0EgUFJJVkFURSBLRVkt= y", "x: (hidden) y"),
+        ("run --token abc --db-password def -v", "run --token (hidden) --db-password (hidden) -v"),
+        ("run --use-token --verbose", "run --use-token --verbose"),
+        ('["--token", "abc", "x"]', '["--token", "(hidden)", "x"]'),
+        ("- --token\n      - abc\n      - x", "- --token\n      - (hidden)\n      - x"),
+        ("https://s3/x?X-Amz-Signature=abc&y=1&sig=def", "https://s3/x?X-Amz-Signature=(hidden)"),
+        ("got ghp_aaaaaaaaaaaaaaaaaaaa, AKIAIOSFODNN7EXAMPLE", "got (hidden), (hidden)"),
+        (f"nvapi-{'a' * 40} of nvapi-server-7d9f8b6c5d-x2x4z", "(hidden) of nvapi-server-7d9f8b6c5d-x2x4z"),
         ('{"password": "a b"}', '{"password": "(hidden)"}'),
         ("passphrase='it is; long', more", "passphrase='(hidden)', more"),
         (r'''"{\"password\": \"a b\", \"x\": 1}"''', r'''"{\"password\": \"(hidden)\", \"x\": 1}"'''),
@@ -192,4 +335,11 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_texts_lose_what_looks_like_a_credential(raw: str, expected: str) -> None:
-    assert redact.text(raw) == expected
+    assert credentials.text(raw) == expected
+
+
+def test_objects_lose_what_a_field_or_a_flag_names() -> None:
+    given = {"args": ["--token", "abc", "--v=2", "x"], "dbPassword": "abc", "valueFrom": {"secretKeyRef": {"key": "k"}}}
+    kept = {"args": ["--token", "(hidden)", "--v=2", "x"], "dbPassword": "(hidden)", "valueFrom": given["valueFrom"]}
+
+    assert credentials.value({**given, "nested": [given, 3, None]}) == {**kept, "nested": [kept, 3, None]}
