@@ -123,11 +123,19 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     except SystemExit as end:  # argparse has printed help or the mistake
         return end.code if isinstance(end.code, int) else commands.USAGE
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's flush at its end
+        _write_no_more()
         return commands.OK
+    except OSError as error:  # of files and sockets each command tells by itself
+        _write_no_more()
+        return streams.error(f"cannot write the answer: {error.strerror}")
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _write_no_more() -> None:
+    """For the interpreter's flush at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parsed_and_run(parser: argparse.ArgumentParser, argv: Sequence[str] | None, streams: Streams) -> int:

@@ -1,5 +1,9 @@
 """What a tenant writes into his objects is shown to an administrator, and does nothing to his terminal."""
 
+import shlex
+import subprocess
+import sys
+
 import orjson
 import pytest
 
@@ -50,3 +54,17 @@ def test_a_value_of_several_lines_forges_no_line_of_the_answer() -> None:
     found = explain(NODE, waiting("x\nLIMIT:   none\r\u2028"))
 
     assert not [line for line in (found.out + found.err).splitlines() if line.startswith("LIMIT")]
+
+
+@pytest.mark.parametrize(
+    ("reads", "code", "said"),
+    [
+        ("exec 1>/dev/full", 1, "error: cannot write the answer: No space left on device\n"),
+        ("exec 1> >(:); wait $!", 0, ""),
+    ],
+)
+def test_an_answer_that_no_one_takes_is_no_traceback(reads: str, code: int, said: str) -> None:
+    argv = [sys.executable, "-m", "gpushare_cli", "scheduler-config", "--server-version", "1.30"]
+    shell = f"{reads}; exec {shlex.join(argv)}"
+    done = subprocess.run(["bash", "-c", shell], stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (code, said)
