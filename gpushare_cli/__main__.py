@@ -29,6 +29,7 @@ from gpushare_cli.bars import Look
 from gpushare_cli.bundle import command as bundle
 from gpushare_cli.commands import NoClusterError, Streams
 from gpushare_cli.dashboard import command as dashboard
+from gpushare_cli.dashboard.live import Live
 from gpushare_cli.defrag import command as defrag
 from gpushare_cli.doctor import command as doctor
 from gpushare_cli.drain import command as drain
@@ -208,14 +209,14 @@ def _completion(arguments: argparse.Namespace, streams: Streams) -> int:
 
 def _dashboard(arguments: argparse.Namespace, streams: Streams) -> int:
     options = replace(common.typed(dashboard.Options, arguments), context=_of_cluster(client.context_name, arguments))
-    own = partial(_of_cluster, client.namespace, arguments)
+    live = _picture(arguments, options)
     with _told_to_end() as ended:
-        return dashboard.run(_of_cluster(client.connect, arguments), streams, options, own, SystemClock(), ended)
+        return dashboard.run(live, streams, options, SystemClock(), ended)
 
 
 def _top(arguments: argparse.Namespace, streams: Streams) -> int:
     options = common.typed(top.Options, arguments)
-    own = partial(_of_cluster, client.namespace, arguments)
+    live = _picture(arguments, options)
     screen = top.Screen(
         out=sys.stdout,
         look=_look(streams.width),
@@ -223,7 +224,17 @@ def _top(arguments: argparse.Namespace, streams: Streams) -> int:
         size=shutil.get_terminal_size,
     )
     with _told_to_end() as ended:
-        return top.run(_of_cluster(client.connect, arguments), streams, options, screen, own, SystemClock(), ended)
+        return top.run(live, streams, options, screen, SystemClock(), ended)
+
+
+def _picture(arguments: argparse.Namespace, options: dashboard.Scoped) -> Live:
+    """What may be read is asked first, as every command asks: there, Ctrl-C ends the process at once.
+
+    From here on faults are told and warnings are not: the picture says what is old.
+    """
+    logs.configure(level="error", text=True)
+    own = partial(_of_cluster, client.namespace, arguments)
+    return dashboard.picture(_of_cluster(client.connect, arguments), options, own, SystemClock())
 
 
 def _look(width: int) -> Look:
@@ -235,8 +246,7 @@ def _look(width: int) -> Look:
 
 @contextlib.contextmanager
 def _told_to_end() -> Iterator[Callable[[], bool]]:
-    """Whether SIGINT or SIGTERM came. Meanwhile faults are told and warnings are not: the picture says what is old."""
-    logs.configure(level="error", text=True)
+    """Whether SIGINT or SIGTERM came."""
     signals = Signals()
     before = signals.install()
     try:

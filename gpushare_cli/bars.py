@@ -94,16 +94,17 @@ def head(overview: Overview, look: Look) -> Iterator[str]:
         yield look.line((overview.stale, _RED))
 
 
-def of_waiting(waiting: Sequence[Waiting], look: Look) -> Iterator[str]:
-    """Pods that wait, the first ones with the reason."""
+def of_waiting(waiting: Sequence[Waiting], total: int, look: Look) -> Iterator[str]:
+    """Pods that wait, the first ones with the reason, of so many."""
     if waiting:
         yield look.line(("Waiting", _BOLD))
     for pod in waiting[:_WAITING]:
         more = f" and {pod.others} more" if pod.others else ""
         yield look.line((f"  {pod.namespace}/{pod.name}{more}", _YELLOW))
         yield look.line((f"    {pod.reason}", ""))
-    if len(waiting) > _WAITING:
-        yield look.line((f"  and {len(waiting) - _WAITING} more kinds of pods; see gpushare dashboard", ""))
+    others = total - sum(1 + pod.others for pod in waiting[:_WAITING])
+    if others > 0:
+        yield look.line((f"  and {_count(others, 'more pod')}; see gpushare dashboard", ""))
 
 
 def _of_card(card: Card, node: NodeView, look: Look) -> Iterator[str]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare_cli import arguments, bars
 from gpushare_cli.bars import Look
@@ -14,6 +13,7 @@ from gpushare_cli.commands import FAILED, OK, Streams
 from gpushare_cli.dashboard import command
 from gpushare_cli.dashboard.command import Scoped
 from gpushare_cli.dashboard.feed import Picture
+from gpushare_cli.dashboard.live import Live
 from gpushare_cli.terminal import Writer
 
 EXIT_CODES: Final = "Exit codes: 0 done; 1 the cluster cannot be read or shares no GPU; 2 wrong arguments."
@@ -59,42 +59,42 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(
-    api: KubeApi,
+    live: Live,
     streams: Streams,
     options: Options,
     screen: Screen,
-    own: Callable[[], str],
     clock: Clock,
     ended: Callable[[], bool],
 ) -> int:
     """Draw it until it is told to end, or once. The exit code.
 
     Args:
-        api: with the user's rights.
+        live: the picture, which has not begun.
         streams: for notes.
         options: the arguments.
         screen: where it is drawn.
-        own: the namespace of a user who names none.
         clock: of this machine.
         ended: whether it was told to end.
-
-    Raises:
-        KubeError: the cluster cannot be read.
     """
-    live = command.picture(api, options, own, clock)
     stop = threading.Event()
     live.start(stop)
     try:
         if screen.live and not options.once:
-            return _follow(live.feed.wait, lambda: live.feed.picture, options, screen, ended)
-        until = clock.monotonic() + _ONCE_S
-        while not (live.asked.wait(_LOOK_S) or ended() or clock.monotonic() >= until):
-            pass
-        picture = live.feed.picture
+            return _follow(live, options, screen, ended)
+        return _once(live, streams, options, screen, clock, ended)
     finally:
         stop.set()
+
+
+def _once(
+    live: Live, streams: Streams, options: Options, screen: Screen, clock: Clock, ended: Callable[[], bool]
+) -> int:
+    until = clock.monotonic() + _ONCE_S
+    while not (live.asked.wait(_LOOK_S) or ended() or clock.monotonic() >= until):
+        pass
+    picture = live.feed.picture
     if picture is None:
-        why = f"the API server has not answered all questions for {_ONCE_S:.0f} s"
+        why = live.problem or f"the API server has not answered all questions for {_ONCE_S:.0f} s"
         return FAILED if ended() else streams.error(why)
     for note in filter(None, (picture.overview.scope, *picture.overview.notes)):
         streams.note(note)
@@ -111,7 +111,7 @@ def lines(picture: Picture, nodes: Sequence[str], look: Look) -> Iterator[str]:
     """All lines; with the pods of nodes that are named."""
     shown = [view for name, view in sorted(picture.nodes.items()) if not nodes or name in nodes]
     yield from bars.head(picture.overview, look)
-    yield from bars.of_waiting(picture.waiting, look)
+    yield from bars.of_waiting(picture.waiting, picture.overview.totals.waiting, look)
     yield from bars.of_nodes(shown, look, with_pods=bool(nodes))
     yield bars.legend(look)
 
@@ -124,30 +124,32 @@ def fitted(found: Sequence[str], height: int, look: Look) -> list[str]:
     return [*found[: height - 1], look.line((f"{left_out} more lines: name a NODE, or gpushare top --once | less", ""))]
 
 
-def _follow(
-    wait: Callable[[int, float], int],
-    latest: Callable[[], Picture | None],
-    options: Options,
-    screen: Screen,
-    ended: Callable[[], bool],
-) -> int:
+def _follow(live: Live, options: Options, screen: Screen, ended: Callable[[], bool]) -> int:
     screen.out.write(_OPEN)
-    version, size = -1, (0, 0)
+    version, drawn = -1, ((0, 0), "")
     try:
         while not ended():
-            now, room = wait(version, _LOOK_S), screen.size()
-            if (now, room) == (version, size):
+            latest = live.feed.wait(version, _LOOK_S)
+            about = screen.size(), "" if live.feed.picture else live.problem
+            if (latest, about) == (version, drawn):
                 continue
-            version, size, picture = now, room, latest()
-            look = replace(screen.look, width=size[0])
-            found = [look.line(("Reading the cluster ...", ""))]
-            if picture is not None:
-                notes = filter(None, (picture.overview.scope, *picture.overview.notes))
-                found = [*lines(picture, options.node, look), *(look.line((note, "")) for note in notes)]
-            rows = [row.replace("\n", "\x1b[K") for row in fitted(found, size[1], look)]
+            version, drawn = latest, about
+            (width, height), problem = about
+            look = replace(screen.look, width=width)
+            rows = [
+                row.replace("\n", "\x1b[K")
+                for row in fitted(_page(live.feed.picture, problem, options, look), height, look)
+            ]
             screen.out.write("\x1b[H" + "\r\n".join(rows) + "\x1b[J")
             screen.out.flush()
     finally:
         screen.out.write(_CLOSE)
         screen.out.flush()
     return OK
+
+
+def _page(picture: Picture | None, problem: str, options: Options, look: Look) -> list[str]:
+    if picture is None:
+        return [look.line((text, "")) for text in ("Reading the cluster ...", problem) if text]
+    notes = filter(None, (picture.overview.scope, *picture.overview.notes))
+    return [*lines(picture, options.node, look), *(look.line((note, "")) for note in notes)]

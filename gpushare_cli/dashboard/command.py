@@ -1,9 +1,9 @@
 """`gpushare dashboard`: reads the cluster with the user's rights, and serves a page to the user's own browser."""
 
 import argparse
+import contextlib
 import secrets
 import threading
-import webbrowser
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +15,7 @@ from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare_cli import arguments, settings
 from gpushare_cli.commands import OK, Streams
-from gpushare_cli.dashboard import server, watching
+from gpushare_cli.dashboard import browser, server, watching
 from gpushare_cli.dashboard.live import Live
 from gpushare_cli.dashboard.routes import Site
 from gpushare_cli.dashboard.server import Served
@@ -69,52 +69,47 @@ def add_scope(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--installation", default=names.NAMESPACE, metavar="NAME", help=what)
 
 
-def run(
-    api: KubeApi,
-    streams: Streams,
-    options: Options,
-    own: Callable[[], str],
-    clock: Clock,
-    ended: Callable[[], bool],
-) -> int:
+def run(live: Live, streams: Streams, options: Options, clock: Clock, ended: Callable[[], bool]) -> int:
     """Serve until it is told to end. The exit code.
 
     Args:
-        api: with the user's rights.
+        live: the picture, which has not begun.
         streams: where the address is printed.
         options: the arguments.
-        own: the namespace of a user who names none.
         clock: of this machine.
         ended: whether it was told to end.
-
-    Raises:
-        KubeError: the cluster cannot be read.
     """
-    live = picture(api, options, own, clock)
     stop = threading.Event()
     key, name = "" if options.no_key else secrets.token_urlsafe(24), secrets.token_urlsafe(6)
-
-    def served(port: int) -> Served:
-        site = Site(assets=server.assets(), key=key, run=name, cookie=f"gpushare-dashboard-{port}")
-        return Served(site=site, feed=live.feed, stop=stop)
-
-    try:
-        with server.serving(options.port, served) as running:
-            live.start(stop)
-            port = running.server_address[1]
-            address = f"http://{server.LOOPBACK}:{port}/{f'?key={key}' if key else ''}"
-            for note in filter(None, (live.scope.words, *live.notes)):
-                streams.note(note)
-            streams.out.write(f"{address}\n")
-            streams.out.flush()
-            streams.progress("Open this address on this machine; Ctrl-C ends it.")
-            if options.browser:
-                webbrowser.open(address)
-            while not ended():
-                clock.wait(stop, _LOOK_S)
-    except OSError as error:
-        return streams.error(f"port {options.port} cannot be used: {error.strerror}; give --port 0 for any other")
+    site = Site(assets=server.assets(), key=key, run=name)
+    with contextlib.ExitStack() as opened:
+        try:
+            served = Served(site=site, feed=live.feed, stop=stop)
+            running = opened.enter_context(server.serving(options.port, served))
+        except OSError as error:
+            return streams.error(f"port {options.port} cannot be used: {error.strerror}; give --port 0 for any other")
+        live.start(stop)
+        address = f"http://{server.LOOPBACK}:{running.server_address[1]}/{f'#key={key}' if key else ''}"
+        for note in filter(None, (live.scope.words, *live.notes)):
+            streams.note(note)
+        streams.out.write(f"{address}\n")
+        streams.out.flush()
+        streams.progress("Open this address on this machine; Ctrl-C ends it.")
+        if options.browser and not opened.enter_context(browser.showing(address)):
+            streams.note("no browser was found on this machine")
+        _follow(live, streams, clock, stop, ended)
     return OK
+
+
+def _follow(live: Live, streams: Streams, clock: Clock, stop: threading.Event, ended: Callable[[], bool]) -> None:
+    """Tell when the cluster cannot be read, and when it can be again, until the end."""
+    told = ""
+    while not ended():
+        problem = live.problem
+        if problem != told:
+            streams.note(problem or "the cluster can be read again")
+            told = problem
+        clock.wait(stop, _LOOK_S)
 
 
 def picture(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clock) -> Live:

@@ -1,9 +1,11 @@
 """The picture of the moment, and what of it has changed since a version. Safe for threads."""
 
+import json
 import re
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
 from typing import Any, Final
 
 import orjson
@@ -89,18 +91,24 @@ class Feed:
         """Whether anyone waits for the next picture."""
         return self._followers > 0
 
-    def since(self, version: int) -> tuple[int, bytes]:
-        """The latest version, and as JSON what has changed since another one; everything for version 0."""
+    def since(self, version: int) -> tuple[int, Sequence[bytes]]:
+        """The latest version, and as pieces of JSON what has changed since another one; everything for version 0.
+
+        The pieces are those that are kept: a hundred megabytes for many slow readers are in memory once.
+        """
         with self._turn:
             nodes = [part.data for part in self._nodes.values() if part.version > version and part.data is not None]
             gone = [name for name, part in self._nodes.items() if part.version > version and part.data is None]
-            found = [b'"full":%s' % (b"false" if version else b"true"), b'"nodes":[%s]' % b",".join(nodes)]
+            found = [b'{"full":%s,"nodes":[' % (b"false" if version else b"true")]
+            for i, data in enumerate(nodes):
+                found += [b",", data] if i else [data]
+            found.append(b"]")
             if version and gone:
-                found.append(b'"gone":%s' % _json(gone))
+                found += [b',"gone":', _json(gone)]
             for name, part in self._parts.items():
                 if part.version > version and part.data is not None:
-                    found.append(b'"%s":%s' % (name.encode(), part.data))
-            return self._version(), b"{%s}" % b",".join(found)
+                    found += [b',"%s":' % name.encode(), part.data]
+            return self._version(), [*found, b"}"]
 
     def _version(self) -> int:
         return 0 if self._picture is None else self._picture.version
@@ -116,5 +124,16 @@ def _update(parts: dict[str, _Part], encoded: Mapping[str, bytes | None], versio
 
 def _json(value: Any) -> bytes:
     r"""With the characters that hide as `\\u202e`, which is then read as these six."""
-    text = orjson.dumps(value).decode()
+    try:
+        text = orjson.dumps(value).decode()
+    except TypeError:  # more than 64 bits: three pods that claim 2**63 MiB each, where nothing checks what pods claim
+        text = json.dumps(value, default=_plain, ensure_ascii=False)
     return _HIDDEN.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode()
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    raise TypeError(f"{type(value).__name__} is not shown")

@@ -20,23 +20,30 @@ STAMP: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 def latest(found: Iterable[Happening], now: datetime) -> tuple[Happening, ...]:
     """The newest of the last hour, the newest first. Times that are none are left out."""
-    since, until = (now - SPAN).strftime(STAMP), (now + timedelta(minutes=5)).strftime(STAMP)
-    recent = {each for each in found if since <= each.at <= until}
+    begin, until = since(now), (now + timedelta(minutes=5)).strftime(STAMP)
+    recent = {each for each in found if begin <= each.at <= until}
     return tuple(sorted(recent, key=lambda each: (each.at, each.subject, each.text), reverse=True)[:MOST])
 
 
-def of_view(view: NodeView) -> Iterator[Happening]:
-    """When the pods of a node got their GPUs."""
+def since(now: datetime) -> str:
+    """The earliest time that is of interest."""
+    return (now - SPAN).strftime(STAMP)
+
+
+def of_view(view: NodeView, begin: str = "") -> Iterator[Happening]:
+    """When the pods of a node got their GPUs, from a time on."""
     held: dict[tuple[str, str, str], list[str]] = {}
     for card in view.cards:
         for block in card.blocks:
+            if block.since < begin:
+                continue
             amount = "all of it" if block.whole else units.memory(block.granted_mib)
             key = block.since, block.namespace, block.name
             held.setdefault(key, []).append(f"{amount} of GPU {card.label}")
-    for (since, namespace, name), parts in held.items():
-        if since:
+    for (at, namespace, name), parts in held.items():
+        if at:
             text = f"got {', '.join(parts)} on {view.name}"
-            yield Happening(at=since, kind="granted", warning=False, subject=f"{namespace}/{name}", text=text)
+            yield Happening(at=at, kind="granted", warning=False, subject=f"{namespace}/{name}", text=text)
 
 
 def of_ended(pod: Object) -> Happening | None:

@@ -17,7 +17,7 @@ from gpushare.units import GIB
 from gpushare_cli import limits, usage
 from gpushare_cli.dashboard import happenings, queue, views, watching
 from gpushare_cli.dashboard.feed import Feed
-from gpushare_cli.dashboard.model import Happening, NodeView, Overview, Waiting
+from gpushare_cli.dashboard.model import Happening, NodeView, Overview, Totals, Waiting
 from gpushare_cli.dashboard.state import Changes, State
 from gpushare_cli.dashboard.watching import Found, Scope
 from gpushare_cli.settings import Settings
@@ -33,6 +33,10 @@ _ASKED_PER_S: Final = 20
 """Device plugins, through the API server: what is used is read less often where there are more than 200 nodes."""
 _STALE_S: Final = 150.0
 """All is well below some 100 s: see `Reflector.stale_for`."""
+_TROUBLE_S: Final = 10.0
+"""A stream that is cut, and taken up again at the next try, is nothing to tell."""
+_ROWS: Final = 200
+"""Of pods that wait. A job each can make thousands, and each of them would be sent and drawn at every change."""
 _REST: Final = 5
 """The queue of waiting pods is computed for no more than one part in so many of the time."""
 
@@ -55,6 +59,8 @@ class Live:
     """Set when the picture has what is used, as far as that can be known."""
     _reflectors: Mapping[str, Reflector[Found]] = field(init=False)
     _views: dict[str, NodeView] = field(init=False, default_factory=dict)
+    _totals: dict[str, Totals] = field(init=False, default_factory=dict)
+    """Of each view: of a large cluster all together take too long for every change."""
     _uses: Mapping[NodeName, NodeUse] = field(init=False, default_factory=dict)
     _use_read: bool = field(init=False, default=False)
     _waiting: tuple[Waiting, ...] = field(init=False, default=())
@@ -111,13 +117,15 @@ class Live:
         self._tell_changes(changes, changed)
         for name, view in changed.items():
             self._views.pop(name, None)
+            self._totals.pop(name, None)
             if view is not None:
                 self._views[name] = view
+                self._totals[name] = views.totals_of(view)
         self._queue_due |= bool(changes.nodes)
         told = self._happenings()
-        self.feed.publish(changed, self._overview(), self._waiting, told)
+        self.feed.publish(changed, self._overview(), self._waiting[:_ROWS], told)
         self._look_at_queue()  # of a large cluster it takes a second: no bar waits for it
-        self.feed.publish({}, self._overview(), self._waiting, told)
+        self.feed.publish({}, self._overview(), self._waiting[:_ROWS], told)
         if use_read:
             self.asked.set()
 
@@ -131,7 +139,7 @@ class Live:
         now = self.clock.now()
         for name, view in changed.items():
             if (before := self._views.get(name)) is not None:
-                self._seen += happenings.of_view(before)  # of pods that are gone now, too
+                self._seen += happenings.of_view(before, happenings.since(now))  # of pods that are gone now, too
             if self.feed.picture is not None and self.scope.nodes:
                 self._seen += happenings.between(before, view, now)
         self._seen += [each for pod in changes.gone if (each := happenings.of_deleted(pod, now)) is not None]
@@ -144,9 +152,11 @@ class Live:
         self._ended = {subject: each for subject, each in self._ended.items() if each in recent}
 
     def _happenings(self) -> tuple[Happening, ...]:
-        found = [each for view in self._views.values() for each in happenings.of_view(view)]
+        now = self.clock.now()
+        begin = happenings.since(now)
+        found = [each for view in self._views.values() for each in happenings.of_view(view, begin)]
         told = map(happenings.of_event, self.state.events())
-        return happenings.latest([*found, *told, *self._seen, *self._ended.values()], self.clock.now())
+        return happenings.latest([*found, *told, *self._seen, *self._ended.values()], now)
 
     def _look_at_queue(self) -> None:
         began = self.clock.monotonic()
@@ -177,13 +187,19 @@ class Live:
             server=self.server,
             complete=self.scope.complete,
             scope=self.scope.words,
-            totals=views.totals(self._views.values(), waiting),
+            totals=views.totals(self._totals.values(), waiting),
             notes=tuple(notes),
-            stale=self._stale(),
+            stale=self.problem,
         )
 
-    def _stale(self) -> str:
-        late = [name for name, each in self._reflectors.items() if not each.optional and each.stale_for() > _STALE_S]
+    @property
+    def problem(self) -> str:
+        """Why the cluster cannot be read at the moment; empty if it can."""
+        needed = {name: each for name, each in self._reflectors.items() if not each.optional}
+        failing = {name: why for name, each in needed.items() if (why := each.failing(_TROUBLE_S))}
+        if failing:
+            return f"this may be old: {', '.join(failing)} cannot be read ({next(iter(failing.values()))})"
+        late = [name for name, each in needed.items() if each.stale_for() > _STALE_S]
         return f"the API server has not answered for minutes about {', '.join(late)}" if late else ""
 
     # The thread that asks what is used.

@@ -24,6 +24,8 @@ Why = tuple[str, str, bool]
 """A headline, the reason, and whether it is a matter of moments."""
 MOST: Final = 100
 """Groups of equal pods that are evaluated."""
+_LONGEST: Final = 2048
+"""Characters of a reason: a pod's author may name as many scheduling gates as an object can hold."""
 NOT_EVALUATED: Final = "not evaluated, because pods of too many kinds wait; see gpushare explain"
 _RANKINGS: Final = Rankings(Policy.BINPACK)
 """Whether a pod fits is the same with every policy, and this one needs to know nothing of the cluster."""
@@ -89,7 +91,7 @@ def _told(group: Sequence[_Recorded], why: Why) -> Waiting:
         others=len(group) - 1,
         asks="; ".join(render.asks(request.shape)) if request else "",
         headline=headline,
-        reason=reason,
+        reason=reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]} …",
         good=good,
         since=_created(pod),
     )

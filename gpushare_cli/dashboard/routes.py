@@ -1,8 +1,10 @@
 """Requests to the dashboard -> answers. Pure.
 
-The page shows what its user may read of the cluster, so others must not see it: neither other users of the machine, who
+The stream has what its user may read of the cluster, so others must not see it: neither other users of the machine, who
 reach its loopback address too (hence the key), nor pages of other sites in the same browser (hence the names of hosts,
-against DNS rebinding, and the origin). Nothing here changes anything.
+against DNS rebinding, and the origin). The files of the page tell nothing, and need no key. The key is no cookie: a
+browser sends those to all ports of a host, behind which other users of the machine may listen. Nothing here changes
+anything.
 """
 
 import hmac
@@ -82,7 +84,6 @@ class Site:
     """That the address has; empty if anyone who reaches the loopback address may look."""
     run: str
     """Of this process, so that versions of an earlier one are not taken for its own."""
-    cookie: str
 
     def answer(self, request: Request) -> Answer | Stream:
         """What a request gets."""
@@ -97,19 +98,17 @@ class Site:
         path, _, query = request.target.partition("?")
         if path != "/" and request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
             return _no(HTTPStatus.FORBIDDEN, "asked for by another site")
-        brought = parse_qs(query).get("key", [""])[-1] if path == "/" else ""
-        if not self._knows(brought or cookies(request.headers.get("cookie", "")).get(self.cookie, "")):
-            return _no(HTTPStatus.FORBIDDEN, "open the address that `gpushare dashboard` has printed: it has a key")
         if path == STREAM:
+            if not self._knows(parse_qs(query).get("key", [""])[-1]):
+                return _no(HTTPStatus.FORBIDDEN, "open the address that `gpushare dashboard` has printed: it has a key")
             return Stream(since=self._since(request.headers.get("last-event-id", "")))
         asset = self.assets.get(path)
         if asset is None:
             return _no(HTTPStatus.NOT_FOUND, "there is no such page")
-        keep = {"Set-Cookie": f"{self.cookie}={self.key}; Path=/; HttpOnly; SameSite=Strict"} if brought else {}
-        return Answer(media=asset.media, body=asset.body, headers=keep)
+        return Answer(media=asset.media, body=asset.body)
 
     def _knows(self, brought: str) -> bool:
-        return hmac.compare_digest(brought.encode(), self.key.encode())
+        return not self.key or hmac.compare_digest(brought.encode(), self.key.encode())
 
     def _since(self, last: str) -> int:
         match = _VERSION.fullmatch(last)
@@ -126,12 +125,6 @@ def is_local(host: str) -> bool:
         return name in _LOCAL or ipaddress.ip_address(name.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def cookies(header: str) -> Mapping[str, str]:
-    """Names and values."""
-    pairs = (part.partition("=") for part in header.split(";"))
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _no(status: HTTPStatus, why: str, headers: Mapping[str, str] | None = None) -> Answer:

@@ -3,7 +3,7 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +26,8 @@ _SEND_S: Final = 20.0
 _ALIVE_S: Final = 10.0
 """After which a stream without changes says that it is there."""
 _SPACING_S: Final = 0.25
+_BATCH: Final = 65536
+"""Bytes that a reader must take within the time for sending."""
 _STREAMS: Final = 32
 _CONNECTIONS: Final = 128
 
@@ -58,11 +60,11 @@ class Server(ThreadingHTTPServer):
     allow_reuse_address = True
     request_queue_size = 32
 
-    def __init__(self, port: int, served: Callable[[int], Served]) -> None:
-        """Takes the port, 0 for one that is free, and then asks what to serve there."""
+    def __init__(self, port: int, served: Served) -> None:
+        """Takes the port, 0 for one that is free."""
         self._places = threading.BoundedSemaphore(_CONNECTIONS)
+        self.served = served
         super().__init__((LOOPBACK, port), _Handler)
-        self.served = served(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """In a thread, if there is a place for one more."""
@@ -155,13 +157,28 @@ def _parts(served: Served, since: int) -> Iterator[bytes]:
             yield b": still here\n\n"
             continue
         # A version beyond the latest is none of ours.
-        version, data = served.feed.since(version if version < latest else 0)
-        yield b"id: %s.%d\ndata: %s\n\n" % (served.site.run.encode(), version, data)
+        version, pieces = served.feed.since(version if version < latest else 0)
+        yield b"id: %s.%d\ndata: " % (served.site.run.encode(), version)
+        yield from _batches(pieces)
+        yield b"\n\n"
         served.stop.wait(_SPACING_S)
 
 
+def _batches(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Pieces together: each batch has the whole time for sending, so a slow network gets a large picture too."""
+    batch: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        batch.append(piece)
+        size += len(piece)
+        if size >= _BATCH:
+            yield b"".join(batch)
+            batch, size = [], 0
+    yield b"".join(batch)
+
+
 @contextlib.contextmanager
-def serving(port: int, served: Callable[[int], Served]) -> Iterator[Server]:
+def serving(port: int, served: Served) -> Iterator[Server]:
     """Serve until the end of the block.
 
     Raises:

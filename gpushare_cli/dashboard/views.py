@@ -1,7 +1,7 @@
 """A node and the pods on it -> what a picture shows of it. Pure; the sums are those of `kubectl inspect gpushare`."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -76,19 +76,31 @@ def of_unread_node(name: NodeName, pods: Sequence[Object], unit: MemoryUnit) -> 
     return view and replace(view, known=False, address="", cards=tuple(replace(card, limit="?") for card in view.cards))
 
 
-def totals(views: Iterable[NodeView], waiting: int) -> Totals:
-    """Of all nodes."""
-    views = list(views)
-    cards = [card for view in views for card in view.cards]
-    measured = [card.used_mib for card in cards if card.used_mib is not None]
+def totals_of(view: NodeView) -> Totals:
+    """Of one node."""
+    measured = [card.used_mib for card in view.cards if card.used_mib is not None]
     return Totals(
-        nodes=len(views),
-        gpus=len(cards),
-        unhealthy=sum(card.health != GpuHealth.HEALTHY.value for card in cards),
-        total_mib=sum(card.total_mib for card in cards),
-        granted_mib=sum(card.granted_mib for card in cards) + sum(pod.mib for view in views for pod in view.floating),
+        nodes=1,
+        gpus=len(view.cards),
+        unhealthy=sum(card.health != GpuHealth.HEALTHY.value for card in view.cards),
+        total_mib=sum(card.total_mib for card in view.cards),
+        granted_mib=sum(card.granted_mib for card in view.cards) + sum(pod.mib for pod in view.floating),
         used_mib=sum(measured) if measured else None,
-        pods=len({(block.namespace, block.name) for card in cards for block in card.blocks}),
+        pods=len({(block.namespace, block.name) for card in view.cards for block in card.blocks}),
+    )
+
+
+def totals(nodes: Collection[Totals], waiting: int) -> Totals:
+    """Of all nodes; a pod is on one of them."""
+    measured = [each.used_mib for each in nodes if each.used_mib is not None]
+    return Totals(
+        nodes=len(nodes),
+        gpus=sum(each.gpus for each in nodes),
+        unhealthy=sum(each.unhealthy for each in nodes),
+        total_mib=sum(each.total_mib for each in nodes),
+        granted_mib=sum(each.granted_mib for each in nodes),
+        used_mib=sum(measured) if measured else None,
+        pods=sum(each.pods for each in nodes),
         waiting=waiting,
     )
 

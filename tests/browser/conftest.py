@@ -34,7 +34,7 @@ class Dashboard:
         self.feed = live_feed
         self.port = port
         self.live = live
-        self.address = f"http://127.0.0.1:{port}/?key={KEY}"
+        self.address = f"http://127.0.0.1:{port}/#key={KEY}"
 
 
 @pytest.fixture(scope="session")
@@ -70,10 +70,8 @@ def page(browser: Browser) -> Iterator[Page]:
 def serving(feed: Feed, port: int = 0, live: Live | None = None) -> Iterator[Dashboard]:
     """Serve a picture."""
 
-    def served(port: int) -> Served:
-        site = Site(assets=server.assets(), key=KEY, run="test", cookie=f"gpushare-dashboard-{port}")
-        return Served(site=site, feed=feed, stop=threading.Event())
-
+    site = Site(assets=server.assets(), key=KEY, run="test")
+    served = Served(site=site, feed=feed, stop=threading.Event())
     with server.serving(port, served) as running:
         yield Dashboard(feed, running.server_address[1], live)
 

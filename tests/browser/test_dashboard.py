@@ -14,12 +14,12 @@ from testing.fakes import http_server
 from testing.fakes.faults import Call
 from testing.fakes.kube import FakeKube
 from tests.browser import clusters
-from tests.browser.conftest import Dashboard, serving
+from tests.browser.conftest import KEY, Dashboard, serving
 
 pytestmark = pytest.mark.browser
 
 Begin = Callable[..., Dashboard]
-CARDS = "#groups li:not([hidden]) > .card"
+CARDS = "#groups .group:not([hidden]) li:not([hidden]) > .card"
 expect.set_options(timeout=100_000)
 
 
@@ -117,7 +117,7 @@ def test_pods_that_wait_and_what_happened_are_told_in_words(page: Page, dashboar
     row = page.locator("#waiting tbody tr")
     expect(row).to_contain_text("research/train-llm")
     expect(row).to_contain_text("needs 14 GiB on one GPU; free per GPU on gpu-0000: 1, 11 GiB")
-    expect(page.locator("#happenings li")).to_have_count(4)
+    expect(page.locator("#happenings li:not([hidden])")).to_have_count(4)
     expect(page.locator("#happenings li.warning")).to_contain_text("research/train-llm")
 
 
@@ -130,10 +130,11 @@ def test_search_and_filters_are_kept_in_the_address(page: Page, dashboard: Begin
     page.select_option("#which", "empty")
     expect(page.locator(CARDS)).not_to_have_count(8)
     some = page.locator(CARDS).count()
+    page.wait_for_function("location.hash.includes('which=empty')")
     page.reload()
     expect(page.locator("#shown")).to_have_text(f"{some} GPU{'s' if some > 1 else ''} of 50")
     assert page.input_value("#search") == "gpu-0002 l40s"
-    assert "key" not in page.url
+    page.wait_for_function("!location.href.includes('key')")
     page.fill("#search", "")
     page.select_option("#which", "faulty")
     expect(page.locator(f"{CARDS}.faulty")).to_have_count(2)
@@ -265,10 +266,12 @@ def test_a_name_of_another_site_for_the_same_address_gets_nothing(page: Page, da
 
 def test_a_page_of_another_origin_reads_nothing(page: Page, dashboard: Begin) -> None:
     served = dashboard(clusters.small())
-    opened(page, served, 2)  # the browser has the cookie now
+    opened(page, served, 2)  # the browser has the key now
+    sent: list[dict[str, str]] = []
 
     class Other(http_server.Handler):
         def do_GET(self) -> None:
+            sent.append(dict(self.headers))
             self.send(200, b"{}")
 
     with http_server.serving(Other) as other:
@@ -276,10 +279,28 @@ def test_a_page_of_another_origin_reads_nothing(page: Page, dashboard: Begin) ->
         read = page.evaluate(
             """async (address) => Promise.all(["no-cors", "cors"].map((mode) =>
               fetch(address, { mode, credentials: "include" }).then((answer) => answer.text(), () => "refused")))""",
-            f"http://127.0.0.1:{served.port}/stream",
+            f"http://127.0.0.1:{served.port}/stream?key={KEY}",
         )
+        kept = page.evaluate("Object.keys(localStorage).length")
     assert read == ["refused", "refused"]
+    assert kept == 0
+    assert KEY not in repr(sent)  # another port of the same host is another user's, perhaps
     page.complaints.clear()  # type: ignore[attr-defined]
+
+
+def test_without_the_key_the_page_says_where_it_is(page: Page, dashboard: Begin) -> None:
+    served = dashboard(clusters.small())
+    page.goto(f"http://127.0.0.1:{served.port}/")
+    expect(page.locator("#connection")).to_contain_text("Refused. Open the address that gpushare dashboard has printed")
+    assert page.locator(".card").count() == 0
+    page.evaluate("(address) => { location.href = address; }", served.address)  # into the same tab
+    expect(page.locator("#connection")).to_have_text("Live")
+    expect(page.locator(".card")).to_have_count(2)
+    page.wait_for_function("!location.href.includes('key')")
+    other = page.context.new_page()  # the browser has it for this port
+    other.goto(f"http://127.0.0.1:{served.port}/")
+    expect(other.locator(".card")).to_have_count(2)
+    page.complaints.clear()  # type: ignore[attr-defined] # the browser says what was refused
 
 
 def test_a_lost_connection_is_told_and_found_again(page: Page, dashboard: Begin) -> None:

@@ -11,6 +11,7 @@ from gpushare.runtime.clock import SystemClock
 from gpushare_cli import top
 from gpushare_cli.bars import WIDTH, Look
 from gpushare_cli.commands import Streams
+from gpushare_cli.dashboard import command
 from tests.browser import clusters
 
 PICTURE: Final = Path(__file__).parents[2] / "docs" / "pictures" / "top.svg"
@@ -36,15 +37,8 @@ def printed() -> str:
     out, notes = io.StringIO(), io.StringIO()
     screen = top.Screen(out=out, look=Look(colour=True, unicode=True), live=False, size=lambda: (80, 0))
     kube = clusters.large(GPUS)
-    code = top.run(
-        kube,
-        Streams(out=notes, err=notes),
-        top.Options(),
-        screen,
-        lambda: "default",
-        SystemClock(),
-        ended=lambda: False,
-    )
+    live = command.picture(kube, top.Options(), lambda: "default", SystemClock())
+    code = top.run(live, Streams(out=notes, err=notes), top.Options(), screen, SystemClock(), ended=lambda: False)
     assert code == 0, notes.getvalue()
     return out.getvalue()
 

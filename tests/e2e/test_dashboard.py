@@ -36,11 +36,9 @@ class Stream:
     def __init__(self, address: str) -> None:
         url = urlsplit(address)
         self.connection = http.client.HTTPConnection(f"{url.hostname}:{url.port}", timeout=60)
-        self.connection.request("GET", f"/?{url.query}")
-        page = self.connection.getresponse()
-        self.page = page.read().decode()
-        cookie = (page.headers["Set-Cookie"] or "").split(";")[0]
-        self.connection.request("GET", "/stream", headers={"Cookie": cookie})
+        self.connection.request("GET", "/")
+        self.page = self.connection.getresponse().read().decode()
+        self.connection.request("GET", f"/stream?{url.fragment}")
         self.answer = self.connection.getresponse()
         self.sent = ""
 

@@ -24,11 +24,43 @@ let current = null; // the card that the Tab key reaches
 let frame = 0;
 let received = null;
 let version = "";
+let stream = null;
+let again = 0; // a timer
+
+// What is kept for this address, port included, which cookies are not.
+
+function recall(name) {
+  try {
+    return localStorage.getItem(name);
+  } catch {
+    return null;
+  }
+}
+
+function keep(name, value) {
+  try {
+    localStorage.setItem(name, value);
+  } catch {
+    // A browser that keeps nothing has forgotten it the next time.
+  }
+}
+
+// The address that was printed has the key, where it reaches no server and is removed from at once.
+
+let key = "";
+
+function takeKey() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("key");
+  if (given) keep("key", given);
+  key = given ?? recall("key") ?? key;
+}
 
 // What arrives.
 
 function connect() {
-  const stream = new EventSource("stream");
+  clearTimeout(again);
+  stream?.close();
+  stream = new EventSource(key ? `stream?key=${encodeURIComponent(key)}` : "stream");
   stream.onmessage = (message) => {
     version = message.lastEventId;
     received = new Date().toISOString();
@@ -37,16 +69,22 @@ function connect() {
   };
   stream.onopen = () => connected(received !== null);
   stream.onerror = () => {
-    connected(false, stream.readyState === EventSource.CLOSED);
-    if (stream.readyState === EventSource.CLOSED) setTimeout(connect, 5000);
+    const ended = stream.readyState === EventSource.CLOSED;
+    connected(false, ended);
+    if (ended) again = setTimeout(reconnect, 5000);
   };
+}
+
+function reconnect() {
+  takeKey(); // another tab may have got a newer one
+  connect();
 }
 
 function connected(good, ended = false) {
   const line = find("#connection");
   line.classList.toggle("lost", !good && received !== null);
   let words = "Live";
-  if (!good && received === null) words = "Reading the cluster …";
+  if (!good && received === null) words = ended ? "Refused. Open the address that gpushare dashboard has printed: it has a key. No more than 32 pages are served at a time." : "Reading the cluster …";
   else if (!good) words = `Not connected; this is the state of ${clock(received)}. ${ended ? "If gpushare dashboard was started again, open the address that it printed." : "Trying again …"}`;
   if (line.textContent !== words) line.textContent = words;
 }
@@ -246,6 +284,9 @@ function drawWaiting() {
   const found = waiting.filter((pod) => !filter.namespace || pod.namespace === filter.namespace).filter((pod) => said(`${pod.namespace}/${pod.name} ${pod.asks} ${pod.reason}`));
   find("#waiting").hidden = found.length === 0;
   find("#waiting tbody").replaceChildren(...found.map(waitingRow));
+  const told = waiting.reduce((sum, pod) => sum + 1 + pod.others, 0);
+  const rest = (overview?.totals.waiting ?? told) - told;
+  find("#waiting p").textContent = rest > 0 ? `${count(rest, "more pod")} wait, which came later.` : "";
 }
 
 function drawHappenings() {
@@ -358,24 +399,13 @@ function theme(name) {
   if (name === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = name;
   find("#theme").textContent = `Theme: ${name}`;
-  try {
-    localStorage.setItem("theme", name);
-  } catch {
-    // A browser that keeps nothing shows its own theme the next time.
-  }
+  keep("theme", name);
 }
 
-function keptTheme() {
-  try {
-    return localStorage.getItem("theme");
-  } catch {
-    return null;
-  }
-}
-
+takeKey();
 restore();
 read();
-theme(THEMES.includes(keptTheme()) ? keptTheme() : "system");
+theme(THEMES.includes(recall("theme")) ? recall("theme") : "system");
 for (const id of inputs) find(`#${id}`).addEventListener("input", read);
 find("#theme").addEventListener("click", () => {
   const now = document.documentElement.dataset.theme ?? "system";
@@ -385,6 +415,13 @@ document.addEventListener("keydown", onKey);
 groupsElement.addEventListener("click", onClick);
 dialog.addEventListener("close", () => {
   opened = null;
+});
+addEventListener("hashchange", () => {
+  const before = key;
+  takeKey();
+  restore();
+  read();
+  if (key !== before) connect();
 });
 setInterval(grow, 10000);
 connect();

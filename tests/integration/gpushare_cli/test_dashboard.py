@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -32,6 +33,7 @@ from tests.unit.gpushare_cli.podding import bound
 
 EVER = 10**9
 OWN = "research"
+STREAM = "/stream?key=secret"
 
 
 class Followed:
@@ -148,7 +150,7 @@ def test_a_user_of_one_namespace_sees_no_name_of_anothers_pods(api: FakeKube, fo
     forbid(api, lambda path: path == "/api/v1/nodes" or path.startswith("/api/v1/pods"))
     forbid(api, lambda path: "/namespaces/" in path and f"/namespaces/{OWN}/" not in path)
     forbid(api, lambda path: path == "/api/v1/events")
-    picture = follow(api).until(lambda picture: picture.nodes)
+    picture = follow(api).until(lambda picture: picture.nodes and picture.waiting)
     assert blocks(picture) == {"research/train-resnet"}
     assert [card.total_mib for node in picture.nodes.values() for card in node.cards] == [15 * 1024]
     assert picture.waiting[0].reason == "0/1 nodes are available: 1 needs 14 GiB on one GPU."
@@ -202,6 +204,29 @@ def listed(api: FakeKube) -> Live:
         reflector._list()
     live.refresh()
     return live
+
+
+def test_of_very_many_pods_that_wait_the_first_are_sent_and_all_are_counted(api: FakeKube) -> None:
+    for number in range(250):
+        clusters.add_pod(api, clusters.waiting(f"many-{number}", 14))
+    picture = listed(api).feed.picture
+    assert picture is not None
+    assert (len(picture.waiting), picture.overview.totals.waiting) == (200, 251)
+
+
+def test_why_the_cluster_cannot_be_read_is_told_in_the_picture(
+    api: FakeKube, follow: Callable[..., Followed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpushare_cli.dashboard.live._TROUBLE_S", 0.0)
+    monkeypatch.setattr("gpushare_cli.dashboard.live._TICK_S", 0.1)
+    followed = follow(api)
+    followed.until(lambda picture: picture.overview.totals.pods == 3)
+    api.fail_next(lambda call: call.path == "/api/v1/pods", kube.ForbiddenError("Unauthorized"), times=EVER)
+    api.cut()
+    told = followed.until(lambda picture: "Unauthorized" in picture.overview.stale).overview.stale
+    assert told == "this may be old: pods cannot be read (Unauthorized)"
+    api.calm()
+    followed.until(lambda picture: not picture.overview.stale)
 
 
 def test_plugins_are_asked_once_and_then_while_anyone_looks(api: FakeKube) -> None:
@@ -266,16 +291,14 @@ class Client:
 def site(api: FakeKube, follow: Callable[..., Followed]) -> Iterator[Client]:
     followed = follow(api)
 
-    def served(port: int) -> Served:
-        site = Site(assets={"/": Asset(media="text/html", body=b"page")}, key="secret", run="r", cookie="c")
-        return Served(site=site, feed=followed.live.feed, stop=followed.stop)
-
+    site = Site(assets={"/": Asset(media="text/html", body=b"page")}, key="secret", run="r")
+    served = Served(site=site, feed=followed.live.feed, stop=followed.stop)
     with server.serving(0, served) as running, contextlib.closing(Client(running.server_address[1])) as client:
         yield client
 
 
 def test_every_answer_has_the_policy(site: Client) -> None:
-    for path, headers in (("/?key=secret", {}), ("/", {}), ("/none", {"cookie": "c=secret"}), ("/", {"host": "evil"})):
+    for path, headers in (("/", {}), ("/stream", {}), (STREAM, {}), ("/none", {}), ("/", {"host": "evil"})):
         answer = site.get(path, **headers)
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; ")
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
@@ -285,9 +308,9 @@ def test_every_answer_has_the_policy(site: Client) -> None:
 
 
 def test_a_head_has_no_body_and_a_post_changes_nothing(site: Client) -> None:
-    assert site.get("/?key=secret", "HEAD").read() == b""
-    assert site.get("/?key=secret", "POST").status == 405
-    assert site.get("/stream", "HEAD", cookie="c=secret").read() == b""
+    assert site.get("/", "HEAD").read() == b""
+    assert site.get("/", "POST").status == 405
+    assert site.get(STREAM, "HEAD").read() == b""
 
 
 def test_what_is_no_http_is_answered_without_what_it_said(site: Client) -> None:
@@ -309,21 +332,21 @@ def events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Json]]:
 
 
 def test_a_stream_sends_everything_and_then_what_changes(api: FakeKube, site: Client) -> None:
-    stream = events(site.get("/stream", cookie="c=secret"))
+    stream = events(site.get(STREAM))
     version, first = next(stream)
     assert (first["full"], [node["name"] for node in first["nodes"]]) == (True, ["gpu-0000"])
     api.seed(clusters.NODES, make_node(make_inventory(15, node="other")))
     sent = next(found for _, found in stream if found["nodes"] and found["nodes"][-1]["name"] == "other")
     assert sent["full"] is False
-    _, again = next(events(site.get("/stream", cookie="c=secret", last_event_id=version)))
+    _, again = next(events(site.get(STREAM, last_event_id=version)))
     assert again["full"] is False
-    _, other = next(events(site.get("/stream", cookie="c=secret", last_event_id="r.99999")))
+    _, other = next(events(site.get(STREAM, last_event_id="r.99999")))
     assert other["full"] is True
 
 
 def test_more_streams_than_there_is_room_for_are_refused(site: Client) -> None:
-    held = [site.get("/stream", cookie="c=secret") for _ in range(32)]
-    assert site.get("/stream", cookie="c=secret").status == 503
+    held = [site.get(STREAM) for _ in range(32)]
+    assert site.get(STREAM).status == 503
     assert {each.status for each in held} == {200}
 
 
@@ -340,15 +363,29 @@ def test_the_command_prints_an_address_that_opens_the_page_and_ends_with_ctrl_c(
         address = urlsplit(process.stdout.readline().strip())
         assert (address.scheme, address.hostname, address.path) == ("http", "127.0.0.1", "/")
         with contextlib.closing(Client(int(address.port or 0))) as client:
-            page = client.get(f"/?{address.query}")
-            assert b"<title>gpushare</title>" in page.read()
-            cookie = page.headers["Set-Cookie"].split(";")[0]
-            _, sent = next(events(client.get("/stream", cookie=cookie)))
+            assert b"<title>gpushare</title>" in client.get("/").read()
+            assert client.get("/stream").status == 403
+            _, sent = next(events(client.get(f"/stream?{address.fragment}")))
             assert [node["name"] for node in sent["nodes"]] == ["gpu-0000"]
             assert sent["overview"]["server"] == "c"  # the context of the kubeconfig
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()
     assert (process.returncode, err) == (0, "Open this address on this machine; Ctrl-C ends it.\n")
+
+
+@pytest.mark.parametrize("arguments", [["dashboard", "--port", "0"], ["top", "--once"]])
+def test_ctrl_c_ends_it_also_while_the_api_server_does_not_answer(arguments: list[str], tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    with socket.create_server((server.LOOPBACK, 0)) as silent:
+        config.write_text(kube_http.kubeconfig(f"http://{server.LOOPBACK}:{silent.getsockname()[1]}"))
+        argv = [sys.executable, "-m", "gpushare_cli", *arguments, "--kubeconfig", str(config)]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        asked, _ = silent.accept()
+        with asked:
+            asked.recv(1)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "", "")
 
 
 def test_a_port_that_is_taken_is_told(site: Client, api: FakeKube, tmp_path: Path) -> None:

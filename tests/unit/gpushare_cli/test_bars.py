@@ -98,7 +98,9 @@ def test_nothing_that_a_tenant_writes_reaches_the_terminal_as_a_command(look: Lo
 
 
 def picture(*nodes: NodeView, overview: Overview | None = None, waiting: tuple[Waiting, ...] = ()) -> Picture:
-    shown = overview or Overview(server="", complete=True, scope="", totals=views.totals(nodes, len(waiting)))
+    shown = overview or Overview(
+        server="", complete=True, scope="", totals=views.totals([*map(views.totals_of, nodes)], len(waiting))
+    )
     return Picture(version=1, nodes={each.name: each for each in nodes}, overview=shown, waiting=waiting)
 
 
@@ -144,9 +146,10 @@ def test_what_does_not_fit_is_counted() -> None:
 
 def test_pods_that_wait_are_told_with_the_reason_and_the_rest_is_counted() -> None:
     waits = Waiting(namespace="n", name="p", others=2, asks="", headline="", reason="why", good=False, since="")
-    assert list(bars.of_waiting([waits] * 6, PLAIN))[:3] == ["Waiting\n", "  n/p and 2 more\n", "    why\n"]
-    assert list(bars.of_waiting([waits] * 6, PLAIN))[-1].startswith("  and 1 more kinds")
-    assert list(bars.of_waiting([], PLAIN)) == []
+    assert list(bars.of_waiting([waits] * 6, 18, PLAIN))[:3] == ["Waiting\n", "  n/p and 2 more\n", "    why\n"]
+    assert list(bars.of_waiting([waits] * 6, 20, PLAIN))[-1] == "  and 5 more pods; see gpushare dashboard\n"
+    assert list(bars.of_waiting([waits] * 5, 15, PLAIN))[-1] == "    why\n"
+    assert list(bars.of_waiting([], 0, PLAIN)) == []
 
 
 @pytest.fixture

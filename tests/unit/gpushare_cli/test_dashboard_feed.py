@@ -4,6 +4,7 @@ import json
 import threading
 from dataclasses import replace
 
+from gpushare_cli.dashboard import server
 from gpushare_cli.dashboard.feed import Feed
 from gpushare_cli.dashboard.model import NodeView, Overview, Totals, Waiting
 
@@ -19,7 +20,7 @@ def publish(feed: Feed, *nodes: NodeView, gone: str = "", overview: Overview = O
 
 
 def since(feed: Feed, version: int) -> dict[str, object]:
-    found: dict[str, object] = json.loads(feed.since(version)[1])
+    found: dict[str, object] = json.loads(b"".join(feed.since(version)[1]))
     return found
 
 
@@ -97,3 +98,27 @@ def test_a_part_that_changes_alone_is_sent_alone() -> None:
     pod = Waiting(namespace="n", name="p", others=0, asks="", headline="", reason="", good=False, since="")
     feed.publish({}, OVERVIEW, (pod,), ())
     assert since(feed, 1).keys() == {"full", "nodes", "waiting"}
+
+
+def test_numbers_that_only_a_forged_pod_has_do_not_end_the_picture() -> None:
+    feed = Feed()
+    totals = Totals(granted_mib=3 * 2**63)
+    publish(feed, node("a"), overview=replace(OVERVIEW, totals=totals, notes=("\u202e\u00e9",)))
+    sent = since(feed, 0)["overview"]
+    assert isinstance(sent, dict)
+    assert (sent["totals"]["granted_mib"], sent["notes"]) == (3 * 2**63, ["\\u202e\u00e9"])
+
+
+def test_a_picture_is_in_memory_once_for_all_who_read_it() -> None:
+    feed = Feed()
+    publish(feed, *(node(str(number), "x" * 1000) for number in range(10)))
+    one, other = ([id(piece) for piece in feed.since(0)[1] if len(piece) > 1000] for _ in range(2))
+    assert len(one) == 10
+    assert one == other
+
+
+def test_a_large_picture_is_sent_in_parts_for_each_of_which_a_slow_network_has_the_whole_time() -> None:
+    pieces = [b"x" * 30_000] * 10 + [b"y" * 200_000, b"z"]
+    batches = list(server._batches(pieces))
+    assert b"".join(batches) == b"".join(pieces)
+    assert [len(batch) for batch in batches] == [90_000, 90_000, 90_000, 230_000, 1]

@@ -7,13 +7,13 @@ import pytest
 from gpushare_cli.dashboard import routes, server
 from gpushare_cli.dashboard.routes import Answer, Asset, Request, Site, Stream
 
-SITE = Site(assets={"/": Asset(media="text/html", body=b"page")}, key="secret", run="run1", cookie="c-8127")
+SITE = Site(assets={"/": Asset(media="text/html", body=b"page")}, key="secret", run="run1")
 LOCAL = {"host": "127.0.0.1:8127"}
-KNOWN = {**LOCAL, "cookie": "other=1; c-8127=secret"}
+STREAM = "/stream?key=secret"
 
 
 def ask(target: str = "/", method: str = "GET", **headers: str) -> Answer | Stream:
-    found = {**KNOWN, **{key.replace("_", "-"): value for key, value in headers.items()}}
+    found = {**LOCAL, **{key.replace("_", "-"): value for key, value in headers.items()}}
     return SITE.answer(Request(method=method, target=target, headers=found))
 
 
@@ -59,29 +59,34 @@ def test_nothing_can_be_changed(method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cookie", ["", "c-8127=", "c-8127=wrong", "c-9000=secret", "c-8127=secre", "c-8127=s\u00e9cret"]
+    "target",
+    [
+        "/stream",
+        "/stream?",
+        "/stream?other=secret",
+        *(f"/stream?key={key}" for key in ("", "wrong", "secre", "s%C3%A9cret", "secret&key=wrong")),
+    ],
 )
-@pytest.mark.parametrize("target", ["/", "/stream", "/app.js", "/none"])
-def test_without_the_key_nothing_is_told(target: str, cookie: str) -> None:
-    assert status(target, cookie=cookie) is HTTPStatus.FORBIDDEN
+def test_without_the_key_nothing_of_the_cluster_is_told(target: str) -> None:
+    assert status(target) is HTTPStatus.FORBIDDEN
 
 
-def test_the_key_of_the_address_becomes_a_cookie_that_scripts_and_other_sites_do_not_get() -> None:
-    answer = ask("/?key=secret", cookie="")
-    assert isinstance(answer, Answer)
-    assert answer.body == b"page"
-    assert answer.headers["Set-Cookie"] == "c-8127=secret; Path=/; HttpOnly; SameSite=Strict"
+def test_a_cookie_is_no_key_because_browsers_send_it_to_all_ports() -> None:
+    assert status("/stream", cookie="key=secret; gpushare-dashboard-8127=secret") is HTTPStatus.FORBIDDEN
+    for target in ("/", "/?key=secret", "/app.js"):
+        answer = ask(target)
+        assert isinstance(answer, Answer)
+        assert "Set-Cookie" not in answer.headers
 
 
-@pytest.mark.parametrize("target", ["/?key=wrong", "/?key=", "/stream?key=secret", "/?key=secret&key=wrong"])
-def test_another_key_opens_nothing(target: str) -> None:
-    assert status(target, cookie="") is HTTPStatus.FORBIDDEN
+def test_the_key_opens_the_stream() -> None:
+    assert ask("/stream?key=secret") == Stream(since=0)
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_what_another_site_asks_for_is_not_told_even_with_the_cookie(site: str) -> None:
+def test_what_another_site_asks_for_is_not_told_even_with_the_key(site: str) -> None:
     assert status("/app.js", sec_fetch_site=site) is HTTPStatus.FORBIDDEN
-    assert status("/stream", sec_fetch_site=site) is HTTPStatus.FORBIDDEN
+    assert status(STREAM, sec_fetch_site=site) is HTTPStatus.FORBIDDEN
 
 
 def test_a_link_to_the_page_may_be_followed_from_anywhere() -> None:
@@ -102,14 +107,13 @@ def test_what_is_no_path_is_refused(target: str) -> None:
     ("last", "since"), [("", 0), ("run1.7", 7), ("run0.7", 0), ("run1.", 0), ("run1.-1", 0), ("x", 0), ("run1.7.7", 0)]
 )
 def test_a_stream_goes_on_where_this_process_stopped(last: str, since: int) -> None:
-    assert ask("/stream", last_event_id=last) == Stream(since=since)
+    assert ask(STREAM, last_event_id=last) == Stream(since=since)
 
 
-def test_without_a_key_anyone_on_the_loopback_address_may_look() -> None:
-    site = Site(assets=SITE.assets, key="", run="r", cookie="c")
-    answer = site.answer(Request(method="GET", target="/", headers=LOCAL))
-    assert isinstance(answer, Answer)
-    assert (answer.status, dict(answer.headers)) == (HTTPStatus.OK, {})
+@pytest.mark.parametrize("target", ["/stream", "/stream?key=of-an-earlier-run"])
+def test_without_a_key_anyone_on_the_loopback_address_may_look(target: str) -> None:
+    site = Site(assets=SITE.assets, key="", run="r")
+    assert site.answer(Request(method="GET", target=target, headers=LOCAL)) == Stream(since=0)
 
 
 def test_the_page_runs_no_script_but_its_own_files() -> None:

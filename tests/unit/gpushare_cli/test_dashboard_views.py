@@ -61,7 +61,7 @@ def test_a_limit_is_called_enforced_where_the_hardware_or_the_driver_holds_it(li
 def test_a_gpu_that_takes_nothing_new_says_why() -> None:
     found = view_of(health=GpuHealth.UNHEALTHY, reason="Xid 79")
     assert {(card.health, card.why) for card in found.cards} == {("Unhealthy", "unhealthy: Xid 79")}
-    assert views.totals([found], 0).unhealthy == 2
+    assert views.totals_of(found).unhealthy == 2
 
 
 def test_a_node_without_gpus_is_not_shown() -> None:
@@ -97,9 +97,12 @@ def test_pods_that_hold_nothing_show_no_node() -> None:
 
 
 def test_totals_count_a_pod_on_two_gpus_once() -> None:
-    sums = views.totals([view_of(bound("a", make_grant(0, 1)))], 4)
-    assert (sums.nodes, sums.gpus, sums.pods, sums.waiting, sums.used_mib) == (1, 2, 1, 4, None)
-    assert (sums.granted_mib, sums.total_mib) == (6 * 1024, 30 * 1024)
+    one = views.totals_of(view_of(bound("a", make_grant(0, 1))))
+    sums = views.totals([one, replace(one, used_mib=5), replace(one, used_mib=6)], 4)
+    assert (one.nodes, one.gpus, one.pods, one.granted_mib, one.total_mib) == (1, 2, 1, 6 * 1024, 30 * 1024)
+    assert (sums.nodes, sums.gpus, sums.pods, sums.waiting, sums.used_mib) == (3, 6, 3, 4, 11)
+    assert (sums.granted_mib, sums.total_mib) == (18 * 1024, 90 * 1024)
+    assert views.totals([one], 0).used_mib is None
 
 
 # Pods that wait.
