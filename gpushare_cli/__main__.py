@@ -220,7 +220,7 @@ def _top(arguments: argparse.Namespace, streams: Streams) -> int:
     screen = top.Screen(
         out=sys.stdout,
         look=_look(streams.width),
-        live=sys.stdout.isatty(),
+        live=_obeys(),
         size=shutil.get_terminal_size,
     )
     with _told_to_end() as ended:
@@ -239,9 +239,13 @@ def _picture(arguments: argparse.Namespace, options: dashboard.Scoped) -> Live:
 
 def _look(width: int) -> Look:
     """What standard output can show: https://no-color.org, and no colours where it is no terminal."""
-    able = sys.stdout.isatty() and environment("TERM", "dumb") != "dumb"
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return Look(colour=able and not environment("NO_COLOR"), unicode=utf8, width=width)
+    return Look(colour=_obeys() and not environment("NO_COLOR"), unicode=utf8, width=width)
+
+
+def _obeys() -> bool:
+    """Whether standard output is a terminal that takes commands."""
+    return sys.stdout.isatty() and environment("TERM", "dumb") != "dumb"
 
 
 @contextlib.contextmanager

@@ -95,6 +95,12 @@ def test_no_color_is_obeyed(argv: list[str]) -> None:
     assert not COLOUR.search(terminal.end())
 
 
+def test_a_terminal_that_takes_no_commands_gets_none(argv: list[str]) -> None:
+    terminal = Terminal(argv, TERM="dumb")
+    terminal.until("free; USED where")
+    assert b"\x1b" not in terminal.end()
+
+
 def test_in_a_pipe_it_prints_once_and_plainly(argv: list[str]) -> None:
     done = subprocess.run(argv, capture_output=True, check=True)
     assert b"\x1b" not in done.stdout
