@@ -69,7 +69,7 @@ def pod(obj: Object) -> Object | Guest | None:
 def event(obj: Object) -> Object | None:
     """An Event on a pod that is of this system or means that a pod was moved away; None for all others.
 
-    Whoever may write Events decides how long each of their texts is: the API server limits only the whole.
+    Anyone who may write Events decides how long each of their texts is: the API server limits only the whole.
     """
     reason = fields.text(obj, "reason", "event")
     if not (reason.startswith(names.EVENT_PREFIX) or reason in _OTHERS_EVENTS):

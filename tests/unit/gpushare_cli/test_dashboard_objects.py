@@ -56,7 +56,7 @@ def test_bindings_of_other_systems_are_kept() -> None:
     assert gather.own_annotations({**bindings, "gpushare.dev.evil.example/x": LARGE}) == bindings
 
 
-def test_an_event_is_short_whoever_wrote_it() -> None:
+def test_an_event_is_short_whatever_its_author_wrote() -> None:
     event = clusters.event(clusters.running("p", "GPU-x", 3, on="n"), "GpuShareNoRoom", LARGE)
     event |= {"reason": f"GpuShare{LARGE}", "type": LARGE, "note": LARGE}
     event["involvedObject"] |= {"name": LARGE, "fieldPath": LARGE}
