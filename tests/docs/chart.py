@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.docs.chart_cluster import CERTIFICATES_AND_NETWORK, CLUSTER, monitoring
 from tests.docs.chart_components import components
-from tests.docs.chart_schema import OBJECT, Json, Value
+from tests.docs.chart_schema import BOOLEAN, OBJECT, Json, Value
 
 CHART: Final = Path(__file__).parents[2] / "manifests" / "chart"
 
@@ -23,14 +23,31 @@ def values() -> Iterator[Value]:
 def schema() -> Json:
     """The chart's values.schema.json."""
     root: Json = _node() | {"$schema": "http://json-schema.org/draft-07/schema#"}
-    root["properties"]["global"] = OBJECT  # Helm adds it where this chart is part of another
+    # Where this chart is part of another, Helm adds the first, and that chart's condition may be the second.
+    root["properties"] |= {"global": OBJECT, "enabled": BOOLEAN}
     for value in values():
         *parents, key = value.path.split(".")
         node = root
         for parent in parents:
             node = node["properties"].setdefault(parent, _node())
         node["properties"][key] = {"description": value.text} | value.schema
+        if not _is_setting(value):
+            _require(root, parents if _may_be_left_out(value) else [*parents, key])
     return root
+
+
+def _require(node: Json, path: list[str]) -> None:
+    """Helm names what is missing where a null took a default away, or an older version's values are used again."""
+    for key in path:
+        required = node.setdefault("required", [])
+        if key not in required:
+            required.append(key)
+        node = node["properties"][key]
+
+
+def _may_be_left_out(value: Value) -> bool:
+    """Whether nothing says the same as the default."""
+    return value.default in (None, "") or (isinstance(value.default, list | dict) and not value.default)
 
 
 def _node() -> Json:

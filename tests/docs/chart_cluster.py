@@ -177,7 +177,8 @@ CERTIFICATES_AND_NETWORK: Final[tuple[Value, ...]] = (
         default={},
         schema={
             "type": "object",
-            "properties": {"name": STRING, "kind": STRING, "group": STRING},
+            "properties": {"name": NAME, "kind": STRING, "group": STRING},
+            "dependencies": {"kind": ["name"], "group": ["name"]},
             "additionalProperties": False,
         },
         text="for cert-manager: name, kind and group of an issuer whose certificates carry ca.crt; empty: an own CA",

@@ -14,6 +14,7 @@ from gpushare.runtime import options
 from tests.docs.chart_schema import (
     BOOLEAN,
     COUNT,
+    LABELS,
     MEMORY_UNIT,
     OBJECT,
     OBJECTS,
@@ -123,7 +124,7 @@ def workload(component: str, replicas: bool, manifest: str) -> Iterator[Value]:
         },
         text=f"requests and limits of CPU and memory, over those in {manifest}",
     )
-    yield Value(path=f"{component}.podLabels", default={}, schema=STRINGS, text="further labels of the pods")
+    yield Value(path=f"{component}.podLabels", default={}, schema=LABELS, text="further labels of the pods")
     yield Value(path=f"{component}.podAnnotations", default={}, schema=STRINGS, text="annotations of the pods")
     yield Value(
         path=f"{component}.env",

@@ -16,6 +16,9 @@ NAME: Final[Json] = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9]
 NAMES: Final[Json] = {"type": "array", "items": NAME, "uniqueItems": True}
 LEVELS: Final = ("debug", "info", "warning", "error")
 COUNT: Final[Json] = {"type": "integer", "minimum": 1}
+OWN_LABELS: Final = ("app.kubernetes.io/name", "app.kubernetes.io/part-of")
+"""By which Deployments, Services and NetworkPolicies find the pods."""
+LABELS: Final[Json] = STRINGS | {"propertyNames": {"not": {"enum": list(OWN_LABELS)}}}
 MEMORY_UNIT: Final[Json] = {"type": "string", "pattern": "^([1-9][0-9]*)?(MiB|GiB)$"}
 
 
@@ -40,13 +43,22 @@ class Value:
     text: str
 
 
+REGISTRY: Final = r"^([A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:]+\](:[0-9]+)?)(/[a-z0-9._/-]*[a-z0-9])?$|^$"
+REPOSITORY: Final = r"^[a-z0-9]+([._/-]+[a-z0-9]+)*$"
+
+
 def image(path: str, repository: str, registry: str, tag: str) -> Iterator[Value]:
     """Where an image comes from."""
-    yield Value(path=f"{path}.registry", default=registry, schema=STRING, text="registry, with its port if it has one")
+    yield Value(
+        path=f"{path}.registry",
+        default=registry,
+        schema={"type": "string", "pattern": REGISTRY},
+        text="registry, with its port if it has one",
+    )
     yield Value(
         path=f"{path}.repository",
         default=repository,
-        schema={"type": "string", "minLength": 1},
+        schema={"type": "string", "pattern": REPOSITORY},
         text="name of the image in the registry",
     )
     yield Value(

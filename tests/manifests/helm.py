@@ -92,6 +92,12 @@ def without_helms_own(objects: list[Json]) -> list[Json]:
     return objects
 
 
+def merged(one: Json, other: Json) -> Json:
+    """The values of both."""
+    both = {key: merged(one[key], other[key]) for key in one.keys() & other.keys() if isinstance(one[key], dict)}
+    return {**one, **other, **both}
+
+
 BASE: Final[Json] = {"kubeVersion": "1.36.0"}
 
 

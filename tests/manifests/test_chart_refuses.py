@@ -1,5 +1,6 @@
 """What Helm refuses, and that it finds nothing wrong with the chart itself."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 import gpushare
 from gpushare import names
+from tests.docs import chart
 from tests.manifests import helm, tree
 from tests.manifests.helm import BASE, objects
 from tests.manifests.tree import Json
@@ -15,7 +17,10 @@ from tests.manifests.tree import Json
 WRONG: list[tuple[str, Json]] = [
     ("/kubeVersion", {"kubeVersion": "1.19.3"}),
     ("/image/registry", {"image": {"registry": 5}}),
+    ("/image/registry", {"image": {"registry": "https://registry.example.com"}}),
+    ("/image/registry", {"image": {"registry": "registry.example.com/"}}),
     ("/image/repository", {"image": {"repository": ""}}),
+    ("/image/repository", {"image": {"repository": "gpushare:0.1.0"}}),
     ("/image/tag", {"image": {"tag": "not a tag"}}),
     ("/image/digest", {"image": {"digest": "sha256:abc"}}),
     ("/image/pullPolicy", {"image": {"pullPolicy": "Sometimes"}}),
@@ -37,7 +42,9 @@ WRONG: list[tuple[str, Json]] = [
     ("/watchdog", {"watchdog": "off"}),
     ("/certificates/source", {"certificates": {"source": "vault"}}),
     ("/certificates/caBundle", {"certificates": {"caBundle": "-----BEGIN CERTIFICATE-----"}}),
+    ("certificates.caBundle", {"certificates": {"source": "files"}}),
     ("'issuer'", {"certificates": {"issuerRef": {"issuer": "mine"}}}),
+    ("'name' required", {"certificates": {"issuerRef": {"kind": "ClusterIssuer"}}}),
     ("/networkPolicy/controlPlane/0", {"networkPolicy": {"controlPlane": ["10.0.0.1"]}}),
     ("/networkPolicy/prometheusNamespaces", {"networkPolicy": {"prometheusNamespaces": "monitoring"}}),
     ("/monitoring/interval", {"monitoring": {"interval": "30"}}),
@@ -45,6 +52,7 @@ WRONG: list[tuple[str, Json]] = [
     ("/webhook/replicas", {"webhook": {"replicas": 0}}),
     ("/webhook/settings/certLeafDays", {"webhook": {"settings": {"certLeafDays": "ninety"}}}),
     ("/controller/settings/gpuPolicy", {"controller": {"settings": {"gpuPolicy": "tight"}}}),
+    ("'app.kubernetes.io/name'", {"controller": {"podLabels": {"app.kubernetes.io/name": "mine"}}}),
     ("'port'", {"controller": {"settings": {"port": 80}}}),
     ("/controller/tolerations", {"controller": {"tolerations": {"operator": "Exists"}}}),
     ("'cpu'", {"controller": {"resources": {"cpu": 1}}}),
@@ -61,6 +69,37 @@ WRONG: list[tuple[str, Json]] = [
 def test_a_wrong_value_is_refused_with_its_name(field: str, values: Json) -> None:
     with pytest.raises(helm_python.HelmError, match=re.escape(f"{field}")):
         helm.render({**BASE, **values})
+
+
+def test_null_is_the_default_or_refused_with_its_name() -> None:
+    """As in a file of values in which all lines below a key are comments, and in an older version's values."""
+    paths = {".".join(value.path.split(".")[:depth]) for value in chart.values() for depth in (1, 2, 3)}
+    nulls = {path: null(path) for path in sorted(paths) if path not in BASE and ".settings." not in path}
+    harmless: Json = functools.reduce(helm.merged, (nulls.pop(path) for path in [*nulls] if may_be_null(path)))
+    assert helm.render(helm.merged(BASE, harmless)) == objects()
+    for path, values in nulls.items():
+        with pytest.raises(helm_python.HelmError, match=f"missing property '{path.rpartition('.')[2]}'"):
+            helm.render({**BASE, **values})
+    assert nulls.keys() >= {"controller", "networkPolicy.enabled", "image.repository", "exemptNamespaces"}
+
+
+def null(path: str) -> Json:
+    """Values that say so of one."""
+    *parents, key = path.split(".")
+    values: Json = {key: None}
+    for parent in reversed(parents):
+        values = {parent: values}
+    return values
+
+
+def may_be_null(path: str) -> bool:
+    """Whether the default says nothing."""
+    defaults = [value.default for value in chart.values() if value.path == path]
+    return path.endswith(".settings") or (bool(defaults) and defaults[0] in (None, "", [], {}))
+
+
+def test_what_another_chart_says_of_this_one_is_admitted() -> None:
+    assert objects(**{"enabled": True, "global": {"image": "theirs"}}) == objects()
 
 
 def test_the_chart_has_the_projects_version_and_helm_finds_nothing_to_improve() -> None:

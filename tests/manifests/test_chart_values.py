@@ -107,7 +107,7 @@ def test_what_every_component_has(component: str) -> None:
     asked = spec["containers"][0]["resources"]
     assert asked["requests"] == before["containers"][0]["resources"]["requests"]
     assert asked["limits"] == before["containers"][0]["resources"].get("limits", {}) | {"memory": "3Gi"}
-    assert metadata["labels"] == workload["spec"]["selector"]["matchLabels"] | metadata["labels"]
+    assert metadata["labels"].items() >= workload["spec"]["selector"]["matchLabels"].items()
     assert (metadata["labels"]["team"], metadata["annotations"]["a"]) == ("ml", "b")
 
 
@@ -115,6 +115,15 @@ def test_replicas() -> None:
     found = objects(webhook={"replicas": 3}, controller={"replicas": 1}, scheduler={"replicas": 1})
     replicas = {each["metadata"]["name"]: each["spec"]["replicas"] for each in found if each["kind"] == "Deployment"}
     assert replicas == {names.WEBHOOK: 3, names.CONTROLLER: 1, names.SCHEDULER: 1}
+
+
+def test_a_single_pod_has_no_budget_that_keeps_its_node_from_being_drained() -> None:
+    def budgets(replicas: int) -> set[str]:
+        found = objects(webhook={"replicas": replicas}, scheduler={"replicas": replicas})
+        return {each["metadata"]["name"] for each in found if each["kind"] == "PodDisruptionBudget"}
+
+    assert budgets(2) == {names.WEBHOOK, names.SCHEDULER}
+    assert budgets(1) == set()
 
 
 def test_pods_restart_exactly_when_their_settings_change() -> None:

@@ -25,10 +25,13 @@ What the values say of every Deployment and DaemonSet.
       {{- range . -}}{{- $secrets = append $secrets (dict "name" .) -}}{{- end -}}
       {{- $_ := set $pod "imagePullSecrets" $secrets -}}
     {{- end -}}
-    {{- if hasKey $values "replicas" -}}{{- $_ := set $object.spec "replicas" $values.replicas -}}{{- end -}}
-    {{- range list "priorityClassName" "tolerations" "affinity" "topologySpreadConstraints" -}}
-      {{- if hasKey $values . -}}{{- $_ := set $pod . (get $values .) -}}{{- end -}}
+    {{- /* Helm 3 keeps the nulls of values.yaml, and Helm 4 those of a file of values. */ -}}
+    {{- range list "replicas" "priorityClassName" "tolerations" "affinity" "topologySpreadConstraints" -}}
+      {{- $value := index $values . -}}
+      {{- if not (kindIs "invalid" $value) -}}{{- $_ := set (ternary $object.spec $pod (eq . "replicas")) . $value -}}{{- end -}}
     {{- end -}}
+    {{- /* A budget for a single pod would let no drain take it. */ -}}
+    {{- if eq (print $object.spec.replicas) "1" -}}{{- $_ := unset $.objects (printf "PodDisruptionBudget/gpushare-system/%s" $name) -}}{{- end -}}
     {{- include "gpushare.into" (dict "in" $pod "key" "nodeSelector" "from" $values.nodeSelector) -}}
     {{- include "gpushare.into" (dict "in" $container "key" "resources" "from" $values.resources) -}}
     {{- include "gpushare.into" (dict "in" $object.spec.template.metadata "key" "labels" "from" $values.podLabels) -}}
