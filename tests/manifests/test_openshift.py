@@ -31,7 +31,14 @@ RESTRICTED: Json = {
 NONROOT: Json = {**RESTRICTED, "runAsUser": {"type": "MustRunAsNonRoot"}}
 DEFAULT: Json = {"type": "RuntimeDefault"}
 FLAGS = {"privileged": "allowPrivilegedContainer", "allowPrivilegeEscalation": "allowPrivilegeEscalation"}
-COMPONENTS = ((), ("usage",), ("watchdog-evict",), ("watchdog-kill", "limits/cgroup"), ("watchdog-kill",))
+COMPONENTS = (
+    (),
+    ("usage",),
+    ("watchdog-evict",),
+    ("watchdog-kill", "limits/cgroup"),
+    ("watchdog-kill",),
+    ("dashboard",),
+)
 
 
 def problems(constraints: Json, spec: Json) -> Iterator[str]:
@@ -96,7 +103,8 @@ def test_each_pod_may_run_under_exactly_the_constraints_of_its_account(more: tup
         account = spec["serviceAccountName"]
         assert not list(problems(known[accounts[account]], spec)), name
         assert "runAsUser" in list(problems(RESTRICTED, spec)), f"{name} needs nothing of this"
-    assert set(accounts) == {spec["serviceAccountName"] for _, spec in tree.workloads(found)}
+    of_no_pod = {"gpushare-dashboard"} - {name for name, _ in tree.workloads(found)}
+    assert set(accounts) - of_no_pod == {spec["serviceAccountName"] for _, spec in tree.workloads(found)}
     assert [account for account, constraints in accounts.items() if constraints in own] == [names.PLUGIN]
 
 
