@@ -53,6 +53,16 @@ def test_the_same_with_what_has_one_value(component: str, tmp_path: Path) -> Non
     same(values, KUBECTLS[-1], tmp_path, component, bases=("gpus/nvidia", "servers/1.30"))
 
 
+@pytest.mark.skipif(not KUBECTLS, reason="there is no kubectl to compare with")
+def test_the_same_with_everything_at_once(tmp_path: Path) -> None:
+    values: Json = {"kubeVersion": "1.25.0", "namespace": {"create": True}, "wholeGpus": True, "watchdog": "kill"}
+    values |= {"limits": {"mps": True, "cgroup": True}, "scheduler": {"image": {"tag": "v1.30.0"}}}
+    for each in OTHERS.values():
+        values |= each
+    components = ["watchdog-kill", "limits/mps", "limits/cgroup", *OTHERS]
+    same(values, KUBECTLS[-1], tmp_path, *components, bases=("whole-gpus/nvidia", "whole-gpus/1.25"))
+
+
 def test_the_chart_reaches_every_directory_of_the_manifests() -> None:
     links = {path.name: path.resolve() for path in (helm.CHART / "files").iterdir()}
     assert links == {
