@@ -14,6 +14,7 @@ from tests.manifests import helm, tree
 from tests.manifests.helm import BASE, objects
 from tests.manifests.tree import Json
 
+RELEASES = (("gpushare", 1), ("gpus", 7))
 WRONG: list[tuple[str, Json]] = [
     ("/kubeVersion", {"kubeVersion": "1.19.3"}),
     ("/image/registry", {"image": {"registry": 5}}),
@@ -113,6 +114,15 @@ def test_the_namespace_of_the_release_itself_cannot_be_one_of_its_objects() -> N
         helm.render({**BASE, "namespace": {"create": True}}, namespace=names.NAMESPACE)
     assert not [each for each in objects() if each["kind"] == "Namespace"]
     assert not [each for each in objects(namespace={"quota": False}) if each["kind"] == "ResourceQuota"]
+
+
+def test_rendering_again_changes_nothing() -> None:
+    """As tools do that compare with the cluster; none of them need give the templates access to it."""
+    loaded = helm_python.Chart.load(helm.CHART)
+    first, later = (loaded.render(BASE, name=name, namespace=names.NAMESPACE, revision=n) for name, n in RELEASES)
+    assert helm.documents(first) == helm.documents(later)
+    templates = "".join(path.read_text(encoding="utf-8") for path in (helm.CHART / "templates").iterdir())
+    assert not re.findall(r"\b(?:gen[A-Z]\w+|rand\w+|uuidv4|lookup|now|\.Release\.Is\w+)\b", templates)
 
 
 def test_a_copy_that_lost_its_links_says_so(tmp_path: Path) -> None:
