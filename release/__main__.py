@@ -96,16 +96,22 @@ def digest(archive: Path) -> str:
 def _works(command: Sequence[str]) -> bool:
     try:
         return subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return False
 
 
 def _epoch() -> int:
     """When the sources were committed, unless SOURCE_DATE_EPOCH says another time."""
     if given := options.environment("SOURCE_DATE_EPOCH"):
+        if not given.isdecimal():
+            raise OSError(f"SOURCE_DATE_EPOCH is {given!r}; write seconds since 1970")
         return int(given)
     argv = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
-    return int(subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True).stdout)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode or not done.stdout.strip():
+        said = done.stderr.strip() or "there is no commit"
+        raise OSError(f"{ROOT}: git does not say when it was committed: {said}; set SOURCE_DATE_EPOCH")
+    return int(done.stdout)
 
 
 def _base_image() -> str:
