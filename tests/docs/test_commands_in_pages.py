@@ -37,8 +37,11 @@ OF_OTHERS = {
     "--root-dir",
     "--runtime",
     "--scale-down-unneeded-time",
+    "--reset-then-reuse-values",
+    "--reuse-values",
     "--server-side",
     "--take-ownership",
+    "--wait",
     "--tensor-parallel-size",
     "--type",
 }
