@@ -31,7 +31,7 @@ class CertSettings:
 
     cert_source: str = option(
         SELF,
-        "self: make and rotate an own CA; files: use the files in cert-dir, which cert-manager, for instance, renews",
+        "self: make and rotate its own CA; files: use the files in cert-dir, which cert-manager, for instance, renews",
         parse=choice(SELF, FILES),
     )
     cert_dir: str = option("/run/gpushare/certs", "directory of tls.crt, tls.key and ca.crt; best in memory")

@@ -39,6 +39,7 @@ from gpushare_cli.terminal import Printable
 
 T = TypeVar("T")
 _EXIT_CODES: Final = "Exit codes: 0 done; 1 the cluster cannot be read or shares no GPU; 2 wrong arguments."
+_EXIT_CODES_OF_ALL: Final = f"{_EXIT_CODES} Some commands have others: see their help."
 _EXIT_CODES_OFFLINE: Final = "Exit codes: 0 done; 2 wrong arguments."
 
 
@@ -52,7 +53,7 @@ def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpushare",
         description="Look at shared GPUs, set up their scheduler, and take GPUs out of service.",
-        epilog=examples.epilog(examples.FIRST, _EXIT_CODES),
+        epilog=examples.epilog(examples.FIRST, _EXIT_CODES_OF_ALL),
         formatter_class=examples.Formatter,
     )
     common.add_version(parser)
@@ -69,12 +70,12 @@ def command_line() -> argparse.ArgumentParser:
             _scheduler_config,
         ),
         ("doctor", "what is wrong with an installation", doctor.EXIT_CODES, doctor.add, _doctor),
-        ("report", "a file that helps others to understand a problem", bundle.EXIT_CODES, bundle.add, _report),
+        ("report", "a file for those who help with a problem", bundle.EXIT_CODES, bundle.add, _report),
         ("cordon", "keep new pods away from a GPU", drain.EXIT_CODES_CORDON, drain.add_cordon, _cordon),
-        ("uncordon", "let new pods in again", drain.EXIT_CODES_CORDON, drain.add_uncordon, _uncordon),
+        ("uncordon", "let new pods onto a GPU again", drain.EXIT_CODES_CORDON, drain.add_uncordon, _uncordon),
         ("drain", "take a GPU out of service", drain.EXIT_CODES, drain.add, _drain),
         ("defrag", "the few evictions that make room for a pod", defrag.EXIT_CODES, defrag.add, _defrag),
-        ("completion", "commands and flags completed by a shell", completion.EXIT_CODES, completion.add, _completion),
+        ("completion", "a script for completion in a shell", completion.EXIT_CODES, completion.add, _completion),
         ("top", "all GPUs as bars in the terminal, live", top.EXIT_CODES, top.add, _top),
         ("dashboard", "a page with all GPUs, live", dashboard.EXIT_CODES, dashboard.add, _dashboard),
     ):

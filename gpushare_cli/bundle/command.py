@@ -45,7 +45,7 @@ class Options:
 def add(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.description = (
-        "Write a file that helps others to understand a problem: GPUs, allocations, settings, versions, what doctor"
+        "Write a file for those who help with a problem: GPUs, allocations, settings, versions, what doctor"
         " finds, Events and logs of gpushare. Secrets are not read, and variables and commands of pods are left out."
     )
     parser.add_argument(

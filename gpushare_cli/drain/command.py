@@ -77,7 +77,7 @@ def add_cordon(parser: argparse.ArgumentParser) -> None:
 
 def add_uncordon(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments of uncordon."""
-    parser.description = "Let new pods on one GPU again, after cordon or drain."
+    parser.description = "Let new pods onto one GPU again, after cordon or drain."
     _add_gpu(parser)
     arguments.add_cluster(parser)
 
