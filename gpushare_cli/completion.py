@@ -38,10 +38,12 @@ def run(streams: Streams, parser: argparse.ArgumentParser, shell: str) -> int:
 
 
 def _complete(parser: argparse.ArgumentParser, files: object) -> None:
-    """Have values that are files completed as such."""
+    """Have values that are files completed as such, and those of which there are a few offered."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for each in action.choices.values():
                 _complete(each, files)
         elif action.metavar in _FILES:
             action.complete = files  # type: ignore[attr-defined] # where shtab looks for it
+        elif action.choices is None and isinstance(action.metavar, str) and "|" in action.metavar:
+            action.choices = action.metavar.split("|")  # of `arguments.add_choice`

@@ -81,7 +81,7 @@ EXAMPLES: Final[Mapping[str, Sequence[Example]]] = {
         ("Carry it out", "gpushare defrag ml/train --yes"),
     ),
     "completion": (
-        ("For this shell", "source <(gpushare completion bash)"),
+        ("For this bash", "source <(gpushare completion bash)"),
         ("For every bash to come", "gpushare completion bash > ~/.local/share/bash-completion/completions/gpushare"),
         ("For zsh, in a directory of its fpath", "gpushare completion zsh > ~/.zfunc/_gpushare"),
         ("For fish", "gpushare completion fish > ~/.config/fish/completions/gpushare.fish"),

@@ -71,6 +71,8 @@ def test_a_script_for_each_shell_knows_every_command_and_its_flags(
         (["gpushare", "drain", "node-a/0", "--dry"], {"--dry-run"}),
         (["gpushare", "explain", "-o", ""], {"table", "json", "yaml"}),
         (["gpushare", "completion", "f"], {"fish"}),
+        (["gpushare", "simulate", "--order", ""], {"given", "shuffled", "timestamps"}),
+        (["gpushare", "scheduler-config", "--kind", "p"], {"policy"}),
         (["gpushare", "defrag", "-f", "ma"], {"manifest.yaml"}),
     ],
 )
