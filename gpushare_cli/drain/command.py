@@ -139,7 +139,10 @@ def cordon(api: KubeApi, streams: Streams, card: Card) -> int:
         KubeError: the node cannot be read or changed.
         SettingsError: there is no such GPU.
     """
-    changed = cards.cordon(api, card.node, cards.keeping_away(card))
+    try:
+        changed = cards.cordon(api, card.node, cards.keeping_away(card))
+    except kube.NotFoundError:
+        return streams.error(f"there is no node {card.node}")
     streams.progress(f"{card}: {'cordoned' if changed else 'was cordoned before'}; new pods stay away from it")
     return OK
 
@@ -151,7 +154,10 @@ def uncordon(api: KubeApi, streams: Streams, card: Card) -> int:
         KubeError: the node cannot be read or changed.
         SettingsError: it is not cordoned.
     """
-    cards.cordon(api, card.node, cards.letting_in(card))
+    try:
+        cards.cordon(api, card.node, cards.letting_in(card))
+    except kube.NotFoundError:
+        return streams.error(f"there is no node {card.node}")
     streams.progress(f"{card}: uncordoned; it takes new pods")
     return OK
 

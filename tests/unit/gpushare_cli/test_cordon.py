@@ -99,6 +99,11 @@ def test_a_cordon_is_written_and_taken_back() -> None:
     assert (code, message) == (2, "error: GPU '1' is not cordoned; gpushare.dev/cordoned-gpus is ''\n")
 
 
+@pytest.mark.parametrize("undo", [False, True])
+def test_a_node_that_is_not_there_is_told(undo: bool) -> None:
+    assert run(kube_of([NODE]), "none/0", undo=undo) == (1, "error: there is no node none\n")
+
+
 def test_what_another_writes_at_the_same_time_is_kept() -> None:
     api = kube_of([NODE])
     annotations = {"metadata": {"annotations": {names.ANNOTATION_CORDON: "0"}}}
