@@ -308,6 +308,8 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         ("Authorization: token abc", "Authorization: token (hidden)"),
         ('"authorization": "ApiKey abc", "x": 1', '"authorization": "ApiKey (hidden)", "x": 1'),
         ("Set-Cookie: sid=abc; Path=/", "Set-Cookie: (hidden)"),
+        ("sent bearer abc, and credentials: def", "sent bearer (hidden), and credentials: (hidden)"),
+        ("https://blob/x?sv=1&sig=abc", "https://blob/x?sv=1&sig=(hidden)"),
         ("PGPASSWORD=abc MYSQL_PWD=def next", "PGPASSWORD=(hidden) MYSQL_PWD=(hidden) next"),
         ('{"clientSecret": "abc", "accessToken": "def"}', '{"clientSecret": "(hidden)", "accessToken": "(hidden)"}'),
         ("privateKey: abc, private_key=def", "privateKey: (hidden), private_key=(hidden)"),
