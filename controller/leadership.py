@@ -54,6 +54,8 @@ class Leadership:
     def __post_init__(self) -> None:
         api, clock, state = self.api, self.clock, self.state
         self._chores: threading.Thread | None = None
+        self.threads: list[threading.Thread] = []
+        """Of this term; they end soon after `stop`."""
         self.nodes = Reflector(api=api, path="/api/v1/nodes", sink=NodeSink(state), clock=clock)
         self.pods = Reflector(api=api, path="/api/v1/pods", sink=PodSink(state), clock=clock)
         self.budgets = Budgets()
@@ -104,9 +106,13 @@ class Leadership:
         unread += [optional.path for optional in self._optional if not optional.settled()]
         return f"the gpushare controller has just taken the lead and is still reading {unread[0]}" if unread else ""
 
+    def stop(self) -> None:
+        """Begin nothing any more. A thread ends with its request to the API server, a watch with its next event."""
+        self._stop_working.set()
+
     def shut_down(self) -> None:
         """Return when nothing that was sent can take effect any more. Call after the last answer."""
-        self._stop_working.set()
+        self.stop()
         deadline = self.clock.monotonic() + self.quiet_s
         if self._chores is not None:
             self._chores.join(self.quiet_s)  # no new request begins, but one may be on its way
@@ -150,5 +156,6 @@ class Leadership:
                 on_lost()
 
         thread = threading.Thread(target=guarded, name=name, daemon=True)
+        self.threads.append(thread)
         thread.start()
         return thread

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -13,6 +13,8 @@ ASK_AFTER_S: Final = 10.0  # a pod that ends may make room
 REPLACE_AFTER_S: Final = 30.0
 ATTEMPTS: Final = 3
 """Nodes that may come in vain for one pod: an autoscaler takes any node whose sum suffices, whatever its GPUs are."""
+MOST_IN_VAIN: Final = 10
+"""The same for all pods of a namespace together, within `REST_S`: a pod that is created again has no attempts."""
 REST_S: Final = 3600.0
 """How long no node is asked for, for a pod for which none has come, or none that helped."""
 
@@ -34,6 +36,8 @@ class Asked:
     """On which it must not be."""
     attempt: int
     age_s: float
+    namespace: str = ""
+    """Of its pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,8 @@ class Known:
     """Made so far, where no placeholder tells."""
     resting: Mapping[PodUid, float]
     """Until when, in monotonic seconds."""
+    in_vain: Mapping[str, int] = field(default_factory=dict)
+    """How many have ended of late without a node for their pod, by namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,20 +91,25 @@ def decide(known: Known, limits: Limits, now: float) -> Steps:
         and known.resting.get(pod, now) <= now
     ]
     ready.sort(key=lambda pod: (known.refused[pod].since, pod))
-    stay = (known.refused.get(pod) for pod in known.asked.keys() - remove.keys())
-    counts = Counter(refusal.namespace for refusal in stay if refusal is not None)
+    counts = Counter(known.asked[pod].namespace for pod in known.asked.keys() - remove.keys())
     places: dict[PodUid, int] = {}
     for pod in ready:
         namespace = known.refused[pod].namespace
-        places[pod] = counts[namespace]
-        counts[namespace] += 1
-    ready.sort(key=lambda pod: places[pod])
+        if counts[namespace] + known.in_vain.get(namespace, 0) < MOST_IN_VAIN:
+            places[pod] = counts[namespace]
+            counts[namespace] += 1
+    ready = sorted(places, key=lambda pod: places[pod])
     return Steps(remove=remove, ask={pod: known.attempts.get(pod, 0) + 1 for pod in ready[: max(room, 0)]})
 
 
 def rests(why: Why, attempt: int) -> bool:
     """Whether no node is asked for, for a while, after a placeholder has ended."""
     return why is Why.EXPIRED or (why is Why.OUTDATED and attempt >= ATTEMPTS)
+
+
+def costs(why: Why, *, bound: bool) -> bool:
+    """Whether a node may have come, by the time a placeholder has ended, that its pod has no use for."""
+    return why is Why.OUTDATED or (why is Why.DONE and not bound)
 
 
 def _ends(pod: PodUid, known: Known, limits: Limits) -> Why | None:

@@ -37,6 +37,8 @@ class Placeholder:
     """On which it must not be."""
     attempt: int
     created: datetime
+    namespace: str
+    """Of that pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +132,8 @@ def read(pod: Mapping[str, Any]) -> Placeholder | None:
         WireError: its fields are not what they should be.
     """
     ref, meta = pods_wire.ref(pod), fields.mapping(pod, "metadata", "pod")
-    attempt = pods_wire.annotations(pod).get(names.ANNOTATION_ATTEMPT)
+    annotations = pods_wire.annotations(pod)
+    attempt = annotations.get(names.ANNOTATION_ATTEMPT)
     if attempt is None or not ref.name.startswith(_PREFIX):
         return None
     created = fields.text(meta, "creationTimestamp", "metadata")
@@ -149,6 +152,7 @@ def read(pod: Mapping[str, Any]) -> Placeholder | None:
         nodes=frozenset(NodeName(name) for field in away if field["operator"] == "NotIn" for name in field["values"]),
         attempt=int(attempt),
         created=at,
+        namespace=str(annotations.get(names.ANNOTATION_PLACEHOLDER_FOR, "")).partition("/")[0],
     )
 
 

@@ -10,13 +10,14 @@ import orjson
 from controller.node_verdicts import NodeVerdicts
 from controller.reconcile import node_requests, placeholder
 from controller.reconcile.apply import Writer
-from controller.reconcile.node_requests import REST_S, Asked, Known, Limits, Why
+from controller.reconcile.in_vain import InVain
+from controller.reconcile.node_requests import MOST_IN_VAIN, REST_S, Asked, Known, Limits, Why
 from controller.reconcile.placeholder import Placeholder
 from controller.refusals import MOST_NODES, Refusal, Refusals
 from controller.snapshot import Snapshot
 from controller.state import ClusterState
 from gpushare import names
-from gpushare.cluster.records import Pending
+from gpushare.cluster.records import Bound, Pending
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
@@ -24,6 +25,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.verdict import Refused
 from gpushare.runtime import logs
+from gpushare.runtime.backoff import Backoff
 
 _LOG: Final = logging.getLogger(__name__)
 REASON: Final = "GpuShareNodeRequested"
@@ -31,6 +33,7 @@ LIST_S: Final = 60.0  # between two lists; what this process made or removed it 
 RETRY_S: Final = 15.0  # after the API server has refused one
 YIELD_S: Final = 4 * RETRY_S  # in which pods of other namespaces have their turn: the cause may be the pod's author
 CALLS: Final = 5  # a tick and kind
+ASK_S: Final = 0.25  # a tick; judging thousands of nodes for each of these must not take the scheduler's processor
 MOST_BYTES: Final = 256 * 1024  # of one, whose size its pod's author decides
 
 
@@ -48,17 +51,23 @@ class Placeholders:
     """By the UID of the waiting pod."""
     _attempts: dict[PodUid, int] = field(default_factory=dict)
     _resting: dict[PodUid, float] = field(default_factory=dict)
-    _listed: float = float("-inf")
+    _in_vain: InVain = field(default_factory=InVain)
+    _list_at: float = float("-inf")
+    """When they are to be listed next."""
+    _quiet_until: float = float("-inf")
+    """No request before: one has failed that is not about a single pod."""
     _again: float = float("-inf")
     """When the next one may be made."""
+    _backoff: Backoff = field(default_factory=lambda: Backoff(first_s=LIST_S / 30, cap_s=LIST_S))
+    """Between lists and removals that fail."""
 
     def tick(self) -> None:
         """Look for what is to be done."""
         now = self.writer.clock.monotonic()
-        if now - self._listed >= LIST_S:
-            if not self._list():
-                return
-            self._listed = now
+        if now < self._quiet_until or (now >= self._list_at and not self._list(now)):
+            return
+        if not self._there and self.limits.most <= 0:
+            return
         snapshot = self.state.cache.snapshot()
         waiting = {pod.ref.uid: pod for pod in snapshot.pods if isinstance(pod, Pending)}
         self._attempts = {uid: number for uid, number in self._attempts.items() if uid in waiting}
@@ -69,27 +78,41 @@ class Placeholders:
             asked={uid: self._asked(each) for uid, each in self._there.items()},
             attempts=self._attempts,
             resting=self._resting,
+            in_vain=self._in_vain.counts(now),
         )
         steps = node_requests.decide(known, self.limits, now)
         for uid, why in list(steps.remove.items())[:CALLS]:
-            self._remove(uid, why, waiting.get(uid), now)
+            if not self._remove(uid, why, snapshot, now):
+                return
         for uid, attempt in list(steps.ask.items())[:CALLS]:
+            if now < self._again or self.writer.clock.monotonic() - now >= ASK_S:
+                return
+            self._ask(waiting[uid], known.refused[uid], attempt, snapshot, now)
             if now < self._again:
-                break
-            self._ask(waiting[uid], known.refused[uid], attempt, now)
-            if now < self._again:
-                namespace = waiting[uid].ref.namespace
-                same = [other for other, pod in waiting.items() if pod.ref.namespace == namespace]
-                self._resting |= {other: max(self._resting.get(other, now), now + YIELD_S) for other in same}
+                self._yield(waiting[uid].ref.namespace, waiting, now)
+                return
 
-    def _list(self) -> bool:
+    def _yield(self, namespace: str, waiting: Mapping[PodUid, Pending], now: float) -> None:
+        same = [uid for uid, pod in waiting.items() if pod.ref.namespace == namespace]
+        self._resting |= {uid: max(self._resting.get(uid, now), now + YIELD_S) for uid in same}
+
+    def _list(self, now: float) -> bool:
         try:
             page = self.writer.api.list_page(placeholder.path(), keep=_read, timeout_s=5.0)
         except kube.KubeError as error:
-            logs.event(_LOG, "placeholders not listed", level=logging.WARNING, error=str(error))
+            retry_s = self._wait(now)
+            logs.event(_LOG, "placeholders not listed", level=logging.WARNING, error=str(error), retry_s=retry_s)
             return False
         self._there = {each.pod: each for each in page.items if each is not None}
+        self._list_at = now + LIST_S
+        self._backoff.reset()
         return True
+
+    def _wait(self, now: float) -> float:
+        """Seconds until the next request."""
+        delay = self._backoff.next_s()
+        self._quiet_until = now + delay
+        return delay
 
     def _refused(self, waiting: Mapping[PodUid, Pending], snapshot: Snapshot) -> Mapping[PodUid, Refusal]:
         """By nodes whose GPUs are known: others may have room."""
@@ -102,15 +125,13 @@ class Placeholders:
 
     def _asked(self, there: Placeholder) -> Asked:
         age = self.writer.clock.now() - there.created
-        return Asked(nodes=there.nodes, attempt=there.attempt, age_s=age.total_seconds())
+        return Asked(nodes=there.nodes, attempt=there.attempt, age_s=age.total_seconds(), namespace=there.namespace)
 
-    def _ask(self, pod: Pending, refusal: Refusal, attempt: int, now: float) -> None:
-        nodes = {*refusal.nodes, *self._without_room(pod)}
+    def _ask(self, pod: Pending, refusal: Refusal, attempt: int, snapshot: Snapshot, now: float) -> None:
+        nodes = {*refusal.nodes, *self._without_room(pod, snapshot)}
         if len(nodes) > MOST_NODES:
             nodes = set(refusal.nodes)
         self._resting[pod.ref.uid] = now + RETRY_S  # unless it comes about
-        if len(nodes) > MOST_NODES:
-            return
         try:
             path = kube.pod_path(pod.ref.namespace, pod.ref.name)
             wanted = self.writer.api.read_object(path, keep=placeholder.wanted, timeout_s=1.5)
@@ -120,7 +141,7 @@ class Placeholders:
             created = self.writer.api.create(placeholder.path(), body, timeout_s=3.0, precondition=self.writer.leading)
             there = placeholder.read(created)
         except kube.ConflictError:
-            self._listed = float("-inf")  # it is there
+            self._list_at = float("-inf")  # it is there
             return
         except (kube.BadRequestError, WireError) as error:
             self._resting[pod.ref.uid] = now + REST_S
@@ -147,34 +168,44 @@ class Placeholders:
             raise WireError(f"the placeholder would have {size} bytes, more than {MOST_BYTES}")
         return body
 
-    def _without_room(self, pod: Pending) -> list[NodeName]:
+    def _without_room(self, pod: Pending, snapshot: Snapshot) -> list[NodeName]:
         """All nodes that refuse the pod: in a large cluster, kube-scheduler names some of them only."""
         assert pod.request is not None  # noqa: S101 - for the type checker: `_refused` has looked
         shape = self.state.resolve(pod.request.shape, pod.request.labels)
-        ledgers = self.state.cache.snapshot().ledgers
         return [
             name
             for name, answer in self.node_verdicts.snapshot(shape).items()
-            if isinstance(answer, Refused) and isinstance(ledgers.get(name), NodeLedger)
+            if isinstance(answer, Refused) and isinstance(snapshot.ledgers.get(name), NodeLedger)
         ]
 
-    def _remove(self, uid: PodUid, why: Why, pod: Pending | None, now: float) -> None:
+    def _remove(self, uid: PodUid, why: Why, snapshot: Snapshot, now: float) -> bool:
+        """Whether the server did it, or there was nothing to do."""
         there = self._there[uid]
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": there.uid}}
         try:
             self.writer.api.delete(placeholder.path(uid), body, timeout_s=3.0, precondition=self.writer.leading)
         except (kube.NotFoundError, kube.ConflictError):
-            self._listed = float("-inf")
+            self._list_at = float("-inf")
         except kube.KubeError as error:
-            logs.event(_LOG, "placeholder not removed", level=logging.WARNING, pod=uid, error=str(error))
-            return
+            retry_s, error_text = self._wait(now), str(error)
+            logs.event(
+                _LOG, "placeholder not removed", level=logging.WARNING, pod=uid, error=error_text, retry_s=retry_s
+            )
+            return False
         del self._there[uid]
         self._attempts[uid] = there.attempt
         logs.event(_LOG, "placeholder removed", pod=uid, why=why.value)
-        if pod is not None and node_requests.rests(why, there.attempt):
+        pod = next((each for each in snapshot.pods if each.ref.uid == uid), None)
+        if node_requests.costs(why, bound=isinstance(pod, Bound)):
+            self._in_vain.note(there.namespace, now)
+            if self._in_vain.counts(now)[there.namespace] == MOST_IN_VAIN:
+                hour = f"no node is asked for on behalf of its pods for up to {REST_S / 60:.0f} minutes"
+                logs.event(_LOG, "nodes in vain", level=logging.WARNING, namespace=there.namespace, effect=hour)
+        if isinstance(pod, Pending) and node_requests.rests(why, there.attempt):
             self._resting[uid] = now + REST_S
             self._attempts[uid] = 0
             self.writer.warn(pod.ref, REASON, f"{why.value}; a node is asked for again in {REST_S / 60:.0f} minutes")
+        return True
 
 
 def _read(pod: Mapping[str, object]) -> Placeholder | None:

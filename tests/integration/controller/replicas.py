@@ -177,8 +177,14 @@ class Term:
     def kill(self) -> None:
         self._end(-9)
 
+    def join(self) -> None:
+        """Wait for the end of its threads, as a process that has ended has none."""
+        for thread in self.leadership.threads:
+            thread.join()
+
     def _end(self, code: int) -> None:
         self.line.is_cut.set()
+        self.leadership.stop()
         if self.code is None:
             self.code = code
 
@@ -201,6 +207,7 @@ class Replica:
         self._quiet_s, self._dead_s = quiet_s, dead_s
         self._clock, self._stop, self._terms = clock, threading.Event(), itertools.count(1)
         self._fence = Fence(self._clock)
+        self.all_terms: list[Term] = []
         self.term = self._make_term()
         self._supervisor = Supervisor(
             clock=self._clock,
@@ -239,9 +246,13 @@ class Replica:
         self._stop.set()
         self._clock.end(self._thread)
         self.die()
+        for term in self.all_terms:
+            term.join()
 
     def _make_term(self) -> Term:
-        return Term(self._api, self._clock, self._fence, quiet_s=self._quiet_s, dead_s=self._dead_s)
+        term = Term(self._api, self._clock, self._fence, quiet_s=self._quiet_s, dead_s=self._dead_s)
+        self.all_terms.append(term)
+        return term
 
     def _spawn(self) -> Term:
         if self.term.code is not None:

@@ -9,6 +9,7 @@ from controller.reconcile import node_requests
 from controller.reconcile.node_requests import (
     ASK_AFTER_S,
     ATTEMPTS,
+    MOST_IN_VAIN,
     OFF,
     REPLACE_AFTER_S,
     Asked,
@@ -29,8 +30,8 @@ def refusal(*nodes: NodeName, since: float = NOW - ASK_AFTER_S, namespace: str =
     return Refusal(since=since, asked=NOW, nodes=nodes or (A,), namespace=namespace)
 
 
-def asked(*nodes: NodeName, age_s: float = REPLACE_AFTER_S, attempt: int = 1) -> Asked:
-    return Asked(nodes=frozenset(nodes or (A,)), attempt=attempt, age_s=age_s)
+def asked(*nodes: NodeName, age_s: float = REPLACE_AFTER_S, attempt: int = 1, namespace: str = "") -> Asked:
+    return Asked(nodes=frozenset(nodes or (A,)), attempt=attempt, age_s=age_s, namespace=namespace)
 
 
 def decide(
@@ -39,6 +40,7 @@ def decide(
     there: Mapping[str, Asked] | None = None,
     waiting: str = "",
     resting: Mapping[str, float] | None = None,
+    in_vain: Mapping[str, int] | None = None,
     limits: Limits = LIMITS,
 ) -> Steps:
     known = Known(
@@ -47,6 +49,7 @@ def decide(
         asked={PodUid(uid): each for uid, each in (there or {}).items()},
         attempts={},
         resting={PodUid(uid): until for uid, until in (resting or {}).items()},
+        in_vain=in_vain or {},
     )
     return node_requests.decide(known, limits, NOW)
 
@@ -66,7 +69,30 @@ def test_namespaces_take_turns() -> None:
     refused = {name: refusal(since=since, namespace="many") for name, since in (("p", 10.0), ("q", 20.0), ("r", 30.0))}
     refused["s"] = refusal(since=40.0, namespace="few")
     assert list(decide(refused=refused, waiting="pqrs").ask) == ["p", "s"]
-    assert list(decide(refused=refused, there={"p": asked()}, waiting="pqrs").ask) == ["s"]
+    assert list(decide(refused=refused, there={"p": asked(namespace="many")}, waiting="pqrs").ask) == ["s"]
+
+
+def test_after_a_change_of_leader_a_namespace_with_placeholders_still_yields() -> None:
+    """The new one knows of no refusal of their pods yet."""
+    refused = {"q": refusal(since=20.0, namespace="many"), "s": refusal(since=40.0, namespace="few")}
+    assert list(decide(refused=refused, there={"p": asked(namespace="many")}, waiting="pqs").ask) == ["s"]
+
+
+def test_nodes_that_come_in_vain_for_pods_that_are_created_again_and_again_are_bounded() -> None:
+    refused = {"p": refusal(namespace="many"), "q": refusal(namespace="many"), "s": refusal(namespace="few")}
+    limits = Limits(most=10, life_s=900)
+    assert decide(refused=refused, waiting="pqs", in_vain={"many": MOST_IN_VAIN}, limits=limits).ask.keys() == {"s"}
+    one_less = {"many": MOST_IN_VAIN - 1}
+    assert decide(refused=refused, waiting="pqs", in_vain=one_less, limits=limits).ask.keys() == {"p", "s"}
+    there = {"x": asked(namespace="many")}
+    assert decide(refused=refused, there=there, waiting="pqsx", in_vain=one_less, limits=limits).ask.keys() == {"s"}
+
+
+def test_a_placeholder_costs_a_node_if_its_pod_did_not_get_there() -> None:
+    assert node_requests.costs(Why.OUTDATED, bound=False)
+    assert node_requests.costs(Why.DONE, bound=False)
+    assert not node_requests.costs(Why.DONE, bound=True)
+    assert not node_requests.costs(Why.EXPIRED, bound=False)
 
 
 def test_a_pod_has_one_placeholder_at_a_time() -> None:

@@ -1,18 +1,21 @@
 """Placeholders of waiting pods, against the fake API server."""
 
+import itertools
 from typing import Any
 
 import pytest
 
 from controller.reconcile import placeholder
 from controller.reconcile.apply import Writer
-from controller.reconcile.node_requests import ASK_AFTER_S, ATTEMPTS, OFF, REPLACE_AFTER_S, REST_S, Limits
-from controller.reconcile.placeholders import LIST_S, RETRY_S, YIELD_S, Placeholders
+from controller.reconcile.node_requests import ASK_AFTER_S, ATTEMPTS, MOST_IN_VAIN, OFF, REPLACE_AFTER_S, REST_S, Limits
+from controller.reconcile.placeholders import ASK_S, LIST_S, RETRY_S, YIELD_S, Placeholders
 from controller.refusals import MOST_NODES
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
+from gpushare.model.request import RequestShape
+from gpushare.model.verdict import Refused
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_container, make_pod
 from tests.unit.controller.test_reconciler import GIVEN_UP, said, waiting
@@ -244,7 +247,7 @@ def test_one_that_is_there_already_is_taken_over(world: World) -> None:
     stuck(world)
     mine, other = chore(world), chore(world)
     mine.tick()
-    other._listed = world.clock.at
+    other._list_at = world.clock.at + LIST_S
     other.tick()
     other.tick()
     assert len(other._there) == 1
@@ -270,8 +273,76 @@ def test_a_server_that_does_not_answer_changes_nothing(world: World) -> None:
     world.clock.at += LIST_S
     placeholders.tick()
     assert len(world.api.objects(THERE)) == 1
+    world.clock.at += LIST_S
     placeholders.tick()
     assert world.api.objects(THERE) == []
+
+
+@pytest.mark.parametrize("verb", ["list", "delete"])
+def test_a_server_that_is_gone_is_asked_less_and_less_often(world: World, verb: str) -> None:
+    """One request a second, each with a deadline of seconds, would hold up all other chores."""
+    pod, placeholders = stuck(world), chore(world)
+    placeholders.tick()
+    world.api.delete(path_of(pod))
+    world.see()
+    world.api.fail_next(
+        lambda call: call.verb == verb and call.path.startswith(THERE), kube.UnreachableError("no"), times=999
+    )
+    asked = [world.api.count(verb, THERE)]
+    for _ in range(10):
+        for _ in range(60):
+            world.clock.at += 1
+            placeholders.tick()
+        asked.append(world.api.count(verb, THERE))
+    per_minute = [after - before for before, after in itertools.pairwise(asked)]
+    assert max(per_minute) <= 10
+    assert sum(per_minute[5:]) <= (5 * 3 if verb == "list" else 5 * 10)
+    world.api.calm()
+    world.clock.at += LIST_S
+    placeholders.tick()
+    assert world.api.objects(THERE) == []
+
+
+def test_pods_that_are_recreated_do_not_bring_node_after_node(world: World) -> None:
+    """A pod that no machine of the group can hold; whoever creates it again has three attempts each time."""
+    fill(world)
+    placeholders, nodes = chore(world), list(NODES)
+    for number in range(MOST_IN_VAIN):
+        pod = waiting(world, 5)
+        ask(world, pod, nodes)
+        world.clock.at += ASK_AFTER_S
+        placeholders.tick()
+        assert len(world.api.objects(THERE)) == 1, number
+        world.api.delete(path_of(pod))
+        world.see()
+        placeholders.tick()
+    again, other = given_up(world, "team"), given_up(world, "other")
+    world.clock.at += ASK_AFTER_S
+    placeholders.tick()
+    assert [each["metadata"]["name"] for each in world.api.objects(THERE)] == [f"for-{uid_of(other)}"]
+    world.clock.at += REST_S
+    placeholders.tick()
+    assert f"for-{uid_of(again)}" in {each["metadata"]["name"] for each in world.api.objects(THERE)}
+
+
+def test_judging_for_many_kinds_of_pods_leaves_the_processor_to_the_scheduler(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(world)
+    for _ in range(3):
+        given_up(world, "team")
+    world.clock.at += ASK_AFTER_S
+    placeholders = chore(world, Limits(most=10, life_s=LIFE_S))
+    judge = placeholders.node_verdicts.snapshot
+
+    def slow(shape: RequestShape) -> dict[NodeName, int | Refused]:
+        world.clock.at += ASK_S
+        return judge(shape)
+
+    monkeypatch.setattr(placeholders.node_verdicts, "snapshot", slow)
+    for count in (1, 2, 3):
+        placeholders.tick()
+        assert len(world.api.objects(THERE)) == count
 
 
 def test_the_scheduler_never_gets_a_node_for_a_placeholder(world: World) -> None:
