@@ -98,6 +98,10 @@ class Leadership:
         """Whether this process may write, at this very moment."""
         return self.fence.leading()
 
+    def is_read(self) -> bool:
+        """Whether all nodes and all pods have been."""
+        return all(reflector.synced.is_set() for reflector in self._reflectors)
+
     def unready(self) -> str:
         """Why the extender must not be asked; empty if it may."""
         if not self.leading():

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -64,6 +64,8 @@ class LedgerGauges(Collector):
     """For one thread at a time."""
 
     state: ClusterState
+    is_read: Callable[[], bool]
+    """Whether nodes and pods are: before, nodes would look empty whose pods are still being listed."""
     _known: dict[NodeName, tuple[NodeLedger, _Sums]] = field(init=False, default_factory=dict)
     """A ledger is immutable: only those that have changed are summed up again."""
 
@@ -72,7 +74,9 @@ class LedgerGauges(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """All of them."""
+        """All of them; none before the cluster was read, as on replicas that follow."""
+        if not self.is_read():
+            return
         snapshot = self.state.cache.snapshot()
         sums: dict[NodeName, tuple[NodeLedger, _Sums]] = {}
         for name, ledger in snapshot.ledgers.items():

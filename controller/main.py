@@ -77,6 +77,7 @@ class Controller:
             state,
             readings(self._leadership, self._outlooks),
             waiting=lambda: self._leadership.reconciler.waiting.counts,
+            is_read=self._leadership.is_read,
         )
         binder = Binder(
             api=api,

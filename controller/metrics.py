@@ -69,13 +69,22 @@ class Metrics:
                 counter.labels(result).inc(count)
 
     def watch(
-        self, state: ClusterState, readings: Mapping[str, tuple[str, Reading]], waiting: Callable[[], Waiting]
+        self,
+        state: ClusterState,
+        readings: Mapping[str, tuple[str, Reading]],
+        waiting: Callable[[], Waiting],
+        *,
+        is_read: Callable[[], bool],
     ) -> None:
         """Add the gauges that are computed at every scrape, and counters if their names end in `_total`.
 
-        Each reading is a help text and a function, by name.
+        Args:
+            state: of the cluster.
+            readings: help text and function of each, by name.
+            waiting: pods that wait.
+            is_read: whether the state has all nodes and pods.
         """
-        self.registry.register(LedgerGauges(state))
+        self.registry.register(LedgerGauges(state, is_read))
         self.registry.register(_Readings(readings))
         self.registry.register(_WaitingPods(waiting))
 

@@ -58,6 +58,7 @@ def controller_page() -> str:
         state,
         controller.main.readings(leadership, outlooks),
         waiting=lambda: leadership.reconciler.waiting.counts,
+        is_read=lambda: True,
     )
     metrics.answered("bind", "bound", 0.01)
     metrics.filtered(fits=1, failed=1, unresolvable=1)

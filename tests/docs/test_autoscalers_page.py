@@ -37,6 +37,7 @@ def test_every_claim_has_a_test_or_says_why_not() -> None:
 
 def test_the_numbers_are_those_of_the_code() -> None:
     assert f"at most {['zero', 'one', 'two', 'three'][node_requests.ATTEMPTS]} times" in PAGE
+    assert (node_requests.MOST_IN_VAIN, "after ten placeholders" in PAGE) == (10, True)
     assert node_requests.ASK_AFTER_S == 10
     assert "Ten seconds after" in PAGE
     assert node_requests.REST_S == 3600

@@ -65,6 +65,9 @@ CASES: Final[Mapping[str, Mapping[str, str]]] = {
         'gpushare_ready{instance="x"}': state(1, 0),
         'gpushare_ready{instance="y"}': "0x140",
     },
+    "GpuShareWebhookSilent": {
+        'gpushare_webhook_admissions_total{webhook="mutate",outcome="mutated"}': state(1, "_"),
+    },
     "GpuShareCertificateExpires": {
         "gpushare_webhook_certificate_ttl_seconds": state(5_000_000, 600_000),
         "gpushare_webhook_ca_ttl_seconds": state(50_000_000, 50_000_000),

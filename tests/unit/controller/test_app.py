@@ -280,7 +280,8 @@ def test_probes_and_version(world: World) -> None:
 
 
 def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
-    world.metrics.watch(world.state, {"gpushare_leading": ("1 while leading", lambda: 1.0)}, lambda: {"Fits": 2})
+    leading = {"gpushare_leading": ("1 while leading", lambda: 1.0)}
+    world.metrics.watch(world.state, leading, lambda: {"Fits": 2}, is_read=lambda: True)
     first, second = world.add_pod(3), world.add_pod(4)
     world.post("filter", {"Pod": first, "NodeNames": [*NODES, "node-x"]})
     world.post("filter", {"Pod": world.add_pod(11), "NodeNames": NODES})
@@ -317,7 +318,7 @@ def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
 
 
 def test_over_committed_memory_is_a_metric(world: World) -> None:
-    world.metrics.watch(world.state, {}, dict)
+    world.metrics.watch(world.state, {}, dict, is_read=lambda: True)
     world.bind(world.add_pod(9))
     world.api.vanish("/api/v1/nodes/node-a")
     world.add_node("node-a", 4)
@@ -328,7 +329,7 @@ def test_over_committed_memory_is_a_metric(world: World) -> None:
 
 
 def test_over_committed_compute_is_a_metric(world: World) -> None:
-    world.metrics.watch(world.state, {}, dict)
+    world.metrics.watch(world.state, {}, dict, is_read=lambda: True)
     for name in ("a", "b"):
         allocation = make_allocation(name, replace(make_grant(0), compute_percent=60))
         PodSink(world.state).upsert(Bound(ref=allocation.pod, node=allocation.node, allocation=allocation))

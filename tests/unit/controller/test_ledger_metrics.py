@@ -35,9 +35,9 @@ def with_node(state: ClusterState, name: str, *gib: int) -> None:
     state.cache.cluster_index.set_node(NodeName(name), node_records.read(make_node(make_inventory(*gib, node=name))))
 
 
-def page(state: ClusterState) -> str:
+def page(state: ClusterState, *, is_read: bool = True) -> str:
     metrics = Metrics(ManualClock())
-    metrics.watch(state, {}, dict)
+    metrics.watch(state, {}, dict, is_read=lambda: is_read)
     return metrics.page().decode()
 
 
@@ -82,11 +82,20 @@ def test_the_number_of_series_is_what_the_page_promises() -> None:
     assert len([line for line in lines if "node=" in line and "UUID=" not in line]) <= 8 * nodes
 
 
+def test_before_all_pods_are_read_no_node_looks_empty() -> None:
+    """A new leader lists nodes and pods at the same time, and those of a large cluster for most of a minute."""
+    state = ClusterState(resource_config=CONFIG)
+    with_node(state, "node-a", 16)
+    assert "node-a" not in page(state, is_read=False)
+    with_pods(state, 1)
+    assert 'gpushare_node_memory_granted_bytes{node="node-a"} 1.0' in page(state)
+
+
 def test_only_nodes_that_have_changed_are_summed_up_again() -> None:
     state = ClusterState(resource_config=CONFIG)
     for name in ("node-a", "node-b"):
         with_node(state, name, 16)
-    gauges = LedgerGauges(state)
+    gauges = LedgerGauges(state, lambda: True)
     first = [family.samples for family in gauges.collect()]
     known = dict(gauges._known)
     assert [family.samples for family in gauges.collect()] == first

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.runtime.pages import Page, PageServer, verdict
+from gpushare.runtime.pages import Kept, Page, PageServer, verdict
+from tests.unit.controller.world import ManualClock
 
 
 def boom() -> Page:
@@ -86,3 +87,20 @@ def test_all_addresses_are_those_of_both_versions() -> None:
     server.start()
     assert ask(number, "/livez")[0] == 200
     server.stop()
+
+
+@pytest.mark.parametrize(("takes_s", "made"), [(0.0, 100), (0.1, 100), (0.5, 20), (2.0, 5)])
+def test_a_page_that_is_asked_for_all_the_time_takes_a_tenth_of_a_processor(takes_s: float, made: int) -> None:
+    """That of a large cluster takes half a second, which the threads that answer kube-scheduler have to wait for."""
+    clock, pages = ManualClock(), []
+
+    def make() -> Page:
+        clock.at += takes_s
+        pages.append(Page(200, b"page"))
+        return pages[-1]
+
+    kept, end = Kept(make, clock), clock.at + 100
+    while clock.at < end:
+        assert kept() is pages[-1]
+        clock.at += 0.0625
+    assert len(pages) * 0.85 <= made <= len(pages) * 1.15
