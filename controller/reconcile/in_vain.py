@@ -1,4 +1,4 @@
-"""How often nodes were asked for in vain, by namespace: whoever recreates a pod begins with no attempts again."""
+"""How often nodes were asked for in vain, by namespace: a pod that is created again has all its attempts again."""
 
 from collections import Counter
 from collections.abc import Mapping

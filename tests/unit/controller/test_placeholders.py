@@ -304,7 +304,7 @@ def test_a_server_that_is_gone_is_asked_less_and_less_often(world: World, verb: 
 
 
 def test_pods_that_are_recreated_do_not_bring_node_after_node(world: World) -> None:
-    """A pod that no machine of the group can hold; whoever creates it again has three attempts each time."""
+    """A pod that no machine of the group can hold; created again, it has three attempts each time."""
     fill(world)
     placeholders, nodes = chore(world), list(NODES)
     for number in range(MOST_IN_VAIN):
