@@ -15,6 +15,7 @@ const entries = new Map(); // node and UUID -> what is shown of a GPU
 const keys = new Map(); // name of a node -> keys of what is shown of it
 const groups = new Map(); // heading -> its section
 const dirty = new Set(); // names of nodes that are not drawn as they are
+let drawn = false; // something of them was since sums were last told
 let overview = null;
 let waiting = [];
 let happenings = [];
@@ -157,6 +158,7 @@ function redraw() {
 }
 
 function drawNode(name) {
+  drawn = true;
   const node = nodes.get(name);
   const old = new Set(keys.get(name));
   for (const card of node?.cards ?? []) {
@@ -194,7 +196,8 @@ function drawCard(key, node, card) {
   }
   Object.assign(entry, { node, card, text, haystack: haystack(node, card) });
   dressCard(entry.button, node, card, { byModel: filter.group === "model", complete: overview?.complete ?? true, mixed });
-  entry.item.hidden = !matches(entry, filter);
+  entry.shown = matches(entry, filter);
+  show(entry);
   if (key === opened) details(dialog, node, card);
 }
 
@@ -227,20 +230,11 @@ function group(heading) {
   return groups.get(heading);
 }
 
-// What is known only when all nodes are drawn.
+// What is known only when all nodes are drawn, or when a filter has changed.
 
 function tidy() {
-  const sums = new Map();
+  const sums = summed();
   let shown = 0;
-  for (const entry of entries.values()) {
-    const heading = filter.group === "model" ? entry.card.model : entry.node.name;
-    const sum = sums.get(heading) ?? { node: entry.node, granted: 0, total: 0, shown: 0 };
-    sum.granted += entry.card.granted_mib;
-    sum.total += entry.card.total_mib;
-    sum.shown += entry.item.hidden ? 0 : 1;
-    sums.set(heading, sum);
-    shown += entry.item.hidden ? 0 : 1;
-  }
   for (const [heading, { section, line }] of groups) {
     const sum = sums.get(heading);
     if (!sum) {
@@ -248,18 +242,45 @@ function tidy() {
       groups.delete(heading);
       continue;
     }
-    section.hidden = sum.shown === 0;
-    const facts = [`${memory(sum.granted)}${sum.total ? ` of ${memory(sum.total)}` : ""} granted`];
-    if (filter.group === "node") facts.push(...aboutNode(sum.node));
-    const words = facts.filter(Boolean).join(" · ");
-    if (line.textContent !== words) line.textContent = words;
+    if (section.hidden !== (sum.shown === 0)) section.hidden = sum.shown === 0;
+    if (sum.shown) sum.entries.forEach(show); // what is in a hidden group may wait
+    if (drawn) describe(line, sum);
+    shown += sum.shown;
   }
   const words = shown === entries.size ? count(shown, "GPU") : `${count(shown, "GPU")} of ${grouped(entries.size)}`;
   if (find("#shown").textContent !== words) find("#shown").textContent = words;
-  choices("#namespace", [...entries.values()].flatMap((entry) => entry.card.blocks.map((block) => block.namespace)));
-  choices("#model", [...entries.values()].map((entry) => entry.card.model));
+  if (drawn) {
+    choices("#namespace", [...entries.values()].flatMap((entry) => entry.card.blocks.map((block) => block.namespace)));
+    choices("#model", [...entries.values()].map((entry) => entry.card.model));
+  }
+  drawn = false;
   reachable();
   if (opened && !entries.has(opened)) dialog.close();
+}
+
+function summed() {
+  const sums = new Map();
+  for (const entry of entries.values()) {
+    const heading = filter.group === "model" ? entry.card.model : entry.node.name;
+    let sum = sums.get(heading);
+    if (!sum) sums.set(heading, (sum = { node: entry.node, granted: 0, total: 0, shown: 0, entries: [] }));
+    sum.granted += entry.card.granted_mib;
+    sum.total += entry.card.total_mib;
+    sum.shown += entry.shown ? 1 : 0;
+    sum.entries.push(entry);
+  }
+  return sums;
+}
+
+function show(entry) {
+  if (entry.item.hidden === entry.shown) entry.item.hidden = !entry.shown;
+}
+
+function describe(line, sum) {
+  const facts = [`${memory(sum.granted)}${sum.total ? ` of ${memory(sum.total)}` : ""} granted`];
+  if (filter.group === "node") facts.push(...aboutNode(sum.node));
+  const words = facts.filter(Boolean).join(" · ");
+  if (line.textContent !== words) line.textContent = words;
 }
 
 function aboutNode(node) {
@@ -281,18 +302,40 @@ function choices(selector, values) {
 }
 
 function drawWaiting() {
-  const found = waiting.filter((pod) => !filter.namespace || pod.namespace === filter.namespace).filter((pod) => said(`${pod.namespace}/${pod.name} ${pod.asks} ${pod.reason}`));
-  find("#waiting").hidden = found.length === 0;
-  find("#waiting tbody").replaceChildren(...found.map(waitingRow));
+  find("#waiting tbody").replaceChildren(...waiting.map(waitingRow));
   const told = waiting.reduce((sum, pod) => sum + 1 + pod.others, 0);
   const rest = (overview?.totals.waiting ?? told) - told;
-  find("#waiting p").textContent = rest > 0 ? `${count(rest, "more pod")} wait, which came later.` : "";
+  find("#waiting p").textContent = rest > 0 ? `${count(rest, "more pod")} that came later.` : "";
+  showWaiting();
+}
+
+function showWaiting() {
+  find("#waiting").hidden = !showRows("#waiting tbody", waiting, (pod) => [pod.namespace, `${pod.namespace}/${pod.name} ${pod.asks} ${pod.reason}`]);
 }
 
 function drawHappenings() {
-  const found = happenings.filter((each) => !filter.namespace || each.subject.startsWith(`${filter.namespace}/`)).filter((each) => said(`${each.subject} ${each.text}`));
   const none = element("li", {}, "Nothing that is known.");
-  find("#happenings ol").replaceChildren(...(found.length ? found.map(happening) : [none]));
+  find("#happenings ol").replaceChildren(...happenings.map(happening), none);
+  showHappenings();
+}
+
+function showHappenings() {
+  const some = showRows("#happenings ol", happenings, (each) => [each.subject.split("/")[0], `${each.subject} ${each.text}`]);
+  const none = find("#happenings ol").lastElementChild;
+  if (none) none.hidden = some;
+}
+
+/** Hides the rows of what the filters leave out, of which `about` tells the namespace and the words. Whether one is left. */
+function showRows(selector, all, about) {
+  const rows = find(selector).children;
+  let some = false;
+  for (const [i, each] of all.entries()) {
+    const [namespace, text] = about(each);
+    const shown = (!filter.namespace || namespace === filter.namespace) && said(text);
+    if (rows[i].hidden === shown) rows[i].hidden = !shown;
+    some ||= shown;
+  }
+  return some;
 }
 
 function said(text) {
@@ -306,19 +349,37 @@ function read() {
   const before = filter.group;
   filter = Object.fromEntries(inputs.map((id) => [id, find(`#${id}`).value]));
   filter.words = filter.search.toLowerCase().split(/\s+/).filter(Boolean);
-  const kept = new URLSearchParams(inputs.filter((id) => filter[id] && !(id === "group" && filter[id] === "node")).map((id) => [id, filter[id]]));
-  history.replaceState(null, "", `${location.pathname}${kept.size ? `#${kept}` : ""}`);
+  clearTimeout(remembered);
+  remembered = setTimeout(remember, location.hash.includes("key=") ? 0 : 300); // browsers allow some three a second
   if (filter.group !== before) {
     redraw();
   } else {
-    for (const entry of entries.values()) {
-      const hidden = !matches(entry, filter);
-      if (entry.item.hidden !== hidden) entry.item.hidden = hidden;
-    }
+    for (const entry of entries.values()) entry.shown = matches(entry, filter);
     schedule();
   }
-  drawWaiting();
-  drawHappenings();
+  showWaiting();
+  showHappenings();
+}
+
+let asked = false;
+
+/** Reads them after what was typed is on the screen; what is typed meanwhile is read with it. */
+function ask() {
+  if (asked) return;
+  asked = true;
+  requestAnimationFrame(() =>
+    setTimeout(() => {
+      asked = false;
+      read();
+    }),
+  );
+}
+
+let remembered = 0; // a timer
+
+function remember() {
+  const kept = new URLSearchParams(inputs.filter((id) => filter[id] && !(id === "group" && filter[id] === "node")).map((id) => [id, filter[id]]));
+  history.replaceState(null, "", `${location.pathname}${kept.size ? `#${kept}` : ""}`);
 }
 
 function restore() {
@@ -342,7 +403,7 @@ function cards() {
 }
 
 function reachable() {
-  if (current?.isConnected && current.offsetParent !== null && !current.closest("[hidden]")) return;
+  if (current?.isConnected && !current.closest("[hidden]")) return;
   if (current) current.tabIndex = -1;
   current = groupsElement.querySelector(".group:not([hidden]) li:not([hidden]) > .card");
   if (current) current.tabIndex = 0;
@@ -406,7 +467,7 @@ takeKey();
 restore();
 read();
 theme(THEMES.includes(recall("theme")) ? recall("theme") : "system");
-for (const id of inputs) find(`#${id}`).addEventListener("input", read);
+for (const id of inputs) find(`#${id}`).addEventListener("input", ask);
 find("#theme").addEventListener("click", () => {
   const now = document.documentElement.dataset.theme ?? "system";
   theme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
