@@ -90,29 +90,27 @@ def successors(
     return found
 
 
-def again(pod: PodToPlace, snapshot: Snapshot, begun: Plan, left: Collection[PodUid]) -> Plan | None:
-    """The rest of a plan in the cluster as it is now: these pods are still to move; None if they cannot any more.
+def again(pod: PodToPlace, snapshot: Snapshot, begun: Plan, left: Sequence[PodUid]) -> Plan | None:
+    """The rest of a plan in the cluster as it is now: these pods move yet, in this order; None if they cannot any more.
 
     Without moves if the pod fits as it is.
     """
     node_state = snapshot.nodes.get(begun.node)
-    gone = [one for one in snapshot.evictable if one.bound.ref.uid in left and one.bound.node == begun.node]
+    known = {one.bound.ref.uid: one for one in snapshot.evictable if one.bound.node == begun.node}
+    gone = [known[uid] for uid in left if uid in known]
     if node_state is None:
         return None
     opened = replace(snapshot, nodes={**snapshot.nodes, begun.node: node_state.opened(begun.kept_free)})
     if fits(pod, opened):
         return replace(begun, moves=())
-    if len(gone) < len(left):
+    if len(gone) < len(left) or not snapshot.admits(pod, begun.node):
         return None
-    found = _worked_out(pod, opened, begun.node, gone)
-    return None if found is None or found.waiting else replace(found, kept_free=begun.kept_free)
+    found = _carried_out(pod, opened, begun.node, gone, begun.kept_free)
+    return None if found is None or found.waiting else found
 
 
 def _worked_out(pod: PodToPlace, snapshot: Snapshot, node: NodeName, gone: Sequence[Evictable]) -> Plan | None:
-    """Where these pods go, one after another, while the GPUs of the first pod are kept free.
-
-    None if it does not fit in the end.
-    """
+    """The plan of moving these pods; None if the first one does not fit in the end."""
     before = snapshot.nodes[node].without([one.pod for one in gone])
     wanted = before.grants(pod, resolved(pod, snapshot.nodes), snapshot.rankings)
     if wanted is None:
@@ -120,9 +118,25 @@ def _worked_out(pod: PodToPlace, snapshot: Snapshot, node: NodeName, gone: Seque
     kept_free = frozenset(gpu for grant in wanted for gpu in grant.gpus)
     if _is_tight(before.plus(pod, Allocation(pod=pod.ref, node=node, grants=wanted)), gone):
         kept_free = frozenset(gpu.uuid for gpu in before.ledger.inventory.gpus if gpu.health is GpuHealth.HEALTHY)
+    large_first = sorted(gone, key=lambda one: -size(snapshot.nodes[node].ledger, one))
+    found = _carried_out(pod, snapshot, node, large_first, kept_free)
+    if found is not None and found.waiting and len(gone) > 1:
+        other = _carried_out(pod, snapshot, node, large_first[::-1], kept_free)
+        if other is not None and len(other.waiting) < len(found.waiting):
+            return other
+    return found
+
+
+def _carried_out(
+    pod: PodToPlace, snapshot: Snapshot, node: NodeName, gone: Sequence[Evictable], kept_free: frozenset[GpuUuid]
+) -> Plan | None:
+    """Where these pods go, one after another in this order, while these GPUs take none of them.
+
+    None if the first one does not fit in the end.
+    """
     nodes: dict[NodeName, NodeState] = {**snapshot.nodes, node: snapshot.nodes[node].holding_back(kept_free)}
     moves = []
-    for one in sorted(gone, key=lambda one: -size(snapshot.nodes[node].ledger, one)):
+    for one in gone:
         nodes[node] = nodes[node].without([one.pod])
         target, grants = best(one.pod, replace(snapshot, nodes=nodes))
         if target is not None:
