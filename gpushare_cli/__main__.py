@@ -194,7 +194,8 @@ def _uncordon(arguments: argparse.Namespace, streams: Streams) -> int:
 
 def _drain(arguments: argparse.Namespace, streams: Streams) -> int:
     options = common.typed(drain.Options, arguments)
-    return drain.run(_of_cluster(client.connect, arguments), streams, options, SystemClock())
+    with as_interrupt():  # it says then that the GPU stays cordoned
+        return drain.run(_of_cluster(client.connect, arguments), streams, options, SystemClock())
 
 
 def _defrag(arguments: argparse.Namespace, streams: Streams) -> int:

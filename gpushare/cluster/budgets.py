@@ -29,6 +29,8 @@ class Budget:
     """None protects no one."""
     allowed: int
     """Disruptions that the disruption controller allows at this moment."""
+    spares_unready: bool = False
+    """The eviction API evicts a pod that is not ready without using one of the disruptions."""
     disrupted: frozenset[str] = frozenset()
     """Names of pods whose eviction was counted already."""
 
@@ -72,8 +74,15 @@ def parse(obj: Mapping[str, Any], *, empty_is_all: bool) -> Budget:
         name=fields.needed(metadata, "name", "metadata"),
         selector=_selector(spec, empty_is_all=empty_is_all),
         allowed=fields.integer(status, "disruptionsAllowed", "status", default=0),
+        spares_unready=_spares_unready(spec, status),
         disrupted=frozenset(fields.mapping(status, "disruptedPods", "status")),
     )
+
+
+def _spares_unready(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    healthy = fields.integer(status, "currentHealthy", "status", default=0)
+    desired = fields.integer(status, "desiredHealthy", "status", default=0)
+    return spec.get("unhealthyPodEvictionPolicy") == "AlwaysAllow" or healthy >= desired > 0
 
 
 def _selector(spec: Mapping[str, Any], *, empty_is_all: bool) -> LabelSelector | None:

@@ -48,6 +48,8 @@ class Occupant:
     """Why it cannot be evicted, whatever budgets say."""
     unstarted: bool = False
     """Its phase is Pending: the eviction API asks no budget then."""
+    ready: bool = True
+    """Its containers are; some budgets do not count it else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,18 +86,18 @@ def is_unstarted(pod: Mapping[str, Any]) -> bool:
     return fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") == "Pending"
 
 
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """Whether the eviction API takes it for healthy."""
+    return bool(fields.condition(pod, "Ready", "pod").get("status") == "True")
+
+
 def plan(occupants: Iterable[Occupant], known: Sequence[Budget]) -> tuple[Row, ...]:
     """What is done about each pod, in the order in which they are evicted: the least important first.
 
     Budgets are used up in that order, as the API server does it.
     """
     ordered = sorted(occupants, key=lambda one: _rank(one.bound))
-    protected = [
-        one.bound
-        for one in ordered
-        if not one.obstacle and not one.bound.deleting and len(_budgets_of(one, known)) == 1
-    ]
-    broken = budgets.broken(protected, known)
+    broken = budgets.broken([one.bound for one in ordered if _uses_a_budget(one, known)], known)
     return tuple(_row(one, _budgets_of(one, known), broken.get(one.bound.ref.uid)) for one in ordered)
 
 
@@ -113,6 +115,11 @@ def _row(one: Occupant, own: Sequence[Budget], broken: Budget | None) -> Row:
     if broken is not None:
         return row(Step.WAIT, f"budget {broken.name} allows no more evictions now")
     return row(Step.EVICT)
+
+
+def _uses_a_budget(one: Occupant, known: Sequence[Budget]) -> bool:
+    own = _budgets_of(one, known)
+    return not one.obstacle and not one.bound.deleting and len(own) == 1 and (one.ready or not own[0].spares_unready)
 
 
 def _budgets_of(one: Occupant, known: Sequence[Budget]) -> Sequence[Budget]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from gpushare import units
 from gpushare.cluster import drain
 from gpushare.cluster.drain import Permissions, Row, Step
+from gpushare.errors import GpuShareError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
@@ -124,12 +125,20 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
     try:
         left = drainer.run()
     except UncordonedError as error:
+        _print(streams, options, occupied, planned, drainer.left)
         streams.error(error)
         return BAD
+    except (GpuShareError, KeyboardInterrupt):
+        _stays_cordoned(streams, options.gpu)
+        raise
     _print(streams, options, occupied, planned, left)
     if left:
-        streams.note(f"{options.gpu} stays cordoned; gpushare uncordon {options.gpu} lets new pods in")
+        _stays_cordoned(streams, options.gpu)
     return BAD if left else OK
+
+
+def _stays_cordoned(streams: Streams, card: Card) -> None:
+    streams.note(f"{card} stays cordoned; gpushare uncordon {card} lets new pods in, gpushare drain {card} goes on")
 
 
 def cordon(api: KubeApi, streams: Streams, card: Card) -> int:

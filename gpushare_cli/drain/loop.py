@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gpushare.cluster import drain
@@ -12,7 +12,6 @@ from gpushare.identity import PodUid
 from gpushare.kube import api as kube
 from gpushare.kube import eviction
 from gpushare.kube.api import KubeApi
-from gpushare.kube.eviction import Evicted
 from gpushare.model.gpu import Gpu
 from gpushare.runtime.clock import Clock
 from gpushare_cli import disruptions
@@ -24,7 +23,7 @@ ROUND_S: Final = 2.0
 SETTLE_S: Final = 10.0
 """After the cordon, a pod whose binding was on its way may still come."""
 _FAILURES: Final = 3
-"""After which an eviction that the server refuses for another reason than a budget is not tried again."""
+"""After which an eviction is not tried again that the server refuses for good, such as for a missing right."""
 
 
 class UncordonedError(GpuShareError):
@@ -45,6 +44,8 @@ class Drainer:
     timeout_s: float
     asked: dict[PodUid, Row] = field(default_factory=dict)
     """Pods that were asked to leave."""
+    left: tuple[Row, ...] = ()
+    """Who was there when it looked last."""
     _told: dict[PodUid, str] = field(default_factory=dict)
     _failures: Counter[PodUid] = field(default_factory=Counter)
 
@@ -58,7 +59,7 @@ class Drainer:
         began = self.clock.monotonic()
         while True:
             try:
-                left = self._round()
+                self.left = left = self._round()
             except kube.TRANSIENT as error:
                 if self.clock.monotonic() - began >= self.timeout_s:
                     raise
@@ -91,20 +92,33 @@ class Drainer:
         if row.step in {Step.STAY, Step.LEAVING}:
             return row
         if self._failures[row.pod.uid] >= _FAILURES:
-            return Row(pod=row.pod, memory_mib=row.memory_mib, step=Step.STAY, why=self._told[row.pod.uid])
-        outcome, problem = eviction.evict(self.api, row.pod)
-        match outcome:
-            case Evicted.DONE | Evicted.GONE:
-                self.asked[row.pod.uid] = row
-                self._tell(row, "evicted")
-                return Row(pod=row.pod, memory_mib=row.memory_mib, step=Step.LEAVING, why="its containers are ending")
-            case Evicted.REFUSED:
-                self._tell(row, f"waits: {row.why or problem}")
-                return Row(pod=row.pod, memory_mib=row.memory_mib, step=Step.WAIT, why=row.why or problem)
-            case Evicted.FAILED:
-                self._failures[row.pod.uid] += 1
-                self._tell(row, f"cannot be evicted: {problem}")
-                return Row(pod=row.pod, memory_mib=row.memory_mib, step=Step.WAIT, why=f"cannot be evicted: {problem}")
+            return replace(row, step=Step.STAY, why=self._told[row.pod.uid])
+        return self._evicted(row)
+
+    def _evicted(self, row: Row) -> Row:
+        """What became of asking the API server."""
+
+        def waits(why: str) -> Row:
+            return replace(row, step=Step.WAIT, why=why)
+
+        try:
+            eviction.ask(self.api, row.pod)
+        except kube.TooManyRequestsError as error:
+            self._tell(row, f"waits: {row.why or error}")
+            return waits(row.why or str(error))
+        except kube.TRANSIENT as error:
+            self._tell(row, f"cannot be evicted now: {error}")
+            return waits(f"cannot be evicted now: {error}")
+        except (kube.NotFoundError, kube.ConflictError):  # it ended by itself a moment ago
+            self.asked[row.pod.uid] = row
+            return replace(row, step=Step.LEAVING, why="it has ended")
+        except kube.KubeError as error:
+            self._failures[row.pod.uid] += 1
+            self._tell(row, f"cannot be evicted: {error}")
+            return waits(f"cannot be evicted: {error}")
+        self.asked[row.pod.uid] = row
+        self._tell(row, "evicted")
+        return replace(row, step=Step.LEAVING, why="its containers are ending")
 
     def _tell(self, row: Row, text: str) -> None:
         """Once for each change."""

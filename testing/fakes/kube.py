@@ -280,7 +280,7 @@ class FakeKube:
         ]
         if len(own) > 1:
             raise kube.ServerFaultError("This pod has more than one PodDisruptionBudget")
-        for budget in own:
+        for budget in [] if own and not _is_ready(pod) and _spares_unready(own[0]) else own:
             if budget["status"]["disruptionsAllowed"] <= 0:
                 raise kube.TooManyRequestsError("Cannot evict pod as it would violate the pod's disruption budget.")
             budget["status"]["disruptionsAllowed"] -= 1
@@ -302,6 +302,15 @@ class FakeKube:
         bound["status"] = {**bound["status"], "conditions": [*conditions, {"type": "PodScheduled", "status": "True"}]}
         self._store.write(target.plain(), bound)
         return {"kind": "Status", "status": "Success", "code": 201}
+
+
+def _is_ready(pod: JsonObject) -> bool:
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))
+
+
+def _spares_unready(budget: JsonObject) -> bool:
+    healthy, desired = (budget["status"].get(key, 0) for key in ("currentHealthy", "desiredHealthy"))
+    return bool(budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow" or healthy >= desired > 0)
 
 
 def _check(precondition: kube.Precondition | None) -> None:

@@ -23,6 +23,8 @@ def cluster(seed: int) -> tuple[FakeKube, dict[str, bool]]:
         labels = {key: "x" for key in "ab" if chance.random() < 0.5}
         phase = chance.choice(["Running", "Running", "Running", "Pending"])
         pod = bound(f"p{number}", make_grant(*gpus, gib=1), labels=labels, phase=phase)
+        if phase == "Running" and chance.random() < 0.5:
+            pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
         pod["spec"]["priority"] = chance.choice([0, 0, 5])
         pod["metadata"]["creationTimestamp"] = f"2026-01-0{chance.randint(1, 9)}T00:00:00Z"
         if chance.random() < 0.8:
@@ -34,6 +36,10 @@ def cluster(seed: int) -> tuple[FakeKube, dict[str, bool]]:
         objects.append(pod)
         on_first[f"p{number}"] = 0 in gpus
     budgets = [budget(key, chance.randint(0, 3), **{key: "x"}) for key in "ab" if chance.random() < 0.6]
+    for each in budgets:
+        each["status"].update(currentHealthy=chance.randint(0, 3), desiredHealthy=chance.randint(0, 3))
+        if chance.random() < 0.2:
+            each["spec"]["unhealthyPodEvictionPolicy"] = "AlwaysAllow"
     return seeded(kube_of(objects), *budgets), on_first
 
 

@@ -53,6 +53,26 @@ def test_a_selector_means_what_it_means_in_policy_v1(selector: object, labels: M
     assert budgets.parse(pdb(selector), empty_is_all=True).counts(pod(labels=labels)) is meant
 
 
+@pytest.mark.parametrize(
+    ("policy", "status", "spares"),
+    [
+        (None, {}, False),
+        (None, {"currentHealthy": 0, "desiredHealthy": 0}, False),
+        (None, {"currentHealthy": 1, "desiredHealthy": 2}, False),
+        (None, {"currentHealthy": 2, "desiredHealthy": 2}, True),
+        ("IfHealthyBudget", {"currentHealthy": 1, "desiredHealthy": 2}, False),
+        ("AlwaysAllow", {"currentHealthy": 1, "desiredHealthy": 2}, True),
+    ],
+)
+def test_a_pod_that_is_not_ready_is_spared_a_budget_as_the_eviction_api_has_it(
+    policy: str | None, status: dict[str, int], spares: bool
+) -> None:
+    found = pdb({}, **status)
+    if policy:
+        found["spec"]["unhealthyPodEvictionPolicy"] = policy
+    assert budgets.parse(found, empty_is_all=True).spares_unready is spares
+
+
 @pytest.mark.parametrize("selector", [{}, {"matchLabels": {}}, {"matchExpressions": []}, None])
 def test_an_empty_selector_means_no_one_in_v1beta1(selector: object) -> None:
     assert not budgets.parse(pdb(selector), empty_is_all=False).counts(pod(labels={"app": "web"}))
