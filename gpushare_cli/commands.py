@@ -28,6 +28,10 @@ class NoClusterError(GpuShareError):
     """There is no usable kubeconfig."""
 
 
+class NotAllowedError(GpuShareError):
+    """The API server does not let this user do it; says which right is needed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
     """Where a command writes."""
@@ -62,7 +66,7 @@ def answer(streams: Streams, command: Callable[[], int]) -> int:
         return USAGE
     except kube.KubeError as error:
         return streams.error(_told(error))
-    except (NoClusterError, WireError) as error:
+    except (NoClusterError, NotAllowedError, WireError) as error:
         return streams.error(error)
 
 

@@ -5,7 +5,7 @@ more than was evaluated.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 from gpushare import names, units
 from gpushare.model.allocation import peak
@@ -16,6 +16,15 @@ from gpushare_cli import nodefacts
 from gpushare_cli.nodefacts import RESOURCES, NodeFacts
 
 Object = Mapping[str, Any]
+_GROUPS: Final = frozenset(
+    {
+        "kueue.x-k8s.io/pod-group-name",
+        "pod-group-name",  # KAI
+        "scheduling.k8s.io/group-name",  # Volcano
+        "scheduling.x-k8s.io/pod-group",
+    }
+)
+"""Labels and annotations by which schedulers know the pods of a group; kube-scheduler's own is in the spec."""
 
 
 def misplaced(pod: Object, node: NodeFacts) -> list[str]:
@@ -102,8 +111,15 @@ def overlooked(pod: Object, *, with_host: bool = False) -> list[str]:
             for port in fields.objects(container, "ports", path)
         ),
         "resource claims": bool(spec.get("resourceClaims")),
+        "other pods of its group": _has_group(pod, spec),
     }
     return [what for what, there in demanded.items() if there]
+
+
+def _has_group(pod: Object, spec: Object) -> bool:
+    """Whether a scheduler starts it together with others."""
+    marks = pods_wire.labels(pod).keys() | pods_wire.annotations(pod).keys()
+    return bool(spec.get("schedulingGroup") or spec.get("workloadRef") or marks & _GROUPS)
 
 
 def _asks_beside(pod: Object, known: Collection[str]) -> bool:

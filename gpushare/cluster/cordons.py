@@ -1,12 +1,60 @@
-"""Which GPUs an administrator keeps new pods away from: the entries of a node's annotation. Pure."""
+"""Which GPUs an administrator keeps new pods away from: the entries of a node's annotation. Pure.
 
+A defragmentation cordons GPUs for the time being. Another annotation says which entries are its own, so that it takes
+back no cordon of an administrator, who may cordon the same GPU meanwhile.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from gpushare import names
 from gpushare.errors import SettingsError
+from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu, NodeInventory
 
 _SEPARATOR: Final = ","
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cordon:
+    """What a node's annotations say."""
+
+    gpus: str = ""
+    """All that take no new pods."""
+    lent: str = ""
+    """Those of them that a defragmentation keeps free for the time being."""
+
+    def closed(self, inventory: NodeInventory, name: str) -> "Cordon":
+        """An administrator keeps new pods away from these GPUs, for longer than a defragmentation does.
+
+        Raises:
+            SettingsError: no GPU of the node has this name.
+        """
+        return Cordon(gpus=added(self.gpus, inventory, name), lent=_without(self.lent, meant(inventory, name)))
+
+    def opened(self, inventory: NodeInventory | None, name: str) -> "Cordon":
+        """The GPUs take pods again, whoever has cordoned them.
+
+        Raises:
+            SettingsError: nothing names the GPU, or an entry names others as well.
+        """
+        gpus = removed(self.gpus, inventory, name)
+        return Cordon(gpus=gpus, lent=_joined(set(entries(self.lent)) & set(entries(gpus))))
+
+    def lending(self, gpus: Iterable[GpuUuid]) -> "Cordon":
+        """A defragmentation keeps these free, which were open."""
+        return Cordon(gpus=_SEPARATOR.join([*entries(self.gpus), *gpus]), lent=_joined({*entries(self.lent), *gpus}))
+
+    def returned(self, gpus: Iterable[GpuUuid]) -> "Cordon":
+        """It has ended: those take pods again that no one else has cordoned meanwhile."""
+        own = set(entries(self.lent)) & set(gpus)
+        rest = [entry for entry in entries(self.gpus) if entry not in own]
+        return Cordon(gpus=_SEPARATOR.join(rest), lent=_joined(set(entries(self.lent)) - own))
+
+    def lends(self, gpus: Iterable[GpuUuid]) -> bool:
+        """Whether all of these are closed by a defragmentation alone."""
+        return set(gpus) <= set(entries(self.lent)) & set(entries(self.gpus))
 
 
 def entries(text: str) -> list[str]:
@@ -50,11 +98,6 @@ def added(text: str, inventory: NodeInventory, name: str) -> str:
     return _SEPARATOR.join([*known, name if whole_card else str(gpus[0].uuid)])
 
 
-def without(text: str, entry: str) -> str:
-    """The annotation without one entry."""
-    return _SEPARATOR.join(each for each in entries(text) if each != entry)
-
-
 def removed(text: str, inventory: NodeInventory | None, name: str) -> str:
     """The annotation without what keeps pods away from these GPUs; the name may be of a GPU that is gone.
 
@@ -71,3 +114,11 @@ def removed(text: str, inventory: NodeInventory | None, name: str) -> str:
         if others:
             raise SettingsError(f"GPU {name!r} is cordoned together with {others}, by {entry!r}; uncordon that")
     return _SEPARATOR.join(entry for entry in known if entry not in going)
+
+
+def _without(lent: str, gpus: Iterable[Gpu]) -> str:
+    return _joined(set(entries(lent)) - {str(gpu.uuid) for gpu in gpus})
+
+
+def _joined(entries: Iterable[str]) -> str:
+    return _SEPARATOR.join(sorted(entries))

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpushare import names
 from gpushare.cluster import cordons
+from gpushare.cluster.cordons import Cordon
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
@@ -23,6 +24,8 @@ class NodeRecord:
     """The inventory as it was read, to see without decoding that a node has not changed."""
     cordon: str = ""
     """GPUs that an administrator keeps new pods away from, as it was read."""
+    lent: str = ""
+    """Those of them that a defragmentation opens again when it ends."""
     unhealthy: frozenset[int] = frozenset()
     """Numbers of GPUs that somebody beside the plugin calls unhealthy."""
     inventory: NodeInventory | None = None
@@ -34,6 +37,11 @@ class NodeRecord:
     which this one takes over. Nodes with `nvidia.com/gpu` alone may keep another plugin for good."""
     allocatable: HostRoom | None = None
     """CPU and memory that it gives to pods; None if its kubelet has not said so."""
+
+    @property
+    def marks(self) -> Cordon:
+        """Who keeps pods away from which GPUs."""
+        return Cordon(gpus=self.cordon, lent=self.lent)
 
 
 def read(
@@ -47,13 +55,15 @@ def read(
     name = name_of(node)
     annotations = fields.mapping(fields.mapping(node, "metadata", "node"), "annotations", "metadata")
     published, cordon = annotations.get(names.ANNOTATION_INVENTORY), annotations.get(names.ANNOTATION_CORDON) or ""
-    if not isinstance(cordon, str) or not isinstance(published, str | None):
+    lent = annotations.get(names.ANNOTATION_LENT) or ""
+    if not isinstance(cordon, str) or not isinstance(lent, str) or not isinstance(published, str | None):
         raise WireError("metadata.annotations: expected strings")
     awaited = published is None and _is_awaited(node)
     record = NodeRecord(
         name=name,
         published=published,
         cordon=cordon,
+        lent=lent,
         unhealthy=unhealthy,
         awaited=awaited,
         allocatable=host.allocatable(node),
@@ -77,7 +87,7 @@ def marked_unhealthy(record: NodeRecord, unhealthy: frozenset[int]) -> NodeRecor
         return replace(record, unhealthy=unhealthy)
     annotations = {names.ANNOTATION_CORDON: record.cordon, names.ANNOTATION_INVENTORY: record.published}
     marked = read({"metadata": {"name": record.name, "annotations": annotations}}, None, unhealthy)
-    return replace(marked, allocatable=record.allocatable)
+    return replace(marked, lent=record.lent, allocatable=record.allocatable)
 
 
 def sharing(records: Iterable[NodeRecord]) -> Iterator[NodeInventory | None]:

@@ -109,6 +109,14 @@ class Snapshot:
     rankings: Rankings = field(default_factory=Rankings)
 
 
+def after(snapshot: Snapshot, gone: Collection[Evictable]) -> Snapshot:
+    """When these pods have ended."""
+    nodes = dict(snapshot.nodes)
+    for node in {one.bound.node for one in gone}:
+        nodes[node] = nodes[node].without([one.pod for one in gone if one.bound.node == node])
+    return replace(snapshot, nodes=nodes)
+
+
 def fits(pod: PodToPlace, snapshot: Snapshot) -> tuple[NodeName, ...]:
     """The nodes on which it fits as it is, by name."""
     shape = resolved(pod, snapshot.nodes)

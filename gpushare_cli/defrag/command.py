@@ -1,25 +1,26 @@
 """`gpushare defrag`: arguments, what is done, what is printed."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 from gpushare import names
 from gpushare.cluster import defrag
 from gpushare.cluster.defrag import Plan
 from gpushare.cluster.drain import Permissions
 from gpushare.errors import SettingsError
-from gpushare.identity import PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
-from gpushare_cli import arguments, tables, yamls
+from gpushare_cli import arguments, yamls
 from gpushare_cli.commands import BAD, OK, Streams
-from gpushare_cli.defrag import loop
+from gpushare_cli.defrag import loop, render
 from gpushare_cli.defrag import question as questions
-from gpushare_cli.defrag.loop import StoppedError
+from gpushare_cli.defrag.hold import Hold
+from gpushare_cli.defrag.patience import Patience, StoppedError
 from gpushare_cli.defrag.question import Answer, Question
+from gpushare_cli.defrag.render import Outcome
 from gpushare_cli.explain.workloads import Target
 
 EXIT_CODES: Final = (
@@ -104,29 +105,45 @@ def run(
     answer = questions.look(api, question)
     for note in answer.notes:
         streams.note(note)
-    plan, node, problem = answer.plan, "", ""
+    plan = answer.plan
     if plan is None or plan.waiting or not options.yes:
-        _print(streams, options, question, answer, {}, "")
+        _print(streams, options, question, answer)
         if plan is not None and not plan.waiting and not options.dry_run:
             streams.note("nothing was changed; --yes does it")
-        return OK if answer.fits or (plan is not None and not plan.waiting) else BAD
+        return OK if answer.fits or answer.soon or (plan is not None and not plan.waiting) else BAD
+    patience = Patience(clock=clock, streams=streams, timeout_s=options.timeout)
+    outcome = _carried_out(api, question, answer, plan, patience)
+    _print(streams, options, question, answer, outcome)
+    if outcome.problem:
+        streams.error(outcome.problem)
+    return BAD if outcome.problem else OK
+
+
+def _carried_out(api: KubeApi, question: Question, answer: Answer, plan: Plan, patience: Patience) -> Outcome:
     defragmentation = loop.Defragmentation(
         api=api,
-        clock=clock,
-        streams=streams,
+        patience=patience,
+        hold=Hold(api=api, patience=patience, node=plan.node, gpus=plan.kept_free),
         question=question,
         plan=plan,
         owners=dict(answer.prepared.owners),
-        timeout_s=options.timeout,
     )
+    node, problem = "", ""
     try:
         node = defragmentation.run()
     except StoppedError as error:
         problem = str(error)
-    _print(streams, options, question, answer, defragmentation.moved, node)
-    if problem:
-        streams.error(problem)
-    return BAD if problem else OK
+    return Outcome(moved=defragmentation.moved, node=node, problem=problem)
+
+
+def _print(
+    streams: Streams, options: Options, question: Question, answer: Answer, outcome: Outcome | None = None
+) -> None:
+    if options.output == "table":
+        streams.out.write(render.text(question.name, answer, outcome, streams.width))
+    else:
+        value = yamls.dump_json(render.as_json(question.name, answer, outcome))
+        streams.out.write(yamls.in_notation(value, options.output))
 
 
 def _check(options: Options) -> None:
@@ -134,6 +151,8 @@ def _check(options: Options) -> None:
         raise SettingsError("give a pod that waits, or its manifest with -f")
     if options.dry_run and options.yes:
         raise SettingsError("--dry-run and --yes contradict each other; leave one out")
+    if options.timeout < 1:
+        raise SettingsError(f"--timeout {options.timeout}: write at least 1")
     if options.max_moves < 1:
         raise SettingsError(f"--max-moves {options.max_moves}: write at least 1")
     target = options.pod
@@ -154,57 +173,3 @@ def _question(api: KubeApi, options: Options, namespace: Callable[[], str], stdi
         permissions=Permissions(delete_emptydir_data=options.delete_emptydir_data),
         most=options.max_moves,
     )
-
-
-def _print(
-    streams: Streams, options: Options, question: Question, answer: Answer, moved: Mapping[PodUid, str], node: str
-) -> None:
-    if options.output == "table":
-        streams.out.write(_text(question, answer, moved, node, streams.width))
-        return
-    value = {
-        "version": 1,
-        "pod": question.name,
-        "fits": answer.fits,
-        "plan": _plan_json(answer.plan) if answer.plan else None,
-        "stay": answer.prepared.stay,
-        "why": answer.why_not or None,
-        "moved": moved,
-        "node": node or None,
-    }
-    streams.out.write(yamls.in_notation(yamls.dump_json(value), options.output))
-
-
-def _plan_json(plan: Plan) -> dict[str, Any]:
-    return {
-        "node": plan.node,
-        "gpus": sorted({gpu for grant in plan.grants for gpu in grant.gpus}),
-        "cordonedMeanwhile": sorted(plan.kept_free),
-        "evictions": [
-            {"namespace": move.pod.namespace, "name": move.pod.name, "from": move.source, "to": move.target}
-            for move in plan.moves
-        ],
-    }
-
-
-def _text(question: Question, answer: Answer, moved: Mapping[PodUid, str], node: str, width: int) -> str:
-    plan = answer.plan
-    if answer.fits:
-        return f"{question.name} fits on {', '.join(answer.fits[:3])} as it is; no pod has to move\n"
-    if plan is None:
-        stay = [f"{count} pods {why}" if count != 1 else f"1 pod {why}" for why, count in answer.prepared.stay.items()]
-        told = "; ".join([f"{question.name}: no evictions make room: {answer.why_not}", *stay])
-        return tables.table([(told,)], width)
-    rows = [("EVICT", "FROM", "TO")]
-    for move in plan.moves:
-        to = moved.get(move.pod.uid) or move.target
-        rows.append((str(move.pod), move.source, to or "would wait: it fits nowhere else"))
-    count = len(plan.moves)
-    evictions = "1 eviction makes" if count == 1 else f"{count} evictions make"
-    if plan.waiting:
-        last = f"{question.name}: this would make room on {plan.node}, and take their place from others; not done\n"
-    elif node:
-        last = f"{question.name} is on {node}\n"
-    else:
-        last = f"{evictions} room for {question.name} on {plan.node}\n"
-    return tables.table(rows, width) + last

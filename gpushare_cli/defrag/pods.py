@@ -35,6 +35,8 @@ class Prepared:
     """Why pods may not be moved -> how many."""
     owners: Mapping[str, str]
     """UID of a pod that may move -> that of the controller that recreates it."""
+    ending: Sequence[Evictable] = ()
+    """Pods whose deletion was asked for, and that hold GPUs until they have ended."""
 
 
 def prepare(
@@ -54,6 +56,7 @@ def prepare(
         permissions: what the administrator agrees to lose.
     """
     evictable: list[Evictable] = []
+    ending: list[Evictable] = []
     objects: dict[str, Object] = dict(wanted)
     owners: dict[str, str] = {}
     stay: Counter[str] = Counter()
@@ -62,6 +65,8 @@ def prepare(
             continue
         request = _request(value, known)
         why = _why_not(value, record, request, permissions) or _protected(value, record, budgets)
+        if record.deleting and request is not None:
+            ending.append(Evictable(bound=record, pod=to_place(value, request)))
         if why or request is None:
             stay[why] += 1
             continue
@@ -76,7 +81,7 @@ def prepare(
         admits=_Admits(known.state, objects),
         rankings=rankings,
     )
-    return Prepared(snapshot=snapshot, stay=stay, owners=owners)
+    return Prepared(snapshot=snapshot, stay=stay, owners=owners, ending=ending)
 
 
 def to_place(value: Object, request: PodRequest) -> PodToPlace:
@@ -130,6 +135,8 @@ def _why_not(value: Object, record: Bound, request: PodRequest | None, permissio
         return "hold GPUs in a way that cannot be moved"
     if pods_wire.annotations(value).get(_SAFE) == "false":
         return f"have the annotation {_SAFE}=false"
+    if not record.owned:
+        return "have no controller that would recreate them"
     if why := drain.obstacle(value, permissions):
         return f"must not be evicted: {why}"
     missing = schedulable.overlooked(value, with_host=True)

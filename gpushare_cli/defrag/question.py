@@ -1,6 +1,6 @@
 """Which pod needs room, and what makes it: reads the pod and the cluster, and decides."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -8,6 +8,7 @@ from typing import Any, Final, TextIO
 from gpushare.cluster import defrag, snapshot
 from gpushare.cluster.defrag import Plan
 from gpushare.cluster.drain import Permissions
+from gpushare.cluster.records import Pending
 from gpushare.cluster.snapshot import PodToPlace
 from gpushare.errors import InvalidRequestError, SettingsError, WireError
 from gpushare.identity import NodeName, PodUid
@@ -28,6 +29,7 @@ from gpushare_cli.world import World
 
 Object = Mapping[str, Any]
 STDIN: Final = "-"
+_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,8 @@ class Answer:
     prepared: Prepared
     fits: tuple[NodeName, ...]
     """Nodes that have room already."""
+    soon: tuple[NodeName, ...]
+    """Nodes that have it as soon as pods have ended whose deletion was asked for."""
     plan: Plan | None
     why_not: str
     """Why it fits nowhere, in the controller's words."""
@@ -66,13 +70,15 @@ def named(api: KubeApi, target: Target, namespace: str) -> Object:
 
     Raises:
         KubeError: it cannot be read.
-        SettingsError: it is on a node already, is not to be placed yet, or is no pod.
+        SettingsError: it is on a node already, is being deleted, is not to be placed yet, or is no pod.
     """
     if target.kind != workloads.POD:
         raise SettingsError(f"{target.kind.word}/{target.name}: name one pod, or give its manifest with -f")
     (pod,) = workloads.pods(api, workloads.POD, namespace, target.name)
     if node := pods_wire.node_of(pod):
         raise SettingsError(f"pod {namespace}/{target.name} is on {node} already")
+    if pod["metadata"].get("deletionTimestamp"):
+        raise SettingsError(f"pod {namespace}/{target.name} is being deleted")
     if gates := schedulable.gates(pod):
         which = ", ".join(gates)
         raise SettingsError(f"pod {namespace}/{target.name} waits for others to remove its scheduling gates: {which}")
@@ -108,17 +114,23 @@ def look(api: KubeApi, question: Question) -> Answer:
     """
     seen = _read(api, question)
     fits = snapshot.fits(seen.pod, seen.prepared.snapshot)
-    plan = None if fits else defrag.plan(seen.pod, seen.prepared.snapshot, most=question.most)
-    answered = (
-        () if fits or plan else world.ask(seen.state, question.pod, seen.request, seen.prepared.snapshot.rankings)
-    )
+    soon = () if fits else snapshot.fits(seen.pod, snapshot.after(seen.prepared.snapshot, seen.prepared.ending))
+    plan = None if fits or soon else defrag.plan(seen.pod, seen.prepared.snapshot, most=question.most)
+    done = fits or soon or plan
+    answered = () if done else world.ask(seen.state, question.pod, seen.request, seen.prepared.snapshot.rankings)
     return Answer(
         prepared=seen.prepared,
         fits=fits,
+        soon=soon,
         plan=plan,
         why_not=answers.summary(answered) if answered else "",
-        notes=seen.notes,
+        notes=(*seen.notes, *([_rivals(seen)] if plan and seen.rivals else [])),
     )
+
+
+def _rivals(seen: "_Seen") -> str:
+    named = ", ".join(seen.rivals[:_NAMED]) + (", ..." if len(seen.rivals) > _NAMED else "")
+    return f"other pods wait for GPUs ({named}); kube-scheduler may give the room to one of them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +141,8 @@ class _Seen:
     request: PodRequest
     prepared: Prepared
     state: World
+    rivals: tuple[str, ...]
+    """Other pods that wait for GPUs."""
     notes: tuple[str, ...]
 
 
@@ -147,8 +161,15 @@ def _read(api: KubeApi, question: Question) -> _Seen:
         request=request,
         prepared=pods.prepare({pod.ref.uid: question.pod}, found, budgets, rankings, question.permissions),
         state=found.state,
+        rivals=tuple(str(record.ref) for record in _waiting(found) if record.ref.uid != pod.ref.uid),
         notes=tuple(filter(None, notes)),
     )
+
+
+def _waiting(found: Known) -> Iterator[Pending]:
+    for value, record in found.pods:
+        if isinstance(record, Pending) and record.request is not None and not schedulable.gates(value):
+            yield record
 
 
 def rest(api: KubeApi, question: Question, begun: Plan, left: Sequence[PodUid]) -> Plan | None:

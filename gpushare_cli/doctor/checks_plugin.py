@@ -140,15 +140,19 @@ def gpu_cordon(cluster: Cluster) -> Iterator[Finding]:
     """No GPU is cordoned, and no cordon names a GPU that is not there."""
     for node in cluster.nodes:
         gpus = node.record.inventory.gpus if node.record.inventory else ()
-        numbers = [gpu.label for gpu in gpus if gpu.health is GpuHealth.CORDONED]
-        if numbers:
-            which = f"GPUs {', '.join(numbers)} of its {len(gpus)} are" if len(numbers) > 1 else f"GPU {numbers[0]} is"
-            yield finding.warning(
-                f"node/{node.name}",
-                f"{which} cordoned; nothing new is placed there",
-                "when the work is done: "
-                + " && ".join(f"gpushare uncordon {node.name}/{number}" for number in numbers),
-            )
+        lent = set(cordons.entries(node.record.lent))
+        cordoned = [gpu for gpu in gpus if gpu.health is GpuHealth.CORDONED]
+        for by, until, meant in (
+            ("", "when the work is done", [gpu.label for gpu in cordoned if gpu.uuid not in lent]),
+            (" by gpushare defrag", "if none runs any more", [gpu.label for gpu in cordoned if gpu.uuid in lent]),
+        ):
+            if meant:
+                which = f"GPUs {', '.join(meant)} of its {len(gpus)} are" if len(meant) > 1 else f"GPU {meant[0]} is"
+                yield finding.warning(
+                    f"node/{node.name}",
+                    f"{which} cordoned{by}; nothing new is placed there",
+                    f"{until}: " + " && ".join(f"gpushare uncordon {node.name}/{number}" for number in meant),
+                )
         unknown = node_records.unknown_gpus(node.record)
         if unknown:
             yield finding.warning(

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from gpushare import names
 from gpushare.cluster import cordons, drain, node_records, pod_records, records
+from gpushare.cluster.cordons import Cordon
 from gpushare.cluster.drain import Occupant, Permissions
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.records import Bound
@@ -13,12 +14,13 @@ from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.gpu import Gpu, NodeInventory
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.resource_config import ResourceConfig
 from gpushare_cli import gather, resource_configs
+from gpushare_cli.commands import NotAllowedError
 
 _TRIES: Final = 5
-Change = Callable[[NodeRecord], str]
+Change = Callable[[NodeRecord], Cordon]
 """What a cordon is to be, from what is known of its node."""
 
 
@@ -51,36 +53,39 @@ def cordon(api: KubeApi, node: str, change: Change) -> bool:
 
     Raises:
         KubeError: the node cannot be read or written.
+        NotAllowedError: the user may not write it.
         SettingsError: there is no such GPU.
     """
     for _ in range(_TRIES):
         found = api.get(kube.node_path(node))
         record = node_records.read(found)
         after = change(record)
-        if after == record.cordon:
+        if after == record.marks:
             return False
         body = {
             "metadata": {
                 "resourceVersion": found["metadata"]["resourceVersion"],
-                "annotations": {names.ANNOTATION_CORDON: after or None},
+                "annotations": {names.ANNOTATION_CORDON: after.gpus or None, names.ANNOTATION_LENT: after.lent or None},
             }
         }
         try:
             api.patch(kube.node_path(node), body)
         except kube.ConflictError:  # kubelets write their nodes all the time
             continue
+        except kube.ForbiddenError as error:
+            raise NotAllowedError(f"not allowed: {error}; patching nodes is needed") from error
         return True
     raise kube.ConflictError(f"node {node} was changed by others {_TRIES} times meanwhile; try again")
 
 
 def keeping_away(card: Card) -> Change:
     """Cordon a GPU."""
-    return lambda record: cordons.added(record.cordon, inventory_of(record), card.gpu)
+    return lambda record: record.marks.closed(inventory_of(record), card.gpu)
 
 
 def letting_in(card: Card) -> Change:
     """Undo that."""
-    return lambda record: cordons.removed(record.cordon, record.inventory, card.gpu)
+    return lambda record: record.marks.opened(record.inventory, card.gpu)
 
 
 def inventory_of(record: NodeRecord) -> NodeInventory:
@@ -142,18 +147,19 @@ def _occupant(
     if not isinstance(bound, Bound):
         return None
     held_mib, unclear = _held(bound, inventory, gpus)
-    if not held_mib and not unclear:
+    if held_mib is None:
         return None
     return Occupant(
         bound=bound,
         memory_mib=held_mib,
         obstacle=unclear or drain.obstacle(pod, permissions),
         unstarted=drain.is_unstarted(pod),
+        ready=drain.is_ready(pod),
     )
 
 
-def _held(bound: Bound, inventory: NodeInventory, gpus: Sequence[Gpu]) -> tuple[int, str]:
-    """MiB of these GPUs, or why no one can tell."""
+def _held(bound: Bound, inventory: NodeInventory, gpus: Sequence[Gpu]) -> tuple[int | None, str]:
+    """MiB of these GPUs, or why no one can tell; None if it holds nothing of them."""
     if records.has_foreign_gpus(bound):
         return 0, f"it has {names.GPU} of another plugin, and no one can tell which; delete it if it uses this GPU"
     try:
@@ -161,9 +167,10 @@ def _held(bound: Bound, inventory: NodeInventory, gpus: Sequence[Gpu]) -> tuple[
     except WireError as error:
         return 0, f"what it holds cannot be read ({error}); delete it if it uses this GPU"
     if allocation is None:
-        return 0, ""
+        return None, ""
     held = NodeLedger.of(inventory, [allocation]).held(allocation)
-    return sum(held[gpu.uuid].memory_mib for gpu in gpus if gpu.uuid in held), ""
+    here = [mib_on(held[gpu.uuid], gpu) for gpu in gpus if gpu.uuid in held]
+    return (sum(here) if here else None), ""
 
 
 def as_json(gpus: Sequence[Gpu]) -> list[Mapping[str, Any]]:

@@ -6,8 +6,9 @@ import pytest
 
 from gpushare import names
 from gpushare.cluster import cordons
+from gpushare.cluster.cordons import Cordon
 from gpushare.errors import SettingsError
-from gpushare.identity import NodeName
+from gpushare.identity import GpuUuid, NodeName
 from gpushare.kube import api as kube
 from gpushare.model.gpu import NodeInventory
 from gpushare.units import GIB
@@ -74,6 +75,41 @@ def test_what_is_not_cordoned_by_itself_is_told(before: str, inventory: NodeInve
     assert str(error.value) == message
 
 
+LENT = Cordon(gpus="1,GPU-0,MIG-0-1", lent="GPU-0,MIG-0-1")
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (Cordon(gpus="1").lending([GpuUuid("GPU-0")]), Cordon(gpus="1,GPU-0", lent="GPU-0")),
+        (Cordon().lending([GpuUuid("GPU-0"), GpuUuid("GPU-1")]), Cordon(gpus="GPU-0,GPU-1", lent="GPU-0,GPU-1")),
+        (LENT.returned([GpuUuid("GPU-0")]), Cordon(gpus="1,MIG-0-1", lent="MIG-0-1")),
+        (LENT.returned([GpuUuid("GPU-1")]), LENT),
+        (Cordon(gpus="GPU-0").returned([GpuUuid("GPU-0")]), Cordon(gpus="GPU-0")),
+        (Cordon(gpus="GPU-0", lent="GPU-0").closed(TWO, "0"), Cordon(gpus="GPU-0")),
+        (Cordon(gpus="GPU-0", lent="GPU-0").closed(TWO, "1"), Cordon(gpus="GPU-0,GPU-1", lent="GPU-0")),
+        (Cordon(gpus="MIG-0-1", lent="MIG-0-1").closed(MIG, "0"), Cordon(gpus="MIG-0-1,0")),
+        (Cordon(gpus="GPU-0,GPU-1", lent="GPU-0,GPU-1").opened(TWO, "0"), Cordon(gpus="GPU-1", lent="GPU-1")),
+        (Cordon(gpus="0", lent="GPU-1").opened(TWO, "0"), Cordon()),
+    ],
+)
+def test_each_takes_back_the_cordon_that_it_has_made(found: Cordon, expected: Cordon) -> None:
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("cordon", "all_lent"),
+    [
+        (Cordon(gpus="GPU-0,GPU-1", lent="GPU-0,GPU-1"), True),
+        (Cordon(gpus="GPU-0,GPU-1", lent="GPU-0"), False),
+        (Cordon(gpus="GPU-0", lent="GPU-0,GPU-1"), False),
+        (Cordon(), False),
+    ],
+)
+def test_gpus_are_lent_while_no_one_has_opened_or_closed_one(cordon: Cordon, all_lent: bool) -> None:
+    assert cordon.lends([GpuUuid("GPU-0"), GpuUuid("GPU-1")]) is all_lent
+
+
 def test_a_node_whose_gpus_are_all_gone_has_none() -> None:
     with pytest.raises(SettingsError) as error:
         cordons.meant(make_inventory(), "0")
@@ -118,6 +154,17 @@ def test_what_another_writes_at_the_same_time_is_kept() -> None:
     api.get = raced  # type: ignore[method-assign] # a side door
     assert run(api, "node-a/1")[0] == 0
     assert cordons_of(api) == "0,GPU-1"
+
+
+@pytest.mark.parametrize("undo", [False, True])
+def test_who_may_not_write_nodes_is_told_so(undo: bool) -> None:
+    node = make_node(make_inventory(15, 15))
+    node["metadata"]["annotations"][names.ANNOTATION_CORDON] = "1"
+    api = kube_of([node])
+    api.fail_next(lambda call: call.verb == "patch", kube.ForbiddenError("nodes is forbidden"))
+
+    told = "error: not allowed: nodes is forbidden; patching nodes is needed\n"
+    assert run(api, "node-a/1" if undo else "node-a/0", undo=undo) == (1, told)
 
 
 @pytest.mark.parametrize("text", ["node-a", "/0", "node-a/", "a/b/c", "a/0,1"])

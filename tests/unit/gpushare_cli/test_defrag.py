@@ -17,6 +17,8 @@ from gpushare.wire import allocation as allocation_wire
 from gpushare_cli import __main__, commands
 from gpushare_cli.commands import Streams
 from gpushare_cli.defrag import command
+from gpushare_cli.drain import command as drains
+from gpushare_cli.drain.card import Card
 from gpushare_cli.explain.workloads import Target
 from testing.builders import Json, make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.fakes.kube import Call, FakeKube
@@ -79,7 +81,7 @@ def test_a_pod_whose_victim_would_wait_moves_no_one() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda pod: pod["metadata"].pop("ownerReferences"), "must not be evicted: nothing recreates it; --force"),
+        (lambda pod: pod["metadata"].pop("ownerReferences"), "have no controller that would recreate them"),
         (
             lambda pod: pod["metadata"]["annotations"].update(
                 {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
@@ -90,7 +92,14 @@ def test_a_pod_whose_victim_would_wait_moves_no_one() -> None:
             lambda pod: pod["spec"].update(volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]),
             "demand what is not evaluated: volumes",
         ),
-        (lambda pod: pod["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"), "are being deleted already"),
+        (
+            lambda pod: pod["spec"].update(schedulingGroup={"podGroupName": "gang"}),
+            "demand what is not evaluated: other pods of its group",
+        ),
+        (
+            lambda pod: pod["metadata"]["annotations"].update({"scheduling.k8s.io/group-name": "gang"}),
+            "demand what is not evaluated: other pods of its group",
+        ),
     ],
 )
 def test_a_pod_that_may_not_come_back_stays(change: Callable[[Json], object], why: str) -> None:
@@ -103,6 +112,32 @@ def test_a_pod_that_may_not_come_back_stays(change: Callable[[Json], object], wh
     assert found.code == 3
     assert why in found.out
     assert "default/large: no evictions make room: needs 15 GiB on one GPU; free per GPU on node-" in found.out
+
+
+def test_no_pod_moves_for_one_that_has_room_as_soon_as_others_have_ended() -> None:
+    small = on(0, "small", 3)
+    small["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    objects = [A, B, small, *FULL[1:], waits()]
+
+    found = defrag(kube_of(objects), yes=True)
+
+    said = "default/large fits on node-a as soon as pods have ended that are being deleted; no pod has to move\n"
+    assert (found.code, found.out) == (0, said)
+    assert json.loads(defrag(kube_of(objects), output="json").out)["fitsSoon"] == ["node-a"]
+    blocked = [bound("more", make_grant(0, gib=4)), bound("guest", make_grant(0, gib=7), node="node-b")]
+    still = defrag(kube_of([A, B, small, bound("big", make_grant(1, gib=13)), *blocked, waits()]))
+    assert still.code == 3
+    assert "1 pod are being deleted already" in still.out
+
+
+def test_other_pods_that_may_take_the_room_are_told() -> None:
+    rivals = [waits() | {"metadata": {**waits()["metadata"], "name": name, "uid": name}} for name in "abcd"]
+    rivals[0]["spec"]["schedulingGates"] = [{"name": "x"}]
+
+    found = defrag(kube_of([A, B, *FULL, waits(), *rivals]), dry_run=True)
+
+    who = "default/b, default/c, default/d"
+    assert found.err == f"note: other pods wait for GPUs ({who}); kube-scheduler may give the room to one of them\n"
 
 
 def test_a_pod_that_its_budget_protects_stays() -> None:
@@ -277,7 +312,17 @@ def replaced(api: FakeKube) -> None:
     [
         (lambda api: api.vanish(f"{POD}/large"), 3, "error: default/large is gone, and needs no room any more"),
         (replaced, 3, "error: default/large is gone, and needs no room any more"),
-        (lambda api: api.edit(f"{POD}/large", bind), 0, "node-a/GPU-1: uncordoned"),
+        (lambda api: api.edit(f"{POD}/large", bind), 0, "default/large: is on node-a"),
+        (
+            lambda api: api.edit("/api/v1/nodes/node-a", lambda node: node.update(spec={"unschedulable": True})),
+            3,
+            "error: the cluster has changed, and the rest of the plan would not help any more",
+        ),
+        (
+            lambda api: run_cordon(api, "node-a/1"),
+            3,
+            "error: others have cordoned or uncordoned GPUs of node-a meanwhile",
+        ),
     ],
 )
 def test_no_pod_moves_for_one_that_needs_no_room_any_more(
@@ -287,7 +332,31 @@ def test_no_pod_moves_for_one_that_needs_no_room_any_more(
 
     assert (found.code, found.err.splitlines()[-1]) == (code, said)
     assert len({"one", "two"} & pods(api)) == 1
-    assert cordons_of(api) is None
+    assert cordons_of(api) == ("GPU-1" if "others" in said else None)
+    assert names.ANNOTATION_LENT not in api.read("/api/v1/nodes/node-a")["metadata"]["annotations"]
+
+
+def run_cordon(api: FakeKube, gpu: str) -> None:
+    """An administrator takes a GPU out of service."""
+    assert drains.cordon(api, Streams(out=io.StringIO(), err=io.StringIO()), Card.parse(gpu)) == 0
+
+
+@pytest.mark.parametrize("when", [2, 6])
+def test_a_cordon_of_an_administrator_is_never_removed(when: float) -> None:
+    """Nor is it read as one of the defragmentation, whenever it comes."""
+    api = kube_of([A, B, *FULL, waits()])
+    living = Living(api, places=False)
+
+    def meanwhile(seconds: float) -> None:
+        living(seconds)
+        if seconds == when:
+            run_cordon(api, "node-a/0")
+
+    found = defrag(api, EndingClock(meanwhile), yes=True, timeout=20)
+
+    assert found.code == 3
+    assert cordons_of(api) == "GPU-0"
+    assert "node-a/GPU-0: stays cordoned: others have done so meanwhile\nnode-a/GPU-1: uncordoned" in found.err
 
 
 def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +393,8 @@ def test_a_gpu_that_others_have_cordoned_meanwhile_is_theirs() -> None:
     api.fail_next(first, kube.ConflictError("never"))
     found = defrag(api, yes=True)
 
-    assert (found.code, found.err.splitlines()[-1]) == (3, "error: node-a/GPU-1 was cordoned by others meanwhile")
+    said = "error: node-a/GPU-1: cordoned by others, or gone, meanwhile"
+    assert (found.code, found.err.splitlines()[-1]) == (3, said)
     assert (cordons_of(api), api.count("create", "/eviction")) == ("GPU-1", 0)
 
 
@@ -334,6 +404,112 @@ def test_a_cordon_whose_answer_was_lost_is_removed() -> None:
 
     assert defrag(api, yes=True).code == 1
     assert cordons_of(api) is None
+
+
+def test_an_eviction_whose_answer_was_lost_is_asked_for_again_and_counts() -> None:
+    api = kube_of([A, B, *FULL, waits()])
+    living = Living(api)
+    api.fail_next(lambda call: call.path.endswith("/eviction"), "lost-reply")
+
+    found = defrag(api, EndingClock(living), yes=True)
+
+    assert found.code == 0, found.err
+    assert (pods(api), cordons_of(api)) == ({"small-again", "big", "guest", "large"}, None)
+
+
+def test_the_need_is_looked_at_again_before_each_try_of_an_eviction() -> None:
+    """Its budget keeps it waiting, and meanwhile the pod that needs room is deleted."""
+    small = on(0, "small", 3, labels={"app": "web"})
+    api = seeded(kube_of([A, B, small, *FULL[1:], waits()]), budget("web", 1, app="web"))
+    of_web = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/web"
+
+    def first(call: Call) -> bool:
+        if call.path.endswith("/eviction") and api.count("create", "/eviction") <= 1:
+            api.edit(of_web, lambda found: found["status"].update(disruptionsAllowed=0))
+        return False
+
+    def meanwhile(seconds: float) -> None:
+        if seconds == 10:
+            api.vanish(f"{POD}/large")
+            api.edit(of_web, lambda found: found["status"].update(disruptionsAllowed=1))
+
+    api.fail_next(first, kube.ConflictError("never"))
+    found = defrag(api, EndingClock(meanwhile), yes=True)
+
+    why = "Cannot evict pod as it would violate the pod's disruption budget."
+    assert f"default/small cannot be evicted now ({why}); trying again\n" in found.err
+    assert (found.code, found.err.splitlines()[-1]) == (3, "error: default/large is gone, and needs no room any more")
+    assert "small" in pods(api)
+    assert found.out == lines(
+        "POD            FROM    NOW ON",
+        "default/small  node-a  not evicted",
+        "0 of 1 pods evicted for default/large, which has no place",
+    )
+
+
+def test_who_was_evicted_before_it_stopped_is_told() -> None:
+    api = kube_of([A, B, *FULL, waits()])
+
+    found = defrag(api, EndingClock(Living(api, places=False)), yes=True, timeout=20)
+
+    assert found.out == lines(
+        "POD            FROM    NOW ON",
+        "default/small  node-a  evicted; its successor waits",
+        "1 of 1 pods evicted for default/large, which has no place",
+    )
+    api = kube_of([A, B, *FULL, waits()])
+    value = json.loads(defrag(api, EndingClock(Living(api, places=False)), yes=True, timeout=20, output="json").out)
+    assert (value["moved"], value["stopped"]) == (
+        {"uid-small": None},
+        "the successor of default/small has no place after 20 s",
+    )
+
+
+def test_a_missing_right_to_cordon_is_told_before_anything_is_done() -> None:
+    api = kube_of([A, B, *FULL, waits()])
+    api.fail_next(lambda call: call.verb == "patch", kube.ForbiddenError("nodes is forbidden"), times=9)
+
+    found = defrag(api, yes=True)
+
+    assert (found.code, found.err) == (1, "error: not allowed: nodes is forbidden; patching nodes is needed\n")
+    assert not api.count("create", "/eviction")
+
+
+def test_a_second_interrupt_leaves_word_of_the_cordons() -> None:
+    api = kube_of([A, B, *FULL, waits()])
+    err = io.StringIO()
+    streams = Streams(out=io.StringIO(), err=err)
+
+    def interrupted(seconds: float) -> None:
+        api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("connection refused"), times=99)
+        raise KeyboardInterrupt
+
+    asked = command.Options(pod=Target.parse("large"), yes=True)
+    with pytest.raises(KeyboardInterrupt):
+        command.run(api, streams, asked, lambda: "default", EndingClock(interrupted), io.StringIO())
+
+    told = "note: node-a/GPU-0 stays cordoned: interrupted; when it can be: gpushare uncordon node-a/GPU-0\n"
+    assert told in err.getvalue()
+
+
+def test_a_server_that_is_away_between_two_evictions_ends_nothing() -> None:
+    def away(api: FakeKube) -> None:
+        api.fail_next(lambda call: call.path.endswith("/nodes"), kube.UnreachableError("connection refused"), times=2)
+        api.vanish(f"{POD}/guest")
+
+    api, found = of_two(away)
+
+    assert "default/two cannot be evicted now (connection refused); trying again" in found.err
+    assert not {"one", "two"} & pods(api)
+
+
+def test_a_pod_that_is_being_deleted_gets_no_room() -> None:
+    pod = waits()
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+    found = defrag(kube_of([A, B, *FULL, pod]))
+
+    assert (found.code, found.err) == (2, "error: pod default/large is being deleted\n")
 
 
 def test_an_interrupt_leaves_no_cordon() -> None:
@@ -406,6 +582,7 @@ def test_an_eviction_that_is_forbidden_ends_it() -> None:
     [
         ({"dry_run": True, "yes": True}, "--dry-run and --yes contradict each other; leave one out"),
         ({"max_moves": 0}, "--max-moves 0: write at least 1"),
+        ({"timeout": 0}, "--timeout 0: write at least 1"),
         ({"file": "x.yaml", "pod": "y"}, "x.yaml: "),
         ({"pod": "deployment/web"}, "deployment/web: name one pod, or give its manifest with -f"),
         ({"pod": "small"}, "pod default/small is on node-a already"),

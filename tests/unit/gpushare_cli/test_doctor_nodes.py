@@ -182,6 +182,16 @@ ROWS: list[tuple[str, Change, str]] = [
         " is done: gpushare uncordon node-b/0 && gpushare uncordon node-b/3",
     ),
     (
+        "a cordon that a defragmentation has left",
+        node(
+            lambda each: each["metadata"]["annotations"].update(
+                {names.ANNOTATION_CORDON: "GPU-3", names.ANNOTATION_LENT: "GPU-3"}
+            )
+        ),
+        "warning gpu-cordon node/node-b | GPU 3 is cordoned by gpushare defrag; nothing new is placed there | if none"
+        " runs any more: gpushare uncordon node-b/3",
+    ),
+    (
         "an oversubscribed GPU without a limit",
         publish(oversubscribed(Limit.MPS)),
         "warning oversubscription node/node-b | GPUs are oversubscribed by 1.5, so pods may run out of memory within"

@@ -1,5 +1,6 @@
 """`gpushare drain`: who is evicted, who is not and why, and that the dry run says what then happens."""
 
+import io
 import json
 from dataclasses import replace
 
@@ -7,8 +8,11 @@ import pytest
 
 from gpushare import names
 from gpushare.kube import api as kube
+from gpushare_cli.commands import Streams
+from gpushare_cli.drain import command
+from gpushare_cli.drain.card import Card
 from testing.builders import Json, make_grant, make_inventory, make_node
-from testing.fakes.kube import FakeKube
+from testing.fakes.kube import Call, FakeKube
 from tests.unit.gpushare_cli.draining import EndingClock, budget, cordons_of, drain, end, owned, pods, seeded
 from tests.unit.gpushare_cli.explaining import kube_of
 from tests.unit.gpushare_cli.podding import bound
@@ -176,6 +180,7 @@ def test_nothing_is_evicted_any_more_once_others_let_new_pods_in() -> None:
 
     assert found.code == 3
     assert found.err.endswith("error: node-a/0 was uncordoned by others meanwhile; nothing more is evicted\n")
+    assert found.out.startswith("POD          MEMORY  WHAT   WHY\ndefault/one  3 GiB   waits  budget web")
     assert pods(api) == {"one", "new"}
 
 
@@ -216,6 +221,105 @@ def test_a_pod_that_waits_to_start_is_not_protected_by_a_budget() -> None:
 
     assert drain(api, dry_run=True).code == 0
     assert drain(api).code == 0
+
+
+def ready(pod: Json) -> Json:
+    pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    return pod
+
+
+def test_a_pod_that_is_not_ready_leaves_without_its_budget_if_enough_others_are() -> None:
+    """`one` does not count as healthy for the eviction API, so the disruption that is allowed is left for `two`."""
+    labels = {"app": "web"}
+    web = budget("web", 1, **labels)
+    web["status"].update(currentHealthy=2, desiredHealthy=1)
+    pods_there = [on(0, "one", labels=labels), ready(on(0, "two", labels=labels)), ready(on(0, "zwei", labels=labels))]
+    api = seeded(kube_of([NODE, *pods_there]), web)
+
+    promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
+    asked = json.loads(drain(api, clock=EndingClock(), timeout=0, output="json").out)
+
+    assert {row["name"]: row["step"] for row in promised} == {"one": "evict", "two": "evict", "zwei": "wait"}
+    assert {row["name"]: row["step"] for row in asked["left"]} == {"one": "leaving", "two": "leaving", "zwei": "wait"}
+
+
+def test_a_pod_on_a_gpu_that_has_dropped_out_meanwhile_is_not_passed_over() -> None:
+    """What it holds is a part of a GPU whose size is not known any more."""
+    share = replace(make_grant(1, gib=0), memory_percent=20, compute_percent=20)
+    api = seeded(kube_of([NODE, on(0, "other")]), budget("web", 0, a="b"))
+    part = owned(bound("part", share, labels={"a": "b"}))
+    part["spec"]["containers"][0]["resources"]["limits"] = {names.GPU_PERCENT: "20"}
+    api.seed("/api/v1/namespaces/default/pods", part)
+    listed = make_inventory(15, 15)
+    annotations = make_node(replace(listed, gpus=listed.gpus[:1]))["metadata"]["annotations"]
+
+    def meanwhile(seconds: float) -> None:
+        if seconds == 4:
+            api.edit("/api/v1/nodes/node-a", lambda node: node["metadata"]["annotations"].update(annotations))
+
+    found = drain(api, "node-a/1", clock=EndingClock(meanwhile), timeout=20)
+
+    assert "default/part" in found.out
+    assert found.code == 3
+
+
+@pytest.mark.parametrize("error", [kube.UnreachableError("refused"), kube.ServerFaultError("etcd has no leader")])
+def test_an_eviction_that_the_server_could_not_answer_is_asked_for_again(error: kube.KubeError) -> None:
+    api = kube_of([NODE, on(0, "here")])
+    api.fail_next(lambda call: call.path.endswith("/eviction"), error, times=6)
+
+    found = drain(api)
+
+    assert found.code == 0
+    assert f"default/here: cannot be evicted now: {error}\ndefault/here: evicted\n" in found.err
+
+
+def test_a_pod_that_ended_by_itself_was_not_evicted() -> None:
+    api = kube_of([NODE, on(0, "here")])
+
+    def ends(call: Call) -> bool:
+        if call.path.endswith("/eviction"):
+            api.vanish("/api/v1/namespaces/default/pods/here")
+        return False
+
+    api.fail_next(ends, kube.ConflictError("never"))
+    found = drain(api)
+
+    assert (found.code, "evicted" in found.err) == (0, False)
+
+
+def test_an_interrupt_says_that_the_gpu_stays_cordoned() -> None:
+    api, err = seeded(kube_of([NODE, on(0, "one", labels={"a": "b"})]), budget("web", 0, a="b")), io.StringIO()
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    streams = Streams(out=io.StringIO(), err=err)
+    with pytest.raises(KeyboardInterrupt):
+        command.run(api, streams, command.Options(gpu=Card.parse("node-a/0")), EndingClock(interrupted))
+    how = "gpushare uncordon node-a/0 lets new pods in, gpushare drain node-a/0 goes on"
+    assert err.getvalue().splitlines()[-1] == f"note: node-a/0 stays cordoned; {how}"
+
+
+def test_a_missing_right_to_cordon_is_told_and_nothing_is_evicted() -> None:
+    api = kube_of([NODE, on(0, "here")])
+    api.fail_next(lambda call: call.verb == "patch", kube.ForbiddenError("nodes is forbidden"))
+
+    found = drain(api)
+
+    assert (found.code, found.err) == (1, "error: not allowed: nodes is forbidden; patching nodes is needed\n")
+    assert not api.count("create", "/eviction")
+
+
+def test_a_drain_takes_a_gpu_over_from_a_defragmentation() -> None:
+    node = make_node(make_inventory(15, 15))
+    annotations = node["metadata"]["annotations"]
+    annotations[names.ANNOTATION_CORDON] = annotations[names.ANNOTATION_LENT] = "GPU-0"
+    api = kube_of([node, on(0, "here")])
+
+    assert drain(api).code == 0
+    assert cordons_of(api) == "GPU-0"
+    assert names.ANNOTATION_LENT not in api.read("/api/v1/nodes/node-a")["metadata"]["annotations"]
 
 
 def test_a_pod_whose_allocation_cannot_be_read_is_not_passed_over() -> None:
