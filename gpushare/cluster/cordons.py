@@ -34,7 +34,7 @@ class Cordon:
         return Cordon(gpus=added(self.gpus, inventory, name), lent=_without(self.lent, meant(inventory, name)))
 
     def opened(self, inventory: NodeInventory | None, name: str) -> "Cordon":
-        """The GPUs take pods again, whoever has cordoned them.
+        """The GPUs take pods again, also those that a defragmentation keeps free.
 
         Raises:
             SettingsError: nothing names the GPU, or an entry names others as well.

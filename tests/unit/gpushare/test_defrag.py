@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from gpushare.cluster import defrag
+from gpushare.cluster.defrag import Plan
 from gpushare.cluster.records import Bound
 from gpushare.cluster.snapshot import Evictable, NodeState, PodToPlace, Snapshot, fits
 from gpushare.identity import GpuUuid, NodeName
@@ -141,6 +142,24 @@ def test_the_rest_of_a_plan_is_judged_by_the_cluster_as_it_is_then() -> None:
     assert defrag.again(pod, taken, plan, [second.pod.uid]) is None
     assert defrag.again(pod, later, plan, [first.pod.uid, second.pod.uid]) is None, "it is gone"
     assert defrag.again(pod, Snapshot(nodes={B: after[B]}), plan, []) is None, "the node is gone"
+
+
+def test_the_rest_of_a_plan_is_judged_while_the_gpus_that_are_held_take_no_pods() -> None:
+    """The pod fits on either GPU without `two`, which comes back to GPU 1 if that is open, and nowhere else."""
+    grants = make_grant(0, gib=4, container="c0"), make_grant(1, gib=13, container="c1")
+    two = PodToPlace(ref=make_ref("two"), shape=make_shape(4, 13))
+    ledger = NodeLedger.of(make_inventory(15, 20, node=A), [Allocation(pod=two.ref, node=A, grants=grants)])
+
+    def rest(held: str) -> Plan | None:
+        begun = Plan(node=A, kept_free=frozenset({GpuUuid(held)}), moves=(), grants=())
+        node_state = NodeState(ledger=ledger).holding_back(begun.kept_free)
+        evictables = [Evictable(bound=Bound(ref=two.ref, node=A), pod=two)]
+        return defrag.again(waiting(15), Snapshot(nodes={A: node_state}, evictable=evictables), begun, [two.ref.uid])
+
+    assert rest("GPU-1") is None
+    found = rest("GPU-0")
+    assert found is not None
+    assert [move.target for move in found.moves] == [A]
 
 
 def test_the_nodes_that_have_room_are_those_that_are_open_and_have_cpu_for_it() -> None:

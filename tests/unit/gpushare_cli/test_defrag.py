@@ -406,12 +406,17 @@ def test_a_cordon_whose_answer_was_lost_is_removed() -> None:
     assert cordons_of(api) is None
 
 
-def test_an_eviction_whose_answer_was_lost_is_asked_for_again_and_counts() -> None:
+@pytest.mark.parametrize("ends_s", [0, 20])
+def test_an_eviction_whose_answer_was_lost_is_asked_for_again_and_counts(ends_s: float) -> None:
     api = kube_of([A, B, *FULL, waits()])
     living = Living(api)
     api.fail_next(lambda call: call.path.endswith("/eviction"), "lost-reply")
 
-    found = defrag(api, EndingClock(living), yes=True)
+    def meanwhile(seconds: float) -> None:
+        if seconds > ends_s:
+            living(seconds)
+
+    found = defrag(api, EndingClock(meanwhile), yes=True)
 
     assert found.code == 0, found.err
     assert (pods(api), cordons_of(api)) == ({"small-again", "big", "guest", "large"}, None)

@@ -143,8 +143,27 @@ def test_a_pod_that_came_after_the_cordon_leaves_as_well() -> None:
         if seconds == 6:
             api.seed("/api/v1/namespaces/default/pods", on(0, "late"))
 
-    assert drain(api, clock=EndingClock(meanwhile)).code == 0
-    assert pods(api) == set()
+    found = drain(api, clock=EndingClock(meanwhile))
+
+    assert (found.code, pods(api)) == (0, set())
+    assert "default/late: evicted" in found.err
+
+
+def test_the_least_important_pods_leave_first_and_of_these_the_youngest() -> None:
+    labels = {"app": "web"}
+    there = []
+    for name, priority, day in (("old", 0, 1), ("young", 0, 9), ("high", 5, 9)):
+        pod = on(0, name, labels=labels)
+        pod["spec"]["priority"] = priority
+        pod["metadata"]["creationTimestamp"] = f"2026-01-0{day}T00:00:00Z"
+        there.append(pod)
+    api = seeded(kube_of([NODE, *there]), budget("web", 1, **labels))
+
+    promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
+    drain(api, clock=EndingClock(), timeout=0)
+
+    assert [row["name"] for row in promised] == ["young", "old", "high"]
+    assert pods(api) == {"old", "high"}
 
 
 def test_a_number_that_becomes_another_gpus_evicts_none_of_its_pods() -> None:
