@@ -140,7 +140,9 @@ def test_search_and_filters_are_kept_in_the_address(page: Page, dashboard: Begin
     page.select_option("#which", "faulty")
     expect(page.locator(f"{CARDS}.faulty")).to_have_count(2)
     page.select_option("#which", "")
+    expect(page.locator("#shown")).to_have_text("50 GPUs")
     page.select_option("#namespace", "vision")
+    expect(page.locator("#shown")).to_have_text(re.compile("of 50$"))
     for label in page.locator(CARDS).all():
         assert "vision" in (label.text_content() or "")
 

@@ -467,7 +467,7 @@ takeKey();
 restore();
 read();
 theme(THEMES.includes(recall("theme")) ? recall("theme") : "system");
-for (const id of inputs) find(`#${id}`).addEventListener("input", ask);
+for (const id of inputs) find(`#${id}`).addEventListener("input", id === "search" ? ask : read);
 find("#theme").addEventListener("click", () => {
   const now = document.documentElement.dataset.theme ?? "system";
   theme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
