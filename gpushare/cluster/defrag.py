@@ -110,11 +110,9 @@ def again(pod: PodToPlace, snapshot: Snapshot, begun: Plan, left: Sequence[PodUi
 
 
 def _worked_out(pod: PodToPlace, snapshot: Snapshot, node: NodeName, gone: Sequence[Evictable]) -> Plan | None:
-    """The plan of moving these pods; None if the first one does not fit in the end."""
+    """The plan of moving these pods, without which the first one fits; None if it does not fit in the end."""
     before = snapshot.nodes[node].without([one.pod for one in gone])
-    wanted = before.grants(pod, resolved(pod, snapshot.nodes), snapshot.rankings)
-    if wanted is None:
-        return None
+    wanted = before.grants(pod, resolved(pod, snapshot.nodes), snapshot.rankings) or ()
     kept_free = frozenset(gpu for grant in wanted for gpu in grant.gpus)
     if _is_tight(before.plus(pod, Allocation(pod=pod.ref, node=node, grants=wanted)), gone):
         kept_free = frozenset(gpu.uuid for gpu in before.ledger.inventory.gpus if gpu.health is GpuHealth.HEALTHY)

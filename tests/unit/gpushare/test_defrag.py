@@ -218,3 +218,29 @@ def test_the_successors_of_all_pods_of_a_gpu_find_places_one_after_another() -> 
     assert places[make_ref("one").uid] in {A, B}
     assert len(places) == 2
     assert defrag.successors(Snapshot(nodes={}, evictable=found), A, (), leaving) == {}
+
+
+def test_the_small_pod_moves_first_if_the_large_one_would_take_its_only_place() -> None:
+    nodes = {
+        A: on_node(A, (15,), {"large": (0, 5), "small": (0, 4)}),
+        B: on_node(B, (6,), {}),
+        NodeName("node-c"): on_node(NodeName("node-c"), (14,), {}),
+    }
+    snapshot = Snapshot(
+        nodes=nodes,
+        evictable=[evictable("large", 5), evictable("small", 4)],
+        admits=lambda pod, node: (pod.ref.name, node) != ("small", "node-c"),
+    )
+
+    plan = defrag.plan(waiting(15), snapshot)
+
+    assert plan is not None
+    assert [(move.pod.name, move.target) for move in plan.moves] == [("small", B), ("large", "node-c")]
+
+
+def test_no_one_moves_from_a_host_whose_cpu_would_not_be_enough_all_the_same() -> None:
+    nodes = {A: on_node(A, (15,), {"one": (0, 4)}, host=HostRoom(500, 1024)), B: on_node(B, (8,), {})}
+    snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 4, takes=HostRoom(1000, 512))])
+
+    assert defrag.plan(waiting(15, takes=HostRoom(2000, 512)), snapshot) is None
+    assert defrag.plan(waiting(15, takes=HostRoom(1500, 512)), snapshot) is not None
