@@ -373,6 +373,15 @@ def test_the_command_prints_an_address_that_opens_the_page_and_ends_with_ctrl_c(
     assert (process.returncode, err) == (0, "Open this address on this machine; Ctrl-C ends it.\n")
 
 
+@pytest.fixture
+def ended_by_ctrl_c() -> Iterator[None]:
+    """SIGINT ends processes that are started: a shell has it ignored for what it starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ended_by_ctrl_c")
 @pytest.mark.parametrize("arguments", [["dashboard", "--port", "0"], ["top", "--once"]])
 def test_ctrl_c_ends_it_also_while_the_api_server_does_not_answer(arguments: list[str], tmp_path: Path) -> None:
     config = tmp_path / "config"
