@@ -111,9 +111,8 @@ def _query(path: str, params: Params | None) -> str:
 def _unreachable(what: str) -> Iterator[None]:
     try:
         yield
-    except (
-        urllib3.exceptions.NewConnectionError
-    ) as error:  # is a ConnectTimeoutError, and names the cause after a colon
+    except urllib3.exceptions.NewConnectionError as error:
+        # Is a ConnectTimeoutError as well, and names the cause after a colon.
         raise kube.UnreachableError(f"{what}: {str(error).partition(': ')[2]}") from error
     except urllib3.exceptions.ConnectTimeoutError as error:
         raise kube.UnreachableError(f"{what}: the server did not accept a connection in time") from error
