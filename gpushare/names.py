@@ -136,7 +136,7 @@ LABEL_HAND_OVER: Final = "gpushare.dev/hand-over"  # an administrator's: cdi, en
 LABEL_NVIDIA_DEFAULT: Final = "gpushare.dev/nvidia-default-runtime"  # an administrator's: true or false
 ANNOTATION_INVENTORY: Final = "gpushare.dev/inventory"
 ANNOTATION_CORDON: Final = "gpushare.dev/cordoned-gpus"  # an administrator's: numbers or UUIDs, comma-separated
-ANNOTATION_LENT: Final = "gpushare.dev/cordoned-by-defrag"  # those of them that it opens again when it ends
+ANNOTATION_HELD: Final = "gpushare.dev/cordoned-by-defrag"  # those of them that it opens again when it ends
 
 # Aliyun's ConfigMap of GPUs that must not be used: one for each node, in kube-system.
 PREFIX_UNHEALTHY: Final = "unhealthy-gpu-"

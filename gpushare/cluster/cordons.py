@@ -22,7 +22,7 @@ class Cordon:
 
     gpus: str = ""
     """All that take no new pods."""
-    lent: str = ""
+    held: str = ""
     """Those of them that a defragmentation keeps free for the time being."""
 
     def closed(self, inventory: NodeInventory, name: str) -> "Cordon":
@@ -31,7 +31,7 @@ class Cordon:
         Raises:
             SettingsError: no GPU of the node has this name.
         """
-        return Cordon(gpus=added(self.gpus, inventory, name), lent=_without(self.lent, meant(inventory, name)))
+        return Cordon(gpus=added(self.gpus, inventory, name), held=_without(self.held, meant(inventory, name)))
 
     def opened(self, inventory: NodeInventory | None, name: str) -> "Cordon":
         """The GPUs take pods again, also those that a defragmentation keeps free.
@@ -40,21 +40,21 @@ class Cordon:
             SettingsError: nothing names the GPU, or an entry names others as well.
         """
         gpus = removed(self.gpus, inventory, name)
-        return Cordon(gpus=gpus, lent=_joined(set(entries(self.lent)) & set(entries(gpus))))
+        return Cordon(gpus=gpus, held=_joined(set(entries(self.held)) & set(entries(gpus))))
 
-    def lending(self, gpus: Iterable[GpuUuid]) -> "Cordon":
+    def holding(self, gpus: Iterable[GpuUuid]) -> "Cordon":
         """A defragmentation keeps these free, which were open."""
-        return Cordon(gpus=_SEPARATOR.join([*entries(self.gpus), *gpus]), lent=_joined({*entries(self.lent), *gpus}))
+        return Cordon(gpus=_SEPARATOR.join([*entries(self.gpus), *gpus]), held=_joined({*entries(self.held), *gpus}))
 
-    def returned(self, gpus: Iterable[GpuUuid]) -> "Cordon":
+    def released(self, gpus: Iterable[GpuUuid]) -> "Cordon":
         """It has ended: those take pods again that no one else has cordoned meanwhile."""
-        own = set(entries(self.lent)) & set(gpus)
+        own = set(entries(self.held)) & set(gpus)
         rest = [entry for entry in entries(self.gpus) if entry not in own]
-        return Cordon(gpus=_SEPARATOR.join(rest), lent=_joined(set(entries(self.lent)) - own))
+        return Cordon(gpus=_SEPARATOR.join(rest), held=_joined(set(entries(self.held)) - own))
 
-    def lends(self, gpus: Iterable[GpuUuid]) -> bool:
+    def holds(self, gpus: Iterable[GpuUuid]) -> bool:
         """Whether all of these are closed by a defragmentation alone."""
-        return set(gpus) <= set(entries(self.lent)) & set(entries(self.gpus))
+        return set(gpus) <= set(entries(self.held)) & set(entries(self.gpus))
 
 
 def entries(text: str) -> list[str]:
@@ -116,8 +116,8 @@ def removed(text: str, inventory: NodeInventory | None, name: str) -> str:
     return _SEPARATOR.join(entry for entry in known if entry not in going)
 
 
-def _without(lent: str, gpus: Iterable[Gpu]) -> str:
-    return _joined(set(entries(lent)) - {str(gpu.uuid) for gpu in gpus})
+def _without(held: str, gpus: Iterable[Gpu]) -> str:
+    return _joined(set(entries(held)) - {str(gpu.uuid) for gpu in gpus})
 
 
 def _joined(entries: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ class NodeRecord:
     """The inventory as it was read, to see without decoding that a node has not changed."""
     cordon: str = ""
     """GPUs that an administrator keeps new pods away from, as it was read."""
-    lent: str = ""
+    held: str = ""
     """Those of them that a defragmentation opens again when it ends."""
     unhealthy: frozenset[int] = frozenset()
     """Numbers of GPUs that somebody beside the plugin calls unhealthy."""
@@ -41,7 +41,7 @@ class NodeRecord:
     @property
     def marks(self) -> Cordon:
         """Who keeps pods away from which GPUs."""
-        return Cordon(gpus=self.cordon, lent=self.lent)
+        return Cordon(gpus=self.cordon, held=self.held)
 
 
 def read(
@@ -55,15 +55,15 @@ def read(
     name = name_of(node)
     annotations = fields.mapping(fields.mapping(node, "metadata", "node"), "annotations", "metadata")
     published, cordon = annotations.get(names.ANNOTATION_INVENTORY), annotations.get(names.ANNOTATION_CORDON) or ""
-    lent = annotations.get(names.ANNOTATION_LENT) or ""
-    if not isinstance(cordon, str) or not isinstance(lent, str) or not isinstance(published, str | None):
+    held = annotations.get(names.ANNOTATION_HELD) or ""
+    if not isinstance(cordon, str) or not isinstance(held, str) or not isinstance(published, str | None):
         raise WireError("metadata.annotations: expected strings")
     awaited = published is None and _is_awaited(node)
     record = NodeRecord(
         name=name,
         published=published,
         cordon=cordon,
-        lent=lent,
+        held=held,
         unhealthy=unhealthy,
         awaited=awaited,
         allocatable=host.allocatable(node),
@@ -87,7 +87,7 @@ def marked_unhealthy(record: NodeRecord, unhealthy: frozenset[int]) -> NodeRecor
         return replace(record, unhealthy=unhealthy)
     annotations = {names.ANNOTATION_CORDON: record.cordon, names.ANNOTATION_INVENTORY: record.published}
     marked = read({"metadata": {"name": record.name, "annotations": annotations}}, None, unhealthy)
-    return replace(marked, lent=record.lent, allocatable=record.allocatable)
+    return replace(marked, held=record.held, allocatable=record.allocatable)
 
 
 def sharing(records: Iterable[NodeRecord]) -> Iterator[NodeInventory | None]:

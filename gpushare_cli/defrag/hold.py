@@ -51,7 +51,7 @@ class Hold:
         if not self._taken:
             others = ", ".join(str(card) for card in self._cards() if card.gpu not in open_now)
             raise StoppedError(f"{others}: cordoned by others, or gone, meanwhile")
-        return record.marks.lending(sorted(self.gpus))
+        return record.marks.holding(sorted(self.gpus))
 
     def stands(self) -> bool:
         """Whether all of them are cordoned by this alone.
@@ -59,7 +59,7 @@ class Hold:
         Raises:
             KubeError: the node cannot be read.
         """
-        return node_records.read(self.api.get(kube.node_path(self.node))).marks.lends(self.gpus)
+        return node_records.read(self.api.get(kube.node_path(self.node))).marks.holds(self.gpus)
 
     def give_back(self) -> None:
         """Open those that no one else has cordoned meanwhile. What fails here must not hide why the rest did."""
@@ -68,7 +68,7 @@ class Hold:
         kept: set[str] = set()
 
         def opened(record: NodeRecord) -> Cordon:
-            after = record.marks.returned(self.gpus)
+            after = record.marks.released(self.gpus)
             kept.update(self.gpus & set(cordons.entries(after.gpus)))
             return after
 

@@ -140,11 +140,11 @@ def gpu_cordon(cluster: Cluster) -> Iterator[Finding]:
     """No GPU is cordoned, and no cordon names a GPU that is not there."""
     for node in cluster.nodes:
         gpus = node.record.inventory.gpus if node.record.inventory else ()
-        lent = set(cordons.entries(node.record.lent))
+        held = set(cordons.entries(node.record.held))
         cordoned = [gpu for gpu in gpus if gpu.health is GpuHealth.CORDONED]
         for by, until, meant in (
-            ("", "when the work is done", [gpu.label for gpu in cordoned if gpu.uuid not in lent]),
-            (" by gpushare defrag", "if none runs any more", [gpu.label for gpu in cordoned if gpu.uuid in lent]),
+            ("", "when the work is done", [gpu.label for gpu in cordoned if gpu.uuid not in held]),
+            (" by gpushare defrag", "if none runs any more", [gpu.label for gpu in cordoned if gpu.uuid in held]),
         ):
             if meant:
                 which = f"GPUs {', '.join(meant)} of its {len(gpus)} are" if len(meant) > 1 else f"GPU {meant[0]} is"

@@ -65,7 +65,7 @@ def cordon(api: KubeApi, node: str, change: Change) -> bool:
         body = {
             "metadata": {
                 "resourceVersion": found["metadata"]["resourceVersion"],
-                "annotations": {names.ANNOTATION_CORDON: after.gpus or None, names.ANNOTATION_LENT: after.lent or None},
+                "annotations": {names.ANNOTATION_CORDON: after.gpus or None, names.ANNOTATION_HELD: after.held or None},
             }
         }
         try:

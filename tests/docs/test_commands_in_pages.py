@@ -111,5 +111,5 @@ def test_what_administrators_write_on_nodes_is_removed_with_everything_else() ->
         names.LABEL_OVERSUBSCRIPTION,
         names.ANNOTATION_INVENTORY,
         names.ANNOTATION_CORDON,
-        names.ANNOTATION_LENT,
+        names.ANNOTATION_HELD,
     }

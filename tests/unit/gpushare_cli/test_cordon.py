@@ -75,22 +75,22 @@ def test_what_is_not_cordoned_by_itself_is_told(before: str, inventory: NodeInve
     assert str(error.value) == message
 
 
-LENT = Cordon(gpus="1,GPU-0,MIG-0-1", lent="GPU-0,MIG-0-1")
+HELD = Cordon(gpus="1,GPU-0,MIG-0-1", held="GPU-0,MIG-0-1")
 
 
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (Cordon(gpus="1").lending([GpuUuid("GPU-0")]), Cordon(gpus="1,GPU-0", lent="GPU-0")),
-        (Cordon().lending([GpuUuid("GPU-0"), GpuUuid("GPU-1")]), Cordon(gpus="GPU-0,GPU-1", lent="GPU-0,GPU-1")),
-        (LENT.returned([GpuUuid("GPU-0")]), Cordon(gpus="1,MIG-0-1", lent="MIG-0-1")),
-        (LENT.returned([GpuUuid("GPU-1")]), LENT),
-        (Cordon(gpus="GPU-0").returned([GpuUuid("GPU-0")]), Cordon(gpus="GPU-0")),
-        (Cordon(gpus="GPU-0", lent="GPU-0").closed(TWO, "0"), Cordon(gpus="GPU-0")),
-        (Cordon(gpus="GPU-0", lent="GPU-0").closed(TWO, "1"), Cordon(gpus="GPU-0,GPU-1", lent="GPU-0")),
-        (Cordon(gpus="MIG-0-1", lent="MIG-0-1").closed(MIG, "0"), Cordon(gpus="MIG-0-1,0")),
-        (Cordon(gpus="GPU-0,GPU-1", lent="GPU-0,GPU-1").opened(TWO, "0"), Cordon(gpus="GPU-1", lent="GPU-1")),
-        (Cordon(gpus="0", lent="GPU-1").opened(TWO, "0"), Cordon()),
+        (Cordon(gpus="1").holding([GpuUuid("GPU-0")]), Cordon(gpus="1,GPU-0", held="GPU-0")),
+        (Cordon().holding([GpuUuid("GPU-0"), GpuUuid("GPU-1")]), Cordon(gpus="GPU-0,GPU-1", held="GPU-0,GPU-1")),
+        (HELD.released([GpuUuid("GPU-0")]), Cordon(gpus="1,MIG-0-1", held="MIG-0-1")),
+        (HELD.released([GpuUuid("GPU-1")]), HELD),
+        (Cordon(gpus="GPU-0").released([GpuUuid("GPU-0")]), Cordon(gpus="GPU-0")),
+        (Cordon(gpus="GPU-0", held="GPU-0").closed(TWO, "0"), Cordon(gpus="GPU-0")),
+        (Cordon(gpus="GPU-0", held="GPU-0").closed(TWO, "1"), Cordon(gpus="GPU-0,GPU-1", held="GPU-0")),
+        (Cordon(gpus="MIG-0-1", held="MIG-0-1").closed(MIG, "0"), Cordon(gpus="MIG-0-1,0")),
+        (Cordon(gpus="GPU-0,GPU-1", held="GPU-0,GPU-1").opened(TWO, "0"), Cordon(gpus="GPU-1", held="GPU-1")),
+        (Cordon(gpus="0", held="GPU-1").opened(TWO, "0"), Cordon()),
     ],
 )
 def test_each_takes_back_the_cordon_that_it_has_made(found: Cordon, expected: Cordon) -> None:
@@ -98,16 +98,16 @@ def test_each_takes_back_the_cordon_that_it_has_made(found: Cordon, expected: Co
 
 
 @pytest.mark.parametrize(
-    ("cordon", "all_lent"),
+    ("cordon", "all_held"),
     [
-        (Cordon(gpus="GPU-0,GPU-1", lent="GPU-0,GPU-1"), True),
-        (Cordon(gpus="GPU-0,GPU-1", lent="GPU-0"), False),
-        (Cordon(gpus="GPU-0", lent="GPU-0,GPU-1"), False),
+        (Cordon(gpus="GPU-0,GPU-1", held="GPU-0,GPU-1"), True),
+        (Cordon(gpus="GPU-0,GPU-1", held="GPU-0"), False),
+        (Cordon(gpus="GPU-0", held="GPU-0,GPU-1"), False),
         (Cordon(), False),
     ],
 )
-def test_gpus_are_lent_while_no_one_has_opened_or_closed_one(cordon: Cordon, all_lent: bool) -> None:
-    assert cordon.lends([GpuUuid("GPU-0"), GpuUuid("GPU-1")]) is all_lent
+def test_gpus_are_held_while_no_one_has_opened_or_closed_one(cordon: Cordon, all_held: bool) -> None:
+    assert cordon.holds([GpuUuid("GPU-0"), GpuUuid("GPU-1")]) is all_held
 
 
 def test_a_node_whose_gpus_are_all_gone_has_none() -> None:

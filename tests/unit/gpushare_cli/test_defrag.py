@@ -333,7 +333,7 @@ def test_no_pod_moves_for_one_that_needs_no_room_any_more(
     assert (found.code, found.err.splitlines()[-1]) == (code, said)
     assert len({"one", "two"} & pods(api)) == 1
     assert cordons_of(api) == ("GPU-1" if "others" in said else None)
-    assert names.ANNOTATION_LENT not in api.read("/api/v1/nodes/node-a")["metadata"]["annotations"]
+    assert names.ANNOTATION_HELD not in api.read("/api/v1/nodes/node-a")["metadata"]["annotations"]
 
 
 def run_cordon(api: FakeKube, gpu: str) -> None:

@@ -185,7 +185,7 @@ ROWS: list[tuple[str, Change, str]] = [
         "a cordon that a defragmentation has left",
         node(
             lambda each: each["metadata"]["annotations"].update(
-                {names.ANNOTATION_CORDON: "GPU-3", names.ANNOTATION_LENT: "GPU-3"}
+                {names.ANNOTATION_CORDON: "GPU-3", names.ANNOTATION_HELD: "GPU-3"}
             )
         ),
         "warning gpu-cordon node/node-b | GPU 3 is cordoned by gpushare defrag; nothing new is placed there | if none"

@@ -333,12 +333,12 @@ def test_a_missing_right_to_cordon_is_told_and_nothing_is_evicted() -> None:
 def test_a_drain_takes_a_gpu_over_from_a_defragmentation() -> None:
     node = make_node(make_inventory(15, 15))
     annotations = node["metadata"]["annotations"]
-    annotations[names.ANNOTATION_CORDON] = annotations[names.ANNOTATION_LENT] = "GPU-0"
+    annotations[names.ANNOTATION_CORDON] = annotations[names.ANNOTATION_HELD] = "GPU-0"
     api = kube_of([node, on(0, "here")])
 
     assert drain(api).code == 0
     assert cordons_of(api) == "GPU-0"
-    assert names.ANNOTATION_LENT not in api.read("/api/v1/nodes/node-a")["metadata"]["annotations"]
+    assert names.ANNOTATION_HELD not in api.read("/api/v1/nodes/node-a")["metadata"]["annotations"]
 
 
 def test_a_pod_whose_allocation_cannot_be_read_is_not_passed_over() -> None:
