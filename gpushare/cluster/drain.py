@@ -86,11 +86,6 @@ def is_unstarted(pod: Mapping[str, Any]) -> bool:
     return fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") == "Pending"
 
 
-def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Whether the eviction API takes it for healthy."""
-    return bool(fields.condition(pod, "Ready", "pod").get("status") == "True")
-
-
 def plan(occupants: Iterable[Occupant], known: Sequence[Budget]) -> tuple[Row, ...]:
     """What is done about each pod, in the order in which they are evicted: the least important first.
 

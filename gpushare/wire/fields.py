@@ -117,6 +117,11 @@ def condition(parent: Mapping[str, Any], kind: str, path: str) -> JsonObject:
     return next((each for each in conditions if each.get("type") == kind), {})
 
 
+def is_true(parent: Mapping[str, Any], kind: str, path: str) -> bool:
+    """Whether the condition of this type in an object's status holds."""
+    return bool(condition(parent, kind, path).get("status") == "True")
+
+
 def at(path: str, key: str) -> str:
     """The path of a field."""
     return f"{path}.{key}" if path else key

@@ -15,11 +15,12 @@ from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.runtime.clock import Clock
+from gpushare.wire import fields
 from gpushare_cli import arguments
 from gpushare_cli import gather as lists
 from gpushare_cli.bundle import contents, credentials, redact
 from gpushare_cli.commands import OK, Streams
-from gpushare_cli.doctor import gather, objects
+from gpushare_cli.doctor import gather
 
 EXIT_CODES: Final = (
     "Exit codes: 0 the file is written; 1 the cluster cannot be read, or the file cannot be written; 2 wrong arguments."
@@ -118,7 +119,7 @@ def _all_logs(
 
 def _is_ready(pod: JsonObject) -> bool:
     try:
-        return objects.is_true(pod, "Ready")
+        return fields.is_true(pod, "Ready", "pod")
     except WireError:
         return False  # its state is odd
 

@@ -50,7 +50,7 @@ class GpuNode:
     @property
     def runs_plugin(self) -> bool:
         """Whether the device plugin there is registered with the kubelet."""
-        return self.plugin is not None and objects.is_true(self.plugin, "Ready")
+        return self.plugin is not None and fields.is_true(self.plugin, "Ready", "pod")
 
     @property
     def needs_runtime_class(self) -> bool:
@@ -170,7 +170,7 @@ class Cluster:
             if not is_own or meta.get("deletionTimestamp"):
                 continue
             node = fields.text(fields.mapping(pod, "spec", "pod"), "nodeName", "spec")
-            if node not in by_node or objects.is_true(pod, "Ready"):
+            if node not in by_node or fields.is_true(pod, "Ready", "pod"):
                 by_node[node] = pod
         return by_node
 
@@ -199,7 +199,7 @@ class Cluster:
                 for each in fields.objects(fields.mapping(node, "status", "node"), "runtimeHandlers", "status")
             ),
             is_wanted=self._is_wanted(node),
-            is_ready=objects.is_true(node, "Ready"),
+            is_ready=fields.is_true(node, "Ready", "node"),
             is_tainted=any(map(_keeps_pods_away, nodefacts.node_facts(node).taints)),
             plugin=plugin,
         )

@@ -24,11 +24,6 @@ def label(item: JsonObject, key: str) -> str:
     return fields.text(fields.mapping(fields.mapping(item, "metadata", "object"), "labels", "metadata"), key, "labels")
 
 
-def is_true(item: JsonObject, condition: str) -> bool:
-    """Whether a condition of its status holds."""
-    return fields.condition(item, condition, "object").get("status") == "True"
-
-
 def pod_spec(workload: JsonObject) -> Mapping[str, Any]:
     """Of a Deployment's or DaemonSet's pods."""
     template = fields.mapping(fields.mapping(workload, "spec", "workload"), "template", "spec")

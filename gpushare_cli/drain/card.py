@@ -16,6 +16,7 @@ from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.resource_config import ResourceConfig
+from gpushare.wire import fields
 from gpushare_cli import gather, resource_configs
 from gpushare_cli.commands import NotAllowedError
 
@@ -154,7 +155,7 @@ def _occupant(
         memory_mib=held_mib,
         obstacle=unclear or drain.obstacle(pod, permissions),
         unstarted=drain.is_unstarted(pod),
-        ready=drain.is_ready(pod),
+        ready=fields.is_true(pod, "Ready", "pod"),
     )
 
 
