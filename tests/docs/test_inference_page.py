@@ -18,9 +18,9 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import profile as profile_wire
-from tests.docs.granted import environments
-from tests.docs.requests import EXAMPLES, RESOURCE_CONFIG, Example
-from tests.docs.test_reference import text
+from release.pages.requests import EXAMPLES, RESOURCE_CONFIG, Example
+from testing.granted import environments
+from testing.pages import text
 from webhook import mutation
 from webhook.rules import Rules
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import chart
+from release.pages import chart
 from tests.e2e import first_gpu
 from tests.e2e.administrator import steps
 

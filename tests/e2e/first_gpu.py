@@ -16,7 +16,7 @@ from typing import Final
 
 from localcluster import installation, process, provision
 from localcluster.cluster import Cluster
-from tests.e2e import helm_cli
+from testing.manifests import helm_cli
 from tests.e2e.administrator import steps
 
 PAGE: Final = "quickstart.md"

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from gpushare import names, units
-from tests.unit.webhook.builders import RULES, VOID, WHOLE, Json, asking, container, pod
+from testing.reviews import RULES, VOID, WHOLE, Json, asking, container, pod
 from webhook import mutation
 from webhook.mutation import Denied, Mutated
 from webhook.rules import Rules

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.webhook.builders import RULES, VOID, Json, asking, container, pod
+from testing.reviews import RULES, VOID, Json, asking, container, pod
 from webhook import mutation
 from webhook.mutation import Denied, Mutated
 
