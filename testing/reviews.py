@@ -23,6 +23,22 @@ RESOURCES = {
     "count": names.GPU_COUNT,
 }
 
+CHOOSING = [
+    "/var/run/nvidia-container-devices",
+    "/var/run/nvidia-container-devices/all",
+    "/var/run/nvidia-container-devicesall",  # NVIDIA's runtime needs no slash there
+    "/var/run/nvidia-container-devices/GPU-1",
+    "/var/run//x/../nvidia-container-devices/cdi/nvidia.com/gpu/0",
+    "/var/run/nvidia-container-devices/cdi/gpushare.dev/share/0123456789abcdef",
+    "var/run/nvidia-container-devices/",
+]
+"""Paths of mounts by which NVIDIA's runtime chooses devices."""
+TOO_MUCH = [
+    *("10E", "8Ei", "9223372036854775807", "9223372036854775808", "4611686018427387904", "1000000001", "1e10", "1E10"),
+    *("1000000001000m", "999999999999999999999999999999999999999999999999999", 2**63 - 1, 1e19),
+]
+"""Amounts that no node has."""
+
 
 def asking(name: str = "a", /, *, requests: Any = None, **limits: object) -> Json:
     """A container that asks for `percent`, `core`, `mem` or `gpu`."""

@@ -22,8 +22,8 @@ TYPED: Final[Mapping[tuple[str, str], str]] = {
     ("docs/operate.md", "Remove"): "tests/e2e/test_removal.py",
     ("docs/operate.md", "Real GPUs"): "tests/e2e/test_removal.py",
     ("docs/operate.md", "Go back"): "tests/e2e/test_upgrade.py",
-    ("docs/quickstart.md", "Prepare"): "tests/e2e/first_gpu.py",
-    ("docs/quickstart.md", "Finish"): "tests/e2e/first_gpu.py",
+    ("docs/quickstart.md", "Prepare"): "testing/pages.py",
+    ("docs/quickstart.md", "Finish"): "testing/pages.py",
 }
 """Page and title of the steps whose `sh` blocks an administrator types on a real cluster, and where that is done."""
 OWN: Final[Mapping[tuple[str, str], str]] = {

@@ -9,7 +9,7 @@ import pytest
 from gpushare import names
 from localcluster.cluster import BUSYBOX_IMAGE
 from testing import notebooks
-from tests.docs.test_inference_page import fraction_of
+from testing.pages import fraction_of
 from tests.e2e import checks
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE, fresh_namespace
 from tests.e2e.system import Json, Share, System

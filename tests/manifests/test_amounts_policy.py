@@ -7,9 +7,8 @@ import pytest
 from gpushare import names, units
 from testing.manifests import tree
 from testing.manifests.tree import Json
-from testing.reviews import container, pod
+from testing.reviews import TOO_MUCH, container, pod
 from tests.manifests import cel
-from tests.unit.webhook.test_impossible_amounts import TOO_MUCH
 
 NEW = tree.objects("servers/1.30")
 POLICY = tree.one(NEW, "ValidatingAdmissionPolicy", names.AMOUNTS_POLICY)["spec"]

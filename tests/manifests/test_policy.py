@@ -8,10 +8,9 @@ import pytest
 from gpushare import names
 from testing.manifests import tree
 from testing.manifests.tree import Json
-from testing.reviews import RULES, asking, container, from_annotation
+from testing.reviews import CHOOSING, RULES, asking, container, from_annotation
 from testing.reviews import pod as new_pod
 from tests.manifests import cel
-from tests.unit.webhook.test_warned_doors import CHOOSING
 from webhook import mutation
 from webhook.mutation import Mutated
 

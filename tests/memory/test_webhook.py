@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from testing.reviews import ALL, Json, container, encoded, pod, review
-from tests.integration.webhook.conftest import Server, running
+from testing.webhook import Server, running
 from tests.memory import groups
 
 MIB = 2**20
