@@ -7,14 +7,14 @@ from gpushare_cli import commands, tables
 from gpushare_cli.commands import Streams
 from gpushare_cli.defrag import command
 from gpushare_cli.explain.workloads import Target
-from testing.cli.draining import EndingClock
 from testing.cli.simulating import Result
+from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 
 
 def defrag(
     api: FakeKube,
-    clock: EndingClock | None = None,
+    clock: ManualClock | None = None,
     *,
     pod: str = "large",
     width: int = tables.ENDLESS,
@@ -27,6 +27,6 @@ def defrag(
     asked = command.Options(pod=target, **options)
     stdin = io.StringIO(options.pop("stdin", ""))
     code = commands.answer(
-        streams, lambda: command.run(api, streams, asked, lambda: "default", clock or EndingClock(), stdin)
+        streams, lambda: command.run(api, streams, asked, lambda: "default", clock or ManualClock(0), stdin)
     )
     return Result(code=code, out=out.getvalue(), err=err.getvalue())

@@ -12,12 +12,12 @@ from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params, Reply
 from gpushare.model.gpu import GpuHealth, NodeInventory
-from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import hand_over
 from gpushare_cli.doctor import checks, gather
 from gpushare_cli.doctor.checks import Diagnosis
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
+from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 from testing.manifests import tree
 
@@ -52,9 +52,9 @@ PLUGIN = "gpushare-device-plugin"
 _WHOLE = tree.MANIFESTS / "whole-gpus"
 
 
-class Clock(SystemClock):
-    def now(self) -> datetime:
-        return NOW + timedelta(minutes=10)  # a machine whose clock is wrong; the API server's counts
+def skewed() -> ManualClock:
+    """A machine whose clock is wrong; the API server's counts."""
+    return ManualClock(600, began=NOW)
 
 
 class DoctorKube(FakeKube):
@@ -260,7 +260,7 @@ def deployed_pod(workload: str, *, namespace: str = "kube-system") -> JsonObject
 
 def diagnosis(api: DoctorKube, namespace: str = NS) -> Diagnosis:
     said: list[str] = []
-    return checks.diagnose(gather.gather(api, gather.server(api, Clock()), namespace, said.append))
+    return checks.diagnose(gather.gather(api, gather.server(api, skewed()), namespace, said.append))
 
 
 def lines(api: DoctorKube) -> list[str]:

@@ -1,9 +1,6 @@
 """Runs `gpushare drain`, `cordon` and `uncordon` on a cluster in memory whose pods end when they are asked to."""
 
 import io
-import threading
-from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from gpushare import names
@@ -14,27 +11,10 @@ from gpushare_cli.drain import command
 from gpushare_cli.drain.card import Card
 from testing.builders import Json
 from testing.cli.simulating import Result
+from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs-1", "controller": True}
-
-
-class EndingClock:
-    """Time passes when someone waits, and what `meanwhile` does happens then."""
-
-    def __init__(self, meanwhile: Callable[[float], object] = lambda _: None) -> None:
-        self.seconds, self.meanwhile = 0.0, meanwhile
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC)
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def wait(self, stop: threading.Event, seconds: float) -> bool:
-        self.seconds += seconds
-        self.meanwhile(self.seconds)
-        return stop.is_set()
 
 
 def owned(pod: Json, **of: Any) -> Json:
@@ -70,7 +50,7 @@ def end(api: FakeKube) -> None:
 def drain(
     api: FakeKube,
     gpu: str = "node-a/0",
-    clock: EndingClock | None = None,
+    clock: ManualClock | None = None,
     *,
     width: int = tables.ENDLESS,
     **options: Any,
@@ -79,7 +59,9 @@ def drain(
     out, err = io.StringIO(), io.StringIO()
     streams = Streams(out=out, err=err, width=width)
     asked = command.Options(gpu=Card.parse(gpu), **options)
-    code = commands.answer(streams, lambda: command.run(api, streams, asked, clock or EndingClock(lambda _: end(api))))
+    code = commands.answer(
+        streams, lambda: command.run(api, streams, asked, clock or ManualClock(0, lambda _: end(api)))
+    )
     return Result(code=code, out=out.getvalue(), err=err.getvalue())
 
 

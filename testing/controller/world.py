@@ -1,10 +1,8 @@
 """A controller without threads: its parts around a fake API server, fed by hand."""
 
 import itertools
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -36,29 +34,13 @@ from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB
 from gpushare.wire import held_gpus, unhealthy
 from testing.builders import Json, make_container, make_inventory, make_node
+from testing.clock import ManualClock
 from testing.controller.client import Client
 from testing.fakes.kube import FakeKube
 
 PODS = "/api/v1/pods"
 NODES = "/api/v1/nodes"
 RESOURCE_CONFIG = ResourceConfig()
-
-
-@dataclass
-class ManualClock:
-    """Time that passes only when a test says so."""
-
-    at: float = 1000.0
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.at)
-
-    def monotonic(self) -> float:
-        return self.at
-
-    def wait(self, stop: threading.Event, seconds: float) -> bool:
-        self.at += seconds
-        return stop.is_set()
 
 
 @dataclass

@@ -1,9 +1,7 @@
 """Pods as the webhook and the controller leave them, and what else these tests need."""
 
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -81,25 +79,6 @@ def bound_pod(
     )
     pod["spec"] |= {"schedulerName": "gpushare-scheduler", **spec}
     return pod
-
-
-class ManualClock:
-    """See Clock. Waiting takes no time but moves it on."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-        self.waits: list[float] = []
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) + timedelta(seconds=self.seconds)
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def wait(self, stop: threading.Event, seconds: float) -> bool:
-        self.waits.append(seconds)
-        self.seconds += seconds
-        return stop.is_set()
 
 
 def raw_gpu(index: int = 0, gib: int = 15, *, fault: str = "", uuid: str | None = None) -> RawGpu:

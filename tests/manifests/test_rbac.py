@@ -16,6 +16,7 @@ from gpushare import names
 from gpushare.kube.lease import Elector
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
+from testing.clock import ending
 from testing.fakes.kube import Call, FakeKube
 from testing.manifests import tree
 from webhook.runtimeclass import Mode, RuntimeClass
@@ -174,15 +175,10 @@ def test_the_watches_that_the_controller_can_do_without_need_no_more() -> None:
     api, stop = FakeKube(), threading.Event()
     api.close()
 
-    class Once(SystemClock):
-        def wait(self, stop: threading.Event, seconds: float) -> bool:
-            stop.set()
-            return True
-
     for watch in (
-        disruption.watch(api=api, clock=Once(), known=Budgets()),
-        unhealthy.watch(api=api, clock=Once(), state=ClusterState(resource_config=ResourceConfig())),
-        namespaces.watch(api=api, clock=Once(), known=Policies()),
+        disruption.watch(api=api, clock=ending(stop), known=Budgets()),
+        unhealthy.watch(api=api, clock=ending(stop), state=ClusterState(resource_config=ResourceConfig())),
+        namespaces.watch(api=api, clock=ending(stop), known=Policies()),
     ):
         stop.clear()
         watch.run(stop)

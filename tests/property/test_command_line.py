@@ -34,7 +34,7 @@ from gpushare_cli.simulate.plan import Outcome, Plan, Way
 from testing import ledgers
 from testing.builders import Json
 from testing.cli.simulating import manifest
-from testing.controller.world import ManualClock
+from testing.clock import ManualClock
 from tests.property.brute_force import brute_force
 from tests.property.objects import nodes, workloads
 

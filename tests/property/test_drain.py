@@ -4,9 +4,10 @@ import json
 import random
 
 from testing.builders import Json, make_grant, make_inventory, make_node
-from testing.cli.draining import EndingClock, budget, drain, owned, pods, seeded
+from testing.cli.draining import budget, drain, owned, pods, seeded
 from testing.cli.explaining import kube_of
 from testing.cli.podding import bound
+from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 
 CLUSTERS = 200
@@ -51,7 +52,7 @@ def test_who_is_named_is_evicted_and_no_one_else() -> None:
         promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
         assert {row["name"] for row in promised} == {name for name, there in on_first.items() if there}, seed
 
-        drain(api, clock=EndingClock(), timeout=0)
+        drain(api, clock=ManualClock(0), timeout=0)
 
         going = {row["name"] for row in promised if row["step"] == "evict"}
         assert before - pods(api) == going, seed

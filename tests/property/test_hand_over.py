@@ -23,7 +23,7 @@ from deviceplugin.source import RawGpu
 from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.gpu import HandOver
 from testing.builders import make_pod
-from testing.deviceplugin.build import ManualClock
+from testing.clock import ManualClock
 
 GPUS = {
     GpuUuid(f"GPU-{i}"): RawGpu(uuid=f"GPU-{i}", index=i, model="x", memory_bytes=1, simulated=True) for i in range(4)
@@ -118,7 +118,7 @@ class Node(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        self.clock.seconds += 1e10
+        self.clock.at += 1e10
         self.sweeper.sweep()
         assert self.own_devices() <= {container.device for container in self.containers}
 

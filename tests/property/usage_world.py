@@ -17,7 +17,7 @@ from gpushare import units
 from gpushare.identity import GpuUuid, NodeName, PodUid
 from gpushare.model.gpu import NodeInventory
 from testing.builders import Json, make_gpu, make_grant, make_mig
-from testing.deviceplugin.build import ManualClock
+from testing.clock import ManualClock
 from testing.deviceplugin.usage import container_id, running_pod, uid
 from testing.fakes.kube import FakeKube
 
@@ -141,13 +141,13 @@ class World:
 
     def step(self) -> None:
         """Time goes by, and a few things happen."""
-        self.clock.seconds += 5.0 if self.clean or self.random.random() < 0.9 else self.random.choice((7, 15, 21, 60))
+        self.clock.at += 5.0 if self.clean or self.random.random() < 0.9 else self.random.choice((7, 15, 21, 60))
         for _ in range(self.random.randrange(4)):
             self.happen()
         if self.clean:
             for number in range(3):
                 self.tell(number)
-        self.clock.seconds += 1.0
+        self.clock.at += 1.0
 
     def happen(self) -> None:
         roll = self.random.random()
@@ -183,7 +183,7 @@ class World:
         owners: list[CgroupOwner | None] = [each.owner for each in self.containers.values()]
         owners += [None, CgroupOwner(uid(77), container_id(77)), CgroupOwner(uid(0), "")]
         memory = {gpu: self.random.choice((0, 500, 1500, 3000, 5000)) for gpu in GPUS}
-        self.processes[pid] = Real(pid, int(self.clock.seconds * TICKS), self.random.choice(owners), memory)
+        self.processes[pid] = Real(pid, int(self.clock.at * TICKS), self.random.choice(owners), memory)
 
     def restart(self, container: RealContainer) -> None:
         ended = [each for each in self.processes.values() if each.owner == container.owner]
@@ -209,7 +209,7 @@ class World:
     def meanwhile(self) -> None:
         """Something happens between two readings."""
         if not self.clean and self.random.random() < 0.3:
-            self.clock.seconds += 0.02
+            self.clock.at += 0.02
             self.random.choice((self.happen, lambda: self.spawn(self.random.choice(PIDS))))()
 
     # The driver: see ProcessLists.
@@ -229,14 +229,14 @@ class World:
             )
             if (entries := self.listed[gpu]) is not None:
                 known = self.since.get(gpu, {})
-                self.since[gpu] = {each.pid: known.get(each.pid, self.clock.seconds) for each, _ in entries}
+                self.since[gpu] = {each.pid: known.get(each.pid, self.clock.at) for each, _ in entries}
         used: dict[tuple[CgroupOwner, GpuUuid], int] = {}
         for process in self.processes.values():
             for gpu, mib in process.memory.items():
                 if process.owner:
                     used[process.owner, gpu] = used.get((process.owner, gpu), 0) + mib
         answered = frozenset(gpu for gpu, listed in self.listed.items() if listed is not None)
-        self.moments.append(Moment(self.clock.seconds, answered, used, dict(self.names)))
+        self.moments.append(Moment(self.clock.at, answered, used, dict(self.names)))
         self.read_ok.clear()
         lists = {
             gpu: None

@@ -26,7 +26,8 @@ from gpushare.model.gpu import Gpu, GpuHealth, Limit, MigInstance, NodeInventory
 from gpushare.model.request import ContainerKind
 from gpushare.units import GIB
 from testing.builders import Json, make_grant
-from testing.deviceplugin.build import ManualClock, bound_pod, fields_of
+from testing.clock import ManualClock
+from testing.deviceplugin.build import bound_pod, fields_of
 from testing.nvml import stub
 from testing.nvml.memory import Memory
 from testing.nvml.stub import MIB, Stub
@@ -269,7 +270,7 @@ def test_a_group_that_is_not_ready_is_limited_when_it_is(node: Node) -> None:
     node.stub.set({"fail.nvmlDeviceSetMemoryLimits_v1": None})
     node.early.look()
     assert node.limit(main) is None, "not so soon"
-    node.clock.seconds += 0.1
+    node.clock.at += 0.1
     node.early.look()
     assert node.limit(main) == 3072
 
@@ -286,14 +287,14 @@ def test_the_longer_a_container_takes_the_less_often_it_is_looked_for(
     monkeypatch.setattr(cgroups, "container_directories", counted)
     node.prepare(node.grant(0, gib=3))
     for _ in range(1000):
-        node.clock.seconds += 0.01
+        node.clock.at += 0.01
         node.early.look()
     assert 50 < len(looks) < 150
 
 
 def test_a_container_that_never_comes_is_forgotten(node: Node) -> None:
     node.prepare(node.grant(0, gib=3))
-    node.clock.seconds += 10
+    node.clock.at += 10
     node.early.look()
     main = appears(node, "main")
     node.early.look()
@@ -325,7 +326,7 @@ def test_a_limit_that_someone_has_removed_comes_back(node: Node) -> None:
     node.driver.set(node.inventory.gpus[0].uuid, main, 0xFFFF_FFFF_FFFF_FFFF)
     node.leaves.look()
     assert node.limit(main) is None
-    node.clock.seconds += 60
+    node.clock.at += 60
     node.leaves.look()
     assert node.limit(main) == 3072
 
@@ -540,7 +541,7 @@ def test_a_driver_that_was_downgraded_is_noticed_and_decides_about_new_starts(
     ):
         limits.prepare(start)
     limits.assess(node.inventory)
-    node.clock.seconds += 2
+    node.clock.at += 2
     shown = limits.assess(node.inventory).gpus[0]
     assert (shown.limit, shown.health) == (limit, health)
     if health is GpuHealth.HEALTHY:

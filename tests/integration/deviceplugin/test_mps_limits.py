@@ -21,7 +21,8 @@ from deviceplugin.mps.wire import Status
 from gpushare.errors import WireError
 from gpushare.runtime.clock import SystemClock
 from testing.builders import Json, make_grant, make_inventory
-from testing.deviceplugin.build import ManualClock, bound_pod
+from testing.clock import ManualClock
+from testing.deviceplugin.build import bound_pod
 from testing.deviceplugin.limits import start_of
 from testing.nvml import mps_programs
 
@@ -154,7 +155,7 @@ def test_many_starts_at_once_do_not_wait_for_the_driver_one_after_another(node: 
         for _ in range(80):
             assert supervisor.status({}).modes[0] == "Exclusive_Process"
         assert node.queries() == before + 1
-        clock.seconds += 1.0
+        clock.at += 1.0
         (node.state / "mode").write_text("Default\n", encoding="ascii")
         assert supervisor.status({}).modes[0] == "Default"
 

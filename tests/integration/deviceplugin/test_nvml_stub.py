@@ -15,7 +15,8 @@ from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare.model.gpu import MigInstance
 from gpushare.runtime.clock import SystemClock
-from testing.deviceplugin.build import ManualClock, fields_of
+from testing.clock import ManualClock
+from testing.deviceplugin.build import fields_of
 from testing.nvml import stub
 from testing.nvml.stub import MIB, Stub
 
@@ -132,9 +133,9 @@ def test_time_heals_where_an_administrator_says_so(nvml_stub: Stub, nvml_binding
     source.read()
     nvml_stub.happen(0, 94)
     source.wait(threading.Event(), 250.0)
-    clock.seconds += 599
+    clock.at += 599
     assert faults(source) == ["Xid 94: contained ECC error"]
-    clock.seconds += 1
+    clock.at += 1
     assert faults(source) == [""]
 
 
@@ -147,10 +148,10 @@ def test_the_driver_says_when_a_gpu_is_well_again(nvml_stub: Stub, nvml_binding:
     nvml_stub.happen(0, 94)
     source.wait(threading.Event(), 250.0)
     assert faults(source) == ["Xid 94: contained ECC error"]
-    clock.seconds += 29
+    clock.at += 29
     assert faults(source) == ["Xid 94: contained ECC error"]  # it may not have found out yet what must be done
     nvml_stub.set({"0.field.230": 4})
-    clock.seconds += 60
+    clock.at += 60
     assert faults(source) == ["Xid 94: contained ECC error; the driver asks to end what runs and reset the GPU"]
     nvml_stub.set({"0.field.230": 0})
     assert faults(source) == [""]
@@ -188,7 +189,7 @@ def test_what_the_driver_asks_for_can_be_ignored(nvml_stub: Stub, nvml_binding: 
     source.read()
     nvml_stub.happen(0, 94)
     source.wait(threading.Event(), 250.0)
-    clock.seconds += 3600
+    clock.at += 3600
     assert faults(source) == ["Xid 94: contained ECC error", ""]
 
 

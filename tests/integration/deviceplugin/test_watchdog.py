@@ -28,22 +28,13 @@ from deviceplugin.usage.watchdog import Watchdog
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_grant, make_inventory
+from testing.clock import ManualClock
 from testing.deviceplugin.usage import container_id, running_pod, uid
 from testing.fakes.kube import FakeKube
 from testing.nvml.stub import MIB, Stub
 
 OBEYS = "import sys, time; print(flush=True); time.sleep(3600)"
 IGNORES = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + OBEYS
-
-
-class Ahead(SystemClock):
-    """The machine's clock as it was, moved on by the test alone."""
-
-    def __init__(self) -> None:
-        self.seconds = super().monotonic()
-
-    def monotonic(self) -> float:
-        return self.seconds
 
 
 class Scene:
@@ -57,7 +48,12 @@ class Scene:
         stub.add_gpu(16384, uuid="GPU-0")
         inventory, feed = make_inventory(16), InventoryFeed()
         feed.post(inventory, advertise.devices(inventory, resources.offered(percent=False, whole_gpus=False)))
-        self.clock, api, self.counts, config = Ahead(), FakeKube(), Counts(), ResourceConfig()
+        self.clock, api, self.counts, config = (
+            ManualClock(SystemClock().monotonic()),
+            FakeKube(),
+            Counts(),
+            ResourceConfig(),
+        )
         api.seed("/api/v1/namespaces/default", {"metadata": {"name": "default"}})
         cache = PodCache(self.clock)
         for number in (1, 2):
@@ -107,7 +103,7 @@ class Scene:
 
     def look(self, times: int = 1) -> None:
         for _ in range(times):
-            self.clock.seconds += 5.0
+            self.clock.at += 5.0
             self.loop.look()
 
 
@@ -166,7 +162,7 @@ def test_while_the_driver_hangs_no_one_is_touched_and_use_is_unknown(scene: Scen
     scene.stub.set({"hang.all": None})
     thread.join()
     scene.loop = answering
-    scene.clock.seconds += 10.0  # more than 20 s after the last answer, so that the period begins again
+    scene.clock.at += 10.0  # more than 20 s after the last answer, so that the period begins again
     scene.look()
     assert scene.counts.actions() == {}
     assert scene.mild.poll() is None

@@ -16,7 +16,7 @@ from certs import authority
 from gpushare.kube import api as kube
 from gpushare.kube.client import RestClient
 from gpushare.kube.credentials import Credentials
-from testing.controller.world import ManualClock
+from testing.clock import ManualClock
 
 
 class Lead:

@@ -14,7 +14,7 @@ from tests.unit.certs.world import SECRET, World
 
 
 def test_the_state_is_told_in_four_lines_without_a_secret(world: World) -> None:
-    world.clock.at = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    world.clock.began = datetime(2026, 3, 1, 12, tzinfo=UTC)
     manager = world.replica()
     status = manager.ensure_once()
     assert describe(status, manager.days_left()) == (

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from certs import store
 from certs.manager import CertificateManager
 from certs.rotation import Phase
-from tests.unit.certs.world import SECRET, World, verifies
+from tests.unit.certs.world import DAY_S, SECRET, World, verifies
 
 PROPAGATION_S, TICK_S = 60, 5
 
@@ -81,10 +80,10 @@ def test_no_handshake_fails_while_the_ca_is_replaced(world: World, cause: Callab
 
 def test_a_ca_is_replaced_well_before_it_expires(world: World) -> None:
     replica = world.replica()
-    world.clock.at -= timedelta(days=488)
+    world.pass_s(-488 * DAY_S)
     replica.ensure_once()
     before = world.secret()
-    world.clock.at += timedelta(days=488)  # past two thirds of the CA's life, and of the leaf's
+    world.pass_s(488 * DAY_S)  # past two thirds of the CA's life, and of the leaf's
     replica.ensure_once()
     watchers = Watchers(world, [replica])
     watchers.live(400, lazy=False)

@@ -1,6 +1,5 @@
 import base64
 import threading
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from certs.rotation import Phase
 from certs.store import FileStore
 from gpushare.kube import api as kube
 from testing.fakes.kube import Fault
-from tests.unit.certs.world import MUTATING, SECRET, SECRETS, VALIDATING, World, verifies
+from tests.unit.certs.world import DAY_S, MUTATING, SECRET, SECRETS, VALIDATING, World, verifies
 
 GARBAGE = base64.b64encode(b"garbage").decode()
 
@@ -127,7 +126,7 @@ def test_a_leaf_is_renewed_after_two_thirds_of_its_life_by_the_same_ca(world: Wo
     manager = world.replica()
     manager.ensure_once()
     before = world.secret()
-    world.clock.at += timedelta(days=61)
+    world.pass_s(61 * DAY_S)
     manager.ensure_once()
     assert world.secret().leaf.key != before.leaf.key
     assert world.secret().bundle == before.bundle
@@ -206,9 +205,8 @@ def test_a_secret_that_changes_all_the_time_is_reported(world: World) -> None:
 def test_the_loop_looks_quickly_while_it_is_not_settled_and_slowly_after(world: World) -> None:
     stop, manager = threading.Event(), world.replica()
     world.api.fail_next(lambda call: call.path.startswith(SECRETS), kube.UnreachableError("refused"), times=2)
-    world.clock.on_wait = lambda: stop.set() if len(world.clock.waits) == 6 else None
 
-    def ask(seconds: float = 0) -> None:
+    def ask(_at: float) -> None:
         if len(world.clock.waits) == 4:
             world.ask_rotation("now")
         if len(world.clock.waits) == 6:
@@ -227,7 +225,7 @@ def test_the_loop_outlives_what_no_one_foresaw(world: World, monkeypatch: pytest
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(CertificateManager, "ensure_once", surprise)
-    world.clock.on_wait = lambda: stop.set() if len(world.clock.waits) == 3 else None
+    world.clock.on_wait = lambda _at: stop.set() if len(world.clock.waits) == 3 else None
     manager.run(stop)
     assert len(world.clock.waits) == 3
 

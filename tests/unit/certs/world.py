@@ -2,10 +2,8 @@
 
 import base64
 import ssl
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,11 @@ from certs.manager import CertificateManager
 from certs.settings import CertSettings
 from gpushare import names
 from gpushare.kube.api import JsonObject
+from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 
 START = datetime.now(UTC).replace(microsecond=0)  # handshakes are verified at the machine's time
+DAY_S = 86400.0
 SECRETS = f"/api/v1/namespaces/{names.NAMESPACE}/secrets"
 SECRET = f"{SECRETS}/{names.WEBHOOK_SECRET}"
 SERVER = f"{names.WEBHOOK_SERVICE}.{names.NAMESPACE}.svc"
@@ -26,33 +26,12 @@ SHORT: dict[str, Any] = {"cert_check_s": 5.0, "cert_propagation_s": 60.0, "cert_
 
 
 @dataclass
-class TurnedClock:
-    """Stands still unless a test or a wait moves it."""
-
-    at: datetime = START
-    waits: list[float] = field(default_factory=list)
-    on_wait: Callable[[], object] = lambda: None
-
-    def now(self) -> datetime:
-        return self.at
-
-    def monotonic(self) -> float:
-        return (self.at - START).total_seconds()
-
-    def wait(self, stop: threading.Event, seconds: float) -> bool:
-        self.waits.append(seconds)
-        self.at += timedelta(seconds=seconds)
-        self.on_wait()
-        return stop.is_set()
-
-
-@dataclass
 class World:
     """One cluster; each replica has a directory of its own."""
 
     root: Path
     api: FakeKube = field(default_factory=FakeKube)
-    clock: TurnedClock = field(default_factory=TurnedClock)
+    clock: ManualClock = field(default_factory=lambda: ManualClock(0, began=START))
 
     def __post_init__(self) -> None:
         for path in (MUTATING, VALIDATING):
@@ -70,7 +49,7 @@ class World:
         return CertificateManager(api=self.api, clock=self.clock, settings=chosen)
 
     def pass_s(self, seconds: float) -> None:
-        self.clock.at += timedelta(seconds=seconds)
+        self.clock.at += seconds
 
     def secret(self) -> Contents:
         return contents.from_secret(self.api.read(SECRET))

@@ -10,7 +10,8 @@ from controller.background import Background
 from gpushare.identity import NodeName
 from gpushare.model.request import RequestShape
 from testing.builders import make_shape
-from testing.controller.world import ManualClock, World
+from testing.clock import ManualClock, ending
+from testing.controller.world import World
 
 NAMES = [NodeName(f"node-{i}") for i in range(2 * background.SLICE + 1)]
 
@@ -56,32 +57,21 @@ def test_of_many_kinds_the_newest_are_judged() -> None:
     assert [shape for shape, _ in judge.asked] == kinds[2:]
 
 
-@dataclass
-class Watched(ManualClock):
-    """Ends the loop at its second wait."""
-
-    waits: list[float] = field(default_factory=list)
-
-    def wait(self, stop: threading.Event, seconds: float) -> bool:
-        self.waits.append(round(seconds, 3))
-        if len(self.waits) == 2:
-            stop.set()
-        return stop.is_set()
-
-
 def test_a_pause_three_times_as_long_follows() -> None:
-    clock = Watched()
+    stop = threading.Event()
+    clock = ending(stop, 2)
     made = Background(Judge(clock), NAMES[:10].copy, clock)
     made.add(other(1))
-    made.run(threading.Event())
-    assert clock.waits == [3.0, 1.0]
+    made.run(stop)
+    assert clock.waits == pytest.approx([3.0, 1.0])
 
 
 def test_a_bug_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Watched()
+    stop = threading.Event()
+    clock = ending(stop, 2)
     made: Background[RequestShape] = Background(lambda _, __: 1 / 0, NAMES.copy, clock)
     made.add(other(1))
-    made.run(threading.Event())
+    made.run(stop)
     assert clock.waits == [1.0, 1.0]
     assert "background failed" in caplog.messages
 

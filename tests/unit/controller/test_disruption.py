@@ -13,7 +13,7 @@ from gpushare.cluster.records import Bound
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from testing.builders import make_ref
-from testing.controller.world import ManualClock
+from testing.clock import ManualClock, ending
 from testing.fakes.kube import Call, FakeKube, Fault
 
 COLLECTION = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
@@ -60,21 +60,6 @@ def test_a_budget_that_means_nothing_is_left_out_and_said(caplog: pytest.LogCapt
     ]
 
 
-class Stopping(ManualClock):
-    """Time passes until there was nothing new for a while; then the watch is stopped."""
-
-    def __init__(self, stop: threading.Event, waits: int = 5) -> None:
-        super().__init__()
-        self.stop, self.left, self.waited = stop, waits, list[float]()
-
-    def wait(self, stop: threading.Event, seconds: float) -> bool:
-        self.waited.append(seconds)
-        self.left -= 1
-        if self.left <= 0:
-            self.stop.set()
-        return super().wait(stop, seconds)
-
-
 class Followed:
     """A watch, and what it has told."""
 
@@ -83,9 +68,9 @@ class Followed:
         self.watch = disruption.watch(api=api, clock=clock, known=self.budgets)
 
 
-def follow(api: FakeKube, waits: int = 1) -> tuple[Followed, Stopping]:
+def follow(api: FakeKube, waits: int = 1) -> tuple[Followed, ManualClock]:
     stop = threading.Event()
-    clock = Stopping(stop, waits)
+    clock = ending(stop, waits)
     followed = Followed(api, clock)
     api.close()
     assert not followed.watch.settled()
@@ -150,7 +135,7 @@ def test_where_they_must_not_be_read_the_controller_goes_on_and_asks_again(
         refused, clock = follow(api)
     assert refused.watch.settled()
     assert allowed(refused.budgets) == {}
-    assert clock.waited == [optional.ASK_AGAIN_S]
+    assert clock.waits == [optional.ASK_AGAIN_S]
     [line] = lines(caplog, "not watched")
     assert (line["path"], line["fix"]) == (V1, fix)
     assert line["effect"] == "preemption takes no account of PodDisruptionBudgets"
@@ -159,7 +144,7 @@ def test_where_they_must_not_be_read_the_controller_goes_on_and_asks_again(
         api.fail_next(at(path), fault)
     granted, clock = follow(api, waits=2)
     assert allowed(granted.budgets) == {"web": 1}
-    assert clock.waited[0] == optional.ASK_AGAIN_S
+    assert clock.waits[0] == optional.ASK_AGAIN_S
 
 
 def test_a_server_that_is_upgraded_is_followed_in_its_new_version() -> None:
@@ -190,7 +175,7 @@ def test_a_right_that_is_taken_away_leaves_what_was_read_until_it_is_back(caplog
     with caplog.at_level(logging.WARNING):
         followed, clock = follow(api, waits=3)
     assert allowed(followed.budgets) == {"web": 1}
-    assert clock.waited[1] == optional.ASK_AGAIN_S
+    assert clock.waits[1] == optional.ASK_AGAIN_S
     [line] = lines(caplog, "not watched")
     assert line["effect"] == "what was read before stays as it was"
     assert api.count("watch") == 2
@@ -200,7 +185,7 @@ def test_a_collection_that_may_be_listed_but_not_watched_makes_no_storm() -> Non
     api = FakeKube()
     api.fail_next(lambda call: call.verb == "watch", kube.ForbiddenError("no"), times=1000)
     _, clock = follow(api, waits=20)
-    assert clock.waited[-1] >= 5
+    assert clock.waits[-1] >= 5
     assert api.count("watch") == 20
 
 
@@ -212,13 +197,14 @@ def test_a_server_that_does_not_answer_is_asked_again_but_not_waited_for_for_eve
     stop = threading.Event()
     settled: list[bool] = []
 
-    class Looking(Stopping):
-        def wait(self, stop: threading.Event, seconds: float) -> bool:
-            settled.append(followed.watch.settled())
-            assert settled[-1] == (self.at - 1000 >= optional.PATIENCE_S)
-            return super().wait(stop, seconds)
+    def look(at: float) -> None:
+        settled.append(followed.watch.settled())
+        assert settled[-1] == (at - 1000 >= optional.PATIENCE_S)
+        if len(settled) == 100:
+            stop.set()
 
-    followed = Followed(api, Looking(stop, 100))
+    clock = ManualClock(on_wait=look)
+    followed = Followed(api, clock)
     with caplog.at_level(logging.WARNING):
         followed.watch.run(stop)
     assert not settled[0]

@@ -13,7 +13,7 @@ from gpushare.identity import NodeName
 from gpushare.resource_config import ResourceConfig
 from testing.builders import make_grant, make_inventory, make_node
 from testing.cli.podding import bound
-from testing.controller.world import ManualClock
+from testing.clock import ManualClock
 
 CONFIG = ResourceConfig()
 GIB = 1024**3

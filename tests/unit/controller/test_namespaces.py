@@ -10,7 +10,7 @@ from controller import namespaces
 from controller.namespaces import NamespaceSink, Policies
 from gpushare import names
 from gpushare.model.request import Policy
-from gpushare.runtime.clock import SystemClock
+from testing.clock import ending
 from testing.controller.world import World
 from testing.fakes.kube import FakeKube
 
@@ -67,12 +67,7 @@ def test_only_namespaces_with_the_label_are_read() -> None:
     api.seed("/api/v1/namespaces", {"metadata": {"name": "b"}})
     api.close()
 
-    class Once(SystemClock):
-        def wait(self, stop: threading.Event, seconds: float) -> bool:
-            stop.set()
-            return True
-
-    namespaces.watch(api=api, clock=Once(), known=known).run(stop)
+    namespaces.watch(api=api, clock=ending(stop), known=known).run(stop)
     assert known.by_namespace == {"a": Policy.SPREAD}
     assert {call.params["labelSelector"] for call in api.calls if call.params.get("limit") != "1"} == {
         names.LABEL_POLICY

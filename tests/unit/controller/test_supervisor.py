@@ -1,11 +1,9 @@
 """The supervisor on a clock of the test's own, with a worker that is a few flags."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
 from itertools import count, pairwise
 from random import Random
-from threading import Event
 
 import pytest
 
@@ -14,6 +12,7 @@ from controller.supervisor import Supervisor
 from gpushare.kube import api as kube
 from gpushare.kube.lease import Elector
 from gpushare.runtime.backoff import Backoff
+from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lead"
@@ -21,34 +20,10 @@ LEASE_S, RENEW_S, RETRY_S, STOP_S, TICK_S = 15.0, 10.0, 2.0, 18.0, 0.1
 
 
 @dataclass
-class Clock:
-    """Time that passes in `wait`, where planned things happen."""
-
-    at: float = 0.0
-    plans: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
-    always: Callable[[], object] = lambda: None
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.at)
-
-    def monotonic(self) -> float:
-        return self.at
-
-    def wait(self, stop: Event, seconds: float) -> bool:
-        self.at = round(self.at + seconds, 6)
-        due = [plan for plan in self.plans if plan[0] <= self.at]
-        self.plans = [plan for plan in self.plans if plan[0] > self.at]
-        for _, act in due:
-            act()
-        self.always()
-        return stop.is_set()
-
-
-@dataclass
 class FakeWorker:
     """A process that does nothing but beat."""
 
-    clock: Clock
+    clock: ManualClock
     born: float
     code: int | None = None
     asked_at: float = float("nan")
@@ -77,7 +52,8 @@ class Stage:
     """One supervisor and all workers that it had."""
 
     def __init__(self) -> None:
-        self.clock, self.api, self.workers = Clock(), FakeKube(), list[FakeWorker]()
+        self.clock, self.api, self.workers = ManualClock(0, self._tick), FakeKube(), list[FakeWorker]()
+        self.plans: list[tuple[float, Callable[[], object]]] = []
         self.fence = Fence(self.clock)
         self.is_over = False
         self.births: Callable[[FakeWorker], object] = lambda _: None
@@ -86,10 +62,9 @@ class Stage:
         self.silences: list[float] = []
         """Of the supervisor, in seconds, at every tick."""
         self._numbers = count(1)
-        self.clock.always = self._tick
 
     def run(self, *, until: float) -> "Stage":
-        self.clock.plans.append((until, lambda: setattr(self, "is_over", True)))
+        self.plans.append((until, lambda: setattr(self, "is_over", True)))
         Supervisor(
             clock=self.clock,
             fence=self.fence,
@@ -103,7 +78,7 @@ class Stage:
         return self
 
     def at(self, moment: float, act: Callable[[], object]) -> None:
-        self.clock.plans.append((moment, act))
+        self.plans.append((moment, act))
 
     def elector(self) -> Elector:
         identity = f"pod_{next(self._numbers)}"
@@ -118,7 +93,12 @@ class Stage:
         self.births(self.workers[-1])
         return self.workers[-1]
 
-    def _tick(self) -> None:
+    def _tick(self, at: float) -> None:
+        self.clock.at = round(at, 6)
+        due = [act for moment, act in self.plans if moment <= self.clock.at]
+        self.plans = [plan for plan in self.plans if plan[0] > self.clock.at]
+        for act in due:
+            act()
         self.silences.append(round(self.fence.supervisor_silent_s(), 6))
         if self.workers and self.workers[-1].code is None and not self.workers[-1].stopped:
             self.fence.beat()

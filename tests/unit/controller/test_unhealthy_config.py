@@ -10,7 +10,8 @@ from controller.unhealthy import PATH
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth
-from testing.controller.world import NODES, ManualClock, World
+from testing.clock import ManualClock, ending
+from testing.controller.world import NODES, World
 
 
 def call_ill(world: World, value: object, node: str = "node-a") -> None:
@@ -83,18 +84,16 @@ def test_marks_that_went_while_they_must_not_be_read_are_cleared(world: World) -
     call_ill(world, "0")
     stop = threading.Event()
 
-    class Clock(ManualClock):
-        def wait(self, _stop: threading.Event, seconds: float) -> bool:
-            if not world.api.objects(PATH):
-                stop.set()
-            else:
-                assert health(world) == [ILL, OK]
-                world.api.vanish(f"{PATH}/unhealthy-gpu-node-a")
-            return super().wait(stop, seconds)
+    def look(_at: float) -> None:
+        if not world.api.objects(PATH):
+            stop.set()
+        else:
+            assert health(world) == [ILL, OK]
+            world.api.vanish(f"{PATH}/unhealthy-gpu-node-a")
 
     world.api.fail_next(lambda call: call.verb == "watch", kube.ForbiddenError("no"))
     world.api.close()
-    unhealthy.watch(api=world.api, state=world.state, clock=Clock()).run(stop)
+    unhealthy.watch(api=world.api, state=world.state, clock=ManualClock(on_wait=look)).run(stop)
     assert health(world) == [OK, OK]
 
 
@@ -172,12 +171,7 @@ def test_without_the_right_to_read_them_the_controller_goes_on(world: World, cap
     assert not watch.settled()
     stop = threading.Event()
 
-    class Impatient(ManualClock):
-        def wait(self, event: threading.Event, seconds: float) -> bool:
-            stop.set()
-            return True
-
-    watch.clock = Impatient()
+    watch.clock = ending(stop)
     world.api.fail_next(lambda call: call.path == PATH, kube.ForbiddenError("configmaps is forbidden"))
     with caplog.at_level(logging.WARNING):
         watch.run(stop)

@@ -14,7 +14,8 @@ from deviceplugin.renewal import Renewal
 from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare.model.gpu import HandOver, LeftOut
 from gpushare.units import GIB, MemoryUnit
-from testing.deviceplugin.build import NODE, ManualClock, fields_of, raw_gpu
+from testing.clock import ManualClock
+from testing.deviceplugin.build import NODE, fields_of, raw_gpu
 
 Reading = Sequence[RawGpu] | GpuSourceError
 BROKEN = GpuSourceError("no driver")
@@ -165,7 +166,7 @@ def test_a_container_that_has_the_old_library_for_ever_ends_after_a_while(
     loop = make(*[OUTDATED] * 100)
     loop.run(stop)
     assert not stop.is_set()
-    assert 20 <= clock.seconds - 1000 <= 25  # asked every 5 s
+    assert 20 <= clock.at - 1000 <= 25  # asked every 5 s
 
 
 def test_a_driver_that_is_replaced_is_looked_for_more_often_than_one_that_is_not_there(
@@ -184,7 +185,7 @@ def test_a_library_that_fits_again_gives_the_process_its_time_again(
     for outdated in (False, True, False, True):
         assert loop.poll()
         assert loop.renewal.outdated is outdated
-        clock.seconds += 15
+        clock.at += 15
 
 
 def test_gpus_that_cannot_be_read_have_the_cause_as_their_reason(make: Callable[..., HealthLoop]) -> None:

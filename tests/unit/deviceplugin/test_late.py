@@ -19,7 +19,8 @@ from deviceplugin.resources import Resource
 from gpushare.identity import ContainerName, PodUid
 from gpushare.resource_config import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
-from testing.deviceplugin.build import NODE, ManualClock, bound_pod, handing_over, ids_of
+from testing.clock import ManualClock
+from testing.deviceplugin.build import NODE, bound_pod, handing_over, ids_of
 from testing.deviceplugin.running import feed_with
 from testing.fakes.kube import FakeKube
 
@@ -111,10 +112,10 @@ def node(tmp_path: Path) -> Node:
 def test_a_pod_that_waits_is_bound_late_and_starts_at_the_next_try_but_one(node: Node) -> None:
     node.show(waiting())
     assert node.start() == "NotBound"
-    node.clock.seconds += 1.0
+    node.clock.at += 1.0
     node.show(late_pod())
     assert node.start() == "Late"
-    node.clock.seconds += TRY_S
+    node.clock.at += TRY_S
     assert node.start() == ""
     assert node.start() == ""
 
@@ -127,7 +128,7 @@ def test_the_refusal_says_when_it_starts_and_is_no_event(node: Node) -> None:
 
 def test_a_refusal_takes_until_the_kubelet_has_seen_the_allocation_too(node: Node) -> None:
     node.show(late_pod())
-    node.clock.seconds += 1.0
+    node.clock.at += 1.0
     assert node.start() == "Late"
     assert node.clock.waits == [2.0]
     assert node.start() == ""
@@ -137,7 +138,7 @@ def test_a_kubelet_that_began_long_ago_does_not_have_the_allocation_however_long
     node.show(waiting())
     assert node.start() == "NotBound"
     node.show(late_pod())
-    node.clock.seconds += 300.0  # it has been pulling the image all the time, with the pod as it was before
+    node.clock.at += 300.0  # it has been pulling the image all the time, with the pod as it was before
     assert node.start() == "Late"
     assert node.clock.waits == []
     assert node.start() == ""
@@ -145,7 +146,7 @@ def test_a_kubelet_that_began_long_ago_does_not_have_the_allocation_however_long
 
 def test_every_container_is_begun_again(node: Node) -> None:
     node.show(late_pod())
-    node.clock.seconds += 10.0
+    node.clock.at += 10.0
     assert [node.start("main"), node.start("side")] == ["Late", "Late"]
     assert [node.start("main"), node.start("side")] == ["", ""]
 
@@ -208,7 +209,7 @@ def test_a_pod_that_only_the_api_server_shows_is_not_started(node: Node) -> None
     node.api.seed("/api/v1/namespaces/default/pods/p", late_pod())
     for _ in range(3):
         assert node.start() == "Late"
-        node.clock.seconds += TRY_S
+        node.clock.at += TRY_S
     node.show(late_pod())
     assert [node.start(), node.start()] == ["Late", ""]
 

@@ -19,7 +19,8 @@ from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.gpu import GpuHealth, LeftOut, Limit
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_gpu, make_ref
-from testing.deviceplugin.build import ManualClock, fields_of
+from testing.clock import ManualClock, ending
+from testing.deviceplugin.build import fields_of
 from testing.fakes.kubelet import free_port, wait_until
 
 MIB = 1024 * 1024
@@ -200,7 +201,7 @@ def test_many_who_ask_at_once_get_the_same_page() -> None:
     server = MetricsServer(port=0, node=NODE, usage=lambda: made.append(1), counts=Counts(), clock=clock)
     pages = {id(server.page().body) for _ in range(5)}
     assert (len(pages), len(made)) == (1, 1)
-    clock.seconds += 1.0
+    clock.at += 1.0
     server.page()
     assert len(made) == 2
 
@@ -208,14 +209,7 @@ def test_many_who_ask_at_once_get_the_same_page() -> None:
 def test_a_port_that_is_taken_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     stop = Event()
 
-    class Ending(ManualClock):
-        def wait(self, stop: Event, seconds: float) -> bool:
-            super().wait(stop, seconds)
-            if len(self.waits) == 2:
-                stop.set()
-            return stop.is_set()
-
-    clock = Ending()
+    clock = ending(stop, 2)
     with socket.create_server(("", 0)) as taken:
         port = int(taken.getsockname()[1])
         MetricsServer(port=port, node=NODE, usage=lambda: None, counts=Counts(), clock=clock).run(stop)

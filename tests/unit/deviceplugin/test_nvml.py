@@ -9,7 +9,8 @@ import pytest
 from deviceplugin.nvml import binding
 from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.source import GpuSourceError, RawGpu
-from testing.deviceplugin.build import ManualClock, fields_of
+from testing.clock import ManualClock
+from testing.deviceplugin.build import fields_of
 from tests.unit.deviceplugin.fake_nvml import Card, FakeNvml, NVMLError
 
 
@@ -116,9 +117,9 @@ def test_a_critical_error_makes_its_gpu_unhealthy_at_once_and_for_good(
 ) -> None:
     source.read()
     driver.happen(driver.cards[1], data=79)
-    before = clock.seconds
+    before = clock.at
     source.wait(threading.Event(), 5.0)
-    assert clock.seconds == before
+    assert clock.at == before
     assert faults(source) == {"GPU-a": "", "GPU-b": "Xid 79: GPU has fallen off the bus"}
     assert faults(source) == {"GPU-a": "", "GPU-b": "Xid 79: GPU has fallen off the bus"}
 

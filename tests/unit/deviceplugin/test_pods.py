@@ -16,7 +16,8 @@ from gpushare.units import GIB
 from gpushare.wire import held_gpus
 from gpushare.wire import pods as wire
 from testing.builders import Json, make_container, make_grant, make_pod
-from testing.deviceplugin.build import ManualClock, bound_pod
+from testing.clock import ManualClock
+from testing.deviceplugin.build import bound_pod
 
 EVERYTHING = ResourceConfig(whole_gpus=True)
 
@@ -130,7 +131,7 @@ def test_a_waiter_gives_up_in_time_however_much_changes() -> None:
 
     def look() -> None:
         looks.append(clock.monotonic())
-        clock.seconds += 1.0
+        clock.at += 1.0
         cache.upsert(make_pod(name="z"))
 
     assert cache.wait_for(look, 3.0) is None
@@ -228,9 +229,9 @@ def test_an_allocation_is_shown_since_the_watch_told_of_it_first() -> None:
     assert cache.shown_since(UID) is None
     cache.upsert(bound_pod(annotations={"gpushare.dev/allocation": None}))
     assert cache.shown_since(UID) is None
-    clock.seconds = 2000.0
+    clock.at = 2000.0
     cache.upsert(bound_pod())
-    clock.seconds = 3000.0
+    clock.at = 3000.0
     cache.upsert(bound_pod(phase="Running"))
     cache.replace([bound_pod()])
     assert cache.shown_since(UID) == 2000.0
@@ -240,10 +241,10 @@ def test_another_allocation_counts_from_when_it_is_shown() -> None:
     clock = ManualClock()
     cache = PodCache(clock)
     cache.replace([bound_pod()])
-    clock.seconds = 2000.0
+    clock.at = 2000.0
     cache.upsert(bound_pod(make_grant(1)))
     assert cache.shown_since(UID) == 2000.0
-    clock.seconds = 3000.0
+    clock.at = 3000.0
     cache.upsert(bound_pod(annotations={"gpushare.dev/allocation": None}))
     assert cache.shown_since(UID) is None
     cache.replace([bound_pod(make_grant(1))])

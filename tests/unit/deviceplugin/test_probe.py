@@ -13,7 +13,8 @@ import pytest
 from deviceplugin import probe
 from deviceplugin.probe import Probe
 from gpushare.runtime.clock import SystemClock
-from testing.deviceplugin.build import ManualClock, fields_of
+from testing.clock import ManualClock
+from testing.deviceplugin.build import fields_of
 from testing.fakes.kubelet import free_port, wait_until
 
 
@@ -79,10 +80,10 @@ def test_a_part_that_falls_silent_is_not_registered_whatever_the_wall_clock_says
     served = Probe(port=1, clock=clock, parts=["memory", "percent"])
     served.beat("memory", True)
     served.beat("percent", True)
-    clock.seconds += 29.0
+    clock.at += 29.0
     served.beat("memory", True)
     assert served.registered()
-    clock.seconds += 1.0
+    clock.at += 1.0
     assert not served.registered()
 
 

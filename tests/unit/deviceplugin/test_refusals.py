@@ -7,7 +7,8 @@ from deviceplugin.refusals import Refusals
 from gpushare.identity import ContainerName
 from gpushare.kube import api as kube
 from testing.builders import Json, make_ref
-from testing.deviceplugin.build import ManualClock, fields_of
+from testing.clock import ManualClock
+from testing.deviceplugin.build import fields_of
 from testing.fakes.kube import FakeKube
 
 MAIN = (ContainerName("main"),)
@@ -45,7 +46,7 @@ def test_the_author_is_told_once_however_often_the_kubelet_tries(refusals: Refus
 def test_another_pod_container_or_message_is_news(refusals: Refusals, api: FakeKube, clock: ManualClock) -> None:
     refusals.tell(make_ref(), MAIN, GONE)
     refusals.tell(make_ref("other"), MAIN, GONE)
-    clock.seconds += 1
+    clock.at += 1
     refusals.tell(make_ref(), (ContainerName("side"),), GONE)
     refusals.tell(make_ref(), MAIN, Refuse(Reason.GPU_GONE, "GPU GPU-2 is gone"))
     assert len(posted(api)) == 4
@@ -53,10 +54,10 @@ def test_another_pod_container_or_message_is_news(refusals: Refusals, api: FakeK
 
 def test_after_half_an_hour_it_is_told_again(refusals: Refusals, api: FakeKube, clock: ManualClock) -> None:
     refusals.tell(make_ref(), MAIN, GONE)
-    clock.seconds += 1799
+    clock.at += 1799
     refusals.tell(make_ref(), MAIN, GONE)
     assert len(posted(api)) == 1
-    clock.seconds += 2
+    clock.at += 2
     refusals.tell(make_ref(), MAIN, GONE)
     assert len(posted(api)) == 2
 
@@ -64,7 +65,7 @@ def test_after_half_an_hour_it_is_told_again(refusals: Refusals, api: FakeKube, 
 def test_right_after_the_machine_has_started_it_is_told_too(
     refusals: Refusals, api: FakeKube, clock: ManualClock
 ) -> None:
-    clock.seconds = 0.0
+    clock.at = 0.0
     refusals.tell(make_ref(), MAIN, GONE)
     assert len(posted(api)) == 1
 
@@ -85,6 +86,6 @@ def test_only_the_latest_refusals_are_remembered(refusals: Refusals, api: FakeKu
         refusals.tell(make_ref(f"p{i}"), MAIN, GONE)
     refusals.tell(make_ref("p1099"), MAIN, GONE)
     assert len(posted(api)) == 1100
-    clock.seconds += 1
+    clock.at += 1
     refusals.tell(make_ref("p0"), MAIN, GONE)
     assert len(posted(api)) == 1101

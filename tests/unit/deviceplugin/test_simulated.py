@@ -11,7 +11,8 @@ import pytest
 from deviceplugin.simulated import SimulatedSource
 from deviceplugin.source import GpuSourceError
 from gpushare.identity import NodeName
-from testing.deviceplugin.build import ManualClock, fields_of
+from testing.clock import ManualClock
+from testing.deviceplugin.build import fields_of
 
 Make = Callable[..., SimulatedSource]
 FOUR = "gpus: [{model: Tesla T4, memoryMiB: 15360, count: 4, numa: 1}]\n"

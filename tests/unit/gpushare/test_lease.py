@@ -1,32 +1,12 @@
-import threading
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params
 from gpushare.kube.lease import Elector
+from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lead"
-
-
-@dataclass
-class ManualClock:
-    """Time that passes only where a test says so."""
-
-    at: float = 0.0
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.at)
-
-    def monotonic(self) -> float:
-        return self.at
-
-    def wait(self, stop: threading.Event, seconds: float) -> bool:
-        self.at += seconds
-        return stop.is_set()
 
 
 def make_elector(api: FakeKube, identity: str, clock: ManualClock) -> Elector:
@@ -47,27 +27,27 @@ def lead(elector: Elector, clock: ManualClock, *, until: float, retry_s: float =
 
 
 def test_the_first_candidate_leads_at_once_and_releases_at_the_end() -> None:
-    api, clock = FakeKube(), ManualClock()
+    api, clock = FakeKube(), ManualClock(0)
     assert lead(make_elector(api, "a", clock), clock, until=30) == [0]
     assert api.read(LEASE)["spec"]["holderIdentity"] == ""
 
 
 def test_a_released_lease_is_taken_at_once() -> None:
-    api, clock = FakeKube(), ManualClock()
+    api, clock = FakeKube(), ManualClock(0)
     lead(make_elector(api, "a", clock), clock, until=4)
     assert lead(make_elector(api, "b", clock), clock, until=10) == [4]
     assert api.read(LEASE)["spec"]["leaseTransitions"] == 1
 
 
 def test_a_dead_leader_is_followed_after_the_leases_length() -> None:
-    api, clock = FakeKube(), ManualClock()
+    api, clock = FakeKube(), ManualClock(0)
     make_elector(api, "a", clock).attempt()
     won = lead(make_elector(api, "b", clock), clock, until=40)
     assert won == [16]  # the first try at or after 15 s by its own clock
 
 
 def test_a_renewed_lease_is_never_taken() -> None:
-    api, clock = FakeKube(), ManualClock()
+    api, clock = FakeKube(), ManualClock(0)
     leader, other = make_elector(api, "a", clock), make_elector(api, "b", clock)
     for _ in range(30):
         assert leader.attempt()
@@ -77,7 +57,7 @@ def test_a_renewed_lease_is_never_taken() -> None:
 
 def test_clocks_that_differ_by_an_hour_change_nothing() -> None:
     """The other's stamps are compared with each other only, never with the own clock."""
-    api, behind, ahead = FakeKube(), ManualClock(), ManualClock(at=3600)
+    api, behind, ahead = FakeKube(), ManualClock(0), ManualClock(at=3600)
     leader, other = make_elector(api, "a", behind), make_elector(api, "b", ahead)
     assert leader.attempt()
     assert not other.attempt()
@@ -88,7 +68,7 @@ def test_clocks_that_differ_by_an_hour_change_nothing() -> None:
 
 
 def test_a_leader_that_cannot_renew_knows_it_before_anybody_else_leads() -> None:
-    api, clock = FakeKube(), ManualClock()
+    api, clock = FakeKube(), ManualClock(0)
     leader, other = make_elector(api, "a", clock), make_elector(api, "b", clock)
     leader.attempt()
     assert not other.attempt()
@@ -106,7 +86,7 @@ def test_a_leader_that_cannot_renew_knows_it_before_anybody_else_leads() -> None
 
 
 def test_a_lease_taken_by_another_ends_the_lead_at_once() -> None:
-    api, clock = FakeKube(), ManualClock()
+    api, clock = FakeKube(), ManualClock(0)
     leader = make_elector(api, "a", clock)
     leader.attempt()
     api.edit(LEASE, lambda lease: lease["spec"].update(holderIdentity="b"))
@@ -115,7 +95,7 @@ def test_a_lease_taken_by_another_ends_the_lead_at_once() -> None:
 
 
 def test_of_two_candidates_at_once_one_wins() -> None:
-    api, clock = FakeKube(), ManualClock()
+    api, clock = FakeKube(), ManualClock(0)
     one, two = make_elector(api, "a", clock), make_elector(api, "b", clock)
     api.fail_next(lambda call: call.verb == "get", kube.NotFoundError("not yet"), times=2)
     assert one.attempt()
@@ -123,7 +103,7 @@ def test_of_two_candidates_at_once_one_wins() -> None:
 
 
 def test_a_reply_that_was_lost_is_not_taken_for_a_lead() -> None:
-    api, clock = FakeKube(), ManualClock()
+    api, clock = FakeKube(), ManualClock(0)
     elector = make_elector(api, "a", clock)
     api.fail_next(lambda call: call.verb == "create", "lost-reply")
     assert not elector.attempt()
@@ -134,13 +114,13 @@ def test_a_reply_that_was_lost_is_not_taken_for_a_lead() -> None:
 
 
 def test_a_candidate_stops_without_having_led() -> None:
-    api, clock = FakeKube(), ManualClock()
+    api, clock = FakeKube(), ManualClock(0)
     make_elector(api, "a", clock).attempt()
     assert lead(make_elector(api, "b", clock), clock, until=6) == []
 
 
 def test_a_release_that_fails_is_logged_only(caplog: pytest.LogCaptureFixture) -> None:
-    api, clock = FakeKube(), ManualClock()
+    api, clock = FakeKube(), ManualClock(0)
     elector = make_elector(api, "a", clock)
     elector.attempt()
     api.fail_next(lambda call: call.verb == "get", kube.UnreachableError("gone"))
@@ -153,7 +133,7 @@ def test_a_release_that_fails_is_logged_only(caplog: pytest.LogCaptureFixture) -
 
 def test_times_must_leave_room_between_giving_up_and_taking_over() -> None:
     with pytest.raises(ValueError, match=r"renew 15\.0 s < lease 15\.0 s must hold"):
-        Elector(api=FakeKube(), clock=ManualClock(), namespace="n", name="l", identity="i", renew_s=15.0)
+        Elector(api=FakeKube(), clock=ManualClock(0), namespace="n", name="l", identity="i", renew_s=15.0)
 
 
 class Slow(FakeKube):
@@ -182,7 +162,7 @@ class Slow(FakeKube):
 
 
 def test_a_leader_renews_by_one_request() -> None:
-    api, clock = FakeKube(), ManualClock()
+    api, clock = FakeKube(), ManualClock(0)
     elector = make_elector(api, "a", clock)
     elector.attempt()
     api.calls.clear()
@@ -192,7 +172,7 @@ def test_a_leader_renews_by_one_request() -> None:
 
 def test_a_slow_server_costs_no_one_the_lead() -> None:
     """Every request takes four seconds, as on an overloaded machine."""
-    clock = ManualClock()
+    clock = ManualClock(0)
     api = Slow(clock)
     elector = make_elector(api, "a", clock)
     elector.attempt()
@@ -203,7 +183,7 @@ def test_a_slow_server_costs_no_one_the_lead() -> None:
 
 
 def test_a_request_that_is_lost_is_repeated_before_the_lead_ends() -> None:
-    clock = ManualClock()
+    clock = ManualClock(0)
     api = Slow(clock)
     elector = make_elector(api, "a", clock)
     elector.attempt()
@@ -216,7 +196,7 @@ def test_a_request_that_is_lost_is_repeated_before_the_lead_ends() -> None:
 
 
 def test_a_renewal_whose_answer_was_lost_is_found_by_the_next_attempt() -> None:
-    api, clock = FakeKube(), ManualClock()
+    api, clock = FakeKube(), ManualClock(0)
     elector = make_elector(api, "a", clock)
     elector.attempt()
     api.fail_next(lambda call: call.verb == "update", "lost-reply")
@@ -229,7 +209,7 @@ def test_a_renewal_whose_answer_was_lost_is_found_by_the_next_attempt() -> None:
 
 def test_a_candidate_counts_from_the_answer_that_showed_a_renewal() -> None:
     """Its question may be older than the renewal; counted from there, it would lead while the leader still may."""
-    clock = ManualClock()
+    clock = ManualClock(0)
     api = Slow(clock)
     leader, other = make_elector(api, "a", clock), make_elector(api, "b", clock)
     leader.attempt()
@@ -243,7 +223,7 @@ def test_a_candidate_counts_from_the_answer_that_showed_a_renewal() -> None:
 
 
 def test_a_lease_is_not_believed_after_a_suspend() -> None:
-    api, clock = FakeKube(), ManualClock()
+    api, clock = FakeKube(), ManualClock(0)
     elector = make_elector(api, "a", clock)
     elector.attempt()
     clock.at += 3600  # the machine slept, and its clock did not
@@ -258,12 +238,12 @@ def test_what_is_no_lease_is_logged_and_not_taken_for_a_lead(
         def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
             return lease
 
-    assert not make_elector(Proxy(), "a", ManualClock()).attempt()
+    assert not make_elector(Proxy(), "a", ManualClock(0)).attempt()
     assert "lease" in caplog.messages
 
 
 def test_a_candidate_with_a_shorter_lease_does_not_lead_before_a_fractional_lease_has_ended() -> None:
-    api, clock = FakeKube(), ManualClock()
+    api, clock = FakeKube(), ManualClock(0)
     long = Elector(api=api, clock=clock, namespace="ns", name="lead", identity="a", lease_s=15.9)
     short = Elector(api=api, clock=clock, namespace="ns", name="lead", identity="b", lease_s=11)
     assert long.attempt()

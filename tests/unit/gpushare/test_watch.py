@@ -1,7 +1,7 @@
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,26 +9,15 @@ import pytest
 from gpushare.kube import api as kube
 from gpushare.kube.watch import Reflector
 from testing.builders import Json, make_pod
+from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 
 PODS = "/api/v1/pods"
 
 
-class QuickClock:
-    """Waits are short, but real enough to let another thread work."""
-
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC)
-
-    def monotonic(self) -> float:
-        return self.at
-
-    def wait(self, stop: threading.Event, seconds: float) -> bool:
-        self.at += seconds
-        return stop.wait(0.005)
+def quick() -> ManualClock:
+    """Its waits are short, but real enough to let another thread work."""
+    return ManualClock(0, lambda _at: time.sleep(0.005))
 
 
 class Collection:
@@ -67,7 +56,7 @@ class Collection:
 @contextmanager
 def running(api: FakeKube, **options: Any) -> Iterator[tuple[Collection, Reflector[str]]]:
     collection, stop = Collection(), threading.Event()
-    reflector = Reflector(api=api, path=PODS, sink=collection, clock=QuickClock(), **options)
+    reflector = Reflector(api=api, path=PODS, sink=collection, clock=quick(), **options)
     thread = threading.Thread(target=reflector.run, args=(stop,))
     thread.start()
     yield collection, reflector
@@ -144,14 +133,14 @@ def test_an_error_event_in_the_stream_is_an_error() -> None:
         def watch(self, path: str, params: kube.Params, *, timeout_s: float) -> Iterator[kube.JsonObject]:
             yield {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}
 
-    reflector = Reflector(api=Once(), path=PODS, sink=Collection(), clock=QuickClock())
+    reflector = Reflector(api=Once(), path=PODS, sink=Collection(), clock=quick())
     with pytest.raises(kube.GoneError, match="too old"):
         list(reflector._stream())
     api.close()
 
 
 def test_a_stream_that_lasted_resets_the_back_off() -> None:
-    clock = QuickClock()
+    clock = quick()
 
     class Slow(FakeKube):
         streams = 0

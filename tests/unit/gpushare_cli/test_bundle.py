@@ -36,7 +36,7 @@ def made(api: DoctorKube, tmp_path: Path, **options: Any) -> tuple[int, dict[str
     streams = Streams(out=io.StringIO(), err=err)
     path = tmp_path / "report.tar.gz"
     asked = Options(file=str(path), **options)
-    code = commands.answer(streams, lambda: command.run(api, streams, asked, world.Clock()))
+    code = commands.answer(streams, lambda: command.run(api, streams, asked, world.skewed()))
     if not path.exists():
         return code, {}, err.getvalue()
     with tarfile.open(path) as archive:
@@ -197,7 +197,7 @@ def test_a_file_that_was_there_stays_until_the_new_one_is_whole(
     api, streams = world.healthy(), Streams(out=io.StringIO(), err=io.StringIO())
     asked = Options(file=str(there), logs=0)
 
-    assert commands.answer(streams, lambda: command.run(api, streams, asked, world.Clock())) == 1
+    assert commands.answer(streams, lambda: command.run(api, streams, asked, world.skewed())) == 1
     assert [each.read_text() for each in tmp_path.iterdir()] == ["before"]
 
 
@@ -216,7 +216,7 @@ def test_it_goes_to_what_is_no_file(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         read = pool.submit(pipe.read_bytes)
         api, streams = world.healthy(), Streams(out=io.StringIO(), err=io.StringIO())
-        assert command.run(api, streams, Options(file=str(pipe), logs=0), world.Clock()) == 0
+        assert command.run(api, streams, Options(file=str(pipe), logs=0), world.skewed()) == 0
     with tarfile.open(fileobj=io.BytesIO(read.result())) as archive:
         assert "gpushare-report/README.txt" in archive.getnames()
 

@@ -22,10 +22,11 @@ from gpushare_cli.drain.card import Card
 from gpushare_cli.explain.workloads import Target
 from testing.builders import Json, make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.defragging import defrag
-from testing.cli.draining import EndingClock, budget, cordons_of, end, owned, pods, seeded
+from testing.cli.draining import budget, cordons_of, end, owned, pods, seeded
 from testing.cli.explaining import kube_of
 from testing.cli.podding import bound, mutated
 from testing.cli.simulating import Result, lines
+from testing.clock import ManualClock
 from testing.fakes.kube import Call, FakeKube
 
 A, B = make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b"))
@@ -174,7 +175,7 @@ def read_from(api: FakeKube, text: str, **options: Any) -> Result:
     streams = Streams(out=out, err=err)
     asked = command.Options(file="-", **options)
     code = commands.answer(
-        streams, lambda: command.run(api, streams, asked, lambda: "default", EndingClock(), io.StringIO(text))
+        streams, lambda: command.run(api, streams, asked, lambda: "default", ManualClock(0), io.StringIO(text))
     )
     return Result(code=code, out=out.getvalue(), err=err.getvalue())
 
@@ -211,7 +212,7 @@ def test_it_does_what_the_dry_run_says() -> None:
     promised = json.loads(defrag(api, dry_run=True, output="json").out)
     living = Living(api)
 
-    found = defrag(api, EndingClock(living), yes=True, output="json")
+    found = defrag(api, ManualClock(0, living), yes=True, output="json")
 
     value = json.loads(found.out)
     assert found.code == 0, found.err
@@ -241,14 +242,14 @@ def test_a_cordon_that_was_there_before_stays() -> None:
         if "small-again" in pods(api):
             api.edit(f"{POD}/large", bind)
 
-    assert defrag(api, EndingClock(placed), yes=True).code == 0
+    assert defrag(api, ManualClock(0, placed), yes=True).code == 0
     assert cordons_of(api) == "1"
 
 
 def test_it_stops_if_a_successor_finds_no_place_and_opens_the_gpu_again() -> None:
     api = kube_of([A, B, *FULL, waits()])
 
-    found = defrag(api, EndingClock(Living(api, places=False)), yes=True, timeout=20)
+    found = defrag(api, ManualClock(0, Living(api, places=False)), yes=True, timeout=20)
 
     assert found.code == 3
     assert found.err.splitlines()[-1] == "error: the successor of default/small has no place after 20 s"
@@ -277,7 +278,7 @@ def test_it_stops_if_the_cluster_changes_meanwhile() -> None:
             api.seed(POD, owned(bound("again", make_grant(0, gib=5), node="node-b"), uid=uid))
             api.seed(POD, bound("rival", make_grant(0, gib=8), node="node-b"))
 
-    found = defrag(api, EndingClock(meanwhile), yes=True)
+    found = defrag(api, ManualClock(0, meanwhile), yes=True)
 
     assert found.code == 3
     assert found.err.endswith("error: the cluster has changed, and the rest of the plan would not help any more\n")
@@ -299,7 +300,7 @@ def of_two(happens: Callable[[FakeKube], object]) -> tuple[FakeKube, Result]:
             api.seed(POD, owned(bound(f"again-{uid}", make_grant(0, gib=5), node="node-b"), uid=uid))
             happens(api)
 
-    return api, defrag(api, EndingClock(meanwhile), yes=True)
+    return api, defrag(api, ManualClock(0, meanwhile), yes=True)
 
 
 def replaced(api: FakeKube) -> None:
@@ -352,7 +353,7 @@ def test_a_cordon_of_an_administrator_is_never_removed(when: float) -> None:
         if seconds == when:
             run_cordon(api, "node-a/0")
 
-    found = defrag(api, EndingClock(meanwhile), yes=True, timeout=20)
+    found = defrag(api, ManualClock(0, meanwhile), yes=True, timeout=20)
 
     assert found.code == 3
     assert cordons_of(api) == "GPU-0"
@@ -365,7 +366,7 @@ def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defragmentation, "plan", made)
     api = kube_of([A, B, *FULL, waits()])
 
-    assert defrag(api, EndingClock(Living(api)), yes=True).code == 0
+    assert defrag(api, ManualClock(0, Living(api)), yes=True).code == 0
     assert made.call_count == 1
 
 
@@ -416,7 +417,7 @@ def test_an_eviction_whose_answer_was_lost_is_asked_for_again_and_counts(ends_s:
         if seconds > ends_s:
             living(seconds)
 
-    found = defrag(api, EndingClock(meanwhile), yes=True)
+    found = defrag(api, ManualClock(0, meanwhile), yes=True)
 
     assert found.code == 0, found.err
     assert (pods(api), cordons_of(api)) == ({"small-again", "big", "guest", "large"}, None)
@@ -439,7 +440,7 @@ def test_the_need_is_looked_at_again_before_each_try_of_an_eviction() -> None:
             api.edit(of_web, lambda found: found["status"].update(disruptionsAllowed=1))
 
     api.fail_next(first, kube.ConflictError("never"))
-    found = defrag(api, EndingClock(meanwhile), yes=True)
+    found = defrag(api, ManualClock(0, meanwhile), yes=True)
 
     why = "Cannot evict pod as it would violate the pod's disruption budget."
     assert f"default/small cannot be evicted now ({why}); trying again\n" in found.err
@@ -455,7 +456,7 @@ def test_the_need_is_looked_at_again_before_each_try_of_an_eviction() -> None:
 def test_who_was_evicted_before_it_stopped_is_told() -> None:
     api = kube_of([A, B, *FULL, waits()])
 
-    found = defrag(api, EndingClock(Living(api, places=False)), yes=True, timeout=20)
+    found = defrag(api, ManualClock(0, Living(api, places=False)), yes=True, timeout=20)
 
     assert found.out == lines(
         "POD            FROM    NOW ON",
@@ -463,7 +464,7 @@ def test_who_was_evicted_before_it_stopped_is_told() -> None:
         "1 of 1 pods evicted for default/large, which has no place",
     )
     api = kube_of([A, B, *FULL, waits()])
-    value = json.loads(defrag(api, EndingClock(Living(api, places=False)), yes=True, timeout=20, output="json").out)
+    value = json.loads(defrag(api, ManualClock(0, Living(api, places=False)), yes=True, timeout=20, output="json").out)
     assert (value["moved"], value["stopped"]) == (
         {"uid-small": None},
         "the successor of default/small has no place after 20 s",
@@ -491,7 +492,7 @@ def test_a_second_interrupt_leaves_word_of_the_cordons() -> None:
 
     asked = command.Options(pod=Target.parse("large"), yes=True)
     with pytest.raises(KeyboardInterrupt):
-        command.run(api, streams, asked, lambda: "default", EndingClock(interrupted), io.StringIO())
+        command.run(api, streams, asked, lambda: "default", ManualClock(0, interrupted), io.StringIO())
 
     told = "note: node-a/GPU-0 stays cordoned: interrupted; when it can be: gpushare uncordon node-a/GPU-0\n"
     assert told in err.getvalue()
@@ -524,7 +525,7 @@ def test_an_interrupt_leaves_no_cordon() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        defrag(api, EndingClock(interrupted), yes=True)
+        defrag(api, ManualClock(0, interrupted), yes=True)
     assert cordons_of(api) is None
 
 
@@ -549,7 +550,7 @@ def test_a_reader_that_has_left_leaves_no_cordon() -> None:
     asked = command.Options(pod=Target.parse("large"), yes=True)
     with pytest.raises(BrokenPipeError):
         commands.answer(
-            streams, lambda: command.run(api, streams, asked, lambda: "default", EndingClock(), io.StringIO())
+            streams, lambda: command.run(api, streams, asked, lambda: "default", ManualClock(0), io.StringIO())
         )
     assert cordons_of(api) is None
 
@@ -624,7 +625,7 @@ def test_a_server_that_is_away_for_a_moment_ends_no_defragmentation() -> None:
         if seconds == 2:
             api.fail_next(lambda call: call.path.endswith("/pods"), kube.UnreachableError("connection refused"))
 
-    assert defrag(api, EndingClock(meanwhile), yes=True).code == 0
+    assert defrag(api, ManualClock(0, meanwhile), yes=True).code == 0
     assert cordons_of(api) is None
 
 
@@ -635,7 +636,7 @@ def test_a_gpu_that_cannot_be_opened_again_is_told() -> None:
         if seconds == 2:
             api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("connection refused"), times=99)
 
-    found = defrag(api, EndingClock(meanwhile), yes=True, timeout=10)
+    found = defrag(api, ManualClock(0, meanwhile), yes=True, timeout=10)
 
     assert found.code == 3
     why = "the node cannot be written after 10 s (connection refused)"

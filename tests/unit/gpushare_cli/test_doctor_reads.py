@@ -7,7 +7,7 @@ import pytest
 from gpushare.kube import api as kube
 from gpushare_cli.doctor import checks, gather
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import NS, Clock
+from testing.cli.doctor_cluster import NS, skewed
 from testing.fakes.faults import Delayed
 
 RIGHTS = "ask a user who may read it; docs/reference/doctor.md lists the rights"
@@ -172,7 +172,7 @@ def test_whichever_waits_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> No
         if text == "still reading nodes":
             answered.set()
 
-    found = checks.diagnose(gather.gather(api, gather.server(api, Clock()), NS, say))
+    found = checks.diagnose(gather.gather(api, gather.server(api, skewed()), NS, say))
 
     assert said[-1] == "still reading nodes"
     assert found.findings == ()

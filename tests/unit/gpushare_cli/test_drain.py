@@ -12,10 +12,11 @@ from gpushare_cli.commands import Streams
 from gpushare_cli.drain import command
 from gpushare_cli.drain.card import Card
 from testing.builders import Json, make_grant, make_inventory, make_node
-from testing.cli.draining import EndingClock, budget, cordons_of, drain, end, owned, pods, seeded
+from testing.cli.draining import budget, cordons_of, drain, end, owned, pods, seeded
 from testing.cli.explaining import kube_of
 from testing.cli.podding import bound
 from testing.cli.simulating import lines
+from testing.clock import ManualClock
 from testing.fakes.kube import Call, FakeKube
 
 NODE = make_node(make_inventory(15, 15))
@@ -98,7 +99,7 @@ def test_a_budget_is_waited_for_until_it_allows_the_next() -> None:
             path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/web"
             api.edit(path, lambda found: found["status"].update(disruptionsAllowed=1))
 
-    found = drain(api, clock=EndingClock(meanwhile))
+    found = drain(api, clock=ManualClock(0, meanwhile))
 
     assert found.code == 0
     assert [line for line in found.err.splitlines() if "default/" in line] == [
@@ -113,11 +114,11 @@ def test_a_budget_is_waited_for_until_it_allows_the_next() -> None:
 def test_when_time_is_up_it_says_who_is_left_and_why() -> None:
     labels = {"app": "web"}
     api = seeded(kube_of([NODE, on(0, "one", labels=labels)]), budget("web", 0, **labels))
-    clock = EndingClock()
+    clock = ManualClock(0)
 
     found = drain(api, clock=clock, timeout=30)
 
-    assert (found.code, clock.seconds) == (3, 30)
+    assert (found.code, clock.at) == (3, 30)
     assert found.out == lines(
         "POD          MEMORY  WHAT   WHY", "default/one  3 GiB   waits  budget web allows no more evictions now"
     )
@@ -143,7 +144,7 @@ def test_a_pod_that_came_after_the_cordon_leaves_as_well() -> None:
         if seconds == 6:
             api.seed("/api/v1/namespaces/default/pods", on(0, "late"))
 
-    found = drain(api, clock=EndingClock(meanwhile))
+    found = drain(api, clock=ManualClock(0, meanwhile))
 
     assert (found.code, pods(api)) == (0, set())
     assert "default/late: evicted" in found.err
@@ -160,7 +161,7 @@ def test_the_least_important_pods_leave_first_and_of_these_the_youngest() -> Non
     api = seeded(kube_of([NODE, *there]), budget("web", 1, **labels))
 
     promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
-    drain(api, clock=EndingClock(), timeout=0)
+    drain(api, clock=ManualClock(0), timeout=0)
 
     assert [row["name"] for row in promised] == ["young", "old", "high"]
     assert pods(api) == {"old", "high"}
@@ -181,7 +182,7 @@ def test_a_number_that_becomes_another_gpus_evicts_none_of_its_pods() -> None:
             path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/web"
             api.edit(path, lambda found: found["status"].update(disruptionsAllowed=1))
 
-    found = drain(api, clock=EndingClock(meanwhile))
+    found = drain(api, clock=ManualClock(0, meanwhile))
 
     assert (found.code, found.out) == (0, "node-a/0: no pod is on it\n")
     assert pods(api) == {"there"}
@@ -195,7 +196,7 @@ def test_nothing_is_evicted_any_more_once_others_let_new_pods_in() -> None:
             api.edit("/api/v1/nodes/node-a", lambda node: node["metadata"]["annotations"].pop(names.ANNOTATION_CORDON))
             api.seed("/api/v1/namespaces/default/pods", on(0, "new"))
 
-    found = drain(api, clock=EndingClock(meanwhile))
+    found = drain(api, clock=ManualClock(0, meanwhile))
 
     assert found.code == 3
     assert found.err.endswith("error: node-a/0 was uncordoned by others meanwhile; nothing more is evicted\n")
@@ -208,7 +209,7 @@ def test_an_eviction_that_is_forbidden_is_not_tried_for_ever() -> None:
     api.fail_next(
         lambda call: call.path.endswith("/eviction"), kube.ForbiddenError("pods/eviction is forbidden"), times=9
     )
-    clock = EndingClock()
+    clock = ManualClock(0)
 
     found = drain(api, clock=clock)
 
@@ -223,7 +224,7 @@ def test_the_dry_run_says_what_the_drain_then_does_first() -> None:
     api = seeded(kube_of(objects), budget("web", 2, **labels))
     promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
 
-    asked = json.loads(drain(api, clock=EndingClock(), timeout=0, output="json").out)
+    asked = json.loads(drain(api, clock=ManualClock(0), timeout=0, output="json").out)
 
     assert asked["planned"] == promised
     evicted = {each["name"] for each in promised if each["step"] == "evict"}
@@ -256,7 +257,7 @@ def test_a_pod_that_is_not_ready_leaves_without_its_budget_if_enough_others_are(
     api = seeded(kube_of([NODE, *pods_there]), web)
 
     promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
-    asked = json.loads(drain(api, clock=EndingClock(), timeout=0, output="json").out)
+    asked = json.loads(drain(api, clock=ManualClock(0), timeout=0, output="json").out)
 
     assert {row["name"]: row["step"] for row in promised} == {"one": "evict", "two": "evict", "zwei": "wait"}
     assert {row["name"]: row["step"] for row in asked["left"]} == {"one": "leaving", "two": "leaving", "zwei": "wait"}
@@ -276,7 +277,7 @@ def test_a_pod_on_a_gpu_that_has_dropped_out_meanwhile_is_not_passed_over() -> N
         if seconds == 4:
             api.edit("/api/v1/nodes/node-a", lambda node: node["metadata"]["annotations"].update(annotations))
 
-    found = drain(api, "node-a/1", clock=EndingClock(meanwhile), timeout=20)
+    found = drain(api, "node-a/1", clock=ManualClock(0, meanwhile), timeout=20)
 
     assert "default/part" in found.out
     assert found.code == 3
@@ -315,7 +316,7 @@ def test_an_interrupt_says_that_the_gpu_stays_cordoned() -> None:
 
     streams = Streams(out=io.StringIO(), err=err)
     with pytest.raises(KeyboardInterrupt):
-        command.run(api, streams, command.Options(gpu=Card.parse("node-a/0")), EndingClock(interrupted))
+        command.run(api, streams, command.Options(gpu=Card.parse("node-a/0")), ManualClock(0, interrupted))
     how = "gpushare uncordon node-a/0 lets new pods in, gpushare drain node-a/0 goes on"
     assert err.getvalue().splitlines()[-1] == f"note: node-a/0 stays cordoned; {how}"
 
@@ -443,7 +444,7 @@ def test_a_server_that_is_away_for_a_moment_ends_no_drain() -> None:
         if seconds == 2:
             api.fail_next(lambda call: call.path.endswith("/node-a"), away)
 
-    found = drain(api, clock=EndingClock(meanwhile))
+    found = drain(api, clock=ManualClock(0, meanwhile))
 
     assert found.code == 0
     assert "node-a/0: cannot be read now (connection refused); trying again" in found.err

@@ -1,16 +1,15 @@
 """The RuntimeClass is written only if it exists, and no admission waits long to find out."""
 
 import re
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from gpushare.kube import api as kube
 from gpushare.wire import requests
+from testing.clock import ManualClock
 from testing.manifests import tree
 from testing.reviews import RULES, Json, container, pod, review
 from tests.unit.webhook.conftest import Webhook
@@ -20,22 +19,6 @@ from webhook.metrics import Metrics
 from webhook.mutation import Mutated, Untouched
 from webhook.runtimeclass import Choice, Mode, RuntimeClass, UnknownRuntimeClassError
 from webhook.settings import Settings
-
-
-@dataclass
-class Clock:
-    seconds: float = 0.0
-
-    def now(self) -> datetime:
-        return datetime.fromtimestamp(self.seconds, UTC)
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def wait(self, stop: threading.Event, seconds: float) -> bool:
-        self.seconds += seconds
-        return stop.is_set()
-
 
 CLASS = "/apis/node.k8s.io/v1/runtimeclasses/nvidia"
 CONFIG_MAP = "/api/v1/namespaces/gpushare-system/configmaps/gpushare-hand-over"
@@ -65,40 +48,40 @@ class Api:
         raise AssertionError(f"{verb} is not needed")
 
 
-def runtime_class(api: Api, clock: Clock, mode: Mode = Mode.IF_EXISTS) -> RuntimeClass:
+def runtime_class(api: Api, clock: ManualClock, mode: Mode = Mode.IF_EXISTS) -> RuntimeClass:
     return RuntimeClass(api=api, clock=clock, name="nvidia", mode=mode)
 
 
 def test_it_is_looked_up_with_a_short_deadline_at_most_every_ten_seconds() -> None:
-    api, clock = Api(), Clock()
+    api, clock = Api(), ManualClock(0)
     found = runtime_class(api, clock)
     assert [found.current().name, found.current().name] == ["nvidia", "nvidia"]
     assert api.calls == [(CLASS, 0.7)]
-    clock.seconds = 9.9
+    clock.at = 9.9
     assert (found.current().name, len(api.calls)) == ("nvidia", 1)
-    clock.seconds, api.answer = 10.0, kube.NotFoundError("no")
+    clock.at, api.answer = 10.0, kube.NotFoundError("no")
     assert (found.current().name, len(api.calls)) == (None, 2)
 
 
 def test_without_an_answer_the_last_one_holds() -> None:
-    api, clock = Api(), Clock()
+    api, clock = Api(), ManualClock(0)
     found = runtime_class(api, clock)
     assert found.current().name == "nvidia"
-    clock.seconds, api.answer = 10.0, kube.UnreachableError("down")
+    clock.at, api.answer = 10.0, kube.UnreachableError("down")
     assert [found.current().name, found.current().name] == ["nvidia", "nvidia"]
     assert len(api.calls) == 2  # not once for each pod while the server is down
 
 
 def test_one_that_is_created_later_is_found_within_ten_seconds() -> None:
-    api, clock = Api(kube.NotFoundError("no")), Clock()
+    api, clock = Api(kube.NotFoundError("no")), ManualClock(0)
     found = runtime_class(api, clock)
     assert found.current().name is None
-    clock.seconds, api.answer = 10.0, None
+    clock.at, api.answer = 10.0, None
     assert found.current().name == "nvidia"
 
 
 def test_without_any_answer_nothing_is_assumed_and_it_is_asked_again_soon(caplog: pytest.LogCaptureFixture) -> None:
-    api, clock = Api(kube.UnreachableError("down")), Clock()
+    api, clock = Api(kube.UnreachableError("down")), ManualClock(0)
     found = runtime_class(api, clock)
     for _ in range(2):
         with pytest.raises(
@@ -108,7 +91,7 @@ def test_without_any_answer_nothing_is_assumed_and_it_is_asked_again_soon(caplog
             found.current()
     assert len(api.calls) == 1
     assert caplog.messages == ["not looked up"]
-    clock.seconds, api.answer = 1.0, None
+    clock.at, api.answer = 1.0, None
     assert found.current().name == "nvidia"
 
 
@@ -119,16 +102,16 @@ FORBIDDEN = (
 
 
 def test_a_look_that_is_forbidden_is_no_answer_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    api, clock = Api(kube.ForbiddenError("no")), Clock()
+    api, clock = Api(kube.ForbiddenError("no")), ManualClock(0)
     found = runtime_class(api, clock)
     for second in range(5):
-        clock.seconds = float(second)
+        clock.at = float(second)
         with pytest.raises(UnknownRuntimeClassError, match=re.escape(f"({FORBIDDEN})")):
             found.current()
     assert caplog.messages == ["not looked up"]
-    clock.seconds, api.answer = 10.0, None
+    clock.at, api.answer = 10.0, None
     assert found.current().name == "nvidia"
-    clock.seconds, api.answer = 20.0, kube.ForbiddenError("no")
+    clock.at, api.answer = 20.0, kube.ForbiddenError("no")
     assert found.current().name == "nvidia"
 
 
@@ -140,7 +123,7 @@ def down() -> Api:
 @pytest.fixture
 def ignorant(down: Api) -> Iterator[Webhook]:
     """A webhook that has not reached the API server since its start."""
-    clock = Clock()
+    clock = ManualClock(0)
     services = Services(
         clock=clock,
         metrics=Metrics(lambda: None, lambda: None),
@@ -173,7 +156,7 @@ def test_pods_that_it_does_not_concern_are_decided_without_a_look(ignorant: Webh
 @pytest.mark.parametrize(("mode", "expected"), [(Mode.ALWAYS, "nvidia"), (Mode.NEVER, None)])
 def test_a_fixed_choice_needs_no_look(mode: Mode, expected: str | None) -> None:
     api = Api()
-    assert runtime_class(api, Clock(), mode).current() == Choice(expected)
+    assert runtime_class(api, ManualClock(0), mode).current() == Choice(expected)
     assert api.calls == []
 
 
@@ -191,11 +174,13 @@ BY_CDI = Choice(None, only_cdi=True)
 )
 def test_it_is_left_out_where_every_node_hands_over_by_cdi(word: kube.KubeError | str, expected: Choice) -> None:
     api = Api(word=word)
-    assert runtime_class(api, Clock(), Mode.WHERE_NEEDED).current() == expected
+    assert runtime_class(api, ManualClock(0), Mode.WHERE_NEEDED).current() == expected
     assert api.calls == [(CONFIG_MAP, 0.7), *([] if expected == BY_CDI else [(POLICY, 0.7), (CLASS, 0.7)])]
     api.answer = kube.NotFoundError("no")
-    assert runtime_class(api, Clock(), Mode.WHERE_NEEDED).current() == (BY_CDI if word == "cdi" else Choice(None))
-    assert runtime_class(Api(word="cdi"), Clock(), Mode.IF_EXISTS).current() == Choice("nvidia")
+    assert runtime_class(api, ManualClock(0), Mode.WHERE_NEEDED).current() == (
+        BY_CDI if word == "cdi" else Choice(None)
+    )
+    assert runtime_class(Api(word="cdi"), ManualClock(0), Mode.IF_EXISTS).current() == Choice("nvidia")
 
 
 @pytest.mark.parametrize(
@@ -215,18 +200,18 @@ def test_it_is_left_out_where_an_administrator_refuses_it_to_all_pods(
 ) -> None:
     """Also while a node joins that has not said how it hands over: no GPU pod could be created meanwhile."""
     api = Api(word="mixed", refuse=refuse)
-    assert runtime_class(api, Clock(), Mode.WHERE_NEEDED).current() == expected
-    assert runtime_class(api, Clock(), Mode.IF_EXISTS).current() == Choice("nvidia")
+    assert runtime_class(api, ManualClock(0), Mode.WHERE_NEEDED).current() == expected
+    assert runtime_class(api, ManualClock(0), Mode.IF_EXISTS).current() == Choice("nvidia")
 
 
 @pytest.mark.parametrize("server", ["1.20", "1.25", "1.30"])
 def test_an_api_server_that_does_not_answer_costs_less_time_than_a_pods_creation_has(server: str) -> None:
     """What was said before holds then."""
-    api, clock = Api(), Clock()
+    api, clock = Api(), ManualClock(0)
     found = runtime_class(api, clock, Mode.WHERE_NEEDED)
     found.current()
     api.calls.clear()
-    clock.seconds = 10.0
+    clock.at = 10.0
     api.answer = api.word = api.refuse = kube.UnreachableError("timed out")
     assert found.current() == Choice("nvidia")
     waited_s = sum(timeout_s for _, timeout_s in api.calls)
@@ -242,35 +227,35 @@ def test_an_api_server_that_does_not_answer_costs_less_time_than_a_pods_creation
 
 def test_a_refusal_of_another_class_is_none_of_this_one() -> None:
     api = Api(word="mixed", refuse="always")
-    found = RuntimeClass(api=api, clock=Clock(), name="gpus", mode=Mode.WHERE_NEEDED)
+    found = RuntimeClass(api=api, clock=ManualClock(0), name="gpus", mode=Mode.WHERE_NEEDED)
     assert found.current() == Choice("gpus")
 
 
 def test_a_node_that_needs_it_is_noticed_within_ten_seconds_and_the_last_word_holds() -> None:
-    api, clock = Api(word="cdi"), Clock()
+    api, clock = Api(word="cdi"), ManualClock(0)
     found = runtime_class(api, clock, Mode.WHERE_NEEDED)
     assert found.current() == BY_CDI
-    api.word, clock.seconds = "mixed", 9.9
+    api.word, clock.at = "mixed", 9.9
     assert found.current() == BY_CDI
-    clock.seconds = 10.0
+    clock.at = 10.0
     assert found.current() == Choice("nvidia")
-    api.word, clock.seconds = kube.UnreachableError("down"), 20.0
+    api.word, clock.at = kube.UnreachableError("down"), 20.0
     assert found.current() == Choice("nvidia")
-    api.word, clock.seconds = "cdi", 30.0
+    api.word, clock.at = "cdi", 30.0
     assert found.current() == BY_CDI
-    api.word, clock.seconds = kube.ForbiddenError("no"), 40.0
+    api.word, clock.at = kube.ForbiddenError("no"), 40.0
     assert found.current() == BY_CDI
 
 
 def test_while_no_one_has_said_whether_it_is_needed_gpu_pods_wait() -> None:
-    api, clock = Api(word=kube.UnreachableError("down")), Clock()
+    api, clock = Api(word=kube.UnreachableError("down")), ManualClock(0)
     found = runtime_class(api, clock, Mode.WHERE_NEEDED)
     with pytest.raises(
         UnknownRuntimeClassError,
         match=r"^it is not known yet whether GPU pods need RuntimeClass nvidia \(down\); try again$",
     ):
         found.current()
-    api.word, clock.seconds = "cdi", 1.0
+    api.word, clock.at = "cdi", 1.0
     assert found.current() == BY_CDI
 
 
@@ -280,7 +265,7 @@ def test_a_word_that_cannot_be_read_is_no_answer(caplog: pytest.LogCaptureFixtur
             return {"data": 4}
 
     with pytest.raises(UnknownRuntimeClassError, match="gpushare-hand-over"):
-        runtime_class(Odd(), Clock(), Mode.WHERE_NEEDED).current()
+        runtime_class(Odd(), ManualClock(0), Mode.WHERE_NEEDED).current()
     assert caplog.messages == ["not looked up"]
 
 

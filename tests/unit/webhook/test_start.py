@@ -4,6 +4,7 @@ import logging
 import signal
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ import pytest
 from certs.manager import CertificateManager
 from certs.settings import CertSettings
 from gpushare.kube import api as kube
-from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.signals import Signals
+from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 from webhook import main as program
 from webhook import server
@@ -28,32 +29,18 @@ def _own_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-class Hasty(SystemClock):
-    """Does not sleep; a signal arrives at the wait of that number."""
-
-    def __init__(self, signal_at: int = 0) -> None:
-        self.at = 0.0
-        self.waits = 0
-        self.signal_at = signal_at
-
-    def monotonic(self) -> float:
-        return self.at
-
-    def wait(self, stop: threading.Event, seconds: float) -> bool:
-        self.waits += 1
-        self.at += seconds
-        if self.waits == self.signal_at:
-            signal.raise_signal(signal.SIGTERM)
-        return stop.is_set()
+def hasty() -> ManualClock:
+    """Does not sleep; certificates are verified at the machine's time."""
+    return ManualClock(0, began=datetime.now(UTC))
 
 
-def manager(directory: Path, api: FakeKube, clock: Hasty, **settings: str) -> CertificateManager:
+def manager(directory: Path, api: FakeKube, clock: ManualClock, **settings: str) -> CertificateManager:
     chosen = CertSettings(cert_dir=str(directory), **settings)  # type: ignore[arg-type] # texts only
     return CertificateManager(api=api, clock=clock, settings=chosen)
 
 
 def test_a_server_that_is_late_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    api, clock = FakeKube(), Hasty()
+    api, clock = FakeKube(), hasty()
     api.fail_next(lambda call: "secrets" in call.path, kube.UnreachableError("down"), times=2)
     contexts = Contexts(directory=tmp_path)
     with caplog.at_level(logging.WARNING):
@@ -63,19 +50,20 @@ def test_a_server_that_is_late_is_asked_again(tmp_path: Path, caplog: pytest.Log
 
 
 def test_a_signal_ends_the_wait(tmp_path: Path) -> None:
-    clock = Hasty(signal_at=3)
+    clock = hasty()
+    clock.on_wait = lambda _at: signal.raise_signal(signal.SIGTERM) if len(clock.waits) == 3 else None
     waiting = manager(tmp_path, FakeKube(), clock, cert_source="files")
     signals = Signals()
     signals.install()
     assert not program._has_certificate(waiting, Contexts(directory=tmp_path), signals)
-    assert clock.waits == 3
+    assert len(clock.waits) == 3
 
 
 def test_a_signal_after_the_certificate_was_found_is_not_lost(tmp_path: Path) -> None:
     signals = Signals()
     signals.install()
     signal.raise_signal(signal.SIGTERM)
-    assert not program._has_certificate(manager(tmp_path, FakeKube(), Hasty()), Contexts(directory=tmp_path), signals)
+    assert not program._has_certificate(manager(tmp_path, FakeKube(), hasty()), Contexts(directory=tmp_path), signals)
     caught: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: caught.append(number))  # as gunicorn does
     options = server._options(Settings(), Contexts(directory=tmp_path), threading.Event(), signals)
@@ -92,7 +80,7 @@ def test_without_a_signal_the_server_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_server_with_a_certificate_is_ready_until_it_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    contexts, kept = Contexts(directory=tmp_path), manager(tmp_path, FakeKube(), Hasty())
+    contexts, kept = Contexts(directory=tmp_path), manager(tmp_path, FakeKube(), hasty())
     assert program._not_ready(contexts, kept).startswith("no certificate: ")
     kept.ensure_once()
     assert program._not_ready(contexts, kept) == ""

@@ -15,7 +15,8 @@ from gpushare.kube import api as kube
 from gpushare.model.gpu import HandOver
 from gpushare.wire import inventory as wire
 from testing.builders import Json, make_inventory, make_node
-from testing.deviceplugin.build import NODE, ManualClock, fields_of
+from testing.clock import ManualClock
+from testing.deviceplugin.build import NODE, fields_of
 from testing.fakes.kube import FakeKube
 
 PATH = "/api/v1/nodes/node-a"
@@ -99,7 +100,7 @@ def test_the_node_is_read_once_in_a_while(api: FakeKube, tmp_path: Path, caplog:
     api.patch(PATH, labels, kind=kube.PatchKind.MERGE, timeout_s=1.0)
     chooser.look()
     assert chooser.latest().way is HandOver.ENVVAR
-    clock.seconds += 300.0
+    clock.at += 300.0
     chooser.look()
     assert chooser.latest().way is HandOver.CDI
     assert [said["way"] for said in fields_of(caplog, "hand-over")] == ["envvar", "cdi"]
@@ -145,7 +146,7 @@ class Specs:
 
     def after(self, seconds: float, *, there: bool) -> HandOver | None:
         """What is known then."""
-        self.clock.seconds += seconds
+        self.clock.at += seconds
         self.there = there
         self.chooser.look()
         return self.chooser.latest().way if self.chooser.known.is_set() else None

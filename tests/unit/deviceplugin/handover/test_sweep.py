@@ -13,7 +13,8 @@ from deviceplugin.handover.sweep import SpecSweeper
 from gpushare.model.gpu import HandOver
 from gpushare.wire.pods import Pod
 from testing.builders import make_grant
-from testing.deviceplugin.build import ManualClock, bound_pod, handing_over
+from testing.clock import ManualClock
+from testing.deviceplugin.build import bound_pod, handing_over
 from tests.unit.deviceplugin.handover.test_devices import IDS, NAME, devices, files, forged, recipient
 
 OLD = share_name.file_name("uid-p", NAME)
@@ -65,7 +66,7 @@ def test_what_a_pod_that_is_gone_had_goes_but_not_before_the_watch_must_have_tol
     swept.write(59.0)
     swept.pods = []
     assert swept.left() == [OLD]
-    swept.clock.seconds += 2.0
+    swept.clock.at += 2.0
     assert swept.left() == []
 
 

@@ -18,7 +18,8 @@ from deviceplugin.limits.node import NodeLimits, OnFailure
 from deviceplugin.limits.starts import LimitStarts
 from gpushare.model.gpu import GpuHealth, HandOver, Limit
 from testing.builders import make_grant, make_inventory
-from testing.deviceplugin.build import ManualClock, bound_pod, fields_of
+from testing.clock import ManualClock
+from testing.deviceplugin.build import bound_pod, fields_of
 from testing.deviceplugin.limits import FakeBackend, start_of
 
 INVENTORY = make_inventory(15, 15)
@@ -47,7 +48,7 @@ class Node:
         """The first back end fails, until it is given up."""
         self.cgroup.works = lambda _gpu: why
         for _ in range(2):
-            self.clock.seconds += 10.0
+            self.clock.at += 10.0
             self.shown()
 
 
@@ -98,9 +99,9 @@ def test_support_that_disappears_is_noticed_and_decides_about_new_starts() -> No
     assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
     node.cgroup.works = lambda _gpu: "the driver is older now"
     assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
-    node.clock.seconds += 10.0
+    node.clock.at += 10.0
     node.shown()
-    node.clock.seconds += 2.0
+    node.clock.at += 2.0
     assert node.shown() == [Limit.ADVISORY, Limit.ADVISORY]
     node.limits.prepare(start_of(0))
     assert node.advisory.prepared == [("GPU-0",)]
@@ -110,13 +111,13 @@ def test_one_proof_that_fails_does_not_weaken_the_limits_of_what_starts_meanwhil
     node = Node()
     node.shown()
     node.cgroup.works, node.cgroup.error = lambda _gpu: "no answer", "no answer"
-    node.clock.seconds += 10.0
+    node.clock.at += 10.0
     assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
     with pytest.raises(LimitError, match="no answer"):
         node.limits.prepare(start_of(0))
     node.cgroup.works, node.cgroup.error = lambda _gpu: PROVEN, ""
     assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
-    node.clock.seconds += 10.0
+    node.clock.at += 10.0
     node.cgroup.works = lambda _gpu: "no answer again"
     assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
 
@@ -136,7 +137,7 @@ def test_the_log_says_what_works_and_why_the_rest_does_not(caplog: pytest.LogCap
     node = Node()
     node.cgroup.works = lambda gpu: PROVEN if gpu.index == 0 else "old driver"
     node.shown()
-    node.clock.seconds += 10.0
+    node.clock.at += 10.0
     node.shown()
     no_mig = "no driver can be asked: its GPUs are simulated"
     assert fields_of(caplog, "limits proven") == [

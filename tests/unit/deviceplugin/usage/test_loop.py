@@ -21,7 +21,7 @@ from deviceplugin.usage.values import Lists, Reading
 from gpushare.identity import GpuUuid
 from gpushare.resource_config import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
-from testing.deviceplugin.build import ManualClock
+from testing.clock import ManualClock, ending
 from testing.deviceplugin.usage import MIB, container_id, running_pod, uid
 
 OWNER = CgroupOwner(uid(1), container_id(11))
@@ -87,10 +87,10 @@ def test_an_old_sample_says_nothing_of_what_is_used_now(tmp_path: Path) -> None:
     scene.know_gpus()
     scene.run(100, 500)
     scene.loop.look()
-    scene.clock.seconds += 19.0
+    scene.clock.at += 19.0
     assert scene.shown() == [(500, 500)]
     assert set(scene.current.unseen()) == set()
-    scene.clock.seconds += 2.0
+    scene.clock.at += 2.0
     assert set(scene.current.unseen()) == {"GPU-0"}
     assert scene.shown() == [(None, 500)]
     view = scene.current.view()
@@ -106,7 +106,7 @@ def test_lists_that_took_too_long_say_nothing(tmp_path: Path) -> None:
 
     class Slow(SimulatedProcesses):
         def read(self, gpus: Collection[GpuUuid]) -> Lists:
-            scene.clock.seconds += 20.0
+            scene.clock.at += 20.0
             return super().read(gpus)
 
     replace(scene.loop, lists=Slow(tmp_path / "processes.json")).look()
@@ -124,14 +124,14 @@ def test_memory_that_an_ended_process_left_is_not_that_of_the_next_one_with_its_
     scene.know_gpus()
     scene.tell(orphan)
     scene.loop.look()
-    began = int(scene.clock.seconds * TICKS) + 1
-    scene.clock.seconds += 5.0
+    began = int(scene.clock.at * TICKS) + 1
+    scene.clock.at += 5.0
     scene.run(100, 9000, started=began)
     if silent:
         scene.tell(orphan, silent=True)
         scene.loop.look()
         scene.tell(orphan)
-        scene.clock.seconds += 5.0
+        scene.clock.at += 5.0
     scene.loop.look()
     view = scene.current.view()
     assert view is not None
@@ -147,14 +147,7 @@ def test_it_looks_until_the_plugin_ends(tmp_path: Path) -> None:
     scene, stop = Scene(tmp_path), threading.Event()
     scene.know_gpus()
 
-    class Ending(ManualClock):
-        def wait(self, stop: threading.Event, seconds: float) -> bool:
-            super().wait(stop, seconds)
-            if len(self.waits) == 3:
-                stop.set()
-            return stop.is_set()
-
-    clock = Ending()
+    clock = ending(stop, 3)
     object.__setattr__(scene.loop, "clock", clock)
     scene.loop.run(stop)
     assert clock.waits == [5.0, 5.0, 5.0]

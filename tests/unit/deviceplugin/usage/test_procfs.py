@@ -15,7 +15,7 @@ from deviceplugin.usage import procfs
 from deviceplugin.usage.procfs import TICKS, Procfs, Sent
 from deviceplugin.usage.values import Process
 from gpushare.runtime.clock import SystemClock
-from testing.deviceplugin.build import ManualClock
+from testing.clock import ManualClock
 from testing.deviceplugin.usage import container_id, process, uid
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(3600)"]
@@ -119,7 +119,7 @@ class Table:
         self.clock, self.processes = clock, {each.pid: each for each in processes}
 
     def read(self, pid: int) -> Process | None:
-        self.clock.seconds += 1
+        self.clock.at += 1
         return self.processes.get(pid)
 
     def hold(self, pid: int) -> AbstractContextManager[int | None]:

@@ -23,7 +23,8 @@ from gpushare.kube import api as kube
 from gpushare.model.gpu import Limit
 from gpushare.resource_config import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
-from testing.deviceplugin.build import ManualClock, fields_of
+from testing.clock import ManualClock
+from testing.deviceplugin.build import fields_of
 from testing.deviceplugin.limits import start_of
 from testing.deviceplugin.usage import process, running_pod, sample, uid
 from testing.fakes.kube import FakeKube
@@ -79,12 +80,12 @@ class Scene:
 
     def look(self, *mib: int | None, after: float = 10.0, container: int = 11, gpu: bool = True) -> int:
         """A sample after so many seconds, with processes 100, 101, ... that use so much of GPU-0."""
-        self.clock.seconds += after
+        self.clock.at += after
         processes = [process(100 + i, 1, container) for i in range(len(mib))]
         self.machine.processes = {each.pid: each for each in processes}
         lists = {"GPU-0": dict(zip(self.machine.processes, mib, strict=True)) if gpu else None, "GPU-1": {}}
         pods = holding.holding([cache.reduce(self.pod)], INVENTORY, ResourceConfig())
-        return self.dog.look(join.join(sample(lists, *processes, at=self.clock.seconds), pods))
+        return self.dog.look(join.join(sample(lists, *processes, at=self.clock.at), pods))
 
     def events(self) -> list[str]:
         return [event["reason"] for event in self.api.objects("/api/v1/namespaces/default/events")]
@@ -286,14 +287,14 @@ def test_a_slow_api_server_keeps_no_pod_from_its_turn() -> None:
 
     class Slow(Refusals):
         def post(self, pod: Any, about: Any, reason: Any, message: Any) -> None:
-            scene.clock.seconds += 6.0
+            scene.clock.at += 6.0
             told.append(pod.name)
 
     told: list[str] = []
     scene.dog.events = Slow(api=scene.api, clock=scene.clock)
     pods = [running_pod(number, make_grant(0), ids={"main": number + 10}) for number in range(1, 6)]
     processes = [process(number, number, number + 10) for number in range(1, 6)]
-    at = scene.clock.seconds
+    at = scene.clock.at
     for step in range(7):
         held = holding.holding(map(cache.reduce, pods), INVENTORY, ResourceConfig())
         lists = {"GPU-0": dict.fromkeys(range(1, 6), 4000), "GPU-1": {}}
