@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from gpushare import names
 from localcluster.provision import Version
 from tests.e2e import checks
+from tests.e2e.background import Background
 from tests.e2e.system import Json, Share, System, allocated, is_ready
 
 pytestmark = pytest.mark.e2e
@@ -20,6 +22,7 @@ def test_a_gpu_is_drained_as_its_budget_allows_and_takes_pods_again(system: Syst
     """Three replicas of 4 GiB and a bare pod on one GPU, of which the budget wants two replicas at any time."""
     system.create(namespace, replicas("web", 3, gib=4), budget(system, "web", 2), bare("alone", gib=3))
     pods = system.all_running(namespace, 4)
+    watched = Watched(system, namespace, "app=web")
     card = card_of(pods)
     others = [pod for pod in pods if card not in allocated(pod)["c0"]]
     assert not others, "binpack puts them on one GPU"
@@ -33,12 +36,14 @@ def test_a_gpu_is_drained_as_its_budget_allows_and_takes_pods_again(system: Syst
 
     try:
         # The replacements start on other GPUs, and then the budget allows the next eviction.
-        done = gpushare_json(system, 3, "drain", evictable)
+        with Background(watched.run):
+            done = gpushare_json(system, 3, "drain", evictable)
+            now = system.all_running(namespace, 4)
         assert done["planned"] == promised
         assert [(each["name"], each["step"]) for each in done["left"]] == [("alone", "stay")]
-        now = system.all_running(namespace, 4)
         assert [pod["metadata"]["name"] for pod in now if card in allocated(pod)["c0"]] == ["alone"]
-        assert min_ready(system, namespace) >= 2
+        assert watched.gone == {pod["metadata"]["uid"] for pod in pods if pod["metadata"]["name"] != "alone"}
+        assert watched.fewest == 2
         assert gpushare(system, "drain", evictable, "--force")[0] == 0
         assert not [pod for pod in system.pods(namespace) if card in allocated(pod)["c0"]]
 
@@ -68,6 +73,44 @@ def test_a_drain_that_is_never_allowed_says_so_and_evicts_no_one(system: System,
         gpushare(system, "uncordon", target)
     assert {pod["metadata"]["uid"] for pod in system.pods(namespace)} == {pod["metadata"]["uid"] for pod in pods}
     assert all(is_ready(pod) for pod in system.pods(namespace))
+
+
+class Watched:
+    """Every state of some pods from now on, none left out: what a budget counts of them."""
+
+    def __init__(self, system: System, namespace: str, selector: str) -> None:
+        self._api = system.api
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._selector = {"labelSelector": selector}
+        listed = self._api.get(self._path, self._selector, timeout_s=30)
+        self._version = listed["metadata"]["resourceVersion"]
+        self._healthy = {pod["metadata"]["uid"] for pod in listed["items"] if is_healthy(pod)}
+        self.fewest = len(self._healthy)
+        self.gone: set[str] = set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Watch until `stop`."""
+        while not stop.is_set():
+            since = {**self._selector, "resourceVersion": self._version}
+            for event in self._api.watch(self._path, since, timeout_s=3):
+                self._see(event["type"], event["object"])
+
+    def _see(self, kind: str, pod: Json) -> None:
+        assert kind in {"ADDED", "MODIFIED", "DELETED"}, pod
+        uid, self._version = pod["metadata"]["uid"], pod["metadata"]["resourceVersion"]
+        if kind == "DELETED":
+            self.gone.add(uid)
+        if kind != "DELETED" and is_healthy(pod):
+            self._healthy.add(uid)
+        else:
+            self._healthy.discard(uid)
+        self.fewest = min(self.fewest, len(self._healthy))
+
+
+def is_healthy(pod: Json) -> bool:
+    """As budgets count: it is ready, and no one has asked for its end."""
+    conditions = {each["type"]: each["status"] for each in pod["status"].get("conditions", ())}
+    return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
 
 
 def replicas(name: str, count: int, *, gib: int, **spec: Any) -> Json:
@@ -117,11 +160,6 @@ def steps(planned: list[Json]) -> dict[str, int]:
     """How many of each."""
     words = [each["step"] for each in planned]
     return {word: words.count(word) for word in words}
-
-
-def min_ready(system: System, namespace: str) -> int:
-    """Replicas that are ready now."""
-    return sum(is_ready(pod) for pod in system.pods(namespace, "app=web"))
 
 
 def gpushare(system: System, *argv: str) -> tuple[int, str, str]:

@@ -23,7 +23,8 @@ from gpushare_cli.doctor import objects
 from gpushare_cli.schedconfig import Options, ServerVersion
 from localcluster import installation, process
 from localcluster.controlplane import MASTERS
-from testing import notebooks
+from testing import skips
+from tests import notebooks
 from tests.e2e import checks
 from tests.e2e.conftest import GPU_GIB
 from tests.e2e.system import Share, System, is_ready
@@ -154,7 +155,7 @@ def test_the_administrators_configuration_drives_the_extender(
 ) -> None:
     """Two shares that fit one GPU of the node together, one that does not, and one that fits nowhere."""
     if way not in readable(system):
-        pytest.skip(f"kube-scheduler {system.cluster.version} reads no such file")
+        skips.expected(f"kube-scheduler {system.cluster.version} reads no such file")
     node = system.cluster.nodes[0].name
     sizes, binpack = (10, 10, GPU_GIB - 8, GPU_GIB + 1), {names.ANNOTATION_POLICY: Policy.BINPACK.value}
     pods = [Share(name=f"p{i}", gib=(gib,), annotations=binpack).document() for i, gib in enumerate(sizes)]

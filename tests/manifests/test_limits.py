@@ -1,14 +1,14 @@
 """The directories of `manifests/limits` bring what the device plugin expects, and no more."""
 
-from pathlib import Path
-
 import pytest
 
 from deviceplugin.mps import settings as mps_settings
 from deviceplugin.settings import Settings
 from gpushare import names
-from testing.manifests import tree
-from testing.manifests.tree import Json
+from testing import skips
+from tests.manifests import kustomize, tree
+from tests.manifests.kustomize import Kubectl
+from tests.manifests.tree import Json
 
 PLUGIN = Settings(node_name="x")
 
@@ -51,10 +51,9 @@ def test_the_daemon_runs_where_its_label_says_so_and_no_update_ends_it() -> None
 
 
 @pytest.mark.parametrize("others", [[], ["watchdog-kill"]], ids=["alone", "with the watchdog"])
-def test_kubectl_adds_both_to_an_overlay(others: list[str], tmp_path: Path) -> None:
-    for number, kubectl in enumerate(tree.kubectls()):
-        (copy := tmp_path / str(number)).mkdir()
-        built = tree.with_components(kubectl, copy, *others, "limits/cgroup", "limits/mps")
+def test_kubectl_adds_both_to_an_overlay(others: list[str], kubectls: list[Kubectl]) -> None:
+    for kubectl in kubectls:
+        built = kubectl.with_components(*others, "limits/cgroup", "limits/mps")
         [container] = spec(built, names.PLUGIN)["containers"]
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
@@ -67,13 +66,15 @@ def test_kubectl_adds_both_to_an_overlay(others: list[str], tmp_path: Path) -> N
         assert spec(built, names.MPS)["containers"][0]["image"] == container["image"]
 
 
-def test_the_pages_tell_the_order_without_which_no_limit_can_be_set(tmp_path: Path) -> None:
-    for number, kubectl in enumerate(filter(tree.has_components, tree.kubectls())):
-        (copy := tmp_path / str(number)).mkdir()
-        [container] = spec(tree.with_components(kubectl, copy, "limits/cgroup", "watchdog-kill"), names.PLUGIN)[
-            "containers"
-        ]
-        assert container["securityContext"]["capabilities"]["add"] == ["KILL"]
+def test_in_the_other_order_no_limit_can_be_set(kubectls: list[Kubectl]) -> None:
+    newest = max(kubectls, key=lambda kubectl: kubectl.version)
+    skips.older(newest.version, kustomize.COMPONENTS_SINCE, "its kustomize knows no components")
+    built = newest.with_components("limits/cgroup", "watchdog-kill")
+    [container] = spec(built, names.PLUGIN)["containers"]
+    assert container["securityContext"]["capabilities"]["add"] == ["KILL"]
+
+
+def test_the_pages_tell_the_order_without_which_no_limit_can_be_set() -> None:
     assert "Write `limits/cgroup` after `watchdog-kill`" in (tree.MANIFESTS / "README.md").read_text(encoding="utf-8")
     for page in ("limits", "operate"):
         assert "](../manifests/README.md)" in (tree.ROOT / f"docs/{page}.md").read_text(encoding="utf-8")

@@ -18,11 +18,12 @@ from deviceplugin.decision import Reason
 from deviceplugin.usage.values import Reading
 from gpushare import names
 from gpushare.model.gpu import GpuHealth, Limit
-from release.pages import metrics
-from testing.manifests import tree
-from testing.manifests.helm import objects
-from testing.manifests.tree import MANIFESTS
-from tests.manifests.promtool import promtool
+from tests.docs import metrics
+from tests.manifests import tree
+from tests.manifests.helm import objects
+from tests.manifests.kustomize import Kubectl
+from tests.manifests.tree import MANIFESTS
+from tests.promtool import promtool
 from webhook.metrics import Outcome
 
 MONITORING: Final = MANIFESTS / "monitoring"
@@ -270,13 +271,12 @@ def test_the_chart_makes_the_same_monitors_alerts_and_dashboard() -> None:
     assert json.loads(data["overview.json"])["title"] == "gpushare"
 
 
-def test_every_kubectl_adds_the_component(tmp_path: Path) -> None:
-    for number, kubectl in enumerate(tree.kubectls()):
-        (directory := tmp_path / str(number)).mkdir()
-        built = tree.with_components(kubectl, directory, "monitoring")
+def test_every_kubectl_adds_the_component(kubectls: list[Kubectl]) -> None:
+    for kubectl in kubectls:
+        built = kubectl.with_components("monitoring")
         assert tree.one(built, "PrometheusRule", "gpushare")["spec"] == RULES
         assert [each for each in built if each["kind"].endswith("Monitor")]
-        if not tree.has_components(kubectl):
+        if not kubectl.has_components:
             continue  # a dashboard is no file that an overlay could list there
         dashboard = tree.one(built, "ConfigMap", "gpushare-dashboard-overview")
         assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"

@@ -1,15 +1,14 @@
 """What OpenShift's SecurityContextConstraints let in: each pod of this project, by what its account may use."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from gpushare import names
-from testing.manifests import helm, tree
-from testing.manifests.tree import Json
+from tests.manifests import helm, tree
+from tests.manifests.kustomize import Kubectl
+from tests.manifests.tree import Json
 
-KUBECTLS = tree.kubectls()
 # OpenShift's own, as of 4.22, in the fields that matter here. `restricted-v2` is what every account may use.
 RESTRICTED: Json = {
     "volumes": [
@@ -91,10 +90,9 @@ def granted(found: list[Json]) -> Iterator[tuple[str, str]]:
             yield from ((subject["name"], constraints) for constraints in used)
 
 
-@pytest.mark.skipif(not KUBECTLS, reason="there is no kubectl to build with")
 @pytest.mark.parametrize("more", COMPONENTS, ids="+".join)
-def test_each_pod_may_run_under_exactly_the_constraints_of_its_account(more: tuple[str, ...], tmp_path: Path) -> None:
-    found = tree.with_components(KUBECTLS[-1], tmp_path, *more, "openshift")
+def test_each_pod_may_run_under_exactly_the_constraints_of_its_account(more: tuple[str, ...], kubectl: Kubectl) -> None:
+    found = kubectl.with_components(*more, "openshift")
     own = {each["metadata"]["name"]: each for each in found if each["kind"] == "SecurityContextConstraints"}
     known = {**own, "nonroot-v2": NONROOT}
     accounts = dict(granted(found))

@@ -1,7 +1,5 @@
 """The component by which the controller asks an autoscaler for nodes: no right more than it needs, and bounded."""
 
-from pathlib import Path
-
 import helm_python
 import pytest
 
@@ -10,8 +8,8 @@ from controller.settings import Settings
 from gpushare import names
 from gpushare.runtime import options
 from testing.builders import make_container, make_pod
-from testing.manifests import helm, tree
-from tests.manifests.test_chart import KUBECTLS, same
+from tests.manifests import helm, tree
+from tests.manifests.kustomize import Kubectl
 
 OBJECTS = tree.objects("placeholders")
 EXPENDABLE = -10
@@ -61,16 +59,9 @@ def test_the_namespace_admits_only_pods_that_could_do_no_harm_and_a_placeholder_
         assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-@pytest.mark.skipif(not KUBECTLS, reason="there is no kubectl to compare with")
-def test_helm_and_kubectl_make_the_same(tmp_path: Path) -> None:
-    values = {"kubeVersion": "1.30.0", "namespace": {"create": True}, "placeholders": 10}
-    same(values, KUBECTLS[-1], tmp_path, "placeholders", bases=("gpus/nvidia", "servers/1.30"))
-
-
-def test_kubectl_adds_it_to_an_overlay(tmp_path: Path) -> None:
-    for number, kubectl in enumerate(tree.kubectls()):
-        (copy := tmp_path / str(number)).mkdir()
-        found = tree.with_components(kubectl, copy, "placeholders")
+def test_kubectl_adds_it_to_an_overlay(kubectls: list[Kubectl]) -> None:
+    for kubectl in kubectls:
+        found = kubectl.with_components("placeholders")
         [container] = tree.one(found, "Deployment", names.CONTROLLER)["spec"]["template"]["spec"]["containers"]
         assert "GPUSHARE_PLACEHOLDERS" in tree.settings_of(container)
         assert tree.one(found, "Namespace", names.PLACEHOLDERS)

@@ -1,15 +1,14 @@
 """The optional components with which the device plugin sees processes and acts on them."""
 
-from pathlib import Path
-
 import pytest
 
 from deviceplugin.settings import Settings
 from deviceplugin.usage.values import Policy
 from gpushare import names
 from gpushare.runtime import options
-from testing.manifests import tree
-from testing.manifests.tree import MANIFESTS, Json
+from tests.manifests import tree
+from tests.manifests.kustomize import Kubectl
+from tests.manifests.tree import MANIFESTS, Json
 
 POLICIES = {"usage": "report", "watchdog-evict": "evict", "watchdog-kill": "kill"}
 
@@ -53,10 +52,9 @@ def test_only_what_is_needed_is_added() -> None:
 
 
 @pytest.mark.parametrize("component", POLICIES)
-def test_kubectl_adds_a_component_to_an_overlay(component: str, tmp_path: Path) -> None:
-    for number, kubectl in enumerate(tree.kubectls()):
-        (copy := tmp_path / str(number)).mkdir()
-        found = tree.with_components(kubectl, copy, component)
+def test_kubectl_adds_a_component_to_an_overlay(component: str, kubectls: list[Kubectl]) -> None:
+    for kubectl in kubectls:
+        found = kubectl.with_components(component)
         assert any(each["metadata"]["name"] == f"{names.PLUGIN}-watchdog" for each in found) == (
             component == "watchdog-evict"
         )

@@ -12,8 +12,8 @@ from gpushare import names
 from gpushare.runtime import options
 from gpushare_cli import schedconfig
 from gpushare_cli.schedconfig import Options, ServerVersion
-from testing.manifests import tree
-from testing.manifests.tree import MANIFESTS, OVERLAYS, SERVERS, Json
+from tests.manifests import tree
+from tests.manifests.kustomize import Kubectl
 from tests.manifests.test_webhooks import CONTROLLER, MANAGED, NEW, asking, called, pod
 from webhook.settings import Settings
 
@@ -91,9 +91,11 @@ def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_every_kubectl_builds_the_same_with_two_lines_of_an_overlay_changed(overlay: str, edited: Path) -> None:
-    for kubectl in tree.kubectls():
-        before, after = tree.build(overlay, kubectl), tree.build(overlay, kubectl, edited)
+def test_every_kubectl_builds_the_same_with_two_lines_of_an_overlay_changed(
+    overlay: str, edited: Path, kubectls: list[Kubectl]
+) -> None:
+    for kubectl in kubectls:
+        before, after = kubectl.build(overlay), kubectl.build(overlay, edited)
         changed = [(old["kind"], old["metadata"]["name"]) for old, new in pairs(before, after) if old != new]
         hooks = [("MutatingWebhookConfiguration", names.MUTATING_WEBHOOK)] if "-" not in overlay else []
         configs = [("ConfigMap", "gpushare-config"), ("ConfigMap", "gpushare-scheduler")]

@@ -48,14 +48,10 @@ def test_the_limits_are_those_of_the_manifests() -> None:
     assert groups.manifest_limit("gpushare-device-plugin", "device-plugin") >= 128 * MIB
 
 
-@pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
-def test_where_nothing_can_be_limited_nothing_passes(
-    ci: str, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nothing_can_be_limited_nothing_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_group: str) -> NoReturn:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(cgroups, "create", refuse)
-    monkeypatch.setenv("CI", ci)
-    with pytest.raises(outcome, match=r"NOT TESTED: memory limits need .*Permission denied"), groups.limited("no", 1):
+    with pytest.raises(pytest.skip.Exception, match=r"need .*Permission denied"), groups.limited("no", 1):
         pass

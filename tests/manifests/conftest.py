@@ -1,0 +1,19 @@
+import pytest
+
+from tests.manifests import kustomize
+from tests.manifests.kustomize import Kubectl
+
+
+@pytest.fixture(scope="session")
+def kubectls(pytestconfig: pytest.Config) -> list[Kubectl]:
+    """All that are here, at least one."""
+    found = kustomize.kubectls(pytestconfig.cache.mkdir("kustomize"))
+    if not found:
+        pytest.skip("there is no kubectl: python -m localcluster.provision")
+    return found
+
+
+@pytest.fixture(scope="session")
+def kubectl(kubectls: list[Kubectl]) -> Kubectl:
+    """The user's own, if there is one."""
+    return kubectls[-1]
