@@ -6,6 +6,7 @@ python -m bench.filter [--json FILE] [NODES ...]
 
 import argparse
 import contextlib
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,7 @@ def _changes(link: Link, nodes: int) -> Iterator[None]:
         own.create(pod)
         return str(pod["metadata"]["name"])
 
-    with changes.going_on(nodes * PODS, create, own.delete):
+    with changes.going_on(itertools.count(nodes * PODS), create, own.delete):
         yield
 
 

@@ -8,6 +8,7 @@ none. The questions and their floor are those of `bench.filter`; changes are pod
 
 import argparse
 import contextlib
+import itertools
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -31,28 +32,29 @@ def measure(nodes: int, pods: int, results: Results) -> None:
         progress(f"creating {nodes:,} nodes and {pods:,} pods that hold GPUs")
         control_plane.fill(plane, generated.NODES, generated.node, range(nodes))
         control_plane.fill(plane, generated.PODS, partial(generated.gpu_pod, nodes=nodes), range(pods))
-        with _started(plane, Path(name), "first", nodes, pods) as started, serving(floor.answer) as lower:
+        fresh = itertools.count(pods)
+        with _started(plane, Path(name), "first", nodes, fresh) as started, serving(floor.answer) as lower:
             _start(nodes, pods, 0, started, results)
             print(interleaved.HEAD)
             ours = Side(started.worker, connected(started.port))
             interleaved.ask_all(questions.quiet(nodes), nodes, ours, lower, results)
-            with _changes(plane, nodes, pods):
+            with _changes(plane, nodes, fresh):
                 asked = questions.changing(nodes, changes.TEXT)
                 interleaved.ask_all(asked, nodes, ours, lower, results)
         progress(f"creating {pods:,} other pods")
         control_plane.fill(plane, generated.PODS, partial(generated.other_pod, nodes=nodes), range(pods))
-        with _started(plane, Path(name), "second", nodes, pods) as started:
+        with _started(plane, Path(name), "second", nodes, fresh) as started:
             _start(nodes, pods, pods, started, results)
 
 
 @contextlib.contextmanager
-def _started(plane: ControlPlane, directory: Path, lease: str, nodes: int, first: int) -> Iterator[Started]:
+def _started(plane: ControlPlane, directory: Path, lease: str, nodes: int, fresh: Iterator[int]) -> Iterator[Started]:
     """A controller, which starts while pods come and go and nodes report, as they always do in a cluster.
 
     Where nothing changes at all, API servers on an etcd before 3.4.25 say after 3 s that their cache is not new enough.
     """
     with contextlib.ExitStack() as stack:
-        with _changes(plane, nodes, first, reporting=True):
+        with _changes(plane, nodes, fresh, reporting=True):
             started = stack.enter_context(real_controller.running(plane, directory, lease))
         yield started
 
@@ -73,7 +75,7 @@ def _start(nodes: int, pods: int, others: int, started: Started, results: Result
 
 
 @contextlib.contextmanager
-def _changes(plane: ControlPlane, nodes: int, first: int, *, reporting: bool = False) -> Iterator[None]:
+def _changes(plane: ControlPlane, nodes: int, fresh: Iterator[int], *, reporting: bool = False) -> Iterator[None]:
     def create(number: int) -> str:
         if reporting:
             reported = {"metadata": {"annotations": {"reported": str(number)}}}
@@ -86,7 +88,7 @@ def _changes(plane: ControlPlane, nodes: int, first: int, *, reporting: bool = F
 
     with (
         contextlib.closing(client.connect(str(plane.kubeconfig))) as api,
-        changes.going_on(first, create, delete),
+        changes.going_on(fresh, create, delete),
     ):
         yield
 

@@ -148,7 +148,8 @@ def _states(usage: NodeUsage) -> Iterator[Metric]:
     )
     limits = _of_gpus(
         "gpushare_plugin_gpu_limit_info",
-        "1, with what holds limits on it, whether a program cannot bypass that, and why nothing stronger does",
+        "1, with what holds limits on it (mig: for all of an instance), whether a program cannot bypass that, and why"
+        " nothing stronger does",
         *("limit", "enforced", "reason"),
     )
     for gpu in usage.gpus:

@@ -4,24 +4,18 @@ Text that tenants write never reaches the terminal's own commands: `Look.line` e
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from gpushare import units
 from gpushare_cli import terminal
-from gpushare_cli.dashboard.model import Block, Card, NodeView, Overview, Strength, Waiting
+from gpushare_cli.dashboard.model import Block, Card, NodeView, Overview, Waiting
 
 WIDTH: Final = 80
 _BAR: Final = 24
 _MARKS: Final = {True: (("█", "▓"), "░"), False: (("#", "="), ".")}
 """With Unicode or without: blocks of neighbouring pods in turn, and what is free."""
-_MARK_OF: Final[Mapping[Strength, str]] = {
-    Strength.ENFORCED: "enforced",
-    Strength.BYPASSABLE: "bypassable",
-    Strength.AFTERWARDS: "after fact",
-    Strength.ADVISORY: "advisory",
-}
 _RESET: Final = "\x1b[0m"
 _BOLD, _DIM, _RED, _YELLOW = "1", "2", "31", "33"
 _COLOURS: Final = ("34", "36", "35", "32", "33", "94")
@@ -110,7 +104,7 @@ def of_waiting(waiting: Sequence[Waiting], total: int, look: Look) -> Iterator[s
 def _of_card(card: Card, node: NodeView, look: Look) -> Iterator[str]:
     used = "" if card.used_mib is None else f"used {_gib(card.used_mib)}"
     over = any(map(_is_over, card.blocks))
-    strength = _MARK_OF[card.strength] if node.known else ""
+    strength = card.strength.value.replace(" the ", " ") if node.known else ""
     pods = _count(len(card.blocks), "pod") if card.blocks else ""
     yield look.line(
         (f"  {card.label:<5}", ""),

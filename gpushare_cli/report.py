@@ -12,7 +12,7 @@ from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.allocation import Allocation, Grant, Held
 from gpushare.model.gpu import Gpu, LeftOut, NodeInventory
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.model.request import ContainerRequest
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
@@ -48,6 +48,8 @@ class PodRow:
     name: str
     held: Mapping[int, Held]
     """By GPU index."""
+    shares: Mapping[int, Sequence[int]]
+    """MiB of each of its containers, by GPU index."""
     pending_mib: int
     """Asked for by a bound pod on a GPU that no one has named, or held on one that the node no longer lists."""
 
@@ -179,7 +181,7 @@ def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str])
         allocation = _asked(pod, resource_config, inventory, notes)
     # A ledger knows what a whole GPU is, and what a part of one.
     held = NodeLedger.of(inventory).held(allocation) if allocation else {}
-    if not held:
+    if allocation is None or not held:
         return None
     lost = {uuid: share.memory_mib for uuid, share in held.items() if uuid not in inventory.by_uuid}
     notes.extend(
@@ -191,8 +193,13 @@ def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str])
         namespace=who.namespace,
         name=who.name,
         held={gpu.index: held[gpu.uuid] for gpu in inventory.gpus if gpu.uuid in held},
+        shares={gpu.index: _shares(allocation, gpu, inventory) for gpu in inventory.gpus if gpu.uuid in held},
         pending_mib=sum(lost.values()),
     )
+
+
+def _shares(allocation: Allocation, gpu: Gpu, inventory: NodeInventory) -> Sequence[int]:
+    return [mib_on(grant, gpu) for grant in allocation.grants if gpu.uuid in map(inventory.resolve, grant.gpus)]
 
 
 def _asked(

@@ -134,8 +134,7 @@ def _by_candidates(gpus: Sequence[Gpu], chosen: Chosen) -> Sequence[tuple[Order,
 
 
 def _is_part_of_mig(start: LimitedStart, gpu: Gpu, limit: Limit) -> bool:
-    """The hardware holds an instance within its bounds, and not those that share it within theirs."""
-    return limit is Limit.MIG and start.memory_mib(gpu) < gpu.memory_mib
+    return replace(gpu, limit=limit).limit_of(start.memory_mib(gpu)) is not limit
 
 
 def _part_of_mig(gpu: Gpu) -> str:

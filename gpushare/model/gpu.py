@@ -26,6 +26,18 @@ class GpuHealth(Enum):
     """It works, but an administrator keeps new pods away; never published by a plugin."""
 
 
+class Strength(Enum):
+    """How far it can be relied on that containers keep within their shares of a GPU."""
+
+    ENFORCED = "enforced"
+    """The hardware or the driver refuses what is above the share, whatever the container does."""
+    BYPASSABLE = "bypassable"
+    """Against mistakes, not against intent."""
+    AFTERWARDS = "after the fact"
+    ADVISORY = "advisory"
+    """Nothing: a program that ignores its variables can use the whole GPU."""
+
+
 class Limit(Enum):
     """What keeps a container within its share of a GPU, from the strongest down."""
 
@@ -37,12 +49,24 @@ class Limit(Enum):
     ADVISORY = "advisory"
 
     @property
-    def enforced(self) -> bool:
-        """Whether the hardware or the driver refuses what is above the share, whatever the container does.
+    def strength(self) -> Strength:
+        """MPS can be bypassed: its limit counts for each process, and a container starts as many as it likes."""
+        return _STRENGTHS[self]
 
-        Not so with MPS: its limit counts for each process, and a container starts as many as it likes.
-        """
-        return self in {Limit.MIG, Limit.CGROUP}
+    @property
+    def enforced(self) -> bool:
+        """Whether a container cannot get around it."""
+        return self.strength is Strength.ENFORCED
+
+
+_STRENGTHS: Final[Mapping[Limit, Strength]] = {
+    Limit.MIG: Strength.ENFORCED,
+    Limit.CGROUP: Strength.ENFORCED,
+    Limit.MPS: Strength.BYPASSABLE,
+    Limit.HAMI_CORE: Strength.BYPASSABLE,
+    Limit.WATCHDOG: Strength.AFTERWARDS,
+    Limit.ADVISORY: Strength.ADVISORY,
+}
 
 
 class HandOver(Enum):
@@ -115,9 +139,13 @@ class Gpu:
         whole_mib = unit.floor(self.memory_mib) * unit.mib
         return replace(self, memory_mib=whole_mib) if self.mig and whole_mib else self
 
-    def limit_of(self, memory_mib: int) -> Limit:
-        """What holds a share of so many MiB: of a MIG instance, the hardware holds nothing less than all of it."""
-        return Limit.ADVISORY if self.limit is Limit.MIG and memory_mib < self.memory_mib else self.limit
+    def limit_of(self, *shares_mib: int) -> Limit:
+        """What holds containers to shares of so many MiB; without any, what would hold one to all of it.
+
+        Of a MIG instance, the hardware holds nothing less than all of it.
+        """
+        in_part = any(mib < self.memory_mib for mib in shares_mib)
+        return Limit.ADVISORY if self.limit is Limit.MIG and in_part else self.limit
 
     @property
     def why(self) -> str:

@@ -1,33 +1,8 @@
 """What a picture of the cluster shows. Pure values; the page gets them as JSON with the names that they have here."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
-from typing import Final
 
-from gpushare.model.gpu import Limit
-
-
-class Strength(Enum):
-    """What holds pods to their share of a GPU, as far as it can be relied on."""
-
-    ENFORCED = "enforced"
-    """Whatever the container does."""
-    BYPASSABLE = "bypassable"
-    """Against mistakes, not against intent."""
-    AFTERWARDS = "after the fact"
-    ADVISORY = "advisory"
-    """Nothing: a program that ignores its variables can use the whole GPU."""
-
-
-STRENGTHS: Final[Mapping[Limit, Strength]] = {
-    Limit.MIG: Strength.ENFORCED,
-    Limit.CGROUP: Strength.ENFORCED,
-    Limit.MPS: Strength.BYPASSABLE,
-    Limit.HAMI_CORE: Strength.BYPASSABLE,
-    Limit.WATCHDOG: Strength.AFTERWARDS,
-    Limit.ADVISORY: Strength.ADVISORY,
-}
+from gpushare.model.gpu import Strength
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +41,7 @@ class Card:
     why: str
     """Why nothing new is placed on it; empty if it is healthy."""
     limit: str
+    """Of all containers that hold something of it; the weakest where they differ."""
     strength: Strength
     limit_reason: str
     """Why it is not a stronger one; may be empty."""

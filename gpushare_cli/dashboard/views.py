@@ -15,7 +15,7 @@ from gpushare.wire import fields, held_gpus
 from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import report
-from gpushare_cli.dashboard.model import STRENGTHS, Block, Card, Floating, NodeView, Totals
+from gpushare_cli.dashboard.model import Block, Card, Floating, NodeView, Totals
 from gpushare_cli.report import GpuRow, NodeRow
 from gpushare_cli.usage import NodeUse
 
@@ -72,8 +72,12 @@ def of_unread_node(name: NodeName, pods: Sequence[Object], unit: MemoryUnit) -> 
         return None
     annotations = {names.ANNOTATION_INVENTORY: inventory_wire.encode(inventory)}
     view = of_node({"metadata": {"name": name, "annotations": annotations}}, pods, frozenset(), None)
-    # What holds the limits is not written on pods.
-    return view and replace(view, known=False, address="", cards=tuple(replace(card, limit="?") for card in view.cards))
+    return view and replace(view, known=False, address="", cards=tuple(map(_without_limits, view.cards)))
+
+
+def _without_limits(card: Card) -> Card:
+    """What holds the limits is not written on pods."""
+    return replace(card, limit="?", blocks=tuple(replace(block, limit="?") for block in card.blocks))
 
 
 def totals_of(view: NodeView) -> Totals:
@@ -133,13 +137,14 @@ def _card(row: GpuRow, node: NodeRow, used: Used, since: Mapping[tuple[str, str]
             used_mib=used.get((pod.namespace, pod.name, gpu.uuid)),
             compute_percent=held.compute_percent,
             whole=held.whole,
-            limit=gpu.limit_of(held.memory_mib).value,
+            limit=gpu.limit_of(*pod.shares[gpu.index]).value,
             since=since.get((pod.namespace, pod.name), ""),
         )
         for pod in node.pods
         if (held := pod.held.get(gpu.index)) is not None
     )
     measured = [block.used_mib for block in blocks if block.used_mib is not None]
+    limit = gpu.limit_of(*(mib for pod in node.pods for mib in pod.shares.get(gpu.index, ())))
     return Card(
         label=gpu.label,
         uuid=gpu.uuid,
@@ -151,8 +156,8 @@ def _card(row: GpuRow, node: NodeRow, used: Used, since: Mapping[tuple[str, str]
         compute_percent=row.compute_percent,
         health=gpu.health.value,
         why=gpu.why,
-        limit=gpu.limit.value,
-        strength=STRENGTHS[gpu.limit],
+        limit=limit.value,
+        strength=limit.strength,
         limit_reason=gpu.limit_reason,
         blocks=blocks,
     )

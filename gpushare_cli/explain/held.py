@@ -149,7 +149,7 @@ def _limit(pod: Object, held: Sequence[Share]) -> str:
     if held and all(share.grant.whole for share in held):
         return "nothing is needed: no one else is on its GPUs"
     parts = [share for share in held if not share.grant.whole]
-    kinds = {share.gpu.limit_of(share.memory_mib) if share.gpu else Limit.ADVISORY for share in parts}
+    kinds = {share.limit or Limit.ADVISORY for share in parts}
     told = [words for kind, words in limits.WORDS.items() if kind in kinds]
     told += [_advice(pod, held)] if Limit.ADVISORY in kinds or not kinds else []
     missing = dict.fromkeys(share.gpu.limit_reason for share in held if share.gpu and not share.grant.whole)

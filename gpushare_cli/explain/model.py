@@ -7,7 +7,7 @@ from enum import Enum
 from gpushare import units
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import Grant, Held
-from gpushare.model.gpu import Gpu
+from gpushare.model.gpu import Gpu, Limit
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import MemoryUnit
 from gpushare_cli.answers import Answer
@@ -41,6 +41,11 @@ class Share:
     use: Use = UNKNOWN
     evaluated: bool = True
     """Whether the node's GPUs could be read."""
+
+    @property
+    def limit(self) -> Limit | None:
+        """What holds the container to it; None if that is not known."""
+        return self.gpu.limit_of(self.memory_mib) if self.gpu else None
 
     @property
     def memory_percent(self) -> int:

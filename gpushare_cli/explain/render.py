@@ -164,7 +164,8 @@ def _share(share: Share) -> tuple[str, ...]:
 
 
 def _limited(share: Share) -> tuple[str, ...]:
-    gpu, kind = (label(share.gpu.index), share.gpu.limit_of(share.memory_mib).value) if share.gpu else ("?", "?")
+    gpu = label(share.gpu.index) if share.gpu else "?"
+    kind = share.limit.value if share.limit else "?"
     return _limit(answers.named(share.grant), gpu, kind, share.memory_mib, share.use)
 
 
@@ -216,7 +217,7 @@ def _json_share(share: Share) -> dict[str, Any]:
         "memoryPercent": share.memory_percent,
         "computePercent": share.grant.compute_percent,
         "whole": share.grant.whole,
-        "limit": share.gpu.limit_of(share.memory_mib).value if share.gpu else None,
+        "limit": share.limit.value if share.limit else None,
         "usedMiB": share.use.used_mib,
         "peakMiB": share.use.peak_mib,
         "trouble": share.trouble or None,

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
 from controller import refusals
@@ -24,9 +23,10 @@ def test_the_message_is_the_one_that_is_said() -> None:
     assert shown == [reasons.by_sum([NodeName("node-1"), NodeName("node-2")])]
 
 
-@pytest.mark.parametrize(("path", "name"), sorted(set(NAMED.findall(PAGE))))
-def test_every_test_that_is_named_exists(path: str, name: str) -> None:
-    assert name in functions(path)
+def test_every_test_that_is_named_exists() -> None:
+    named = NAMED.findall(PAGE)
+    assert named
+    assert [found for found in named if found[1] not in functions(found[0])] == []
 
 
 def test_every_claim_has_a_test_or_says_why_not() -> None:

@@ -172,9 +172,10 @@ def test_other_schedulers_keep_their_pods() -> None:
         assert after["spec"]["schedulerName"] == pod["spec"]["schedulerName"]
 
 
-@pytest.mark.parametrize(("path", "name"), sorted(set(NAMED.findall(INDEX))))
-def test_every_test_that_is_named_exists(path: str, name: str) -> None:
-    assert name in functions(path)
+def test_every_test_that_is_named_exists() -> None:
+    named = NAMED.findall(INDEX)
+    assert named
+    assert [found for found in named if found[1] not in functions(found[0])] == []
 
 
 def test_every_system_was_tried_or_the_page_says_why_not() -> None:

@@ -237,7 +237,7 @@ def test_all_room_comes_back(server: Server) -> None:
     for _ in range(3):
         peer.sendall(post(MIB, MIB))
         assert answer(peer) == b"ok"
-    server.pass_time_until(lambda: server.worker._room._left == 5 * MIB // 4)
+    wait_until(lambda: server.worker._room._left == 5 * MIB // 4)
 
 
 def test_peers_that_do_not_read_their_answers_give_way_to_others() -> None:

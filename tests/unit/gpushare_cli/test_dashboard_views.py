@@ -8,10 +8,10 @@ import pytest
 from gpushare import names
 from gpushare.cluster.records import Guest
 from gpushare.identity import NodeName
-from gpushare.model.gpu import GpuHealth, Limit
+from gpushare.model.gpu import GpuHealth
 from gpushare.units import GIB
 from gpushare_cli.dashboard import happenings, objects, queue, views
-from gpushare_cli.dashboard.model import NodeView, Strength
+from gpushare_cli.dashboard.model import NodeView
 from gpushare_cli.gather import Cluster
 from gpushare_cli.settings import Settings
 from gpushare_cli.usage import NodeUse, Use
@@ -52,12 +52,6 @@ def test_use_is_the_sum_of_a_pods_containers_and_unknown_where_it_is_not_measure
     assert [card.used_mib for card in found.cards] == [120, None]
 
 
-@pytest.mark.parametrize("limit", Limit)
-def test_a_limit_is_called_enforced_where_the_hardware_or_the_driver_holds_it(limit: Limit) -> None:
-    strength = view_of(limit=limit).cards[0].strength
-    assert (strength is Strength.ENFORCED) is limit.enforced
-
-
 def test_a_gpu_that_takes_nothing_new_says_why() -> None:
     found = view_of(health=GpuHealth.UNHEALTHY, reason="Xid 79")
     assert {(card.health, card.why) for card in found.cards} == {("Unhealthy", "unhealthy: Xid 79")}
@@ -81,6 +75,7 @@ def test_a_node_that_may_not_be_read_has_the_gpus_that_readable_pods_hold() -> N
     assert not found.known
     shown = [(card.label, card.uuid, card.total_mib, card.granted_mib, card.limit) for card in found.cards]
     assert shown == [("5", "GPU-x", 15 * 1024, 3 * 1024, "?"), ("6", "GPU-y", 0, 2 * 1024, "?")]
+    assert [block.limit for card in found.cards for block in card.blocks] == ["?", "?"]
 
 
 @pytest.mark.parametrize("index", ["9" * 5000, "-1", "x", "٣", "0,0"])

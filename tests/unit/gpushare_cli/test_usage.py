@@ -206,26 +206,6 @@ def test_explain_shows_each_container_on_each_gpu() -> None:
     )
 
 
-def test_mig_holds_all_of_an_instance_and_no_part_of_one() -> None:
-    api = cluster(None, bound("all", make_grant(1, gib=8)), bound("part", make_grant(1, gib=7)))
-    _, out, _ = inspect(api, Inspect(output="json", limits=True))
-    assert [row["limit"] for row in orjson.loads(out)["limits"]] == ["mig", "advisory"]
-    told = {}
-    for name in ("all", "part"):
-        out_ = io.StringIO()
-        explain.run(
-            api,
-            Streams(out=out_, err=io.StringIO()),
-            explain.Options(pod=Target(namespace="default", name=name)),
-            lambda: "",
-        )
-        told[name] = next(line for line in out_.getvalue().splitlines() if line.startswith("LIMIT:"))
-    assert told == {
-        "all": "LIMIT:      the hardware: they are MIG instances",
-        "part": "LIMIT:      nothing: no variable tells its programs about their share",
-    }
-
-
 def test_why_limits_are_not_stronger_is_told() -> None:
     api = cluster(Reply(status=200, text=PAGE), bound("web", make_grant(0, gib=3)))
 
