@@ -1,10 +1,10 @@
 """The table of escapes says of each attempt that succeeds what stops it."""
 
-from tests.docs import escapes
-from tests.docs.escapes import OUTCOMES, SECTIONS
-from tests.e2e import escape_table
-from tests.e2e.attempts import Ends
-from tests.e2e.escapes import BASELINE
+from release.pages import escapes
+from release.pages.escapes import OUTCOMES, SECTIONS
+from testing.tenant import escape_table
+from testing.tenant.attempts import Ends
+from testing.tenant.escapes import BASELINE
 
 
 def test_every_row_says_what_stops_it_and_none_comes_twice() -> None:

@@ -16,8 +16,8 @@ from gpushare_cli.dashboard import views
 from gpushare_cli.dashboard.feed import Feed
 from gpushare_cli.dashboard.model import Overview, Totals
 from testing.builders import make_grant, make_inventory, make_node
-from tests.unit.gpushare_cli.explaining import kube_of
-from tests.unit.gpushare_cli.podding import bound
+from testing.cli.explaining import kube_of
+from testing.cli.podding import bound
 
 PAGE: Final = Path(gpushare_cli.dashboard.__file__).parent / "page/index.html"
 WHOLE: Final = (make_grant(0, gib=8),)
