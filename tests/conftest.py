@@ -12,16 +12,15 @@ __all__ = ["nvml_binding", "nvml_library", "nvml_stub"]
 """Fixtures for all tests."""
 
 # A busy machine is slow, and that is no fault of the code. A failure prints how to have it again.
-settings.register_profile("any", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+CI = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", CI)
+settings.register_profile("quick", CI, max_examples=10)
+settings.register_profile("release", CI, max_examples=1000)
 # For `make mutants`: the same examples in every run, and nothing after the first that fails.
 settings.register_profile(
-    "mutants",
-    parent=settings.get_profile("any"),
-    derandomize=True,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],
+    "mutants", CI, max_examples=300, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
 )
-settings.load_profile("any")
+settings.load_profile("ci")
 
 
 @pytest.fixture(autouse=True)
