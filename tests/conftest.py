@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -10,6 +11,9 @@ from tests.nvml.stub import nvml_binding, nvml_library, nvml_stub
 
 __all__ = ["nvml_binding", "nvml_library", "nvml_stub"]
 """Fixtures for all tests."""
+
+PURE = tuple(Path(__file__).parent / folder for folder in ("unit/gpushare", "property"))
+"""Tests that cover the pure packages."""
 
 # A busy machine is slow, and that is no fault of the code. A failure prints how to have it again.
 CI = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
@@ -21,6 +25,13 @@ settings.register_profile(
     "mutants", CI, max_examples=300, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile("ci")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Coverage costs time, so only these tests are measured."""
+    for item in items:
+        if not any(item.path.is_relative_to(folder) for folder in PURE):
+            item.add_marker("no_cover")
 
 
 @pytest.fixture(autouse=True)
