@@ -11,6 +11,7 @@ from tests.nvml.stub import nvml_binding, nvml_library, nvml_stub
 
 __all__ = ["nvml_binding", "nvml_library", "nvml_stub"]
 """Fixtures for all tests."""
+pytest_plugins = ("testing.skips",)
 
 PURE = tuple(Path(__file__).parent / folder for folder in ("unit/gpushare", "property"))
 """Tests that cover the pure packages."""
