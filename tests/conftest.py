@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.nvml.stub import nvml_binding, nvml_library, nvml_stub
+from testing.nvml.stub import nvml_binding, nvml_library, nvml_stub
 
 __all__ = ["nvml_binding", "nvml_library", "nvml_stub"]
 """Fixtures for all tests."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import gpushare
-from tests.docs import site
+from release.pages import site
 
 pytestmark = [
     pytest.mark.lint,
