@@ -10,6 +10,8 @@ TRACE        ?=
 BENCH        ?=
 IMAGE        ?=
 WHEELS       ?=
+MUTANTS      ?=
+PACKAGE      ?=
 
 SHELL         := /bin/bash
 .DEFAULT_GOAL := help
@@ -20,18 +22,41 @@ STAMP   := $(VENV)/.installed
 USABLE  := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 CODE    := gpushare webhook controller deviceplugin certs gpushare_cli
 PURE    := gpushare.names gpushare.identity gpushare.units gpushare.errors gpushare.resource_config gpushare.model gpushare.wire gpushare.placement gpushare.simulation gpushare.cluster
-E2E     := $(BIN)/pytest -v -m e2e --numprocesses=$(CLUSTERS) --dist=loadfile --no-loadscope-reorder --durations=15 tests/e2e tests/localcluster
-BROWSER := $(BIN)/pytest -q -m browser tests/browser
 CHECKED := $(CODE) localcluster testing release tests docs/site $(wildcard bench)
+
+PYTEST  := $(BIN)/pytest --durations=10
+SPREAD  := --numprocesses=auto --dist=worksteal
+UNIT    := $(PYTEST) -q $(SPREAD) -m "not (e2e or browser or apiserver or lint or release)" --ignore=tests/e2e --ignore=tests/browser --ignore=tests/apiserver
+ON_CLUSTERS := --numprocesses=$(CLUSTERS) --dist=loadfile --no-loadscope-reorder tests/e2e tests/localcluster
+BROWSER := $(PYTEST) -q -m browser tests/browser
+PARTS   := provision unit apiserver browser e2e
+# Kubernetes' other version in `make release-check`; the first is the distribution's.
+CURRENT := $(KUBEBUILDER_ASSETS)
 
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
         --no-emit-index-url --no-annotate --custom-compile-command 'make lock'
 
 .NOTPARALLEL:
-.PHONY: help setup lint fmt unit browser pictures e2e firstgpu soak mutants test check demo bench docs site image wheels krew architecture lock clean
+.PHONY: help setup lint fmt quick provision unit apiserver browser pictures e2e firstgpu soak mutants laws occasional test check release-check \
+        demo bench docs site image wheels krew architecture lock clean
 
 help: ## list the commands
-	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-12s  %s\n' "$$name" "$$text"; done
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-13s  %s\n' "$$name" "$$text"; done
+
+# $(call as_root,TARGET,COMMAND): on other machines it says that nothing was tested, and CI fails.
+define as_root
+	@if [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ]; then \
+	  echo '$(2)'; \
+	  exec $(2); \
+	elif [ "$${CI:-}" = true ]; then \
+	  echo '$(1): it needs root on Linux, and CI never goes without it' >&2; \
+	  exit 1; \
+	else \
+	  echo '************************************************************************'; \
+	  echo '** NOT TESTED: $(1) needs root on Linux: sudo make $(1)'; \
+	  echo '************************************************************************'; \
+	fi
+endef
 
 setup: $(STAMP) ## make the virtual environment with all dependencies; done already if nothing changed
 
@@ -51,19 +76,40 @@ $(STAMP): pyproject.toml requirements/dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-lint: setup ## check style, types and who may import whom
+lint: setup ## check style, types, who may import whom, spelling and the documents' site
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy $(CHECKED)
 	$(BIN)/lint-imports
+	git ls-files -z | xargs -0 $(BIN)/codespell
+	$(PYTEST) -q -m lint tests/docs
 
 fmt: setup ## format the code
 	$(BIN)/ruff format $(CHECKED)
 	$(BIN)/ruff check --fix-only $(CHECKED)
 
+quick: setup ## in less than a minute, the unit tests of PACKAGE=controller, or of what has changed since upstream or the last commit
+	@packages="$(PACKAGE)"; \
+	if [ -z "$$packages" ]; then \
+	  base=$$(git merge-base HEAD '@{upstream}' 2>/dev/null) && [ "$$base" != "$$(git rev-parse HEAD)" ] || base=HEAD~1; \
+	  packages=$$({ git diff --name-only "$$base"; git ls-files --others --exclude-standard; } 2>/dev/null | sed -E 's,^tests/(unit/)?,,; s,/.*,,' | sort -u); \
+	fi; \
+	folders=; \
+	for package in $$packages; do \
+	  if [ -d "tests/unit/$$package" ]; then folders="$$folders tests/unit/$$package"; elif [ "$$package" = property ]; then folders="$$folders tests/property"; fi; \
+	done; \
+	folders="$${folders:-tests/unit}"; \
+	echo "quick: $$folders"; \
+	exec $(UNIT) --hypothesis-profile=quick $$folders
+
 unit: setup ## tests that need no cluster; the pure part must be covered whole
-	$(BIN)/pytest -q --numprocesses=auto tests/unit $(addprefix --cov=,$(PURE)) --cov-branch --cov-fail-under=100 --cov-report=term:skip-covered
-	$(BIN)/pytest -q --numprocesses=auto --dist=loadfile -m 'not e2e and not browser' --ignore=tests/unit
+	$(UNIT) tests $(addprefix --cov=,$(PURE)) --cov-branch --cov-fail-under=100 --cov-report=term:skip-covered
+
+provision: setup ## Kubernetes and the other programs of a cluster, from the distribution's packages (root on Linux)
+	$(call as_root,provision,$(BIN)/python -m localcluster.provision)
+
+apiserver: setup ## webhook and controller beside a real API server, without nodes
+	$(call as_root,apiserver,$(PYTEST) -q $(SPREAD) -m apiserver tests/apiserver)
 
 browser: setup ## the dashboard in a real browser: Chromium, installed with apt-get where that can be done
 	@found() { [ -n "$${CHROMIUM:-}" ] || command -v chromium-headless-shell || command -v chromium || command -v google-chrome; }; \
@@ -87,20 +133,8 @@ browser: setup ## the dashboard in a real browser: Chromium, installed with apt-
 pictures: setup ## take the screenshots of the documents again
 	SCREENSHOTS=docs/pictures $(BROWSER) -k any_size
 
-e2e: setup ## end-to-end tests on real clusters on this machine (root on Linux); CLUSTERS=1 for one after another
-	@if [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ]; then \
-	  $(BIN)/python -m localcluster.provision; \
-	  echo '$(E2E)'; \
-	  exec $(E2E); \
-	elif [ "$${CI:-}" = true ]; then \
-	  echo 'e2e: the real cluster needs root on Linux, and CI never goes without it' >&2; \
-	  exit 1; \
-	else \
-	  echo '************************************************************************'; \
-	  echo '** NOT TESTED: the end-to-end tests on a real cluster need root on    **'; \
-	  echo '** Linux. Run "sudo make e2e" to have them.                           **'; \
-	  echo '************************************************************************'; \
-	fi
+e2e: provision ## end-to-end tests on real clusters on this machine (root on Linux); CLUSTERS=1 for one after another
+	$(call as_root,e2e,$(PYTEST) -v -m "e2e and not release and not soak" $(ON_CLUSTERS))
 
 firstgpu: setup ## the quick start, typed and timed: from an empty cluster to the first shared GPU (root on Linux)
 	$(BIN)/python -m tests.e2e.first_gpu
@@ -117,9 +151,24 @@ lock: setup ## write the lock files again, with the newest versions that pyproje
 	$(LOCK) --group jupyterhub --output-file requirements/jupyterhub.txt
 	$(LOCK) pyproject.toml --extra webhook --extra controller --extra device-plugin --extra build --output-file requirements/image.txt
 
-test: unit browser e2e ## every test: those without a cluster first, then a browser, then the real cluster
+test: setup ## all that a change needs: without a cluster, beside an API server, in a browser, on real clusters
+	@.ci/parts $(MAKE) $(PARTS)
 
-check: lint test ## lint and every test
+check: setup ## what CI runs: lint, and all that a change needs
+	@.ci/parts $(MAKE) lint $(PARTS)
+
+laws: setup ## the laws, with many examples
+	$(PYTEST) -q $(SPREAD) -m hypothesis --hypothesis-profile=release tests
+
+occasional: setup ## what changes too seldom to be run with each change: tests of benchmarks, among others (root on Linux)
+	$(call as_root,occasional,$(PYTEST) -v -m release $(ON_CLUSTERS) tests)
+
+release-check: setup ## before a release: `make check`, KUBEBUILDER_ASSETS' Kubernetes too, laws, benchmarks, mutants, the soak
+	@[ -n '$(CURRENT)' ] || { echo 'release-check: KUBEBUILDER_ASSETS must name a directory with the programs of a current Kubernetes' >&2; exit 1; }
+	@KUBEBUILDER_ASSETS= .ci/parts $(MAKE) CURRENT='$(CURRENT)' lint $(PARTS) current-apiserver current-e2e laws occasional mutants soak
+
+current-%:
+	KUBEBUILDER_ASSETS='$(CURRENT)' $(MAKE) --no-print-directory $*
 
 demo: setup ## a real cluster with simulated GPUs, until Ctrl-C (root on Linux); DEMO_ONCE=1 ends by itself
 	@exec $(BIN)/python -m localcluster.demo

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -12,17 +13,26 @@ __all__ = ["nvml_binding", "nvml_library", "nvml_stub"]
 """Fixtures for all tests."""
 pytest_plugins = ("testing.skips",)
 
-# A busy machine is slow, and that is no fault of the code. A failure prints how to have it again.
-settings.register_profile("any", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+UNIT = Path(__file__).parent / "unit"
+
+# A busy machine is slow, and that is no fault of the code. A failure prints how to have it again. With CI=true,
+# Hypothesis itself makes every run's examples the same.
+CI = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", CI)
+settings.register_profile("quick", CI, max_examples=10)
+settings.register_profile("release", CI, max_examples=1000)
 # For `make mutants`: the same examples in every run, and nothing after the first that fails.
 settings.register_profile(
-    "mutants",
-    parent=settings.get_profile("any"),
-    derandomize=True,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],
+    "mutants", CI, max_examples=300, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
 )
-settings.load_profile("any")
+settings.load_profile("ci")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Measure coverage in unit tests only: they reach every branch, and the laws take twice the time with it."""
+    for item in items:
+        if not item.path.is_relative_to(UNIT):
+            item.add_marker("no_cover")
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Who may import whom, and that importing does nothing."""
+"""That importing does nothing, and what is imported late; who may import whom is checked by `make lint`."""
 
 import json
 import subprocess
@@ -31,12 +31,6 @@ def modules(package: str) -> list[str]:
         if not set(parts) & set(SKIPPED):
             found.append(".".join(parts).removesuffix(".__init__"))
     return found
-
-
-def test_the_import_contracts_hold() -> None:
-    command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -100,7 +100,7 @@ def test_every_link_leads_somewhere(page: str, target: str, anchor: str) -> None
 
 
 def test_every_command_of_make_that_a_page_names_exists() -> None:
-    targets = set(re.findall(r"^([a-z0-9]+):", text("Makefile"), flags=re.MULTILINE))
-    named = {name for page in PAGES for name in re.findall(r"`make ([a-z0-9]+)", page.read_text(encoding="utf-8"))}
+    targets = set(re.findall(r"^([a-z0-9-]+):", text("Makefile"), flags=re.MULTILINE))
+    named = {name for page in PAGES for name in re.findall(r"`make ([a-z0-9-]+)", page.read_text(encoding="utf-8"))}
 
     assert named <= targets

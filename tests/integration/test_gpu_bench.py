@@ -12,6 +12,8 @@ from deviceplugin import cgroups
 from testing.nvml import mps_programs
 from testing.nvml.stub import Stub
 
+pytestmark = pytest.mark.release
+
 ROOT = Path(__file__).parents[2]
 USABLE, CONTEXT = 15060, 256
 

@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
@@ -78,7 +78,6 @@ def simulated(pod: Json, nodes: list[Json]) -> str:
     return "bound" if row["node"] else of_text(row["message"])
 
 
-@settings(max_examples=100)
 @given(pods(), st.sampled_from(sorted(NODES)))
 def test_the_three_agree(pod: Json, kind: str) -> None:
     nodes = [*NODES[kind], OTHER]

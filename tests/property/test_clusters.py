@@ -2,7 +2,7 @@
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.node_verdicts import NodeVerdicts
@@ -32,7 +32,6 @@ def clusters(draw: st.DrawFn) -> list[NodeRecord]:
     return [NodeRecord(name=found.node, published="", inventory=found) for found in inventories]
 
 
-@settings(max_examples=300)
 @given(clusters(), pods, st.randoms(use_true_random=False))
 def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
     nodes: list[NodeRecord], workload: Workload, rng: random.Random

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from controller.board import Kind
 from controller.boards import Boards
@@ -54,7 +54,6 @@ def request_of(pod: Json) -> PodRequest:
     return request
 
 
-@settings(max_examples=200)
 @given(nodes(), workloads())
 def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: list[Json], pods: list[Json]) -> None:
     made = simulated(found, pods)
@@ -80,7 +79,6 @@ def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: lis
         assert dict(planned.used_mib) == dict(ledger.used_mib)
 
 
-@settings(max_examples=300)
 @given(nodes(), workloads())
 def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pods: list[Json]) -> None:
     made = simulated(found, pods)
@@ -119,7 +117,6 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         assert {share.uuid for share in held.shares} == {gpu for grant in row.grants for gpu in grant.gpus}
 
 
-@settings(max_examples=100)
 @given(nodes(), workloads())
 def test_explain_names_the_node_that_the_controller_ranks_first(found: list[Json], pods: list[Json]) -> None:
     """By what both know of typical pods."""

@@ -160,4 +160,4 @@ class Node(RuleBasedStateMachine):
 
 
 TestNode = Node.TestCase
-TestNode.settings = settings(max_examples=50, stateful_step_count=20)
+TestNode.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=20)

@@ -6,7 +6,7 @@ The objects are right but for one or two places, so that every reader is reached
 import contextlib
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import names
@@ -135,7 +135,6 @@ def odd(draw: st.DrawFn, right: list[Json]) -> list[Json]:
     return list(found)
 
 
-@settings(max_examples=200)
 @given(odd([*cluster_objects(), *workload_objects()]), st.booleans(), st.booleans())
 def test_simulate_answers_or_says_what_is_wrong(found: list[Any], whole: bool, replay: bool) -> None:
     with readable:
@@ -150,7 +149,6 @@ def test_simulate_answers_or_says_what_is_wrong(found: list[Any], whole: bool, r
         render.as_json(made, runs, question.unit, question.notes)
 
 
-@settings(max_examples=200)
 @given(odd(cluster_objects()), st.integers(2, 5), st.booleans())
 def test_explain_answers_or_says_what_is_wrong(found: list[Any], which: int, whole: bool) -> None:
     with readable:

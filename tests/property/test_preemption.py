@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from controller import preemption
@@ -118,7 +118,6 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(max_examples=400)
 @given(cases())
 def test_no_one_is_evicted_who_does_not_help_and_no_one_who_is_as_important(case: Case) -> None:
     found = case.decide()
@@ -140,7 +139,6 @@ def test_no_one_is_evicted_who_does_not_help_and_no_one_who_is_as_important(case
     assert 0 <= found.victims.violations <= len(found.victims.pods)
 
 
-@settings(max_examples=400)
 @given(cases())
 def test_if_any_set_of_less_important_pods_makes_room_one_is_found(case: Case) -> None:
     found = case.decide()

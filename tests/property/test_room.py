@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from controller.rooms import STEP, Rooms
@@ -42,7 +42,6 @@ def test_a_simple_pod_is_judged_by_what_is_free_on_one_gpu(mib: int, ledger: Nod
         assert verdict == Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, text, permanent=never)
 
 
-@settings(max_examples=300)
 @given(shapes(max_containers=1), st.lists(ledgers(), min_size=1, max_size=3), st.booleans())
 def test_whatever_can_be_judged_is_judged_as_by_place(
     shape: RequestShape, nodes: list[NodeLedger], healthy: bool
@@ -77,7 +76,6 @@ def test_on_a_plain_node_few_pods_need_a_closer_look(shape: RequestShape, ledger
         assert Judge(shape, ledger.inventory.unit).fits(found) == (verdict if isinstance(verdict, Refused) else True)
 
 
-@settings(max_examples=300)
 @given(shapes(max_containers=1), st.lists(ledgers(), min_size=1, max_size=3), st.integers(0, 20))
 def test_where_one_gpu_has_enough_a_pod_fits(shape: RequestShape, nodes: list[NodeLedger], first: int) -> None:
     request = shape.containers[0]
@@ -96,7 +94,6 @@ def test_where_one_gpu_has_enough_a_pod_fits(shape: RequestShape, nodes: list[No
             assert fits == (free_mib >= enough)
 
 
-@settings(max_examples=300)
 @given(shapes(max_containers=1), ledgers())
 def test_on_a_plain_node_what_is_free_tells_where_a_share_of_one_gpu_fits(
     shape: RequestShape, ledger: NodeLedger

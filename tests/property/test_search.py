@@ -1,6 +1,6 @@
 """The search for GPUs of several containers against trying everything, where there is hardly room."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.identity import ContainerName
@@ -30,7 +30,6 @@ def pods(draw: st.DrawFn) -> RequestShape:
     )
 
 
-@settings(max_examples=300)
 @given(pods(), st.lists(st.integers(3, 7), min_size=1, max_size=3))
 def test_a_fit_of_several_containers_is_found_exactly_when_there_is_one(shape: RequestShape, sizes: list[int]) -> None:
     ledger = NodeLedger.of(make_inventory(*sizes))

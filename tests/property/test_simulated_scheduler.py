@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.identity import NodeName
@@ -108,7 +108,6 @@ class Plain:
         return used
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     nodes,
     st.data(),

@@ -3,8 +3,12 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from testing import traces
 from testing.bench import bench
+
+pytestmark = pytest.mark.release
 
 
 def rows(path: Path) -> list[dict[str, object]]:

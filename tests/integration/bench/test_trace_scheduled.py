@@ -8,6 +8,8 @@ import pytest
 from testing import traces
 from testing.bench import bench
 
+pytestmark = pytest.mark.release
+
 
 @pytest.mark.parametrize("owned", [False, True])
 def test_pods_go_through_the_controller_and_a_run_can_be_repeated(tmp_path: Path, owned: bool) -> None:

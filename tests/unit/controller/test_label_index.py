@@ -3,7 +3,7 @@
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.cluster_index import label_index_of
@@ -34,7 +34,6 @@ def meant(known: LabelIndex, namespace: str, selector: LabelSelector) -> set[fro
     return {frozenset(labels.items()) for labels in known.like(namespace, selector) if selector.matches(labels)}
 
 
-@settings(max_examples=300)
 @given(found, found, selectors)
 def test_everybody_who_is_meant_is_found_and_no_one_who_has_gone(
     gone: list[tuple[str, Labels]], stays: list[tuple[str, Labels]], selector: LabelSelector
@@ -120,7 +119,6 @@ def test_a_count_that_is_wrong_is_found(world: World) -> None:
     ]
 
 
-@settings(max_examples=100)
 @given(found, found, selectors)
 def test_what_is_not_to_be_counted_hides_only_as_many_pods(
     own: list[tuple[str, Labels]], others: list[tuple[str, Labels]], selector: LabelSelector

@@ -143,5 +143,5 @@ class LateCluster(RuleBasedStateMachine):
         return any(found["metadata"]["uid"] == pod["metadata"]["uid"] for found in self.world.api.objects(PODS))
 
 
-LateCluster.TestCase.settings = settings(max_examples=150, stateful_step_count=25)
+LateCluster.TestCase.settings = settings(stateful_step_count=25)
 test_late_binding_never_over_commits = LateCluster.TestCase

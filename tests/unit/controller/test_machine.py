@@ -252,5 +252,5 @@ class Cluster(RuleBasedStateMachine):
         return None
 
 
-Cluster.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
+Cluster.TestCase.settings = settings(stateful_step_count=30)
 test_the_cluster_is_never_over_committed = Cluster.TestCase

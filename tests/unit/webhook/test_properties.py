@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonpatch
 import orjson
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import names
@@ -229,7 +229,6 @@ def damaged_pods(draw: st.DrawFn) -> Any:
     return pod
 
 
-@settings(max_examples=300)
 @given(
     st.one_of(JSON, POD_LIKE, damaged_pods()),
     st.one_of(st.none(), POD_LIKE, damaged_pods()),
