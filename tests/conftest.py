@@ -10,6 +10,7 @@ from tests.nvml.stub import nvml_binding, nvml_library, nvml_stub
 
 __all__ = ["nvml_binding", "nvml_library", "nvml_stub"]
 """Fixtures for all tests."""
+pytest_plugins = ("testing.skips",)
 
 # A busy machine is slow, and that is no fault of the code. A failure prints how to have it again.
 settings.register_profile("any", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
