@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.manifests import helm, tree
-from tests.manifests.tree import SERVERS, Json
+from testing.manifests import helm, tree
+from testing.manifests.tree import SERVERS, Json
 
 KUBECTLS = tree.kubectls()
 WATCHDOGS = {"none": (), "report": ("usage",), "evict": ("watchdog-evict",), "kill": ("watchdog-kill",)}

@@ -5,8 +5,8 @@ import pytest
 import yaml
 
 from gpushare import names
-from tests.manifests import tree
-from tests.manifests.tree import MANIFESTS, OVERLAYS, ROOT, SERVERS
+from testing.manifests import tree
+from testing.manifests.tree import MANIFESTS, OVERLAYS, ROOT, SERVERS
 
 KUSTOMIZATIONS = sorted(MANIFESTS.rglob("kustomization.yaml"), key=str)
 API_VERSIONS = {

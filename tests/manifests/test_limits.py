@@ -7,8 +7,8 @@ import pytest
 from deviceplugin.mps import settings as mps_settings
 from deviceplugin.settings import Settings
 from gpushare import names
-from tests.manifests import tree
-from tests.manifests.tree import Json
+from testing.manifests import tree
+from testing.manifests.tree import Json
 
 PLUGIN = Settings(node_name="x")
 

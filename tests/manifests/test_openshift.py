@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpushare import names
-from tests.manifests import helm, tree
-from tests.manifests.tree import Json
+from testing.manifests import helm, tree
+from testing.manifests.tree import Json
 
 KUBECTLS = tree.kubectls()
 # OpenShift's own, as of 4.22, in the fields that matter here. `restricted-v2` is what every account may use.

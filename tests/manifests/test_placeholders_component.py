@@ -10,7 +10,7 @@ from controller.settings import Settings
 from gpushare import names
 from gpushare.runtime import options
 from testing.builders import make_container, make_pod
-from tests.manifests import helm, tree
+from testing.manifests import helm, tree
 from tests.manifests.test_chart import KUBECTLS, same
 
 OBJECTS = tree.objects("placeholders")

@@ -8,8 +8,8 @@ from deviceplugin.settings import Settings
 from deviceplugin.usage.values import Policy
 from gpushare import names
 from gpushare.runtime import options
-from tests.manifests import tree
-from tests.manifests.tree import MANIFESTS, Json
+from testing.manifests import tree
+from testing.manifests.tree import MANIFESTS, Json
 
 POLICIES = {"usage": "report", "watchdog-evict": "evict", "watchdog-kill": "kill"}
 
