@@ -36,17 +36,26 @@ OPTIONS: Final = controlplane.Options(
 class ApiServer:
     """etcd, API server, controller manager and scheduler on free ports, and what is installed there."""
 
-    def __init__(self, workdir: Path, programs: provision.Programs, options: controlplane.Options = OPTIONS) -> None:
+    def __init__(
+        self,
+        workdir: Path,
+        programs: provision.Programs,
+        options: controlplane.Options = OPTIONS,
+        *,
+        controllers: bool = True,
+    ) -> None:
         """Describe it; nothing happens yet.
 
         Args:
             workdir: an existing directory, in which the logs stay.
             programs: see `provision.control_plane`.
             options: about the control plane.
+            controllers: whether the controller manager and the cluster's own scheduler run.
         """
         self.programs = programs
         self.workdir = workdir
         self.logs = workdir / "logs"
+        self.controllers = controllers
         seat = controlplane.free_seat()
         self.control = controlplane.ControlPlane(self.workdir / "control", self.logs, programs, seat, options)
         self.kubectl = client.Kubectl(programs["kubectl"], self.control.kubeconfig, self.workdir)
@@ -69,7 +78,8 @@ class ApiServer:
         try:
             self.control.start_store()
             self.control.wait_ready()
-            self.control.start_controllers()
+            if self.controllers:
+                self.control.start_controllers()
         except BaseException:
             self.stop()
             raise

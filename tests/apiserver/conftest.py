@@ -9,7 +9,9 @@ import pytest
 
 from gpushare import names
 from localcluster import installation, provision
-from localcluster.apiserver import ApiServer
+from localcluster.apiserver import POLICIES_SINCE, WEBHOOKS, WORKLOADS, ApiServer
+from testing import skips
+from tests.apiserver.policies import CLASSES, OF_NVIDIA, OTHERS, SAMPLES, TEAM, wait_for
 from tests.apiserver.server import Server
 
 HERE: Final = Path(__file__).parent
@@ -57,3 +59,19 @@ def namespace(server: Server) -> Iterator[str]:
     yield name
     server.delete_pods(name)
     server.api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture(scope="session")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The shipped policies and nothing that calls a webhook or schedules, on the newest Kubernetes of this machine."""
+    programs = provision.control_plane(NEWER)
+    skips.older(programs.version, POLICIES_SINCE, "it has no ValidatingAdmissionPolicies")
+    with ApiServer(tmp_path_factory.mktemp("policies"), programs, controllers=False) as running:
+        running.create(each for each in running.rendered({}) if each["kind"] not in {*WORKLOADS, *WEBHOOKS})
+        made = Server(running)
+        for name in (*OF_NVIDIA, *OTHERS):
+            running.api.create(CLASSES, {"metadata": {"name": name}, "handler": "runc"})
+        made.create_namespace(TEAM)
+        for policy, pod in SAMPLES.items():
+            wait_for(made, policy, pod, refused=True)
+        yield made

@@ -71,6 +71,9 @@ class Server:
         """Wait until pods can be created there: they need its service account."""
         self.api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": dict(labels or {})}})
         path = f"/api/v1/namespaces/{name}"
+        if not self.running.controllers:
+            account = {"metadata": {"name": "default"}, "automountServiceAccountToken": False}
+            self.api.create(f"{path}/serviceaccounts", account)
         self.eventually(
             f"service account of {name}",
             lambda: (
@@ -246,6 +249,14 @@ def refusal(call: Callable[[], object]) -> kube.KubeError | None:
     except kube.KubeError as error:
         return error
     return None
+
+
+def refused_by(policy: str, call: Callable[[], object]) -> str:
+    """What a ValidatingAdmissionPolicy said when it refused it; an AssertionError if it did not."""
+    error = refusal(call)
+    assert error is not None, f"{policy} admits it"
+    assert f"ValidatingAdmissionPolicy '{policy}'" in str(error), error
+    return str(error)
 
 
 def _times() -> Json:
