@@ -53,14 +53,15 @@ KUBELET_WAITS = (
 def cached_or_built(cache: Path, say: Say) -> Path:
     """Return a directory with all Kubernetes binaries, building them if this machine never did."""
     with locked(cache / "kubernetes.lock", say):
-        binaries = _cached(cache)
+        binaries = cached(cache)
         if binaries is not None:
             return binaries
         install_packages((name for name, probe in PACKAGES.items() if not probe.exists()), say)
         return _Build(cache, say).run()
 
 
-def _cached(cache: Path) -> Path | None:
+def cached(cache: Path) -> Path | None:
+    """The newest Kubernetes in the cache that has everything a cluster needs."""
     candidates = [
         path for path in cache.glob("kubernetes-[0-9]*") if all(os.access(path / name, os.X_OK) for name in KUBERNETES)
     ]

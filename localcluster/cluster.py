@@ -236,7 +236,7 @@ class Cluster:
             net.create(self._count)
         self._plan = net.plan
         self._control = controlplane.ControlPlane(
-            self.workdir / "control", self.logs, self._programs, net, self._options
+            self.workdir / "control", self.logs, self._programs, controlplane.seat_in(net), self._options
         )
         self.control.start_store()
         self.nodes = [self._new_node(number + 1, net) for number in range(self._count)]

@@ -1,10 +1,14 @@
 """The control plane: etcd, API server, controller manager, scheduler, and kube-proxy for all nodes.
 
-Everything runs in the cluster's network namespace, so every port is the usual one.
+A cluster's runs in its own network namespace, so every port is the usual one. Without nodes it needs neither a
+namespace nor root, and listens on free ports of this machine.
 """
 
+import contextlib
 import dataclasses
+import ipaddress
 import json
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -14,6 +18,8 @@ from pathlib import Path
 from localcluster import limits, network, pki, process, provision
 
 MASTERS = "system:masters"
+PLAIN_TEXT_UNTIL = provision.Version(1, 24)
+"""Older schedulers and controller managers serve a port without TLS too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,33 +33,74 @@ class Options:
     feature_gates: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seat:
+    """Where a control plane listens."""
+
+    ip: str
+    services: str
+    """CIDR of cluster IPs, of which the API server's own Service takes the first."""
+    enter: Sequence[str] = ()
+    """Wrapper of every command line."""
+    cluster_cidr: str = ""
+    port: int = 6443
+    etcd_ports: tuple[int, int] = (2379, 2380)
+    alone: bool = True
+    """In a network of its own, with nodes: kube-proxy runs, and all usual ports are free."""
+
+    @property
+    def api_service_ip(self) -> str:
+        """The Service ``kubernetes``."""
+        return str(next(ipaddress.ip_network(self.services).hosts()))
+
+
+def seat_in(net: network.Network) -> Seat:
+    """In a cluster's own network."""
+    plan = net.plan
+    return Seat(ip=plan.api_ip, services=plan.service_cidr, enter=net.enter, cluster_cidr=plan.cluster_cidr)
+
+
+def free_seat() -> Seat:
+    """On this machine, beside others."""
+    port, *etcd = free_ports(3)
+    return Seat(ip="127.0.0.1", services="10.0.0.0/24", port=port, etcd_ports=(etcd[0], etcd[1]), alone=False)
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports of this machine, each another one, that nothing listens on."""
+    with contextlib.ExitStack() as stack:
+        listening = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in listening:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in listening]
+
+
 class ControlPlane:
     """The processes of the control plane and their files below one directory."""
 
-    def __init__(
-        self, directory: Path, logs: Path, programs: provision.Programs, net: network.Network, options: Options
-    ) -> None:
+    def __init__(self, directory: Path, logs: Path, programs: provision.Programs, seat: Seat, options: Options) -> None:
         self._directory = directory
         self._logs = logs
         self._programs = programs
-        self._net = net
+        self._seat = seat
         self._options = options
         directory.mkdir(parents=True)
         self.authority = pki.Authority(directory / "pki", "test-cluster")
-        self.server = f"https://{net.plan.api_ip}:6443"
+        self.server = f"https://{seat.ip}:{seat.port}"
         self.admin = self.authority.issue("admin", "admin", organization=MASTERS)
         self.kubeconfig = self.kubeconfig_for("admin", self.admin)
         self.audit_log = logs / "audit.log"
         self.etcd = self._process("etcd", self._etcd_flags())
         self.api_server = self._process("kube-apiserver", self._api_server_flags())
         self.controller_manager = self._process("kube-controller-manager", self._controller_manager_flags())
-        self.proxy = self._process("kube-proxy", self._proxy_flags())
         self.scheduler = self._process("kube-scheduler", self._scheduler_flags({}))
+        # Without nodes there is nothing to forward to.
+        self._proxies = [self._process("kube-proxy", self._proxy_flags())] if seat.alone else []
 
     @property
     def processes(self) -> list[process.Process]:
         """All of them, in the order of their start."""
-        return [self.etcd, self.api_server, self.controller_manager, self.proxy, self.scheduler]
+        return [self.etcd, self.api_server, self.controller_manager, *self._proxies, self.scheduler]
 
     def kubeconfig_for(self, name: str, user: pki.KeyPair) -> Path:
         """Write the kubeconfig of a component."""
@@ -84,7 +131,7 @@ class ControlPlane:
 
     def start_controllers(self) -> None:
         """Start what needs the API server."""
-        for child in (self.controller_manager, self.proxy, self.scheduler):
+        for child in (self.controller_manager, *self._proxies, self.scheduler):
             child.start()
 
     def restart_scheduler(self, configuration: Mapping[str, object], flags: Sequence[str] = ()) -> None:
@@ -102,28 +149,33 @@ class ControlPlane:
             child.stop()
 
     def _process(self, name: str, flags: Sequence[str]) -> process.Process:
-        argv = [*self._net.enter, str(self._programs[name]), *flags]
+        argv = [*self._seat.enter, str(self._programs[name]), *flags]
         return process.Process(name, argv, self._logs / f"{name}.log")
 
     def _etcd_flags(self) -> list[str]:
-        url = "http://127.0.0.1:2379"
+        url = self._store
+        peers = f"http://127.0.0.1:{self._seat.etcd_ports[1]}"
         # A lost write after a power cut does not matter to a test; waiting for the disk does.
         flags = [f"--data-dir={self._directory / 'etcd'}", "--unsafe-no-fsync", "--log-level=warn"]
         flags += [f"--listen-client-urls={url}", f"--advertise-client-urls={url}"]
-        return [*flags, "--listen-peer-urls=http://127.0.0.1:2380"]
+        return [*flags, f"--listen-peer-urls={peers}"]
+
+    @property
+    def _store(self) -> str:
+        return f"http://127.0.0.1:{self._seat.etcd_ports[0]}"
 
     def _api_server_flags(self) -> list[str]:
-        plan = self._net.plan
+        seat = self._seat
         names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"]
-        names += ["kubernetes.default.svc.cluster.local", "localhost", "127.0.0.1", plan.api_ip, plan.api_service_ip]
+        names += ["kubernetes.default.svc.cluster.local", "localhost", "127.0.0.1", seat.ip, seat.api_service_ip]
         serving = self.authority.issue("kube-apiserver", "kube-apiserver", subjects=names)
         kubelet_client = self.authority.issue("kube-apiserver-kubelet", "kube-apiserver-kubelet", organization=MASTERS)
         self._tokens = self.authority.issue("service-account", "service-account")
         flags = {
-            "etcd-servers": "http://127.0.0.1:2379",
-            "bind-address": plan.api_ip,
-            "advertise-address": plan.api_ip,
-            "secure-port": "6443",
+            "etcd-servers": self._store,
+            "bind-address": seat.ip,
+            "advertise-address": seat.ip,
+            "secure-port": seat.port,
             "tls-cert-file": serving.certificate,
             "tls-private-key-file": serving.key,
             "client-ca-file": self.authority.certificate,
@@ -134,7 +186,7 @@ class ControlPlane:
             "service-account-issuer": "https://kubernetes.default.svc.cluster.local",
             "service-account-key-file": self._tokens.certificate,
             "service-account-signing-key-file": self._tokens.key,
-            "service-cluster-ip-range": plan.service_cidr,
+            "service-cluster-ip-range": seat.services,
             "authorization-mode": "Node,RBAC",
             "enable-admission-plugins": "NodeRestriction",
             # The API server then finds a webhook's pods by itself instead of through kube-proxy's rules.
@@ -179,9 +231,16 @@ class ControlPlane:
             # The default of 20 requests per second makes its own start take five seconds.
             "kube-api-qps": "200",
             "kube-api-burst": "400",
+            **self._closed_ports(),
             **self._gates(),
         }
         return [*_flags(flags), *self._options.controller_manager_flags]
+
+    def _closed_ports(self) -> dict[str, str]:
+        """Beside others the controller manager and the scheduler serve nothing."""
+        if self._seat.alone:
+            return {}
+        return {"secure-port": "0", **({"port": "0"} if self._programs.version < PLAIN_TEXT_UNTIL else {})}
 
     def _scheduler_flags(self, changes: Mapping[str, object]) -> list[str]:
         user = self.authority.issue("scheduler", "system:kube-scheduler")
@@ -193,7 +252,7 @@ class ControlPlane:
             "leaderElection": {"leaderElect": False},
         }
         path = _write(self._directory / "scheduler.json", configuration)
-        return _flags({"config": path, **self._gates()})
+        return _flags({"config": path, **self._closed_ports(), **self._gates()})
 
     def _proxy_flags(self) -> list[str]:
         user = self.authority.issue("kube-proxy", "system:kube-proxy")
@@ -202,7 +261,7 @@ class ControlPlane:
             "kind": "KubeProxyConfiguration",
             "clientConnection": {"kubeconfig": str(self.kubeconfig_for("kube-proxy", user))},
             "mode": "iptables",
-            "clusterCIDR": self._net.plan.cluster_cidr,
+            "clusterCIDR": self._seat.cluster_cidr,
             "hostnameOverride": "node-1",
             # New endpoints count within a second; the default batches changes for longer.
             "iptables": {"minSyncPeriod": "100ms", "syncPeriod": "30s"},

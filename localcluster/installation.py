@@ -115,12 +115,11 @@ def scheduler_tag(cluster: Cluster) -> str:
     return f"v{cluster.version}"
 
 
-def bases(cluster: Cluster, *, whole_gpus: bool = False, tree: Tree = LOCAL) -> Sequence[Path]:
-    """The overlay for simulated GPUs and the cluster's version, or the parts of it that hand out whole GPUs too."""
-    version = (cluster.version.major, cluster.version.minor)
+def bases(version: provision.Version, *, whole_gpus: bool = False, tree: Tree = LOCAL) -> Sequence[Path]:
+    """The overlay for simulated GPUs and the server's version, or the parts of it that hand out whole GPUs too."""
     manifests = tree.root / "manifests"
     servers = [tuple(map(int, path.name.split("."))) for path in (manifests / "servers").iterdir()]
-    since = "{}.{}".format(*max(server for server in servers if server <= version))
+    since = "{}.{}".format(*max(server for server in servers if server <= (version.major, version.minor)))
     if whole_gpus:
         return [manifests / "whole-gpus" / "simulated", manifests / "whole-gpus" / since]
     return [manifests / "overlays" / ("simulated" if since == "1.30" else f"simulated-{since}")]
@@ -128,33 +127,41 @@ def bases(cluster: Cluster, *, whole_gpus: bool = False, tree: Tree = LOCAL) -> 
 
 def kustomization(cluster: Cluster, config: Mapping[str, str], profile: str | None, tree: Tree = LOCAL) -> Path:
     """A directory with a user's own kustomization on top of the manifests: the scheduler's version and the settings."""
-    directory = cluster.workdir / "kustomization"
-    directory.mkdir(exist_ok=True)
-    patches = [_config_map("gpushare-config", config)]
+    patches = [config_map("gpushare-config", config)]
     if tree == LOCAL and (cluster.version.major, cluster.version.minor) >= (1, 30):
         # So that it can be tried what NVIDIA's runtime shows to a container without a grant.
-        patches.append(_config_map("gpushare-runtime-class", {"refuse": "nothing"}))
+        patches.append(config_map("gpushare-runtime-class", {"refuse": "nothing"}))
     if profile is not None:
-        patches.append(_config_map("gpushare-simulated-gpus", {"profile.yaml": profile}))
+        patches.append(config_map("gpushare-simulated-gpus", {"profile.yaml": profile}))
+    whole_gpus = config.get("GPUSHARE_WHOLE_GPUS") == "true"
+    built_on = bases(cluster.version, whole_gpus=whole_gpus, tree=tree)
+    images = [
+        {"name": "gpushare", "newTag": tree.image.rpartition(":")[2]},
+        {"name": SCHEDULER_IMAGE, "newTag": scheduler_tag(cluster)},
+    ]
+    return write_kustomization(cluster.workdir / "kustomization", built_on, patches, images)
+
+
+def write_kustomization(
+    directory: Path, built_on: Sequence[Path], patches: Sequence[Mapping[str, object]], images: Sequence[object] = ()
+) -> Path:
+    """A directory with a user's own kustomization, which every kubectl can read."""
+    directory.mkdir(exist_ok=True)
     names = [f"patch-{i}.json" for i in range(len(patches))]
     for name, patch in zip(names, patches, strict=True):
         (directory / name).write_text(json.dumps(patch))
     # Relative paths, because kustomize refuses absolute ones.
     up = Path(*[".."] * len(directory.resolve().parts[1:]))
-    whole_gpus = config.get("GPUSHARE_WHOLE_GPUS") == "true"
     document = {
-        "bases": [str(up.joinpath(*base.parts[1:])) for base in bases(cluster, whole_gpus=whole_gpus, tree=tree)],
-        "images": [
-            {"name": "gpushare", "newTag": tree.image.rpartition(":")[2]},
-            {"name": SCHEDULER_IMAGE, "newTag": scheduler_tag(cluster)},
-        ],
+        "bases": [str(up.joinpath(*base.parts[1:])) for base in built_on],
+        "images": list(images),
         "patchesStrategicMerge": names,
     }
     (directory / "kustomization.yaml").write_text(json.dumps(document))
     return directory
 
 
-def _config_map(name: str, data: Mapping[str, str]) -> dict[str, Any]:
+def config_map(name: str, data: Mapping[str, str]) -> dict[str, Any]:
     metadata = {"name": name, "namespace": NAMESPACE}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)}
 

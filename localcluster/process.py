@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from localcluster import limits
@@ -69,7 +69,15 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, *watc
 class Process:
     """One supervised child; it can be started again after it ended, and appends to the same log."""
 
-    def __init__(self, name: str, argv: Sequence[str | Path], log: Path, *, wrapped: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str | Path],
+        log: Path,
+        *,
+        wrapped: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Describe the child.
 
         Args:
@@ -78,11 +86,13 @@ class Process:
             log: Where both of its outputs go.
             wrapped: Whether the command line begins with a wrapper that forks (nsenter into a process
                 namespace): signals then go to the wrapper's child, for the wrapper would not pass them on.
+            environment: Variables beside those of `clean_environment`.
         """
         self.name = name
         self.argv = [str(word) for word in argv]
         self.log = log
         self._wrapped = wrapped
+        self._environment = {**clean_environment(), **(environment or {})}
         self._child: subprocess.Popen[bytes] | None = None
         self._pid: int | None = None
 
@@ -124,7 +134,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=clean_environment(),
+                env=self._environment,
                 start_new_session=True,
                 cwd="/",
             )

@@ -31,6 +31,9 @@ CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 PROGRESS_PERIOD_S = 15
 AGAIN = "Run the command again: packages and compiled parts are kept, and it goes on from them."
 
+CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+"""What runs without nodes."""
+
 COUPLED = frozenset({"kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubelet"})
 """Programs that work together in one version only."""
 
@@ -120,6 +123,56 @@ def provision(say: Say = say_nothing) -> Programs:
         raise ProvisionError("no network plugins (ptp) in " + ", ".join(map(str, CNI_DIRECTORIES)))
     printed = output([str(paths["kube-apiserver"]), "--version"])
     return Programs(paths=paths, cni_directory=cni, version=Version.parse(printed))
+
+
+def control_plane(directory: Path | None = None, say: Say = say_nothing) -> Programs:
+    """What runs without nodes; root is needed only where something is missing.
+
+    Args:
+        directory: of another version (see `newer_control_plane`); by default that of `provision`.
+        say: see `provision`.
+    """
+    if _which("etcd") is None:
+        install_packages([COMMAND_PACKAGES["etcd"]], say)
+    paths = _own_control_plane() if directory is None else {}
+    if not paths:
+        directory = directory or _cached_or_built(say)
+        paths = {name: directory / name for name in CONTROL_PLANE}
+    if etcd := _which("etcd"):
+        paths["etcd"] = etcd
+    return Programs(paths=paths, cni_directory=Path(), version=_version_of(paths))
+
+
+def newer_control_plane() -> Path | None:
+    """Where the cache has the programs of the newest Kubernetes, if that is newer than what `control_plane` takes.
+
+    Anyone may put or link them there, into a directory `kubernetes-N.N.N`; where kubelet and kube-proxy are beside
+    them, clusters take that version too. Nothing is installed or built.
+    """
+    found = {
+        Version.parse(path.name): path
+        for path in cache_directory().glob("kubernetes-[0-9]*")
+        if all(os.access(path / name, os.X_OK) for name in CONTROL_PLANE)
+    }
+    own = _own_control_plane() or _cached_control_plane()
+    newest = max(found, default=None)
+    return found[newest] if newest and (not own or newest > _version_of(own)) else None
+
+
+def _own_control_plane() -> dict[str, Path]:
+    found = {name: path for name in CONTROL_PLANE if (path := _which(name)) is not None}
+    return found if len(found) == len(CONTROL_PLANE) else {}
+
+
+def _cached_control_plane() -> dict[str, Path]:
+    from localcluster import build  # The builder needs this module; importing it here breaks the circle.
+
+    directory = build.cached(cache_directory())
+    return {name: directory / name for name in CONTROL_PLANE} if directory else {}
+
+
+def _version_of(paths: dict[str, Path]) -> Version:
+    return Version.parse(output([str(paths["kube-apiserver"]), "--version"]))
 
 
 def cache_directory() -> Path:

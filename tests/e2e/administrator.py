@@ -38,7 +38,7 @@ class Administrator:
     def _types(self, commands: str, node: str) -> str:
         own = self.directory / "bin"
         programs = f"{own}:{self.system.cluster.program('kubectl').parent}:{Path(sys.executable).parent}:{os.defpath}"
-        [simulated] = installation.bases(self.system.cluster)
+        [simulated] = installation.bases(self.system.cluster.version)
         environment = {
             "PATH": programs,
             "HOME": str(self.directory),

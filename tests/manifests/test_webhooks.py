@@ -177,7 +177,7 @@ def test_so_many_annotations_that_conditions_would_cost_too_much_are_left_to_the
 
 
 def test_devices_by_cdi_are_refused_by_a_policy_and_depend_on_no_webhook() -> None:
-    """See test_cdi_policy.py."""
+    """See tests/apiserver/test_cdi_policy.py."""
     before, after = pod(), pod(annotations={f"{names.CDI_DOMAIN}/x": "nvidia.com/gpu=0"})
     for sub in ("", "status", "ephemeralcontainers", "resize"):
         assert [name for name in VALIDATING if called(name, after, before, sub=sub)] == []

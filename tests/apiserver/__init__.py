@@ -1,0 +1,1 @@
+"""What needs an API server, our webhook, controller and scheduler, and no node."""

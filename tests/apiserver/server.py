@@ -1,0 +1,264 @@
+"""A control plane with this project on it, whose nodes are objects, and the questions that tests ask it."""
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from gpushare import names
+from gpushare.identity import GpuUuid, NodeName
+from gpushare.kube import api as kube
+from gpushare.kube.client import RestClient
+from gpushare.model.gpu import Gpu, HandOver, NodeInventory
+from gpushare.units import GIB
+from gpushare.wire import inventory as inventory_wire
+from localcluster.apiserver import ApiServer
+from localcluster.provision import Version
+from testing.builders import make_gpu
+
+Json = dict[str, Any]
+T = TypeVar("T")
+POLL_S: Final = 0.1
+PATIENCE_S: Final = 120.0
+EDIT: Final = "edit"
+ALWAYS_THERE: Final = {"cpu": "64", "memory": "256Gi", "pods": "500"}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a test sees of it."""
+
+    running: ApiServer
+    users: dict[str, RestClient] = field(default_factory=dict)
+
+    @property
+    def api(self) -> RestClient:
+        """As administrator."""
+        return self.running.api
+
+    @property
+    def version(self) -> Version:
+        """Of Kubernetes."""
+        return self.running.version
+
+    def user(self, name: str) -> RestClient:
+        """A client with a certificate of this user."""
+        if name not in self.users:
+            self.users[name] = self.running.as_user(name)
+        return self.users[name]
+
+    def tenant(self, namespace: str, role: str = EDIT) -> RestClient:
+        """A user with a ClusterRole in this namespace only."""
+        name = f"{role}-of-{namespace}"
+        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}
+        self.api.create(
+            f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
+            {
+                "metadata": {"name": role},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+                "subjects": [subject],
+            },
+        )
+        user = self.user(name)
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        self.eventually(f"{name} has the rights", lambda: refusal(lambda: user.get(path)) is None)
+        return user
+
+    def create_namespace(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+        """Wait until pods can be created there: they need its service account."""
+        self.api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": dict(labels or {})}})
+        path = f"/api/v1/namespaces/{name}"
+        if not self.running.controllers:
+            account = {"metadata": {"name": "default"}, "automountServiceAccountToken": False}
+            self.api.create(f"{path}/serviceaccounts", account)
+        self.eventually(
+            f"service account of {name}",
+            lambda: (
+                self.exists(f"{path}/serviceaccounts/default") and (self.version >= Version(1, 24) or self._token(name))
+            ),
+        )
+
+    def _token(self, namespace: str) -> bool:
+        """Whether the service account has the token without which an old server admits no pod."""
+        return bool(self.api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/default").get("secrets"))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such an object."""
+        return not isinstance(refusal(lambda: self.api.get(path)), kube.NotFoundError)
+
+    def create_node(
+        self,
+        name: str,
+        gib: Sequence[int] = (16,),
+        *,
+        hand_over: HandOver = HandOver.CDI,
+        gpus: Sequence[Gpu] | None = None,
+        labels: Mapping[str, str] | None = None,
+        capacity: Mapping[str, str] | None = None,
+    ) -> NodeInventory:
+        """A Node as its kubelet and its device plugin write it, which the controller knows.
+
+        Args:
+            name: of the node.
+            gib: memory of each GPU.
+            hand_over: how containers get their devices.
+            gpus: in place of `gib`.
+            labels: beside those that every node has.
+            capacity: amounts of further resources.
+        """
+        made = [replace(make_gpu(i, size), uuid=GpuUuid(f"GPU-{name}-{i}")) for i, size in enumerate(gib)]
+        inventory = NodeInventory(
+            node=NodeName(name),
+            gpus=tuple(made if gpus is None else gpus),
+            unit=GIB,
+            hand_over=hand_over,
+            hand_over_reason="test",
+        )
+        count = len(inventory.gpus)
+        amounts = {
+            **ALWAYS_THERE,
+            names.GPU_MEM: str(inventory.grantable_units),
+            names.GPU_PERCENT: str(100 * count),
+            names.GPU: str(count),
+            names.GPU_COUNT: str(count),
+            names.GPU_CORE: str(100 * count),
+            **(capacity or {}),
+        }
+        metadata = {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, names.LABEL_SHARES: "true", **(labels or {})},
+            "annotations": {names.ANNOTATION_INVENTORY: inventory_wire.encode(inventory)},
+        }
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", **_times()}
+        status = {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [ready],
+            "addresses": [{"type": "InternalIP", "address": "192.0.2.1"}],
+        }
+        self.api.create("/api/v1/nodes", {"metadata": metadata, "status": status})
+        # The API server taints a new node, and only a controller that asks kubelets would find it ready.
+        self.api.patch(kube.node_path(name), {"spec": {"taints": None}})
+        self.eventually(f"the controller knows {name}", lambda: name in self.inspect())
+        return inventory
+
+    def delete_node(self, name: str) -> None:
+        """Wait until the controller has forgotten it."""
+        self.api.delete(kube.node_path(name))
+        self.eventually(f"the controller has forgotten {name}", lambda: name not in self.inspect())
+
+    @contextmanager
+    def node(self, name: str, gib: Sequence[int] = (16,), **more: Any) -> Iterator[NodeInventory]:
+        """The same for a while."""
+        inventory = self.create_node(name, gib, **more)
+        try:
+            yield inventory
+        finally:
+            self.delete_node(name)
+
+    def pods(self, namespace: str, selector: str = "") -> list[Json]:
+        """All pods of a namespace."""
+        params = {"labelSelector": selector} if selector else {}
+        listed: list[Json] = self.api.get(f"/api/v1/namespaces/{namespace}/pods", params, timeout_s=30)["items"]
+        return listed
+
+    def pod(self, namespace: str, name: str) -> Json:
+        """One pod."""
+        return self.api.get(kube.pod_path(namespace, name), timeout_s=10)
+
+    def create_pod(self, namespace: str, pod: Json, user: RestClient | None = None) -> Json:
+        """As it is stored."""
+        return (user or self.api).create(f"/api/v1/namespaces/{namespace}/pods", pod, timeout_s=30)
+
+    def admitted(self, namespace: str, pod: Json, user: RestClient | None = None) -> Json:
+        """As it would be stored."""
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        return (user or self.api).create(path, pod, {"dryRun": "All"}, timeout_s=30)
+
+    def delete_pod(self, namespace: str, name: str) -> None:
+        """At once, as there is no kubelet that would end its containers."""
+        self.api.delete(kube.pod_path(namespace, name), {"gracePeriodSeconds": 0})
+
+    def delete_pods(self, namespace: str) -> None:
+        """All of a namespace, and wait until the controller counts none."""
+        self.api.delete(f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0}, timeout_s=60)
+        self.eventually(f"no pods in {namespace}", lambda: not self.pods(namespace) and not self.counted(namespace))
+
+    def set_phase(self, namespace: str, name: str, phase: str) -> None:
+        """What a kubelet would say of a pod."""
+        self.api.patch(kube.pod_path(namespace, name, "status"), {"status": {"phase": phase}})
+
+    def bound(self, namespace: str, *names_: str) -> list[Json]:
+        """Wait until the named pods are on nodes; these pods."""
+
+        def found() -> list[Json]:
+            pods = [self.pod(namespace, name) for name in names_]
+            return pods if all(pod["spec"].get("nodeName") for pod in pods) else []
+
+        return self.eventually(f"{', '.join(names_)} bound; {self.events(namespace)[-5:]}", found)
+
+    def unschedulable(self, namespace: str, name: str) -> str:
+        """Wait until a scheduler has said why it places the pod nowhere; what it said."""
+
+        def message() -> str:
+            listed = self.pod(namespace, name).get("status", {}).get("conditions", [])
+            found = [each for each in listed if each["type"] == "PodScheduled" and each["status"] == "False"]
+            return found[0].get("message", "") if found else ""
+
+        return self.eventually(f"{name} is unschedulable", message)
+
+    def events(self, namespace: str, pod: str = "") -> list[str]:
+        """`reason: message` of a namespace's events, oldest first."""
+        items = self.api.get(f"/api/v1/namespaces/{namespace}/events", timeout_s=30)["items"]
+        chosen = [event for event in items if not pod or event["involvedObject"].get("name") == pod]
+        chosen.sort(key=lambda event: event["metadata"]["creationTimestamp"])
+        return [f"{event.get('reason')}: {event.get('message')}" for event in chosen]
+
+    def inspect(self) -> Mapping[str, Json]:
+        """The controller's own ledger, by node."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{self.running.extender}{names.EXTENDER_PREFIX}/inspect", timeout=10) as answer:
+            return {node["name"]: node for node in json.load(answer)["nodes"]}
+
+    def counted(self, namespace: str) -> list[str]:
+        """Names of a namespace's pods that the controller counts."""
+        devices = [device for node in self.inspect().values() for device in node["devs"]]
+        return [pod["name"] for device in devices for pod in device["pods"] if pod["namespace"] == namespace]
+
+    def eventually(self, what: str, condition: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
+        """The condition's first true value; an AssertionError with its last value when time is up."""
+        end = time.monotonic() + timeout_s
+        while True:
+            value = condition()
+            if value:
+                return value
+            if time.monotonic() > end:
+                raise AssertionError(f"{what}: still {value!r} after {timeout_s} s")
+            time.sleep(POLL_S)
+
+
+def refusal(call: Callable[[], object]) -> kube.KubeError | None:
+    """Why the API server refused it; an answer that did not come is no refusal."""
+    try:
+        call()
+    except (kube.UnreachableError, kube.ServerFaultError):
+        raise
+    except kube.KubeError as error:
+        return error
+    return None
+
+
+def refused_by(policy: str, call: Callable[[], object]) -> str:
+    """What a ValidatingAdmissionPolicy said when it refused it; an AssertionError if it did not."""
+    error = refusal(call)
+    assert error is not None, f"{policy} admits it"
+    assert f"ValidatingAdmissionPolicy '{policy}'" in str(error), error
+    return str(error)
+
+
+def _times() -> Json:
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return {"lastHeartbeatTime": now, "lastTransitionTime": now}
