@@ -4,6 +4,7 @@ Nodes are objects, and this project's webhook, controller and scheduler are proc
 `manifests/` as on a cluster: the same objects with the same rights, but for the addresses by which they are called.
 """
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -62,6 +63,8 @@ class ApiServer:
         self.api = kube_client.connect(str(self.control.kubeconfig))
         self.extender = ""
         """URL of the controller, once it is installed."""
+        self.probes = ""
+        """URL of its probes and metrics."""
         self._own: list[process.Process] = []
 
     @property
@@ -124,7 +127,7 @@ class ApiServer:
         self.kubectl("label", "--overwrite", "namespace", "kube-system", "kubernetes.io/metadata.name=kube-system")
         documents = self.rendered(config, *patches)
         port, probes, hooks, *plain = controlplane.free_ports(5)
-        self.extender = f"http://127.0.0.1:{port}"
+        self.extender, self.probes = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{probes}"
         self.create(
             called_at(f"https://127.0.0.1:{hooks}", each) for each in documents if each["kind"] not in WORKLOADS
         )
@@ -140,9 +143,19 @@ class ApiServer:
         local += [f"--cert-dir={self.workdir / 'certs'}"]
         self._run(names.WEBHOOK, [sys.executable, *commands[names.WEBHOOK], *local], settings)
         self._start_scheduler(next(_named(documents, "ConfigMap", names.SCHEDULER)), plain)
-        ready = f"http://127.0.0.1:{probes}/readyz"
-        process.wait_until(lambda: _answers(ready), "controller ready", limits.INSTALLATION_S, *self._own)
+        self._wait_for_controller()
         process.wait_until(self._has_webhook, "webhook ready", limits.INSTALLATION_S, *self._own)
+
+    @contextlib.contextmanager
+    def without(self, name: str) -> Iterator[None]:
+        """One of this project's programs is stopped, and started again."""
+        [program] = [each for each in self._own if each.name == name]
+        program.stop()
+        try:
+            yield
+        finally:
+            program.start()
+            self._wait_for_controller()
 
     def rendered(self, config: Mapping[str, str], *patches: Mapping[str, object]) -> Sequence[Json]:
         """All objects of the manifests for this server's version."""
@@ -179,6 +192,10 @@ class ApiServer:
         child = process.Process(names.SCHEDULER, argv, self.logs / f"{names.SCHEDULER}.log")
         child.start()
         self._own.append(child)
+
+    def _wait_for_controller(self) -> None:
+        ready = f"{self.probes}/readyz"
+        process.wait_until(lambda: _answers(ready), "controller ready", limits.INSTALLATION_S, *self._own)
 
     def _has_webhook(self) -> bool:
         container = {"name": "c", "image": "i", "resources": {"limits": {names.GPU_MEM: "1"}}}

@@ -223,6 +223,16 @@ class Server:
         with opener.open(f"{self.running.extender}{names.EXTENDER_PREFIX}/inspect", timeout=10) as answer:
             return {node["name"]: node for node in json.load(answer)["nodes"]}
 
+    def ask_extender(self, verb: str, arguments: Json) -> Json:
+        """What the controller answers to a kube-scheduler."""
+        headers = {"Content-Type": "application/json"}
+        url = f"{self.running.extender}{names.EXTENDER_PREFIX}/{verb}"
+        request = urllib.request.Request(url, json.dumps(arguments).encode(), headers)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=10) as answer:
+            value: Json = json.load(answer)
+        return value
+
     def counted(self, namespace: str) -> list[str]:
         """Names of a namespace's pods that the controller counts."""
         devices = [device for node in self.inspect().values() for device in node["devs"]]

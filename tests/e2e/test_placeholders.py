@@ -7,8 +7,8 @@ import pytest
 from controller.reconcile import placeholder
 from gpushare import names
 from localcluster import installation
+from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
 from tests.e2e.system import PROMPT_S, Json, Share, System, is_ready
-from tests.e2e.test_pending import fill
 
 pytestmark = pytest.mark.e2e
 OBJECTS = installation.ROOT / "manifests" / "placeholders" / "placeholders.yaml"
@@ -30,7 +30,10 @@ def unscheduled(pod: Json) -> bool:
 
 @pytest.mark.usefixtures("component")
 def test_a_node_is_asked_for_until_there_is_room(system: System, namespace: str) -> None:
-    fill(system, namespace)
+    # 5 GiB stay free on every GPU.
+    count = GPUS_PER_NODE * len(system.cluster.nodes)
+    system.create(namespace, *[Share(name=f"big-{i}", gib=(GPU_GIB - 5,)).document() for i in range(count)])
+    system.all_running(namespace, count)
     system.create(namespace, Share(name="waits", gib=(10,)).document())
 
     def asked() -> list[Json]:

@@ -8,7 +8,7 @@ import pytest
 from gpushare.kube.api import JsonObject
 from gpushare.kube.watch import Reflector
 from gpushare.runtime.clock import SystemClock
-from tests.e2e.system import System
+from tests.apiserver.server import Server
 
 COUNT = 620
 
@@ -35,28 +35,28 @@ class Names:
     def remove(self, found: str) -> None: ...
 
 
-def listed(system: System, path: str, names: Names) -> list[str]:
-    Reflector(api=system.api, path=path, sink=names, clock=SystemClock()).run(names.stop)
+def listed(server: Server, path: str, names: Names) -> list[str]:
+    Reflector(api=server.api, path=path, sink=names, clock=SystemClock()).run(names.stop)
     return sorted(names.found)  # the cache of an old server has no order
 
 
 @pytest.fixture
-def path(system: System, namespace: str) -> str:
+def path(server: Server, namespace: str) -> str:
     """Of a collection of so many objects."""
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     for i in range(COUNT):
-        system.api.create(path, {"metadata": {"name": f"c-{i:04}"}})
+        server.api.create(path, {"metadata": {"name": f"c-{i:04}"}})
     return path
 
 
 def test_a_list_is_whole_and_not_older_than_the_moment_it_was_asked_for(
-    system: System, path: str, caplog: pytest.LogCaptureFixture
+    server: Server, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing changes in the collection, so the cache of an old server may not get there; the list is whole anyway."""
-    assert listed(system, path, Names()) == [f"c-{i:04}" for i in range(COUNT)]
+    assert listed(server, path, Names()) == [f"c-{i:04}" for i in range(COUNT)]
     caplog.clear()
     # What is written after the first page moves the cache on, and is seen.
-    names = Names(during=lambda: system.api.create(path, {"metadata": {"name": "c-new"}}))
-    found = listed(system, path, names)
+    names = Names(during=lambda: server.api.create(path, {"metadata": {"name": "c-new"}}))
+    found = listed(server, path, names)
     assert found == [*(f"c-{i:04}" for i in range(COUNT)), "c-new"]
     assert "list not from the cache" not in caplog.messages

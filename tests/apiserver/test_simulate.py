@@ -1,0 +1,80 @@
+"""`gpushare simulate` against a real kube-scheduler: 300 pods over 8 nodes end where it says."""
+
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from gpushare import names
+from gpushare.kube import api as kube
+from gpushare_cli import __main__
+from tests import mix
+from tests.apiserver.server import Json, Server
+
+SEEDS: Final = "1-12"
+
+
+@pytest.fixture
+def nodes(server: Server) -> Iterator[None]:
+    for name in mix.NODES:
+        node = mix.node(name)
+        server.api.create("/api/v1/nodes", node)
+        # The API server taints a new node until its kubelet is ready.
+        server.api.patch(kube.node_path(name), {"spec": {"taints": None}})
+    server.eventually("the controller knows the nodes", lambda: server.inspect().keys() >= set(mix.NODES))
+    yield
+    for name in mix.NODES:
+        server.delete_node(name)
+
+
+@pytest.mark.parametrize("policy", ["binpack", "dense"])
+def test_300_pods_end_where_simulate_says(
+    server: Server, namespace: str, nodes: None, tmp_path: Path, policy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = mix.pods(policy)
+    assert len(wanted) == 300
+    command = simulation(server, namespace, wanted, policy, tmp_path)
+    assert __main__.main(command) in {0, 3}
+    said = json.loads(capsys.readouterr().out)["runs"]
+    for pod in wanted:
+        server.create_pod(namespace, pod)
+        name = pod["metadata"]["name"]
+        server.eventually(f"{name} is bound or unschedulable", functools.partial(is_decided, server, namespace, name))
+    there = [pod for pod in server.pods(namespace) if pod["spec"].get("nodeName")]
+    allocated = 100 * sum(map(granted_mib, there)) / (len(mix.NODES) * mix.GPUS * mix.GPU_GIB * 1024)
+    print(f"{policy}: {len(there)} placed and {allocated:.2f} % allocated; simulate: {said}")
+    mix.assert_agrees(len(there), allocated, said)
+
+
+def simulation(server: Server, namespace: str, wanted: list[Json], policy: str, folder: Path) -> list[str]:
+    """The command that tells of the cluster as it is, for several seeds."""
+    items = [{**item, "kind": "Node"} for item in server.api.get("/api/v1/nodes")["items"]]
+    (folder / "cluster.json").write_text(json.dumps({"kind": "List", "items": items}), encoding="utf-8")
+    named = [{**pod, "metadata": {**pod["metadata"], "namespace": namespace}} for pod in wanted]
+    (folder / "pods.json").write_text(json.dumps({"kind": "List", "items": named}), encoding="utf-8")
+    files = ["-f", str(folder / "cluster.json"), "-f", str(folder / "pods.json")]
+    version = f"{server.version.major}.{server.version.minor}"
+    how = ["--policy", policy, "--seeds", SEEDS, "--server-version", version, "--whole-gpus", "-o", "json"]
+    return ["simulate", *files, *how]
+
+
+def is_decided(server: Server, namespace: str, name: str) -> bool:
+    """So that the next one comes to what it has left."""
+    pod = server.pod(namespace, name)
+    conditions = pod.get("status", {}).get("conditions", [])
+    refused = any(one["type"] == "PodScheduled" and one["status"] == "False" for one in conditions)
+    return refused or bool(pod["spec"].get("nodeName"))
+
+
+def granted_mib(pod: Json) -> int:
+    """Of all its GPUs, as its annotations say."""
+    notes = pod["metadata"].get("annotations", {})
+    devices = {
+        key.removeprefix(names.PREFIX_DEVICES): value
+        for key, value in notes.items()
+        if key.startswith(names.PREFIX_DEVICES)
+    }
+    return sum(len(gpus.split(",")) * int(notes[names.PREFIX_MEMORY + name]) for name, gpus in devices.items())
