@@ -23,7 +23,7 @@ from gpushare_cli.doctor import objects
 from gpushare_cli.schedconfig import Options, ServerVersion
 from localcluster import controlplane, installation, process
 from localcluster.controlplane import MASTERS
-from tests import notebooks
+from testing import notebooks
 from tests.apiserver.pods import pod
 from tests.apiserver.server import Json, Server
 

@@ -11,7 +11,7 @@ import pytest
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare_cli import __main__
-from tests import mix
+from testing import mix
 from tests.apiserver.server import Json, Server
 
 SEEDS: Final = "1-12"
