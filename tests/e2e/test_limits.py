@@ -23,8 +23,8 @@ from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
 from tests.e2e import plugins
 from tests.e2e.conftest import CDI_NODES, GPU_GIB
-from tests.e2e.system import Json, Share, System, is_ready
-from tests.e2e.test_commands import explained, gpushare
+from tests.e2e.system import Json, Share, System, gpushare, is_ready
+from tests.e2e.test_commands import explained
 from tests.nvml import mps_programs
 
 pytestmark = pytest.mark.e2e

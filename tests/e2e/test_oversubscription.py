@@ -11,8 +11,7 @@ from gpushare.model.gpu import Gpu
 from gpushare.wire import inventory as wire
 from tests.e2e import disturb
 from tests.e2e.conftest import GPU_GIB
-from tests.e2e.system import Json, Share, System, is_ready
-from tests.e2e.test_commands import gpushare
+from tests.e2e.system import Json, Share, System, gpushare, is_ready
 from tests.e2e.test_handover import start_again
 
 pytestmark = pytest.mark.e2e

@@ -11,8 +11,7 @@ import pytest
 from gpushare.kube import api as kube
 from gpushare.wire import pods as pods_wire
 from tests import mix
-from tests.e2e.system import PATIENCE_S, Json, System, is_incomplete
-from tests.e2e.test_commands import gpushare
+from tests.e2e.system import PATIENCE_S, Json, System, gpushare, is_incomplete
 
 pytestmark = pytest.mark.e2e
 SEEDS = "1-12"

@@ -5,8 +5,6 @@ the manifests. The processes are real; only how much they use is written by the 
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from gpushare import names
 from gpushare.kube import api as kube
 from localcluster.node import Node
 from tests.e2e import disturb, plugins
-from tests.e2e.system import Json, Share, System, allocated, is_ready
+from tests.e2e.system import Json, Share, System, allocated, gpushare, is_ready
 
 pytestmark = pytest.mark.e2e
 
@@ -83,10 +81,9 @@ def on(node: Node, share: Share) -> Json:
 
 
 def shown(system: System, *arguments: str) -> str:
-    argv = [sys.executable, "-m", "gpushare_cli", *arguments, "--kubeconfig", str(system.cluster.kubeconfig)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode in {0, FOUND}, done.stderr
-    return done.stdout
+    code, out, err = gpushare(system, *arguments)
+    assert code in {0, FOUND}, err
+    return out
 
 
 def test_use_is_shown_and_only_who_is_above_its_grant_is_touched(system: System, namespace: str) -> None:
