@@ -204,6 +204,7 @@ def values(**changed: object) -> Json:
     certificates = {"certCheckS": 2, "certPropagationS": 5, "certRetireS": 10, "gracefulTimeoutS": 1}
     written = {"wholeGpus": True, "gpus": "simulated", "simulatedGpus": yaml.safe_load(PROFILE)}
     written |= {"controller": {"settings": lease}, "webhook": {"settings": certificates}}
+    written |= {"devicePlugin": {"settings": {"publishInterval": 2}}}
     return {**written, "runtimeClass": {"refuse": "nothing"}, **changed}
 
 
@@ -253,7 +254,9 @@ def the_release_goes_and_comes_back(system: System, namespace: str, helm: Admini
     assert left(system) == [RUNTIME_CLASS]
     assert containers(system, namespace, running) == before, "no container was ended or started again"
 
-    installation.label_nodes(system.cluster)
+    for node in system.cluster.nodes:
+        if known := installation.hand_over_label(node.runtime):  # which the removal took from it
+            system.cluster.kubectl("label", "node", node.name, *known)
     write(helm, values())
     helm.follows("install", "--all")
     deployed(system, revision=1)
