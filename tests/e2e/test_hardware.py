@@ -87,14 +87,14 @@ def test_eight_gpus_of_141_gib_are_shared_like_any_other(system: System, cards: 
     cards.become(SPECIAL)
     status = system.api.get("/api/v1/nodes/node-2")["status"]["allocatable"]
     assert status[names.GPU_MEM] == "1120", "8 GPUs of 140 whole GiB"
-    system.create(
-        namespace,
-        Share(name="most", gib=(140,)).document(),
-        Share(name="all-eight", gib=(100,), annotations={names.ANNOTATION_GPUS: "8"}).document(),
-        Share(name="beside", gib=(40, 40)).document(),
-    )
-    pods = system.all_running(namespace, 3)
+    system.create(namespace, Share(name="all-eight", gib=(100,), annotations={names.ANNOTATION_GPUS: "8"}).document())
+    system.create(namespace, Share(name="beside", gib=(40, 40)).document())
+    pods = system.all_running(namespace, 2)
     checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
+    checks.no_gpu_is_over_its_memory(system)
+    system.create(namespace, Share(name="most", gib=(140,)).document())
+    system.cluster.kubectl("delete", "pod", "-n", namespace, "all-eight", "--wait=false")
+    checks.every_container_sees_exactly_its_gpus(system, namespace, system.running(namespace, "most"))
     checks.no_gpu_is_over_its_memory(system)
     checks.the_controllers_ledger_equals_the_pods(system)
 
