@@ -30,6 +30,12 @@ REQUIREMENTS: Final = (
     *("prometheus-client", "protobuf", "PyYAML", "urllib3"),
 )
 SCHEDULER_IMAGE: Final = "registry.k8s.io/kube-scheduler"
+PROBED_EACH_SECOND: Final = {
+    "gpushare-device-plugin": ("DaemonSet", "device-plugin"),
+    "gpushare-scheduler": ("Deployment", "kube-scheduler"),
+    "gpushare-webhook": ("Deployment", "webhook"),
+}
+"""Workloads, their kinds and containers: up to ten seconds until a probe would be most of what a new pod takes."""
 SAMPLE_IMAGES: Final = (
     *("docker.io/cheyang/gpu-player:v2", "docker.io/library/busybox:1.36", "nvcr.io/nvidia/cuda:9.0-devel"),
     "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda10.2",
@@ -128,6 +134,8 @@ def bases(version: provision.Version, *, whole_gpus: bool = False, tree: Tree = 
 def kustomization(cluster: Cluster, config: Mapping[str, str], profile: str | None, tree: Tree = LOCAL) -> Path:
     """A directory with a user's own kustomization on top of the manifests: the scheduler's version and the settings."""
     patches = [config_map("gpushare-config", config)]
+    if tree.root == ROOT:
+        patches += [_probed(name, kind, container) for name, (kind, container) in PROBED_EACH_SECOND.items()]
     if tree == LOCAL and (cluster.version.major, cluster.version.minor) >= (1, 30):
         # So that it can be tried what NVIDIA's runtime shows to a container without a grant.
         patches.append(config_map("gpushare-runtime-class", {"refuse": "nothing"}))
@@ -159,6 +167,13 @@ def write_kustomization(
     }
     (directory / "kustomization.yaml").write_text(json.dumps(document))
     return directory
+
+
+def _probed(name: str, kind: str, container: str) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": NAMESPACE}
+    containers = [{"name": container, "readinessProbe": {"periodSeconds": 1}}]
+    spec = {"template": {"spec": {"containers": containers}}}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def config_map(name: str, data: Mapping[str, str]) -> dict[str, Any]:

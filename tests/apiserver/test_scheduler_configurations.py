@@ -23,7 +23,7 @@ from gpushare_cli.doctor import objects
 from gpushare_cli.schedconfig import Options, ServerVersion
 from localcluster import controlplane, installation, process
 from localcluster.controlplane import MASTERS
-from testing import notebooks
+from testing import notebooks, skips
 from tests.apiserver.pods import pod
 from tests.apiserver.server import Json, Server
 
@@ -161,7 +161,7 @@ def test_the_administrators_configuration_drives_the_extender(
 ) -> None:
     """Two shares that fit one GPU of the node together, one that does not, and one that fits nowhere."""
     if not is_readable(server, way):
-        pytest.skip(f"kube-scheduler {server.version} reads no such file")
+        skips.expected(f"kube-scheduler {server.version} reads no such file")
     binpack = {names.ANNOTATION_POLICY: Policy.BINPACK.value}
     pods = [pod(f"p{i}", gib, node="zone-1", annotations=binpack) for i, gib in enumerate((10, 10, 18, 27))]
     with another_scheduler(server, way, tmp_path) as scheduler:

@@ -11,7 +11,7 @@ from gpushare import names
 from gpushare.kube import api as kube
 from localcluster.node import Node
 from localcluster.process import ClusterError
-from tests.e2e.system import Json, System, has_ended, is_ready
+from tests.e2e.system import Json, System, ended, is_ready
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
 
@@ -122,9 +122,9 @@ def remove_ended(system: System, stop: threading.Event, every_s: float = 2.0) ->
     """Delete pods whose deletion was asked for when their containers have ended, until told to stop."""
     while not stop.wait(every_s):
         with contextlib.suppress(kube.KubeError):  # the API server is stopped by some tests
-            for pod in system.api.get("/api/v1/pods", {"resourceVersion": "0"}, timeout_s=30)["items"]:
-                if pod["metadata"].get("deletionTimestamp") and has_ended(pod):
-                    delete_now(system, pod)
+            pods = system.api.get("/api/v1/pods", {"resourceVersion": "0"}, timeout_s=30)["items"]
+            for pod in ended(pod for pod in pods if pod["metadata"].get("deletionTimestamp")):
+                delete_now(system, pod)
 
 
 def delete_now(system: System, pod: Json) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from gpushare import names
@@ -18,6 +19,7 @@ from gpushare.wire import held_gpus
 from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pod_wire
 from localcluster.cluster import BUSYBOX_IMAGE, Cluster
+from localcluster.provision import Version
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -100,7 +102,7 @@ class System:
 
         def left() -> list[Json]:
             pods = self.pods(namespace)
-            self._forget(pod for pod in pods if has_ended(pod))
+            self._forget(ended(pods))
             return pods
 
         self.eventually(f"pods of {namespace} gone", lambda: not left())
@@ -226,15 +228,28 @@ class System:
         return fetch_json(f"http://{address}:{port}{names.EXTENDER_PREFIX}/inspect")
 
 
+def gpushare(system: System, *arguments: str, given: str = "") -> tuple[int, str, str]:
+    """Run a command as its user does: exit code, output and errors."""
+    argv = [sys.executable, "-m", "gpushare_cli", *arguments]
+    if arguments[0] != "simulate":
+        argv += ["--kubeconfig", str(system.cluster.kubeconfig)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False, input=given)
+    return done.returncode, done.stdout, done.stderr
+
+
+def gpushare_json(system: System, code: int, *arguments: str) -> Json:
+    """What it prints for programs, if it ends as expected."""
+    found, out, err = gpushare(system, *arguments, "-o", "json")
+    assert found == code, out + err
+    value: Json = json.loads(out)
+    return value
+
+
 def shown_by_inspect(system: System, namespace: str) -> Mapping[str, Mapping[int, int]]:
     """What `gpushare inspect -o json` prints of a namespace's pods: name -> GPU index -> MiB."""
-    argv = [sys.executable, "-m", "gpushare_cli", "inspect", "-o", "json"]
-    argv += ["--kubeconfig", str(system.cluster.kubeconfig)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
     return {
         pod["name"]: {share["index"]: share["usedMiB"] for share in pod["gpus"]}
-        for node in json.loads(done.stdout)["nodes"]
+        for node in gpushare_json(system, 0, "inspect")["nodes"]
         for pod in node["pods"]
         if pod["namespace"] == namespace
     }
@@ -259,6 +274,24 @@ def has_ended(pod: Json) -> bool:
     """Whether its containers have run, and none does; of a removed container a kubelet says that it waits."""
     states = [status["state"] for status in pod["status"].get("containerStatuses", [])]
     return pod["status"]["phase"] != "Pending" and not any("running" in state for state in states)
+
+
+def ended(pods: Iterable[Json]) -> list[Json]:
+    """Those of which no container runs: by their statuses, or sooner by the processes of this machine's nodes."""
+    groups = "".join(map(_control_groups, Path("/proc").glob("[0-9]*/cgroup")))
+    return [pod for pod in pods if has_ended(pod) or (pod["status"]["phase"] != "Pending" and not _spelt(pod, groups))]
+
+
+def _control_groups(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError:  # the process has ended
+        return ""
+
+
+def _spelt(pod: Json, groups: str) -> bool:
+    uid = pod["metadata"]["uid"]
+    return uid in groups or uid.replace("-", "_") in groups
 
 
 def is_incomplete(pod: Json) -> bool:
@@ -315,3 +348,22 @@ class Share:
             containers.append(container)
         spec = {"containers": containers, "terminationGracePeriodSeconds": 1}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def replica_set(pod: Json, replicas: int = 1) -> Json:
+    """A ReplicaSet of the pod's name and with its template, whose pods have the label `app`."""
+    name, labels = pod["metadata"]["name"], {"app": pod["metadata"]["name"]}
+    metadata = {key: value for key, value in pod["metadata"].items() if key != "name"}
+    template = {"metadata": {**metadata, "labels": {**metadata.get("labels", {}), **labels}}, "spec": pod["spec"]}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name}, "spec": spec}
+
+
+def disruption_budget(system: System, app: str, least: int) -> Json:
+    """A PodDisruptionBudget of the pods with a label `app`."""
+    return {
+        "apiVersion": "policy/v1" if system.cluster.version >= Version(1, 21) else "policy/v1beta1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": app},
+        "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": app}}},
+    }

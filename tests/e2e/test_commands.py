@@ -1,8 +1,6 @@
 """`gpushare explain`, `simulate` and `doctor` on the real cluster: what they say is what is."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,18 +8,9 @@ import pytest
 from gpushare import names
 from gpushare.model.request import Policy
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
-from tests.e2e.system import PROMPT_S, Json, Share, System, allocated, is_ready
+from tests.e2e.system import PROMPT_S, Json, Share, System, allocated, gpushare, is_ready
 
 pytestmark = pytest.mark.e2e
-
-
-def gpushare(system: System, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, output and errors."""
-    argv = [sys.executable, "-m", "gpushare_cli", *arguments]
-    if arguments[0] != "simulate":
-        argv += ["--kubeconfig", str(system.cluster.kubeconfig)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
-    return done.returncode, done.stdout, done.stderr
 
 
 def explained(system: System, namespace: str, pod: str) -> tuple[int, Json]:

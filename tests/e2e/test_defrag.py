@@ -1,16 +1,23 @@
 """`gpushare defrag` on the real cluster: what the dry run names is what is evicted, and the pod then runs."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from gpushare import names
-from localcluster.provision import Version
 from tests.e2e import checks
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
-from tests.e2e.system import Json, Share, System, allocated, is_ready
+from tests.e2e.system import (
+    Json,
+    Share,
+    System,
+    allocated,
+    disruption_budget,
+    gpushare,
+    gpushare_json,
+    is_ready,
+    replica_set,
+)
 
 pytestmark = pytest.mark.e2e
 NODES = ("node-1", "node-2")
@@ -18,7 +25,7 @@ NODES = ("node-1", "node-2")
 
 def test_one_small_pod_moves_and_the_large_one_runs(system: System, namespace: str) -> None:
     """Each GPU but one has a bare pod that leaves 6 GiB; that one has 4 GiB of a workload, with a budget."""
-    system.create(namespace, workload("small", 4, "node-1"), budget(system, "small", 0))
+    system.create(namespace, workload("small", 4, "node-1"), disruption_budget(system, "small", 0))
     (small,) = system.all_running(namespace, 1)
     fill(system, namespace, but=allocated(small)["c0"][0])
     large = pod("large", GPU_GIB)
@@ -47,7 +54,7 @@ def test_one_small_pod_moves_and_the_large_one_runs(system: System, namespace: s
 
 
 def test_what_a_budget_protects_stays_and_the_answer_says_so(system: System, namespace: str) -> None:
-    system.create(namespace, workload("small", 4, "node-1"), budget(system, "small", 1))
+    system.create(namespace, workload("small", 4, "node-1"), disruption_budget(system, "small", 1))
     (small,) = system.all_running(namespace, 1)
     fill(system, namespace, but=allocated(small)["c0"][0])
     code, out, err = gpushare(system, "defrag", "-f", "-", "--yes", given=json.dumps(pod("large", GPU_GIB)))
@@ -75,47 +82,13 @@ def pod(name: str, gib: int) -> Json:
 
 def workload(name: str, gib: int, first: str) -> Json:
     """A ReplicaSet of one pod that likes a node and may go anywhere."""
-    spec = pod(name, gib)["spec"]
+    document = pod(name, gib)
     matches = [{"key": "kubernetes.io/hostname", "operator": "In", "values": [first]}]
     preferred = [{"weight": 100, "preference": {"matchExpressions": matches}}]
-    spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": 1,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {"metadata": {"labels": {"app": name}}, "spec": spec},
-        },
-    }
-
-
-def budget(system: System, name: str, least: int) -> Json:
-    """A PodDisruptionBudget."""
-    return {
-        "apiVersion": "policy/v1" if system.cluster.version >= Version(1, 21) else "policy/v1beta1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": name},
-        "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": name}}},
-    }
+    document["spec"]["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    return replica_set(document)
 
 
 def told(system: System, namespace: str, name: str) -> str:
     """Events on a pod."""
     return "".join(system.events(namespace, name))
-
-
-def gpushare(system: System, *argv: str, given: str = "") -> tuple[int, str, str]:
-    """Run a command as its user does."""
-    command = [sys.executable, "-m", "gpushare_cli", *argv, "--kubeconfig", str(system.cluster.kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, input=given)
-    return done.returncode, done.stdout, done.stderr
-
-
-def gpushare_json(system: System, code: int, *argv: str) -> Json:
-    """What it prints for programs, if it ends as expected."""
-    found, out, err = gpushare(system, *argv, "-o", "json")
-    assert found == code, out + err
-    value: Json = json.loads(out)
-    return value

@@ -10,8 +10,7 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from localcluster.provision import Version
-from tests.e2e.system import Json, System
-from tests.e2e.test_commands import gpushare
+from tests.e2e.system import Json, System, gpushare
 
 pytestmark = pytest.mark.e2e
 GROUP = "/apis/resource.k8s.io/v1"

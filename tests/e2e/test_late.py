@@ -5,7 +5,7 @@ import pytest
 from gpushare import names
 from tests.e2e import checks
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
-from tests.e2e.system import PROMPT_S, Json, Share, System, is_ready
+from tests.e2e.system import PROMPT_S, Json, Share, System, is_ready, replica_set
 
 pytestmark = pytest.mark.e2e
 
@@ -62,11 +62,7 @@ def test_a_bypassed_pod_without_room_waits_with_the_numbers_and_never_over_commi
 def test_a_workload_whose_template_has_another_systems_annotations_is_recreated(system: System) -> None:
     """Copied from a pod that ran there, or forged, and created where the webhook is not asked, as here."""
     pod = Share(name="copied", annotations={names.ALIYUN_IDX: "1", "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}).document()
-    labels = {"app": "copied"}
-    metadata = {"labels": labels, "annotations": pod["metadata"]["annotations"]}
-    spec = {"selector": {"matchLabels": labels}, "template": {"metadata": metadata, "spec": pod["spec"]}}
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "copied"}, "spec": spec}
-    system.create("kube-system", owner)
+    system.create("kube-system", replica_set(pod))
     try:
         [first] = system.eventually("a pod", lambda: system.pods("kube-system", "app=copied"))
         name = first["metadata"]["name"]

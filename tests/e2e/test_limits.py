@@ -24,8 +24,9 @@ from gpushare.wire import inventory as wire
 from testing.nvml import mps_programs
 from tests.e2e import plugins
 from tests.e2e.conftest import CDI_NODES, GPU_GIB
-from tests.e2e.system import Json, Share, System, is_ready
-from tests.e2e.test_commands import explained, gpushare
+from tests.e2e.system import Json, Share, System, gpushare, is_ready
+from tests.e2e.test_commands import explained
+from tests.nvml import mps_programs
 
 pytestmark = pytest.mark.e2e
 NO_DAEMON: Final = "the supervisor of the MPS daemon does not answer"
@@ -35,11 +36,7 @@ PLUGIN: Final = ("-n", names.NAMESPACE, "daemonset", names.PLUGIN)
 
 def with_mps(directory: Path) -> Json:
     """What the plugin's containers need to find the daemon below a directory that all nodes see."""
-    env = {
-        "GPUSHARE_MPS_DIR": directory / "mps",
-        "GPUSHARE_MPS_SHARED_MEMORY": directory / "shm",
-        "GPUSHARE_PUBLISH_INTERVAL": 5,  # how soon the label of the node counts
-    }
+    env = {"GPUSHARE_MPS_DIR": directory / "mps", "GPUSHARE_MPS_SHARED_MEMORY": directory / "shm"}
     container = {
         "name": "device-plugin",
         "env": [{"name": name, "value": str(value)} for name, value in env.items()],

@@ -2,15 +2,13 @@
 
 import base64
 import json
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from gpushare import names
-from tests.e2e.system import Share, System
+from tests.e2e.system import Share, System, gpushare
 
 pytestmark = pytest.mark.e2e
 CANARY = "hunter2-is-no-good-password"
@@ -20,10 +18,8 @@ def test_the_report_helps_and_holds_no_secret(system: System, namespace: str, tm
     system.create(namespace, Share(name="uses", env={"DATABASE_URL": f"postgres://me:{CANARY}@db"}).document())
     system.all_running(namespace, 1)
     path = tmp_path / "report.tar.gz"
-    argv = [sys.executable, "-m", "gpushare_cli", "report", "-f", str(path)]
-    argv += ["--kubeconfig", str(system.cluster.kubeconfig)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
-    assert done.returncode == 0, done.stderr
+    code, _, err = gpushare(system, "report", "-f", str(path))
+    assert code == 0, err
 
     with tarfile.open(path) as archive:
         files = {each.name: archive.extractfile(each).read().decode() for each in archive}  # type: ignore[union-attr]
