@@ -16,7 +16,8 @@ from gpushare import names
 from gpushare.wire import hand_over
 from localcluster import installation
 from localcluster.installation import LOCAL, ROOT, Tree
-from tests.e2e import checks, former_version, helm_cli
+from testing.manifests import helm_cli
+from tests.e2e import checks, former_version
 from tests.e2e.administrator import Administrator
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE, PROFILE
 from tests.e2e.lifecycle import (

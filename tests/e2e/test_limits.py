@@ -26,7 +26,6 @@ from tests.e2e import plugins
 from tests.e2e.conftest import CDI_NODES, GPU_GIB
 from tests.e2e.system import Json, Share, System, gpushare, is_ready
 from tests.e2e.test_commands import explained
-from tests.nvml import mps_programs
 
 pytestmark = pytest.mark.e2e
 NO_DAEMON: Final = "the supervisor of the MPS daemon does not answer"

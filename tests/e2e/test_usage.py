@@ -13,7 +13,7 @@ import pytest
 from gpushare import names
 from gpushare.kube import api as kube
 from localcluster.node import Node
-from tests.docs import metrics
+from release.pages import metrics
 from tests.e2e import disturb, plugins, scraper
 from tests.e2e.scraper import Prometheus
 from tests.e2e.system import Json, Share, System, allocated, gpushare, is_ready
