@@ -130,6 +130,10 @@ class ClusterIndex:
         else:
             self.rebuild({name}, frees=False)
 
+    def give_back(self, ended: Iterable[Reservation]) -> None:
+        """Count reservations that ended no longer. Of a pod that is seen with its GPUs nothing changes by that."""
+        self.rebuild({known.allocation.node for known in ended if not self._is_seen(known)}, frees=True)
+
     def set_guest(self, guest: Guest) -> None:
         """A pod without GPUs came to a node, changed or ended."""
         if self.hosts.set_guest(guest):
@@ -234,6 +238,10 @@ class ClusterIndex:
         if known is None or len(chosen) > 1 or record.problem or record.allocation != known.allocation:
             return False
         return known.takes == record.ask.host and known.allocation.labels == record.labels
+
+    def _is_seen(self, known: Reservation) -> bool:
+        record = self._on_node.get(known.allocation.node, {}).get(known.allocation.pod.uid)
+        return record is not None and record.allocation is not None
 
     def _compute(self, record: NodeRecord) -> LedgerOrRefused:
         reserved = (known.allocation for known in self.reservations.on_node(record.name).values())

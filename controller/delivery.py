@@ -59,18 +59,17 @@ def deliver(
 
     Making the request may raise a KubeError, reading what the pod shows a KubeError or a WireError.
     """
-    pod, node = reserved.allocation.pod.uid, reserved.allocation.node
     ended: Allocation | Undelivered | None = None
     try:
         ended = _sent(reserved.allocation, send, read)
     finally:
         match ended:
             case Allocation():
-                state.confirm(ended)
+                state.confirm(reserved, ended)
             case Undelivered(in_doubt=False):
-                state.undo(pod, node)
+                state.undo(reserved)
             case _:  # an error that was not expected may have come at any moment
-                state.mark_in_doubt(pod, node)
+                state.mark_in_doubt(reserved)
     return ended
 
 

@@ -1,8 +1,8 @@
 """Choices that were made but are not yet seen on a pod. Not thread-safe: `controller.state` holds the lock.
 
-A reservation counts as memory in use from the moment of the choice until the pod is seen bound, wherever that is. One
-whose request may still arrive (its reply was lost) is never given back on a guess: a retry sends the same choice
-again, and only a look at the pod, long after, ends it.
+A reservation counts as memory in use from the moment of the choice until the pod is seen bound, wherever that is, and
+its requests have arrived or failed. One whose request may still arrive (its reply was lost) is never given back on a
+guess: a retry sends the same choice again, and only a look at the pod, long after, ends it.
 """
 
 import heapq
@@ -16,7 +16,7 @@ from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
 from gpushare.model.room import HostRoom
 
-GONE_GRACE_S: Final = 10.0  # a Binding that is on its way when its pod is deleted has arrived or failed by then
+GONE_GRACE_S: Final = 10.0  # a Binding in doubt when its pod is deleted has arrived or failed by then
 READ_AGAIN_S: Final = 10.0
 
 K = TypeVar("K")
@@ -128,22 +128,30 @@ class Reservations:
                 self._outlived.append(known)
         return [known.allocation.node for known in ended]
 
-    def expire(self, now: float) -> set[NodeName]:
+    def returned(self, known: Reservation) -> list[Reservation]:
+        """A request that sent a choice has ended: reservations that end with it."""
+        known.senders -= 1
+        pod, node = known.allocation.pod.uid, known.allocation.node
+        if self.get(pod, node) is not known:
+            return self.expire(known.since)
+        if known.senders or known.in_doubt or known.confirmed:
+            return []
+        self.drop(pod, node)
+        return [known]
+
+    def expire(self, now: float) -> list[Reservation]:
         """Forget reservations that have outlived their pods' waiting and of which nothing can arrive any more.
 
         Args:
             now: monotonic time.
-
-        Returns:
-            The nodes that they were on.
         """
-        over = [known for known in self._outlived if now - known.since >= GONE_GRACE_S]
-        self._outlived = [known for known in self._outlived if now - known.since < GONE_GRACE_S]
+        over = [known for known in self._outlived if _is_over(known, now)]
+        self._outlived = [known for known in self._outlived if not _is_over(known, now)]
         for known in over:
             pod, node = known.allocation.pod.uid, known.allocation.node
             if self.on_node(node).get(pod) is known:
                 _pop(self._by_node, node, pod)
-        return {known.allocation.node for known in over}
+        return over
 
     def in_doubt(self, now: float, *, after_s: float, known: Container[PodUid], most: int) -> list[InDoubt]:
         """Reservations whose pods are to be looked at now: old ones, and those whose pod no one knows.
@@ -178,6 +186,11 @@ class Reservations:
     def counted(self) -> list[Allocation]:
         """Every choice whose memory is counted."""
         return [known.allocation for by_pod in self._by_node.values() for known in by_pod.values()]
+
+
+def _is_over(known: Reservation, now: float) -> bool:
+    """Whether nothing of it can arrive any more."""
+    return known.senders == 0 and (not known.in_doubt or now - known.since >= GONE_GRACE_S)
 
 
 def _pop(outer: dict[K, dict[L, Reservation]], first: K, second: L) -> None:

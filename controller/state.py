@@ -5,7 +5,7 @@ the watches alone; a Binding changes nothing but its own reservation, so the led
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.cluster_cache import ClusterCache
@@ -34,6 +34,8 @@ class Reserved:
 
     allocation: Allocation
     inventory: NodeInventory
+    reservation: Reservation = field(repr=False)
+    """For the state alone: another one of the same pod and node may follow before the request has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,40 +109,32 @@ class ClusterState:
         """As `reserve`, for a pod that is on the node already without GPUs. It is not `AlreadyBound` for that."""
         return self._reserve(_Claim(request=request, node=node, now=now, bypassed=True))
 
-    def confirm(self, allocation: Allocation) -> None:
+    def confirm(self, reserved: Reserved, allocation: Allocation) -> None:
         """The API server says that the pod is bound like this."""
         with self._lock:
-            known = self._index.reservations.get(allocation.pod.uid, allocation.node)
-            if known is None:
-                return  # the watch was faster, and the pod itself is in the ledger
-            known.senders -= 1
+            known, reservations = reserved.reservation, self._index.reservations
             known.confirmed = True
-            if known.allocation != allocation:
-                self._index.reservations.correct(known, allocation)
+            # If the watch was faster, the pod itself is in the ledger.
+            if known.allocation != allocation and reservations.get(allocation.pod.uid, allocation.node) is known:
+                reservations.correct(known, allocation)
                 self._index.rebuild({allocation.node}, frees=True)
+            self._returned(known)
 
-    def mark_in_doubt(self, pod: PodUid, node: NodeName) -> None:
+    def mark_in_doubt(self, reserved: Reserved) -> None:
         """No one knows whether what was sent took effect: keep the memory."""
         with self._lock:
-            if (known := self._index.reservations.get(pod, node)) is not None:
-                known.senders -= 1
-                known.in_doubt = True
+            reserved.reservation.in_doubt = True
+            self._returned(reserved.reservation)
 
-    def undo(self, pod: PodUid, node: NodeName) -> None:
+    def undo(self, reserved: Reserved) -> None:
         """What was sent did not take effect: give the memory back, unless an earlier request may still arrive."""
         with self._lock:
-            known = self._index.reservations.get(pod, node)
-            if known is None:
-                return
-            known.senders -= 1
-            if known.senders <= 0 and not known.in_doubt and not known.confirmed:
-                self._index.reservations.drop(pod, node)
-                self._index.rebuild({node}, frees=True)
+            self._returned(reserved.reservation)
 
     def in_doubt(self, now: float, *, most: int) -> list[InDoubt]:
         """Reservations whose pods are to be looked at now, so many at most."""
         with self._lock:
-            self._index.rebuild(self._index.reservations.expire(now), frees=True)
+            self._index.give_back(self._index.reservations.expire(now))
             known = self._index.pods
             return self._index.reservations.in_doubt(now, after_s=self._in_doubt_s, known=known, most=most)
 
@@ -186,6 +180,9 @@ class ClusterState:
             return self._set_aside(claim, standing, verdict)
 
     # Inside the lock.
+
+    def _returned(self, known: Reservation) -> None:
+        self._index.give_back(self._index.reservations.returned(known))
 
     def _resolved(self, claim: _Claim, shape: RequestShape) -> RequestShape:
         pod = claim.request.pod
@@ -245,4 +242,4 @@ def _sending(known: Reservation, ledger: NodeLedger, *, now: float) -> Reserved:
     """One more request sends this choice."""
     known.senders += 1
     known.since = now
-    return Reserved(allocation=known.allocation, inventory=ledger.inventory)
+    return Reserved(allocation=known.allocation, inventory=ledger.inventory, reservation=known)

@@ -35,8 +35,16 @@ class LandsLater:
     """The caller is told that there was no answer; the request takes effect at the next `land`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Meanwhile:
+    """The request is done, or fails; before its caller is told, something else happens."""
+
+    act: Callable[[], object]
+    fault: "Fault | None" = None
+
+
 # An error is raised without effect. "lost-reply" takes effect, "lost-request" does not; both raise UnreachableError.
-Fault = kube.KubeError | Literal["lost-reply", "lost-request"] | Delayed | LandsLater
+Fault = kube.KubeError | Literal["lost-reply", "lost-request"] | Delayed | LandsLater | Meanwhile
 Predicate = Callable[[Call], bool]
 
 
@@ -74,7 +82,10 @@ class Faults:
 
     def serve(self, call: Call, act: Callable[[], JsonObject]) -> JsonObject:
         """Do a request, or what was planned for it."""
-        match self._next(call):
+        return self._serve(call, act, self._next(call))
+
+    def _serve(self, call: Call, act: Callable[[], JsonObject], fault: Fault | None) -> JsonObject:
+        match fault:
             case None:
                 return act()
             case kube.KubeError() as error:
@@ -83,6 +94,11 @@ class Faults:
                 if not until.wait(30):
                     raise AssertionError(f"{call} was held for 30 s")
                 return act()
+            case Meanwhile(other, fault):
+                try:
+                    return self._serve(call, act, fault)
+                finally:
+                    other()
             case LandsLater():
                 with self._lock:
                     self._bypassed.append(act)

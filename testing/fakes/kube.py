@@ -12,12 +12,12 @@ from typing import Any, Final, TypeVar, assert_never
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Page, Params, PatchKind, Reply
 from testing.fakes import merging
-from testing.fakes.faults import Call, Delayed, Fault, Faults, LandsLater, Predicate
+from testing.fakes.faults import Call, Delayed, Fault, Faults, LandsLater, Meanwhile, Predicate
 from testing.fakes.merging import clone
 from testing.fakes.paths import Target
 from testing.fakes.store import Store
 
-__all__ = ["Call", "Delayed", "FakeKube", "Fault", "LandsLater"]
+__all__ = ["Call", "Delayed", "FakeKube", "Fault", "LandsLater", "Meanwhile"]
 
 T = TypeVar("T")
 KEEPS_STATUS: Final = frozenset({"pods", "nodes"})  # a write to the object leaves its status alone

@@ -57,10 +57,10 @@ def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
         assert not isinstance(answer, AlreadyBound)
         assert isinstance(answer, Reserved) == (chosen in found.fits)
         match answer:
-            case Reserved(allocation=allocation) if rng.random() < 0.8:
-                state.confirm(allocation)
+            case Reserved() if rng.random() < 0.8:
+                state.confirm(answer, answer.allocation)
             case Reserved():
-                state.undo(request.pod.uid, chosen)
+                state.undo(answer)
             case Refused():
                 assert ledger(state, chosen) == ledgers[chosen]
         for name in names:

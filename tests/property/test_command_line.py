@@ -110,7 +110,7 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         assert isinstance(reserved, Reserved)
         assert reserved.allocation.grants == row.grants
         present.append(on_node(pod, reserved.allocation))
-        state.confirm(reserved.allocation)
+        state.confirm(reserved, reserved.allocation)
         PodSink(state).upsert(bound_record(present[-1]))
         held = decide.explain(present[-1], Cluster(nodes=tuple(found), pods=tuple(present)), Settings(memory_unit=GIB))
         assert (held.state, held.node, held.good) == (State.HOLDS, chosen, True)
@@ -145,7 +145,7 @@ def test_explain_names_the_node_that_the_controller_ranks_first(found: list[Json
         reserved = state.reserve(request, said.answers[0].node, now=0.0)
         assert isinstance(reserved, Reserved)
         present[-1] = on_node(pod, reserved.allocation)
-        state.confirm(reserved.allocation)
+        state.confirm(reserved, reserved.allocation)
         PodSink(state).upsert(bound_record(present[-1]))
 
 

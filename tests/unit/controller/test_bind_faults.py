@@ -1,7 +1,5 @@
 """A lost reply is resolved by reading the pod; what cannot be resolved keeps its memory."""
 
-from typing import Any
-
 import pytest
 
 from controller.extender.bind import Outcome
@@ -11,8 +9,8 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.wire import allocation as allocation_wire
 from testing.builders import make_allocation, make_grant
-from testing.controller.world import World, path_of, uid_of
-from testing.fakes.kube import Call, Fault, LandsLater
+from testing.fakes.kube import Call, Fault, LandsLater, Meanwhile
+from tests.unit.controller.world import World, path_of, uid_of
 
 
 def is_binding(call: Call) -> bool:
@@ -153,7 +151,8 @@ def test_a_conflict_while_the_pod_cannot_be_read_is_in_doubt(world: World, pod: 
     assert world.used() == {"GPU-0": 6}
 
 
-def test_a_conflict_with_another_writer_follows_the_pod(world: World, pod: JsonObject) -> None:
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_conflict_with_another_writer_follows_the_pod(world: World, pod: JsonObject, seen: bool) -> None:
     """A former leader bound the pod to the same node, on the other GPU. Its labels have changed since, too."""
     text = allocation_wire.encode(make_allocation("p", make_grant(1, gib=6, container="c0")))
 
@@ -163,6 +162,8 @@ def test_a_conflict_with_another_writer_follows_the_pod(world: World, pod: JsonO
         found["metadata"]["labels"] = {"app": "web"}
 
     world.edit_pod(pod, change)
+    if seen:
+        world.api.fail_next(is_binding, Meanwhile(world.see))
     assert world.bind(pod).outcome is Outcome.BOUND
     assert world.used() == {"GPU-1": 6}
     assert world.state.cache.snapshot().differences() == []
@@ -335,25 +336,58 @@ def test_a_lost_reply_about_a_pod_that_is_gone_keeps_the_memory_for_a_while(worl
 
 
 def test_the_watch_may_be_faster_than_the_answer(world: World, pod: JsonObject) -> None:
-    """However the request ends, the pod itself is in the ledger already."""
-    create = world.api.create
-
-    def slow(path: str, *args: Any, **kwargs: Any) -> JsonObject:
-        try:
-            return create(path, *args, **kwargs)
-        finally:
-            world.see()
-
-    world.api.create = slow  # type: ignore[method-assign]  # the fake itself is slowed down
+    """However the request ends, the pod itself is in the ledger already, and what is in doubt outlives it."""
+    freed = world.state.cache.freed
+    world.api.fail_next(is_binding, Meanwhile(world.see))
     assert world.bind(pod).outcome is Outcome.BOUND
-    second = world.add_pod(2)
-    world.see()
-    world.api.fail_next(is_binding, "lost-reply")
+    assert world.state.cache.freed == freed
+    world.api.fail_next(is_binding, Meanwhile(world.see, "lost-reply"), times=2)
     world.api.fail_next(is_read, "lost-request")
-    assert world.bind(second).outcome is Outcome.IN_DOUBT
-    third = world.add_pod(2)
+    second, third = world.add_pod(2), world.add_pod(2)
     world.see()
-    world.api.fail_next(is_binding, "lost-reply")
+    assert world.bind(second).outcome is Outcome.IN_DOUBT
     assert world.bind(third).outcome is Outcome.BOUND
     assert world.state.cache.snapshot().unconfirmed == 0
     assert world.state.cache.snapshot().differences() == []
+    assert world.used() == {"GPU-0": 10}
+    for ended in (pod, second, third):
+        world.finish(ended)
+    world.see()
+    assert world.used() == {"GPU-0": 2}
+    world.clock.at += 10
+    world.reconciler.tick()
+    assert world.used() == {}
+
+
+@pytest.mark.parametrize("gone", [True, False])
+@pytest.mark.parametrize(
+    ("fault", "in_doubt"),
+    [
+        (None, False),
+        (kube.ConflictError("somebody else was first"), False),
+        (kube.TooManyRequestsError("slow down"), False),
+        ("lost-request", True),
+    ],
+)
+def test_a_binding_of_a_pod_that_has_ended_counts_until_its_reply_or_while_in_doubt(
+    world: World, pod: JsonObject, fault: Fault | None, in_doubt: bool, gone: bool
+) -> None:
+    """A request that fails finds the pod bound by another scheduler."""
+    under_way = []
+
+    def seen_until_its_end() -> None:
+        world.edit_pod(pod, lambda found: found["spec"].setdefault("nodeName", "node-b"))
+        world.see()
+        world.api.vanish(path_of(pod)) if gone else world.finish(pod)
+        world.see()
+        under_way.append(world.used())
+
+    world.api.fail_next(is_binding, Meanwhile(seen_until_its_end, fault))
+    world.bind(pod)
+    assert under_way == [{"GPU-0": 6}]
+    # A pod that is seen on a node settles what a lost reply leaves open.
+    assert world.used() == ({"GPU-0": 6} if in_doubt and gone else {})
+    assert world.state.cache.snapshot().differences() == []
+    world.clock.at += 10
+    world.reconciler.tick()
+    assert world.used() == {}

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from controller.hosts import Hosts
+from controller.state import Reserved
 from gpushare import names
 from gpushare.cluster import pod_records
 from gpushare.cluster.records import NOTHING, Bound, Guest
@@ -94,9 +95,10 @@ def test_pods_with_gpus_count_from_the_choice_on_and_once(hosts: World) -> None:
     hosts.see()
     request = requests.of_pod(made, ResourceConfig())
     assert request is not None
-    hosts.state.reserve(request, A, now=hosts.clock.at)
+    reserved = hosts.state.reserve(request, A, now=hosts.clock.at)
+    assert isinstance(reserved, Reserved)
     assert left(hosts) == HostRoom(7000, 15360)
-    hosts.state.undo(uid_of(made), A)
+    hosts.state.undo(reserved)
     assert left(hosts) == HAS
     assert hosts.bind(made).error == ""
     assert left(hosts) == HostRoom(7000, 15360)

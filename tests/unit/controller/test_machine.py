@@ -7,17 +7,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
+from controller.extender.bind import Outcome
 from controller.unhealthy import PATH as CONFIG_MAPS
 from gpushare import names
 from gpushare.cluster import cluster_ledger
-from gpushare.identity import NodeName
+from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.wire import inventory
-from testing.controller.bypassing import REPLICA_SET, add_bypassed
-from testing.controller.world import NODES, PODS, World, path_of
-from testing.fakes.kube import Call, Fault, LandsLater
+from testing.fakes.kube import Call, Fault, LandsLater, Meanwhile
+from tests.unit.controller.bypassing import REPLICA_SET, add_bypassed
+from tests.unit.controller.world import NODES, PODS, World, path_of, uid_of
 
 NODE_NAMES = ["node-a", "node-b"]
 faults = st.sampled_from(
@@ -53,6 +54,7 @@ class Cluster(RuleBasedStateMachine):
     @initialize(target=pods, checks_uid=st.booleans())
     def start(self, checks_uid: bool) -> Any:
         self.world = World()
+        self.doubted: set[PodUid] = set()
         self.world.api.binding_checks_uid = checks_uid
         for node in NODE_NAMES:
             self.world.api.seed(CONFIG_MAPS, {"metadata": {"name": f"{names.PREFIX_UNHEALTHY}{node}"}})
@@ -88,8 +90,34 @@ class Cluster(RuleBasedStateMachine):
             self.world.api.fail_next(lambda call: call.verb == "get", "lost-request")
         bound = self.world.bind(pod, node)
         self.world.api.calm()
+        if bound.outcome in {Outcome.IN_DOUBT, Outcome.POD_GONE}:
+            self.doubted.add(uid_of(pod))
         if not bound.error:
             assert self.on_node(pod) in {node, None}
+
+    @rule(
+        target=pods,
+        gib=st.sampled_from([1, 3, 4]),
+        node=st.sampled_from(NODE_NAMES),
+        fault=st.none() | faults,
+        unread=st.booleans(),
+        until=st.sampled_from(["bound", "finished", "gone"]),
+    )
+    def schedule_and_see_before_the_reply(
+        self, gib: int, node: str, fault: Fault | None, unread: bool, until: str
+    ) -> JsonObject:
+        pod = self.world.add_pod(gib)
+
+        def see() -> None:
+            self.world.see()
+            if until == "finished":
+                self.finish(pod)
+            elif until == "gone":
+                self.vanish(pod, again=False)
+            self.world.see()
+
+        self.schedule(pod, node, Meanwhile(see, fault), unread, see=True)
+        return pod
 
     @rule(pod=pods, other=pods, node=st.sampled_from(NODE_NAMES), see=st.booleans(), seconds=st.sampled_from([0, 11]))
     def schedule_while_another_is_on_its_way(
@@ -216,6 +244,14 @@ class Cluster(RuleBasedStateMachine):
                     }
                     expected[name] = expected[name].with_allocation(held)
             assert cluster_ledger.differences(expected, ledgers) == []
+
+    @invariant()
+    def nothing_but_a_binding_in_doubt_is_counted_after_its_pod_was_seen(self) -> None:
+        """Between two steps no request is under way."""
+        if hasattr(self, "world"):
+            snapshot = self.world.state.cache.snapshot()
+            seen = [held for held in snapshot.reserved if held not in snapshot.chosen]
+            assert {held.pod.uid for held in seen} <= self.doubted
 
     @invariant()
     def no_gpu_is_over_its_memory(self) -> None:

@@ -86,28 +86,37 @@ def test_a_second_choice_for_the_same_pod_and_node_replaces_the_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("senders", "in_doubt", "bypassed", "counted"),
+    ("senders", "returned", "in_doubt", "bypassed", "counted"),
     [
-        (0, False, False, False),
-        (1, False, False, True),
-        (0, True, False, True),
-        (1, True, True, False),
+        (0, 0, False, False, (0, 0, 0)),
+        (1, 0, False, False, (1, 1, 1)),
+        (1, 1, False, False, (1, 0, 0)),
+        (2, 1, False, False, (1, 1, 1)),
+        (2, 2, False, False, (1, 0, 0)),
+        (0, 0, True, False, (1, 1, 0)),
+        (1, 0, True, False, (1, 1, 1)),
+        (1, 1, True, False, (1, 1, 0)),
+        (1, 1, True, True, (0, 0, 0)),
     ],
 )
-def test_the_memory_of_a_binding_that_may_still_arrive_is_counted_for_a_while(
-    senders: int, in_doubt: bool, bypassed: bool, counted: bool
+def test_of_a_pod_that_is_seen_a_binding_is_counted_until_it_has_returned_and_one_in_doubt_for_a_while(
+    senders: int, returned: int, in_doubt: bool, bypassed: bool, counted: tuple[int, int, int]
 ) -> None:
+    """Counted once the pod is seen, once so many requests have returned, and after the grace period."""
     reservations = made("a", since=50, bypassed=bypassed)
     (known,) = reservations.all()
     known.senders, known.in_doubt = senders, in_doubt
     assert reservations.drop_pod(uid("a")) == ["node-a"]
     assert not list(reservations.all())
-    assert [allocation.labels for allocation in reservations.counted()] == [{}] * counted
-    assert reservations.expire(50 + GONE_GRACE_S - 0.1) == set()
-    assert len(reservations.counted()) == counted
-    assert reservations.expire(50 + GONE_GRACE_S) == ({"node-a"} if counted else set())
-    assert reservations.counted() == []
-    assert reservations.expire(1e6) == set()
+    first = [allocation.labels for allocation in reservations.counted()]
+    ended = [reservations.returned(known) for _ in range(returned)]
+    assert [*filter(None, ended)] == [[known]] * (counted[0] - counted[1])
+    second = len(reservations.counted())
+    assert reservations.expire(50 + GONE_GRACE_S - 0.1) == []
+    assert reservations.expire(50 + GONE_GRACE_S) == [known] * (counted[1] - counted[2])
+    assert first == [{}] * counted[0]
+    assert (second, len(reservations.counted())) == counted[1:]
+    assert reservations.expire(1e6) == []
 
 
 def test_the_end_of_a_former_choice_leaves_the_present_one() -> None:

@@ -312,21 +312,29 @@ def test_a_pod_is_bound_somewhere_as_soon_as_its_binding_is_confirmed(world: Wor
     assert again == AlreadyBound(node=A, granted=True)
 
 
-def test_an_ending_of_what_is_no_longer_reserved_changes_nothing(world: World) -> None:
-    uid = uid_of(world.add_pod(3))
-    before = world.state.cache.snapshot().ledgers
-    world.state.mark_in_doubt(uid, A)
-    world.state.undo(uid, A)
-    world.state.confirm(make_allocation("x", make_grant(0)))
-    assert world.state.cache.snapshot().ledgers == before
-
-
 def test_two_tries_at_once_share_one_reservation(world: World) -> None:
     pod = world.add_pod(3)
     request = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))
     first, second = (world.state.reserve(request, A, now=0) for _ in range(2))
     assert first == second
-    world.state.undo(uid_of(pod), A)
+    assert isinstance(first, Reserved)
+    world.state.undo(first)
     assert world.used() == {"GPU-0": 3}
-    world.state.undo(uid_of(pod), A)
+    world.state.undo(first)
+    assert world.used() == {}
+
+
+def test_the_end_of_a_binding_leaves_what_is_patched_into_its_pod_on_the_same_node(world: World) -> None:
+    """Another scheduler was first, so the pod is on the node without GPUs."""
+    pod = world.add_pod(3)
+    request = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))
+    bound = world.state.reserve(request, A, now=0)
+    world.edit_pod(pod, lambda found: found["spec"].update(nodeName=A))
+    world.see()
+    patched = world.state.reserve_bypassed(request, A, now=0)
+    assert isinstance(bound, Reserved)
+    assert isinstance(patched, Reserved)
+    world.state.undo(bound)
+    assert world.used() == {"GPU-0": 3}
+    world.state.undo(patched)
     assert world.used() == {}
