@@ -87,7 +87,9 @@ def of(*languages: str) -> list[Block]:
 
 @pytest.mark.parametrize("block", of("console", "sh"), ids=str)
 def test_every_command_can_be_typed(block: Block) -> None:
-    assert [said for words in typed_commands.commands(block) if (said := typed_commands.fault(words))] == []
+    typed = list(typed_commands.commands(block))
+    assert typed
+    assert [said for words in typed if (said := typed_commands.fault(words))] == []
 
 
 @pytest.mark.parametrize("block", of("sh"), ids=str)
@@ -124,7 +126,9 @@ def test_every_block_that_is_no_object_has_a_test_of_its_own(claim: tuple[str, s
 
 @pytest.mark.parametrize("block", [each for each in of("yaml") if not is_of_others(each)], ids=str)
 def test_every_object_has_the_fields_of_kubernetes(block: Block) -> None:
-    assert [fault for document in yaml.safe_load_all(block.text) for fault in faults(document)] == []
+    documents = list(yaml.safe_load_all(block.text))
+    assert documents
+    assert [fault for document in documents for fault in faults(document)] == []
 
 
 @pytest.mark.parametrize("block", of("python"), ids=str)

@@ -88,10 +88,10 @@ def test_every_flag_in_the_text_exists() -> None:
     assert named - known == set()
 
 
-@pytest.mark.parametrize("page", TEXTS)
-def test_every_file_of_the_manifests_exists(page: str) -> None:
-    named = {path.rstrip("/.") for path in re.findall(r"(?<![\w/])manifests/[\w./-]+(?![\w./-])(?<!\.py)", TEXTS[page])}
-    assert {path for path in named if not (ROOT / path).exists()} <= {"manifests/overlays/OVERLAY"}
+def test_every_file_of_the_manifests_exists() -> None:
+    written = re.compile(r"(?<![\w/])manifests/[\w./-]+(?![\w./-])(?<!\.py)")
+    named = {(path.rstrip("/."), page) for page, text in TEXTS.items() for path in written.findall(text)}
+    assert {path for path, _ in named if not (ROOT / path).exists()} == {"manifests/overlays/OVERLAY"}
 
 
 def test_the_patch_takes_away_what_the_plugin_wrote_into_the_status_of_a_node() -> None:

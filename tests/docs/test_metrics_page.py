@@ -3,11 +3,8 @@
 import re
 from typing import Final
 
-import pytest
-
-from release.pages import metrics
-from testing.pages import ROOT, text
-from tests.docs.test_reference import PAGES
+from tests.docs import metrics
+from tests.docs.test_reference import PAGES, ROOT, text
 
 MAIN: Final = text("controller/main.py")
 WATCHES: Final = re.findall(r"self\.(\w+) = (?:\w+\.watch|Reflector)\(", text("controller/leadership.py"))
@@ -22,11 +19,13 @@ def test_the_age_of_every_watch_is_a_metric_and_their_number_is_on_the_page() ->
     assert "each of five watches" in text("docs/operate.md")
 
 
-@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES if page.name != "CHANGELOG.md"])
-def test_metrics_that_a_page_names_exist(page: str) -> None:
-    found = metrics.families().keys()
-    for name in set(re.findall(r"\bgpushare_(?!cli\b)[a-z_]+", text(page))) - FORMER:
-        assert {name, re.sub(r"_(total|bucket|sum|count)$", "", name)} & found, name
+def test_metrics_that_pages_name_exist() -> None:
+    pages = [str(page.relative_to(ROOT)) for page in PAGES if page.name != "CHANGELOG.md"]
+    named = {(name, page) for page in pages for name in re.findall(r"\bgpushare_(?!cli\b)[a-z_]+", text(page))}
+    assert named
+    exist = {*metrics.families(), *FORMER}
+    suffix = r"_(total|bucket|sum|count)$"
+    assert [each for each in named if not {each[0], re.sub(suffix, "", each[0])} & exist] == []
 
 
 def test_former_names_are_gone_and_the_new_ones_exist() -> None:

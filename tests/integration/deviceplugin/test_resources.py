@@ -46,9 +46,8 @@ def test_each_resource_registers_on_its_own_socket(kubelet: FakeKubelet) -> None
 
 def test_allocate_answers_the_same_for_every_resource(kubelet: FakeKubelet) -> None:
     with running_all(*EVERYTHING, directory=kubelet.directory):
-        for plugin in connected(kubelet).values():
-            device = next(iter(plugin.lists[0]))
-            assert plugin.allocate([device]) == [{"NVIDIA_VISIBLE_DEVICES": "void"}]
+        answers = {name: plugin.allocate([next(iter(plugin.lists[0]))]) for name, plugin in connected(kubelet).items()}
+        assert answers == {name: [{"NVIDIA_VISIBLE_DEVICES": "void"}] for name in NAMES}
 
 
 def test_a_change_of_health_reaches_the_kubelet_for_all_resources(kubelet: FakeKubelet) -> None:

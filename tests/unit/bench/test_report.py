@@ -14,8 +14,10 @@ LOADS = ("90", "95", "100", "110", "120", "130")
 
 
 def test_the_page_and_its_plots_are_what_the_figures_say() -> None:
-    for name, text in report.files(report.read(DOCS / "benchmarks")).items():
-        assert (DOCS / name).read_text(encoding="utf-8") == text, "run python -m bench.report"
+    made = report.files(report.read(DOCS / "benchmarks"))
+    assert "benchmarks.md" in made
+    other = [name for name, text in made.items() if (DOCS / name).read_text(encoding="utf-8") != text]
+    assert other == [], "run python -m bench.report"
 
 
 def test_every_target_is_on_the_page() -> None:

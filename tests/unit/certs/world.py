@@ -75,6 +75,7 @@ class World:
     def bundles(self) -> list[bytes]:
         """The CA bundle of every webhook of both configurations."""
         hooks = [hook for path in (MUTATING, VALIDATING) for hook in self.api.read(path)["webhooks"]]
+        assert hooks
         return [base64.b64decode(hook["clientConfig"].get("caBundle", "")) for hook in hooks]
 
 

@@ -224,7 +224,9 @@ def test_scores_are_in_the_range_of_an_extender(world: World) -> None:
     scores = world.client().post(
         "/scheduler/priorities", orjson.dumps({"Pod": world.add_pod(1), "NodeNames": [*NODES, "node-x"]})
     )
-    assert all(0 <= each["Score"] <= 10 for each in orjson.loads(scores.body))
+    found = {each["Host"]: each["Score"] for each in orjson.loads(scores.body)}
+    assert list(found) == [*NODES, "node-x"]
+    assert all(0 <= score <= 10 for score in found.values())
 
 
 def test_a_member_of_a_group_fits_only_beside_the_others(world: World) -> None:

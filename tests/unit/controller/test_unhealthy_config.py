@@ -117,7 +117,9 @@ def test_a_heartbeat_of_the_node_changes_nothing(world: World) -> None:
     before = world.state.cache.snapshot().ledgers
     world.api.edit(f"{NODES}/node-a", lambda node: node["status"].update(conditions=[{"type": "Ready"}]))
     world.see()
-    assert all(ledger is before[name] for name, ledger in world.state.cache.snapshot().ledgers.items())
+    after = world.state.cache.snapshot().ledgers
+    assert {name: id(ledger) for name, ledger in after.items()} == {name: id(ledger) for name, ledger in before.items()}
+    assert before
 
 
 def test_a_cordon_and_an_ill_gpu_add_up(world: World) -> None:

@@ -120,8 +120,10 @@ def test_a_gpu_that_recovers_has_the_ids_that_it_had() -> None:
     sick = make_inventory(4, 4, 4)
     gpus = (sick.gpus[0], replace(sick.gpus[1], health=GpuHealth.UNHEALTHY), sick.gpus[2])
     before, during = (advertise.devices(one, EVERYTHING) for one in (sick, replace(sick, gpus=gpus)))
-    for name, found in before.items():
-        assert sorted(during[name].healthy + during[name].unhealthy) == sorted(found.healthy)
+    assert all(found.unhealthy for found in during.values())
+    assert {name: sorted(found.healthy + found.unhealthy) for name, found in during.items()} == {
+        each.name: sorted(before[each.name].healthy) for each in EVERYTHING
+    }
 
 
 def test_the_limit_counts_for_each_resource_by_itself() -> None:

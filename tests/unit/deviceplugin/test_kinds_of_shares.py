@@ -169,8 +169,8 @@ def test_percent_does_not_depend_on_the_nodes_memory_unit() -> None:
 
 
 def test_devices_of_two_resources_in_one_container_never_both_match() -> None:
-    grants = [make_grant(0), CORE, WHOLE_GPU, TWO_GPUS]
-    for grant in grants:
-        memory = decided(MEMORY, grant, 15)
-        whole = decided(WHOLE, grant, 1)
-        assert not (isinstance(memory, Accept) and isinstance(whole, Accept))
+    answers = [
+        (decided(MEMORY, each, 15), decided(WHOLE, each, 1)) for each in (make_grant(0, gib=15), CORE, WHOLE_GPU)
+    ]
+    accepted = [tuple(isinstance(answer, Accept) for answer in each) for each in answers]
+    assert accepted == [(True, False), (False, False), (False, True)]

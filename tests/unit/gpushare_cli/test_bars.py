@@ -116,7 +116,8 @@ def test_no_line_is_wider_than_the_terminal() -> None:
 
 def test_only_the_nodes_that_are_named_are_shown() -> None:
     other = replace(node(), name="other")
-    assert not [line for line in top.lines(picture(node(), other), ["other"], PLAIN) if line.startswith("node-a")]
+    shown = "".join(top.lines(picture(node(), other), ["other"], PLAIN))
+    assert [name for name in ("node-a", "other") if f"\n{name}  " in shown] == ["other"]
 
 
 def test_the_pods_of_a_node_that_is_named_are_listed_below_their_gpus() -> None:

@@ -53,6 +53,7 @@ def test_programs_read_the_same_text_as_was_written(cluster: None, capsys: pytes
 def test_a_value_of_several_lines_forges_no_line_of_the_answer() -> None:
     found = explain(NODE, waiting("x\nLIMIT:   none\r\u2028"))
 
+    assert "\nSCHEDULER:  x LIMIT: none\n" in found.out
     assert not [line for line in (found.out + found.err).splitlines() if line.startswith("LIMIT")]
 
 

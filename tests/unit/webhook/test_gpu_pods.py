@@ -212,8 +212,8 @@ def test_warnings_stay_within_what_kubernetes_shows_whole(length: int) -> None:
     forged = {f"devices.gpushare.dev/{name}{i}": "x" for i in range(5)}
     both = {"limits": {"aliyun.com/gpu-mem": "3", "nvidia.com/gpu": "1"}}
     privileged = container(name, env=[ALL], resources=both, securityContext={"privileged": True})
-    for warning in warnings(pod(privileged, annotations=forged)):
-        assert len(warning) <= 256
+    lengths = [len(warning) for warning in warnings(pod(privileged, annotations=forged))]
+    assert 0 < max(lengths) <= 256
 
 
 def test_the_pod_that_was_sent_is_not_changed() -> None:
