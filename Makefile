@@ -137,13 +137,13 @@ krew: setup ## the commands as a kubectl plug-in for krew, in build/krew; URL= f
 	$(BIN)/python -m localcluster.krew $(URL)
 
 docs: setup ## regenerate the reference pages from the code
-	$(BIN)/python -m tests.docs.generate
+	$(BIN)/python -m release.pages.generate
 
 site: setup ## the documents as a site, in build/site: searchable, and without a network
-	$(BIN)/python -m tests.docs.site
+	$(BIN)/python -m release.pages.site
 
 architecture: setup ## draw the import graph of docs/architecture-imports.md
-	$(BIN)/python -m tests.docs.architecture
+	$(BIN)/python -m release.pages.architecture
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist wheels *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.nvml.stub import nvml_binding, nvml_library, nvml_stub
+from testing.nvml.stub import nvml_binding, nvml_library, nvml_stub
 
 __all__ = ["nvml_binding", "nvml_library", "nvml_stub"]
 """Fixtures for all tests."""

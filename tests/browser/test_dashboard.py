@@ -10,11 +10,11 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from gpushare.kube import api as kube
+from testing import clusters
 from testing.builders import make_inventory, make_node
 from testing.fakes import http_server
 from testing.fakes.faults import Call
 from testing.fakes.kube import FakeKube
-from tests.browser import clusters
 from tests.browser.conftest import KEY, Dashboard, serving
 
 pytestmark = pytest.mark.browser

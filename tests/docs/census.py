@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.docs import generate
+from release.pages import generate
 
 ROOT: Final = Path(__file__).parents[2]
 GENERATED: Final = {"docs/architecture-imports.md", *(f"docs/reference/{name}" for name in generate.pages())}
@@ -22,8 +22,8 @@ TYPED: Final[Mapping[tuple[str, str], str]] = {
     ("docs/operate.md", "Remove"): "tests/e2e/test_removal.py",
     ("docs/operate.md", "Real GPUs"): "tests/e2e/test_removal.py",
     ("docs/operate.md", "Go back"): "tests/e2e/test_upgrade.py",
-    ("docs/quickstart.md", "Prepare"): "tests/e2e/first_gpu.py",
-    ("docs/quickstart.md", "Finish"): "tests/e2e/first_gpu.py",
+    ("docs/quickstart.md", "Prepare"): "testing/pages.py",
+    ("docs/quickstart.md", "Finish"): "testing/pages.py",
 }
 """Page and title of the steps whose `sh` blocks an administrator types on a real cluster, and where that is done."""
 OWN: Final[Mapping[tuple[str, str], str]] = {
@@ -36,9 +36,9 @@ OWN: Final[Mapping[tuple[str, str], str]] = {
     ("docs/install.md", "imagePullSecrets:"): "tests/docs/test_chart_page.py",
     ("docs/inference.md", "kind: ConfigMap"): "tests/docs/test_inference_page.py",
     ("docs/inference.md", "{app: embed, models: shared}"): "tests/docs/test_inference_page.py",
-    ("docs/jupyterhub.md", "c.KubeSpawner.profile_list"): "tests/notebooks.py",
-    ("docs/jupyterhub.md", "  profileList:"): "tests/notebooks.py",
-    ("docs/jupyterhub.md", "kind: KubeSchedulerConfiguration"): "tests/notebooks.py",
+    ("docs/jupyterhub.md", "c.KubeSpawner.profile_list"): "testing/notebooks.py",
+    ("docs/jupyterhub.md", "  profileList:"): "testing/notebooks.py",
+    ("docs/jupyterhub.md", "kind: KubeSchedulerConfiguration"): "testing/notebooks.py",
     ("docs/monitoring.md", "scrape_configs:"): "tests/e2e/scraper.py",
     ("docs/monitoring.md", "gpushare.rules.yaml"): "tests/manifests/test_monitoring.py",
     ("docs/monitoring.md", "DCGM_FI_DEV_GPU_UTIL"): "tests/manifests/test_monitoring.py",

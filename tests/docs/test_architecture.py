@@ -4,7 +4,7 @@ import graphlib
 
 import pytest
 
-from tests.docs import architecture
+from release.pages import architecture
 
 
 def test_the_import_graph_is_that_of_the_code() -> None:

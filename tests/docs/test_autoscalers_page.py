@@ -12,8 +12,8 @@ from controller.settings import Settings
 from gpushare import names
 from gpushare.cluster import reasons
 from gpushare.identity import NodeName
+from testing.manifests import tree
 from tests.docs.test_pains import NAMED, functions
-from tests.manifests import tree
 
 PAGE = (Path(__file__).parents[2] / "docs" / "autoscalers.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -10,10 +10,10 @@ import kubernetes.client
 import pytest
 import yaml
 
-from tests.docs import census, chart, kubernetes_fields, typed_commands
+from release.pages import chart
+from testing.pages import steps, text
+from tests.docs import census, kubernetes_fields, typed_commands
 from tests.docs.census import Block
-from tests.docs.test_reference import text
-from tests.e2e.administrator import steps
 
 BLOCKS: Final = [block for page in census.pages() for block in census.blocks(page)]
 FORMS: Final = [block for block in BLOCKS if {*census.kinds(block)} & {"by its form", "by a test of the page"}]

@@ -5,9 +5,9 @@ from typing import Final
 
 import yaml
 
-from tests.docs import chart
-from tests.docs.test_reference import text
-from tests.manifests import helm, tree
+from release.pages import chart
+from testing.manifests import helm, tree
+from testing.pages import text
 
 SECTION: Final = text("docs/install.md").split("\n## Install with Helm\n")[1].split("\n## ")[0]
 

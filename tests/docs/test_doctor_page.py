@@ -1,9 +1,9 @@
 """The rights that the doctor's page names are those that it uses."""
 
 from gpushare import names
+from release.pages import doctor
+from testing.cli import doctor_cluster as world
 from testing.fakes.paths import Target
-from tests.docs import doctor
-from tests.unit.gpushare_cli import doctor_cluster as world
 
 PLACES = {names.NAMESPACE: "the installation's namespace"}
 

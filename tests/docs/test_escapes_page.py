@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.docs import escapes
-from tests.docs.escapes import OUTCOMES, SECTIONS, WAYS
-from tests.e2e import escape_table
-from tests.e2e.attempts import Attempt, Ends
-from tests.e2e.escape_table import Place
-from tests.e2e.escapes import BASELINE
+from release.pages import escapes
+from release.pages.escapes import OUTCOMES, SECTIONS, WAYS
+from testing.tenant import escape_table
+from testing.tenant.attempts import Attempt, Ends
+from testing.tenant.escape_table import Place
+from testing.tenant.escapes import BASELINE
 
 ATTEMPTS = list(escape_table.all_attempts("node-1"))
 

@@ -13,8 +13,8 @@ from gpushare import names
 from gpushare.runtime import options
 from gpushare_cli.doctor import checks_conflicts, checks_hand_over, checks_webhook
 from gpushare_cli.doctor.checks import CHECKS
-from tests.manifests import tree
-from tests.unit.gpushare_cli import doctor_cluster
+from testing.cli import doctor_cluster
+from testing.manifests import tree
 
 PAGE = (tree.ROOT / "docs/gpu-operator.md").read_text(encoding="utf-8")
 TOLD = PAGE.split("\n## What to check\n")[1].split("\n## ")[0]

@@ -18,9 +18,10 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import profile as profile_wire
-from tests.docs.granted import environments
-from tests.docs.requests import EXAMPLES, RESOURCE_CONFIG, Example
-from tests.docs.test_reference import text
+from release.pages.requests import EXAMPLES, RESOURCE_CONFIG, Example
+from testing import pages
+from testing.granted import environments
+from testing.pages import fraction_of, text
 from webhook import mutation
 from webhook.rules import Rules
 
@@ -34,21 +35,8 @@ EVERY_WAY: Final = [each for each in EXAMPLES if each.name != "same" and not eac
 """But those that need another pod, or a limit that the profile's GPUs lack."""
 
 
-def snippet() -> dict[str, Any]:
-    """What the page defines."""
-    [block] = [block for block in PYTHON if "def usable_mib" in block]
-    defined: dict[str, Any] = {}
-    exec(block, defined)
-    return defined
-
-
 def node(unit: MemoryUnit = GIB) -> NodeInventory:
     return profile_wire.inventory(yaml.safe_load(text("testing/profiles/a100x8.yaml")), NodeName("node-a"), unit)
-
-
-def fraction_of(variables: Mapping[str, str], total_mib: int) -> float:
-    found: float = snippet()["memory_fraction"](variables, total_mib)
-    return found
 
 
 @pytest.mark.parametrize("example", EVERY_WAY, ids=lambda each: each.name)
@@ -134,7 +122,7 @@ def test_pytorch_is_limited_on_every_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
     [block] = [block for block in PYTHON if "set_per_process_memory_fraction" in block]
     torch = Torch(15109, 81920)
     variables = {names.ENV_MEMORY_MIB: "3072"}
-    run(block, torch, variables, monkeypatch, memory_fraction=snippet()["memory_fraction"])
+    run(block, torch, variables, monkeypatch, memory_fraction=pages.memory_fraction())
     assert torch.limits == {0: fraction_of(variables, 15109), 1: fraction_of(variables, 81920)}
 
 

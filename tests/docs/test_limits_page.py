@@ -18,7 +18,7 @@ from gpushare.wire import frameworks
 from gpushare.wire.frameworks import Framework
 from gpushare_cli.doctor.checks import CHECKS
 from testing.builders import make_gpu
-from tests.docs.test_reference import ROOT, text
+from testing.pages import ROOT, text
 
 PAGE: Final = text("docs/limits.md")
 ROWS: Final = re.findall(r"^\| `([\w-]+)` \|(.*)\|$", PAGE, re.MULTILINE)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gpushare import names
-from tests.manifests import tree
+from testing.manifests import tree
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "manifests"

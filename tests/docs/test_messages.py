@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import names
-from tests.unit.webhook.builders import ALL, DEVICES, RULES, Json, asking, container, pod
+from testing.reviews import ALL, DEVICES, RULES, Json, asking, container, pod
 from webhook import mutation, validation
 from webhook.mutation import Denied, Mutated
 

@@ -5,8 +5,9 @@ from typing import Final
 
 import pytest
 
-from tests.docs import metrics
-from tests.docs.test_reference import PAGES, ROOT, text
+from release.pages import metrics
+from testing.pages import ROOT, text
+from tests.docs.test_reference import PAGES
 
 MAIN: Final = text("controller/main.py")
 WATCHES: Final = re.findall(r"self\.(\w+) = (?:\w+\.watch|Reflector)\(", text("controller/leadership.py"))

@@ -11,7 +11,7 @@ from gpushare.model.gpu import Limit, NodeInventory
 from gpushare.units import GIB
 from gpushare_cli.doctor.checks import CHECKS
 from testing.builders import make_gpu, make_mig
-from tests.docs.test_reference import ROOT, text
+from testing.pages import ROOT, text
 
 PAGE: Final = text("docs/oversubscription.md")
 

@@ -11,7 +11,7 @@ import yaml
 from gpushare import names
 from gpushare_cli import __main__ as cli
 from gpushare_cli import extenders
-from tests.manifests import helm, tree
+from testing.manifests import helm, tree
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("edge", "openshift", "distributions")}

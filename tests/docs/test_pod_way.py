@@ -6,7 +6,7 @@ import yaml
 
 from gpushare import names
 from gpushare_cli import schedconfig
-from tests.docs import pod_way
+from release.pages import pod_way
 
 ROWS = pod_way.table()
 

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from gpushare.model.gpu import Limit
-from tests.docs.test_reference import ROOT, text
+from testing.pages import ROOT, text
 
 PAGE: Final = text("README.md")
 PAGES: Final = [str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md")]

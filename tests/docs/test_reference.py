@@ -3,7 +3,6 @@
 import dataclasses
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +10,11 @@ import pytest
 from deviceplugin import decision
 from gpushare.model.verdict import RefusalReason
 from gpushare.runtime import options
-from tests.docs import generate
+from release.pages import generate
+from testing.pages import ROOT, text
 
-ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]+)?\)")
-
-
-def text(name: str) -> str:
-    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def anchors(page: str) -> set[str]:

@@ -5,7 +5,7 @@ from typing import Final
 import pytest
 
 from gpushare import names
-from tests.docs.test_reference import text
+from testing.pages import text
 
 SECTION: Final = text("docs/request.md").partition("\n## What a container gets\n")[2].partition("\n## ")[0]
 VARIABLES: Final = [value for name, value in vars(names).items() if name.startswith("ENV_")]

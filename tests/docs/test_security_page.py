@@ -13,7 +13,7 @@ from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.placement import demand, outlook
 from gpushare.placement.policies import ranking
 from gpushare.placement.ranking import best
-from tests.manifests import tree
+from testing.manifests import tree
 
 DOCS = Path(__file__).parents[2] / "docs"
 INSTALL = (DOCS / "install.md").read_text(encoding="utf-8")

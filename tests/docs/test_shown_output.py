@@ -8,9 +8,9 @@ from gpushare.model.verdict import Refused
 from gpushare.placement.place import place
 from gpushare_cli import __main__ as cli
 from testing.builders import Json, make_grant, make_inventory, make_ledger, make_node, make_shape
+from testing.cli.explaining import kube_of
+from testing.cli.podding import bound
 from tests.docs import census
-from tests.unit.gpushare_cli.explaining import kube_of
-from tests.unit.gpushare_cli.podding import bound
 
 SHOWN = {
     "README.md": ((14, 14, 9, 3), (6, 0, 0, 0)),

@@ -13,7 +13,7 @@ from gpushare.model.verdict import Placed, RefusalReason
 from gpushare_cli.answers import Answer
 from gpushare_cli.simulate import refusals
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
-from tests.unit.gpushare_cli.simulating import manifest, simulate
+from testing.cli.simulating import manifest, simulate
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("### What keeps pods away\n")[2].partition("\n### ")[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import gpushare
-from tests.docs import site
+from release.pages import site
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*Check CHANGES for Sphinx API modifications")  # a matter of MyST's
 SHOWN = [*site.ROOT.glob("*.md"), site.ROOT / "manifests" / "README.md", *site.ROOT.glob("docs/**/*.md")]

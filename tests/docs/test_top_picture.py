@@ -1,6 +1,6 @@
 """The picture of `gpushare top` is what the command prints."""
 
-from tests.docs import top_picture
+from release.pages import top_picture
 
 
 def test_the_picture_is_what_is_printed() -> None:

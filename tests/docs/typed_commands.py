@@ -11,8 +11,8 @@ from typing import Final
 
 from gpushare.errors import SettingsError
 from gpushare_cli.__main__ import command_line
+from testing.manifests import helm_cli
 from tests.docs.census import Block
-from tests.e2e import helm_cli
 
 ROOT: Final = Path(__file__).parents[2]
 _EVERY: Final = {"--namespace", "-n", "--context", "--kubeconfig"}

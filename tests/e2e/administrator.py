@@ -3,38 +3,13 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from localcluster import installation
+from testing.pages import steps
 from tests.e2e.system import System
-
-DOCUMENTS = installation.ROOT / "docs"
-
-
-@cache
-def steps(page: str, title: str) -> Mapping[str, Sequence[str]]:
-    """The page's headings that begin with a title and a colon, without it, and the commands under each."""
-    found: dict[str, list[str]] = {}
-    heading = ""
-    block: list[str] | None = None
-    is_shell = False
-    for line in (DOCUMENTS / page).read_text(encoding="utf-8").splitlines():
-        if block is not None:
-            if line == "```":
-                if heading and is_shell:
-                    found.setdefault(heading, []).append("\n".join(block))
-                block = None
-            else:
-                block.append(line)
-        elif line.startswith("#"):
-            name, colon, rest = line.lstrip("# ").partition(": ")
-            heading = rest if colon and name == title else ""
-        elif line.startswith("```"):
-            block, is_shell = [], line == "```sh"
-    return found
 
 
 @dataclass

@@ -16,23 +16,11 @@ from typing import Final
 
 from localcluster import installation, process, provision
 from localcluster.cluster import Cluster
-from tests.e2e import helm_cli
-from tests.e2e.administrator import steps
+from testing import pages
+from testing.manifests import helm_cli
 
-PAGE: Final = "quickstart.md"
-FOLLOWED: Final = (("Prepare", "the image"), ("Install", "kubeadm"), ("Finish", "share a GPU"))
 REGISTRY: Final = installation.IMAGE.rpartition("/")[0]
 LIMIT_S: Final = 600
-
-
-def commands(block: str) -> list[str]:
-    """One for each command; a line that ends in a backslash goes on in the next."""
-    return [line for line in block.replace("\\\n", " ").splitlines() if line.strip()]
-
-
-def typed() -> list[str]:
-    """All commands, in the page's order."""
-    return [command for title, step in FOLLOWED for block in steps(PAGE, title)[step] for command in commands(block)]
 
 
 def stand_ins() -> Iterator[tuple[str, str]]:
@@ -65,13 +53,13 @@ def follow(environ: Mapping[str, str]) -> tuple[int, float]:
     Returns:
         How many they were, and the seconds that they took.
     """
-    all_commands = typed()
+    all_commands = pages.quick_start()
     told = "\n".join(f"echo {shlex.quote(f'$ {command}')}\n{command}" for command in all_commands)
     began = time.monotonic()
     argv = ["bash", "-euo", "pipefail", "-c", told]
     done = subprocess.run(argv, cwd=installation.ROOT, env=environ, timeout=LIMIT_S, check=False)
     if done.returncode != 0:
-        raise process.ClusterError(f"a command of docs/{PAGE} ended with {done.returncode}")
+        raise process.ClusterError(f"a command of docs/{pages.QUICK_START} ended with {done.returncode}")
     return len(all_commands), time.monotonic() - began
 
 

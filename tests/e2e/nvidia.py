@@ -10,8 +10,8 @@ from gpushare.model.gpu import HandOver, NodeInventory
 from gpushare.wire import inventory as inventory_wire
 from localcluster import process
 from localcluster.node import Node
+from testing.tenant.escapes import GPU_NODES
 from tests.e2e import disturb
-from tests.e2e.escapes import GPU_NODES
 from tests.e2e.system import Json, System
 
 _CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"

@@ -12,7 +12,8 @@ import yaml
 from gpushare import names
 from localcluster import installation
 from localcluster.installation import LOCAL, ROOT, Tree
-from tests.e2e import former, former_version, helm_cli
+from testing.manifests import helm_cli
+from tests.e2e import former, former_version
 from tests.e2e.administrator import Administrator
 from tests.e2e.conftest import PROFILE
 from tests.e2e.seen import Grants

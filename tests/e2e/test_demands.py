@@ -13,10 +13,10 @@ from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth
 from gpushare.wire import hand_over
 from localcluster import runtimes
+from testing.manifests import tree
 from tests.e2e import disturb
 from tests.e2e.seen import Grants
 from tests.e2e.system import Json, Share, System, is_ready
-from tests.manifests import tree
 
 pytestmark = pytest.mark.e2e
 POLICY: Final = names.RUNTIME_CLASS_POLICY

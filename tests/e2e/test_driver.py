@@ -17,11 +17,11 @@ from gpushare.model.gpu import HandOver, Limit
 from gpushare.wire import inventory
 from localcluster import installation
 from localcluster.python_image import UNUSED_LIBRARIES
+from testing.nvml import stub
+from testing.nvml.stub import Stub
 from tests.e2e import disturb, plugins
 from tests.e2e.system import Json, Share, System, allocated, is_ready
 from tests.e2e.test_usage import shown
-from tests.nvml import stub
-from tests.nvml.stub import Stub
 
 pytestmark = pytest.mark.e2e
 

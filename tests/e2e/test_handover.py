@@ -16,7 +16,8 @@ from gpushare.kube import api as kube
 from gpushare.model.gpu import HandOver
 from localcluster import process
 from localcluster.node import Node
-from tests.e2e import attempts, checks, disturb, gpus, seen
+from testing.tenant import attempts
+from tests.e2e import checks, disturb, gpus, seen
 from tests.e2e.conftest import CDI_NODES, PROFILE
 from tests.e2e.seen import Grants
 from tests.e2e.system import Json, Share, System, is_ready

@@ -8,8 +8,8 @@ import pytest
 
 from gpushare import names
 from localcluster.cluster import BUSYBOX_IMAGE
-from tests import notebooks
-from tests.docs.test_inference_page import fraction_of
+from testing import notebooks
+from testing.pages import fraction_of
 from tests.e2e import checks
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE, fresh_namespace
 from tests.e2e.system import Json, Share, System

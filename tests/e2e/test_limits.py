@@ -21,11 +21,11 @@ from gpushare.kube import api as kube
 from gpushare.model.gpu import Limit
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
+from testing.nvml import mps_programs
 from tests.e2e import plugins
 from tests.e2e.conftest import CDI_NODES, GPU_GIB
 from tests.e2e.system import Json, Share, System, is_ready
 from tests.e2e.test_commands import explained, gpushare
-from tests.nvml import mps_programs
 
 pytestmark = pytest.mark.e2e
 NO_DAEMON: Final = "the supervisor of the MPS daemon does not answer"

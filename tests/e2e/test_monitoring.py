@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import metrics
+from release.pages import metrics
 from tests.e2e import disturb, plugins, scraper
 from tests.e2e.scraper import Prometheus
 from tests.e2e.system import Share, System, allocated

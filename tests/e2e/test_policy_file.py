@@ -23,8 +23,7 @@ from gpushare_cli.doctor import objects
 from gpushare_cli.schedconfig import Options, ServerVersion
 from localcluster import installation, process
 from localcluster.controlplane import MASTERS
-from testing import skips
-from tests import notebooks
+from testing import notebooks, skips
 from tests.e2e import checks
 from tests.e2e.conftest import GPU_GIB
 from tests.e2e.system import Share, System, is_ready

@@ -13,8 +13,8 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.wire import parse_resources
 from localcluster.cluster import BUSYBOX_IMAGE
-from tests.docs.requests import EXAMPLES as ALL_EXAMPLES
-from tests.docs.requests import RESOURCE_CONFIG, Example
+from release.pages.requests import EXAMPLES as ALL_EXAMPLES
+from release.pages.requests import RESOURCE_CONFIG, Example
 from tests.e2e import checks, gpus, seen
 from tests.e2e.conftest import PLACES, PROFILE
 from tests.e2e.seen import Grants

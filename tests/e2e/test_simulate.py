@@ -10,7 +10,7 @@ import pytest
 
 from gpushare.kube import api as kube
 from gpushare.wire import pods as pods_wire
-from tests import mix
+from testing import mix
 from tests.e2e.system import PATIENCE_S, Json, System, is_incomplete
 from tests.e2e.test_commands import gpushare
 

@@ -17,11 +17,12 @@ from gpushare.kube import client, config
 from gpushare.kube.client import RestClient
 from gpushare.model.gpu import HandOver
 from localcluster.provision import Version
-from tests.e2e import attempts, changes, escape_table, nvidia, seen
-from tests.e2e.attempts import ALL, Attempt, Ends, container, first, pod
-from tests.e2e.changes import BINDINGS, PODS, UNBOUND, Change, Reach
+from testing.tenant import attempts, changes, escape_table
+from testing.tenant.attempts import ALL, Attempt, Ends, container, first, pod
+from testing.tenant.changes import BINDINGS, PODS, UNBOUND, Change, Reach
+from testing.tenant.escape_table import WORKLOADS, Place
+from tests.e2e import nvidia, seen
 from tests.e2e.conftest import CDI_NODES, PLACES
-from tests.e2e.escape_table import WORKLOADS, Place
 from tests.e2e.seen import Grants
 from tests.e2e.system import Json, System, is_incomplete, why_not
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import cgroups
-from tests.nvml import mps_programs
-from tests.nvml.stub import Stub
+from testing.nvml import mps_programs
+from testing.nvml.stub import Stub
 
 ROOT = Path(__file__).parents[2]
 USABLE, CONTEXT = 15060, 256

@@ -13,10 +13,9 @@ from gpushare.resource_config import ResourceConfig
 from gpushare.wire import profile as profile_wire
 from gpushare_cli import scores
 from gpushare_cli.__main__ import main
-from tests import notebooks
-from tests.docs import granted
-from tests.docs.test_reference import text
-from tests.notebooks import Json
+from testing import granted, notebooks
+from testing.notebooks import Json
+from testing.pages import text
 from webhook.rules import Rules
 
 RULES: Final = Rules(resource_config=ResourceConfig())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.bench.commands import bench
+from testing.bench import bench
 
 pytestmark = pytest.mark.e2e
 

@@ -15,8 +15,8 @@ import yaml
 
 from localcluster import provision
 from localcluster.provision import Version
-from tests.manifests import tree
-from tests.manifests.tree import MANIFESTS, Json
+from testing.manifests import tree
+from testing.manifests.tree import MANIFESTS, Json
 
 COMPONENTS_SINCE: Final = Version(1, 21)
 

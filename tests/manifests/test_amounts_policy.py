@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from gpushare import names, units
-from tests.manifests import cel, tree
-from tests.manifests.tree import Json
-from tests.unit.webhook.builders import container, pod
-from tests.unit.webhook.test_impossible_amounts import TOO_MUCH
+from testing.manifests import tree
+from testing.manifests.tree import Json
+from testing.reviews import TOO_MUCH, container, pod
+from tests.manifests import cel
 
 NEW = tree.objects("servers/1.30")
 POLICY = tree.one(NEW, "ValidatingAdmissionPolicy", names.AMOUNTS_POLICY)["spec"]

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from tests.manifests import cel, tree
-from tests.manifests.tree import Json
-from tests.unit.webhook.builders import container, pod
+from testing.manifests import tree
+from testing.manifests.tree import Json
+from testing.reviews import container, pod
+from tests.manifests import cel
 
 NEW = tree.objects("servers/1.30")
 POLICY = tree.one(NEW, "ValidatingAdmissionPolicy", names.CDI_POLICY)["spec"]

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.manifests import helm, tree
+from testing.manifests import helm, tree
+from testing.manifests.tree import SERVERS, Json
 from tests.manifests.kustomize import Kubectl
-from tests.manifests.tree import SERVERS, Json
 
 GPUS = ("nvidia", "simulated")
 COMPONENTS: dict[str, Json] = {

@@ -9,10 +9,10 @@ import pytest
 
 import gpushare
 from gpushare import names
-from tests.docs import chart
-from tests.manifests import helm, tree
-from tests.manifests.helm import BASE, objects
-from tests.manifests.tree import Json
+from release.pages import chart
+from testing.manifests import helm, tree
+from testing.manifests.helm import BASE, objects
+from testing.manifests.tree import Json
 
 RELEASES = (("gpushare", 1), ("gpus", 7))
 WRONG: list[tuple[str, Json]] = [

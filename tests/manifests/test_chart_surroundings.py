@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from gpushare import names
-from tests.manifests import helm, tree
-from tests.manifests.helm import BASE, objects, pod, variables
-from tests.manifests.tree import Json
+from testing.manifests import helm, tree
+from testing.manifests.helm import BASE, objects, pod, variables
+from testing.manifests.tree import Json
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import yaml
 import gpushare
 from gpushare import names
 from gpushare.runtime import options
-from tests.docs import chart, chart_components
-from tests.docs.chart_components import FIXED, SETTINGS, SHARED, WORDS, camel
-from tests.manifests import helm, tree
-from tests.manifests.helm import objects, pod, variables
-from tests.manifests.tree import Json
+from release.pages import chart, chart_components
+from release.pages.chart_components import FIXED, SETTINGS, SHARED, WORDS, camel
+from testing.manifests import helm, tree
+from testing.manifests.helm import objects, pod, variables
+from testing.manifests.tree import Json
 
 
 @pytest.mark.parametrize("name", chart.written())

@@ -11,10 +11,10 @@ from gpushare.runtime.clock import SystemClock
 from gpushare_cli import __main__ as cli
 from gpushare_cli.dashboard import command, server
 from gpushare_cli.dashboard.command import Options
+from testing import clusters
 from testing.fakes.kube import Call
-from tests.browser import clusters
-from tests.manifests import tree
-from tests.manifests.tree import Json
+from testing.manifests import tree
+from testing.manifests.tree import Json
 
 OBJECTS = tree.objects("dashboard")
 NAME = "gpushare-dashboard"

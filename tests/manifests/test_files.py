@@ -5,9 +5,9 @@ import pytest
 import yaml
 
 from gpushare import names
-from tests.manifests import tree
+from testing.manifests import tree
+from testing.manifests.tree import MANIFESTS, OVERLAYS, ROOT, SERVERS
 from tests.manifests.kustomize import Kubectl
-from tests.manifests.tree import MANIFESTS, OVERLAYS, ROOT, SERVERS
 
 KUSTOMIZATIONS = sorted(MANIFESTS.rglob("kustomization.yaml"), key=str)
 API_VERSIONS = {

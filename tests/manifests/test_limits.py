@@ -6,9 +6,10 @@ from deviceplugin.mps import settings as mps_settings
 from deviceplugin.settings import Settings
 from gpushare import names
 from testing import skips
-from tests.manifests import kustomize, tree
+from testing.manifests import tree
+from testing.manifests.tree import Json
+from tests.manifests import kustomize
 from tests.manifests.kustomize import Kubectl
-from tests.manifests.tree import Json
 
 PLUGIN = Settings(node_name="x")
 

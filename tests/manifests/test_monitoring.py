@@ -18,12 +18,12 @@ from deviceplugin.decision import Reason
 from deviceplugin.usage.values import Reading
 from gpushare import names
 from gpushare.model.gpu import GpuHealth, Limit
-from tests.docs import metrics
-from tests.manifests import tree
-from tests.manifests.helm import objects
+from release.pages import metrics
+from testing.manifests import tree
+from testing.manifests.helm import objects
+from testing.manifests.tree import MANIFESTS
 from tests.manifests.kustomize import Kubectl
-from tests.manifests.tree import MANIFESTS
-from tests.promtool import promtool
+from tests.manifests.promtool import promtool
 from webhook.metrics import Outcome
 
 MONITORING: Final = MANIFESTS / "monitoring"

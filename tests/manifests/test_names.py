@@ -15,8 +15,8 @@ from gpushare.runtime import options
 from gpushare.wire.profile import parse
 from gpushare_cli import schedconfig
 from gpushare_cli.schedconfig import Options, ServerVersion
-from tests.manifests import tree
-from tests.manifests.tree import ROOT, SERVERS, Json
+from testing.manifests import tree
+from testing.manifests.tree import ROOT, SERVERS, Json
 from webhook.settings import Settings as WebhookSettings
 
 BASE = tree.objects("base")

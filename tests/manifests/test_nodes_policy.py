@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from tests.manifests import cel, tree
-from tests.manifests.tree import Json
+from testing.manifests import tree
+from testing.manifests.tree import Json
+from tests.manifests import cel
 
 NEW = tree.objects("servers/1.30")
 POLICY = tree.one(NEW, "ValidatingAdmissionPolicy", names.NODES_POLICY)["spec"]

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from gpushare import names
-from tests.manifests import helm, tree
+from testing.manifests import helm, tree
+from testing.manifests.tree import Json
 from tests.manifests.kustomize import Kubectl
-from tests.manifests.tree import Json
 
 # OpenShift's own, as of 4.22, in the fields that matter here. `restricted-v2` is what every account may use.
 RESTRICTED: Json = {

@@ -8,7 +8,7 @@ from controller.settings import Settings
 from gpushare import names
 from gpushare.runtime import options
 from testing.builders import make_container, make_pod
-from tests.manifests import helm, tree
+from testing.manifests import helm, tree
 from tests.manifests.kustomize import Kubectl
 
 OBJECTS = tree.objects("placeholders")

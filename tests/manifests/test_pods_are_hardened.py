@@ -7,8 +7,8 @@ import pytest
 from controller import board
 from controller.settings import Settings
 from gpushare.cluster import verdicts
-from tests.manifests import tree
-from tests.manifests.tree import Json
+from testing.manifests import tree
+from testing.manifests.tree import Json
 
 BASE = tree.objects("base")
 SPECS = dict(tree.workloads(BASE))

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from tests.manifests import cel, tree
-from tests.manifests.tree import Json
-from tests.unit.webhook.builders import RULES, asking, container, from_annotation
-from tests.unit.webhook.builders import pod as new_pod
-from tests.unit.webhook.test_warned_doors import CHOOSING
+from testing.manifests import tree
+from testing.manifests.tree import Json
+from testing.reviews import CHOOSING, RULES, asking, container, from_annotation
+from testing.reviews import pod as new_pod
+from tests.manifests import cel
 from webhook import mutation
 from webhook.mutation import Mutated
 

@@ -17,7 +17,7 @@ from gpushare.kube.lease import Elector
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from testing.fakes.kube import Call, FakeKube
-from tests.manifests import tree
+from testing.manifests import tree
 from webhook.runtimeclass import Mode, RuntimeClass
 
 BASE = tree.objects("base")

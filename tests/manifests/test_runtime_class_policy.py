@@ -7,9 +7,10 @@ import pytest
 
 from gpushare import names
 from gpushare_cli.doctor import own
-from tests.manifests import cel, tree
-from tests.manifests.tree import Json
-from tests.unit.webhook.builders import VOID, asking, container, pod
+from testing.manifests import tree
+from testing.manifests.tree import Json
+from testing.reviews import VOID, asking, container, pod
+from tests.manifests import cel
 
 NEW = tree.objects("servers/1.30")
 POLICY = tree.one(NEW, "ValidatingAdmissionPolicy", names.RUNTIME_CLASS_POLICY)["spec"]

@@ -9,8 +9,8 @@ from gpushare.placement.place import place
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import requests
 from testing.builders import make_inventory
-from tests.manifests import tree
-from tests.manifests.tree import MANIFESTS, Json
+from testing.manifests import tree
+from testing.manifests.tree import MANIFESTS, Json
 
 RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
 SAMPLES = {path.stem: tree.documents(path) for path in sorted((MANIFESTS / "samples").glob("*.yaml"))}

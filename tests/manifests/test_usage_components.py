@@ -6,9 +6,9 @@ from deviceplugin.settings import Settings
 from deviceplugin.usage.values import Policy
 from gpushare import names
 from gpushare.runtime import options
-from tests.manifests import tree
+from testing.manifests import tree
+from testing.manifests.tree import MANIFESTS, Json
 from tests.manifests.kustomize import Kubectl
-from tests.manifests.tree import MANIFESTS, Json
 
 POLICIES = {"usage": "report", "watchdog-evict": "evict", "watchdog-kill": "kill"}
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from tests.manifests import cel, tree
+from testing.manifests import tree
+from testing.manifests.tree import SERVERS, Json
+from tests.manifests import cel
 from tests.manifests.cel import CelError
-from tests.manifests.tree import SERVERS, Json
 
 CONTROLLER = f"system:serviceaccount:{names.NAMESPACE}:{names.SERVICE_ACCOUNT_CONTROLLER}"
 MANAGED = {names.LABEL_MANAGED: "true"}

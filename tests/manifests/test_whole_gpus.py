@@ -12,10 +12,10 @@ from gpushare import names
 from gpushare.runtime import options
 from gpushare_cli import schedconfig
 from gpushare_cli.schedconfig import Options, ServerVersion
-from tests.manifests import tree
+from testing.manifests import tree
+from testing.manifests.tree import MANIFESTS, OVERLAYS, SERVERS, Json
 from tests.manifests.kustomize import Kubectl
 from tests.manifests.test_webhooks import CONTROLLER, MANAGED, NEW, asking, called, pod
-from tests.manifests.tree import MANIFESTS, OVERLAYS, SERVERS, Json
 from webhook.settings import Settings
 
 DIRECTORY = MANIFESTS / "whole-gpus"

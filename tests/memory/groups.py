@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from localcluster import cgroups
-from tests.manifests import tree
+from testing.manifests import tree
 
 _SUFFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _ENTER = 'echo $$ > "$0" && exec "$@"'

@@ -21,8 +21,8 @@ from testing.builders import Json, make_container, make_grant, make_node, make_p
 from testing.fakes import kube_http
 from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import free_port
+from testing.nvml.stub import MIB, Stub
 from tests.memory import groups
-from tests.nvml.stub import MIB, Stub
 
 ROOT = Path(__file__).parents[2]
 NODE = NodeName("node-a")

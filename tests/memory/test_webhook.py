@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.webhook.conftest import Server, running
+from testing.reviews import ALL, Json, container, encoded, pod, review
+from testing.webhook import Server, running
 from tests.memory import groups
-from tests.unit.webhook.builders import ALL, Json, container, encoded, pod, review
 
 MIB = 2**20
 _IDLE = 100

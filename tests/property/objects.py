@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from gpushare import names
 from testing.builders import Json, make_container, make_node, make_pod
-from tests.strategies import ledgers
-from tests.unit.gpushare_cli.podding import env_of
+from testing.cli.podding import env_of
+from tests.property.strategies import ledgers
 
 LABELS: tuple[dict[str, str], ...] = ({}, {"app": "web"})
 AFFINITIES: tuple[dict[str, str], ...] = (

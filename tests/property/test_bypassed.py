@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
-from tests.unit.controller import bypassing
-from tests.unit.controller.world import World
-from tests.unit.gpushare_cli.explaining import copy, explain
-from tests.unit.gpushare_cli.podding import mutated
-from tests.unit.gpushare_cli.simulating import listed, simulate
+from testing.cli.explaining import copy, explain
+from testing.cli.podding import mutated
+from testing.cli.simulating import listed, simulate
+from testing.controller import bypassing
+from testing.controller.world import World
 
 NODES = {"shared": [make_node(make_inventory(15))], "plain": [make_node(name="node-a")], "gone": []}
 OTHER = make_node(make_inventory(15, node="node-b"))

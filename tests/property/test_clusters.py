@@ -18,7 +18,7 @@ from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_ref
 from tests.property.brute_force import brute_force
-from tests.strategies import ledgers, shapes
+from tests.property.strategies import ledgers, shapes
 
 Workload = list[tuple[RequestShape, dict[str, str]]]
 pods = st.lists(st.tuples(shapes(max_containers=2), st.sampled_from([{}, {"app": "web"}])), min_size=1, max_size=8)

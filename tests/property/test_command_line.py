@@ -33,10 +33,10 @@ from gpushare_cli.simulate import cluster, objects, plan
 from gpushare_cli.simulate.plan import Outcome, Plan, Way
 from testing import ledgers
 from testing.builders import Json
+from testing.cli.simulating import manifest
+from testing.controller.world import ManualClock
 from tests.property.brute_force import brute_force
 from tests.property.objects import nodes, workloads
-from tests.unit.controller.world import ManualClock
-from tests.unit.gpushare_cli.simulating import manifest
 
 RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
 

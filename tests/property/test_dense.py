@@ -21,7 +21,7 @@ from gpushare.placement.policies import Rankings
 from gpushare.placement.prices import SLOTS, WHOLE, prices
 from gpushare.placement.ranking import best
 from gpushare.placement.tally import PART, Tally
-from tests.strategies import container_requests, ledgers
+from tests.property.strategies import container_requests, ledgers
 
 TOTALS = st.sampled_from([8, 24, 80])
 MODELS = ("T4", "A100")

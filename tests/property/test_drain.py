@@ -4,10 +4,10 @@ import json
 import random
 
 from testing.builders import Json, make_grant, make_inventory, make_node
+from testing.cli.draining import EndingClock, budget, drain, owned, pods, seeded
+from testing.cli.explaining import kube_of
+from testing.cli.podding import bound
 from testing.fakes.kube import FakeKube
-from tests.unit.gpushare_cli.draining import EndingClock, budget, drain, owned, pods, seeded
-from tests.unit.gpushare_cli.explaining import kube_of
-from tests.unit.gpushare_cli.podding import bound
 
 CLUSTERS = 200
 NODE = make_node(make_inventory(40, 40))

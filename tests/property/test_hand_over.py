@@ -23,7 +23,7 @@ from deviceplugin.source import RawGpu
 from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.gpu import HandOver
 from testing.builders import make_pod
-from tests.unit.deviceplugin.build import ManualClock
+from testing.deviceplugin.build import ManualClock
 
 GPUS = {
     GpuUuid(f"GPU-{i}"): RawGpu(uuid=f"GPU-{i}", index=i, model="x", memory_bytes=1, simulated=True) for i in range(4)

@@ -15,7 +15,7 @@ from gpushare.units import GIB
 from gpushare.wire import allocation as allocation_wire
 from gpushare.wire import held_gpus, pods
 from testing.builders import Json, make_inventory, make_pod, make_ref
-from tests.strategies import shapes
+from tests.property.strategies import shapes
 
 
 class Ledgers(RuleBasedStateMachine):

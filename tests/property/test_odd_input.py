@@ -24,10 +24,10 @@ from gpushare_cli.simulate import cluster, madeup, objects, plan, render
 from gpushare_cli.simulate.plan import Way
 from gpushare_cli.simulate.summary import Run
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
+from testing.cli.explaining import config_map, copy
+from testing.cli.podding import bound, mutated
+from testing.cli.simulating import manifest, workload
 from tests.property.test_odd_objects import amounts, anything, texts
-from tests.unit.gpushare_cli.explaining import config_map, copy
-from tests.unit.gpushare_cli.podding import bound, mutated
-from tests.unit.gpushare_cli.simulating import manifest, workload
 
 readable = contextlib.suppress(WireError, SettingsError)
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

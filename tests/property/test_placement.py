@@ -11,7 +11,7 @@ from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement.place import place
 from testing.builders import make_allocation, make_inventory, make_ref
 from tests.property.brute_force import brute_force, fits, grant, may_be, may_use
-from tests.strategies import ledgers, shapes
+from tests.property.strategies import ledgers, shapes
 
 
 @given(shapes(), ledgers())

@@ -20,8 +20,8 @@ from gpushare.simulation.costs import Costs
 from gpushare.simulation.learner import Learner
 from testing.builders import make_allocation
 from tests.property.brute_force import brute_force
+from tests.property.strategies import container_requests, ledgers, shapes
 from tests.property.test_dense import asks, clusters, emptied, samples
-from tests.strategies import container_requests, ledgers, shapes
 
 policies = st.sampled_from(Policy)
 any_asks = asks | st.builds(Ask, cpu_milli=st.integers(0, 20_000), host_mib=st.integers(0, 64))

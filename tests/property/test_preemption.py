@@ -19,7 +19,7 @@ from gpushare.model.selector import LabelSelector
 from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
 from testing.builders import make_allocation, make_inventory, make_ref
-from tests.strategies import shapes
+from tests.property.strategies import shapes
 
 PRIORITY = 5
 

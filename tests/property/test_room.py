@@ -16,7 +16,7 @@ from gpushare.placement import explain, judge, room
 from gpushare.placement.judge import Judge
 from gpushare.placement.place import place
 from testing.builders import make_shape
-from tests.strategies import ledgers, shapes
+from tests.property.strategies import ledgers, shapes
 
 UNIT_MIB = 1024
 

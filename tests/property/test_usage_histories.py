@@ -29,11 +29,11 @@ from gpushare_cli.commands import Inspect, Streams
 from gpushare_cli.explain import command as explain
 from gpushare_cli.explain.workloads import Target
 from testing.builders import make_container, make_node, make_pod
+from testing.deviceplugin.usage import uid
 from testing.fakes.kube import FakeKube
-from tests.nvml import stub
-from tests.nvml.stub import Stub
+from testing.nvml import stub
+from testing.nvml.stub import Stub
 from tests.property.usage_world import GPUS, INVENTORY, MIB, Moment, Real, World
-from tests.unit.deviceplugin.usage.build import uid
 
 GRACE_S, GAP_S, STEPS = 12.0, 20.0, 12
 HISTORIES, AT_ONCE = 1000, 50

@@ -11,7 +11,7 @@ from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import NodeInventory
 from gpushare.wire import allocation, inventory, json
 from testing.builders import make_ref
-from tests.strategies import allocations, inventories
+from tests.property.strategies import allocations, inventories
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(max_size=8),

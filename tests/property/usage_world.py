@@ -17,9 +17,9 @@ from gpushare import units
 from gpushare.identity import GpuUuid, NodeName, PodUid
 from gpushare.model.gpu import NodeInventory
 from testing.builders import Json, make_gpu, make_grant, make_mig
+from testing.deviceplugin.build import ManualClock
+from testing.deviceplugin.usage import container_id, running_pod, uid
 from testing.fakes.kube import FakeKube
-from tests.unit.deviceplugin.build import ManualClock
-from tests.unit.deviceplugin.usage.build import container_id, running_pod, uid
 
 INVENTORY = NodeInventory(node=NodeName("node-a"), gpus=(make_gpu(0, 16), make_mig(1, 0, 16)), unit=units.GIB)
 GPUS = tuple(gpu.uuid for gpu in INVENTORY.gpus)

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from tests import traces
-from tests.integration.bench.commands import bench
+from testing import traces
+from testing.bench import bench
 
 
 def rows(path: Path) -> list[dict[str, object]]:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import traces
-from tests.integration.bench.commands import bench
+from testing import traces
+from testing.bench import bench
 
 
 @pytest.mark.parametrize("owned", [False, True])

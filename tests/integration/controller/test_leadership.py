@@ -22,10 +22,10 @@ from gpushare.resource_config import ResourceConfig
 from gpushare.wire import hand_over
 from testing import ledgers
 from testing.builders import make_container, make_inventory, make_node, make_pod
+from testing.controller.bypassing import changed
+from testing.controller.world import NODES, PODS, bind_args, path_of
 from testing.fakes.kube import Call, Delayed, FakeKube, LandsLater
 from tests.integration.controller.replicas import LEASE, Replica, SharedClock, stopping
-from tests.unit.controller.bypassing import changed
-from tests.unit.controller.world import NODES, PODS, bind_args, path_of
 
 PATIENCE = 50  # ticks, far fewer than a watch may be silent for
 

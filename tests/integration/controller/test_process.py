@@ -21,9 +21,9 @@ from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from testing.builders import make_inventory, make_node, make_pod
+from testing.controller.world import NODES, path_of
 from testing.fakes.kube import Delayed, FakeKube
 from testing.fakes.kube_http import kubeconfig, serving
-from tests.unit.controller.world import NODES, path_of
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
 QUICK = {"LEASE_SECONDS": "3", "RENEW_SECONDS": "1.5", "RETRY_SECONDS": "0.3", "BIND_SECONDS": "0.7"}

@@ -10,9 +10,9 @@ from gpushare.kube.api import JsonObject
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import host
 from gpushare_cli.schedconfig import ServerVersion
-from tests import mix
-from tests.unit.controller.world import NODES, World
-from tests.unit.gpushare_cli.simulating import listed, simulate
+from testing import mix
+from testing.cli.simulating import listed, simulate
+from testing.controller.world import NODES, World
 
 TICK_S = 0.2
 SERVER = "1.20"

@@ -22,10 +22,10 @@ from gpushare.model.gpu import NodeInventory
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import Clock, SystemClock
 from testing.builders import Json, make_inventory
+from testing.deviceplugin.build import NODE, handing_over
+from testing.deviceplugin.running import feed_with, running_all
 from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import FakeKubelet, FakePodResources, Plugin, wait_until
-from tests.integration.deviceplugin.running import feed_with, running_all
-from tests.unit.deviceplugin.build import NODE, handing_over
 
 
 @dataclass(kw_only=True)

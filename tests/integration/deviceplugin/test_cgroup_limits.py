@@ -26,10 +26,10 @@ from gpushare.model.gpu import Gpu, GpuHealth, Limit, MigInstance, NodeInventory
 from gpushare.model.request import ContainerKind
 from gpushare.units import GIB
 from testing.builders import Json, make_grant
-from tests.nvml import stub
-from tests.nvml.memory import Memory
-from tests.nvml.stub import MIB, Stub
-from tests.unit.deviceplugin.build import ManualClock, bound_pod, fields_of
+from testing.deviceplugin.build import ManualClock, bound_pod, fields_of
+from testing.nvml import stub
+from testing.nvml.memory import Memory
+from testing.nvml.stub import MIB, Stub
 
 UID: Final = PodUid("0123abcd-0000-1111-2222-333344445555")
 IDS: Final = {"main": "ab" * 32, "second": "cd" * 32, "init": "ef" * 32, "sidecar": "01" * 32}

@@ -17,9 +17,9 @@ from gpushare.kube import client
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
 from testing.builders import make_grant, make_node
+from testing.deviceplugin.build import bound_pod
 from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import FakeKubelet, FakePodResources, free_port, wait_until
-from tests.unit.deviceplugin.build import bound_pod
 
 PROFILES = Path(__file__).parents[3] / "testing" / "profiles"
 

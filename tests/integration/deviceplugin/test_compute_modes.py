@@ -9,8 +9,8 @@ from deviceplugin.nvml.compute_mode import ComputeModes
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu, MigInstance
 from testing.builders import make_gpu
-from tests.nvml import stub
-from tests.nvml.stub import Stub
+from testing.nvml import stub
+from testing.nvml.stub import Stub
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from gpushare.model.gpu import Gpu
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import profile as wire
-from tests.nvml.stub import Stub
+from testing.nvml.stub import Stub
 
 PROFILES = sorted((Path(__file__).parents[3] / "testing" / "profiles").glob("*.yaml"))
 CASES = [

@@ -17,9 +17,9 @@ from gpushare.kube.api import PatchKind
 from gpushare.model.gpu import HandOver
 from gpushare.model.request import ContainerKind
 from testing.builders import make_grant
+from testing.deviceplugin.build import bound_pod, handing_over
 from testing.fakes.kubelet import FakeKubelet, FakePodResources, wait_until
 from tests.integration.deviceplugin.node import Node, serving
-from tests.unit.deviceplugin.build import bound_pod, handing_over
 
 THREE, OTHERS = ("g000", "g001", "g002"), ("g003", "g004", "g005")
 PERCENT = ("p000",)

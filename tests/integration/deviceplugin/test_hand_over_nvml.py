@@ -17,8 +17,8 @@ from deviceplugin.nvml.source import NvmlSource
 from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.gpu import HandOver
 from gpushare.runtime.clock import SystemClock
-from tests.nvml.stub import Stub
-from tests.unit.deviceplugin.handover import nvidia
+from testing.deviceplugin import nvidia
+from testing.nvml.stub import Stub
 
 IDS = frozenset({"g000"})
 MINORS = ("gpu4/gi7/access 66", "gpu4/gi7/ci0/access 67", "gpu4/gi8/access 75", "gpu4/gi8/ci0/access 76")

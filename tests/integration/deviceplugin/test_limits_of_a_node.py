@@ -22,14 +22,14 @@ from gpushare_cli.commands import Streams
 from gpushare_cli.explain import command as explain
 from gpushare_cli.explain.workloads import Target
 from testing.builders import make_grant, make_node
+from testing.deviceplugin.build import bound_pod
 from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import FakeKubelet, FakePodResources, Plugin, free_port, wait_until
+from testing.nvml import mps_programs, stub
+from testing.nvml.memory import Memory
+from testing.nvml.stub import MIB, Stub
 from tests.integration.deviceplugin.test_composition import meanwhile
 from tests.integration.deviceplugin.test_process import page_of
-from tests.nvml import mps_programs, stub
-from tests.nvml.memory import Memory
-from tests.nvml.stub import MIB, Stub
-from tests.unit.deviceplugin.build import bound_pod
 
 NODE = "/api/v1/nodes/node-a"
 ID = "ab" * 32

@@ -21,9 +21,9 @@ from deviceplugin.mps.wire import Status
 from gpushare.errors import WireError
 from gpushare.runtime.clock import SystemClock
 from testing.builders import Json, make_grant, make_inventory
-from tests.nvml import mps_programs
-from tests.unit.deviceplugin.build import ManualClock, bound_pod
-from tests.unit.deviceplugin.limits.build import start_of
+from testing.deviceplugin.build import ManualClock, bound_pod
+from testing.deviceplugin.limits import start_of
+from testing.nvml import mps_programs
 
 INVENTORY: Final = make_inventory(15, 15)
 

@@ -9,9 +9,9 @@ from deviceplugin.nvml.deadline import Deadline
 from deviceplugin.nvml.processes import NvmlProcesses
 from deviceplugin.usage.values import GpuProcess
 from gpushare.identity import GpuUuid
-from tests.nvml import stub
-from tests.nvml.stub import MIB, Stub
-from tests.unit.deviceplugin.build import fields_of
+from testing.deviceplugin.build import fields_of
+from testing.nvml import stub
+from testing.nvml.stub import MIB, Stub
 
 KINDS = ("Compute", "Graphics", "MPSCompute")
 

@@ -15,9 +15,9 @@ from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare.model.gpu import MigInstance
 from gpushare.runtime.clock import SystemClock
-from tests.nvml import stub
-from tests.nvml.stub import MIB, Stub
-from tests.unit.deviceplugin.build import ManualClock, fields_of
+from testing.deviceplugin.build import ManualClock, fields_of
+from testing.nvml import stub
+from testing.nvml.stub import MIB, Stub
 
 
 @pytest.fixture

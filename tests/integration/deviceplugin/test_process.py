@@ -16,8 +16,8 @@ import yaml
 
 from deviceplugin import probe
 from testing.fakes.kubelet import FakeKubelet, free_port, wait_until
-from tests.nvml import stub
-from tests.nvml.stub import MIB, Stub
+from testing.nvml import stub
+from testing.nvml.stub import MIB, Stub
 
 ROOT = Path(__file__).parents[3]
 

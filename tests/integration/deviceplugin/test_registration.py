@@ -13,8 +13,8 @@ from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.registrar import Registrar
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_inventory
+from testing.deviceplugin.running import feed_with, running, show, start_all
 from testing.fakes.kubelet import FakeKubelet, wait_until
-from tests.integration.deviceplugin.running import feed_with, running, show, start_all
 
 
 def test_it_serves_before_it_registers_and_offers_one_device_for_each_unit(kubelet: FakeKubelet) -> None:

@@ -18,9 +18,9 @@ from deviceplugin.simulated import SimulatedSource
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
 from testing.builders import make_inventory
+from testing.deviceplugin.build import NODE
+from testing.deviceplugin.running import EVERYTHING, feed_with, running_all, show
 from testing.fakes.kubelet import FakeKubelet, Plugin, wait_until
-from tests.integration.deviceplugin.running import EVERYTHING, feed_with, running_all, show
-from tests.unit.deviceplugin.build import NODE
 
 MEMORY, PERCENT, WHOLE = NAMES = ("aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu")
 SOCKETS = {MEMORY: "gpushare.sock", PERCENT: "gpushare-percent.sock", WHOLE: "gpushare-whole.sock"}

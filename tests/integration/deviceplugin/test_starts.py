@@ -14,11 +14,11 @@ from gpushare.kube import api as kube
 from gpushare.model.request import ContainerKind
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_container, make_grant, make_inventory
+from testing.deviceplugin.build import bound_pod
+from testing.deviceplugin.running import running
 from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import FakeKubelet, FakePodResources, wait_until
 from tests.integration.deviceplugin.node import Node, serving, start_check_of
-from tests.integration.deviceplugin.running import running
-from tests.unit.deviceplugin.build import bound_pod
 
 THREE = ("g000", "g001", "g002")
 

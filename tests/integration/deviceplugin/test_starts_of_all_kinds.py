@@ -8,9 +8,9 @@ import pytest
 from deviceplugin import late
 from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Resource
 from testing.builders import Json, make_container, make_grant, make_pod
+from testing.deviceplugin.build import NODE, bound_pod, ids_of, percent_container
 from testing.fakes.kubelet import FakeKubelet, FakePodResources, wait_until
 from tests.integration.deviceplugin.node import Node, serving
-from tests.unit.deviceplugin.build import NODE, bound_pod, ids_of, percent_container
 
 PART = replace(make_grant(0), compute_percent=20)
 WHOLE_GPU = replace(make_grant(1, gib=15), compute_percent=100, whole=True)

@@ -28,9 +28,9 @@ from deviceplugin.usage.watchdog import Watchdog
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_grant, make_inventory
+from testing.deviceplugin.usage import container_id, running_pod, uid
 from testing.fakes.kube import FakeKube
-from tests.nvml.stub import MIB, Stub
-from tests.unit.deviceplugin.usage.build import container_id, running_pod, uid
+from testing.nvml.stub import MIB, Stub
 
 OBEYS = "import sys, time; print(flush=True); time.sleep(3600)"
 IGNORES = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + OBEYS

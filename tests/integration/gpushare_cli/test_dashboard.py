@@ -24,12 +24,12 @@ from gpushare_cli.dashboard.feed import Picture
 from gpushare_cli.dashboard.live import Live
 from gpushare_cli.dashboard.routes import Asset, Site
 from gpushare_cli.dashboard.server import Served
+from testing import clusters
 from testing.builders import Json, make_grant, make_inventory, make_node, make_pod
+from testing.cli.podding import bound
 from testing.fakes import kube_http
 from testing.fakes.faults import Call
 from testing.fakes.kube import FakeKube
-from tests.browser import clusters
-from tests.unit.gpushare_cli.podding import bound
 
 EVER = 10**9
 OWN = "research"

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from gpushare.kube import api as kube
+from testing import clusters
 from testing.fakes import kube_http
 from testing.fakes.kube import FakeKube
-from tests.browser import clusters
 
 OPEN, CLOSE = b"\x1b[?1049h", b"\x1b[?1049l"
 COLOUR = re.compile(rb"\x1b\[[0-9]+m")

@@ -16,7 +16,7 @@ from certs import authority
 from gpushare.kube import api as kube
 from gpushare.kube.client import RestClient
 from gpushare.kube.credentials import Credentials
-from tests.unit.controller.world import ManualClock
+from testing.controller.world import ManualClock
 
 
 class Lead:

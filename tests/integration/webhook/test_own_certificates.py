@@ -17,7 +17,7 @@ from certs import contents, inject
 from gpushare import names
 from testing.fakes import kube_http
 from testing.fakes.kube import FakeKube
-from tests.integration.webhook.conftest import ROOT, command, free_port
+from testing.webhook import ROOT, command, free_port
 from tests.integration.webhook.test_server import JSON, REVIEW
 
 SECRET = f"/api/v1/namespaces/{names.NAMESPACE}/secrets/{names.WEBHOOK_SECRET}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.webhook.conftest import ROOT, Server, command, free_port
+from testing.webhook import ROOT, Server, command, free_port
 
 JSON = {"Content-Type": "application/json"}
 POD = {

@@ -8,7 +8,7 @@ import pytest
 
 from bench import __main__ as bench
 from bench import churn, report, trace, trace_scheduled, trace_simulated
-from tests import traces
+from testing import traces
 
 Main = Callable[[Sequence[str]], int]
 ON_A_TRACE: Sequence[Main] = (trace.main, trace_simulated.main, trace_scheduled.main)

@@ -6,7 +6,7 @@ from pathlib import Path
 from bench import churn
 from bench.churn import Arrival
 from bench.packing.workload import Workload, asks_for
-from tests import traces
+from testing import traces
 
 
 def test_a_day_begins_with_as_many_pods_as_run_on_average(tmp_path: Path) -> None:

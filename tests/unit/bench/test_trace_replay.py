@@ -9,7 +9,7 @@ from bench import trace
 from bench.packing.policies import POLICIES
 from bench.packing.replay import replay
 from bench.packing.workload import LOAD, Workload, asks_for
-from tests import traces
+from testing import traces
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import trace_simulated
-from tests import traces
+from testing import traces
 
 
 def test_a_row_for_each_policy_every_run_in_the_file_and_a_line_in_the_plot(

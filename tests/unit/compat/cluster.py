@@ -14,7 +14,7 @@ import yaml
 
 from gpushare.kube.api import JsonObject
 from gpushare.resource_config import ResourceConfig
-from tests.unit.controller.world import World, path_of
+from testing.controller.world import World, path_of
 from webhook import mutation
 from webhook.mutation import Denied, Mutated
 from webhook.rules import Rules

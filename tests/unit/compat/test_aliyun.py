@@ -18,10 +18,10 @@ from gpushare.units import GIB
 from gpushare.wire import unhealthy
 from gpushare_cli import render, report
 from testing.builders import make_gpu, make_node
+from testing.controller.world import World
+from testing.deviceplugin.running import feed_with
 from testing.fakes.kube import FakeKube
-from tests.integration.deviceplugin.running import feed_with
 from tests.unit.compat.cluster import SEEDS, cluster, create, environment, make_pod, run
-from tests.unit.controller.world import World
 from tests.unit.gpushare_cli import clusters
 from tests.unit.gpushare_cli.clusters import ack_pod, aliyun_node, aliyun_pod
 

@@ -8,8 +8,8 @@ import pytest
 
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
+from testing.controller.world import World
 from tests.unit.compat.cluster import cluster, create, make_pod, run
-from tests.unit.controller.world import World
 
 MEM, PERCENT = "aliyun.com/gpu-mem", "nano-gpu/gpu-percent"
 ACK = "scheduler.framework.gpushare.allocation"

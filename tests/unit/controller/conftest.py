@@ -1,6 +1,6 @@
 import pytest
 
-from tests.unit.controller.world import World
+from testing.controller.world import World
 
 
 @pytest.fixture

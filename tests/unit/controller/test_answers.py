@@ -18,8 +18,8 @@ from gpushare.model.request import Policy
 from gpushare.placement.outlook import Outlook
 from gpushare.placement.tally import Tally
 from testing.builders import make_shape
+from testing.controller.world import NODES, World
 from tests.unit.controller.test_boards import LITTLE, PODS, grown, kind_of, node, pod
-from tests.unit.controller.world import NODES, World
 
 ASKING = [pod("share", gib=3), pod("wide", gib=2, gpus="2", cpu="4"), pod("model", gib=3, gpu_model="A10")]
 

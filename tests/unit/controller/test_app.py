@@ -12,8 +12,8 @@ from gpushare.kube.api import JsonObject
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import intake
 from testing.builders import make_allocation, make_container, make_grant, make_pod
+from testing.controller.world import World, uid_of
 from testing.fakes.kube import LandsLater
-from tests.unit.controller.world import World, uid_of
 
 NODES = ["node-a", "node-b"]
 

@@ -10,7 +10,7 @@ from controller.background import Background
 from gpushare.identity import NodeName
 from gpushare.model.request import RequestShape
 from testing.builders import make_shape
-from tests.unit.controller.world import ManualClock, World
+from testing.controller.world import ManualClock, World
 
 NAMES = [NodeName(f"node-{i}") for i in range(2 * background.SLICE + 1)]
 

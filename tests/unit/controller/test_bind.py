@@ -13,7 +13,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from testing.builders import make_container, make_pod
-from tests.unit.controller.world import PODS, World, bind_args, path_of, uid_of
+from testing.controller.world import PODS, World, bind_args, path_of, uid_of
 
 BINDING = "/binding"
 

@@ -11,8 +11,8 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.wire import allocation as allocation_wire
 from testing.builders import make_allocation, make_grant
+from testing.controller.world import World, path_of, uid_of
 from testing.fakes.kube import Call, Fault, LandsLater
-from tests.unit.controller.world import World, path_of, uid_of
 
 
 def is_binding(call: Call) -> bool:

@@ -23,7 +23,7 @@ from gpushare.placement import ranking
 from gpushare.placement.place import place
 from gpushare.wire import requests
 from testing.builders import make_container, make_inventory, make_node, make_pod, make_shape
-from tests.unit.controller.world import NODES, RESOURCE_CONFIG, World
+from testing.controller.world import NODES, RESOURCE_CONFIG, World
 
 PODS = "/api/v1/namespaces/team/pods"
 A, B = NodeName("node-a"), NodeName("node-b")

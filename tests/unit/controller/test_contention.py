@@ -14,7 +14,7 @@ from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_ref, make_shape
-from tests.unit.controller.world import World
+from testing.controller.world import World
 
 A = NodeName("node-a")
 

@@ -13,8 +13,8 @@ from gpushare.cluster.records import Bound
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from testing.builders import make_ref
+from testing.controller.world import ManualClock
 from testing.fakes.kube import Call, FakeKube, Fault
-from tests.unit.controller.world import ManualClock
 
 COLLECTION = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 

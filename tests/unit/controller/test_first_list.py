@@ -9,7 +9,7 @@ from controller.watches import NodeSink, PodSink
 from gpushare.cluster import node_records
 from gpushare.cluster.records import AnyPod
 from gpushare.kube.watch import Reflector
-from tests.unit.controller.world import NODES, PODS, World
+from testing.controller.world import NODES, PODS, World
 
 CROWD = 600  # more than a page
 

@@ -14,9 +14,9 @@ from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.wire import requests
+from testing.controller.bypassing import add_bypassed, tick
+from testing.controller.world import RESOURCE_CONFIG, World, path_of
 from testing.fakes.kube import Fault, LandsLater
-from tests.unit.controller.bypassing import add_bypassed, tick
-from tests.unit.controller.world import RESOURCE_CONFIG, World, path_of
 
 A, B = NodeName("node-a"), NodeName("node-b")
 GROUP = {names.ANNOTATION_SAME_GPU: "app=web"}

@@ -12,7 +12,7 @@ from gpushare.kube import api as kube
 from gpushare.model.gpu import HandOver
 from gpushare.wire import hand_over
 from testing.builders import make_inventory, make_node
-from tests.unit.controller.world import NODES, World
+from testing.controller.world import NODES, World
 
 PATH = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps"
 

@@ -16,7 +16,7 @@ from gpushare.model.room import HostRoom, NodeRoom
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import asks, host, requests
 from testing.builders import make_container, make_inventory, make_node, make_pod
-from tests.unit.controller.world import NODES, World, uid_of
+from testing.controller.world import NODES, World, uid_of
 
 A, B = NodeName("node-a"), NodeName("node-b")
 HAS = HostRoom(8000, 16384)

@@ -11,8 +11,8 @@ from controller.label_index import LabelIndex
 from gpushare import names
 from gpushare.model.selector import LabelSelector, Operator, Requirement
 from gpushare.wire import labels as labels_wire
-from tests.unit.controller.bypassing import add_bypassed
-from tests.unit.controller.world import World
+from testing.controller.bypassing import add_bypassed
+from testing.controller.world import World
 
 Labels = dict[str, str]
 KEYS: Final = st.sampled_from(["app", "tier"])

@@ -5,8 +5,8 @@ import pytest
 from controller.reconcile import advice, bypassed_pods
 from gpushare import names
 from gpushare.kube import api as kube
-from tests.unit.controller.bypassing import REPLICA_SET, add_bypassed, annotations, requests, run_containers, said, tick
-from tests.unit.controller.world import World, path_of, uid_of
+from testing.controller.bypassing import REPLICA_SET, add_bypassed, annotations, requests, run_containers, said, tick
+from testing.controller.world import World, path_of, uid_of
 
 ROOM = "to have it placed where there is room, "
 AGAIN = "delete it and create it again without spec.nodeName and with the scheduler gpushare-scheduler"

@@ -7,9 +7,9 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.wire import allocation as allocation_wire
 from testing.builders import make_allocation, make_grant
+from testing.controller.bypassing import add_bypassed, annotations, run_containers, tick
+from testing.controller.world import World, path_of
 from testing.fakes.kube import Call, Fault, LandsLater
-from tests.unit.controller.bypassing import add_bypassed, annotations, run_containers, tick
-from tests.unit.controller.world import World, path_of
 
 
 def is_patch(call: Call) -> bool:

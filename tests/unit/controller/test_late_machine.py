@@ -10,9 +10,9 @@ from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
+from testing.controller.bypassing import add_bypassed, run_containers
+from testing.controller.world import PODS, World, path_of
 from testing.fakes.kube import Call, Fault, LandsLater
-from tests.unit.controller.bypassing import add_bypassed, run_containers
-from tests.unit.controller.world import PODS, World, path_of
 
 faults = st.sampled_from([None, "lost-reply", "lost-request", LandsLater(), LandsLater(), kube.ConflictError("no")])
 

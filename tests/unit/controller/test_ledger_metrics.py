@@ -12,8 +12,8 @@ from gpushare.cluster import node_records, pod_records
 from gpushare.identity import NodeName
 from gpushare.resource_config import ResourceConfig
 from testing.builders import make_grant, make_inventory, make_node
-from tests.unit.controller.world import ManualClock
-from tests.unit.gpushare_cli.podding import bound
+from testing.cli.podding import bound
+from testing.controller.world import ManualClock
 
 CONFIG = ResourceConfig()
 GIB = 1024**3

@@ -15,9 +15,9 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.wire import inventory
+from testing.controller.bypassing import REPLICA_SET, add_bypassed
+from testing.controller.world import NODES, PODS, World, path_of
 from testing.fakes.kube import Call, Fault, LandsLater
-from tests.unit.controller.bypassing import REPLICA_SET, add_bypassed
-from tests.unit.controller.world import NODES, PODS, World, path_of
 
 NODE_NAMES = ["node-a", "node-b"]
 faults = st.sampled_from(

@@ -14,7 +14,7 @@ from controller.extender.name_lists import NameList, NameLists
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from testing.builders import make_pod
-from tests.unit.controller.world import World
+from testing.controller.world import World
 
 POD = orjson.dumps(make_pod())
 AWKWARD = st.text(st.sampled_from('ab"\\[]{},:é\n'), max_size=6) | st.sampled_from(['"NodeNames":["x"]}', "NodeNames"])

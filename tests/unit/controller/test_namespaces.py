@@ -11,8 +11,8 @@ from controller.namespaces import NamespaceSink, Policies
 from gpushare import names
 from gpushare.model.request import Policy
 from gpushare.runtime.clock import SystemClock
+from testing.controller.world import World
 from testing.fakes.kube import FakeKube
-from tests.unit.controller.world import World
 
 NODES = ["node-a", "node-b"]
 

@@ -27,7 +27,7 @@ from gpushare.placement.room import Room
 from gpushare.units import MemoryUnit
 from gpushare.wire import inventory
 from testing.builders import make_container, make_inventory, make_shape
-from tests.unit.controller.world import NODES, PODS, World
+from testing.controller.world import NODES, PODS, World
 
 TEAM = "/api/v1/namespaces/team/pods"
 A, B, C, D = (NodeName(f"node-{letter}") for letter in "abcd")

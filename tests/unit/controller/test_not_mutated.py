@@ -11,8 +11,8 @@ from gpushare.identity import PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.wire import interop_read
-from tests.unit.controller.bypassing import REPLICA_SET, add_bypassed, is_there, requests, run_containers, said, tick
-from tests.unit.controller.world import World, path_of, uid_of
+from testing.controller.bypassing import REPLICA_SET, add_bypassed, is_there, requests, run_containers, said, tick
+from testing.controller.world import World, path_of, uid_of
 
 BLIND = (
     "gpushare-webhook did not change this pod when it was created, so its containers would not see the GPUs that they"

@@ -14,8 +14,8 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver
 from gpushare.wire import hand_over
 from testing.builders import Json, make_inventory, make_node
-from tests.unit.controller.bypassing import REPLICA_SET, is_there, requests, said, tick
-from tests.unit.controller.world import NODES, World, path_of, uid_of
+from testing.controller.bypassing import REPLICA_SET, is_there, requests, said, tick
+from testing.controller.world import NODES, World, path_of, uid_of
 
 GIVEN_UP = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
 JOB = {**REPLICA_SET, "kind": "Job"}

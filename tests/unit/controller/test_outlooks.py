@@ -18,7 +18,7 @@ from gpushare.placement.looks import EVERY
 from gpushare.placement.outlook import Outlook
 from gpushare.resource_config import ResourceConfig
 from testing.builders import make_inventory, make_node
-from tests.unit.controller.world import ManualClock, World
+from testing.controller.world import ManualClock, World
 
 
 class CountingClock(ManualClock):

@@ -14,8 +14,8 @@ from controller.extender.bind import Outcome
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
+from testing.controller.world import World, bind_args, uid_of
 from testing.fakes.kube import Call, Delayed
-from tests.unit.controller.world import World, bind_args, uid_of
 
 THREADS = 32  # of the server, by default
 BUSY = "this replica of the gpushare controller is binding as many pods as it can; try again"

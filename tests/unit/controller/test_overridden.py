@@ -2,8 +2,8 @@
 
 from controller.reconcile import overridden
 from gpushare import names
-from tests.unit.controller.bypassing import said, tick
-from tests.unit.controller.world import World
+from testing.controller.bypassing import said, tick
+from testing.controller.world import World
 
 MARK = {names.ANNOTATION_OVERRIDDEN: "c0"}
 TAIL = (

@@ -18,8 +18,8 @@ from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Refused
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_container, make_pod
+from testing.controller.world import World, path_of, uid_of
 from tests.unit.controller.test_reconciler import GIVEN_UP, said, waiting
-from tests.unit.controller.world import World, path_of, uid_of
 
 NODES = ["node-a", "node-b"]
 THERE = placeholder.path()

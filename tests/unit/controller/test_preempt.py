@@ -14,7 +14,7 @@ from gpushare.cluster.budgets import Budget
 from gpushare.kube.api import JsonObject
 from gpushare.model.selector import LabelSelector
 from testing.builders import make_container, make_pod
-from tests.unit.controller.world import World, uid_of
+from testing.controller.world import World, uid_of
 
 
 def running(world: World, *gib: int, node: str = "node-a", priority: int = 0) -> JsonObject:

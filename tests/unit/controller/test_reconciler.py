@@ -10,7 +10,7 @@ from controller.snapshot import Snapshot
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from tests.unit.controller.world import World, path_of
+from testing.controller.world import World, path_of
 
 EVENTS = "/api/v1/namespaces/team/events"
 GIVEN_UP = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]

@@ -12,7 +12,7 @@ from gpushare.identity import NodeName
 from gpushare.model.request import RequestShape
 from gpushare.model.verdict import RefusalReason, Refused
 from testing.builders import make_shape
-from tests.unit.controller.world import World
+from testing.controller.world import World
 
 EVENTS = "/api/v1/namespaces/team/events"
 GIVEN_UP = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]

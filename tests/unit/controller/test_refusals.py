@@ -3,7 +3,7 @@
 from controller.refusals import FORGET_S, MOST, MOST_NODES, Refusal, Refusals
 from gpushare.cluster.reasons import by_sum
 from gpushare.identity import NodeName, PodRef, PodUid
-from tests.unit.controller.world import ManualClock
+from testing.controller.world import ManualClock
 
 
 def ref(uid: str, namespace: str = "team") -> PodRef:

@@ -7,8 +7,8 @@ from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.resource_config import ResourceConfig
-from tests.unit.controller.bypassing import REPLICA_SET, add_bypassed, is_there, reject, requests, said, tick
-from tests.unit.controller.world import World, path_of
+from testing.controller.bypassing import REPLICA_SET, add_bypassed, is_there, reject, requests, said, tick
+from testing.controller.world import World, path_of
 
 RACE = "UnexpectedAdmissionError"
 NO_DEVICES = (

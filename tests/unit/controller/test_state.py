@@ -18,7 +18,7 @@ from gpushare.wire import allocation as allocation_wire
 from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_node, make_ref, make_shape
-from tests.unit.controller.world import NODES, World, path_of, uid_of
+from testing.controller.world import NODES, World, path_of, uid_of
 
 A = NodeName("node-a")
 

@@ -10,7 +10,7 @@ from controller.unhealthy import PATH
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth
-from tests.unit.controller.world import NODES, ManualClock, World
+from testing.controller.world import NODES, ManualClock, World
 
 
 def call_ill(world: World, value: object, node: str = "node-a") -> None:

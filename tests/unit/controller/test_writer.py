@@ -11,9 +11,9 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import requests as requests_wire
+from testing.controller.bypassing import add_bypassed, requests
+from testing.controller.world import RESOURCE_CONFIG, World
 from testing.fakes.kube import FakeKube
-from tests.unit.controller.bypassing import add_bypassed, requests
-from tests.unit.controller.world import RESOURCE_CONFIG, World
 
 
 @pytest.fixture

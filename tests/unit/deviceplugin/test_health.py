@@ -14,7 +14,7 @@ from deviceplugin.renewal import Renewal
 from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare.model.gpu import HandOver, LeftOut
 from gpushare.units import GIB, MemoryUnit
-from tests.unit.deviceplugin.build import NODE, ManualClock, fields_of, raw_gpu
+from testing.deviceplugin.build import NODE, ManualClock, fields_of, raw_gpu
 
 Reading = Sequence[RawGpu] | GpuSourceError
 BROKEN = GpuSourceError("no driver")

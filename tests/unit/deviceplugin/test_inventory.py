@@ -7,7 +7,7 @@ from deviceplugin.source import GpuSourceError, RawGpu
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu, GpuHealth, Limit, MigInstance, NodeInventory, mig_index
 from gpushare.units import GIB, MemoryUnit
-from tests.unit.deviceplugin.build import NODE, raw_gpu
+from testing.deviceplugin.build import NODE, raw_gpu
 
 
 def build(*raw: RawGpu, previous: NodeInventory | None = None) -> NodeInventory:

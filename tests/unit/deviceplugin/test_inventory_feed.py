@@ -4,7 +4,7 @@ import threading
 
 from deviceplugin.inventory_feed import InventoryFeed
 from testing.builders import make_inventory
-from tests.integration.deviceplugin.running import feed_with, show
+from testing.deviceplugin.running import feed_with, show
 
 
 def test_a_newer_snapshot_is_given_at_once() -> None:

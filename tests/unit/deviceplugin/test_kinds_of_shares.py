@@ -13,7 +13,7 @@ from gpushare.model.gpu import GpuHealth
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
 from testing.builders import Json, make_grant, make_inventory
-from tests.unit.deviceplugin.build import NODE, bound_pod, ids_of, percent_container
+from testing.deviceplugin.build import NODE, bound_pod, ids_of, percent_container
 
 PART = replace(make_grant(0), compute_percent=20)
 PARTS = replace(make_grant(0, 1), compute_percent=20)

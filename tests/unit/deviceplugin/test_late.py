@@ -19,9 +19,9 @@ from deviceplugin.resources import Resource
 from gpushare.identity import ContainerName, PodUid
 from gpushare.resource_config import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
+from testing.deviceplugin.build import NODE, ManualClock, bound_pod, handing_over, ids_of
+from testing.deviceplugin.running import feed_with
 from testing.fakes.kube import FakeKube
-from tests.integration.deviceplugin.running import feed_with
-from tests.unit.deviceplugin.build import NODE, ManualClock, bound_pod, handing_over, ids_of
 
 MESSAGE = (
     "pod default/p was given its GPUs after it had come to the node, and the kubelet may still have a copy that does"

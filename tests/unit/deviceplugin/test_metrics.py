@@ -19,8 +19,8 @@ from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.gpu import GpuHealth, LeftOut, Limit
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_gpu, make_ref
+from testing.deviceplugin.build import ManualClock, fields_of
 from testing.fakes.kubelet import free_port, wait_until
-from tests.unit.deviceplugin.build import ManualClock, fields_of
 
 MIB = 1024 * 1024
 NODE = NodeName("node-a")

@@ -9,7 +9,7 @@ import pytest
 from deviceplugin.nvml import binding
 from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.source import GpuSourceError, RawGpu
-from tests.unit.deviceplugin.build import ManualClock, fields_of
+from testing.deviceplugin.build import ManualClock, fields_of
 from tests.unit.deviceplugin.fake_nvml import Card, FakeNvml, NVMLError
 
 

@@ -14,7 +14,7 @@ from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import ContainerKind
 from gpushare.resource_config import ResourceConfig
 from testing.builders import Json, make_container, make_grant, make_inventory, make_pod
-from tests.unit.deviceplugin.build import NODE, bound_pod, ids_of
+from testing.deviceplugin.build import NODE, bound_pod, ids_of
 
 
 def held(name: str, gib: int, *, at: int | str | None, gpu: int = 0, phase: str = "Running") -> Json:

@@ -13,7 +13,7 @@ from gpushare.errors import SettingsError
 from gpushare.model.gpu import NodeInventory
 from gpushare.units import MemoryUnit
 from testing.builders import make_gpu, make_inventory, make_mig
-from tests.unit.deviceplugin.build import NODE
+from testing.deviceplugin.build import NODE
 
 INVENTORY: Final = make_inventory(16, 8)
 

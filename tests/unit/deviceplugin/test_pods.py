@@ -16,7 +16,7 @@ from gpushare.units import GIB
 from gpushare.wire import held_gpus
 from gpushare.wire import pods as wire
 from testing.builders import Json, make_container, make_grant, make_pod
-from tests.unit.deviceplugin.build import ManualClock, bound_pod
+from testing.deviceplugin.build import ManualClock, bound_pod
 
 EVERYTHING = ResourceConfig(whole_gpus=True)
 

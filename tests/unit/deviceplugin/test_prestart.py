@@ -22,9 +22,9 @@ from gpushare.kube import api as kube
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from testing.builders import Json, make_grant, make_inventory
+from testing.deviceplugin.build import NODE, bound_pod, fields_of, handing_over
+from testing.deviceplugin.running import feed_with
 from testing.fakes.kube import FakeKube
-from tests.integration.deviceplugin.running import feed_with
-from tests.unit.deviceplugin.build import NODE, bound_pod, fields_of, handing_over
 
 IDS = ["g00a", "g00b", "g00c"]
 

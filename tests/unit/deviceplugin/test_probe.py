@@ -13,8 +13,8 @@ import pytest
 from deviceplugin import probe
 from deviceplugin.probe import Probe
 from gpushare.runtime.clock import SystemClock
+from testing.deviceplugin.build import ManualClock, fields_of
 from testing.fakes.kubelet import free_port, wait_until
-from tests.unit.deviceplugin.build import ManualClock, fields_of
 
 
 @pytest.fixture

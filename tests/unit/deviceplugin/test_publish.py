@@ -15,10 +15,10 @@ from gpushare.model.gpu import HandOver, NodeInventory
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
 from testing.builders import Json, make_inventory, make_node
+from testing.deviceplugin.build import NODE, fields_of
+from testing.deviceplugin.running import feed_with, show
 from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import wait_until
-from tests.integration.deviceplugin.running import feed_with, show
-from tests.unit.deviceplugin.build import NODE, fields_of
 
 PATH = "/api/v1/nodes/node-a"
 

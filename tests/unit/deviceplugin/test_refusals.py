@@ -7,8 +7,8 @@ from deviceplugin.refusals import Refusals
 from gpushare.identity import ContainerName
 from gpushare.kube import api as kube
 from testing.builders import Json, make_ref
+from testing.deviceplugin.build import ManualClock, fields_of
 from testing.fakes.kube import FakeKube
-from tests.unit.deviceplugin.build import ManualClock, fields_of
 
 MAIN = (ContainerName("main"),)
 GONE = Refuse(Reason.GPU_GONE, "GPU GPU-1 is gone")

@@ -14,7 +14,7 @@ from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.decision import Accept, Decision, Reason, Refuse
 from deviceplugin.resources import Resource
 from deviceplugin.server import Servicer
-from tests.integration.deviceplugin.running import feed_with
+from testing.deviceplugin.running import feed_with
 
 
 class Aborted(Exception):  # noqa: N818 - no error of the code under test

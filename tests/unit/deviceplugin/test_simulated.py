@@ -11,7 +11,7 @@ import pytest
 from deviceplugin.simulated import SimulatedSource
 from deviceplugin.source import GpuSourceError
 from gpushare.identity import NodeName
-from tests.unit.deviceplugin.build import ManualClock, fields_of
+from testing.deviceplugin.build import ManualClock, fields_of
 
 Make = Callable[..., SimulatedSource]
 FOUR = "gpus: [{model: Tesla T4, memoryMiB: 15360, count: 4, numa: 1}]\n"

@@ -11,7 +11,7 @@ from gpushare.runtime import http, serving
 from gpushare.runtime.conversation import Conversation, Waits
 from gpushare.runtime.http import Request, Response
 from gpushare.runtime.http_server import HttpServer
-from tests.unit.controller.world import ManualClock
+from testing.controller.world import ManualClock
 from tests.unit.gpushare.peers import (
     CHECK,
     ENDLESS,

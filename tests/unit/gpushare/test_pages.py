@@ -9,7 +9,7 @@ import pytest
 
 from gpushare.errors import SettingsError
 from gpushare.runtime.pages import Kept, Page, PageServer, verdict
-from tests.unit.controller.world import ManualClock
+from testing.controller.world import ManualClock
 
 
 def boom() -> Page:

@@ -23,7 +23,7 @@ from gpushare.runtime import serving
 from gpushare.runtime.arrival import BUSY, RECEIVED, Progress
 from gpushare.runtime.serving import Deadlines
 from gpushare.runtime.worker import Logger, Worker
-from tests.unit.controller.world import ManualClock
+from testing.controller.world import ManualClock
 from tests.unit.gpushare.peers import CHECK, ENDLESS, LARGE, MIB, STOPPED, answer, is_closed, post, received, wait_until
 
 THREADS = 2

@@ -18,9 +18,9 @@ from gpushare_cli.dashboard.feed import Picture
 from gpushare_cli.dashboard.model import NodeView, Overview, Totals, Waiting
 from gpushare_cli.usage import NodeUse, Use
 from testing.builders import Json, make_grant, make_inventory, make_node
+from testing.cli.explaining import kube_of
+from testing.cli.podding import bound
 from testing.fakes.kube import Call
-from tests.unit.gpushare_cli.explaining import kube_of
-from tests.unit.gpushare_cli.podding import bound
 
 PLAIN = Look()
 ESCAPES = re.compile(r"\x1b\[[0-9]+m")

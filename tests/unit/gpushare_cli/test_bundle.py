@@ -23,9 +23,9 @@ from gpushare_cli.bundle import command, credentials
 from gpushare_cli.bundle.command import Options
 from gpushare_cli.commands import Streams
 from testing.builders import Json, make_grant
-from tests.unit.gpushare_cli import doctor_cluster as world
-from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
-from tests.unit.gpushare_cli.podding import bound
+from testing.cli import doctor_cluster as world
+from testing.cli.doctor_cluster import NS, DoctorKube
+from testing.cli.podding import bound
 
 CANARY = "canary-7f3a"
 

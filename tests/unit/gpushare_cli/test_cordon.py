@@ -17,9 +17,9 @@ from gpushare_cli.commands import Streams
 from gpushare_cli.drain import command
 from gpushare_cli.drain.card import Card
 from testing.builders import make_gpu, make_inventory, make_mig, make_node
+from testing.cli.draining import cordons_of
+from testing.cli.explaining import kube_of
 from testing.fakes.kube import FakeKube
-from tests.unit.gpushare_cli.draining import cordons_of
-from tests.unit.gpushare_cli.explaining import kube_of
 
 NODE = make_node(make_inventory(15, 15))
 MIG = NodeInventory(node=NodeName("node-a"), gpus=(make_gpu(1), make_mig(0, 0), make_mig(0, 1)), unit=GIB)

@@ -6,8 +6,8 @@ from gpushare import names
 from gpushare.wire import interop_read
 from gpushare_cli import gather
 from gpushare_cli.dashboard import objects
+from testing import clusters
 from testing.builders import Json, make_container, make_pod
-from tests.browser import clusters
 
 LARGE = "x" * 100_000
 SMALL = 4_000

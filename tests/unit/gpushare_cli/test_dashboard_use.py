@@ -10,7 +10,7 @@ from gpushare_cli import top
 from gpushare_cli.dashboard import command
 from gpushare_cli.dashboard.live import Live
 from gpushare_cli.dashboard.state import Changes, State
-from tests.browser import clusters
+from testing import clusters
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from gpushare_cli.gather import Cluster
 from gpushare_cli.settings import Settings
 from gpushare_cli.usage import NodeUse, Use
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
-from tests.unit.gpushare_cli.podding import bound, mutated
+from testing.cli.podding import bound, mutated
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 

@@ -21,12 +21,12 @@ from gpushare_cli.drain import command as drains
 from gpushare_cli.drain.card import Card
 from gpushare_cli.explain.workloads import Target
 from testing.builders import Json, make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
+from testing.cli.defragging import defrag
+from testing.cli.draining import EndingClock, budget, cordons_of, end, owned, pods, seeded
+from testing.cli.explaining import kube_of
+from testing.cli.podding import bound, mutated
+from testing.cli.simulating import Result, lines
 from testing.fakes.kube import Call, FakeKube
-from tests.unit.gpushare_cli.defragging import defrag
-from tests.unit.gpushare_cli.draining import EndingClock, budget, cordons_of, end, owned, pods, seeded
-from tests.unit.gpushare_cli.explaining import kube_of
-from tests.unit.gpushare_cli.podding import bound, mutated
-from tests.unit.gpushare_cli.simulating import Result, lines
 
 A, B = make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b"))
 POD = "/api/v1/namespaces/default/pods"

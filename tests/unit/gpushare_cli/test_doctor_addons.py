@@ -9,8 +9,8 @@ from gpushare import names
 from gpushare.kube.api import JsonObject
 from gpushare_cli.doctor import foreign, own
 from testing.builders import make_container
-from tests.manifests import tree
-from tests.unit.gpushare_cli import doctor_cluster as world
+from testing.cli import doctor_cluster as world
+from testing.manifests import tree
 
 ALL = [{"name": names.ENV_VISIBLE_DEVICES, "value": "all"}]
 

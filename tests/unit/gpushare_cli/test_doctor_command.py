@@ -9,8 +9,8 @@ import pytest
 from gpushare.kube import api as kube
 from gpushare_cli import __main__ as cli
 from gpushare_cli.doctor import checks
-from tests.unit.gpushare_cli import doctor_cluster as world
-from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
+from testing.cli import doctor_cluster as world
+from testing.cli.doctor_cluster import NS, DoctorKube
 
 Run = Callable[..., int]
 COUNT = len(checks.CHECKS)

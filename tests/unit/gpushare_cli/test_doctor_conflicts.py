@@ -10,8 +10,8 @@ from gpushare.kube.api import JsonObject
 from gpushare_cli.doctor import foreign
 from gpushare_cli.doctor.foreign import Role
 from testing.builders import make_container, make_pod
-from tests.unit.gpushare_cli import doctor_cluster as world
-from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
+from testing.cli import doctor_cluster as world
+from testing.cli.doctor_cluster import NS, DoctorKube
 
 Change = Callable[[DoctorKube], None]
 CONFIG = f"configmap/{NS}/gpushare-scheduler"

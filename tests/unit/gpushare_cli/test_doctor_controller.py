@@ -6,8 +6,8 @@ import pytest
 
 from gpushare import names
 from gpushare.kube import api as kube
-from tests.unit.gpushare_cli import doctor_cluster as world
-from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
+from testing.cli import doctor_cluster as world
+from testing.cli.doctor_cluster import NS, DoctorKube
 
 Change = Callable[[DoctorKube], None]
 PODS = f"kubectl -n {NS} get pods -l app.kubernetes.io/name=gpushare-controller"

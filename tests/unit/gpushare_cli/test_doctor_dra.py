@@ -6,8 +6,8 @@ from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare_cli.doctor import checks
-from tests.unit.gpushare_cli import doctor_cluster as world
-from tests.unit.gpushare_cli.doctor_cluster import DoctorKube
+from testing.cli import doctor_cluster as world
+from testing.cli.doctor_cluster import DoctorKube
 
 NVIDIA = "gpu.nvidia.com"
 V1, V1BETA1 = "/apis/resource.k8s.io/v1", "/apis/resource.k8s.io/v1beta1"

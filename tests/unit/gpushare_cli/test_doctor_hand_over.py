@@ -12,8 +12,8 @@ from gpushare.model.gpu import GpuHealth, HandOver, Limit
 from gpushare.wire import hand_over
 from gpushare.wire import inventory as inventory_wire
 from testing.builders import make_allocation, make_container, make_grant, make_pod
-from tests.unit.gpushare_cli import doctor_cluster as world
-from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
+from testing.cli import doctor_cluster as world
+from testing.cli.doctor_cluster import NS, DoctorKube
 
 MUTATING = "mutatingwebhookconfiguration/gpushare-webhook"
 CHOICE = f"configmap/{NS}/gpushare-runtime-class"

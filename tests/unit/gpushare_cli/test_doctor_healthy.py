@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.gpushare_cli import doctor_cluster as world
+from testing.cli import doctor_cluster as world
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from gpushare.kube.api import JsonObject
-from tests.unit.gpushare_cli import doctor_cluster as world
-from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
+from testing.cli import doctor_cluster as world
+from testing.cli.doctor_cluster import NS, DoctorKube
 
 SETTINGS = f"configmap/{NS}/gpushare-config"
 EDIT = f"kubectl -n {NS} edit configmap gpushare-config; then: kubectl -n {NS} rollout restart deployment,daemonset"

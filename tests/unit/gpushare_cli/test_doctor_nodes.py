@@ -12,8 +12,8 @@ from gpushare.model.gpu import GpuHealth, LeftOut, Limit, NodeInventory
 from gpushare.units import MemoryUnit
 from gpushare.wire import inventory as inventory_wire
 from testing.builders import make_gpu, make_inventory
-from tests.unit.gpushare_cli import doctor_cluster as world
-from tests.unit.gpushare_cli.doctor_cluster import NS, PLUGIN, DoctorKube
+from testing.cli import doctor_cluster as world
+from testing.cli.doctor_cluster import NS, PLUGIN, DoctorKube
 
 Change = Callable[[DoctorKube], None]
 DAEMONSET = f"daemonset/{NS}/{PLUGIN}"

@@ -7,8 +7,8 @@ import pytest
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import Reply
-from tests.unit.gpushare_cli import doctor_cluster as world
-from tests.unit.gpushare_cli.doctor_cluster import METRICS, DoctorKube
+from testing.cli import doctor_cluster as world
+from testing.cli.doctor_cluster import METRICS, DoctorKube
 
 Change = Callable[[DoctorKube], None]
 CONTROLLER = names.CONTROLLER_SERVICE

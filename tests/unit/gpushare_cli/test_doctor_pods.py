@@ -8,8 +8,8 @@ import pytest
 from gpushare import names
 from gpushare.kube.api import JsonObject
 from testing.builders import make_allocation, make_container, make_grant, make_node, make_pod
-from tests.unit.gpushare_cli import doctor_cluster as world
-from tests.unit.gpushare_cli.doctor_cluster import DoctorKube
+from testing.cli import doctor_cluster as world
+from testing.cli.doctor_cluster import DoctorKube
 
 Change = Callable[[DoctorKube], None]
 

@@ -6,9 +6,9 @@ import pytest
 
 from gpushare.kube import api as kube
 from gpushare_cli.doctor import checks, gather
+from testing.cli import doctor_cluster as world
+from testing.cli.doctor_cluster import NS, Clock
 from testing.fakes.faults import Delayed
-from tests.unit.gpushare_cli import doctor_cluster as world
-from tests.unit.gpushare_cli.doctor_cluster import NS, Clock
 
 RIGHTS = "ask a user who may read it; docs/reference/doctor.md lists the rights"
 AGAIN = "ask again; if it stays, check the API server"

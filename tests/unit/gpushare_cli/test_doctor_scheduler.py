@@ -10,8 +10,8 @@ import yaml
 from gpushare import names
 from gpushare_cli import extenders
 from testing.builders import make_pod
-from tests.unit.gpushare_cli import doctor_cluster as world
-from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
+from testing.cli import doctor_cluster as world
+from testing.cli.doctor_cluster import NS, DoctorKube
 
 Change = Callable[[DoctorKube], None]
 DEPLOYMENT = f"deployment/{NS}/gpushare-scheduler"

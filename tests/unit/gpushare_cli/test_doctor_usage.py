@@ -7,9 +7,9 @@ import pytest
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Reply
-from tests.manifests import tree
-from tests.unit.gpushare_cli import doctor_cluster as world
-from tests.unit.gpushare_cli.doctor_cluster import NS, PLUGIN, DoctorKube
+from testing.cli import doctor_cluster as world
+from testing.cli.doctor_cluster import NS, PLUGIN, DoctorKube
+from testing.manifests import tree
 
 GOOD = Reply(
     status=200, text='gpushare_plugin_usage_info{reading="on"} 1\ngpushare_plugin_gpu_foreign_bytes{UUID="G"} 0\n'

@@ -8,9 +8,9 @@ from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare_cli.doctor import checks_webhook
-from tests.manifests import tree
-from tests.unit.gpushare_cli import doctor_cluster as world
-from tests.unit.gpushare_cli.doctor_cluster import NS, DoctorKube
+from testing.cli import doctor_cluster as world
+from testing.cli.doctor_cluster import NS, DoctorKube
+from testing.manifests import tree
 
 Change = Callable[[DoctorKube], None]
 APPLY = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"

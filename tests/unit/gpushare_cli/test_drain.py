@@ -12,11 +12,11 @@ from gpushare_cli.commands import Streams
 from gpushare_cli.drain import command
 from gpushare_cli.drain.card import Card
 from testing.builders import Json, make_grant, make_inventory, make_node
+from testing.cli.draining import EndingClock, budget, cordons_of, drain, end, owned, pods, seeded
+from testing.cli.explaining import kube_of
+from testing.cli.podding import bound
+from testing.cli.simulating import lines
 from testing.fakes.kube import Call, FakeKube
-from tests.unit.gpushare_cli.draining import EndingClock, budget, cordons_of, drain, end, owned, pods, seeded
-from tests.unit.gpushare_cli.explaining import kube_of
-from tests.unit.gpushare_cli.podding import bound
-from tests.unit.gpushare_cli.simulating import lines
 
 NODE = make_node(make_inventory(15, 15))
 

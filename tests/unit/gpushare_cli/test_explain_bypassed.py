@@ -3,9 +3,9 @@
 import pytest
 
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
-from tests.unit.gpushare_cli.explaining import copy, explain
-from tests.unit.gpushare_cli.podding import mutated
-from tests.unit.gpushare_cli.simulating import lines
+from testing.cli.explaining import copy, explain
+from testing.cli.podding import mutated
+from testing.cli.simulating import lines
 
 NODE = make_node(make_inventory(15, 15))
 

@@ -6,8 +6,8 @@ import pytest
 
 from gpushare import names
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
-from tests.unit.gpushare_cli.explaining import explain
-from tests.unit.gpushare_cli.podding import bound, mutated
+from testing.cli.explaining import explain
+from testing.cli.podding import bound, mutated
 
 NO_OTHER = "it fits on no other node"
 

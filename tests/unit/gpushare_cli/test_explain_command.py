@@ -7,10 +7,10 @@ import pytest
 from gpushare.kube import api as kube
 from gpushare_cli import __main__ as cli
 from testing.builders import make_grant, make_inventory, make_node, make_pod
+from testing.cli.explaining import kube_of
+from testing.cli.podding import bound, mutated
+from testing.cli.simulating import T4S
 from testing.fakes.kube import FakeKube
-from tests.unit.gpushare_cli.explaining import kube_of
-from tests.unit.gpushare_cli.podding import bound, mutated
-from tests.unit.gpushare_cli.simulating import T4S
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.allocation import Grant
 from gpushare.model.request import ContainerKind
 from testing.builders import make_container, make_grant, make_inventory, make_node, make_pod
-from tests.unit.gpushare_cli.explaining import config_map, explain
-from tests.unit.gpushare_cli.podding import bound
-from tests.unit.gpushare_cli.simulating import lines
+from testing.cli.explaining import config_map, explain
+from testing.cli.podding import bound
+from testing.cli.simulating import lines
 
 NODE = make_node(make_inventory(15, 15))
 

@@ -12,7 +12,7 @@ from gpushare.runtime.clock import SystemClock
 from gpushare_cli import gather, nodefacts, world
 from gpushare_cli.world import World
 from testing.builders import Json, make_container, make_pod
-from tests.unit.gpushare_cli.explaining import kube_of
+from testing.cli.explaining import kube_of
 from tests.unit.gpushare_cli.test_explain_choice import holds, node, waiting
 
 CONFIG = ResourceConfig()

@@ -5,9 +5,9 @@ import pytest
 from gpushare.kube import api as kube
 from gpushare_cli import __main__ as cli
 from testing.builders import Json, make_grant, make_inventory, make_node, make_pod
+from testing.cli.explaining import kube_of
+from testing.cli.podding import bound, mutated
 from testing.fakes.kube import FakeKube
-from tests.unit.gpushare_cli.explaining import kube_of
-from tests.unit.gpushare_cli.podding import bound, mutated
 
 FORBIDDEN = kube.ForbiddenError('nodes is forbidden: User "ann" cannot list resource "nodes" at the cluster scope')
 LEFT_OUT = f"note: not evaluated: nodes and the pods of other namespaces ({FORBIDDEN})\n"

@@ -5,9 +5,9 @@ import pytest
 from gpushare import names
 from gpushare.units import MemoryUnit
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
-from tests.unit.gpushare_cli.explaining import config_map, copy, explain
-from tests.unit.gpushare_cli.podding import bound, mutated
-from tests.unit.gpushare_cli.simulating import lines
+from testing.cli.explaining import config_map, copy, explain
+from testing.cli.podding import bound, mutated
+from testing.cli.simulating import lines
 
 NODE_A, NODE_B = make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b"))
 HOLDERS = (bound("h0", make_grant(0, gib=12)), bound("h1", make_grant(1, gib=10)))

@@ -8,9 +8,9 @@ from gpushare.errors import WireError
 from gpushare_cli import __main__ as cli
 from gpushare_cli.explain import workloads
 from testing.builders import Json, make_inventory, make_node, make_pod
+from testing.cli.explaining import kube_of
+from testing.cli.podding import mutated
 from testing.fakes.kube import FakeKube
-from tests.unit.gpushare_cli.explaining import kube_of
-from tests.unit.gpushare_cli.podding import mutated
 
 
 def pods(count: int, app: str = "web") -> list[Json]:

@@ -9,9 +9,9 @@ import pytest
 from gpushare.units import MemoryUnit
 from gpushare_cli import render, report
 from testing.builders import make_grant, make_inventory, make_mig, make_node
+from testing.cli.podding import bound
 from tests.unit.gpushare_cli import clusters
 from tests.unit.gpushare_cli.clusters import ack_pod, aliyun_node, aliyun_pod, our_node, our_pod, pod
-from tests.unit.gpushare_cli.podding import bound
 
 GOLDEN = Path(__file__).parent / "golden"
 NINE = [aliyun_pod("binpack-1-0", gpu=0, mem=6), aliyun_pod("jupyter-1", gpu=1, mem=3, namespace="team-a")]

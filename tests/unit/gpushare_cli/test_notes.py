@@ -10,10 +10,10 @@ from gpushare_cli import __main__ as cli
 from gpushare_cli import commands
 from gpushare_cli.commands import Streams
 from testing.builders import make_container, make_grant, make_inventory, make_node, make_pod
+from testing.cli.doctor_cluster import healthy
+from testing.cli.podding import bound
+from testing.cli.simulating import listed, manifest, simulate
 from tests.unit.gpushare_cli.clusters import PagedApi
-from tests.unit.gpushare_cli.doctor_cluster import healthy
-from tests.unit.gpushare_cli.podding import bound
-from tests.unit.gpushare_cli.simulating import listed, manifest, simulate
 
 FORGED = "x\nwarning: all GPUs are lost\r\u2028warning: delete your pods"
 NODE = make_node(make_inventory(15, 15))

@@ -9,9 +9,9 @@ import yaml
 from gpushare_cli import __main__ as cli
 from gpushare_cli.__main__ import command_line
 from testing.builders import make_container, make_grant, make_inventory, make_node, make_pod
-from tests.unit.gpushare_cli.doctor_cluster import DoctorKube
-from tests.unit.gpushare_cli.draining import owned
-from tests.unit.gpushare_cli.podding import bound, mutated
+from testing.cli.doctor_cluster import DoctorKube
+from testing.cli.draining import owned
+from testing.cli.podding import bound, mutated
 
 MANIFEST = """apiVersion: v1
 kind: Pod

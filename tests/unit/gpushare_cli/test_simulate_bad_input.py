@@ -11,8 +11,8 @@ from gpushare.units import MemoryUnit
 from gpushare_cli import __main__ as cli
 from gpushare_cli.simulate.orders import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
-from tests.unit.gpushare_cli.podding import bound
-from tests.unit.gpushare_cli.simulating import T4S, listed, manifest, simulate, workload
+from testing.cli.podding import bound
+from testing.cli.simulating import T4S, listed, manifest, simulate, workload
 
 NODE = make_node(make_inventory(15))
 LIMITS = "spec.containers[0].resources.limits"

@@ -6,8 +6,8 @@ import pytest
 
 from gpushare import names
 from testing.builders import make_container, make_inventory, make_node, make_pod
-from tests.unit.gpushare_cli.podding import mutated
-from tests.unit.gpushare_cli.simulating import listed, simulate, where
+from testing.cli.podding import mutated
+from testing.cli.simulating import listed, simulate, where
 
 NODES = listed(make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b")))
 

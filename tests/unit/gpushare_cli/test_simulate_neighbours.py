@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from testing.builders import Json
-from tests.unit.gpushare_cli.simulating import listed, manifest, simulate
+from testing.cli.simulating import listed, manifest, simulate
 from tests.unit.gpushare_cli.test_simulate_scheduler import node, nodes_of, pod
 
 HOST = "kubernetes.io/hostname"

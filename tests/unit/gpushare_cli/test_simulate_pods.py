@@ -7,8 +7,8 @@ import pytest
 
 from gpushare import names
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
-from tests.unit.gpushare_cli.podding import bound
-from tests.unit.gpushare_cli.simulating import T4S, Result, listed, manifest, simulate, where, workload
+from testing.cli.podding import bound
+from testing.cli.simulating import T4S, Result, listed, manifest, simulate, where, workload
 
 NODES = listed(make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b")))
 

@@ -11,7 +11,7 @@ from gpushare_cli import __main__ as cli
 from gpushare_cli.schedconfig import ServerVersion
 from gpushare_cli.simulate.orders import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
-from tests.unit.gpushare_cli.simulating import Result, listed, manifest, simulate, where, workload
+from testing.cli.simulating import Result, listed, manifest, simulate, where, workload
 
 NONE = ("none",)
 

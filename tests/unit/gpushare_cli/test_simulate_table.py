@@ -10,8 +10,8 @@ from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import Policy
 from gpushare.units import MemoryUnit
 from testing.builders import make_container, make_gpu, make_grant, make_inventory, make_mig, make_node, make_pod
-from tests.unit.gpushare_cli.podding import bound
-from tests.unit.gpushare_cli.simulating import T4S, lines, listed, manifest, simulate, workload
+from testing.cli.podding import bound
+from testing.cli.simulating import T4S, lines, listed, manifest, simulate, workload
 
 
 def test_pods_of_a_list_come_before_those_of_manifests(tmp_path: Path) -> None:

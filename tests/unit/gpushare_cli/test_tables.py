@@ -12,10 +12,10 @@ from gpushare.units import GIB
 from gpushare_cli import __main__ as cli
 from gpushare_cli import tables
 from testing.builders import make_container, make_node, make_pod
-from tests.unit.gpushare_cli import doctor_cluster as world
-from tests.unit.gpushare_cli.explaining import explain
-from tests.unit.gpushare_cli.podding import bound, mutated
-from tests.unit.gpushare_cli.simulating import lines, listed, manifest, simulate, workload
+from testing.cli import doctor_cluster as world
+from testing.cli.explaining import explain
+from testing.cli.podding import bound, mutated
+from testing.cli.simulating import lines, listed, manifest, simulate, workload
 
 LONG = "ip-10-204-118-207-gpu-a100-pool-b-7f9c4d8e.eu-central-1.example"
 UUIDS = [f"GPU-{i}2345678-9abc-def0-1234-56789abcdef{i}" for i in range(8)]

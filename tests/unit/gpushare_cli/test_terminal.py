@@ -9,7 +9,7 @@ import pytest
 
 from gpushare_cli import __main__ as cli
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
-from tests.unit.gpushare_cli.explaining import explain, kube_of
+from testing.cli.explaining import explain, kube_of
 
 CLEAR = "\x1b[2J\x1b]0;owned\x07\x9b2J\u202e"
 NODE = make_node(make_inventory(15, 15))

@@ -19,9 +19,9 @@ from gpushare_cli.explain import command as explain
 from gpushare_cli.explain.workloads import Target
 from gpushare_cli.usage import NodeUse, Use
 from testing.builders import Json, make_grant, make_inventory, make_node
+from testing.cli.podding import bound
+from testing.cli.simulating import lines
 from testing.fakes.kube import FakeKube
-from tests.unit.gpushare_cli.podding import bound
-from tests.unit.gpushare_cli.simulating import lines
 
 PAGE = """# HELP gpushare_plugin_gpu_foreign_bytes Memory
 gpushare_plugin_gpu_foreign_bytes{UUID="GPU-0",gpu="0",node="node-a"} 0.0

@@ -12,7 +12,7 @@ from werkzeug.test import TestResponse
 
 from gpushare.kube import api as kube
 from gpushare.runtime.clock import SystemClock
-from tests.unit.webhook.builders import Json, encoded
+from testing.reviews import Json, encoded
 from webhook.app import Services, create_app
 from webhook.metrics import Metrics
 from webhook.runtimeclass import Mode, RuntimeClass

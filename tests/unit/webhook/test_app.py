@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from gpushare.wire import requests
-from tests.unit.webhook.builders import ALL, VOID, container, pod, review
+from testing.reviews import ALL, VOID, container, pod, review
 from tests.unit.webhook.conftest import Webhook, apply
 
 

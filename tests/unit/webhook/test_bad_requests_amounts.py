@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare import units
-from tests.unit.webhook.builders import Json, asking, container, pod, review
+from testing.reviews import Json, asking, container, pod, review
 from tests.unit.webhook.conftest import Webhook
 
 LIMITS = "spec.containers[0].resources.limits"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.webhook.builders import Json, asking, container, pod, review
+from testing.reviews import Json, asking, container, pod, review
 from tests.unit.webhook.conftest import Webhook
 
 MODEL, UUID, MIN = "gpushare.dev/gpu-model", "gpushare.dev/gpu-uuid", "gpushare.dev/min-gpu-memory"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.webhook.builders import ALL, VOID, Json, asking, container, pod, review
+from testing.reviews import ALL, VOID, Json, asking, container, pod, review
 from tests.unit.webhook.conftest import Webhook
 
 EXPLAIN = "see kubectl explain pod.spec"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.webhook.builders import ALL, RULES, VOID, WHOLE, Json, asking, container, pod, visible
+from testing.reviews import ALL, RULES, VOID, WHOLE, Json, asking, container, pod, visible
 from webhook import mutation
 from webhook.mutation import Mutated, Untouched
 from webhook.rules import Rules

@@ -5,7 +5,7 @@ import pytest
 from gpushare import names
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import requests
-from tests.unit.webhook.builders import ALL, VOID, Json, asking, container, pod, review
+from testing.reviews import ALL, VOID, Json, asking, container, pod, review
 from tests.unit.webhook.conftest import Webhook
 
 ENFORCED = {names.ANNOTATION_LIMIT: "enforced"}

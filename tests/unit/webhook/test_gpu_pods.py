@@ -6,7 +6,7 @@ import pytest
 
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
-from tests.unit.webhook.builders import ALL, PLAIN, RULES, VOID, Json, container, from_annotation, pod, visible
+from testing.reviews import ALL, PLAIN, RULES, VOID, Json, container, from_annotation, pod, visible
 from webhook import mutation
 from webhook.mutation import Mutated
 from webhook.rules import Rules

@@ -5,15 +5,10 @@ import itertools
 import pytest
 
 from gpushare import names, units
-from tests.unit.webhook.builders import RULES, VOID, WHOLE, Json, asking, container, pod
+from testing.reviews import RULES, TOO_MUCH, VOID, WHOLE, Json, asking, container, pod
 from webhook import mutation
 from webhook.mutation import Denied, Mutated
 from webhook.rules import Rules
-
-TOO_MUCH = [
-    *("10E", "8Ei", "9223372036854775807", "9223372036854775808", "4611686018427387904", "1000000001", "1e10", "1E10"),
-    *("1000000001000m", "999999999999999999999999999999999999999999999999999", 2**63 - 1, 1e19),
-]
 
 
 def refusal(value: Json, rules: Rules = RULES) -> str:

@@ -6,19 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.unit.webhook.builders import (
-    ALL,
-    RULES,
-    VOID,
-    WHOLE,
-    Json,
-    asking,
-    container,
-    from_annotation,
-    pod,
-    review,
-    visible,
-)
+from testing.reviews import ALL, RULES, VOID, WHOLE, Json, asking, container, from_annotation, pod, review, visible
 from webhook import admission, mutation
 from webhook import review as reviews
 from webhook.mutation import Mutated, Untouched

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from gpushare.runtime import intake
-from tests.unit.webhook.builders import Json, container, encoded, pod, review
+from testing.reviews import Json, container, encoded, pod, review
 from tests.unit.webhook.conftest import Webhook
 
 PATHS = ["/mutate", "/isolate", "/validate"]

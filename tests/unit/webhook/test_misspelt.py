@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.webhook.builders import WHOLE, asking, pod
+from testing.reviews import WHOLE, asking, pod
 from webhook import mutation, unread
 from webhook.mutation import Mutated
 

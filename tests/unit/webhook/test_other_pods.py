@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.webhook.builders import ALL, RULES, VOID, Json, container, pod
+from testing.reviews import ALL, RULES, VOID, Json, container, pod
 from webhook import mutation
 from webhook.mutation import Denied, Mutated, Untouched
 from webhook.rules import Rules

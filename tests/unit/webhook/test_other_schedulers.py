@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpushare.resource_config import ResourceConfig
-from tests.unit.webhook.builders import RULES, asking, container, pod
+from testing.reviews import RULES, asking, container, pod
 from webhook import mutation
 from webhook.mutation import Mutated
 from webhook.rules import Rules

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.webhook.builders import ALL, RULES, VOID, WHOLE, Json, asking, container, pod, review, visible
+from testing.reviews import ALL, RULES, VOID, WHOLE, Json, asking, container, pod, review, visible
 from tests.unit.webhook.conftest import Webhook
 from webhook import mutation
 from webhook.mutation import Denied, Mutated, Untouched

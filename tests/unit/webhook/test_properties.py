@@ -13,7 +13,7 @@ from gpushare import names
 from gpushare.errors import WireError
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import pods as pods_wire
-from tests.unit.webhook.builders import Json, review
+from testing.reviews import Json, review
 from webhook import admission, containers, mutation
 from webhook import review as reviews
 from webhook.mutation import Denied, Mutated, Untouched

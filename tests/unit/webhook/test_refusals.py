@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.webhook.builders import Json, container, pod, review
+from testing.reviews import Json, container, pod, review
 from tests.unit.webhook.conftest import Webhook
 
 LIMIT = "spec.containers[0].resources.limits[aliyun.com/gpu-mem]"

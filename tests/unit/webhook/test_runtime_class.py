@@ -11,8 +11,8 @@ import pytest
 
 from gpushare.kube import api as kube
 from gpushare.wire import requests
-from tests.manifests import tree
-from tests.unit.webhook.builders import RULES, Json, container, pod, review
+from testing.manifests import tree
+from testing.reviews import RULES, Json, container, pod, review
 from tests.unit.webhook.conftest import Webhook
 from webhook import mutation
 from webhook.app import Services, create_app

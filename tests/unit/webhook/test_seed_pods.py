@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from tests.unit.webhook.builders import review, visible
+from testing.reviews import review, visible
 from tests.unit.webhook.conftest import Webhook
 
 BINPACK_TEMPLATE = """

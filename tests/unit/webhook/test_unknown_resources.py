@@ -6,7 +6,7 @@ import pytest
 
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import misspelt
-from tests.unit.webhook.builders import RULES, Json, asking, container, pod
+from testing.reviews import RULES, Json, asking, container, pod
 from webhook import mutation
 from webhook.mutation import Mutated
 from webhook.rules import Rules

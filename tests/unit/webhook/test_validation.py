@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.webhook.builders import CONTROLLER, Json, asking, container, pod, review
+from testing.reviews import CONTROLLER, Json, asking, container, pod, review
 from tests.unit.webhook.conftest import Webhook
 
 LEAVE = "only gpushare-controller may change it; leave it as it is"

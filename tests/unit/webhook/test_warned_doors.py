@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.webhook.builders import RULES, VOID, Json, asking, container, pod
+from testing.reviews import CHOOSING, RULES, VOID, Json, asking, container, pod
 from webhook import mutation
 from webhook.mutation import Denied, Mutated
 
@@ -15,17 +15,6 @@ def warnings(value: Json) -> tuple[str, ...]:
 
 def mounting(path: str, name: str = "m") -> Json:
     return container(name, volumeMounts=[{"name": "v", "mountPath": path}])
-
-
-CHOOSING = [
-    "/var/run/nvidia-container-devices",
-    "/var/run/nvidia-container-devices/all",
-    "/var/run/nvidia-container-devicesall",  # NVIDIA's runtime needs no slash there
-    "/var/run/nvidia-container-devices/GPU-1",
-    "/var/run//x/../nvidia-container-devices/cdi/nvidia.com/gpu/0",
-    "/var/run/nvidia-container-devices/cdi/gpushare.dev/share/0123456789abcdef",
-    "var/run/nvidia-container-devices/",
-]
 
 
 def refused(value: Json, field: str) -> None:

@@ -15,8 +15,8 @@ from gpushare.kube import api as kube
 from gpushare.model.gpu import HandOver
 from gpushare.wire import inventory as wire
 from testing.builders import Json, make_inventory, make_node
+from testing.deviceplugin.build import NODE, ManualClock, fields_of
 from testing.fakes.kube import FakeKube
-from tests.unit.deviceplugin.build import NODE, ManualClock, fields_of
 
 PATH = "/api/v1/nodes/node-a"
 

@@ -15,8 +15,8 @@ from deviceplugin.handover.strategy import Answer
 from deviceplugin.resources import MEMORY
 from gpushare.identity import ContainerName, GpuUuid, PodUid
 from gpushare.model.gpu import HandOver
-from tests.unit.deviceplugin.build import fields_of, handing_over
-from tests.unit.deviceplugin.handover import nvidia
+from testing.deviceplugin import nvidia
+from testing.deviceplugin.build import fields_of, handing_over
 
 IDS = frozenset({"g000", "g001"})
 NAME = share_name.make(IDS, "0123456789abcdef")

@@ -12,8 +12,8 @@ from deviceplugin.edits import ContainerEdits, Hook, Mount
 from deviceplugin.handover.pick import pick
 from deviceplugin.handover.vendor_spec import VendorSpec
 from deviceplugin.source import RawGpu
-from tests.unit.deviceplugin.handover import nvidia
-from tests.unit.deviceplugin.handover.nvidia import (
+from testing.deviceplugin import nvidia
+from testing.deviceplugin.nvidia import (
     BY_BOTH,
     BY_INDEX,
     BY_TYPE,

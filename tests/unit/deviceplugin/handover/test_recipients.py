@@ -16,7 +16,7 @@ from gpushare import names
 from gpushare.identity import ContainerName, PodUid
 from gpushare.model.gpu import HandOver
 from testing.builders import Json, make_grant
-from tests.unit.deviceplugin.build import bound_pod
+from testing.deviceplugin.build import bound_pod
 
 MAIN = ContainerName("main")
 CDI, ENVVAR = Choice(way=HandOver.CDI, reason=""), Choice(way=HandOver.ENVVAR, reason="")

@@ -11,8 +11,8 @@ import yaml
 
 from deviceplugin.handover import spec_reader
 from deviceplugin.handover.spec_reader import SpecReader
-from tests.unit.deviceplugin.build import fields_of
-from tests.unit.deviceplugin.handover import nvidia
+from testing.deviceplugin import nvidia
+from testing.deviceplugin.build import fields_of
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from deviceplugin.handover.sweep import SpecSweeper
 from gpushare.model.gpu import HandOver
 from gpushare.wire.pods import Pod
 from testing.builders import make_grant
-from tests.unit.deviceplugin.build import ManualClock, bound_pod, handing_over
+from testing.deviceplugin.build import ManualClock, bound_pod, handing_over
 from tests.unit.deviceplugin.handover.test_devices import IDS, NAME, devices, files, forged, recipient
 
 OLD = share_name.file_name("uid-p", NAME)

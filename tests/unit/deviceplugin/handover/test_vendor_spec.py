@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.handover import vendor_spec
 from gpushare.errors import WireError
-from tests.unit.deviceplugin.handover import nvidia
+from testing.deviceplugin import nvidia
 
 FILE = Path("/etc/cdi/nvidia.yaml")
 LONG = "x" * 5000

@@ -8,7 +8,7 @@ from deviceplugin.edits import ContainerEdits, Mount
 from deviceplugin.limits.backend import PROVEN, LimitError
 from deviceplugin.limits.hami_core import HamiCoreBackend
 from testing.builders import make_gpu, make_grant, make_inventory
-from tests.unit.deviceplugin.limits.build import start_of
+from testing.deviceplugin.limits import start_of
 
 
 @pytest.fixture

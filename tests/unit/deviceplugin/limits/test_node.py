@@ -18,8 +18,8 @@ from deviceplugin.limits.node import NodeLimits, OnFailure
 from deviceplugin.limits.starts import LimitStarts
 from gpushare.model.gpu import GpuHealth, HandOver, Limit
 from testing.builders import make_grant, make_inventory
-from tests.unit.deviceplugin.build import ManualClock, bound_pod, fields_of
-from tests.unit.deviceplugin.limits.build import FakeBackend, start_of
+from testing.deviceplugin.build import ManualClock, bound_pod, fields_of
+from testing.deviceplugin.limits import FakeBackend, start_of
 
 INVENTORY = make_inventory(15, 15)
 

@@ -10,7 +10,7 @@ from deviceplugin.limits.backend import LimitedStart, LimitError
 from deviceplugin.limits.mig import MigBackend
 from gpushare.model.gpu import MigInstance
 from testing.builders import make_gpu, make_grant, make_inventory
-from tests.unit.deviceplugin.limits.build import start_of
+from testing.deviceplugin.limits import start_of
 
 ANNOTATION = "gpushare.dev/framework-variables"
 JAX, PADDLE = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.2000"), ("FLAGS_gpu_memory_limit_mb", "3072")

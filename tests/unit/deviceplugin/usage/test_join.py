@@ -13,7 +13,7 @@ from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import ContainerKind
 from gpushare.resource_config import ResourceConfig
 from testing.builders import Json, make_gpu, make_grant, make_inventory
-from tests.unit.deviceplugin.usage.build import MIB, process, running_pod, sample, uid
+from testing.deviceplugin.usage import MIB, process, running_pod, sample, uid
 
 INVENTORY = make_inventory(16, 16)
 

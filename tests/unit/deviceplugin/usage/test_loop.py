@@ -21,8 +21,8 @@ from deviceplugin.usage.values import Lists, Reading
 from gpushare.identity import GpuUuid
 from gpushare.resource_config import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
-from tests.unit.deviceplugin.build import ManualClock
-from tests.unit.deviceplugin.usage.build import MIB, container_id, running_pod, uid
+from testing.deviceplugin.build import ManualClock
+from testing.deviceplugin.usage import MIB, container_id, running_pod, uid
 
 OWNER = CgroupOwner(uid(1), container_id(11))
 

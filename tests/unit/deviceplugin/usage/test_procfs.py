@@ -15,8 +15,8 @@ from deviceplugin.usage import procfs
 from deviceplugin.usage.procfs import TICKS, Procfs, Sent
 from deviceplugin.usage.values import Process
 from gpushare.runtime.clock import SystemClock
-from tests.unit.deviceplugin.build import ManualClock
-from tests.unit.deviceplugin.usage.build import container_id, process, uid
+from testing.deviceplugin.build import ManualClock
+from testing.deviceplugin.usage import container_id, process, uid
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(3600)"]
 

@@ -7,7 +7,7 @@ import pytest
 from deviceplugin.usage.simulated import SimulatedProcesses
 from deviceplugin.usage.values import GpuProcess
 from gpushare.identity import GpuUuid
-from tests.unit.deviceplugin.build import fields_of
+from testing.deviceplugin.build import fields_of
 
 MIB = 1024 * 1024
 ONE, OTHER = GpuUuid("GPU-0"), GpuUuid("GPU-1")

@@ -23,10 +23,10 @@ from gpushare.kube import api as kube
 from gpushare.model.gpu import Limit
 from gpushare.resource_config import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
+from testing.deviceplugin.build import ManualClock, fields_of
+from testing.deviceplugin.limits import start_of
+from testing.deviceplugin.usage import process, running_pod, sample, uid
 from testing.fakes.kube import FakeKube
-from tests.unit.deviceplugin.build import ManualClock, fields_of
-from tests.unit.deviceplugin.limits.build import start_of
-from tests.unit.deviceplugin.usage.build import process, running_pod, sample, uid
 
 INVENTORY = make_inventory(16, 16)
 POD = running_pod(1, make_grant(0), ids={"main": 11})

@@ -1,0 +1,115 @@
+"""Writes the pages of docs/reference and the chart's values from the code, so that they cannot drift.
+
+`make docs` runs it. It lives with the tests because no component may import the others.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import controller.settings
+import deviceplugin.mps.settings
+import deviceplugin.settings
+import webhook.settings
+from gpushare.runtime import options
+from release.pages import chart, cli, doctor, escapes, metrics, pod_way, requests, top_picture, xids
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+COMPONENTS: tuple[tuple[str, type[Any]], ...] = (
+    ("gpushare-webhook", webhook.settings.Settings),
+    ("gpushare-controller", controller.settings.Settings),
+    ("gpushare-device-plugin", deviceplugin.settings.Settings),
+    ("gpushare-mps", deviceplugin.mps.settings.Settings),
+)
+HEAD = """# Settings
+
+Every setting is a flag or an environment variable; the flag wins.
+A value that cannot be used ends the program with exit code 2 and a line that names the flag or variable and the fix.
+This page is written by `make docs` from the code; do not edit it.
+"""
+
+
+REQUESTS_HEAD = """# Ways to ask for GPUs
+
+Each row is a pod with one container; one unit is 1 GiB here.
+The end-to-end tests run every row on a real cluster: the container's environment, the pod's annotations, the node's
+ledger and the tables must agree.
+This page is written by `make docs` from the code; do not edit it.
+
+| name | on the pod | in the container's limits | understood as | remark |
+|---|---|---|---|---|
+"""
+
+
+def pages() -> dict[str, str]:
+    """File name -> the page as it should be."""
+    return {
+        "settings.md": settings_page(),
+        "requests.md": requests_page(),
+        "doctor.md": doctor.page(),
+        "cli.md": cli.page(),
+        "xids.md": xids.page(),
+        "escapes.md": escapes.page(),
+        "chart.md": chart.page(),
+        "metrics.md": metrics.page(),
+    }
+
+
+def requests_page() -> str:
+    """Every spelling of a request and what it means."""
+    return REQUESTS_HEAD + "".join(map(_request_row, requests.EXAMPLES))
+
+
+def _request_row(example: requests.Example) -> str:
+    written = [f'label `{key}: "{value}"`' for key, value in example.labels.items()]
+    written += [f'annotation `{key}: "{value}"`' for key, value in example.annotations.items()]
+    limits = ", ".join(f"`{resource}: {amount}`" for resource, amount in example.limits.items())
+    meaning = requests.meaning(example.request().shape)
+    return f"| {example.name} | {', '.join(written)} | {limits} | {meaning} | {example.remark} |\n"
+
+
+def settings_page() -> str:
+    """Every setting of every component."""
+    sections = (_section(name, settings) for name, settings in COMPONENTS)
+    return "\n".join([HEAD, *sections])
+
+
+def _section(name: str, settings: type[Any]) -> str:
+    lines = [f"## {name}", "", (settings.__doc__ or "").strip().splitlines()[0], ""]
+    lines += ["| flag | variable | default | meaning |", "|---|---|---|---|", *_rows(settings), ""]
+    return "\n".join(lines)
+
+
+def _rows(settings: type[Any]) -> Iterator[str]:
+    for field in dataclasses.fields(settings):
+        if "help" not in field.metadata:
+            continue
+        flag, variable = options.flag_names(field.name)
+        meaning = field.metadata["help"].replace("|", "\\|")
+        default = options.written(field.default)
+        yield f"| `{flag}` | `{variable}` | {f'`{default}`' if default else 'empty'} | {meaning} |"
+
+
+def main() -> int:
+    """Write the pages."""
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    for name, page in pages().items():
+        (REFERENCE / name).write_text(page, encoding="utf-8")
+        print(f"written: {(REFERENCE / name).relative_to(ROOT)}")
+    for name, text in chart.written().items():
+        (chart.CHART / name).write_text(text, encoding="utf-8")
+        print(f"written: {(chart.CHART / name).relative_to(ROOT)}")
+    for path, picture in {
+        pod_way.PICTURE: pod_way.svg(pod_way.table()),
+        top_picture.PICTURE: top_picture.made(),
+    }.items():
+        path.write_text(picture, encoding="utf-8")
+        print(f"written: {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""Runs `gpushare defrag` on a cluster in memory."""
+
+import io
+from typing import Any
+
+from gpushare_cli import commands, tables
+from gpushare_cli.commands import Streams
+from gpushare_cli.defrag import command
+from gpushare_cli.explain.workloads import Target
+from testing.cli.draining import EndingClock
+from testing.cli.simulating import Result
+from testing.fakes.kube import FakeKube
+
+
+def defrag(
+    api: FakeKube,
+    clock: EndingClock | None = None,
+    *,
+    pod: str = "large",
+    width: int = tables.ENDLESS,
+    **options: Any,
+) -> Result:
+    """Make room for a pod."""
+    out, err = io.StringIO(), io.StringIO()
+    streams = Streams(out=out, err=err, width=width)
+    target = None if options.get("file") else Target.parse(pod)
+    asked = command.Options(pod=target, **options)
+    stdin = io.StringIO(options.pop("stdin", ""))
+    code = commands.answer(
+        streams, lambda: command.run(api, streams, asked, lambda: "default", clock or EndingClock(), stdin)
+    )
+    return Result(code=code, out=out.getvalue(), err=err.getvalue())

@@ -1,0 +1,96 @@
+"""Runs `gpushare drain`, `cordon` and `uncordon` on a cluster in memory whose pods end when they are asked to."""
+
+import io
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from gpushare import names
+from gpushare.kube import api as kube
+from gpushare_cli import commands, tables
+from gpushare_cli.commands import Streams
+from gpushare_cli.drain import command
+from gpushare_cli.drain.card import Card
+from testing.builders import Json
+from testing.cli.simulating import Result
+from testing.fakes.kube import FakeKube
+
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs-1", "controller": True}
+
+
+class EndingClock:
+    """Time passes when someone waits, and what `meanwhile` does happens then."""
+
+    def __init__(self, meanwhile: Callable[[float], object] = lambda _: None) -> None:
+        self.seconds, self.meanwhile = 0.0, meanwhile
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        self.seconds += seconds
+        self.meanwhile(self.seconds)
+        return stop.is_set()
+
+
+def owned(pod: Json, **of: Any) -> Json:
+    """With a controller that recreates it."""
+    pod["metadata"]["ownerReferences"] = [{**OWNER, **of}]
+    return pod
+
+
+def budget(name: str, allowed: int, **labels: str) -> Json:
+    """A PodDisruptionBudget."""
+    return {
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": {"matchLabels": labels}},
+        "status": {"disruptionsAllowed": allowed},
+    }
+
+
+def seeded(api: FakeKube, *budgets: Json) -> FakeKube:
+    """The cluster with these budgets."""
+    for each in budgets:
+        api.seed("/apis/policy/v1/namespaces/default/poddisruptionbudgets", each)
+    return api
+
+
+def end(api: FakeKube) -> None:
+    """Have all pods end whose deletion was asked for."""
+    for pod in api.objects("/api/v1/pods"):
+        if pod["metadata"].get("deletionTimestamp"):
+            api.vanish(kube.pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"]))
+
+
+def drain(
+    api: FakeKube,
+    gpu: str = "node-a/0",
+    clock: EndingClock | None = None,
+    *,
+    width: int = tables.ENDLESS,
+    **options: Any,
+) -> Result:
+    """Drain one GPU; pods end a moment after they are asked to, unless a clock says otherwise."""
+    out, err = io.StringIO(), io.StringIO()
+    streams = Streams(out=out, err=err, width=width)
+    asked = command.Options(gpu=Card.parse(gpu), **options)
+    code = commands.answer(streams, lambda: command.run(api, streams, asked, clock or EndingClock(lambda _: end(api))))
+    return Result(code=code, out=out.getvalue(), err=err.getvalue())
+
+
+def cordons_of(api: FakeKube, node: str = "node-a") -> str | None:
+    """The node's annotation."""
+    found: str | None = api.read(kube.node_path(node))["metadata"]["annotations"].get(names.ANNOTATION_CORDON)
+    return found
+
+
+def pods(api: FakeKube) -> set[str]:
+    """Names of the pods that are left and were not asked to leave."""
+    return {
+        pod["metadata"]["name"] for pod in api.objects("/api/v1/pods") if not pod["metadata"].get("deletionTimestamp")
+    }

@@ -1,0 +1,215 @@
+"""A controller without threads: its parts around a fake API server, fed by hand."""
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from controller.boards import Boards
+from controller.disruption import Budgets
+from controller.extender.app import Extender, Services
+from controller.extender.bind import Answer, Binder
+from controller.extender.messages import BindArgs
+from controller.extender.preempt import Preemption
+from controller.metrics import Metrics
+from controller.node_verdicts import NodeVerdicts
+from controller.outlooks import Outlooks
+from controller.reconcile.loop import Reconciler
+from controller.refusals import Refusals
+from controller.state import ClusterState
+from controller.unhealthy import PATH as CONFIG_MAPS
+from controller.unhealthy import UnhealthySink
+from controller.watches import NodeSink, PodSink
+from gpushare.cluster import cluster_ledger, node_records, pod_records
+from gpushare.identity import NodeName, PodUid
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
+from gpushare.kube.watch import Sink
+from gpushare.model.allocation import Allocation
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import Policy
+from gpushare.resource_config import ResourceConfig
+from gpushare.units import GIB
+from gpushare.wire import held_gpus, unhealthy
+from testing.builders import Json, make_container, make_inventory, make_node
+from testing.controller.client import Client
+from testing.fakes.kube import FakeKube
+
+PODS = "/api/v1/pods"
+NODES = "/api/v1/nodes"
+RESOURCE_CONFIG = ResourceConfig()
+
+
+@dataclass
+class ManualClock:
+    """Time that passes only when a test says so."""
+
+    at: float = 1000.0
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.at)
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        self.at += seconds
+        return stop.is_set()
+
+
+@dataclass
+class World:
+    """Nodes, pods, and one replica of the controller."""
+
+    api: FakeKube = field(default_factory=FakeKube)
+    clock: ManualClock = field(default_factory=ManualClock)
+    leads: bool = True
+    unready: str = ""
+    names: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.start_controller()
+
+    def start_controller(
+        self, resource_config: ResourceConfig = RESOURCE_CONFIG, policy: Policy = Policy.BINPACK
+    ) -> None:
+        """A controller with an empty ledger, as after a restart."""
+        self.state = ClusterState(resource_config=resource_config, policy=policy)
+        self.node_verdicts = NodeVerdicts(self.state, self.clock)
+        self.boards = Boards(self.state, self.clock)
+        self.outlooks = Outlooks(
+            self.state.cache,
+            lambda outlook, tally: self.boards.publish(outlook, tally, self.outlooks.gently),
+            self.clock,
+        )
+        self.metrics = Metrics(self.clock)
+        self.budgets = Budgets()
+        self.refusals = Refusals(self.clock)
+        self.binder = Binder(api=self.api, state=self.state, clock=self.clock, leading=lambda: self.leads)
+        self.reconciler = Reconciler(
+            api=self.api,
+            state=self.state,
+            node_verdicts=NodeVerdicts(self.state, self.clock, part=4),
+            clock=self.clock,
+            leading=lambda: self.leads,
+            refusals=self.refusals,
+        )
+        self.node_sink = NodeSink(self.state)
+        self.pod_sink = PodSink(self.state)
+        self.unhealthy_sink = UnhealthySink(state=self.state)
+        self._version = ""
+        self._client: Client | None = None
+
+    def client(self) -> Client:
+        """Asks the extender, without a socket."""
+        if self._client is None:
+            self._client = self._make_client()
+        return self._client
+
+    def _make_client(self) -> Client:
+        services = Services(
+            state=self.state,
+            node_verdicts=self.node_verdicts,
+            boards=self.boards,
+            binder=self.binder,
+            preemption=Preemption(state=self.state, budgets=self.budgets, clock=self.clock, metrics=self.metrics),
+            metrics=self.metrics,
+            refusals=self.refusals,
+            clock=self.clock,
+            unready=lambda: self.unready,
+            version="1.2.3",
+        )
+        return Client(Extender(services).handle, self.clock)
+
+    # The cluster.
+
+    def add_node(self, name: str, *gib: int) -> None:
+        self.api.seed(NODES, make_node(make_inventory(*gib, node=name)))
+
+    def add_pod(self, *gib: int, name: str = "", namespace: str = "team", **metadata: object) -> JsonObject:
+        """A pod with a container for each amount; 0 asks for nothing."""
+        containers = [make_container(f"c{i}", amount or None) for i, amount in enumerate(gib)]
+        name = name or f"pod-{next(self.names)}"
+        pod: Json = {"metadata": {"name": name, **metadata}, "spec": {"containers": containers}}
+        return self.api.seed(f"/api/v1/namespaces/{namespace}/pods", pod)
+
+    def edit_pod(self, pod: JsonObject, change: Callable[[JsonObject], object]) -> None:
+        self.api.edit(path_of(pod), change)
+
+    def finish(self, pod: JsonObject) -> None:
+        self.edit_pod(pod, lambda found: found["status"].update(phase="Succeeded"))
+
+    # What the watches do, by hand.
+
+    def list_all(self) -> None:
+        """The first lists."""
+        for path, sink in self._sinks():
+            found = (sink.read(obj) for obj in self.api.objects(path))
+            sink.replace([one for one in found if one is not None])
+        self._version = self.api.get(PODS)["metadata"]["resourceVersion"]
+
+    def see(self) -> None:
+        """All events since the last look."""
+        for path, sink in self._sinks():
+            for event in self.api.watch(path, {"resourceVersion": self._version}, timeout_s=0):
+                if (found := sink.read(event["object"])) is not None:
+                    (sink.remove if event["type"] == "DELETED" else sink.upsert)(found)
+        self._version = self.api.get(PODS)["metadata"]["resourceVersion"]
+
+    def _sinks(self) -> tuple[tuple[str, Sink[Any]], ...]:
+        return (NODES, self.node_sink), (PODS, self.pod_sink), (CONFIG_MAPS, self.unhealthy_sink)
+
+    # The scheduler.
+
+    def bind(self, pod: JsonObject, node: str = "node-a") -> Answer:
+        return self.binder.bind(bind_args(pod, node))
+
+    def post(self, path: str, body: object) -> Any:
+        """Ask the extender over HTTP, as kube-scheduler does."""
+        response = self.client().post(f"/gpushare-scheduler/{path}", orjson.dumps(body))
+        assert response.status == 200
+        return orjson.loads(response.body)
+
+    # The truth.
+
+    def truth(self) -> cluster_ledger.Ledgers:
+        """The ledger as the API server's objects have them."""
+        ill = unhealthy.of_all(self.api.objects(CONFIG_MAPS))
+        nodes = (
+            node_records.read(node, None, ill.get(node_records.name_of(node), frozenset()))
+            for node in self.api.objects(NODES)
+        )
+        return cluster_ledger.from_records(
+            nodes, (pod_records.read(pod, self.state.resource_config) for pod in self.api.objects(PODS))
+        )
+
+    def ledger(self, node: str = "node-a") -> NodeLedger:
+        """The ledger of a node as the controller has them."""
+        ledger = self.state.cache.snapshot().ledgers[NodeName(node)]
+        assert isinstance(ledger, NodeLedger)
+        return ledger
+
+    def used(self, node: str = "node-a") -> dict[str, int]:
+        """GiB held on each GPU in the controller's ledger."""
+        return {gpu: mib // 1024 for gpu, mib in self.ledger(node).used_mib.items()}
+
+    def held_by(self, pod: JsonObject) -> Allocation | None:
+        """What the API server's copy of a pod says."""
+        return held_gpus.allocation(self.api.read(path_of(pod)), GIB)
+
+
+def path_of(pod: JsonObject) -> str:
+    return kube.pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"])
+
+
+def uid_of(pod: JsonObject) -> PodUid:
+    return PodUid(pod["metadata"]["uid"])
+
+
+def bind_args(pod: JsonObject, node: str = "node-a") -> BindArgs:
+    meta = pod["metadata"]
+    return BindArgs(namespace=meta["namespace"], name=meta["name"], uid=PodUid(meta["uid"]), node=NodeName(node))

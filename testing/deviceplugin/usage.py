@@ -1,0 +1,49 @@
+"""Pods, processes and samples for tests of usage."""
+
+from collections.abc import Mapping
+
+from deviceplugin.cgroups import CgroupOwner
+from deviceplugin.usage.values import GpuProcess, Process, Sample
+from gpushare.identity import GpuUuid, PodUid
+from gpushare.model.allocation import Grant
+from testing.builders import Json
+from testing.deviceplugin.build import bound_pod
+
+MIB = 1024 * 1024
+
+
+def uid(number: int) -> PodUid:
+    return PodUid(f"00000000-0000-4000-8000-{number:012x}")
+
+
+def container_id(number: int) -> str:
+    return f"{number:064x}"
+
+
+def running_pod(number: int, *grants: Grant, ids: Mapping[str, int] | None = None, policy: str = "") -> Json:
+    """A pod whose containers run. Args: ids: number of each container's ID, by name."""
+    annotations = {"gpushare.dev/watchdog": policy} if policy else None
+    pod = bound_pod(*grants, name=f"pod-{number}", annotations=annotations)
+    pod["metadata"]["uid"] = uid(number)
+    pod["status"]["containerStatuses"] = [
+        {"name": name, "containerID": f"containerd://{container_id(each)}", "state": {"running": {}}}
+        for name, each in (ids or {}).items()
+    ]
+    return pod
+
+
+def process(pid: int, pod: int | None, container: int = 0, *, started: int = 1) -> Process:
+    """Args: container: 0 for one that is in none."""
+    owner = None if pod is None else CgroupOwner(uid(pod), container_id(container) if container else "")
+    return Process(pid, started, owner)
+
+
+def sample(lists: Mapping[str, Mapping[int, int | None] | None], *processes: Process, at: float = 1000.0) -> Sample:
+    """Args: lists: MiB by PID, of each GPU."""
+    read = {
+        GpuUuid(gpu): None
+        if listed is None
+        else tuple(GpuProcess(pid, None if mib is None else mib * MIB) for pid, mib in listed.items())
+        for gpu, listed in lists.items()
+    }
+    return Sample(at=at, lists=read, processes={each.pid: each for each in processes})

@@ -1,0 +1,109 @@
+"""Pods and reviews as the API server sends them."""
+
+from typing import Any
+
+import orjson
+
+from gpushare import names
+from gpushare.resource_config import ResourceConfig
+from webhook.rules import Rules
+
+Json = dict[str, Any]
+
+RULES = Rules(resource_config=ResourceConfig())
+PLAIN = Rules(resource_config=ResourceConfig(), scheduler="", runtime_class=None)
+WHOLE = Rules(resource_config=ResourceConfig(whole_gpus=True))
+CONTROLLER = "system:serviceaccount:gpushare-system:gpushare-controller"
+DEVICES = "devices.gpushare.dev/"
+RESOURCES = {
+    "mem": names.GPU_MEM,
+    "percent": names.GPU_PERCENT,
+    "core": names.GPU_CORE,
+    "gpu": names.GPU,
+    "count": names.GPU_COUNT,
+}
+
+CHOOSING = [
+    "/var/run/nvidia-container-devices",
+    "/var/run/nvidia-container-devices/all",
+    "/var/run/nvidia-container-devicesall",  # NVIDIA's runtime needs no slash there
+    "/var/run/nvidia-container-devices/GPU-1",
+    "/var/run//x/../nvidia-container-devices/cdi/nvidia.com/gpu/0",
+    "/var/run/nvidia-container-devices/cdi/gpushare.dev/share/0123456789abcdef",
+    "var/run/nvidia-container-devices/",
+]
+"""Paths of mounts by which NVIDIA's runtime chooses devices."""
+TOO_MUCH = [
+    *("10E", "8Ei", "9223372036854775807", "9223372036854775808", "4611686018427387904", "1000000001", "1e10", "1E10"),
+    *("1000000001000m", "999999999999999999999999999999999999999999999999999", 2**63 - 1, 1e19),
+]
+"""Amounts that no node has."""
+
+
+def asking(name: str = "a", /, *, requests: Any = None, **limits: object) -> Json:
+    """A container that asks for `percent`, `core`, `mem` or `gpu`."""
+    resources: Json = {"limits": {RESOURCES[key]: amount for key, amount in limits.items()}}
+    if requests is not None:
+        resources["requests"] = {RESOURCES[key]: amount for key, amount in requests.items()}
+    return {"name": name, "image": "cuda", "resources": resources}
+
+
+def container(name: str = "a", gpu_mem: object = None, **fields: object) -> Json:
+    resources = {} if gpu_mem is None else {"resources": {"limits": {names.GPU_MEM: gpu_mem}}}
+    return {"name": name, "image": "cuda", **resources, **fields}
+
+
+def pod(
+    *containers: Json,
+    init: list[Json] | None = None,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    **spec: object,
+) -> Json:
+    metadata: Json = {"name": "p", "namespace": "team-a"}
+    if labels is not None:
+        metadata["labels"] = labels
+    if annotations is not None:
+        metadata["annotations"] = annotations
+    body: Json = {"containers": list(containers), **spec}
+    if init is not None:
+        body["initContainers"] = init
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
+
+
+def from_annotation(name: str, annotation: str) -> Json:
+    reference = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}
+    return {"name": name, "valueFrom": {"fieldRef": reference}}
+
+
+def visible(container_name: str) -> Json:
+    return from_annotation("NVIDIA_VISIBLE_DEVICES", DEVICES + container_name)
+
+
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+ALL = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+
+
+def review(obj: object, *, operation: str = "CREATE", old: object = None, user: str = "alice", **request: Any) -> Json:
+    """An AdmissionReview; `resource` may name a subresource after a slash."""
+    resource, _, subresource = str(request.pop("resource", "pods")).partition("/")
+    body: Json = {
+        "uid": "u-1",
+        "kind": {"group": "", "version": "v1", "kind": request.pop("kind", "Pod")},
+        "resource": {"group": "", "version": "v1", "resource": resource},
+        "operation": operation,
+        "namespace": "team-a",
+        "name": "p",
+        "userInfo": {"username": user},
+        "object": obj,
+        "oldObject": old,
+        "dryRun": False,
+        **request,
+    }
+    if subresource:
+        body["subResource"] = subresource
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": body}
+
+
+def encoded(value: object) -> bytes:
+    return orjson.dumps(value)

@@ -1,0 +1,100 @@
+"""The webhook as a process of its own, whose API server is out of reach."""
+
+import contextlib
+import http.client
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from certs import authority
+from certs.authority import KeyPair
+from certs.contents import Contents
+from certs.store import FileStore
+
+ROOT = Path(__file__).parents[1]
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: none
+contexts: [{name: none, context: {cluster: none, user: none}}]
+clusters: [{name: none, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: none, user: {}}]
+"""
+
+
+@dataclass
+class Server:
+    """With certificates that the test makes."""
+
+    process: subprocess.Popen[str]
+    port: int
+    directory: Path
+    authorities: str = ""
+
+    def install(self) -> bytes:
+        """Replace the certificate by one of a new CA; the leaf, PEM."""
+        now = datetime.now(UTC)
+        ca = authority.make_ca(now=now, life=timedelta(days=2))
+        leaf = authority.make_leaf(ca, names=frozenset({"localhost"}), now=now, life=timedelta(days=1))
+        self.authorities += ca.certificate.decode()
+        FileStore(self.directory).save(Contents(leaf=leaf, ca=KeyPair(ca.certificate, b"")))
+        return leaf.certificate
+
+    def connect(self, timeout_s: float = 10.0) -> http.client.HTTPSConnection:
+        context = ssl.create_default_context(cadata=self.authorities)
+        return http.client.HTTPSConnection("localhost", self.port, timeout=timeout_s, context=context)
+
+    def ready(self) -> bool:
+        with contextlib.closing(self.connect(1.0)) as connection, contextlib.suppress(OSError):
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == 200
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def command(directory: Path, port: int, *more: str) -> list[str]:
+    kubeconfig = directory / "kubeconfig"
+    kubeconfig.write_text(KUBECONFIG)
+    options = {
+        "--address": "127.0.0.1",
+        "--port": str(port),
+        "--cert-source": "files",
+        "--cert-dir": str(directory / "certs"),
+        "--kubeconfig": str(kubeconfig),
+        "--worker-tmp-dir": str(directory),
+        "--runtime-class-mode": "always",  # there is no one to ask
+    }
+    return [sys.executable, "-m", "webhook", *(part for pair in options.items() for part in pair), *more]
+
+
+@contextlib.contextmanager
+def running(directory: Path, *, enter: Callable[[list[str]], list[str]] = list) -> Iterator[Server]:
+    """Args: enter: makes the command line that starts the given one where it shall run."""
+    port = free_port()
+    log = directory / "log"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(enter(command(directory, port)), cwd=ROOT, stderr=stderr, text=True)
+    made = Server(process, port, directory / "certs")
+    made.install()
+    try:
+        deadline = time.monotonic() + 250
+        while not made.ready():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield made
+    finally:
+        process.kill()
+        process.wait()
+        assert "Traceback" not in log.read_text(), log.read_text()
