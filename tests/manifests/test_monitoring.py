@@ -283,11 +283,11 @@ def test_every_kubectl_adds_the_component(kubectls: list[Kubectl]) -> None:
         assert json.loads(dashboard["data"]["overview.json"])["title"] == "gpushare"
 
 
-@pytest.mark.parametrize("alert", ALERTS)
-def test_an_alert_says_what_it_means_and_what_to_do(alert: str) -> None:
-    assert alert.startswith("GpuShare")
-    assert ALERTS[alert]["labels"]["severity"] in {"critical", "warning", "info"}
-    assert set(ALERTS[alert]["annotations"]) == {"summary", "description"}
+def test_an_alert_says_what_it_means_and_what_to_do() -> None:
+    for alert, rule in ALERTS.items():
+        assert alert.startswith("GpuShare")
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}, alert
+        assert set(rule["annotations"]) == {"summary", "description"}, alert
 
 
 def test_prometheus_finds_nothing_wrong_with_the_rules(rules: Path) -> None:
@@ -306,20 +306,6 @@ def queries() -> Iterator[tuple[str, str]]:
     yield from metrics.dashboard_queries(MONITORING / "overview.json")
 
 
-@pytest.mark.parametrize(("name", "query"), list(queries()))
-def test_a_query_asks_for_series_and_labels_that_there_are(name: str, query: str) -> None:
-    known = metrics.families()
-    asked = re.findall(r"\b((?:gpushare|process)_[a-z_]+)(?:\{([^}]*)\})?", query)
-    assert asked, name
-    for series, selectors in asked:
-        family = next(
-            (found for found in (series, re.sub(r"_(total|bucket|sum|count)$", "", series)) if found in known), None
-        )
-        assert family, f"{name}: {series}"
-        labels = set(re.findall(r"(\w+)\s*[=!]", selectors))
-        assert labels <= {*known[family].labels, "le", "job", "instance"}, f"{name}: {series} {labels}"
-
-
 VALUES: Final[Mapping[str, set[str]]] = {
     "health": {health.value for health in GpuHealth},
     "known": {"true", "false"},
@@ -333,7 +319,17 @@ VALUES: Final[Mapping[str, set[str]]] = {
 
 
 @pytest.mark.parametrize(("name", "query"), list(queries()))
-def test_a_query_asks_for_values_that_there_can_be(name: str, query: str) -> None:
+def test_a_query_asks_for_series_labels_and_values_that_there_are(name: str, query: str) -> None:
+    known = metrics.families()
+    asked = re.findall(r"\b((?:gpushare|process)_[a-z_]+)(?:\{([^}]*)\})?", query)
+    assert asked, name
+    for series, selectors in asked:
+        family = next(
+            (found for found in (series, re.sub(r"_(total|bucket|sum|count)$", "", series)) if found in known), None
+        )
+        assert family, f"{name}: {series}"
+        labels = set(re.findall(r"(\w+)\s*[=!]", selectors))
+        assert labels <= {*known[family].labels, "le", "job", "instance"}, f"{name}: {series} {labels}"
     for label, wanted in re.findall(r'(\w+)[=!]~?"([^"]*)"', query):
         assert wanted == ".*" or set(wanted.split("|")) <= VALUES[label], name
 

@@ -64,7 +64,7 @@ def test_a_resource_that_the_administrator_names_counts_as_gpus() -> None:
 @pytest.mark.parametrize("amount", TOO_MUCH)
 @pytest.mark.parametrize("resource", ["mem", "percent", "core", "gpu"])
 def test_ours_are_refused_as_well(resource: str, amount: object) -> None:
-    """Each with its own words; see test_bad_requests_amounts.py."""
+    """Each with its own words; see test_bad_amounts.py."""
     asked = asking("a", **{"mem": 1, resource: amount} if resource == "core" else {resource: amount})
     assert isinstance(mutation.mutate(pod(asked), WHOLE), Denied)
     side = {**asked, "name": "s", "restartPolicy": "Always"}
