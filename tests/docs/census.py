@@ -1,58 +1,18 @@
-"""Every fenced block of the documents, and what makes sure that it is right: exactly one kind of check for each.
+"""Every fenced block of the documents.
 
+What is typed nowhere is checked by its form in `test_blocks.py`, and output by the test of its page.
 A block that cannot be checked has a line above it that says so: `<!-- not run: REASON -->`.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from release.pages import generate
-
 ROOT: Final = Path(__file__).parents[2]
-GENERATED: Final = {"docs/architecture-imports.md", *(f"docs/reference/{name}" for name in generate.pages())}
-"""Pages that are compared with what the code makes, as a whole."""
-TYPED: Final[Mapping[tuple[str, str], str]] = {
-    ("docs/install.md", "Helm"): "tests/e2e/test_lifecycle.py",
-    ("docs/migrate.md", "Aliyun"): "tests/e2e/test_migrate.py",
-    ("docs/migrate.md", "ACK"): "tests/e2e/test_migrate.py",
-    ("docs/migrate.md", "nano-gpu"): "tests/e2e/test_migrate.py",
-    ("docs/operate.md", "Remove"): "tests/e2e/test_lifecycle.py",
-    ("docs/operate.md", "Real GPUs"): "tests/e2e/test_lifecycle.py",
-    ("docs/operate.md", "Go back"): "tests/e2e/test_lifecycle.py",
-    ("docs/quickstart.md", "Prepare"): "testing/pages.py",
-    ("docs/quickstart.md", "Finish"): "testing/pages.py",
-}
-"""Page and title of the steps whose `sh` blocks an administrator types on a real cluster, and where that is done."""
-OWN: Final[Mapping[tuple[str, str], str]] = {
-    ("README.md", "46/120 (38%)"): "tests/docs/test_shown_output.py",
-    ("docs/autoscalers.md", "suffices as a sum"): "tests/docs/test_autoscalers_page.py",
-    ("docs/jupyterhub.md", "needs 64 GiB on one GPU"): "tests/docs/test_shown_output.py",
-    ("docs/quickstart.md", "3/60 (5%)"): "tests/docs/test_shown_output.py",
-    ("docs/gpu-operator.md", "kind: DaemonSet"): "tests/docs/test_gpu_operator_page.py",
-    ("docs/gpu-operator.md", "patchesJson6902:"): "tests/docs/test_gpu_operator_page.py",
-    ("docs/install.md", "imagePullSecrets:"): "tests/docs/test_chart_page.py",
-    ("docs/inference.md", "kind: ConfigMap"): "tests/docs/test_inference_page.py",
-    ("docs/inference.md", "{app: embed, models: shared}"): "tests/docs/test_inference_page.py",
-    ("docs/jupyterhub.md", "c.KubeSpawner.profile_list"): "testing/notebooks.py",
-    ("docs/jupyterhub.md", "  profileList:"): "testing/notebooks.py",
-    ("docs/jupyterhub.md", "kind: KubeSchedulerConfiguration"): "testing/notebooks.py",
-    ("docs/monitoring.md", "scrape_configs:"): "tests/e2e/scraper.py",
-    ("docs/monitoring.md", "gpushare.rules.yaml"): "tests/manifests/test_monitoring.py",
-    ("docs/monitoring.md", "DCGM_FI_DEV_GPU_UTIL"): "tests/manifests/test_monitoring.py",
-    ("docs/monitoring.md", "DCGM_FI_DEV_FB_USED"): "tests/manifests/test_monitoring.py",
-    ("docs/monitoring.md", "kube_pod_labels"): "tests/manifests/test_monitoring.py",
-    ("docs/neighbours/workflows.md", "spawnerFormDefaults"): "tests/docs/test_neighbours_pages.py",
-    ("docs/operate.md", "resources: [namespaces]"): "tests/docs/test_upgrade_page.py",
-    ("docs/quota.md", "kind: ResourceQuota"): "tests/docs/test_manifests_in_pages.py",
-    ("docs/quota.md", "kind: LimitRange"): "tests/docs/test_manifests_in_pages.py",
-}
-"""Page and a piece of a block that only this block of the page has, and the test that reads it there."""
-KINDS: Final = ("generated", "not run", "typed on a cluster", "by a test of the page", "by its form")
-FORMS: Final = ("console", "python", "sh", "yaml")
-"""Languages for which `tests/docs/test_blocks.py` checks every block, also where a test of the page claims it."""
+TYPED: Final = re.compile("(ACK|Aliyun|Finish|Go back|Helm|nano-gpu|Prepare|Real GPUs|Remove): ")
+"""Headings of the steps whose `sh` blocks an administrator of the end-to-end tests types on a real cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +40,9 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """All but the Chinese ones, whose blocks are those of the English ones by a test of theirs."""
+    """All but the Chinese ones, whose blocks are those of the English ones, and the generated ones."""
     found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "manifests" / "README.md"]
-    return sorted(page for page in found if not page.name.endswith(".zh.md"))
+    return sorted(page for page in found if not page.name.endswith(".zh.md") and page.parent.name != "reference")
 
 
 def blocks(page: Path) -> Iterator[Block]:
@@ -104,15 +64,3 @@ def blocks(page: Path) -> Iterator[Block]:
         elif line.strip():
             reason = re.fullmatch(r" *<!-- not run: (.+) -->", line)
             mark = reason[1] if reason else ""
-
-
-def kinds(block: Block) -> list[str]:
-    """Of the checks that claim a block; where it is right, there is one."""
-    claims = (
-        block.page in GENERATED,
-        bool(block.mark),
-        block.language == "sh" and (block.page, block.heading.partition(": ")[0]) in TYPED and ": " in block.heading,
-        any(block.page == page and piece in block.text for page, piece in OWN),
-    )
-    found = [kind for kind, claimed in zip(KINDS, claims, strict=False) if claimed]
-    return found or (["by its form"] if block.language in FORMS else [])

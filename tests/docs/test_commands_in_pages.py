@@ -2,8 +2,6 @@
 
 import dataclasses
 import re
-import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import jsonpatch
@@ -13,7 +11,6 @@ from controller.settings import Settings as ControllerSettings
 from deviceplugin.settings import Settings as PluginSettings
 from gpushare import names
 from gpushare.runtime import options
-from gpushare_cli.__main__ import command_line
 from webhook.settings import Settings as WebhookSettings
 
 ROOT = Path(__file__).parents[2]
@@ -46,33 +43,6 @@ OF_OTHERS = {
     "--type",
 }
 """Flags of other programs that pages name: Kubernetes' own, Cluster Autoscaler, Helm and vLLM."""
-
-
-def typed() -> Iterator[str]:
-    """Commands of this project in the console blocks of all pages."""
-    for text in TEXTS.values():
-        for line in text.replace("\\\n", " ").splitlines():
-            if match := re.match(r" *\$ (?:kubectl inspect )?(gpushare .*)", line):
-                yield (
-                    match[1]
-                    if "kubectl inspect" not in line
-                    else f"gpushare inspect{match[1].removeprefix('gpushare')}"
-                )
-
-
-def arguments(command: str) -> list[str]:
-    """As a shell passes them, up to a redirection or the next command."""
-    words = shlex.split(command.partition(";")[0], comments=True)[1:]
-    return words[: words.index(">")] if ">" in words else words
-
-
-@pytest.mark.parametrize("command", sorted(set(typed())))
-def test_every_command_of_gpushare_is_one_that_it_takes(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "ca.crt").touch()  # what a command reads at once
-    monkeypatch.chdir(tmp_path)
-    assert command_line().parse_args(arguments(command)).handler
 
 
 def test_every_flag_in_the_text_exists() -> None:

@@ -32,11 +32,6 @@ def test_the_default_that_is_named_is_the_one_that_is(path: str, policy: str) ->
     assert (path, policy) == (path, DEFAULT_POLICY.value)
 
 
-def test_it_is_named_where_one_looks_for_it() -> None:
-    places = {path for path, _ in said()}
-    assert {"docs/request.md", "docs/scheduling.md", "docs/reference/settings.md", "docs/reference/cli.md"} <= places
-
-
 def test_programs_have_the_same_default() -> None:
     assert Settings.__dataclass_fields__["gpu_policy"].default is DEFAULT_POLICY
     assert Options(files=()).policies == (DEFAULT_POLICY.value,)

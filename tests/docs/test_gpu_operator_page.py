@@ -2,16 +2,13 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import jsonpatch
 import pytest
 import yaml
 
-from deviceplugin.settings import Settings
 from gpushare import names
-from gpushare.runtime import options
-from gpushare_cli.doctor import checks_conflicts, checks_hand_over, checks_webhook
+from gpushare_cli.doctor import checks_conflicts, checks_webhook
 from gpushare_cli.doctor.checks import CHECKS
 from testing.cli import doctor_cluster
 from testing.manifests import tree
@@ -25,21 +22,6 @@ def test_every_check_that_it_names_exists(check: str) -> None:
     assert check in {each.id for each in CHECKS}
 
 
-def test_what_the_doctor_says_about_it_is_told() -> None:
-    for way_out in (checks_conflicts._KEPT_OFF, checks_conflicts._CONFIG, checks_conflicts._MPS_CAPABLE):
-        assert way_out in PAGE
-    assert checks_webhook.ISOLATION in PAGE
-    assert (tree.ROOT / checks_hand_over._OPERATOR_PAGE).is_file()
-
-
-def test_labels_and_settings_are_those_of_the_device_plugin() -> None:
-    for label in (names.LABEL_HAND_OVER, names.LABEL_NVIDIA_DEFAULT, names.LABEL_ISOLATION):
-        assert f"`{label}" in PAGE
-    for field in ("hand_over", "nvidia_default_runtime"):
-        assert f"`{options.flag_names(field)[0]}`" in PAGE
-        assert field in Settings.__dataclass_fields__
-
-
 def test_the_patch_names_the_container_of_the_device_plugin() -> None:
     [patch] = [
         yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if "DaemonSet" in text
@@ -49,19 +31,6 @@ def test_the_patch_names_the_container_of_the_device_plugin() -> None:
     [patched], [container] = (each["spec"]["template"]["spec"]["containers"] for each in (patch, found))
     assert patched["name"] == container["name"]
     assert f"nvidia.cdi.k8s.io/container.{container['name']}:" in PAGE
-
-
-def test_the_patch_and_the_components_lose_no_capability_to_each_other() -> None:
-    def added(component: str) -> set[str]:
-        [patch] = tree.documents(tree.MANIFESTS / component)
-        [container] = patch["spec"]["template"]["spec"]["containers"]
-        return set(container["securityContext"]["capabilities"]["add"])
-
-    assert "add: [SYS_ADMIN]" in PAGE  # which replaces the list of a component
-    assert "SYS_ADMIN" in added("limits/cgroup/device-plugin.yaml")
-    assert "With [`limits/cgroup`](limits.md#cgroup) it has that already" in PAGE
-    assert added("watchdog-kill/capability.yaml") == {"KILL"}
-    assert "with `KILL` in the list beside `watchdog-kill`" in PAGE
 
 
 def test_the_webhook_that_it_takes_out_is_that_for_pods_without_gpus() -> None:
@@ -78,16 +47,6 @@ def test_the_webhook_that_it_takes_out_is_that_for_pods_without_gpus() -> None:
     assert [each["name"] for each in whole["webhooks"]].index(checks_webhook.ISOLATION) == 3
     with pytest.raises(jsonpatch.JsonPatchTestFailed):
         jsonpatch.apply_patch(whole, operations)
-
-
-def test_the_files_that_it_has_changed_exist() -> None:
-    kustomization = Path("manifests/gpus/nvidia/kustomization.yaml")
-    assert str(kustomization) in PAGE
-    assert "  - runtimeclass.yaml\n" in (tree.ROOT / kustomization).read_text(encoding="utf-8")
-    [patch] = tree.documents(tree.MANIFESTS / "gpus/nvidia/device-plugin.yaml")
-    spec = patch["spec"]["template"]["spec"]
-    assert spec["runtimeClassName"] == names.RUNTIME_CLASS
-    assert tree.settings_of(spec["containers"][0])[names.ENV_VISIBLE_DEVICES] == "all"
 
 
 def labelled(labels: dict[str, str], command: str) -> dict[str, str]:
@@ -125,7 +84,3 @@ def test_its_steps_are_what_the_doctor_asks_for() -> None:
     for command in re.findall(r"\$ (kubectl label node NODE .*)", PAGE.split("\n## Back\n")[1]):
         node = labelled(node, command)
     assert node == {checks_conflicts._KEPT_OFF: "true"}
-
-
-def test_no_node_stays_drained() -> None:
-    assert PAGE.count("$ kubectl drain NODE") == PAGE.count("$ kubectl uncordon NODE") == 2

@@ -13,7 +13,7 @@ import yaml
 
 from gpushare import names
 from gpushare.identity import NodeName
-from gpushare.model.gpu import Limit, NodeInventory
+from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB, MemoryUnit
@@ -148,23 +148,3 @@ def test_pods_that_share_a_gpu_name_a_label_that_both_have() -> None:
     deployment, second = YAML[1], YAML[2]
     key, _, value = second["metadata"]["annotations"][names.ANNOTATION_SAME_GPU].partition("=")
     assert {deployment["spec"]["template"]["metadata"]["labels"][key], second["metadata"]["labels"][key]} == {value}
-
-
-def test_what_cuda_reports_is_told_for_every_limit_as_on_the_page_of_limits() -> None:
-    limits = dict(re.findall(r"^\| `([\w-]+)` \|(.*)\|$", text("docs/limits.md"), re.MULTILINE))
-    rows = dict(re.findall(r"^\| (`.+`) \| (the .+) \|$", PAGE, re.MULTILINE))
-    told = {limit: answer for names_, answer in rows.items() for limit in re.findall(r"`([\w-]+)`", names_)}
-    assert set(told) == {limit.value for limit in Limit}
-    for limit, answer in told.items():
-        words = limits[limit]
-        match answer:
-            case "the whole GPU":
-                assert "the total is the whole GPU" in words or "the total" not in words
-            case "the instance":
-                assert "the total is that of the instance" in words
-            case _:
-                assert "the total is its share" in words
-
-
-def test_the_variable_is_described_where_variables_are() -> None:
-    assert f"| `{names.ENV_MEMORY_MIB}` | MiB of this container on each of its GPUs |" in text("docs/request.md")

@@ -13,14 +13,12 @@ import yaml
 from gpushare import names
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import requests
-from tests.docs.test_pains import NAMED, functions
 from webhook import mutation
 from webhook.rules import Rules
 
 Json = dict[str, Any]
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
-INDEX: Final = (DOCS / "neighbours.md").read_text(encoding="utf-8")
 PAGES: Final = {path.stem: path.read_text(encoding="utf-8") for path in sorted((DOCS / "neighbours").glob("*.md"))}
 RULES: Final = Rules(resource_config=ResourceConfig(whole_gpus=True))
 ROWS: Final = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", PAGES["kueue"].split("counts as |\n")[1], flags=re.MULTILINE)
@@ -87,15 +85,6 @@ def test_every_pod_of_the_pages_is_admitted() -> None:
                 name = metadata.get("name", metadata.get("generateName"))
                 found[page, document["kind"], name] = [granted(pod) for pod in pods]
     assert found == PODS
-
-
-def test_objects_are_complete() -> None:
-    # What has no apiVersion is a part of a file of that system.
-    objects = [each for page in PAGES for each in blocks(page) if "apiVersion" in each]
-    nameless = [each for each in objects if not each.get("metadata", {}).keys() & {"name", "generateName"}]
-    assert objects
-    assert all(each.get("kind") for each in objects)
-    assert {each["kind"] for each in nameless} <= {"Configuration"}
 
 
 def test_kueues_queues_belong_together() -> None:
@@ -170,17 +159,3 @@ def test_other_schedulers_keep_their_pods() -> None:
     for pod in (volcano, kai):
         after = admitted({"apiVersion": "v1", "kind": "Pod", **pod})
         assert after["spec"]["schedulerName"] == pod["spec"]["schedulerName"]
-
-
-def test_every_test_that_is_named_exists() -> None:
-    named = NAMED.findall(INDEX)
-    assert named
-    assert [found for found in named if found[1] not in functions(found[0])] == []
-
-
-def test_every_system_was_tried_or_the_page_says_why_not() -> None:
-    rows = [line.strip("|").split("|") for line in INDEX.split("\n## ")[0].splitlines() if line.startswith("| [")]
-    assert len(rows) == 10
-    for row in rows:
-        tried = row[-1].strip()
-        assert re.search(r"\d", tried) or "not tried, because" in tried or "in our tests" in tried, row

@@ -79,11 +79,3 @@ def test_what_is_written_onto_the_namespace_by_hand_is_what_the_component_writes
     assert typed.items() <= {**base, **namespace["metadata"]["labels"]}.items()
     assert namespace["metadata"]["labels"].items() <= typed.items()
     assert dict(each.split("=", 1) for each in notes.split()) == namespace["metadata"]["annotations"]
-
-
-@pytest.mark.parametrize("page", ["quickstart.md", "quickstart.zh.md"])
-def test_the_quick_start_gives_no_account_of_openshift_more_than_the_component_does(page: str) -> None:
-    text = (DOCS / page).read_text(encoding="utf-8")
-    [commands] = re.findall(r"```sh\n(oc create namespace .*?)```", text, flags=re.DOTALL)
-    assert "--set openshift.enabled=true" in commands
-    assert "add-scc-to-user" not in commands

@@ -1,7 +1,5 @@
 """The picture of a pod's way has the steps of the table, and the table has the steps of the code."""
 
-import textwrap
-
 import yaml
 
 from gpushare import names
@@ -26,7 +24,3 @@ def test_the_steps_of_the_controller_are_what_kube_scheduler_asks_it_for() -> No
     verbs = {value for key, value in extender.items() if key.endswith("Verb")}
     steps = {step for step, who, _ in ROWS if who == "controller"}
     assert steps == verbs | {names.OTHERS_VERB, "end"}
-
-
-def test_the_words_fit_into_their_boxes() -> None:
-    assert {step: said for step, said in pod_way.SHORT.items() if len(textwrap.wrap(said, 23)) > 2} == {}

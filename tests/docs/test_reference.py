@@ -12,21 +12,9 @@ from gpushare.model.verdict import RefusalReason
 from gpushare.runtime import options
 from release.pages import generate
 from testing.pages import ROOT, text
+from tests.docs.test_pains import NAMED, functions
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]+)?\)")
-
-
-def anchors(page: str) -> set[str]:
-    """As GitHub makes them from headings."""
-    headings = re.findall(r"^#+ (.+)$", page, flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
-
-
-def links() -> Iterator[tuple[str, str, str]]:
-    for page in PAGES:
-        for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
-            yield str(page.relative_to(ROOT)), target, anchor
 
 
 @pytest.mark.parametrize("name", list(generate.pages()))
@@ -90,17 +78,14 @@ def test_every_event_is_in_the_operating_and_the_troubleshooting_page(reason: st
     assert f"`{reason}`" in text("docs/troubleshoot.md")
 
 
-@pytest.mark.parametrize(("page", "target", "anchor"), sorted(links()))
-def test_every_link_leads_somewhere(page: str, target: str, anchor: str) -> None:
-    path = (ROOT / page).parent / target if target else ROOT / page
-
-    assert path.exists()
-    if anchor:
-        assert anchor.removeprefix("#") in anchors(path.read_text(encoding="utf-8"))
-
-
 def test_every_command_of_make_that_a_page_names_exists() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", text("Makefile"), flags=re.MULTILINE))
     named = {name for page in PAGES for name in re.findall(r"`make ([a-z0-9-]+)", page.read_text(encoding="utf-8"))}
 
     assert named <= targets
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    named = {found for page in PAGES for found in NAMED.findall(page.read_text(encoding="utf-8"))}
+    assert named
+    assert {(path, name) for path, name in named if name not in functions(path)} == set()

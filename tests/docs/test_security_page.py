@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from controller import board
 from gpushare import names
-from gpushare.cluster import verdicts
 from gpushare.model.request import Policy
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
-from gpushare.placement import demand, outlook
+from gpushare.placement import outlook
 from gpushare.placement.policies import ranking
 from gpushare.placement.ranking import best
 from testing.manifests import tree
@@ -57,24 +55,3 @@ def test_which_policies_learn_from_pods_is_told() -> None:
     assert learn == {"dense", "fgd"}
     assert "The policies `dense` and `fgd` learn from all pods" in SECURITY
     assert "`binpack` or `spread`, which learn from no pod" in SECURITY
-
-
-def test_how_much_a_tenant_can_displace_of_what_is_learned_is_told() -> None:
-    """A flood of one namespace takes all places of its class, however few pods taught what was there."""
-    others = [Ask(gpus=1, memory_mib=300, cpu_milli=4000)] * 9
-    wide = [Ask(gpus=8, whole=True, cpu_milli=2**i, host_mib=4**k) for i in range(10) for k in range(10)]
-    narrow = [Ask(gpus=1, whole=True, cpu_milli=2**i, host_mib=4**k) for i in range(10) for k in range(10)]
-    sizes = [Ask(gpus=1, memory_mib=600 + i) for i in range(200)]
-    by_wide, by_narrow, by_sizes = (demand.of([*others, *flood * 10], 1000) for flood in (wide, narrow, sizes))
-
-    assert sum(kind.ask.gpus > 1 for kind in by_wide.kinds[: len(by_wide.kinds) // 2]) == demand.MAX_KINDS // 2
-    assert others[0].cpu_milli in {kind.ask.cpu_milli for kind in by_wide.kinds}
-    assert others[0].cpu_milli not in {kind.ask.cpu_milli for kind in by_narrow.kinds}
-    assert others[0].memory_mib not in {size.memory_mib for size in by_sizes.sizes}
-    assert f"({demand.MAX_KINDS} kinds of requests, at most half of them for pods on several GPUs" in SECURITY
-    assert f"and {demand.MAX_SIZES} sizes of shares)" in SECURITY
-
-
-def test_what_is_remembered_for_requests_is_told() -> None:
-    of_verdicts, of_costs = verdicts.MAX_BYTES >> 20, board.MAX_BYTES >> 20
-    assert f"{of_verdicts} MiB of verdicts and {of_costs} MiB of what nodes cost" in OPERATE

@@ -7,8 +7,6 @@ import yaml
 from controller.settings import Settings
 from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.runtime import options
-from gpushare_cli import schedconfig
-from gpushare_cli.schedconfig import Options, ServerVersion
 
 ROOT = Path(__file__).parents[2]
 SECTION = (
@@ -38,16 +36,3 @@ def test_the_right_on_the_page_is_one_of_the_controllers() -> None:
     (role,) = (each for each in objects if each["kind"] == "ClusterRole")
 
     assert rule in role["rules"]
-
-
-def test_the_changelog_tells_of_the_new_default() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert f"- The default policy is `{DEFAULT_POLICY.value}`, it was `binpack`;" in text
-
-
-def test_only_a_policy_file_has_no_place_for_how_many_nodes_are_scored() -> None:
-    server = ServerVersion(1, 20)
-    assert "percentageOfNodesToScore" in schedconfig.configuration(Options(server=server))
-    assert "percentageOfNodesToScore" not in schedconfig.policy(Options(server=server))
-    page = (ROOT / "docs" / "scheduling.md").read_text(encoding="utf-8")
-    assert "`percentageOfNodesToScore: 100`, always; a policy file has no place for it |" in page

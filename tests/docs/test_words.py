@@ -64,26 +64,6 @@ def test_words_of_the_field_are_used() -> None:
     assert not found, f"say it otherwise: {OTHER_WORDS}"
 
 
-PHRASES: Final = (
-    *(
-        "do not depend on any part of this",
-        "all from the same",
-        "look at it first",
-        "says of itself",
-        "a part in per cent",
-    ),
-    *("stops at a part of the nodes", "stops in order gives", "only one of the two may", "Who asks for memory alone"),
-    *("Looked at beside", "somebody", "expected a text", "waits for ever", "wait for ever"),
-)
-"""At which readers of the documents stumbled."""
-
-
-def test_no_page_has_a_phrase_at_which_readers_stumbled() -> None:
-    pages = [page for page in files() if page.suffix == ".md" and not page.name.endswith(".zh.md")]
-    found = [(page.name, phrase) for page in pages for phrase in PHRASES if phrase in page.read_text(encoding="utf-8")]
-    assert found == []
-
-
 def test_no_module_is_named_by_another_word() -> None:
     assert [str(path.relative_to(ROOT)) for path in files() if BANNED.search(path.stem)] == []
 

@@ -11,7 +11,6 @@ from bench.scheduling.objects import pod
 from bench.scheduling.scheduler import Scheduler, UnansweredError
 from gpushare import names
 from gpushare.model.room import Ask, HostRoom
-from gpushare.model.selector import Choice
 
 GPU_POD, CPU_POD = Ask(gpus=1, memory_mib=500, cpu_milli=1000, host_mib=1000), Ask(cpu_milli=1000, host_mib=1000)
 OURS = Extender(
@@ -71,18 +70,6 @@ def test_the_best_node_of_all_scores_is_bound_by_the_extender() -> None:
     assert answers.bound == ["b"]
 
 
-def test_a_node_that_is_alone_is_not_ranked() -> None:
-    answers = Answers(filter=fits("c"))
-    assert scheduler(answers, OURS).schedule(pod("p", GPU_POD), GPU_POD.host).node == 2
-    assert answers.asked == ["/x/filter", "/x/bind"]
-
-
-def test_a_pod_that_fits_nowhere_is_not_bound() -> None:
-    answers = Answers(filter=fits())
-    assert scheduler(answers, OURS).schedule(pod("p", GPU_POD), GPU_POD.host).node is None
-    assert answers.bound == []
-
-
 def test_an_error_of_an_extender_ends_the_run() -> None:
     with pytest.raises(RuntimeError, match="filter: not ready"):
         scheduler(Answers(filter={"NodeNames": None, "Error": "not ready"}), OURS).schedule(
@@ -95,33 +82,6 @@ def test_pods_without_gpus_are_told_to_extenders_without_resources_alone() -> No
     assert scheduler(answers, OURS, RANKS_ALL).schedule(pod("p", CPU_POD), CPU_POD.host).node == 2
     assert answers.asked == ["/y/rank"]
     assert answers.bound == ["c"]
-
-
-def test_scores_that_do_not_come_are_no_reason_to_wait() -> None:
-    answers = Answers(filter=fits("a", "b"))
-    running = scheduler(answers, OURS)
-    assert running.schedule(pod("p", GPU_POD), GPU_POD.host).node == 0
-    assert running.unanswered == 1
-
-
-@pytest.mark.parametrize(("packs", "nodes"), [(False, {0}), (True, {1, 2})])
-def test_resources_decide_where_no_extender_does(packs: bool, nodes: set[int]) -> None:
-    assert scheduler(Answers(), packs=packs).schedule(pod("p", CPU_POD), CPU_POD.host).node in nodes
-
-
-def test_cpu_that_pods_have_requested_is_gone_until_they_leave() -> None:
-    large = Ask(cpu_milli=8000, host_mib=1000)
-    running = scheduler(Answers())
-    assert running.schedule(pod("p", large), large.host).node == 0
-    assert running.schedule(pod("q", large), large.host).node is None
-    running.gone(0, large.host)
-    assert running.schedule(pod("r", large), large.host).node == 0
-
-
-def test_pods_of_one_owner_are_spread() -> None:
-    running = scheduler(Answers())
-    placed = [running.schedule(pod(f"p{i}", CPU_POD), CPU_POD.host, "owner").node for i in range(3)]
-    assert sorted(node for node in placed if node is not None) == [0, 1, 2]
 
 
 def test_the_printed_configuration_is_understood() -> None:
@@ -145,8 +105,3 @@ def test_others_are_ranked_by_an_entry_of_their_own() -> None:
 def test_most_allocated_is_read_from_plugins_or_their_arguments(server: str) -> None:
     assert configuration.printed(server, most_allocated=True).packs
     assert not configuration.printed(server).packs
-
-
-def test_a_pod_says_which_models_it_accepts() -> None:
-    made = pod("p", Ask(gpus=1, memory_mib=1, models=Choice(wanted=("A10", "T4"))))
-    assert made["metadata"]["annotations"] == {names.ANNOTATION_MODEL: "A10,T4"}
