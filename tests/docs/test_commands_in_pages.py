@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import jsonpatch
-import pytest
 
 from controller.settings import Settings as ControllerSettings
 from deviceplugin.settings import Settings as PluginSettings
