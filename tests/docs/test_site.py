@@ -47,8 +47,9 @@ def test_the_search_has_its_words_in_a_script_that_needs_no_server(built: Path) 
     assert '"watchdog"' in index
 
 
-@pytest.mark.parametrize("target", ["docs/no-such-page.md", "docs/install.md#no-such-anchor"])
-def test_a_link_that_leads_nowhere_ends_the_build(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_that_lead_nowhere_fail_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     for name in ("docs/site", "docs/logo.svg"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).symlink_to(site.ROOT / name)

@@ -1,8 +1,4 @@
-"""What users wrote runs as they wrote it: the samples, and the manifests of users' guides in `tests/seeds`.
-
-The guides' manifests that share GPUs are samples too; the others ask for whole GPUs, which this installation hands out
-(`GPUSHARE_WHOLE_GPUS`).
-"""
+"""What users wrote runs as they wrote it, and the table shows it."""
 
 import json
 import os
@@ -18,12 +14,11 @@ import yaml
 from gpushare import names
 from localcluster import installation
 from tests.e2e import checks, disturb, seen
-from tests.e2e.conftest import GPU_GIB, Removals
+from tests.e2e.conftest import GPU_GIB
 from tests.e2e.system import Json, System, allocated, shown_by_inspect
 
 pytestmark = pytest.mark.e2e
 SAMPLES = installation.ROOT / "manifests" / "samples"
-SEEDS = installation.ROOT / "tests" / "seeds"
 OF_GUIDES = {
     "binpack-1": "binpack-1",
     "gpu-share-pod1": "gpu-share-pod1",
@@ -31,8 +26,6 @@ OF_GUIDES = {
     "gpu-pod": "gpu-pod-percent",
 }
 """Samples, and the seeds that they are."""
-GONE = {"apps/v1beta1": "apps/v1"}
-"""API versions that guides have and servers no longer."""
 PODS = 3 + 2 + 2 + 10  # the StatefulSets' replicas, and one of each other sample
 
 
@@ -56,29 +49,18 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def room_beside() -> bool:
-    """All pods here are small but one, which may take any GPU."""
-    return True
-
-
-@pytest.fixture(scope="module")
 def samples(system: System, shared_namespace: str) -> Running:
     said = system.cluster.kubectl("apply", "-n", shared_namespace, "-f", str(SAMPLES)).stderr
     pods = system.all_running(shared_namespace, PODS)
     return Running(system, shared_namespace, said, {pod["metadata"]["name"]: pod for pod in pods})
 
 
-def seed(name: str) -> str:
-    text = (SEEDS / f"{name}.yaml").read_text(encoding="utf-8")
-    for gone, now in GONE.items():
-        text = text.replace(gone, now)
-    return text
-
-
 @pytest.mark.parametrize("sample", OF_GUIDES)
 def test_a_sample_is_what_the_guide_has(sample: str) -> None:
-    written = (SAMPLES / f"{sample}.yaml").read_text(encoding="utf-8")
-    assert yaml.safe_load(written) == yaml.safe_load(seed(OF_GUIDES[sample]))
+    """But for an API version that servers no longer have."""
+    written, guide = SAMPLES / f"{sample}.yaml", installation.ROOT / "tests" / "seeds" / f"{OF_GUIDES[sample]}.yaml"
+    found = guide.read_text(encoding="utf-8").replace("apps/v1beta1", "apps/v1")
+    assert yaml.safe_load(written.read_text(encoding="utf-8")) == yaml.safe_load(found)
 
 
 def test_every_sample_runs_and_sees_exactly_its_gpus(samples: Running) -> None:
@@ -139,23 +121,7 @@ def test_a_fifth_of_one_gpu(samples: Running) -> None:
     assert annotations[names.NANO_ASSUME] == metadata["labels"][names.NANO_ASSUME] == "true"
 
 
-@pytest.mark.parametrize("whole", ["gpu-pod-vectoradd", "gpu-pod-whole"])
-def test_a_whole_gpu_beside_shared_ones(system: System, samples: Running, namespace: str, whole: str) -> None:
-    """As the guides ask NVIDIA's plugin: a GPU that no one else is on, while others are shared."""
-    system.cluster.kubectl("apply", "-n", namespace, "-f", "-", input=seed(whole))
-    [pod] = system.running(namespace, "gpu-pod")
-    checks.every_container_sees_exactly_its_gpus(system, namespace, [pod])
-    [gpus] = allocated(pod).values()
-    assert len(gpus) == 1
-    shared = {gpu for share in samples.pods.values() for listed in allocated(share).values() for gpu in listed}
-    assert not set(gpus) & shared
-    assert sum(shown_by_inspect(system, namespace)["gpu-pod"].values()) == GPU_GIB * 1024
-    checks.no_gpu_is_over_its_memory(system)
-    checks.the_controllers_ledger_equals_the_pods(system)
-
-
-def test_kubectl_inspect_gpushare_shows_what_pods_hold(system: System, samples: Running, removals: Removals) -> None:
-    removals.wait()
+def test_kubectl_inspect_gpushare_shows_what_pods_hold(system: System, samples: Running) -> None:
     pods = samples.pods.values()
     mib = sum(
         entry["memoryMiB"] * len(entry["gpus"])
