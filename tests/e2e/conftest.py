@@ -6,6 +6,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.e2e.system import System
 
 GPUS_PER_NODE = 4
 GPU_GIB = 26
-"""Two nodes of four GPUs hold 208 GiB: hardly more than the 200 pods of 1 GiB that are created at once."""
+"""Two nodes of four GPUs hold 208 GiB: hardly more than the 200 pods of 1 GiB that the soak creates at once."""
 
 LEASE_S = 6
 CONFIG = {
@@ -46,15 +47,17 @@ PROFILE = f"gpus: [{{model: Simulated, memoryMiB: {GPU_GIB * 1024}, count: {GPUS
 
 HERE = Path(__file__).parent
 LONGEST_FIRST = (
-    *("test_upgrade.py", "test_right_gpu.py", "test_tenant.py", "test_migrate.py", "test_demands.py"),
-    *("test_handover.py", "test_removal.py"),
+    *("test_lifecycle.py", "test_tenant.py", "test_right_gpu.py", "test_migrate.py", "test_handover.py"),
+    *("test_demands.py", "test_hardware.py", "test_requests.py"),
 )
 """Files are handed to the clusters one by one, so a long one at the end would leave the other cluster idle."""
+ONLY_WHEN_NAMED = ("soak", "release")
+"""Marks of tests that run only where `-m` names them."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Put the longest files first, leave out the soak unless it is asked for, and never skip silently in CI.
+    """Put the longest files first, leave out what must be asked for by its mark, and never skip silently in CI.
 
     Without root or Linux there is no cluster; that is said loudly, and is an error in CI.
     """
@@ -69,11 +72,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if lacking:
             item.add_marker(pytest.mark.skip(reason=lacking))
     yield  # pytest deselects by these marks
-    own = [item for item in items if item.path.is_relative_to(HERE)]
-    if "soak" not in config.option.markexpr:
-        left_out = [item for item in own if item.get_closest_marker("soak")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    unnamed = [mark for mark in ONLY_WHEN_NAMED if mark not in config.option.markexpr]
+    left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in unnamed)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
     items.sort(key=_turn)
 
 
@@ -106,8 +108,30 @@ def cluster(say: Say) -> Iterator[Cluster]:
         yield running
 
 
+class Removals:
+    """Namespaces whose pods are going while the next test runs."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(4, "remove a namespace")
+        self._going: list[Future[None]] = []
+
+    def begin(self, system: System, name: str) -> None:
+        """Have a namespace removed beside what follows."""
+        self._going.append(self._pool.submit(remove_namespace, system, name))
+
+    def wait(self) -> None:
+        """Until all are removed; the first failure is raised."""
+        while self._going:
+            self._going.pop().result()
+
+
 @pytest.fixture(scope="session")
-def system(cluster: Cluster) -> Iterator[System]:
+def removals() -> Removals:
+    return Removals()
+
+
+@pytest.fixture(scope="session")
+def system(cluster: Cluster, removals: Removals) -> Iterator[System]:
     """The installation with a client for it."""
     api, stop = client.connect(str(cluster.kubeconfig)), threading.Event()
     running = System(cluster, api)
@@ -115,29 +139,53 @@ def system(cluster: Cluster) -> Iterator[System]:
     if cluster.version < REMOVES_AT_ONCE:
         remover.start()
     yield running
+    removals.wait()
     stop.set()
     if remover.is_alive():
         remover.join()
     api.close()
 
 
-@pytest.fixture
-def namespace(system: System, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace of the test's own; its pods are gone before the next test."""
-    yield from fresh_namespace(system, request.node.nodeid)
+@pytest.fixture(scope="module", autouse=True)
+def no_pods_of_other_modules(removals: Removals) -> None:
+    """They are gone before a module sets up what it needs."""
+    removals.wait()
 
 
 @pytest.fixture(scope="module")
-def shared_namespace(system: System, request: pytest.FixtureRequest) -> Iterator[str]:
+def room_beside() -> bool:
+    """Whether tests of a module have room beside the pods of the one before, which then go meanwhile."""
+    return False
+
+
+@pytest.fixture
+def namespace(system: System, removals: Removals, room_beside: bool, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of the test's own."""
+    name = fresh_namespace(system, request.node.nodeid)
+    yield name
+    removals.begin(system, name)
+    if not room_beside:
+        removals.wait()
+
+
+@pytest.fixture(scope="module")
+def shared_namespace(system: System, removals: Removals, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace for the tests of a module whose pods are small and in no one's way; they stay until its end."""
-    yield from fresh_namespace(system, request.node.nodeid)
+    name = fresh_namespace(system, request.node.nodeid)
+    yield name
+    removals.begin(system, name)
+    removals.wait()
 
 
-def fresh_namespace(system: System, what: str) -> Iterator[str]:
-    """A namespace in which pods can be created; afterwards none is left, and the controller counts none any more."""
+def fresh_namespace(system: System, what: str) -> str:
+    """The name of a new namespace in which pods can be created."""
     name = f"e2e-{zlib.crc32(what.encode()):08x}-{time.time_ns() % 10**6:06}"
     system.create_namespace(name)
-    yield name
+    return name
+
+
+def remove_namespace(system: System, name: str) -> None:
+    """Afterwards none of its pods is left, and the controller counts none any more."""
     system.delete_all(name)
     system.eventually(f"the controller has no pods of {name}", lambda: not counted(system, name))
     system.api.delete(f"/api/v1/namespaces/{name}")

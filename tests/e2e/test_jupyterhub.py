@@ -11,7 +11,7 @@ from localcluster.cluster import BUSYBOX_IMAGE
 from tests import notebooks
 from tests.docs.test_inference_page import fraction_of
 from tests.e2e import checks
-from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE, fresh_namespace
+from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
 from tests.e2e.system import Json, Share, System
 
 pytestmark = pytest.mark.e2e
@@ -82,11 +82,10 @@ def is_answered(name: str, answer: Json) -> bool:
 
 
 @pytest.fixture(scope="module")
-def hub(system: System) -> Iterator[Hub]:
-    for namespace in fresh_namespace(system, "jupyterhub"):
-        found = Hub(system, namespace)
-        found.spawn(*GIB, "dora", "eve", "finn")  # two of which find no GPU: this cluster has neither a T4 nor 64 GiB
-        yield found
+def hub(system: System, shared_namespace: str) -> Hub:
+    found = Hub(system, shared_namespace)
+    found.spawn(*GIB, "dora", "eve", "finn")  # two of which find no GPU: this cluster has neither a T4 nor 64 GiB
+    return found
 
 
 def test_every_server_sees_its_part_of_a_gpu_and_can_compute_its_fraction(hub: Hub) -> None:

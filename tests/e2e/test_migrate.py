@@ -12,24 +12,15 @@ from tests.e2e import checks, former
 from tests.e2e.administrator import Administrator
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
 from tests.e2e.former import GPU, Former
-from tests.e2e.system import Json, Share, System, is_ready
+from tests.e2e.system import Json, Share, System, is_ready, replica_set
 
 pytestmark = pytest.mark.e2e
-
-
-def replica_set(name: str, pod: Json) -> Json:
-    labels = {"app": name}
-    metadata = {key: value for key, value in pod["metadata"].items() if key != "name"}
-    metadata["labels"] = metadata.get("labels", {}) | labels
-    template = {"metadata": metadata, "spec": pod["spec"]}
-    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
-    return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name}, "spec": spec}
 
 
 def start_old_pods(system: System, namespace: str, of: Former) -> None:
     """`stays` on the first node and a pod of `moves` on the second, as the former system runs them."""
     first, second = (node.name for node in system.cluster.nodes)
-    system.create(namespace, of.pod("stays", first), replica_set("moves", of.pod("moves", second)))
+    system.create(namespace, of.pod("stays", first), replica_set(of.pod("moves", second)))
     system.all_running(namespace, 2)
     seen = {env[names.ENV_VISIBLE_DEVICES] for env in system.environments(namespace).values()}
     assert seen == {str(GPU)}, "the former plugin gave them their GPU"
@@ -146,6 +137,7 @@ def test_from_aliyun_gpushare_and_back(system: System, namespace: str, tmp_path:
     assert administrator.followed_everything()
 
 
+@pytest.mark.release
 def test_from_ack_and_back(system: System, namespace: str, tmp_path: Path) -> None:
     first, second = (node.name for node in system.cluster.nodes)
     administrator = Administrator(system, "migrate.md", "ACK", tmp_path)
@@ -168,6 +160,7 @@ def test_from_ack_and_back(system: System, namespace: str, tmp_path: Path) -> No
     assert administrator.followed_everything()
 
 
+@pytest.mark.release
 def test_from_nano_gpu_and_back(system: System, namespace: str, tmp_path: Path) -> None:
     """The first node keeps its old pod, as the page allows: it leaves out one command, the draining."""
     first, second = (node.name for node in system.cluster.nodes)
