@@ -1,35 +1,72 @@
-"""What the users wrote runs as they wrote it, and the table shows it."""
+"""What users wrote runs as they wrote it, and the table shows it."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpushare import names
 from localcluster import installation
-from tests.e2e import checks, seen
-from tests.e2e.system import Json, System, is_ready
+from tests.e2e import checks, disturb, seen
+from tests.e2e.conftest import GPU_GIB
+from tests.e2e.system import Json, System, allocated, shown_by_inspect
 
 pytestmark = pytest.mark.e2e
 SAMPLES = installation.ROOT / "manifests" / "samples"
+OF_GUIDES = {
+    "binpack-1": "binpack-1",
+    "gpu-share-pod1": "gpu-share-pod1",
+    "gpu-share-pod2": "gpu-share-pod2",
+    "gpu-pod": "gpu-pod-percent",
+}
+"""Samples, and the seeds that they are."""
 PODS = 3 + 2 + 2 + 10  # the StatefulSets' replicas, and one of each other sample
 
 
+@dataclass(frozen=True)
+class Running:
+    """All samples."""
+
+    system: System
+    namespace: str
+    said: str
+    """What kubectl said beside, when they were applied."""
+    pods: Mapping[str, Json]
+
+    def environment(self, pod: str) -> Mapping[str, str]:
+        [found] = self.system.environments(self.namespace, pod).values()
+        return found
+
+    def mib(self, pod: str) -> int:
+        """What `gpushare inspect` shows that it holds."""
+        return sum(shown_by_inspect(self.system, self.namespace)[pod].values())
+
+
 @pytest.fixture(scope="module")
-def samples(system: System, shared_namespace: str) -> list[Json]:
-    """All samples, running."""
-    system.cluster.kubectl("apply", "-n", shared_namespace, "-f", str(SAMPLES))
-    return system.all_running(shared_namespace, PODS)
+def samples(system: System, shared_namespace: str) -> Running:
+    said = system.cluster.kubectl("apply", "-n", shared_namespace, "-f", str(SAMPLES)).stderr
+    pods = system.all_running(shared_namespace, PODS)
+    return Running(system, shared_namespace, said, {pod["metadata"]["name"]: pod for pod in pods})
 
 
-def test_every_sample_runs_and_sees_exactly_its_gpus(
-    system: System, shared_namespace: str, samples: list[Json]
-) -> None:
-    checks.every_container_sees_exactly_its_gpus(system, shared_namespace, samples)
-    environments = system.environments(shared_namespace)
+@pytest.mark.parametrize("sample", OF_GUIDES)
+def test_a_sample_is_what_the_guide_has(sample: str) -> None:
+    """But for an API version that servers no longer have."""
+    written, guide = SAMPLES / f"{sample}.yaml", installation.ROOT / "tests" / "seeds" / f"{OF_GUIDES[sample]}.yaml"
+    found = guide.read_text(encoding="utf-8").replace("apps/v1beta1", "apps/v1")
+    assert yaml.safe_load(written.read_text(encoding="utf-8")) == yaml.safe_load(found)
+
+
+def test_every_sample_runs_and_sees_exactly_its_gpus(samples: Running) -> None:
+    checks.every_container_sees_exactly_its_gpus(samples.system, samples.namespace, list(samples.pods.values()))
+    checks.the_controllers_ledger_equals_the_pods(samples.system)
+    environments = samples.system.environments(samples.namespace)
     four = environments["gpus-by-annotation", "main"]
     assert len(set(seen.by(four).told.split(","))) == 4
     assert four[names.ENV_MPS_MEMORY_LIMIT] == "0=3072M,1=3072M,2=3072M,3=3072M"
@@ -39,26 +76,65 @@ def test_every_sample_runs_and_sees_exactly_its_gpus(
         2,
         "0=4096M,1=4096M",
     )
-    part = environments["gpu-pod", "cuda-container"]
-    assert part[names.ENV_MPS_THREAD_PERCENTAGE] == "20"
     told = {pod: seen.by(variables).told for (pod, _), variables in environments.items()}
     assert told["same-gpu-0"] == told["same-gpu-1"]
     assert told["other-gpus-0"] != told["other-gpus-1"]
 
 
-def test_kubectl_inspect_gpushare_shows_what_pods_hold(system: System, samples: list[Json]) -> None:
+def test_three_replicas_with_3_gib_each(samples: Running) -> None:
+    """Each on one GPU, and the variables say how much of it."""
+    for name in (f"binpack-1-{i}" for i in range(3)):
+        variables = samples.environment(name)
+        assert (variables[names.ALIYUN_CONTAINER], variables[names.ALIYUN_DEV]) == ("3", str(GPU_GIB))
+        assert samples.mib(name) == 3072
+
+
+@pytest.mark.parametrize(("name", "gib"), [("gpu-share-pod1", 3), ("gpu-share-pod2", 5)])
+def test_a_pod_that_says_all_gets_its_own_gpu_and_its_author_is_told(samples: Running, name: str, gib: int) -> None:
+    """`NVIDIA_VISIBLE_DEVICES=all` would show every GPU of the node."""
+    assert f"Warning: container {name}: {names.ENV_VISIBLE_DEVICES} is set by gpushare" in samples.said
+    [gpus] = allocated(samples.pods[name]).values()
+    assert len(gpus) == 1
+    assert seen.by(samples.environment(name)).told == gpus[0]
+    assert samples.mib(name) == gib * 1024
+
+    def warnings() -> list[str]:
+        events = samples.system.api.get(f"/api/v1/namespaces/{samples.namespace}/events", timeout_s=30)["items"]
+        told = [event for event in events if event["involvedObject"].get("name") == name]
+        return [event["message"] for event in told if event["type"] == "Warning"]
+
+    samples.system.eventually(
+        "a Warning event", lambda: any(names.ENV_VISIBLE_DEVICES in message for message in warnings())
+    )
+
+
+def test_a_fifth_of_one_gpu(samples: Running) -> None:
+    """As nano-gpu has it."""
+    share = GPU_GIB * 1024 * 20 // 100
+    assert samples.mib("gpu-pod") == share
+    variables = samples.environment("gpu-pod")
+    assert (variables[names.ENV_MEMORY_MIB], variables[names.ENV_MPS_THREAD_PERCENTAGE]) == (str(share), "20")
+    metadata = samples.pods["gpu-pod"]["metadata"]
+    annotations = metadata["annotations"]
+    [entry] = json.loads(annotations[names.ANNOTATION_ALLOCATION])["containers"]
+    assert annotations[names.PREFIX_NANO_CONTAINER + entry["name"]] == annotations[names.PREFIX_INDEX + entry["name"]]
+    assert annotations[names.NANO_ASSUME] == metadata["labels"][names.NANO_ASSUME] == "true"
+
+
+def test_kubectl_inspect_gpushare_shows_what_pods_hold(system: System, samples: Running) -> None:
+    pods = samples.pods.values()
     mib = sum(
         entry["memoryMiB"] * len(entry["gpus"])
-        for pod in samples
+        for pod in pods
         for entry in json.loads(pod["metadata"]["annotations"][names.ANNOTATION_ALLOCATION])["containers"]
     )
     total = -(-mib // 1024)
     shown = inspect(system)
     capacity = sum(ledger.inventory.total_units for ledger in system.ledgers().values())
     assert f"\n{total}/{capacity} ({100 * total // capacity}%)" in shown
-    node = samples[0]["spec"]["nodeName"]  # binpack may put all of them on either node
+    node = samples.pods["binpack-1-0"]["spec"]["nodeName"]  # binpack may put all of them on either node
     detail = inspect(system, "-d", node)
-    on_node = [pod["metadata"]["name"] for pod in samples if pod["spec"]["nodeName"] == node]
+    on_node = [name for name, pod in samples.pods.items() if pod["spec"]["nodeName"] == node]
     assert all(name in detail for name in on_node)
 
 
@@ -75,15 +151,19 @@ def inspect(system: System, *arguments: str) -> str:
 def test_a_pod_that_is_deleted_and_recreated_gets_a_new_allocation(system: System, namespace: str) -> None:
     """StatefulSets reuse names: identity is the uid."""
     system.cluster.kubectl("apply", "-n", namespace, "-f", str(SAMPLES / "binpack-1.yaml"))
-    system.all_running(namespace, 3)
-    before = system.pod(namespace, "binpack-1-0")["metadata"]["uid"]
+    pods = system.all_running(namespace, 3)
+    uids = {pod["metadata"]["uid"] for pod in pods}
     for _ in range(3):
-        system.cluster.kubectl("delete", "pod", "-n", namespace, "binpack-1-0", "--grace-period=1")
+        [first] = system.running(namespace, "binpack-1-0")
+        disturb.sigkill(first)
+        disturb.delete_now(system, first)
 
-    def recreated() -> bool:
-        found = [pod for pod in system.pods(namespace) if pod["metadata"]["name"] == "binpack-1-0"]
-        return any(pod["metadata"]["uid"] != before and is_ready(pod) for pod in found)
+        def recreated(before: str = first["metadata"]["uid"]) -> bool:
+            found = [pod for pod in system.pods(namespace) if pod["metadata"]["name"] == "binpack-1-0"]
+            return any(pod["metadata"]["uid"] != before for pod in found)
 
-    system.eventually("recreated", recreated)
-    checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 3))
+        system.eventually("recreated", recreated)
+    pods = system.all_running(namespace, 3)
+    assert len(uids - {pod["metadata"]["uid"] for pod in pods}) == 1
+    checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
     checks.the_controllers_ledger_equals_the_pods(system)
