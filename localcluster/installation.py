@@ -30,6 +30,12 @@ REQUIREMENTS: Final = (
     *("prometheus-client", "protobuf", "PyYAML", "urllib3"),
 )
 SCHEDULER_IMAGE: Final = "registry.k8s.io/kube-scheduler"
+PROBED_EACH_SECOND: Final = {
+    "gpushare-device-plugin": ("DaemonSet", "device-plugin"),
+    "gpushare-scheduler": ("Deployment", "kube-scheduler"),
+    "gpushare-webhook": ("Deployment", "webhook"),
+}
+"""Workloads, their kinds and containers: up to ten seconds until a probe would be most of what a new pod takes."""
 SAMPLE_IMAGES: Final = (
     *("docker.io/cheyang/gpu-player:v2", "docker.io/library/busybox:1.36", "nvcr.io/nvidia/cuda:9.0-devel"),
     "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda10.2",
@@ -131,6 +137,8 @@ def kustomization(cluster: Cluster, config: Mapping[str, str], profile: str | No
     directory = cluster.workdir / "kustomization"
     directory.mkdir(exist_ok=True)
     patches = [_config_map("gpushare-config", config)]
+    if tree.root == ROOT:
+        patches += [_probed(name, kind, container) for name, (kind, container) in PROBED_EACH_SECOND.items()]
     if tree == LOCAL and (cluster.version.major, cluster.version.minor) >= (1, 30):
         # So that it can be tried what NVIDIA's runtime shows to a container without a grant.
         patches.append(_config_map("gpushare-runtime-class", {"refuse": "nothing"}))
@@ -152,6 +160,13 @@ def kustomization(cluster: Cluster, config: Mapping[str, str], profile: str | No
     }
     (directory / "kustomization.yaml").write_text(json.dumps(document))
     return directory
+
+
+def _probed(name: str, kind: str, container: str) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": NAMESPACE}
+    containers = [{"name": container, "readinessProbe": {"periodSeconds": 1}}]
+    spec = {"template": {"spec": {"containers": containers}}}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def _config_map(name: str, data: Mapping[str, str]) -> dict[str, Any]:
