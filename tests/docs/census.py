@@ -15,13 +15,13 @@ ROOT: Final = Path(__file__).parents[2]
 GENERATED: Final = {"docs/architecture-imports.md", *(f"docs/reference/{name}" for name in generate.pages())}
 """Pages that are compared with what the code makes, as a whole."""
 TYPED: Final[Mapping[tuple[str, str], str]] = {
-    ("docs/install.md", "Helm"): "tests/e2e/test_chart.py",
+    ("docs/install.md", "Helm"): "tests/e2e/test_lifecycle.py",
     ("docs/migrate.md", "Aliyun"): "tests/e2e/test_migrate.py",
     ("docs/migrate.md", "ACK"): "tests/e2e/test_migrate.py",
     ("docs/migrate.md", "nano-gpu"): "tests/e2e/test_migrate.py",
-    ("docs/operate.md", "Remove"): "tests/e2e/test_removal.py",
-    ("docs/operate.md", "Real GPUs"): "tests/e2e/test_removal.py",
-    ("docs/operate.md", "Go back"): "tests/e2e/test_upgrade.py",
+    ("docs/operate.md", "Remove"): "tests/e2e/test_lifecycle.py",
+    ("docs/operate.md", "Real GPUs"): "tests/e2e/test_lifecycle.py",
+    ("docs/operate.md", "Go back"): "tests/e2e/test_lifecycle.py",
     ("docs/quickstart.md", "Prepare"): "tests/e2e/first_gpu.py",
     ("docs/quickstart.md", "Finish"): "tests/e2e/first_gpu.py",
 }

@@ -1,0 +1,294 @@
+"""An installation from its removal over all its changes to its removal, with pods that run through them.
+
+Every command is that of the pages: docs/operate.md (Remove, Real GPUs, Go back) and docs/install.md (Helm).
+"""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare import names
+from gpushare.wire import hand_over
+from localcluster import installation
+from localcluster.installation import LOCAL, ROOT, Tree
+from tests.e2e import checks, former_version, helm_cli
+from tests.e2e.administrator import Administrator
+from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE, PROFILE
+from tests.e2e.lifecycle import (
+    GATE,
+    NODES,
+    RUNTIME_CLASS,
+    all_replaced,
+    containers,
+    created_meanwhile,
+    ledger_is_right,
+    left,
+    named,
+    never_stopped,
+    restart_containers,
+    sees_its_gpus,
+    start,
+    start_waiting,
+)
+from tests.e2e.seen import Grants
+from tests.e2e.system import Json, Share, System, is_ready
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+PAGE = "operate.md"
+NEXT = Tree(ROOT, f"{installation.IMAGE.rpartition(':')[0]}:next")
+"""The same under another tag, so that every pod of this project is replaced."""
+WITH_RESERVED = f"gpus: [{{model: Simulated, memoryMiB: {GPU_GIB * 1024}, count: {GPUS_PER_NODE}, reservedMiB: 600}}]"
+SHAPES = (
+    Share(name="memory", gib=(5, None)),
+    Share(name="per-gpu", gib=(7,), annotations={names.ANNOTATION_GPUS: "3"}),
+    Share(name="both", gib=(3, 4)),
+)
+STAYING = [share.name for share in SHAPES]
+
+
+@pytest.fixture
+def old(system: System, tmp_path: Path) -> Iterator[Tree]:
+    """Images of the former version and of the next; whatever the test leaves, the usual installation follows."""
+    (tmp_path / "former").mkdir()
+    tree = former_version.tree(tmp_path / "former")
+    former_version.give_image(system, tree)
+    former_version.give_image(system, NEXT)
+    yield tree
+    kubectl, within = system.cluster.kubectl, ("-n", names.NAMESPACE)
+    kubectl("label", "nodes", "--all", f"{GATE}-")
+    installation.label_nodes(system.cluster)
+    # Apply alone would leave the variables that only the chart sets.
+    kubectl("delete", former_version.WORKLOADS, "--all", *within, "--wait=false", check=False)
+    former_version.apply(system, LOCAL)
+    kubectl("delete", "secrets", *within, "-l", "owner=helm")
+    all_replaced(system, LOCAL)
+
+
+def test_pods_run_on_while_installations_come_change_go_back_and_go(
+    system: System, namespace: str, old: Tree, tmp_path: Path
+) -> None:
+    it_is_removed(system, namespace, tmp_path)
+    simulated_gpus_give_way_to_real_ones(system, tmp_path)
+
+    the_former_version_comes(system, namespace, old)
+    it_is_upgraded(system, namespace)
+    what_was_started_before_starts_again(system, namespace)
+    start(system, namespace, "new")
+    start(system, namespace, "kept")
+    grants = Grants.of(system)
+    sees_its_gpus(system, namespace, [*named("new"), *named("kept")], grants)
+    it_goes_back(system, namespace, old, tmp_path)
+    never_stopped(system, namespace, [*named("new"), *named("kept")])
+    restart_containers(system, namespace, named("new"))
+    sees_its_gpus(system, namespace, named("new"), grants)
+    start(system, namespace, "old")
+    sees_its_gpus(system, namespace, named("old"))
+    ledger_is_right(system)
+
+    former_version.apply(system, LOCAL)
+    former_version.wait_rolled(system, LOCAL)
+    restart_containers(system, namespace, [*named("kept"), *named("old")])
+    sees_its_gpus(system, namespace, named("kept"), grants)
+    sees_its_gpus(system, namespace, named("old"))
+    ledger_is_right(system)
+
+    system.create(namespace, *(share.document() for share in SHAPES))
+    staying = system.running(namespace, *STAYING)
+    checks.every_container_sees_exactly_its_gpus(system, namespace, staying)
+    before = containers(system, namespace, STAYING)
+    helm = with_helm(system, tmp_path)
+    a_release_takes_over_is_upgraded_and_goes_back(system, namespace, helm)
+    start(system, namespace, "last")
+    ledger_is_right(system)
+    the_release_goes_and_comes_back(system, namespace, helm)
+    assert containers(system, namespace, STAYING) == before, "no container was ended or started again"
+    never_stopped(system, namespace, [*STAYING, *named("last")])
+    a_gpu_that_has_a_share_is_not_taken_for_a_free_one(system, namespace)
+
+
+def it_is_removed(system: System, namespace: str, files: Path) -> None:
+    """What kubectl has applied, by the page, while a pod runs; nothing is left but the RuntimeClass."""
+    system.create(namespace, Share(name="uses").document())
+    system.running(namespace, "uses")
+    before = containers(system, namespace, ["uses"])
+    administrator = Administrator(system, PAGE, "Remove", files)
+    assert "uses" in administrator.follows("see what still uses it")
+    administrator.follows("the webhooks")
+    administrator.follows("everything else")
+    administrator.follows("what is left on nodes")
+    assert administrator.followed_everything()
+    assert left(system) == [RUNTIME_CLASS]
+    assert containers(system, namespace, ["uses"]) == before, "running pods keep their GPUs"
+
+
+def simulated_gpus_give_way_to_real_ones(system: System, files: Path) -> None:
+    """The objects of the overlays, for which no node needs to share: nodes without a driver run no plugin for long."""
+    former_version.apply(system, LOCAL)
+    administrator = Administrator(system, PAGE, "Real GPUs", files)
+    administrator.follows("delete what only simulated GPUs have")
+    administrator.follows("apply the other overlay")
+    assert administrator.followed_everything()
+    kubectl = system.cluster.kubectl
+    assert json.loads(kubectl("get", "runtimeclass", names.RUNTIME_CLASS, "-o", "json").stdout)["handler"] == "nvidia"
+    plugin = json.loads(kubectl("get", "daemonset", "-n", names.NAMESPACE, names.PLUGIN, "-o", "json").stdout)
+    assert plugin["spec"]["template"]["spec"]["runtimeClassName"] == names.RUNTIME_CLASS
+    assert "simulated" not in json.dumps(plugin["spec"]["template"]["spec"])
+    former_version.remove(system)
+    assert left(system) == []
+
+
+def the_former_version_comes(system: System, namespace: str, old: Tree) -> None:
+    """To a cluster that has nothing of this one."""
+    installation.label_nodes(system.cluster)
+    former_version.apply(system, old)
+    former_version.wait_rolled(system, old)
+    start(system, namespace, "old")
+    start_waiting(system, namespace, "old")
+    system.create(namespace, Share(name="full", gib=(GPU_GIB,)).document())
+    system.running(namespace, "full")
+    sees_its_gpus(system, namespace, [*named("old"), "full"])
+
+
+def it_is_upgraded(system: System, namespace: str) -> None:
+    """With pods that run, one on all of a GPU of which the driver keeps a part, and pods that are created meanwhile."""
+    former_version.apply(system, LOCAL, {"GPUSHARE_GPU_MEMORY": "total"}, WITH_RESERVED)
+    during = created_meanwhile(system, namespace, "upgrade")
+    former_version.wait_rolled(system, LOCAL)
+    never_stopped(system, namespace, [*named("old"), "full"])
+    system.running(namespace, *during)
+    ledger_is_right(system)
+
+
+def what_was_started_before_starts_again(system: System, namespace: str) -> None:
+    """Containers of running pods, also after their kubelet; and a pod that had no node yet gets one."""
+    restart_containers(system, namespace, [*named("old"), "full"])
+    sees_its_gpus(system, namespace, [*named("old"), "full"])
+    for node in system.cluster.nodes:
+        node.restart_kubelet()
+        node.wait_kubelet()
+    restart_containers(system, namespace, named("old"))
+    sees_its_gpus(system, namespace, named("old"))
+
+    system.cluster.kubectl("label", "node", NODES[0], f"{GATE}=old")
+    system.running(namespace, "old-waits")
+    sees_its_gpus(system, namespace, ["old-waits"], Grants.of(system))
+    system.cluster.kubectl("label", "node", NODES[0], f"{GATE}-")
+    system.cluster.kubectl("delete", "pods", "-n", namespace, *named("old"), "full", "--wait")
+    ledger_is_right(system)
+
+
+def it_goes_back(system: System, namespace: str, old: Tree, files: Path) -> None:
+    """As the page says it, with a pod that has no node yet."""
+    start_waiting(system, namespace, "new")
+    only_cdi = names.ANNOTATION_HAND_OVER in system.pod(namespace, "new-waits")["metadata"].get("annotations", {})
+    administrator = Administrator(system, PAGE, "Go back", files)
+    administrator.follows("what the former version does not know")
+    former_version.overlay(system, old)
+    administrator.follows("apply the former overlay")
+    former_version.wait_rolled(system, old)
+    administrator.follows("create pods that wait again")
+    assert administrator.followed_everything()
+    assert not system.exists(hand_over.path(names.NAMESPACE))
+    assert system.exists(f"/api/v1/namespaces/{namespace}/pods/new-waits") == (not only_cdi)
+    ledger_is_right(system)
+
+
+def values(**changed: object) -> Json:
+    """What the tests' own kustomization says."""
+    lease = {"leaseSeconds": 6, "renewSeconds": 3, "retrySeconds": 0.5, "bindSeconds": 1}
+    certificates = {"certCheckS": 2, "certPropagationS": 5, "certRetireS": 10, "gracefulTimeoutS": 1}
+    written = {"wholeGpus": True, "gpus": "simulated", "simulatedGpus": yaml.safe_load(PROFILE)}
+    written |= {"controller": {"settings": lease}, "webhook": {"settings": certificates}}
+    written |= {"devicePlugin": {"settings": {"publishInterval": 2}}}
+    return {**written, "runtimeClass": {"refuse": "nothing"}, **changed}
+
+
+def with_helm(system: System, directory: Path) -> Administrator:
+    """An administrator who has the program, and a file of values."""
+    program = directory / "bin" / "helm"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, helm_cli.__file__])} "$@"\n')
+    program.chmod(0o755)
+    variables = {"CHART": str(ROOT / "manifests" / "chart"), "VALUES": str(directory / "values.yaml")}
+    return Administrator(system, "install.md", "Helm", directory, variables)
+
+
+def write(helm: Administrator, document: Json) -> None:
+    (helm.directory / "values.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+def a_release_takes_over_is_upgraded_and_goes_back(system: System, namespace: str, helm: Administrator) -> None:
+    write(helm, values())
+    helm.follows("take over what kubectl has installed")
+    deployed(system, revision=1)  # that it serves is seen when it is back
+
+    write(helm, values(image={"tag": "next"}, settings={"logLevel": "debug"}))
+    helm.follows("upgrade")
+    during = created_meanwhile(system, namespace, "release")
+    deployed(system, revision=2)
+    all_replaced(system, NEXT)
+    system.running(namespace, *during)
+    assert log_level(system) == "debug"
+
+    helm.follows("go back")
+    deployed(system, revision=3)
+    all_replaced(system, LOCAL)
+    assert log_level(system) == "info"
+
+
+def the_release_goes_and_comes_back(system: System, namespace: str, helm: Administrator) -> None:
+    """There is nothing to back up: pods and nodes alone bring back what the system knew."""
+    ledger = checks.ledger_of_the_controller(system)
+    running = [*STAYING, *named("last")]
+    before = containers(system, namespace, running)
+    helm.follows("remove", leaving_out="kubectl")
+    # A namespace in which pods are ending goes later than the last of them.
+    system.eventually("no pod is left", lambda: not system.pods(names.NAMESPACE))
+    helm.follows("remove", leaving_out="helm")
+    Administrator(system, PAGE, "Remove", helm.directory).follows("what is left on nodes")
+    assert left(system) == [RUNTIME_CLASS]
+    assert containers(system, namespace, running) == before, "no container was ended or started again"
+
+    for node in system.cluster.nodes:
+        if known := installation.hand_over_label(node.runtime):  # which the removal took from it
+            system.cluster.kubectl("label", "node", node.name, *known)
+    write(helm, values())
+    helm.follows("install", "--all")
+    deployed(system, revision=1)
+    all_replaced(system, LOCAL)
+    assert helm.followed_everything()
+    system.eventually("the same ledger", lambda: checks.ledger_of_the_controller(system) == ledger)
+    checks.every_container_sees_exactly_its_gpus(system, namespace, system.running(namespace, *STAYING))
+    start(system, namespace, "next")
+    ledger_is_right(system)
+
+
+def deployed(system: System, revision: int) -> None:
+    """Whether Helm has made it the current revision of the release."""
+    path = f"/api/v1/namespaces/{names.NAMESPACE}/secrets/sh.helm.release.v1.gpushare.v{revision}"
+    assert system.api.get(path)["metadata"]["labels"]["status"] == "deployed"
+
+
+def log_level(system: System) -> str:
+    path = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps/gpushare-config"
+    level: str = system.api.get(path)["data"]["GPUSHARE_LOG_LEVEL"]
+    return level
+
+
+def a_gpu_that_has_a_share_is_not_taken_for_a_free_one(system: System, namespace: str) -> None:
+    free = sum(used == 0 for used in checks.ledger_of_the_controller(system).values())
+    wanted = [f"all-{i}" for i in range(free + 1)]
+    system.create(namespace, *(Share(name=name, gib=(GPU_GIB,)).document() for name in wanted))
+
+    def waiting() -> list[str]:
+        return [name for name in wanted if not is_ready(system.pod(namespace, name))]
+
+    system.eventually("all but one run", lambda: len(waiting()) == 1)
+    (last,) = waiting()
+    system.eventually("it is told why it waits", lambda: system.events(namespace, last))
+    checks.no_gpu_is_over_its_memory(system)
