@@ -18,6 +18,7 @@ from localcluster.installation import ROOT
 from release.__main__ import digest, with_pip
 from tests.e2e.system import System
 
+pytestmark = pytest.mark.release
 BASE = "localhost/python-base:test"
 ARCHIVE = f"dist/gpushare-{gpushare.__version__}.oci.tar"
 OF_BUILD = (

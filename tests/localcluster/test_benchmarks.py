@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.bench.commands import bench
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
