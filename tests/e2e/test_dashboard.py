@@ -1,4 +1,4 @@
-"""The dashboard on the real cluster: who sees what, with the API server's own authorization, and how soon."""
+"""The dashboard on the real cluster: who sees what, with the API server's own authorization."""
 
 import contextlib
 import http.client
@@ -106,22 +106,18 @@ def test_each_user_sees_what_the_api_server_lets_them_read(system: System, names
         narrow.until('"name":"mine"')
         narrow.until('"name":"mine-waits"')
         wide.until(f'"name":"{OTHERS}-waits"')
-        took = []
         for name in ("b", "c"):  # it fills and empties
             system.create(others, Share(name=f"{OTHERS}-{name}").document())
             wide.until(f'"name":"{OTHERS}-{name}"')
             system.create(namespace, Share(name=name).document())
             narrow.until(f'"name":"{name}","granted_mib":1024')
             system.running(namespace, name)
-            began = time.monotonic()
             system.api.delete(kube.pod_path(namespace, name), {"gracePeriodSeconds": 0})
             narrow.until(f'"subject":"{namespace}/{name}","text":"deleted from')
-            took.append(time.monotonic() - began)
         assert OTHERS not in narrow.sent
         assert '"complete":false' in narrow.sent
         assert "nodes may not be read" in narrow.sent
         assert '"address":""' in narrow.sent
-    assert min(took) < 2, took
 
     system.cluster.kubectl("create", "clusterrole", USER, "--verb=list,watch", "--resource=nodes")
     system.cluster.kubectl("create", "clusterrolebinding", USER, f"--clusterrole={USER}", f"--user={USER}")
