@@ -31,6 +31,8 @@ CONFIG = {
     "GPUSHARE_RENEW_SECONDS": "3",
     "GPUSHARE_RETRY_SECONDS": "0.5",
     "GPUSHARE_BIND_SECONDS": "1",
+    # Plugins read the labels of their nodes every five minutes otherwise, or when they start.
+    "GPUSHARE_PUBLISH_INTERVAL": "2",
     # A rotation that takes half a minute instead of eleven.
     "GPUSHARE_CERT_CHECK_S": "2",
     "GPUSHARE_CERT_PROPAGATION_S": "5",

@@ -234,7 +234,6 @@ def waits(system: System, namespace: str, name: str) -> bool:
 def switch(system: System, namespace: str, node: Node, way: HandOver) -> None:
     """Have a node hand over in another way, and wait until the webhook goes by what all nodes do then."""
     system.api.patch(kube.node_path(node.name), {"metadata": {"labels": {names.LABEL_HAND_OVER: way.value}}})
-    disturb.restart_plugins(system, node)
 
     def known() -> bool:
         ways = {name: inventory.hand_over for name, inventory in Grants.of(system).inventories.items()}
@@ -256,7 +255,6 @@ def node_of_both(system: System) -> Iterator[Node]:
     yield node
     before = {"metadata": {"labels": {names.LABEL_HAND_OVER: labels.get(names.LABEL_HAND_OVER)}}}
     system.api.patch(kube.node_path(node.name), before)
-    disturb.restart_plugins(system, node)
     system.eventually(
         "it hands over by CDI", lambda: Grants.of(system).inventories[node.name].hand_over is HandOver.CDI
     )

@@ -35,11 +35,7 @@ PLUGIN: Final = ("-n", names.NAMESPACE, "daemonset", names.PLUGIN)
 
 def with_mps(directory: Path) -> Json:
     """What the plugin's containers need to find the daemon below a directory that all nodes see."""
-    env = {
-        "GPUSHARE_MPS_DIR": directory / "mps",
-        "GPUSHARE_MPS_SHARED_MEMORY": directory / "shm",
-        "GPUSHARE_PUBLISH_INTERVAL": 5,  # how soon the label of the node counts
-    }
+    env = {"GPUSHARE_MPS_DIR": directory / "mps", "GPUSHARE_MPS_SHARED_MEMORY": directory / "shm"}
     container = {
         "name": "device-plugin",
         "env": [{"name": name, "value": str(value)} for name, value in env.items()],

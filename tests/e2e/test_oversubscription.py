@@ -9,7 +9,6 @@ from gpushare import names
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu
 from gpushare.wire import inventory as wire
-from tests.e2e import disturb
 from tests.e2e.conftest import GPU_GIB
 from tests.e2e.system import Json, Share, System, gpushare, is_ready
 from tests.e2e.test_handover import start_again
@@ -40,16 +39,13 @@ def offers(system: System, gib: int) -> None:
 
 @contextmanager
 def oversubscribed(system: System) -> Iterator[None]:
-    """By a label of the node, which its plugin reads when it starts, and now and then."""
-    node = system.cluster.nodes[0]
+    """By a label of the node, which its plugin reads now and then."""
     system.cluster.kubectl("label", "node", "node-1", f"{names.LABEL_OVERSUBSCRIPTION}=1.5")
-    disturb.restart_plugins(system, node)
     try:
         offers(system, GRANTABLE_GIB)
         yield
     finally:
         system.cluster.kubectl("label", "node", "node-1", f"{names.LABEL_OVERSUBSCRIPTION}-")
-        disturb.restart_plugins(system, node)
     offers(system, GPU_GIB)
 
 
