@@ -1,11 +1,11 @@
-"""What containers use, seen from outside, and the watchdog, with real containers on simulated GPUs.
+"""What containers use, seen from outside and by a real Prometheus, and the watchdog, with simulated GPUs.
 
 The component `watchdog-kill` and the rights of `watchdog-evict` are added to the running installation, as they are in
 the manifests. The processes are real; only how much they use is written by the test, in the place of the driver.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,9 @@ import pytest
 from gpushare import names
 from gpushare.kube import api as kube
 from localcluster.node import Node
-from tests.e2e import disturb, plugins
+from tests.docs import metrics
+from tests.e2e import disturb, plugins, scraper
+from tests.e2e.scraper import Prometheus
 from tests.e2e.system import Json, Share, System, allocated, gpushare, is_ready
 
 pytestmark = pytest.mark.e2e
@@ -22,6 +24,9 @@ MANIFESTS = Path(__file__).parents[2] / "manifests"
 FOUND = 3
 """Of the doctor: there are errors."""
 FILE = "processes.json"  # beside the sockets, in the directory that the plugin's container has of the node
+TOO_MUCH = 1000
+"""GiB, which no GPU has."""
+MIB = 1024 * 1024
 SETTINGS = {
     "GPUSHARE_WATCHDOG": "report",
     "GPUSHARE_WATCHDOG_GRACE": "5",
@@ -126,3 +131,108 @@ def test_use_is_shown_and_only_who_is_above_its_grant_is_touched(system: System,
     innocent = system.pod(namespace, "innocent")
     assert innocent["status"]["containerStatuses"][0]["restartCount"] == 0
     assert set(pids(innocent)) == set(pids(running["innocent"]))
+
+
+@pytest.fixture(scope="module")
+def running(system: System, namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A Prometheus that has scraped every component, two of each, while pods use GPUs and one waits."""
+    system.create(namespace, Share(name="waiting", gib=(TOO_MUCH,)).document())
+    system.create(namespace, *(Share(name=name, gib=(2,)).document() for name in ("a", "b")))
+    use_1_gib(system, system.running(namespace, "a", "b"))
+    with scraper.scraping(system, tmp_path_factory.mktemp("prometheus")) as found:
+
+        def all_up() -> bool:
+            targets = found.targets()
+            return len(targets) == 6 and not any(targets.values())
+
+        system.eventually("every component is scraped", all_up)
+        yield found
+
+
+def use_1_gib(system: System, pods: Sequence[Json]) -> None:
+    for node in {pod["spec"]["nodeName"] for pod in pods}:
+        use(system, node, {pod["metadata"]["name"]: (pod, 1024) for pod in pods if pod["spec"]["nodeName"] == node})
+
+
+def bind_one(system: System, namespace: str, name: str) -> None:
+    """Have the leader of the moment bind a pod: its counters begin with the lead."""
+    system.create(namespace, Share(name=name).document())
+    system.running(namespace, name)
+
+
+def values(found: Prometheus, query: str) -> list[float]:
+    return [float(each["value"][1]) for each in found.query(query)]
+
+
+def test_every_query_of_the_dashboard_answers(running: Prometheus, system: System, namespace: str) -> None:
+    bind_one(system, namespace, "for-the-dashboard")
+    queries = list(metrics.dashboard_queries(MANIFESTS / "monitoring" / "overview.json"))
+    assert len(queries) > 30
+
+    def answer() -> bool:
+        """A rate needs two samples."""
+        silent[:] = [f"{title}: {query}" for title, query in queries if not running.query(query)]
+        return not silent
+
+    silent: list[str] = []
+    try:
+        system.eventually("all queries answer", answer)
+    finally:
+        assert not silent
+
+
+def test_what_is_granted_and_used_is_seen_by_pod_and_gpu(running: Prometheus, system: System, namespace: str) -> None:
+    pod = system.pod(namespace, "a")
+    use_1_gib(system, [pod])
+    [[uuid]] = allocated(pod).values()
+    place = f'namespace="{namespace}",pod="a",container="c0",node="{pod["spec"]["nodeName"]}",UUID="{uuid}"'
+    assert values(running, f"gpushare_plugin_container_granted_bytes{{{place}}}") == [2048 * MIB]
+    used = f"gpushare_plugin_container_used_bytes{{{place}}}"
+    system.eventually("what it uses", lambda: values(running, used) == [1024 * MIB])
+    of_gpu = f'gpushare_plugin_gpu_memory_granted_bytes{{UUID="{uuid}"}} >= 2048 * {MIB}'
+    assert len(running.query(of_gpu)) == 1
+    both = "sum(gpushare_plugin_gpu_memory_granted_bytes) - sum(gpushare_node_memory_granted_bytes)"
+    system.eventually("plugins and controller agree", lambda: values(running, both) == [0.0])
+    waits = (
+        'sum(gpushare_pods_waiting{reason="TooFewGpus"}) + sum(gpushare_pods_waiting{reason="InsufficientGpuMemory"})'
+    )
+    system.eventually("a pod waits", lambda: sum(values(running, waits)) >= 1)
+
+
+def test_the_reference_page_has_all_that_the_processes_expose(
+    running: Prometheus, system: System, namespace: str
+) -> None:
+    bind_one(system, namespace, "for-the-page")
+    system.eventually("a bind is scraped", lambda: running.query('gpushare_extender_requests_total{verb="bind"} > 0'))
+    found = {name for name in running.ask("label/__name__/values") if name.startswith(("gpushare_", "process_"))}
+    endings = {"gauge": ("",), "counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+    documented = {name + end: family for name, family in metrics.families().items() for end in endings[family.kind]}
+    assert found <= documented.keys()
+    absent = set(documented.keys() - found)
+    assert absent <= {
+        *("gpushare_gpu_over_committed_bytes", "gpushare_gpu_over_committed_compute_ratio"),  # none is
+        *("gpushare_plugin_gpu_unhealthy", "gpushare_plugin_watchdog_actions_total"),
+        *("gpushare_preempt_nodes_total", "gpushare_preempt_victims_total"),
+    }
+    for name in found:
+        labels = {label for each in running.query(name) for label in each["metric"]}
+        assert labels - {"__name__", "job", "instance", "le"} <= set(documented[name].labels), name
+
+
+def test_the_rules_are_evaluated_and_nothing_critical_fires(running: Prometheus, system: System) -> None:
+    def evaluated() -> bool:
+        rules = [rule for group in running.ask("rules")["groups"] for rule in group["rules"]]
+        assert rules
+        assert not [rule for rule in rules if rule.get("lastError")]
+        return all(rule["health"] == "ok" for rule in rules)
+
+    system.eventually("rules are evaluated", evaluated)
+    assert not running.query('ALERTS{severity="critical",alertstate="firing"}')
+
+
+def test_a_controller_that_is_away_is_noticed(running: Prometheus, system: System) -> None:
+    """For how long it must be away is tested without a cluster."""
+    alert = 'ALERTS{alertname="GpuShareControllerNotReady"}'
+    disturb.kill_leader(system)
+    system.eventually("it is noticed", lambda: running.query(alert))
+    system.eventually("another one leads", lambda: not running.query(alert))
