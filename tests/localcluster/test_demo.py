@@ -5,18 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import demo, installation, runtimes
+from localcluster import demo, runtimes
 from localcluster.provision import ProvisionError, Say, Version
 from localcluster.runtimes import ContainerRuntime
-
-
-def test_the_user_is_told_what_to_type_in_another_terminal_and_which_images_exist() -> None:
-    said = demo.instructions(Path("/tmp/admin.kubeconfig"), [Path("/opt/kubernetes"), Path("/opt/gpushare")])
-    assert (
-        "In another terminal:\n\n  export KUBECONFIG=/tmp/admin.kubeconfig PATH=/opt/kubernetes:/opt/gpushare:$PATH"
-        in said
-    )
-    assert all(f"\n  {image}\n" in said for image in installation.SAMPLE_IMAGES)
 
 
 def test_the_pod_that_the_user_is_told_to_look_at_is_a_sample() -> None:

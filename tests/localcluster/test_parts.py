@@ -1,17 +1,14 @@
 """The parts of the test cluster that decide something, without a cluster."""
 
 import ipaddress
-import json
 import struct
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from localcluster import apt, controlplane, dns, images, leftovers, network, node_files, process
-from localcluster import python_image as python
 from localcluster.provision import ProvisionError, Version
 
 SERVICE = {"metadata": {"namespace": "default", "name": "web"}, "spec": {"clusterIP": "10.9.8.7"}}
@@ -41,10 +38,6 @@ def asked(name: str, kind: int = dns.TYPE_A, known: dns.Names | None = None) -> 
     assert identity == 7
     records = [reply[len(reply) - 16 * (number + 1) :][:16] for number in reversed(range(count))]
     return flags & 0xF, [str(ipaddress.ip_address(record[-4:])) for record in records]
-
-
-def test_a_service_has_its_cluster_ip() -> None:
-    assert asked("web.default.svc.cluster.local") == (dns.OK, ["10.9.8.7"])
 
 
 def test_names_are_found_in_any_case() -> None:
@@ -113,24 +106,6 @@ def test_the_same_image_has_the_same_bytes(tmp_path: Path) -> None:
     program.touch()
     second = images.busybox_image(tmp_path / "b.tar", ["example/a:1"], program)
     assert first.read_bytes() == second.read_bytes()
-
-
-def test_an_image_archive_says_how_to_start(tmp_path: Path) -> None:
-    layer = images.write_layer(tmp_path / "layer", {"/a/b": images.Entry(data=b"text", mode=0o755)})
-    settings = images.Settings(entrypoint=["/a/b"], env={"KEY": "value"})
-    path = images.write_image(tmp_path / "image.tar", ["example/a:1"], [layer], settings)
-    with tarfile.open(path) as archive:
-        (manifest,) = json.load(archive.extractfile("manifest.json"))  # type: ignore[arg-type]  # it is a file
-        configuration = json.load(archive.extractfile(manifest["Config"]))  # type: ignore[arg-type]
-    assert manifest["RepoTags"] == ["example/a:1"]
-    assert configuration["config"]["Entrypoint"] == ["/a/b"]
-    assert "KEY=value" in configuration["config"]["Env"]
-    with tarfile.open(layer) as archive:
-        assert [item.name for item in archive] == ["a", "a/b"]
-
-
-def test_requirements_bring_what_they_require() -> None:
-    assert {"Jinja2", "Werkzeug", "MarkupSafe"} <= {one.name for one in python.closure(["flask>=3.0"])}
 
 
 def test_package_sources_are_read_from_where_packages_come_from(tmp_path: Path) -> None:
