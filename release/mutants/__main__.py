@@ -173,13 +173,15 @@ def _recorded(tests: Sequence[str], jobs: int) -> list[Path]:
     return found
 
 
+def explained() -> collections.Counter[tuple[str, str]]:
+    """By file and change, how many survivors have a reason."""
+    groups = tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))["mutants"]
+    return collections.Counter((group["file"], change) for group in groups for change in group["changes"])
+
+
 def verdict(results: Results, before: Results, at_most: float, *, whole: bool) -> int:
     """Print what survives; 1 if it is too much, or more than before."""
-    left = collections.Counter(
-        (group["file"], change)
-        for group in tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))["mutants"]
-        for change in group["changes"]
-    )
+    left = explained()
     survivors = [mutant for mutant, outcome in results.items() if outcome not in NOTICED]
     unexplained = []
     for mutant in survivors:

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,13 @@ def test_a_mutant_is_the_same_below_other_code() -> None:
     (first, _), (second, _) = mutants_of(function)
     assert (first.line, str(first), first.nth, second.nth) == (3, "A.f: not self -> self", 0, 1)
     assert {first, second} == {mutant for mutant, _ in mutants_of(f"import os\n\n{function}")}
+
+
+def test_an_explained_mutant_is_one_of_the_code() -> None:
+    explained = mutants.explained()
+    files = {file for file, _ in explained}
+    there = Counter((file, str(mutant)) for file in files for mutant, _ in mutants_of(Path(file).read_text(), file))
+    assert not explained - there
 
 
 MODULE = """
