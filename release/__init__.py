@@ -1,1 +1,1 @@
-"""The image of a release: built reproducibly by whichever builder is there, with a list of what is in it."""
+"""For a release: the image, built reproducibly by whichever builder is there, what is in it, and mutation testing."""

@@ -1,6 +1,7 @@
-"""What `mutants` changes in a module: one place at a time, as somebody might get it wrong. Pure."""
+"""What is changed in a module: one place at a time, as somebody might get it wrong. Pure."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -30,34 +31,47 @@ UNTOUCHED: Final = ("strict", "repr")
 """Keywords: an assertion of `zip`, and how a value looks to a developer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Mutant:
-    """A module with one change."""
+    """A change of one place; the same in two trees whose functions read the same there, whatever stands above them."""
 
-    line: int
+    file: str
     function: str
     change: str
-    source: str = field(repr=False)
+    nth: int
+    line: int = field(compare=False)
+    statement: int = field(compare=False)
+    """The line at which its statement begins: what a tracer sees of an argument on a line of its own."""
 
     def __str__(self) -> str:
         return f"{self.function}: {self.change}"
 
 
-def mutants_of(source: str) -> Iterator[Mutant]:
-    """Every mutant of a module, each different from all others and from the module itself."""
+def mutants_of(source: str, file: str = "") -> Iterator[tuple[Mutant, ast.Module]]:
+    """Every mutant of a module with its tree, which is the next mutant's once that is asked for.
+
+    Each differs from all others and from the module itself.
+    """
     tree = ast.parse(source)
-    seen = {ast.unparse(tree)}
-    for parent, name, index, node, function in _places(tree, ""):
+    seen: set[tuple[ast.stmt, str]] = set()
+    alike = Counter[tuple[str, str]]()
+    for parent, name, index, node, function, within in _places(tree, "", None):
+        seen.add((within, ast.unparse(within)))
+        before = ast.unparse(node)
         for other in (*_others(node), *_fixed(name, parent)):
-            _put(parent, name, index, other)
-            changed = ast.unparse(ast.fix_missing_locations(tree))
-            _put(parent, name, index, node)
+            if not hasattr(other, "lineno"):  # what was in the tree before keeps its own
+                ast.copy_location(other, node)
+            _put(parent, name, index, ast.fix_missing_locations(other))
+            changed = within, ast.unparse(other if within is node else within)
             if changed not in seen:
                 seen.add(changed)
-                yield Mutant(node.lineno, function, f"{ast.unparse(node)} -> {ast.unparse(other)}", changed)
+                change = f"{before} -> {ast.unparse(other)}"
+                yield Mutant(file, function, change, alike[function, change], node.lineno, within.lineno), tree
+                alike[function, change] += 1
+            _put(parent, name, index, node)
 
 
-Place = tuple[ast.AST, str, int | None, ast.expr | ast.stmt, str]
+Place = tuple[ast.AST, str, int | None, ast.expr | ast.stmt, str, ast.stmt]
 
 
 def _put(parent: ast.AST, name: str, index: int | None, node: ast.AST) -> None:
@@ -67,7 +81,7 @@ def _put(parent: ast.AST, name: str, index: int | None, node: ast.AST) -> None:
         getattr(parent, name)[index] = node
 
 
-def _places(parent: ast.AST, function: str) -> Iterator[Place]:
+def _places(parent: ast.AST, function: str, within: ast.stmt | None) -> Iterator[Place]:
     """All expressions and statements in which something is decided: no annotations, decorators and docstrings."""
     if isinstance(parent, ast.keyword) and parent.arg in UNTOUCHED:
         return
@@ -77,10 +91,11 @@ def _places(parent: ast.AST, function: str) -> Iterator[Place]:
         for index, node in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if not isinstance(node, ast.AST) or _is_text(parent, node):
                 continue
-            if isinstance(node, (ast.expr, ast.stmt)):
-                yield parent, name, index, node, function or "module"
+            statement = node if isinstance(node, ast.stmt) else within
+            if isinstance(node, (ast.expr, ast.stmt)) and statement is not None:
+                yield parent, name, index, node, function or "module", statement
             inner = node.name if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else ""
-            yield from _places(node, ".".join(filter(None, (function, inner))))
+            yield from _places(node, ".".join(filter(None, (function, inner))), statement)
 
 
 def _is_text(parent: ast.AST, node: ast.AST) -> bool:
@@ -153,9 +168,9 @@ def _other_calls(node: ast.Call) -> Iterator[ast.expr]:
     """Another function of the same kind, one argument or the object itself instead of the result, no keyword."""
     match node.func:
         case ast.Name(id=name) if name in OTHER_NAMES:
-            yield ast.Call(ast.Name(OTHER_NAMES[name]), node.args, node.keywords)
+            yield ast.Call(ast.Name(OTHER_NAMES[name], ast.Load()), node.args, node.keywords)
         case ast.Attribute(value=value, attr=name) if name in OTHER_NAMES:
-            yield ast.Call(ast.Attribute(value, OTHER_NAMES[name]), node.args, node.keywords)
+            yield ast.Call(ast.Attribute(value, OTHER_NAMES[name], ast.Load()), node.args, node.keywords)
         case ast.Attribute(value=value) if not node.args and not node.keywords:
             yield value
     if len(node.args) == 1 or (isinstance(node.func, ast.Name) and node.func.id in LARGER):

@@ -1,0 +1,150 @@
+"""What mutation testing changes, and what it says of the tests."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from release.mutants import __main__ as mutants
+from release.mutants.changes import Mutant, mutants_of
+from release.mutants.run import Outcome
+
+
+@pytest.mark.parametrize(
+    ("code", "changed"),
+    [
+        ("a < b", {"a <= b", "a >= b"}),
+        ("a is not b", {"a is b"}),
+        ("a and b and c", {"a or b or c", "b and c", "a and c", "a and b"}),
+        ("not a", {"a"}),
+        ("a + 1", {"a - 1", "a + 2"}),
+        (
+            "'a' if b else ''",
+            {"'a' if True else ''", "'a' if False else ''", "'' if b else ''", "'a' if b else 'other'"},
+        ),
+        ("f'{a:>3} b'", {"''"}),
+        ("max(a, b)", {"min(a, b)", "a", "b"}),
+        ("a.floor(b)", {"a.ceil(b)", "b"}),
+        ("a.resolve(b)", {"b"}),
+        ("a.copy()", {"a"}),
+        ("f(a, b, late=True)", {"f(a, b)", "f(a, b, late=False)"}),
+        ("zip(a, b, strict=True)", set()),
+        ("[a for a in b if a if c]", {"[a for a in b if c]", "[a for a in b if a]"}),
+    ],
+)
+def test_an_expression_is_changed_in_one_place(code: str, changed: set[str]) -> None:
+    assert {ast.unparse(tree).removeprefix("x = ") for _, tree in mutants_of(f"x = {code}")} == changed
+
+
+@pytest.mark.parametrize(
+    ("code", "changed"),
+    [
+        ("f(a, b)", {"pass"}),
+        ("a += b", {"pass", "a -= b"}),
+        ("a.b = c", {"pass"}),
+        ("raise a", {"pass"}),
+        ("if a:\n    b", {"if True:\n    b", "if False:\n    b", "if a:\n    pass"}),
+        ("while a:\n    break", {"while False:\n    break", "while a:\n    continue"}),
+        ('def f(a: int) -> list[1]:\n    "Text."\n    return a', set()),
+    ],
+)
+def test_a_statement_is_left_out_or_changed(code: str, changed: set[str]) -> None:
+    assert {ast.unparse(tree) for _, tree in mutants_of(code)} == {ast.unparse(ast.parse(text)) for text in changed}
+
+
+def test_a_mutant_is_the_same_below_other_code() -> None:
+    function = "class A:\n    def f(self):\n        return (not self, not self)"
+    (first, _), (second, _) = mutants_of(function)
+    assert (first.line, str(first), first.nth, second.nth) == (3, "A.f: not self -> self", 0, 1)
+    assert {first, second} == {mutant for mutant, _ in mutants_of(f"import os\n\n{function}")}
+
+
+def test_an_explained_mutant_is_one_of_the_code() -> None:
+    explained = mutants.explained()
+    files = {file for file, _ in explained}
+    there = Counter((file, str(mutant)) for file in files for mutant, _ in mutants_of(Path(file).read_text(), file))
+    assert not explained - there
+
+
+MODULE = """
+LIMIT = 5
+def small(n):
+    return n < LIMIT
+def unused(n):
+    return not n
+"""
+TESTS = """
+from gpushare.sizes import LIMIT, small
+def test_of_sizes():
+    assert small(4) and LIMIT == 5
+"""
+CONFTEST = """
+from hypothesis import settings
+settings.register_profile("mutants")
+"""
+
+
+def mutants_of_sizes(root: Path, tests: str) -> subprocess.CompletedProcess[str]:
+    for name, text in {
+        "gpushare/__init__.py": "",
+        "gpushare/sizes.py": MODULE,
+        "tests/unit/test_sizes.py": tests,
+        "tests/conftest.py": CONFTEST,
+        "tests/equivalent_mutants.toml": "mutants = []",
+        "pytest.ini": "[pytest]\npythonpath = .\nmarkers =\n    e2e\n    browser\n    soak\n",
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    sources = {"PYTHONPATH": str(Path.cwd())}
+    command = [sys.executable, "-P", "-m", "release.mutants", "--seed=1", "--results=results", "--tests=tests/unit"]
+    return subprocess.run(command, cwd=root, env=os.environ | sources, capture_output=True, text=True, check=False)
+
+
+def test_each_mutant_is_run_by_the_tests_that_reach_it(tmp_path: Path) -> None:
+    ran = mutants_of_sizes(tmp_path, TESTS)
+    found = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
+    assert {(one["mutant"]["change"], one["outcome"]) for one in found} == {
+        ("5 -> 6", "killed"),
+        ("n < LIMIT -> n <= LIMIT", "survived"),
+        ("n < LIMIT -> n >= LIMIT", "killed"),
+        ("not n -> n", "not covered"),
+    }, ran.stderr
+    assert "4 of 4 mutants, --seed 1: gpushare 4" in ran.stdout
+    assert ran.returncode == 1
+
+
+def test_tests_that_fail_without_a_change_kill_nothing(tmp_path: Path) -> None:
+    only_where_loaded = "import os\nPID = os.getpid()\n" + TESTS + "    assert os.getpid() == PID\n"
+    ran = mutants_of_sizes(tmp_path, only_where_loaded)
+    assert "tests fail without any change" in ran.stderr
+    assert "killed" not in (tmp_path / "results").read_text()
+    assert ran.returncode == 1
+
+
+MUTANTS = [Mutant("gpushare/sizes.py", "small", change, 0, 4, 4) for change in "abcd"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "status"),
+    [
+        ("kkss", "kkss", 0),
+        ("kkss", "ksss", 1),
+        ("kkss", "kskt", 0),  # as many as before
+    ],
+)
+def test_no_more_mutants_may_survive_than_before(before: str, after: str, status: int) -> None:
+    outcomes: dict[str, Outcome] = {"k": "killed", "s": "survived", "t": "timed out"}
+    then, now = (dict(zip(MUTANTS, map(outcomes.__getitem__, text), strict=True)) for text in (before, after))
+    assert mutants.verdict(now, then, at_most=0, whole=False) == status
+
+
+@pytest.mark.parametrize(("at_most", "status"), [(25, 0), (24, 1)])
+def test_some_may_survive_without_a_reason(at_most: float, status: int) -> None:
+    results: dict[Mutant, Outcome] = dict.fromkeys(MUTANTS[1:], "killed")
+    results[MUTANTS[0]] = "not covered"
+    assert mutants.verdict(results, {}, at_most, whole=False) == status
