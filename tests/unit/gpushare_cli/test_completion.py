@@ -76,12 +76,12 @@ def test_a_script_for_each_shell_knows_every_command_and_its_flags(
         (["gpushare", "defrag", "-f", "ma"], {"manifest.yaml"}),
     ],
 )
-def test_bash_completes_as_typed(typed: list[str], offered: set[str], tmp_path: Path) -> None:
+def test_bash_completes_as_typed(
+    typed: list[str], offered: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In a real bash, as if Tab was pressed at the end of the line."""
-    script = subprocess.run(
-        [sys.executable, "-m", "gpushare_cli", "completion", "bash"], capture_output=True, text=True, check=True
-    )
-    (tmp_path / "complete.sh").write_text(script.stdout)
+    assert cli.main(["completion", "bash"]) == 0
+    (tmp_path / "complete.sh").write_text(capsys.readouterr().out)
     (tmp_path / "manifest.yaml").touch()
     words = " ".join(map(shlex.quote, typed))
     asked = (
