@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from deviceplugin import probe
+from deviceplugin.main import main
 from testing.fakes.kubelet import FakeKubelet, free_port, wait_until
 from testing.nvml import stub
 from testing.nvml.stub import MIB, Stub
@@ -62,16 +63,10 @@ def process(flags: dict[str, str], env: Mapping[str, str] = MappingProxyType({})
         started.communicate()
 
 
-def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "deviceplugin", *args],
-        cwd=ROOT,
-        env={key: value for key, value in os.environ.items() if not key.startswith(("GPUSHARE_", "KUBE"))} | env,
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
+def without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in list(os.environ):
+        if key.startswith(("GPUSHARE_", "KUBE")):
+            monkeypatch.delenv(key)
 
 
 @pytest.fixture
@@ -83,13 +78,16 @@ def plugins(directory: Path) -> Iterator[FakeKubelet]:
     fake.stop()
 
 
-def test_it_registers_without_an_api_server_and_ends_cleanly_on_sigterm(plugins: FakeKubelet, directory: Path) -> None:
+def test_it_registers_without_an_api_server_and_ends_cleanly_on_sigterm(
+    plugins: FakeKubelet, directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_settings(monkeypatch)
     flags = arguments(directory)
     port = int(flags["--probe-port"])
     with process(flags) as plugin:
         assert len(plugins.wait_for_devices().lists[0]) == 28
         wait_until(lambda: probe.problem(port) == "")
-        assert run("--check", "--probe-port", str(port)).returncode == 0
+        assert main(["--check", "--probe-port", str(port)]) == 0
         plugin.send_signal(signal.SIGTERM)
         _, log = plugin.communicate(timeout=250)
     assert plugin.returncode == 0
@@ -97,9 +95,8 @@ def test_it_registers_without_an_api_server_and_ends_cleanly_on_sigterm(plugins:
     # Every line is ours: neither the gRPC library nor Python has anything to complain about.
     assert all(line.startswith('{"ts":') for line in log.splitlines()), log
     assert "part did not end" not in log
-    check = run("--check", "--probe-port", str(port))
-    assert check.returncode == 1
-    assert check.stderr == (
+    assert main(["--check", "--probe-port", str(port)]) == 1
+    assert capsys.readouterr().err == (
         f"the plugin is not registered with the kubelet (port {port}: Connection refused); its log says why\n"
     )
 
@@ -142,10 +139,12 @@ def test_percent_can_be_left_out(plugins: FakeKubelet, directory: Path) -> None:
         assert [request.resource_name for request in plugins.registrations] == ["aliyun.com/gpu-mem"]
 
 
-def test_a_wrong_setting_ends_it_with_a_message() -> None:
-    ended = run("--node-name=node-a")
+def test_a_wrong_setting_ends_it_with_a_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_settings(monkeypatch)
     message = "gpushare-device-plugin: not in a cluster: KUBERNETES_SERVICE_HOST is not set; give --kubeconfig\n"
-    assert (ended.returncode, ended.stderr) == (2, message)
+    assert (main(["--node-name=node-a"]), capsys.readouterr().err) == (2, message)
 
 
 def test_a_unit_that_makes_too_many_devices_ends_it(plugins: FakeKubelet, directory: Path) -> None:
