@@ -19,7 +19,7 @@ OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
 SERVERS = sorted(path.name for path in (MANIFESTS / "servers").iterdir())
 
 
-class _Strict(yaml.SafeLoader):
+class _Strict(yaml.CSafeLoader):
     """Refuses a key that is there twice, of which YAML else keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
