@@ -23,7 +23,7 @@ settings.register_profile("quick", CI, max_examples=10)
 settings.register_profile("release", CI, max_examples=1000)
 # For `make mutants`: the same examples in every run, and nothing after the first that fails.
 settings.register_profile(
-    "mutants", CI, max_examples=300, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
+    "mutants", CI, max_examples=200, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile("ci")
 

@@ -3,6 +3,8 @@
 import json
 import random
 
+from hypothesis import settings
+
 from testing.builders import Json, make_grant, make_inventory, make_node
 from testing.cli.draining import budget, drain, owned, pods, seeded
 from testing.cli.explaining import kube_of
@@ -10,7 +12,7 @@ from testing.cli.podding import bound
 from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 
-CLUSTERS = 200
+CLUSTERS = 2 * settings().max_examples
 NODE = make_node(make_inventory(40, 40))
 
 

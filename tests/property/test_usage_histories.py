@@ -1,4 +1,4 @@
-"""A thousand histories of process lists: what is shown is so, and the watchdog touches no innocent pod."""
+"""Histories of process lists: what is shown is so, and the watchdog touches no innocent pod."""
 
 import io
 import json
@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin import metrics
@@ -36,7 +37,7 @@ from testing.nvml.stub import Stub
 from tests.property.usage_world import GPUS, INVENTORY, MIB, Moment, Real, World
 
 GRACE_S, GAP_S, STEPS = 12.0, 20.0, 12
-HISTORIES, AT_ONCE = 1000, 50
+EXAMPLES, AT_ONCE = settings().max_examples, 50
 PLACES = ("0", "1.mig.0")
 """Of the GPUs in the stub's file."""
 PROXY = f"/api/v1/namespaces/{names.NAMESPACE}/pods/plugin-a:12347/proxy/metrics"
@@ -180,7 +181,7 @@ def touched(world: World, *, calls: int, ended: int) -> Iterator[PodUid | Real]:
     yield from world.ended[ended:]
 
 
-@pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
+@pytest.mark.parametrize("first", range(0, 10 * EXAMPLES, AT_ONCE))
 def test_no_innocent_pod_is_touched(first: int) -> None:
     acted = 0
     for seed in range(first, first + AT_ONCE):
@@ -318,7 +319,7 @@ def views_agree(world: World, page: str, seed: int) -> None:
             assert row["usedMiB"] == (None if expected is None else expected // MIB), f"seed {seed}: {row}"
 
 
-@pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
+@pytest.mark.parametrize("first", range(0, EXAMPLES, AT_ONCE))
 def test_metrics_and_views_agree_with_the_lists(first: int, nvml_binding: Any, nvml_stub: Stub) -> None:
     nvml_stub.add_gpu(uuid=GPUS[0])
     nvml_stub.add_mig(nvml_stub.add_gpu(), 0, profile="1g.5gb", memory_mib=16384, gi=1)
@@ -336,7 +337,7 @@ def test_metrics_and_views_agree_with_the_lists(first: int, nvml_binding: Any, n
     assert compared > AT_ONCE
 
 
-@pytest.mark.parametrize("first", range(0, HISTORIES // 4, AT_ONCE))
+@pytest.mark.parametrize("first", range(0, 2 * EXAMPLES, AT_ONCE))
 def test_where_nothing_is_hidden_the_guilty_are_found(first: int) -> None:
     found = 0
     for seed in range(first, first + AT_ONCE):
