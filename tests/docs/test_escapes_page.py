@@ -3,25 +3,12 @@
 import pytest
 
 from release.pages import escapes
-from release.pages.escapes import OUTCOMES, SECTIONS, WAYS
+from release.pages.escapes import OUTCOMES, SECTIONS
 from testing.tenant import escape_table
 from testing.tenant.attempts import Attempt, Ends
-from testing.tenant.escape_table import Place
 from testing.tenant.escapes import BASELINE
 
 ATTEMPTS = list(escape_table.all_attempts("node-1"))
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.value)
-def test_at_least_sixty_attempts_run_on_nodes_of_each_way(way: object) -> None:
-    places = [Place(f"node-{number}", way) for number, way in enumerate(WAYS)]
-    run = {attempt.what for place, attempt in escape_table.on_each(places) if place.way is way and tried(attempt)}
-    assert len(run) >= 60
-
-
-def tried(attempt: Attempt) -> bool:
-    """Whether it gets as far as a node."""
-    return attempt.ends in escape_table.RUNNING
 
 
 def test_every_row_says_what_stops_it_and_none_comes_twice() -> None:
