@@ -101,6 +101,11 @@ class ApiServer:
         self.control.stop()
         shutil.rmtree(self.workdir / "control")
 
+    def check_alive(self) -> None:
+        """Raise with the end of its log if a program has ended."""
+        for child in (*self.control.processes, *self._own):
+            child.check_alive()
+
     def create(self, documents: Iterable[Json]) -> None:
         """Create objects of any kind."""
         listed = {"apiVersion": "v1", "kind": "List", "items": list(documents)}

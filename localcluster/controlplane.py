@@ -251,6 +251,10 @@ class ControlPlane:
             "clientConnection": {"kubeconfig": str(self.kubeconfig_for("scheduler", user)), "qps": 200, "burst": 400},
             "leaderElection": {"leaderElect": False},
         }
+        if not self._seat.alone and self._programs.version < PLAIN_TEXT_UNTIL:
+            # The flag for it has no effect beside a configuration.
+            address = f"127.0.0.1:{free_ports(1)[0]}"
+            configuration |= {"healthzBindAddress": address, "metricsBindAddress": address}
         path = _write(self._directory / "scheduler.json", configuration)
         return _flags({"config": path, **self._closed_ports(), **self._gates()})
 

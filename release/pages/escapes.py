@@ -20,14 +20,15 @@ OUTCOMES: Final = {
 }
 HEAD: Final = f"""# What a tenant tries
 
-The end-to-end tests run every row on a real cluster, as a user with the role `edit`, and fail when one ends otherwise.
+The tests try every row on a real API server or cluster, as a user with the role `edit`, and fail when one ends
+otherwise.
 The GPUs are simulated, their device nodes and the device cgroup are real. For pods under the RuntimeClass `nvidia` a
 stand-in chooses devices as NVIDIA's runtime does in its CDI mode; it was compared with NVIDIA's own program, case by
 case.
 On nodes that hand over by `volume-mounts` the runtime takes devices from mounts, and from the variable only in
 privileged containers.
-What the API server refuses never gets to a node, and is tried once; so are changes of pods that run. All else is tried
-on a node of each column.
+What the API server refuses or changes is tried on a real API server without nodes. Attempts of which the webhook makes
+the same pod are one pod on a node; it is tried on a node of each column, and on one where the column cannot matter.
 This page is written by `make docs` from the code; do not edit it.
 
 | In a column | It means |

@@ -22,6 +22,8 @@ OVERFLOW: Final = "more of a GPU resource than any node can have"
 CDI: Final = "choose devices past the scheduler"
 MIG: Final = "nvidia.com/mig-1g.5gb"
 HOSTDEV: Final = "nvidia.com/hostdev"
+IMAGE, IMAGE_PLAIN, SHARE = "image", "image-plain", "forged-share-0"
+"""Names of attempts as which many others end."""
 CONFIG: Final = "sly"
 """A ConfigMap and a Secret of the tenant's, in which the variable says `all`."""
 
@@ -60,7 +62,11 @@ class Attempt:
     old_ends: Ends | None = None
     """On servers before 1.30, if it differs there."""
     without_webhook: str = ""
-    """A part of the refusal where the isolation webhook was skipped; empty if that is not tried."""
+    """A part of the refusal where no webhook is called; empty if that is not tried."""
+    same_as: str = ""
+    """The attempt of whose pod the webhook makes the same one, which alone is tried on nodes."""
+    everywhere: bool = True
+    """Whether it is tried on a node of each way to hand GPUs over, or on one, because the way cannot matter."""
 
 
 def container(
@@ -135,6 +141,7 @@ def _variables() -> Iterator[Attempt]:
             pod=pod(container(env=[variable(value)]), **NVIDIA),
             ends=Ends.NOTHING,
             without_webhook=UNCOMPLETED,
+            same_as=IMAGE,
         )
     yield Attempt(
         name="variable-plain",
@@ -142,6 +149,7 @@ def _variables() -> Iterator[Attempt]:
         by=HOOK,
         pod=pod(container(env=[ALL])),
         ends=Ends.NOTHING,
+        same_as=IMAGE_PLAIN,
     )
     for number, env in enumerate(([variable("void"), ALL], [ALL, variable("void")], [ALL, ALL])):
         yield Attempt(
@@ -151,9 +159,10 @@ def _variables() -> Iterator[Attempt]:
             pod=pod(container(env=env), **NVIDIA),
             ends=Ends.NOTHING,
             without_webhook=UNCOMPLETED,
+            same_as=IMAGE,
         )
     yield Attempt(
-        name="image",
+        name=IMAGE,
         what="an image that says `all`, under RuntimeClass `nvidia`",
         by=HOOK,
         pod=pod(**NVIDIA),
@@ -161,7 +170,7 @@ def _variables() -> Iterator[Attempt]:
         without_webhook=UNCOMPLETED,
     )
     yield Attempt(
-        name="image-plain",
+        name=IMAGE_PLAIN,
         what="an image that says `all`, without a RuntimeClass",
         by=HOOK,
         pod=pod(),
@@ -205,6 +214,7 @@ def _sources() -> Iterator[Attempt]:
             pod=pod(container(env=[source(**reference)]), marks=marks, **NVIDIA),
             ends=Ends.NOTHING,
             without_webhook="devices.gpushare.dev/" if marks and name == "devices" else UNCOMPLETED,
+            same_as="" if name == "annotation" else IMAGE,
         )
     for kind, what in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
         yield Attempt(
@@ -243,6 +253,7 @@ def _kinds_of_containers() -> Iterator[Attempt]:
             pod=pod(**more, **NVIDIA),
             ends=Ends.NOTHING,
             without_webhook=UNCOMPLETED,
+            same_as="init-image" if name == "init" else "",
         )
         yield Attempt(
             name=f"{name}-beside-a-share",
@@ -250,6 +261,7 @@ def _kinds_of_containers() -> Iterator[Attempt]:
             by=HOOK,
             pod=pod(share, **more),
             ends=Ends.GRANTED,
+            same_as="init-image-beside-a-share" if name == "init" else "",
         )
     yield Attempt(
         name="beside-a-share",
@@ -272,6 +284,7 @@ def _kinds_of_containers() -> Iterator[Attempt]:
         by=HOOK,
         pod=pod(share, container(env=[others])),
         ends=Ends.GRANTED,
+        same_as="beside-a-share",
     )
     yield Attempt(
         name="percent-and-all",
@@ -288,6 +301,7 @@ def _kinds_of_containers() -> Iterator[Attempt]:
         ends=Ends.REFUSED,
         says="ephemeral",
         old_ends=Ends.NOTHING,  # the field is dropped
+        same_as=IMAGE,
     )
     yield Attempt(
         name="exempt-by-a-pods-label",
@@ -317,7 +331,12 @@ FORGED: Final = {
 def _forged() -> Iterator[Attempt]:
     for number, (key, value) in enumerate(FORGED.items()):
         yield Attempt(
-            name=f"forged-{number}", what=f"forged: `{key}`", by=REMOVED, pod=pod(marks={key: value}), ends=Ends.NOTHING
+            name=f"forged-{number}",
+            what=f"forged: `{key}`",
+            by=REMOVED,
+            pod=pod(marks={key: value}),
+            ends=Ends.NOTHING,
+            same_as=IMAGE_PLAIN,
         )
         yield Attempt(
             name=f"forged-share-{number}",
@@ -325,6 +344,7 @@ def _forged() -> Iterator[Attempt]:
             by=REMOVED,
             pod=pod(container(limits={names.GPU_MEM: 1}), marks={key: value}),
             ends=Ends.GRANTED,
+            same_as=SHARE if number else "",
         )
     yield Attempt(
         name="forged-managed",
@@ -333,6 +353,7 @@ def _forged() -> Iterator[Attempt]:
         pod=pod(container(env=[ALL]), labels={names.LABEL_MANAGED: "true"}, marks=FORGED, **NVIDIA),
         ends=Ends.NOTHING,
         without_webhook=names.ISOLATION_POLICY,
+        same_as=IMAGE,
     )
 
 
@@ -356,6 +377,7 @@ def _cdi() -> Iterator[Attempt]:
             pod=pod(marks=marks),
             ends=Ends.NOTHING,
             without_webhook=CDI,
+            same_as=IMAGE_PLAIN,
         )
     yield Attempt(
         name="cdi-share",
@@ -363,6 +385,7 @@ def _cdi() -> Iterator[Attempt]:
         by=f"{REMOVED}; `gpushare-cdi`",
         pod=pod(container(limits={names.GPU_MEM: 1}), marks=dict.fromkeys(CDI_KEYS, "nvidia.com/gpu=all")),
         ends=Ends.GRANTED,
+        same_as=SHARE,
     )
 
 
@@ -435,6 +458,7 @@ def _overflowing(node: str) -> Iterator[Attempt]:
         ends=Ends.REFUSED,
         says="Unsupported value",
         old_ends=Ends.NOTHING,  # the field is dropped
+        same_as=IMAGE,
     )
     yield Attempt(
         name="quota-name",

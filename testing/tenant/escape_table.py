@@ -1,6 +1,7 @@
-"""Everything that a tenant tries, on a node of each way to hand GPUs over. No I/O.
+"""Everything that a tenant tries. No I/O.
 
-The tests on the real cluster run this list, and docs/reference/escapes.md is made of it.
+What the API server answers is tried on a real one without nodes, and the rest on a node of each way to hand GPUs over;
+docs/reference/escapes.md is made of the same list.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,14 +38,13 @@ def all_attempts(node: str) -> Iterator[Attempt]:
 
 
 def on_each(places: Sequence[Place]) -> Iterator[tuple[Place, Attempt]]:
-    """Every one; what gets as far as a node is tried at each place."""
+    """What gets as far as a node, at each place where it can end otherwise; of those that are alike, one."""
     for number, place in enumerate(places):
         for attempt in all_attempts(place.node):
-            if {attempt.ends, attempt.old_ends, *attempt.on.values()} & RUNNING:
-                name, ends = f"{attempt.name}-{place.way.value}", attempt.on.get(place.way, attempt.ends)
+            ends = attempt.on.get(place.way, attempt.ends)
+            if ends in RUNNING and not attempt.same_as and (number == 0 or attempt.everywhere):
+                name = f"{attempt.name}-{place.way.value}"
                 yield place, replace(attempt, name=name, ends=ends, pod=_pinned(attempt.pod, place.node))
-            elif number == 0:
-                yield place, attempt
 
 
 def _pinned(body: Json, node: str) -> Json:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gpushare import names
 from localcluster import images
+from testing.tenant import attempts
 from testing.tenant.attempts import GUESSED, HOOK, NVIDIA, Attempt, Ends, Json, container, first, pod
 
 BASELINE: Final = "Pod Security `baseline`"
@@ -150,6 +151,7 @@ def _directories() -> Iterator[Attempt]:
             ends=Ends.ESCAPES,
             prints=ESCAPED,
             is_baseline=False,
+            everywhere=False,
         )
 
 
@@ -231,6 +233,7 @@ def _rights() -> Iterator[Attempt]:
         ends=Ends.ESCAPES,
         prints={"OPENABLE": EVERY_GPU},
         is_baseline=False,
+        everywhere=False,
     )
     yield Attempt(
         name="privileged-share",
@@ -240,6 +243,7 @@ def _rights() -> Iterator[Attempt]:
         ends=Ends.ESCAPES,
         prints={"OPENABLE": EVERY_GPU},
         is_baseline=False,
+        everywhere=False,
     )
     groups = "mkdir /tmp/g; mount -t cgroup -o devices g /tmp/g || mount -t cgroup2 g /tmp/g"
     yield Attempt(
@@ -250,6 +254,7 @@ def _rights() -> Iterator[Attempt]:
         ends=Ends.ESCAPES,
         prints=ESCAPED,
         is_baseline=False,
+        everywhere=False,
     )
     rights: Mapping[str, tuple[str, Json, bool]] = {
         "sys-admin-all": (
@@ -304,6 +309,7 @@ def _namespaces() -> Iterator[Attempt]:
         ends=Ends.ESCAPES,
         prints=ESCAPED,
         is_baseline=False,
+        everywhere=False,
     )
     for made, field in ((pod(hostIPC=True), "hostIPC"), (pod(hostNetwork=True), "hostNetwork")):
         yield Attempt(
@@ -313,6 +319,7 @@ def _namespaces() -> Iterator[Attempt]:
             pod=made,
             ends=Ends.NOTHING,
             is_baseline=False,
+            everywhere=False,
         )
     patient = f"for i in $(seq 60); do ls {ROOTS}/dev/nvidia* >/dev/null 2>&1 && break; sleep 1; done\n{everyone}"
     yield Attempt(
@@ -347,6 +354,7 @@ def _shared() -> Iterator[Attempt]:
         pod=pod(resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}]),
         ends=Ends.WAITS,
         old_ends=Ends.NOTHING,  # the field is dropped
+        same_as=attempts.IMAGE_PLAIN,
     )
 
 
@@ -358,6 +366,7 @@ def _marks() -> Iterator[Attempt]:
             by="the webhook removes it",
             pod=pod(container(limits=SHARE), marks={names.ANNOTATION_HAND_OVER: value}),
             ends=Ends.GRANTED,
+            same_as=attempts.SHARE,
         )
     yield Attempt(
         name="mark-source",
@@ -462,6 +471,7 @@ def _limits() -> Iterator[Attempt]:
             pod=pod(container(limits=SHARE, env=_env(variables))),
             ends=Ends.GRANTED,
             prints=variables,
+            everywhere=False,
         )
     raised = {names.ENV_MPS_MEMORY_LIMIT: "0=999G", names.ENV_MPS_THREAD_PERCENTAGE: "100"}
     yield Attempt(

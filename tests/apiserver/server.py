@@ -50,22 +50,23 @@ class Server:
             self.users[name] = self.running.as_user(name)
         return self.users[name]
 
-    def tenant(self, namespace: str, role: str = EDIT) -> RestClient:
+    def tenant(self, namespace: str, role: str = EDIT, *, user: str = "") -> RestClient:
         """A user with a ClusterRole in this namespace only."""
-        name = f"{role}-of-{namespace}"
-        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}
-        self.api.create(
-            f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
-            {
-                "metadata": {"name": role},
-                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-                "subjects": [subject],
-            },
-        )
-        user = self.user(name)
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        self.eventually(f"{name} has the rights", lambda: refusal(lambda: user.get(path)) is None)
-        return user
+        name = user or f"{role}-of-{namespace}"
+        self.bind_role(namespace, "ClusterRole", role, name)
+        client, path = self.user(name), f"/api/v1/namespaces/{namespace}/pods"
+        self.eventually(f"{name} has the rights", lambda: refusal(lambda: client.get(path)) is None)
+        return client
+
+    def bind_role(self, namespace: str, kind: str, role: str, user: str) -> None:
+        """Give a user the rights of a Role or ClusterRole."""
+        group = "rbac.authorization.k8s.io"
+        body = {
+            "metadata": {"name": f"{role}-{user}"},
+            "roleRef": {"apiGroup": group, "kind": kind, "name": role},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+        }
+        self.api.create(f"/apis/{group}/v1/namespaces/{namespace}/rolebindings", body)
 
     def create_namespace(self, name: str, labels: Mapping[str, str] | None = None) -> None:
         """Wait until pods can be created there: they need its service account."""
@@ -246,6 +247,7 @@ class Server:
             if value:
                 return value
             if time.monotonic() > end:
+                self.running.check_alive()
                 raise AssertionError(f"{what}: still {value!r} after {timeout_s} s")
             time.sleep(POLL_S)
 

@@ -1,6 +1,5 @@
 """What the API server refuses by itself, without the webhook: pods that could see GPUs which no one granted."""
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,6 @@ from tests.apiserver.policies import (
     VOID,
     admit,
     annotated,
-    choosing,
     container,
     deny,
     devices_of,
@@ -25,6 +23,7 @@ from tests.apiserver.policies import (
 )
 from tests.apiserver.server import Json, Server, refused_by
 
+pytestmark = pytest.mark.usefixtures("without_class_policy")
 POLICY = names.ISOLATION_POLICY
 UNCHANGED = (
     "a pod with a RuntimeClass of NVIDIA that gpushare-webhook has not completed could see every GPU of its node;"
@@ -38,13 +37,6 @@ DEBUGGER = (
 BELOW = "below /var/run/nvidia-container-devices choose devices past the scheduler; remove them"
 MIG = "nvidia.com/mig-1g.5gb"
 SECRET: Json = {"secretKeyRef": {"name": "mine", "key": "x"}}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def alone(policies: Server) -> Iterator[None]:
-    """The policy of RuntimeClasses refuses nothing."""
-    with choosing(policies, {"refuse": "nothing"}, under("nvidia", pod(container("a", VOID))), refused=False):
-        yield
 
 
 def nvidia(*containers: Json, init: tuple[Json, ...] = (), **fields: Any) -> Json:
@@ -80,6 +72,7 @@ OPEN = {
     "then-all": container("a", VOID, ALL),
     "then-void": container("a", devices_of("a"), VOID),
     "of-a-neighbour": container("a", devices_of("b")),
+    "of-the-first": container("c", devices_of("a")),
     "an-annotation": container("a", annotated("mine")),
     "a-secret": container("a", {"name": names.ENV_VISIBLE_DEVICES, "valueFrom": SECRET}),
     "zero": container("a", limits={names.GPU: 0}),

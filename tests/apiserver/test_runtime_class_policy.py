@@ -97,3 +97,14 @@ def test_a_choice_that_says_nothing_refuses_nothing(policies: Server, data: dict
     """If a missing ConfigMap meant Deny, no pod of any namespace could be created."""
     with choosing(policies, data, PLAIN, refused=False):
         admit(policies, NVIDIA)
+
+
+def test_add_ons_and_namespaces_that_are_exempt_are_left_alone(policies: Server) -> None:
+    """Some need every GPU, as the DaemonSets of the GPU Operator."""
+    account = {"metadata": {"name": "default"}, "automountServiceAccountToken": False}
+    policies.api.create("/api/v1/namespaces/kube-system/serviceaccounts", account)
+    policies.create_namespace("exempt", {names.LABEL_ISOLATION: "disabled"})
+    with choosing(policies, {**SHIPPED, "refuse": "always"}, NVIDIA, refused=True):
+        for namespace in ("kube-system", "exempt"):
+            policies.admitted(namespace, PLAIN)
+            policies.admitted(namespace, NVIDIA)

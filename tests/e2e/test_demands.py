@@ -1,8 +1,6 @@
 """What an administrator decides for namespaces and nodes: RuntimeClasses of NVIDIA, and limits that are enforced."""
 
-import functools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Final
 
 import pytest
@@ -13,15 +11,12 @@ from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth
 from gpushare.wire import hand_over
 from localcluster import runtimes
-from testing.manifests import tree
 from tests.e2e import disturb
 from tests.e2e.seen import Grants
 from tests.e2e.system import Json, Share, System, is_ready
 
 pytestmark = pytest.mark.e2e
-POLICY: Final = names.RUNTIME_CLASS_POLICY
-CHOICE: Final = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps/{POLICY}"
-WITH_GPU, WITHOUT = Share(name="with-gpu"), Share(name="without", gib=(None,))
+WITH_GPU: Final = Share(name="with-gpu")
 
 
 def admitted(system: System, namespace: str, share: Share, runtime: str | None = None) -> Json:
@@ -30,64 +25,6 @@ def admitted(system: System, namespace: str, share: Share, runtime: str | None =
     if runtime:
         pod["spec"]["runtimeClassName"] = runtime
     return system.api.create(f"/api/v1/namespaces/{namespace}/pods", pod, {"dryRun": "All"}, timeout_s=30)
-
-
-def refused(system: System, namespace: str, share: Share) -> bool:
-    try:
-        admitted(system, namespace, share, names.RUNTIME_CLASS)
-    except kube.BadRequestError as error:
-        if POLICY not in str(error):
-            raise
-        return True
-    return False
-
-
-@contextmanager
-def refusing(system: System, word: str) -> Iterator[None]:
-    before = system.api.get(CHOICE)["data"]["refuse"]
-    system.api.patch(CHOICE, {"data": {"refuse": word}})
-    try:
-        yield
-    finally:
-        system.api.patch(CHOICE, {"data": {"refuse": before}})
-
-
-def test_an_administrator_decides_to_whom_the_runtime_class_is_refused(system: System, namespace: str) -> None:
-    if (system.cluster.version.major, system.cluster.version.minor) < (1, 30):
-        assert not refused(system, namespace, WITHOUT)  # such servers have no policies
-        return
-
-    def agree(expected: tuple[bool, bool]) -> bool:
-        return (refused(system, namespace, WITHOUT), refused(system, namespace, WITH_GPU)) == expected
-
-    for word, expected in (("without-gpus", (True, False)), ("always", (True, True)), ("nothing", (False, False))):
-        with refusing(system, word):
-            system.eventually(f"{word} takes effect", functools.partial(agree, expected))
-            admitted(system, namespace, WITHOUT)
-            # Add-ons that need every GPU, as the GPU Operator's DaemonSets.
-            admitted(system, "kube-system", WITHOUT, names.RUNTIME_CLASS)
-    labels = {"metadata": {"labels": {names.LABEL_ISOLATION: "disabled"}}}
-    with refusing(system, "always"):
-        system.eventually("always takes effect", functools.partial(agree, (True, True)))
-        system.api.patch(f"/api/v1/namespaces/{namespace}", labels)
-        system.eventually("an exempt namespace is left alone", functools.partial(agree, (False, False)))
-
-
-def test_the_runtime_class_is_written_unless_every_node_hands_over_by_cdi(system: System, namespace: str) -> None:
-    word = summary(system)
-    system.eventually("the controller has told it", lambda: told(system) == word)
-    # The manifests are applied again: what the controller wrote stays.
-    system.create(names.NAMESPACE, tree.one(tree.objects("base"), "ConfigMap", names.HAND_OVER))
-    assert told(system) == word
-    expected = (None, "cdi") if word == "cdi" else (names.RUNTIME_CLASS, None)
-
-    def written() -> tuple[str | None, str | None]:
-        pod = admitted(system, namespace, WITH_GPU)
-        notes = pod["metadata"].get("annotations", {})
-        return pod["spec"].get("runtimeClassName"), notes.get(names.ANNOTATION_HAND_OVER)
-
-    system.eventually("the webhook goes by it", lambda: written() == expected)
-    assert admitted(system, namespace, WITHOUT)["spec"].get("runtimeClassName") is None
 
 
 def summary(system: System) -> str:
@@ -184,20 +121,3 @@ def test_a_pod_created_without_the_class_goes_to_no_node_that_needs_it(
     system.create(namespace, waiting("late"))
     assert system.running(namespace, "late")[0]["spec"]["runtimeClassName"] == names.RUNTIME_CLASS
     assert not system.pod(namespace, "early")["spec"].get("nodeName")
-
-
-def test_a_namespace_demands_limits_for_all_of_its_gpu_pods(system: System, namespace: str) -> None:
-    system.api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {names.LABEL_LIMIT: names.ENFORCED}}})
-
-    def demands(share: Share) -> bool:
-        notes = admitted(system, namespace, share)["metadata"].get("annotations", {})
-        return bool(notes.get(names.ANNOTATION_LIMIT) == names.ENFORCED)
-
-    system.eventually("a GPU pod demands an enforced limit", lambda: demands(WITH_GPU))
-    assert not demands(WITHOUT)
-    system.create(namespace, WITH_GPU.document())
-    system.eventually(
-        "it is told that no GPU has one",
-        lambda: "needs a GPU with an enforced limit; GPUs of node-1: 0: limit " in "".join(system.events(namespace)),
-    )
-    assert not system.pod(namespace, WITH_GPU.name)["spec"].get("nodeName")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import apt, controlplane, dns, images, leftovers, network, node_files, process
+from localcluster import apt, controlplane, dns, images, leftovers, network, node_files, process, provision
 from localcluster.provision import ProvisionError, Version
 
 SERVICE = {"metadata": {"namespace": "default", "name": "web"}, "spec": {"clusterIP": "10.9.8.7"}}
@@ -147,3 +147,31 @@ def test_a_child_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
     process.wait_until(lambda: "up" in child.tail(), "up", 20, child)
     child.stop(grace_s=0.2)
     assert not child.alive
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        (["1.20.2"], None),
+        (["1.20.2", "1.36.2", "1.9.11"], "1.36.2"),
+        (["1.20.2", "1.36.2", "1.37.0-without-scheduler"], "1.36.2"),
+        (["1.36.2"], "1.36.2"),
+    ],
+)
+def test_a_newer_control_plane_is_one_in_the_cache_beside_that_of_the_clusters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: list[str], expected: str | None
+) -> None:
+    """Only that of 1.20.2 has the programs of nodes too."""
+    monkeypatch.setenv(provision.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.delenv(provision.ASSETS_VARIABLE, raising=False)
+    monkeypatch.setenv("PATH", "")
+    for version in versions:
+        number, _, lacking = version.partition("-without-")
+        directory = tmp_path / f"kubernetes-{number}"
+        directory.mkdir()
+        for name in provision.KUBERNETES if number == "1.20.2" else provision.CONTROL_PLANE:
+            if not lacking or not name.endswith(lacking):
+                (directory / name).write_text(f"#!/bin/sh\necho Kubernetes v{number}\n")
+                (directory / name).chmod(0o755)
+    found = provision.newer_control_plane()
+    assert (found.name if found else None) == (f"kubernetes-{expected}" if expected else None)
