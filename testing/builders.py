@@ -79,6 +79,12 @@ def make_container(name: str = "main", gpu_mem: object = None, **fields: Any) ->
     return container
 
 
+def env_of(container: str) -> Json:
+    """The variable by which a container takes its GPUs, as the webhook writes it."""
+    path = f"metadata.annotations['{names.PREFIX_DEVICES}{container}']"
+    return {"name": names.ENV_VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
 def make_pod(
     *containers: Json,
     name: str = "pod",

@@ -11,8 +11,8 @@ from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, GpuHealth, Limit, NodeInventory
 from gpushare.units import GIB
 from gpushare.wire import allocation as allocation_wire
-from testing.builders import Json, make_container, make_node, make_pod
-from testing.cli.podding import env_of, mutated
+from testing.builders import Json, env_of, make_container, make_node, make_pod
+from testing.cli.podding import mutated
 from testing.fakes.kube import FakeKube
 
 NODES = "/api/v1/nodes"
@@ -67,7 +67,7 @@ def running(
         f"{names.PREFIX_INDEX}main": str(index),
         f"{names.PREFIX_CAPACITY}main": "15",
     }
-    container = make_container("main", gib, env=env_of("main"))
+    container = make_container("main", gib, env=[env_of("main")])
     pod = make_pod(container, name=name, namespace=namespace, node=on, annotations=annotations, phase="Running")
     pod["metadata"] |= {"uid": ref.uid, "creationTimestamp": stamp(minutes)}
     pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(minutes)}]

@@ -6,6 +6,8 @@ import orjson
 
 from gpushare import names
 from gpushare.resource_config import ResourceConfig
+from webhook import mutation
+from webhook.mutation import Mutated
 from webhook.rules import Rules
 
 Json = dict[str, Any]
@@ -107,3 +109,27 @@ def review(obj: object, *, operation: str = "CREATE", old: object = None, user: 
 
 def encoded(value: object) -> bytes:
     return orjson.dumps(value)
+
+
+def debugged(*ephemeral: object) -> Json:
+    """A pod that asks for nothing, with these ephemeral containers."""
+    return pod(container("a", env=[VOID]), ephemeralContainers=list(ephemeral))
+
+
+def mutated(value: Json, rules: Rules = RULES) -> Any:
+    """The pod that an admission makes of it."""
+    decision = mutation.mutate(value, rules)
+    assert isinstance(decision, Mutated), decision
+    return decision.pod
+
+
+def warnings(value: Json) -> tuple[str, ...]:
+    """What its author is told."""
+    decision = mutation.mutate(value, RULES)
+    assert isinstance(decision, Mutated), decision
+    return decision.warnings
+
+
+def values(found: Json) -> dict[str, str]:
+    """Of the variables that a container has by value."""
+    return {entry["name"]: entry["value"] for entry in found["env"] if "value" in entry}

@@ -5,7 +5,7 @@ from typing import Any
 from gpushare import names
 from gpushare.model.allocation import Grant
 from gpushare.wire import allocation as allocation_wire
-from testing.builders import Json, make_allocation, make_container, make_pod
+from testing.builders import Json, env_of, make_allocation, make_container, make_pod
 
 
 def bound(name: str, *grants: Grant, node: str = "node-a", phase: str = "Running", **fields: Any) -> Json:
@@ -13,7 +13,7 @@ def bound(name: str, *grants: Grant, node: str = "node-a", phase: str = "Running
     text = allocation_wire.encode(make_allocation(name, *grants, node=node))
     annotations = {names.ANNOTATION_ALLOCATION: text, **fields.pop("annotations", {})}
     containers = [
-        make_container(grant.container, grant.memory_mib * len(grant.gpus) // 1024, env=env_of(grant.container))
+        make_container(grant.container, grant.memory_mib * len(grant.gpus) // 1024, env=[env_of(grant.container)])
         for grant in grants
     ]
     return make_pod(*containers, name=name, node=node, phase=phase, annotations=annotations, **fields)
@@ -22,12 +22,6 @@ def bound(name: str, *grants: Grant, node: str = "node-a", phase: str = "Running
 def mutated(pod: Json) -> Json:
     """As the webhook leaves a pod, as far as it matters here."""
     for container in pod["spec"]["containers"]:
-        container["env"] = env_of(container["name"])
+        container["env"] = [env_of(container["name"])]
     pod["spec"]["schedulerName"] = names.SCHEDULER
     return pod
-
-
-def env_of(container: str) -> list[Json]:
-    """The variable by which a container takes its GPUs."""
-    path = f"metadata.annotations['{names.PREFIX_DEVICES}{container}']"
-    return [{"name": names.ENV_VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": path}}}]

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gpushare import names
 from gpushare.kube.api import JsonObject
-from testing.builders import Json, make_container
+from testing.builders import Json, env_of, make_container
 from testing.controller.world import World, path_of
 from testing.fakes.kube import Call
 
@@ -15,9 +14,7 @@ REPLICA_SET = {"kind": "ReplicaSet", "name": "web", "uid": "uid-of-rs", "control
 
 def changed(container: Json) -> Json:
     """A container as the webhook leaves it, as far as the controller looks."""
-    path = f"metadata.annotations['{names.PREFIX_DEVICES}{container['name']}']"
-    devices = {"name": names.ENV_VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-    return {**container, "env": [devices]}
+    return {**container, "env": [env_of(container["name"])]}
 
 
 def add_bypassed(

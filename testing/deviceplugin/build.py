@@ -19,7 +19,7 @@ from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import HandOver
 from gpushare.wire import allocation as wire
-from testing.builders import Json, make_container, make_grant, make_pod, make_ref
+from testing.builders import Json, env_of, make_container, make_grant, make_pod, make_ref
 
 NODE = NodeName("node-a")
 
@@ -27,12 +27,6 @@ NODE = NodeName("node-a")
 def ids_of(count: int, resource: Resource = resources.MEMORY, *, first: int = 0) -> frozenset[str]:
     """So many devices of this plugin."""
     return frozenset(resource.device(number) for number in range(first, first + count))
-
-
-def env_of(container: str) -> Json:
-    """The variable that the webhook writes."""
-    path = f"metadata.annotations['devices.gpushare.dev/{container}']"
-    return {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def container_of(grant: Grant) -> Json:

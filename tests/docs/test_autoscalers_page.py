@@ -1,4 +1,4 @@
-"""What `docs/autoscalers.md` shows is what the code says, and the tests that it names exist."""
+"""What `docs/autoscalers.md` shows is what the code says."""
 
 import re
 from pathlib import Path

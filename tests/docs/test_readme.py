@@ -1,4 +1,4 @@
-"""The README says first what holds a container to its share, and leads to every page."""
+"""The README says first what holds a container to its share."""
 
 from typing import Final
 

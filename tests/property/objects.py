@@ -5,8 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gpushare import names
-from testing.builders import Json, make_container, make_node, make_pod
-from testing.cli.podding import env_of
+from testing.builders import Json, env_of, make_container, make_node, make_pod
 from tests.property.strategies import ledgers
 
 LABELS: tuple[dict[str, str], ...] = ({}, {"app": "web"})
@@ -66,4 +65,4 @@ def _part() -> st.SearchStrategy[dict[str, Any]]:
 
 
 def _container(name: str, limits: dict[str, Any]) -> Json:
-    return make_container(name, resources={"limits": limits}, env=env_of(name))
+    return make_container(name, resources={"limits": limits}, env=[env_of(name)])

@@ -13,8 +13,8 @@ from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import ContainerKind
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
-from testing.builders import Json, make_container, make_grant, make_inventory
-from testing.deviceplugin.build import NODE, bound_pod, env_of, ids_of
+from testing.builders import Json, env_of, make_container, make_grant, make_inventory
+from testing.deviceplugin.build import NODE, bound_pod, ids_of
 
 
 def start(pod: Json, *containers: str, devices: int = 3, **fields: Any) -> Start:

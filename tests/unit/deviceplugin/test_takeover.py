@@ -12,8 +12,8 @@ from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB
-from testing.builders import Json, make_container, make_gpu, make_grant, make_inventory, make_pod
-from testing.deviceplugin.build import NODE, bound_pod, env_of, ids_of
+from testing.builders import Json, env_of, make_container, make_gpu, make_grant, make_inventory, make_pod
+from testing.deviceplugin.build import NODE, bound_pod, ids_of
 
 UUID = "GPU-3b1f7a9e-3c1f-4c1d-8f57-0d8f4f0e1a2b"
 AGAIN = "delete the pod and create it again"

@@ -2,15 +2,11 @@
 
 import pytest
 
-from testing.reviews import ALL, VOID, Json, asking, container, pod, review
+from testing.reviews import ALL, VOID, Json, asking, container, debugged, pod, review
 from tests.unit.webhook.conftest import Webhook
 
 EXPLAIN = "see kubectl explain pod.spec"
 EPHEMERAL = "spec.ephemeralContainers"
-
-
-def debugged(*ephemeral: object) -> Json:
-    return pod(container("a", env=[VOID]), ephemeralContainers=list(ephemeral))
 
 
 EPHEMERALS: list[tuple[Json, str]] = [

@@ -1,21 +1,13 @@
 """Authors who choose devices themselves: told at once, and marked for the Event that the controller posts."""
 
-from typing import Any
-
 import pytest
 
-from testing.reviews import ALL, RULES, VOID, WHOLE, Json, asking, container, pod, visible
+from testing.reviews import ALL, RULES, VOID, WHOLE, Json, asking, container, mutated, pod, visible
 from webhook import mutation
 from webhook.mutation import Mutated, Untouched
 from webhook.rules import Rules
 
 MARK = "gpushare.dev/overridden"
-
-
-def mutated(value: Json, rules: Rules = RULES) -> Any:
-    decision = mutation.mutate(value, rules)
-    assert isinstance(decision, Mutated), decision
-    return decision.pod
 
 
 def marked(value: Json, rules: Rules = RULES) -> str | None:

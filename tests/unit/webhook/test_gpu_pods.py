@@ -1,33 +1,15 @@
 """What admission writes into pods that ask for a share."""
 
-from typing import Any
-
 import pytest
 
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
-from testing.reviews import ALL, PLAIN, RULES, VOID, Json, container, from_annotation, pod, visible
+from testing.reviews import ALL, PLAIN, RULES, VOID, container, from_annotation, mutated, pod, values, visible, warnings
 from webhook import mutation
 from webhook.mutation import Mutated
 from webhook.rules import Rules
 
 MIBS = Rules(resource_config=ResourceConfig(unit=MemoryUnit(1)))
-
-
-def mutated(value: Json, rules: Rules = RULES) -> Any:
-    decision = mutation.mutate(value, rules)
-    assert isinstance(decision, Mutated), decision
-    return decision.pod
-
-
-def values(found: Json) -> dict[str, str]:
-    return {entry["name"]: entry["value"] for entry in found["env"] if "value" in entry}
-
-
-def warnings(value: Json) -> tuple[str, ...]:
-    decision = mutation.mutate(value, RULES)
-    assert isinstance(decision, Mutated), decision
-    return decision.warnings
 
 
 def test_a_container_gets_all_variables_before_those_of_its_author() -> None:

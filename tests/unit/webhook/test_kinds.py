@@ -6,7 +6,20 @@ from typing import Any
 import orjson
 import pytest
 
-from testing.reviews import ALL, RULES, VOID, WHOLE, Json, asking, container, from_annotation, pod, review, visible
+from testing.reviews import (
+    ALL,
+    RULES,
+    VOID,
+    WHOLE,
+    Json,
+    asking,
+    container,
+    from_annotation,
+    pod,
+    review,
+    values,
+    visible,
+)
 from webhook import admission, mutation
 from webhook import review as reviews
 from webhook.mutation import Mutated, Untouched
@@ -25,10 +38,6 @@ def mutated(value: Json, rules: Rules = WHOLE) -> Any:
 
 def first(value: Json, rules: Rules = WHOLE) -> Any:
     return mutated(value, rules)["spec"]["containers"][0]
-
-
-def values(found: Json) -> dict[str, str]:
-    return {entry["name"]: entry["value"] for entry in found["env"] if "value" in entry}
 
 
 def test_a_part_of_a_gpu_gets_limits_that_follow_the_gpu() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from testing.reviews import ALL, RULES, VOID, Json, container, pod
+from testing.reviews import ALL, RULES, VOID, Json, container, debugged, pod
 from webhook import mutation
 from webhook.mutation import Denied, Mutated, Untouched
 from webhook.rules import Rules
@@ -147,10 +147,6 @@ def test_the_nodes_own_resource_counts_as_a_request_and_is_refused() -> None:
     decision = mutation.mutate(pod(container(resources={"requests": {"aliyun.com/gpu-count": "1"}})), RULES)
     assert isinstance(decision, Denied)
     assert decision.errors[0].path == "spec.containers[0].resources.requests[aliyun.com/gpu-count]"
-
-
-def debugged(*ephemeral: Json) -> Json:
-    return pod(container("a", env=[VOID]), ephemeralContainers=list(ephemeral))
 
 
 def test_new_ephemeral_containers_are_isolated() -> None:

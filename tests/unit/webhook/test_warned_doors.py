@@ -2,15 +2,9 @@
 
 import pytest
 
-from testing.reviews import CHOOSING, RULES, VOID, Json, asking, container, pod
+from testing.reviews import CHOOSING, RULES, VOID, Json, asking, container, pod, warnings
 from webhook import mutation
-from webhook.mutation import Denied, Mutated
-
-
-def warnings(value: Json) -> tuple[str, ...]:
-    decision = mutation.mutate(value, RULES)
-    assert isinstance(decision, Mutated), decision
-    return decision.warnings
+from webhook.mutation import Denied
 
 
 def mounting(path: str, name: str = "m") -> Json:
