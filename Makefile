@@ -139,8 +139,8 @@ e2e: provision ## end-to-end tests on real clusters on this machine (root on Lin
 firstgpu: setup ## the quick start, typed and timed: from an empty cluster to the first shared GPU (root on Linux)
 	$(BIN)/python -m tests.e2e.first_gpu
 
-mutants: setup ## change what decides in one place at a time: do the tests notice? MUTANTS='--sample 200' tries some
-	$(BIN)/python -m tests.mutants $(MUTANTS)
+mutants: setup ## change the product in one place at a time: do the tests notice? MUTANTS='--sample 200 --seed 1' tries some
+	$(BIN)/python -m release.mutants $(MUTANTS)
 
 soak: setup ## before a release: large numbers, and SOAK_SECONDS of random faults (3600); SOAK_SEED repeats their order
 	$(BIN)/python -m localcluster.provision
