@@ -33,11 +33,6 @@ CONFIG: Final = {
 _numbers = itertools.count(1)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Name the marker of everything here."""
-    config.addinivalue_line("markers", "apiserver: needs an API server (etcd and Kubernetes' programs, no root)")
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark everything here."""
     for item in items:
