@@ -8,15 +8,12 @@ import pytest
 
 from gpushare import names
 from localcluster.cluster import BUSYBOX_IMAGE
-from localcluster.provision import Version
 from tests.e2e import checks, seen
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
 from tests.e2e.injector import injecting
 from tests.e2e.system import Json, Share, System, is_ready
 
 pytestmark = pytest.mark.e2e
-GATES = Version(1, 27)
-"""From here on; older servers drop the field."""
 ALL: Json = {"env": [{"name": names.ENV_VISIBLE_DEVICES, "value": "all"}]}
 END = ["sh", "-c", "/print-devices; env | sort"]
 
@@ -108,26 +105,6 @@ def granted(found: Json) -> dict[str, tuple[int, str]]:
         for key, value in notes.items()
         if key.startswith(prefix)
     }
-
-
-def test_a_gated_pod_holds_nothing_until_its_gate_is_removed(system: System, namespace: str) -> None:
-    """As Kueue keeps a plain pod, and lets it go to the nodes of a flavor."""
-    gates, has_gates = [{"name": "kueue.x-k8s.io/admission"}], system.cluster.version >= GATES
-    gated = Share(name="gated", gib=(3,)).document()
-    gated["spec"]["schedulingGates"] = gates
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    created = system.api.create(path, gated, timeout_s=30)
-    assert created["spec"]["schedulerName"] == names.SCHEDULER
-    if has_gates:
-        [condition] = system.pod(namespace, "gated")["status"]["conditions"]
-        assert (condition["type"], condition["reason"]) == ("PodScheduled", "SchedulingGated")
-        checks.the_controllers_ledger_equals_the_pods(system)
-        change = {"schedulingGates": [], "nodeSelector": {"kubernetes.io/hostname": "node-2"}}
-        admitted = {"metadata": {"labels": {"kueue.x-k8s.io/podset": "main"}}, "spec": change}
-        system.api.patch(f"{path}/gated", admitted, timeout_s=30)
-    [running] = system.running(namespace, "gated")
-    assert not has_gates or running["spec"]["nodeName"] == "node-2"
-    checks.every_container_sees_exactly_its_gpus(system, namespace, [running])
 
 
 @pytest.fixture
