@@ -131,7 +131,7 @@ class ClusterIndex:
             self.rebuild({name}, frees=False)
 
     def give_back(self, ended: Iterable[Reservation]) -> None:
-        """Count reservations that ended no longer. Of a pod that is seen with its GPUs nothing changes by that."""
+        """Stop counting reservations that ended. Nothing changes for a pod that is seen with its GPUs."""
         self.rebuild({known.allocation.node for known in ended if not self._is_seen(known)}, frees=True)
 
     def set_guest(self, guest: Guest) -> None:

@@ -70,9 +70,9 @@ class Reservations:
         self._label_index = label_index
         self._by_pod: dict[PodUid, dict[NodeName, Reservation]] = {}
         self._by_node: dict[NodeName, dict[PodUid, Reservation]] = {}
-        """With those of pods that were seen on a node since, for as long as their requests may arrive."""
+        """With those that have outlived their pod's waiting."""
         self._outlived: list[Reservation] = []
-        """The latter."""
+        """Of pods that were seen on a node since; counted for as long as their requests may arrive."""
 
     def of_pod(self, pod: PodUid) -> dict[NodeName, Reservation]:
         """Reservations of a pod. Not to be changed."""
@@ -131,10 +131,12 @@ class Reservations:
     def returned(self, known: Reservation) -> list[Reservation]:
         """A request that sent a choice has ended: reservations that end with it."""
         known.senders -= 1
+        if known.senders or known.in_doubt:
+            return []
         pod, node = known.allocation.pod.uid, known.allocation.node
         if self.get(pod, node) is not known:
-            return self.expire(known.since)
-        if known.senders or known.in_doubt or known.confirmed:
+            return self._end([known])
+        if known.confirmed:
             return []
         self.drop(pod, node)
         return [known]
@@ -145,8 +147,11 @@ class Reservations:
         Args:
             now: monotonic time.
         """
-        over = [known for known in self._outlived if _is_over(known, now)]
-        self._outlived = [known for known in self._outlived if not _is_over(known, now)]
+        return self._end([known for known in self._outlived if _is_over(known, now)])
+
+    def _end(self, over: list[Reservation]) -> list[Reservation]:
+        """Forget reservations that have outlived their pods' waiting."""
+        self._outlived = [known for known in self._outlived if not any(known is one for one in over)]
         for known in over:
             pod, node = known.allocation.pod.uid, known.allocation.node
             if self.on_node(node).get(pod) is known:
@@ -189,7 +194,7 @@ class Reservations:
 
 
 def _is_over(known: Reservation, now: float) -> bool:
-    """Whether nothing of it can arrive any more."""
+    """Whether no request for it can still arrive."""
     return known.senders == 0 and (not known.in_doubt or now - known.since >= GONE_GRACE_S)
 
 

@@ -149,9 +149,8 @@ class Binder:
         return None
 
     def _deliver(self, args: BindArgs, request: PodRequest, reserved: Reserved, until: float) -> Answer:
-        path, body = kube.pod_path(args.namespace, args.name, "binding"), self._binding(args, request, reserved)
-
         def send() -> None:
+            path, body = kube.pod_path(args.namespace, args.name, "binding"), self._binding(args, request, reserved)
             timeout_s = self._at_most(self.deadline_s, until)
             # The API server drops the request after the same time, so that it cannot take effect much later.
             limit = {"timeout": f"{timeout_s:g}s"}

@@ -57,9 +57,8 @@ class LateBinder:
                 return self._deliver(request, reserved)
 
     def _deliver(self, request: PodRequest, reserved: Reserved) -> Result:
-        path, body = kube.pod_path(request.pod.namespace, request.pod.name), self._patch(request, reserved)
-
         def send() -> None:
+            path, body = kube.pod_path(request.pod.namespace, request.pod.name), self._patch(request, reserved)
             # The API server drops the request after the same time, so that it cannot take effect much later.
             limit = {"timeout": f"{self.deadline_s:g}s"}
             self.api.patch(path, body, params=limit, timeout_s=self.deadline_s, precondition=self.leading)
