@@ -1,6 +1,6 @@
 """Writes the pages of docs/reference and the chart's values from the code, so that they cannot drift.
 
-`make docs` runs it. It lives with the tests because no component may import the others.
+`make docs` runs it. It is in no component, because none may import the others.
 """
 
 import dataclasses

@@ -152,7 +152,7 @@ def test_the_api_server_refuses_a_pod_or_leaves_in_it_what_it_may_see(tenancy: T
 def test_of_attempts_that_are_alike_the_webhook_makes_the_same_pod(tenancy: Tenancy, attempt: Attempt) -> None:
     """So that nodes need to be tried with one of them."""
     if tenancy.ends(attempt) not in RUNNING:
-        return
+        skips.expected("an attempt of which no pod runs on this version is not tried on nodes")
     [other] = [each for each in ATTEMPTS if each.name == attempt.same_as]
     assert not other.same_as
     assert essence(tenancy.admitted(attempt)) == essence(tenancy.admitted(other))
@@ -173,7 +173,7 @@ def essence(body: Json) -> Json:
 @pytest.mark.parametrize("attempt", [each for each in ATTEMPTS if each.ends is Ends.WAITS], ids=lambda each: each.name)
 def test_what_no_node_has_waits(tenancy: Tenancy, attempt: Attempt) -> None:
     if tenancy.ends(attempt) is not Ends.WAITS:
-        return
+        skips.expected("on this version it is refused, which another test sees")
     server = tenancy.server
     server.create_pod(GUARDED, named(attempt.pod, attempt.name), tenancy.tenant)
     # Each scheduler takes a pod that is younger.
@@ -264,7 +264,7 @@ def test_an_ephemeral_container_sees_nothing(tenancy: Tenancy) -> None:
 def test_nothing_beside_his_own_pods_is_his(tenancy: Tenancy, reach: Reach) -> None:
     body = () if reach.body is None else (reach.body,)
     answer = refusal(lambda: getattr(tenancy.tenant, reach.verb)(reach.path, *body, timeout_s=30))
-    assert isinstance(answer, kube.ForbiddenError | kube.NotFoundError), answer
+    assert isinstance(answer, kube.ForbiddenError), answer
 
 
 @pytest.mark.parametrize("name", sorted(BINDINGS))
@@ -274,7 +274,8 @@ def test_a_binding_brings_no_devices(tenancy: Tenancy, name: str) -> None:
     binding = {"metadata": metadata, "target": {"kind": "Node", "name": "no-such-node"}}
     for path in (f"/api/v1/namespaces/{GUARDED}/pods/{UNBOUND}/binding", f"/api/v1/namespaces/{GUARDED}/bindings"):
         answer = refusal(partial(tenancy.insider.create, path, binding, {"dryRun": "All"}, timeout_s=30))
-        assert (answer is not None) == tenancy.has_policies  # before 1.30 it is not checked: docs/install.md
+        by_policy = answer is not None and "ValidatingAdmissionPolicy 'gpushare-" in str(answer)
+        assert by_policy == tenancy.has_policies, answer  # before 1.30 it is not checked: docs/install.md
     found = tenancy.server.pod(GUARDED, UNBOUND)
     assert "nodeName" not in found["spec"]
     assert not any(map(is_guarded, found["metadata"].get("annotations", {})))

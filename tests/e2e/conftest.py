@@ -187,7 +187,7 @@ def fresh_namespace(system: System, what: str) -> str:
 
 
 def remove_namespace(system: System, name: str) -> None:
-    """Afterwards none of its pods is left, and the controller counts none any more."""
+    """Afterwards none of its pods is left, and the controller no longer counts any."""
     system.delete_all(name)
     system.eventually(f"the controller has no pods of {name}", lambda: not counted(system, name))
     system.api.delete(f"/api/v1/namespaces/{name}")

@@ -1,6 +1,6 @@
 """The driver's library in real containers: it is replaced under a running plugin, and tells of faults.
 
-The library is the stub of tests/nvml, in the directory that the plugin's container has of its node.
+The library is the stub of testing/nvml, in the directory that the plugin's container has of its node.
 """
 
 import json

@@ -270,7 +270,7 @@ def the_release_goes_and_comes_back(system: System, namespace: str, helm: Admini
 
 
 def deployed(system: System, revision: int) -> None:
-    """Whether Helm has made it the current revision of the release."""
+    """Helm has made it the current revision of the release."""
     path = f"/api/v1/namespaces/{names.NAMESPACE}/secrets/sh.helm.release.v1.gpushare.v{revision}"
     assert system.api.get(path)["metadata"]["labels"]["status"] == "deployed"
 
