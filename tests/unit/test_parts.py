@@ -1,6 +1,7 @@
 """The parts of `make test`: what each took is said at the end, also when one has failed."""
 
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -26,3 +27,19 @@ def test_parts_are_made_until_one_fails_and_a_table_says_what_each_took(
     table = [" ".join(line.split()) for line in done.stdout.partition("of CPU")[2].splitlines()[1:]]
     assert [re.sub(r"(?<=0\.0 )0\.\d", "N", row) for row in table] == rows
     assert done.returncode == code
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_part_that_is_interrupted_ends_as_after_control_c(sent: signal.Signals, tmp_path: Path) -> None:
+    """Tests then remove their clusters; make alone would leave them to run on."""
+    make = tmp_path / "make"
+    make.write_text("#!/bin/sh\ntrap 'echo interrupted; exit 7' INT\necho began; sleep 60\n")
+    make.chmod(0o755)
+    with subprocess.Popen([PARTS, make, "long", "next"], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout
+        assert [running.stdout.readline() for _ in range(3)] == ["\n", "== long\n", "began\n"]
+        running.send_signal(sent)
+        said = running.stdout.read()
+    assert said.startswith("interrupted\n")
+    assert re.search(r"^long .* failed\nnext .* not run$", said, re.MULTILINE)
+    assert running.returncode == 128 + sent
