@@ -308,6 +308,8 @@ def on_path(name: str) -> Path | None:
 def assets_directory() -> Path | None:
     """Return the directory that the user names for programs."""
     assets = os.environ.get(ASSETS_VARIABLE)
+    if assets and not Path(assets).is_dir():
+        raise ProvisionError(f"{ASSETS_VARIABLE} names {assets}, which is no directory")
     return Path(assets) if assets else None
 
 

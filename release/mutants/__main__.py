@@ -41,10 +41,14 @@ def main(argv: Sequence[str]) -> int:
     before = _read(given.compare) if given.compare else {}
     if given.compare and not before:
         sys.exit(f"there are no results in {given.compare}")
+    if unknown := {*given.files} - {module.as_posix() for module in reach.product(ROOT)}:
+        sys.exit(f"not a module of the product: {', '.join(sorted(unknown))}")
     present = list(_all(given.files, given.since))
     if before:
         drawn = [mutant for mutant in present if mutant in before]
         print(f"{len(drawn)} of the {len(before)} mutants in {given.compare} are still there")
+        if not drawn:
+            sys.exit("none of them is left to compare")
     else:
         drawn = sorted(present, key=lambda mutant: _place(mutant, given.seed))[: given.sample]
         print(f"{len(drawn)} of {len(present)} mutants, --seed {given.seed}: {_by_package(drawn)}", flush=True)

@@ -89,7 +89,7 @@ settings.register_profile("mutants")
 """
 
 
-def mutants_of_sizes(root: Path, tests: str) -> subprocess.CompletedProcess[str]:
+def mutants_of_sizes(root: Path, tests: str, *also: str) -> subprocess.CompletedProcess[str]:
     for name, text in {
         "gpushare/__init__.py": "",
         "gpushare/sizes.py": MODULE,
@@ -101,7 +101,16 @@ def mutants_of_sizes(root: Path, tests: str) -> subprocess.CompletedProcess[str]
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     sources = {"PYTHONPATH": str(Path.cwd())}
-    command = [sys.executable, "-P", "-m", "release.mutants", "--seed=1", "--results=results", "--tests=tests/unit"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "release.mutants",
+        "--seed=1",
+        "--results=results",
+        "--tests=tests/unit",
+        *also,
+    ]
     return subprocess.run(command, cwd=root, env=os.environ | sources, capture_output=True, text=True, check=False)
 
 
@@ -116,6 +125,15 @@ def test_each_mutant_is_run_by_the_tests_that_reach_it(tmp_path: Path) -> None:
     }, ran.stderr
     assert "4 of 4 mutants, --seed 1: gpushare 4" in ran.stdout
     assert ran.returncode == 1
+
+
+@pytest.mark.parametrize("also", ["gpushare/size.py", "--compare=nothing_left"])
+def test_a_run_without_a_mutant_fails(also: str, tmp_path: Path) -> None:
+    gone = {"file": "gpushare/sizes.py", "function": "gone", "change": "a -> b", "nth": 0, "line": 1, "statement": 1}
+    (tmp_path / "nothing_left").write_text(json.dumps({"mutant": gone, "outcome": "killed"}))
+    ran = mutants_of_sizes(tmp_path, TESTS, also)
+    assert ran.returncode == 1
+    assert "not a module" in ran.stderr or "none of them is left" in ran.stderr
 
 
 def test_tests_that_fail_without_a_change_kill_nothing(tmp_path: Path) -> None:
