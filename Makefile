@@ -30,6 +30,8 @@ UNIT    := $(PYTEST) -q $(SPREAD) -m "not (e2e or browser or apiserver or lint o
 ON_CLUSTERS := --numprocesses=$(CLUSTERS) --dist=loadfile --no-loadscope-reorder
 BROWSER := $(PYTEST) -q -m browser tests/browser
 PARTS   := provision unit apiserver browser e2e
+# The commit that a change begins after: where it left upstream, or the last one.
+BASE    = $$(base=$$(git merge-base HEAD '@{upstream}' 2>/dev/null) && [ "$$base" != "$$(git rev-parse HEAD)" ] && echo "$$base" || echo HEAD~1)
 # Kubernetes' other version in `make release-check`; the first is the distribution's.
 CURRENT := $(KUBEBUILDER_ASSETS)
 
@@ -37,7 +39,7 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --fork-strategy fewe
         --no-emit-index-url --no-annotate --custom-compile-command 'make lock'
 
 .NOTPARALLEL:
-.PHONY: help setup lint fmt quick provision unit apiserver browser pictures e2e firstgpu soak mutants laws occasional test check release-check \
+.PHONY: help setup lint fmt quick provision unit apiserver browser pictures e2e firstgpu soak mutants some-mutants laws occasional test check release-check \
         demo bench docs site image wheels krew architecture lock clean
 
 help: ## list the commands
@@ -91,8 +93,7 @@ fmt: setup ## format the code
 quick: setup ## in less than a minute, the unit tests of PACKAGE=controller, or of what has changed since upstream or the last commit
 	@packages="$(PACKAGE)"; \
 	if [ -z "$$packages" ]; then \
-	  base=$$(git merge-base HEAD '@{upstream}' 2>/dev/null) && [ "$$base" != "$$(git rev-parse HEAD)" ] || base=HEAD~1; \
-	  packages=$$({ git diff --name-only "$$base"; git ls-files --others --exclude-standard; } 2>/dev/null | sed -E 's,^tests/(unit/)?,,; s,/.*,,' | sort -u); \
+	  packages=$$({ git diff --name-only "$(BASE)"; git ls-files --others --exclude-standard; } 2>/dev/null | sed -E 's,^tests/(unit/)?,,; s,/.*,,' | sort -u); \
 	fi; \
 	folders=; \
 	for package in $$packages; do \
@@ -142,6 +143,10 @@ firstgpu: setup ## the quick start, typed and timed: from an empty cluster to th
 mutants: setup ## change the product in one place at a time: do the tests notice? MUTANTS='--sample 200 --seed 1' tries some
 	$(BIN)/python -m release.mutants $(MUTANTS)
 
+some-mutants: setup ## ten mutants of the modules that differ from upstream, with the tests next to them
+	@seed=$$((0x$$(git rev-parse --short=6 HEAD))); \
+	exec $(BIN)/python -m release.mutants --since "$(BASE)" --sample 10 --seed $$seed --near --tests tests/unit --at-most 70
+
 soak: setup ## before a release: large numbers, and SOAK_SECONDS of random faults (3600); SOAK_SEED repeats their order
 	$(BIN)/python -m localcluster.provision
 	SOAK_SECONDS=$(SOAK_SECONDS) SOAK_SEED=$(SOAK_SEED) $(BIN)/pytest -v -m soak tests/e2e
@@ -154,8 +159,8 @@ lock: setup ## write the lock files again, with the newest versions that pyproje
 test: setup ## all that a change needs: without a cluster, beside an API server, in a browser, on real clusters
 	@.ci/parts $(MAKE) $(PARTS)
 
-check: setup ## what CI runs: lint, and all that a change needs
-	@.ci/parts $(MAKE) lint $(PARTS)
+check: setup ## what CI runs: lint, all that a change needs, and some mutants
+	@.ci/parts $(MAKE) lint $(PARTS) some-mutants
 
 laws: setup ## the laws, with many examples
 	$(PYTEST) -q $(SPREAD) --hypothesis-profile=release tests/property
