@@ -182,6 +182,7 @@ MALFORMED: list[tuple[object, str]] = [
     (changed(resource={"group": {}}), "request.resource.group: expected a string, found an object"),
     (changed(subResource=True), "request.subResource: expected a string, found true or false"),
     (changed(kind=None), "request.kind: expected an object, found nothing"),
+    (changed(kind={"kind": 1}), "request.kind.kind: expected a string, found a number"),
     (changed(namespace=1), "request.namespace: expected a string, found a number"),
     (changed(name=1), "request.name: expected a string, found a number"),
     (changed(userInfo="me"), "request.userInfo: expected an object, found a string"),
