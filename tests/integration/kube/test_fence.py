@@ -188,3 +188,21 @@ def test_the_leader_sends_the_whole_request(lead: Lead) -> None:
         rest.close()
     assert b"Content-Length: 19\r\n" in sent[0]
     assert b"Transfer-Encoding" not in sent[0]
+
+
+def test_a_request_that_ran_out_of_time_is_not_delivered_later() -> None:
+    """The kernel would send its buffer for minutes after `close`, and a Binding would arrive under the next leader."""
+    padding = "x" * 256 * 1024  # more than the server's window takes, less than the client's kernel buffers
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        deaf.settimeout(10)
+        rest = RestClient(Credentials(server=f"http://127.0.0.1:{deaf.getsockname()[1]}"))
+        with pytest.raises(kube.UnreachableError):
+            rest.create("/binding", {"padding": padding}, timeout_s=0.3)
+        received, _ = deaf.accept()
+        with received:
+            received.settimeout(10)
+            assert not everything(received).endswith(b'"}')
+        rest.close()
