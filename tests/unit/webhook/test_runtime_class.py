@@ -102,6 +102,7 @@ def test_without_any_answer_nothing_is_assumed_and_it_is_asked_again_soon(
     assert found.current() == THERE
     clock.at, api.answer = 20.0, error
     assert found.current() == THERE
+    assert caplog.messages == ["not looked up"] * (2 if error is FORBIDDEN else 4)
 
 
 @pytest.fixture
