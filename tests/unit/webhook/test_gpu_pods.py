@@ -301,6 +301,7 @@ def test_an_author_cannot_write_the_mark(asked: Json, forged: str) -> None:
 def test_all_that_a_perfect_forgery_gets_is_a_mark_on_his_own_containers() -> None:
     asked = pod({**asking("a", mem=3), "env": [visible("a")]}, container("b"), annotations={OVERRIDDEN: "z,b,a"})
     assert marked(asked) == "a"
+    assert warnings(asked) == ()
 
 
 def test_what_the_author_wrote_in_a_template_of_a_marked_pod_is_marked_again() -> None:
