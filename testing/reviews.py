@@ -7,7 +7,7 @@ import orjson
 from gpushare import names
 from gpushare.resource_config import ResourceConfig
 from webhook import mutation
-from webhook.mutation import Mutated
+from webhook.mutation import Denied, Mutated
 from webhook.rules import Rules
 
 Json = dict[str, Any]
@@ -123,11 +123,18 @@ def mutated(value: Json, rules: Rules = RULES) -> Any:
     return decision.pod
 
 
-def warnings(value: Json) -> tuple[str, ...]:
+def warnings(value: Json, rules: Rules = RULES) -> tuple[str, ...]:
     """What its author is told."""
-    decision = mutation.mutate(value, RULES)
+    decision = mutation.mutate(value, rules)
     assert isinstance(decision, Mutated), decision
     return decision.warnings
+
+
+def refusals(value: object, rules: Rules = WHOLE) -> list[str]:
+    """What its author is told where it is refused."""
+    decision = mutation.mutate(value, rules)
+    assert isinstance(decision, Denied), decision
+    return [str(error) for error in decision.errors]
 
 
 def values(found: Json) -> dict[str, str]:

@@ -109,7 +109,6 @@ class FakeKubelet:
         self.registrations: list[Any] = []
         self.plugins: list[Plugin] = []
         self.dials_back = True
-        self.refuses = ""
         self.refused: Mapping[str, str] = {}
         """Resources, and why they are refused."""
         self._served: _Served | None = None
@@ -153,7 +152,7 @@ class FakeKubelet:
         return self.of(resource)[-1]
 
     def _register(self, request: Any, context: Any) -> Any:
-        if problem := self.refuses or self.refused.get(request.resource_name):
+        if problem := self.refused.get(request.resource_name):
             self.registrations.append(request)
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
         if self.dials_back:

@@ -5,10 +5,9 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any
 
 from controller.extender.bind import Binder
 from controller.fence import Fence
@@ -17,12 +16,11 @@ from controller.refusals import Refusals
 from controller.state import ClusterState
 from controller.supervisor import Supervisor
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, Page, Params, PatchKind, Reply
+from gpushare.kube.api import JsonObject, Params
 from gpushare.kube.lease import Elector
 from gpushare.resource_config import ResourceConfig
 from testing.fakes.kube import FakeKube
 
-T = TypeVar("T")
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lead"
 
 
@@ -68,70 +66,18 @@ class SharedClock:
             supervisor.join(0.01)
 
 
-@dataclass
 class Line:
-    """One replica's connection to the API server; `cut` makes every further request fail."""
+    """One replica's connection to the API server; `is_cut` makes every further request fail."""
 
-    api: FakeKube
-    is_cut: threading.Event = field(default_factory=threading.Event)
+    def __init__(self, api: FakeKube) -> None:
+        self.api, self.is_cut = api, threading.Event()
 
-    def _check(self) -> None:
-        if self.is_cut.is_set():
-            raise kube.UnreachableError("no route to host")
+    def __getattr__(self, verb: str) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            self._check()
+            return getattr(self.api, verb)(*args, **options)
 
-    def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
-        self._check()
-        return self.api.get(path, params, timeout_s=timeout_s)
-
-    def read_object(self, path: str, *, keep: Callable[[JsonObject], T], timeout_s: float = 5.0) -> T:
-        self._check()
-        return self.api.read_object(path, keep=keep, timeout_s=timeout_s)
-
-    def list_page(
-        self, path: str, params: Params | None = None, *, keep: Callable[[JsonObject], T], timeout_s: float = 300.0
-    ) -> Page[T]:
-        self._check()
-        return self.api.list_page(path, params, keep=keep, timeout_s=timeout_s)
-
-    def create(
-        self,
-        path: str,
-        body: JsonObject,
-        params: Params | None = None,
-        *,
-        timeout_s: float = 5.0,
-        precondition: kube.Precondition | None = None,
-    ) -> JsonObject:
-        self._check()
-        return self.api.create(path, body, params, timeout_s=timeout_s, precondition=precondition)
-
-    def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
-        self._check()
-        return self.api.replace(path, body, timeout_s=timeout_s)
-
-    def patch(
-        self,
-        path: str,
-        body: JsonObject | Sequence[JsonObject],
-        *,
-        kind: PatchKind = PatchKind.MERGE,
-        params: Params | None = None,
-        timeout_s: float = 5.0,
-        precondition: kube.Precondition | None = None,
-    ) -> JsonObject:
-        self._check()
-        return self.api.patch(path, body, kind=kind, params=params, timeout_s=timeout_s, precondition=precondition)
-
-    def delete(
-        self,
-        path: str,
-        body: JsonObject | None = None,
-        *,
-        timeout_s: float = 5.0,
-        precondition: kube.Precondition | None = None,
-    ) -> JsonObject:
-        self._check()
-        return self.api.delete(path, body, timeout_s=timeout_s, precondition=precondition)
+        return call
 
     def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
         self._check()
@@ -139,8 +85,9 @@ class Line:
             self._check()
             yield event
 
-    def ask(self, path: str, *, timeout_s: float = 5.0) -> Reply:
-        raise AssertionError("the controller asks no one for text")
+    def _check(self) -> None:
+        if self.is_cut.is_set():
+            raise kube.UnreachableError("no route to host")
 
 
 class Term:

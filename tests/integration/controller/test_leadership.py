@@ -215,21 +215,8 @@ def test_a_leader_with_a_broken_part_ends(api: FakeKube, clock: Clock, monkeypat
         clock.eventually("first loses the lead", first.lost.is_set)
 
 
-def test_a_new_leader_is_not_ready_before_it_has_read_the_cluster(api: FakeKube, clock: Clock) -> None:
-    gate = threading.Event()
-    api.fail_next(lambda call: call.path == PODS, Delayed(gate))
-    first = Replica(api, clock, "first", lease_s=60).start()
-    with stopping([first]):
-        clock.eventually("nodes are read", lambda: first.state.cache.snapshot().ledgers)
-        assert first.leadership.unready() == (
-            "the gpushare controller has just taken the lead and is still reading /api/v1/pods"
-        )
-        gate.set()
-        clock.eventually("ready", lambda: ready(first))
-
-
-@pytest.mark.parametrize("path", [disruption.V1, unhealthy.PATH])
-def test_a_new_leader_waits_also_for_what_it_may_do_without(api: FakeKube, clock: Clock, path: str) -> None:
+@pytest.mark.parametrize("path", [PODS, disruption.V1, unhealthy.PATH])
+def test_a_new_leader_is_not_ready_before_it_has_read_the_cluster(api: FakeKube, clock: Clock, path: str) -> None:
     gate = threading.Event()
     api.fail_next(lambda call: call.path == path, Delayed(gate))
     first = Replica(api, clock, "first", lease_s=60).start()

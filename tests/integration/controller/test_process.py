@@ -18,7 +18,6 @@ import orjson
 import pytest
 
 from gpushare import names
-from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from testing.builders import make_inventory, make_node, make_pod
 from testing.controller.world import NODES, path_of
@@ -123,22 +122,13 @@ def add_pod(api: FakeKube, name: str) -> JsonObject:
 def schedule(program: Program, pod: JsonObject) -> str:
     """What kube-scheduler does for one pod; the error of bind."""
     assert program.post("filter", {"Pod": pod, "NodeNames": ["node-a"]})["NodeNames"] == ["node-a"]
+    return bind_error(program, pod)
+
+
+def bind_error(program: Program, pod: JsonObject) -> str:
     meta = pod["metadata"]
     args = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": meta["uid"], "Node": "node-a"}
-    error: str = program.post("bind", args)["Error"]
-    return error
-
-
-def test_requests_that_are_half_sent_keep_kube_scheduler_from_nothing(
-    api: FakeKube, start: Callable[..., Program]
-) -> None:
-    program = start(THREADS="2")
-    eventually("ready", program.is_ready)
-    with contextlib.ExitStack() as slow:
-        for sent in (b"POST /gpushare-scheduler/filter HTTP/1.1\r\n", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"):
-            for _ in range(5):
-                slow.enter_context(socket.create_connection(("127.0.0.1", program.port))).sendall(sent)
-        assert schedule(program, add_pod(api, "p")) == ""
+    return str(program.post("bind", args)["Error"])
 
 
 def test_a_program_serves_binds_and_gives_the_lease_back(api: FakeKube, start: Callable[..., Program]) -> None:
@@ -151,21 +141,10 @@ def test_a_program_serves_binds_and_gives_the_lease_back(api: FakeKube, start: C
     assert bound["metadata"]["annotations"]["devices.gpushare.dev/main"] == "GPU-0"
     assert b"gpushare_leading 1.0" in program.ask("GET", "/metrics")[1]
     assert [call.path for call in api.calls if "/pods/p" in call.path] == [f"{path_of(pod)}/binding"]
-    program.process.send_signal(signal.SIGTERM)
-    assert program.process.wait() == 0
+    assert stop(program) == 0
     assert api.read(LEASE)["spec"]["holderIdentity"] == ""
-
-
-def test_connections_are_kept(api: FakeKube, start: Callable[..., Program]) -> None:
-    program = start()
-    eventually("ready", program.is_ready)
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", program.port, timeout=100)) as connection:
-        connection.connect()
-        first = connection.sock
-        for _ in range(5):
-            connection.request("POST", f"{names.EXTENDER_PREFIX}/bind", b"{}")
-            assert connection.getresponse().read() == b'{"Error":"PodNamespace: expected a string, found nothing"}'
-        assert connection.sock is first
+    with pytest.raises(ProcessLookupError):
+        program.all_processes(signal.SIGCONT)
 
 
 def test_the_other_replica_takes_over_from_a_killed_leader_with_the_same_ledger(
@@ -192,12 +171,6 @@ def answers(program: Program) -> bool:
         return False
 
 
-def bind_error(program: Program, pod: JsonObject) -> str:
-    meta = pod["metadata"]
-    args = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": meta["uid"], "Node": "node-a"}
-    return str(program.post("bind", args)["Error"])
-
-
 def bindings(api: FakeKube) -> int:
     return api.count("create", "/binding")
 
@@ -205,22 +178,6 @@ def bindings(api: FakeKube) -> int:
 def stop(program: Program) -> int:
     program.process.send_signal(signal.SIGTERM)
     return program.process.wait(60)
-
-
-def test_a_leader_whose_lease_was_taken_follows_again_with_a_fresh_worker(
-    api: FakeKube, start: Callable[..., Program]
-) -> None:
-    program = start()
-    eventually("ready", program.is_ready)
-    worker = program.worker()
-    api.edit(LEASE, lambda lease: lease["spec"].update(holderIdentity="thief", renewTime="now"))
-    eventually("its worker is gone", lambda: not Path(f"/proc/{worker}").exists())
-    eventually("ready again after the thief's lease", program.is_ready)
-    assert program.worker() != worker
-    assert "lead lost" in program.log.read_text()
-    assert stop(program) == 0
-    with pytest.raises(ProcessLookupError):
-        program.all_processes(signal.SIGCONT)
 
 
 def test_a_replica_that_does_not_lead_keeps_no_connection(api: FakeKube, start: Callable[..., Program]) -> None:
@@ -238,27 +195,6 @@ def test_a_replica_that_does_not_lead_keeps_no_connection(api: FakeKube, start: 
             assert (answer.getheader("Connection"), connection.sock is None) == (
                 ("close", True) if closes else ("keep-alive", False)
             )
-
-
-def test_replicas_that_lose_the_lead_to_an_overloaded_api_server_lead_again_in_the_same_containers(
-    api: FakeKube, start: Callable[..., Program]
-) -> None:
-    programs = [start(), start()]
-    eventually("one is ready", lambda: any(program.is_ready() for program in programs))
-    eventually("both answer", lambda: all(map(answers, programs)))
-    leader = next(program for program in programs if program.is_ready())
-    worker = leader.worker()
-    api.fail_next(lambda _: True, kube.UnreachableError("overloaded"), times=10**9)
-    eventually("the leader's worker is gone", lambda: not Path(f"/proc/{worker}").exists())
-    eventually("a worker follows", lambda: answers(leader))
-    sent, pod = bindings(api), add_pod(api, "p")
-    assert bind_error(leader, pod) == "this replica of the gpushare controller does not lead"
-    assert bindings(api) == sent
-    api.calm()
-    eventually("one is ready again", lambda: any(program.is_ready() for program in programs))
-    assert schedule(next(program for program in programs if program.is_ready()), pod) == ""
-    assert [program.process.poll() for program in programs] == [None, None]
-    assert [stop(program) for program in programs] == [0, 0]
 
 
 def test_a_leader_that_was_stopped_for_longer_than_its_lease_writes_nothing(

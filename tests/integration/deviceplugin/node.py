@@ -18,9 +18,8 @@ from deviceplugin.prestart import StartCheck
 from deviceplugin.refusals import Refusals
 from deviceplugin.resources import MEMORY, Resource
 from gpushare.kube.watch import Reflector
-from gpushare.model.gpu import NodeInventory
 from gpushare.resource_config import ResourceConfig
-from gpushare.runtime.clock import Clock, SystemClock
+from gpushare.runtime.clock import SystemClock
 from testing.builders import Json, make_inventory
 from testing.deviceplugin.build import NODE, handing_over
 from testing.deviceplugin.running import feed_with, running_all
@@ -98,29 +97,6 @@ def watching(api: FakeKube, cache: PodCache) -> Iterator[None]:
     thread.join()
 
 
-def start_check_of(
-    api: FakeKube,
-    cache: PodCache,
-    socket: Path,
-    directory: Path,
-    clock: Clock,
-    inventory: NodeInventory,
-    hand_over: DeviceHandOver | None = None,
-) -> StartCheck:
-    return StartCheck(
-        node=NODE,
-        resource_config=ResourceConfig(whole_gpus=True),
-        feed=feed_with(inventory),
-        cache=cache,
-        api=api,
-        lister=PodResources(socket=socket, clock=clock),
-        checkpoint=directory / "kubelet_internal_checkpoint",
-        refusals=Refusals(api=api, clock=clock),
-        late=LateStarts(cache=cache, clock=clock),
-        hand_over=hand_over or handing_over(),
-    )
-
-
 @contextmanager
 def serving(
     kubelet: FakeKubelet,
@@ -132,8 +108,17 @@ def serving(
     clock = SystemClock()
     api, cache = FakeKube(), PodCache(clock)
     hand_over = hand_over or handing_over()
-    start_check = start_check_of(
-        api, cache, pod_resources.socket, kubelet.directory, clock, make_inventory(15, 15), hand_over
+    start_check = StartCheck(
+        node=NODE,
+        resource_config=ResourceConfig(whole_gpus=True),
+        feed=feed_with(make_inventory(15, 15)),
+        cache=cache,
+        api=api,
+        lister=PodResources(socket=pod_resources.socket, clock=clock),
+        checkpoint=kubelet.directory / "kubelet_internal_checkpoint",
+        refusals=Refusals(api=api, clock=clock),
+        late=LateStarts(cache=cache, clock=clock),
+        hand_over=hand_over,
     )
     with (
         watching(api, cache),

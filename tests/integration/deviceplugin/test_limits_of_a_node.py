@@ -125,19 +125,6 @@ def test_a_container_is_limited_before_it_exists_and_again_when_it_runs(cluster:
     cluster.run(act)
 
 
-def test_a_pod_without_a_cgroup_is_told_why_it_does_not_start(cluster: Cluster) -> None:
-    def act() -> None:
-        plugin = cluster.kubelet.wait_for_devices()
-        ids = cluster.pod("a", plugin, 0)
-        (cluster.cgroups / "kubepods/poduid-a").rmdir()
-        assert "the memory limit (cgroup) cannot be set: the kubelet has made no cgroup" in plugin.start(*ids)
-        wait_until(lambda: bool(cluster.api.objects("/api/v1/namespaces/default/events")))
-        [event] = cluster.api.objects("/api/v1/namespaces/default/events")
-        assert "the kubelet has made no cgroup for pod default/a" in event["message"]
-
-    cluster.run(act)
-
-
 @pytest.mark.parametrize("order", ["auto", "cgroup"])
 def test_a_driver_that_is_downgraded_shows_on_the_node_and_decides_about_new_starts(
     cluster: Cluster, order: str

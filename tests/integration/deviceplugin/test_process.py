@@ -101,16 +101,6 @@ def test_it_registers_without_an_api_server_and_ends_cleanly_on_sigterm(
     )
 
 
-def test_a_gpu_that_fails_while_the_plugin_runs_is_told_to_the_kubelet(plugins: FakeKubelet, directory: Path) -> None:
-    flags = arguments(directory)
-    profile = directory / "home" / "profile.yaml"
-    with process(flags):
-        plugin = plugins.wait_for_devices()
-        profile.write_text(profile.read_text() + "faults:\n  - {gpu: 1, kind: xid}\n")
-        wait_until(lambda: list(plugin.lists[-1].values()).count("Unhealthy") == 14)
-        assert len(plugin.lists[-1]) == 28
-
-
 NAMES = ("aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu")
 
 
@@ -131,37 +121,12 @@ def test_all_resources_register_and_a_gpu_dies_and_comes_back_for_all(plugins: F
         assert len(plugins.registrations) == 4
 
 
-def test_percent_can_be_left_out(plugins: FakeKubelet, directory: Path) -> None:
-    flags = {**arguments(directory), "--gpu-percent": "false"}
-    with process(flags):
-        plugins.wait_for_devices()
-        wait_until(lambda: probe.problem(int(flags["--probe-port"])) == "")
-        assert [request.resource_name for request in plugins.registrations] == ["aliyun.com/gpu-mem"]
-
-
 def test_a_wrong_setting_ends_it_with_a_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     without_settings(monkeypatch)
     message = "gpushare-device-plugin: not in a cluster: KUBERNETES_SERVICE_HOST is not set; give --kubeconfig\n"
     assert (main(["--node-name=node-a"]), capsys.readouterr().err) == (2, message)
-
-
-def test_a_unit_that_makes_too_many_devices_ends_it(plugins: FakeKubelet, directory: Path) -> None:
-    ended = subprocess.run(
-        command(arguments(directory), "--memory-unit=MiB"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
-    assert ended.returncode == 1
-    assert (
-        "in units of MiB this node's GPUs are 30218 devices, more than the 20000 that a kubelet can count;"
-        " --memory-unit=2MiB would fit" in ended.stderr
-    )
-    assert plugins.registrations == []
 
 
 def test_a_driver_that_is_replaced_ends_the_process_so_that_a_new_one_reads_it(
@@ -223,14 +188,6 @@ def test_a_watchdog_is_a_limit_only_while_the_driver_lists_processes(
         wait_until(lambda: 'limit="watchdog"' in page_of(port) and 'reading="on"' in page_of(port))
         nvml_stub.set({"0.fail.nvmlDeviceGetComputeRunningProcesses_v3": stub.GPU_IS_LOST})
         wait_until(lambda: 'limit="watchdog"' not in page_of(port) and 'reading="no-answer"' in page_of(port))
-
-
-def test_without_usage_only_what_was_granted_is_in_the_metrics(plugins: FakeKubelet, directory: Path) -> None:
-    port = free_port()
-    with process({**arguments(directory), "--metrics-port": str(port)}):
-        plugins.wait_for_devices()
-        wait_until(lambda: 'gpushare_plugin_gpus{health="Healthy",limit="advisory",node="node-a"} 2.0' in page_of(port))
-        assert "foreign" not in "".join(line for line in page_of(port).splitlines() if not line.startswith("#"))
 
 
 def test_without_the_processes_of_the_node_it_says_so_and_its_watchdog_is_no_limit(

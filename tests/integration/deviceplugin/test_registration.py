@@ -1,56 +1,72 @@
-"""The plugin and a kubelet find each other, whatever is restarted."""
+"""The plugin and a kubelet find each other, whatever is restarted: each resource has its own life with the kubelet."""
 
 import json
 import logging
 import socket
 import threading
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from deviceplugin import resources, server
 from deviceplugin.inventory_feed import InventoryFeed
+from deviceplugin.probe import Probe
 from deviceplugin.registrar import Registrar
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_inventory
-from testing.deviceplugin.running import feed_with, running, show, start_all
-from testing.fakes.kubelet import FakeKubelet, wait_until
+from testing.deviceplugin.build import fields_of
+from testing.deviceplugin.running import EVERYTHING, feed_with, running, running_all, show, start_all
+from testing.fakes.kubelet import FakeKubelet, Plugin, wait_until
+
+MEMORY, PERCENT, WHOLE = NAMES = ("aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu")
+SOCKETS = {MEMORY: "gpushare.sock", PERCENT: "gpushare-percent.sock", WHOLE: "gpushare-whole.sock"}
 
 
-def test_it_serves_before_it_registers_and_offers_one_device_for_each_unit(kubelet: FakeKubelet) -> None:
-    with running(directory=kubelet.directory):
-        plugin = kubelet.wait_for_devices()
-        (request,) = kubelet.registrations
-        assert (request.version, request.endpoint, request.resource_name) == (
-            "v1beta1",
-            "gpushare.sock",
-            "aliyun.com/gpu-mem",
+def connected(kubelet: FakeKubelet, registrations: int = 1) -> Mapping[str, Plugin]:
+    return {name: kubelet.wait_for_devices(registrations, name) for name in NAMES}
+
+
+def sizes(plugins: Mapping[str, Plugin]) -> list[int]:
+    """How many devices each resource has now."""
+    return [len(plugin.lists[-1]) for plugin in plugins.values()]
+
+
+def test_each_resource_serves_on_its_own_socket_before_it_registers(kubelet: FakeKubelet) -> None:
+    with running_all(*EVERYTHING, directory=kubelet.directory):
+        plugins = connected(kubelet)
+        assert {request.resource_name: request.endpoint for request in kubelet.registrations} == SOCKETS
+        assert all(
+            request.version == "v1beta1" and request.options.pre_start_required for request in kubelet.registrations
         )
-        assert request.options.pre_start_required
-        assert plugin.options.pre_start_required
-        assert not plugin.options.get_preferred_allocation_available
-        assert list(plugin.lists[0].values()) == ["Healthy"] * 8
+        assert all(plugin.options.pre_start_required for plugin in plugins.values())
+        assert not any(plugin.options.get_preferred_allocation_available for plugin in plugins.values())
+        assert sizes(plugins) == [8, 200, 2]
+        assert {device for plugin in plugins.values() for device in plugin.lists[0].values()} == {"Healthy"}
+        assert len({device for plugin in plugins.values() for device in plugin.lists[0]}) == 210
+    assert [file.name for file in kubelet.directory.iterdir()] == ["kubelet.sock"]
 
 
-def test_a_change_of_health_reaches_the_kubelet_at_once(kubelet: FakeKubelet) -> None:
+def test_a_change_of_health_reaches_the_kubelet_for_all_resources(kubelet: FakeKubelet) -> None:
     feed = feed_with(make_inventory(2, 3))
-    with running(directory=kubelet.directory, feed=feed):
-        plugin = kubelet.wait_for_devices()
+    with running_all(*EVERYTHING, directory=kubelet.directory, feed=feed):
+        plugins = connected(kubelet)
         show(feed, make_inventory(2, 3, 1))
-        wait_until(lambda: len(plugin.lists) == 2)
-        assert [len(devices) for devices in plugin.lists] == [5, 6]
-        assert len(kubelet.registrations) == 1
+        wait_until(lambda: all(len(plugin.lists) == 2 for plugin in plugins.values()))
+        assert sizes(plugins) == [6, 300, 3]
+        assert len(kubelet.registrations) == 3
 
 
 def test_a_restarted_kubelet_is_noticed_though_its_socket_has_the_same_inode(kubelet: FakeKubelet) -> None:
-    with running(directory=kubelet.directory):
-        first = kubelet.wait_for_devices()
+    with running_all(*EVERYTHING, directory=kubelet.directory):
+        before = connected(kubelet)
         inode = kubelet.socket.stat().st_ino
         kubelet.restart_with_the_same_inode()
-        second = kubelet.wait_for_devices(2)
+        after = connected(kubelet, 2)
         assert kubelet.socket.stat().st_ino == inode
-        assert first.ended.is_set()
-        assert len(second.lists[0]) == 8
+        assert all(plugin.ended.is_set() for plugin in before.values())
+        assert [after[name].lists[-1] for name in NAMES] == [before[name].lists[-1] for name in NAMES]
 
 
 def test_a_kubelet_that_was_replaced_gets_a_new_registration(directory: Path) -> None:
@@ -75,13 +91,18 @@ def test_a_kubelet_that_comes_late_is_waited_for(directory: Path, caplog: pytest
     assert caplog.messages.count("no kubelet") == 1
 
 
-def test_a_removed_plugin_socket_is_served_and_registered_again(kubelet: FakeKubelet, directory: Path) -> None:
-    with running(directory=directory):
-        first = kubelet.wait_for_devices()
-        (directory / "gpushare.sock").unlink()
-        kubelet.wait_for_devices(2)
-        wait_until(first.ended.is_set)
-        assert (directory / "gpushare.sock").exists()
+@pytest.mark.parametrize("lost", NAMES)
+def test_a_socket_that_was_removed_is_served_again_and_disturbs_no_other_resource(
+    kubelet: FakeKubelet, lost: str
+) -> None:
+    with running_all(*EVERYTHING, directory=kubelet.directory):
+        before = connected(kubelet)
+        (kubelet.directory / SOCKETS[lost]).unlink()
+        kubelet.wait_for_devices(2, lost)
+        wait_until(before[lost].ended.is_set)
+        assert (kubelet.directory / SOCKETS[lost]).exists()
+        assert len(kubelet.registrations) == 4
+        assert not any(plugin.ended.is_set() for name, plugin in before.items() if name != lost)
 
 
 def test_a_registration_that_no_one_follows_up_is_repeated(kubelet: FakeKubelet) -> None:
@@ -98,20 +119,35 @@ def test_a_lost_stream_of_devices_leads_to_a_new_registration(kubelet: FakeKubel
         kubelet.wait_for_devices(2)
 
 
-def test_a_refused_registration_is_logged_with_its_reason_and_tried_again(
+def test_a_resource_that_the_kubelet_refuses_is_logged_and_holds_up_no_other(
     kubelet: FakeKubelet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
-    kubelet.refuses = "requested API version is not supported"
-    with running(directory=kubelet.directory):
-        wait_until(lambda: len(kubelet.registrations) >= 2)
-        kubelet.refuses = ""
-        kubelet.wait_for_devices()
-    fields = [record.__dict__["gpushare_fields"] for record in caplog.records if record.message == "not registered"]
-    assert fields[0] == {
-        "resource": "aliyun.com/gpu-mem",
-        "error": "INVALID_ARGUMENT: requested API version is not supported",
-    }
+    kubelet.refused = {WHOLE: "the ResourceName is not allowed"}
+    with running_all(*EVERYTHING, directory=kubelet.directory):
+        kubelet.wait_for_devices(1, MEMORY)
+        kubelet.wait_for_devices(1, PERCENT)
+        wait_until(lambda: "not registered" in caplog.messages)
+        kubelet.refused = {}
+        kubelet.wait_for_devices(1, WHOLE)
+        assert len(kubelet.of(MEMORY)) == len(kubelet.of(PERCENT)) == 1
+    error = "INVALID_ARGUMENT: the ResourceName is not allowed"
+    assert fields_of(caplog, "not registered")[0] == {"resource": WHOLE, "error": error}
+
+
+def test_the_plugin_is_registered_when_all_its_resources_are(kubelet: FakeKubelet) -> None:
+    state = Probe(port=0, clock=SystemClock(), parts=NAMES)
+    kubelet.refused = {PERCENT: "not yet"}
+    with running_all(*EVERYTHING, directory=kubelet.directory) as registrars:
+        for registrar in registrars:
+            registrar.on_beat = partial(state.beat, registrar.resource.name)
+        kubelet.wait_for_devices(1, MEMORY)
+        kubelet.wait_for_devices(1, WHOLE)
+        assert not state.registered()
+        kubelet.refused = {}
+        wait_until(state.registered)
+        (kubelet.directory / SOCKETS[WHOLE]).unlink()
+        wait_until(lambda: not state.registered())
+        wait_until(state.registered)
 
 
 def test_a_dead_kubelet_that_left_its_socket_is_tried_until_it_is_back(
@@ -141,7 +177,7 @@ def test_a_directory_in_the_place_of_the_socket_is_reported_and_waited_out(
         wait_until(lambda: "not serving" in caplog.messages)
         (directory / "gpushare.sock").rmdir()
         kubelet.wait_for_devices()
-    error = next(r.__dict__["gpushare_fields"]["error"] for r in caplog.records if r.message == "not serving")
+    error = fields_of(caplog, "not serving")[0]["error"]
     assert error.startswith(f"cannot serve on {directory}/gpushare.sock: ")
 
 
@@ -197,11 +233,11 @@ def test_a_link_that_is_stopped_before_it_began_does_nothing(directory: Path) ->
 
 def test_allocate_answers_the_same_to_everybody(kubelet: FakeKubelet) -> None:
     constant = {"NVIDIA_VISIBLE_DEVICES": "void"}
-    with running(directory=kubelet.directory):
-        plugin = kubelet.wait_for_devices()
-        first, second, third = list(plugin.lists[0])[:3]
-        assert plugin.allocate([first]) == [constant]
-        assert plugin.allocate([first, second], [third]) == [constant, constant]
+    with running_all(*EVERYTHING, directory=kubelet.directory):
+        for plugin in connected(kubelet).values():
+            first, second = list(plugin.lists[0])[:2]
+            assert plugin.allocate([first]) == [constant]
+            assert plugin.allocate([first, second], [second]) == [constant, constant]
 
 
 @pytest.mark.parametrize(
@@ -218,8 +254,7 @@ def test_allocate_answers_also_what_makes_no_sense(
     kubelet: FakeKubelet, requests: list[list[str]], answers: int
 ) -> None:
     with running(directory=kubelet.directory):
-        plugin = kubelet.wait_for_devices()
-        assert len(plugin.allocate(*requests)) == answers
+        assert len(kubelet.wait_for_devices().allocate(*requests)) == answers
 
 
 def test_a_server_leaves_a_socket_alone_that_another_process_made_in_its_place(directory: Path) -> None:

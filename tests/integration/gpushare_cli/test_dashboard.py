@@ -25,8 +25,7 @@ from gpushare_cli.dashboard.live import Live
 from gpushare_cli.dashboard.routes import Asset, Site
 from gpushare_cli.dashboard.server import Served
 from testing import clusters
-from testing.builders import Json, make_grant, make_inventory, make_node, make_pod
-from testing.cli.podding import bound
+from testing.builders import Json, make_inventory, make_node, make_pod
 from testing.fakes import kube_http
 from testing.fakes.faults import Call
 from testing.fakes.kube import FakeKube
@@ -142,10 +141,6 @@ def test_a_node_comes_and_goes(api: FakeKube, follow: Callable[..., Followed]) -
     followed.until(lambda picture: "other" not in picture.nodes)
 
 
-def everything(picture: Picture) -> str:
-    return repr(picture)
-
-
 def test_a_user_of_one_namespace_sees_no_name_of_anothers_pods(api: FakeKube, follow: Callable[..., Followed]) -> None:
     forbid(api, lambda path: path == "/api/v1/nodes" or path.startswith("/api/v1/pods"))
     forbid(api, lambda path: "/namespaces/" in path and f"/namespaces/{OWN}/" not in path)
@@ -160,7 +155,7 @@ def test_a_user_of_one_namespace_sees_no_name_of_anothers_pods(api: FakeKube, fo
         " these pods hold are shown"
     )
     for name in ("notebook-ada", "embed-api", "notebooks", "serving"):
-        assert name not in everything(picture)
+        assert name not in repr(picture)
 
 
 def test_a_user_who_may_list_nodes_sees_all_gpus_and_own_pods(api: FakeKube, follow: Callable[..., Followed]) -> None:
@@ -182,10 +177,16 @@ def test_who_may_read_nothing_is_told_at_once(api: FakeKube) -> None:
         command.picture(api, Options(), lambda: OWN, SystemClock())
 
 
-def test_no_bar_waits_for_the_reasons_of_pods_that_wait(api: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
+def listed(api: FakeKube) -> Live:
+    """A picture without threads, of a cluster that was read."""
     live = command.picture(api, Options(), lambda: OWN, SystemClock())
     for reflector in live._reflectors.values():
         reflector._list()
+    return live
+
+
+def test_no_bar_waits_for_the_reasons_of_pods_that_wait(api: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = listed(api)
     shown: list[set[str]] = []
 
     def reasons(*_: object) -> tuple[()]:
@@ -197,19 +198,12 @@ def test_no_bar_waits_for_the_reasons_of_pods_that_wait(api: FakeKube, monkeypat
     assert [len(each) for each in shown] == [3]
 
 
-def listed(api: FakeKube) -> Live:
-    """A picture without threads."""
-    live = command.picture(api, Options(), lambda: OWN, SystemClock())
-    for reflector in live._reflectors.values():
-        reflector._list()
-    live.refresh()
-    return live
-
-
 def test_of_very_many_pods_that_wait_the_first_are_sent_and_all_are_counted(api: FakeKube) -> None:
     for number in range(250):
         clusters.add_pod(api, clusters.waiting(f"many-{number}", 14))
-    picture = listed(api).feed.picture
+    live = listed(api)
+    live.refresh()
+    picture = live.feed.picture
     assert picture is not None
     assert (len(picture.waiting), picture.overview.totals.waiting) == (200, 251)
 
@@ -231,6 +225,7 @@ def test_why_the_cluster_cannot_be_read_is_told_in_the_picture(
 
 def test_plugins_are_asked_once_and_then_while_anyone_looks(api: FakeKube) -> None:
     live = listed(api)
+    live.refresh()
     assert live.use_is_due
     live.ask_use()
     assert not live.use_is_due
@@ -353,12 +348,17 @@ def test_more_streams_than_there_is_room_for_are_refused(site: Client) -> None:
 # As a user starts it.
 
 
+def started(url: str, directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    """The command, with a kubeconfig that names this API server."""
+    config = directory / "config"
+    config.write_text(kube_http.kubeconfig(url))
+    argv = [sys.executable, "-m", "gpushare_cli", *arguments, "--kubeconfig", str(config)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def test_the_command_prints_an_address_that_opens_the_page_and_ends_with_ctrl_c(api: FakeKube, tmp_path: Path) -> None:
-    config = tmp_path / "config"
     with kube_http.serving(api) as url:
-        config.write_text(kube_http.kubeconfig(url))
-        argv = [sys.executable, "-m", "gpushare_cli", "dashboard", "--kubeconfig", str(config), "--port", "0"]
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = started(url, tmp_path, "dashboard", "--port", "0")
         assert process.stdout is not None
         address = urlsplit(process.stdout.readline().strip())
         assert (address.scheme, address.hostname, address.path) == ("http", "127.0.0.1", "/")
@@ -384,11 +384,8 @@ def ended_by_ctrl_c() -> Iterator[None]:
 @pytest.mark.usefixtures("ended_by_ctrl_c")
 @pytest.mark.parametrize("arguments", [["dashboard", "--port", "0"], ["top", "--once"]])
 def test_ctrl_c_ends_it_also_while_the_api_server_does_not_answer(arguments: list[str], tmp_path: Path) -> None:
-    config = tmp_path / "config"
     with socket.create_server((server.LOOPBACK, 0)) as silent:
-        config.write_text(kube_http.kubeconfig(f"http://{server.LOOPBACK}:{silent.getsockname()[1]}"))
-        argv = [sys.executable, "-m", "gpushare_cli", *arguments, "--kubeconfig", str(config)]
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = started(f"http://{server.LOOPBACK}:{silent.getsockname()[1]}", tmp_path, *arguments)
         asked, _ = silent.accept()
         with asked:
             asked.recv(1)
@@ -398,28 +395,8 @@ def test_ctrl_c_ends_it_also_while_the_api_server_does_not_answer(arguments: lis
 
 
 def test_a_port_that_is_taken_is_told(site: Client, api: FakeKube, tmp_path: Path) -> None:
-    config = tmp_path / "config"
     with kube_http.serving(api) as url:
-        config.write_text(kube_http.kubeconfig(url))
-        argv = [
-            sys.executable,
-            "-m",
-            "gpushare_cli",
-            "dashboard",
-            "--kubeconfig",
-            str(config),
-            "--port",
-            str(site.port),
-        ]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert (
-        done.stderr == f"error: port {site.port} cannot be used: Address already in use; give --port 0 for any other\n"
-    )
-
-
-def test_a_whole_gpu_and_a_share_of_another_system_are_shown(api: FakeKube, follow: Callable[..., Followed]) -> None:
-    api.seed(clusters.NODES, make_node(make_inventory(15, node="other")))
-    clusters.add_pod(api, bound("whole", make_grant(0, gib=15, whole=True), node="other"))
-    picture = follow(api).until(lambda picture: "default/whole" in blocks(picture))
-    assert picture.nodes["other"].cards[0].blocks[0].whole
+        process = started(url, tmp_path, "dashboard", "--port", str(site.port))
+        out, err = process.communicate()
+    problem = f"error: port {site.port} cannot be used: Address already in use; give --port 0 for any other\n"
+    assert (process.returncode, out, err) == (1, "", problem)

@@ -4,10 +4,11 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import urllib3
@@ -30,20 +31,23 @@ class Lead:
 
 
 @contextmanager
-def listening(serve: Callable[[socket.socket], bytes]) -> Iterator[tuple[int, list[bytes]]]:
-    """A server for one connection. Its port, and what it was sent."""
+def listening(
+    serve: Callable[[socket.socket], bytes], server: str = "http://127.0.0.1:{}", **credentials: Any
+) -> Iterator[tuple[RestClient, list[bytes]]]:
+    """A client of a server for one connection, and what that was sent."""
     sent: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def accept() -> None:
-            connection, _ = server.accept()
+            connection, _ = listener.accept()
             with connection:
                 connection.settimeout(10)
                 sent.append(serve(connection))
 
         thread = threading.Thread(target=accept)
         thread.start()
-        yield server.getsockname()[1], sent
+        with closing(RestClient(Credentials(server=server.format(listener.getsockname()[1]), **credentials))) as rest:
+            yield rest, sent
         thread.join()
 
 
@@ -75,11 +79,8 @@ def test_the_lead_that_ends_while_the_token_is_read_sends_nothing(lead: Lead) ->
         lead.held = False
         return "secret"
 
-    with listening(everything) as (port, sent):
-        rest = RestClient(Credentials(server=f"http://127.0.0.1:{port}", token_source=slow_token))
-        with pytest.raises(kube.NotSentError):
-            rest.create("/bindings", {"target": "node-a"}, precondition=lead)
-        rest.close()
+    with listening(everything, token_source=slow_token) as (rest, sent), pytest.raises(kube.NotSentError):
+        rest.create("/bindings", {"target": "node-a"}, precondition=lead)
     assert sent == [b""]
 
 
@@ -94,24 +95,19 @@ def test_the_lead_that_ends_during_the_handshake_sends_nothing(lead: Lead, tmp_p
 
     def serve(connection: socket.socket) -> bytes:
         lead.held = False
-        with context.wrap_socket(connection, server_side=True) as secure:
-            return everything(secure)
+        with context.wrap_socket(connection, server_side=True) as wrapped:
+            return everything(wrapped)
 
-    with listening(serve) as (port, sent):
-        rest = RestClient(Credentials(server=f"https://localhost:{port}", ca_file=str(tmp_path / "ca.crt")))
-        with pytest.raises(kube.NotSentError):
-            rest.patch("/pods/p", {"metadata": {}}, precondition=lead)
-        rest.close()
+    secure = listening(serve, "https://localhost:{}", ca_file=str(tmp_path / "ca.crt"))
+    with secure as (rest, sent), pytest.raises(kube.NotSentError):
+        rest.patch("/pods/p", {"metadata": {}}, precondition=lead)
     assert sent == [b""]
 
 
 def test_a_deletion_without_a_body_is_not_sent_either(lead: Lead) -> None:
     lead.held = False
-    with listening(everything) as (port, sent):
-        rest = RestClient(Credentials(server=f"http://127.0.0.1:{port}"))
-        with pytest.raises(kube.NotSentError):
-            rest.delete("/pods/p", precondition=lead)
-        rest.close()
+    with listening(everything) as (rest, sent), pytest.raises(kube.NotSentError):
+        rest.delete("/pods/p", precondition=lead)
     assert sent == [b""]
 
 
@@ -138,10 +134,8 @@ def test_reading_the_token_counts_against_the_deadline(lead: Lead, monkeypatch: 
 
 
 def test_a_deletion_without_a_body_is_sent_while_the_lead_is_held(lead: Lead) -> None:
-    with listening(partial(answered, end=b"{}")) as (port, sent):
-        rest = RestClient(Credentials(server=f"http://127.0.0.1:{port}"))
+    with listening(partial(answered, end=b"{}")) as (rest, sent):
         assert rest.delete("/pods/p", precondition=lead) == {}
-        rest.close()
     assert b"Content-Length: 2\r\n" in sent[0]
 
 
@@ -155,11 +149,8 @@ def test_the_connection_stands_when_the_question_is_asked(lead: Lead) -> None:
     def asked() -> bool:
         return not connected.wait(10)
 
-    with listening(serve) as (port, sent):
-        rest = RestClient(Credentials(server=f"http://127.0.0.1:{port}"))
-        with pytest.raises(kube.NotSentError):
-            rest.create("/bindings", {"target": "node-a"}, precondition=asked)
-        rest.close()
+    with listening(serve) as (rest, sent), pytest.raises(kube.NotSentError):
+        rest.create("/bindings", {"target": "node-a"}, precondition=asked)
     assert sent == [b""]
 
 
@@ -168,12 +159,10 @@ def test_requests_go_below_the_path_of_the_server_and_through_connections_that_w
         requests = [answered(connection, (b"\r\n\r\n", b"{}")) for _ in range(3)]
         return b"\n".join(request.partition(b"\r\n")[0] for request in requests)
 
-    with listening(answer) as (port, sent):
-        rest = RestClient(Credentials(server=f"http://127.0.0.1:{port}/k8s/clusters/c/"))
+    with listening(answer, "http://127.0.0.1:{}/k8s/clusters/c/") as (rest, sent):
         rest.create("/bindings", {}, {"timeout": "2s"}, precondition=lead)
         rest.get("/pods", {"labelSelector": "a=b,c"})
         rest.create("/bindings", {})
-        rest.close()
     assert sent[0].splitlines() == [
         b"POST /k8s/clusters/c/bindings?timeout=2s HTTP/1.1",
         b"GET /k8s/clusters/c/pods?labelSelector=a%3Db%2Cc HTTP/1.1",
@@ -182,9 +171,25 @@ def test_requests_go_below_the_path_of_the_server_and_through_connections_that_w
 
 
 def test_the_leader_sends_the_whole_request(lead: Lead) -> None:
-    with listening(partial(answered, end=b'{"target":"node-a"}')) as (port, sent):
-        rest = RestClient(Credentials(server=f"http://127.0.0.1:{port}"))
+    with listening(partial(answered, end=b'{"target":"node-a"}')) as (rest, sent):
         assert rest.create("/bindings", {"target": "node-a"}, precondition=lead) == {}
-        rest.close()
     assert b"Content-Length: 19\r\n" in sent[0]
     assert b"Transfer-Encoding" not in sent[0]
+
+
+def test_a_request_that_ran_out_of_time_is_not_delivered_later() -> None:
+    """The kernel would send its buffer for minutes after `close`, and a Binding would arrive under the next leader."""
+    padding = "x" * 256 * 1024  # more than the server's window takes, less than the client's kernel buffers
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        deaf.settimeout(10)
+        rest = RestClient(Credentials(server=f"http://127.0.0.1:{deaf.getsockname()[1]}"))
+        with pytest.raises(kube.UnreachableError):
+            rest.create("/binding", {"padding": padding}, timeout_s=0.3)
+        received, _ = deaf.accept()
+        with received:
+            received.settimeout(10)
+            assert not everything(received).endswith(b'"}')
+        rest.close()

@@ -4,18 +4,19 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from gpushare.errors import SettingsError
 from gpushare.kube import api, client
-from gpushare.kube.api import PatchKind
+from gpushare.kube.api import PatchKind, Reply
 from gpushare.kube.client import RestClient
 from gpushare.kube.credentials import Credentials, in_cluster
-from testing.fakes import http_server
+from testing.fakes import http_server, kube_http
 
-Reply = tuple[int, bytes]
+DATE, AT = "Fri, 01 May 2026 12:00:00 GMT", datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
 class Server:
@@ -24,7 +25,8 @@ class Server:
     url: str
 
     def __init__(self) -> None:
-        self.reply: Callable[[], Reply] = lambda: (200, b"{}")
+        self.reply: Callable[[], tuple[int, bytes]] = lambda: (200, b"{}")
+        self.date = ""
         self.asked: list[tuple[str, str, str, str, bytes]] = []
 
     def serving(self) -> contextlib.AbstractContextManager[str]:
@@ -34,7 +36,13 @@ class Server:
             def _answer(self) -> None:
                 kind, auth = self.headers.get("Content-Type", ""), self.headers.get("Authorization", "")
                 server.asked.append((self.command, self.path, kind, auth, self.body()))
-                self.send(*server.reply())
+                status, body = server.reply()
+                self.send_response_only(status)
+                if server.date:
+                    self.send_header("Date", server.date)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
 
             do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
 
@@ -133,9 +141,9 @@ def test_a_server_that_is_not_there_is_not_said_to_be_slow() -> None:
         port = listening.getsockname()[1]
     nowhere = Credentials(server=f"http://127.0.0.1:{port}", token_source=lambda: None)
     with contextlib.closing(RestClient(nowhere)) as gone:
-        for ask in (lambda: gone.get("/x"), lambda: gone.list_page("/x", keep=lambda obj: obj)):
+        for ask in (gone.get, gone.ask, lambda path: gone.list_page(path, keep=lambda obj: obj)):
             with pytest.raises(api.UnreachableError, match=r"^GET /x: .*Connection refused$"):
-                ask()
+                ask("/x")
 
 
 def test_large_objects_are_parsed_and_reduced_one_at_a_time(server: Server, rest: RestClient) -> None:
@@ -239,29 +247,68 @@ def test_outside_of_a_cluster_the_fix_is_named(tmp_path: Path, monkeypatch: pyte
         in_cluster(str(tmp_path))
 
 
-def kubeconfig(path: Path, server: str) -> str:
-    user = {"name": "u", "user": {"token": "from-file"}}
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
-        "users": [user],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    path.write_text(json.dumps(config))
-    return str(path)
+@pytest.mark.parametrize(
+    ("status", "body", "date", "expected"),
+    [
+        (200, b"ok\n", DATE, Reply(status=200, text="ok\n", at=AT)),
+        (200, b"ok", "", Reply(status=200, text="ok")),
+        (200, b"ok", "yesterday", Reply(status=200, text="ok")),
+        (503, b"not yet", DATE, Reply(status=503, text="not yet", at=AT)),
+        (200, b'{"gitVersion": "v1.30.0"}', "", Reply(status=200, text='{"gitVersion": "v1.30.0"}')),
+        (500, b'{"kind": "Sta', "", Reply(status=500, text='{"kind": "Sta')),
+        (404, b"\xff", "", Reply(status=404, text="�")),
+    ],
+)
+def test_what_an_endpoint_says_is_an_answer(
+    server: Server, rest: RestClient, status: int, body: bytes, date: str, expected: Reply
+) -> None:
+    server.reply, server.date = lambda: (status, body), date
+    assert rest.ask("/proxy/readyz") == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "message"),
+    [
+        (403, b'{"kind":"Status","status":"Failure","message":"because"}', api.ForbiddenError, "^because$"),
+        (503, b'{"kind":"Status","status":"Failure","message":"because"}', api.ServerFaultError, "^because$"),
+        # Of older API servers.
+        (
+            503,
+            b"Error trying to reach service: 'dial tcp 10.0.0.1:8443: i/o timeout'",
+            api.ServerFaultError,
+            "dial tcp",
+        ),
+    ],
+)
+def test_what_the_api_server_says_of_an_endpoint_is_an_error(
+    server: Server, rest: RestClient, status: int, body: bytes, error: type[api.KubeError], message: str
+) -> None:
+    server.reply = lambda: (status, body)
+    with pytest.raises(error, match=message):
+        rest.ask("/proxy/readyz")
+
+
+def test_an_answer_in_short_is_one_line() -> None:
+    assert Reply(status=503, text=" a\n\tb ").brief == "a b"
+    assert Reply(status=503, text="").brief == "HTTP 503"
+    assert len(Reply(status=503, text="x" * 1000).brief) == 200
+
+
+def test_the_path_of_a_service() -> None:
+    path = "/api/v1/namespaces/ns/services/https:web:443/proxy/readyz"
+    assert api.proxy_path("ns", "https:web:443", "readyz") == path
 
 
 def test_a_kubeconfig_is_used_with_its_credentials(server: Server, tmp_path: Path) -> None:
-    rest = client.connect(kubeconfig(tmp_path / "config", server.url))
-    rest.get("/x")
-    rest.close()
-    assert server.asked[0][3] == "Bearer from-file"
+    (tmp_path / "config").write_text(kube_http.kubeconfig(server.url))
+    with contextlib.closing(client.connect(f"{tmp_path}/config")) as rest:
+        rest.get("/x")
+    assert server.asked[0][3] == "Bearer t"
 
 
 def test_a_missing_or_broken_kubeconfig_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=re.escape(f"kubeconfig {tmp_path}/no: no such file")):
         client.connect(f"{tmp_path}/no")
+    (tmp_path / "config").write_text(kube_http.kubeconfig("https://x"))
     with pytest.raises(SettingsError, match=re.escape(f"kubeconfig {tmp_path}/config: ")):
-        client.connect(kubeconfig(tmp_path / "config", "https://x"), "no-such-context")
+        client.connect(f"{tmp_path}/config", "no-such-context")

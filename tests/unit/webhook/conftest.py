@@ -1,5 +1,4 @@
 import base64
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,11 +56,6 @@ class Webhook:
         assert response["allowed"], response
         return apply(response, body["request"]["object"])
 
-    def refuses(self, path: str, body: Json, message: str) -> None:
-        """With exactly this message, and as a fault of the author."""
-        status = {"code": 400, "reason": "BadRequest", "message": message}
-        assert self.ask(path, body) == {"uid": body["request"]["uid"], "allowed": False, "status": status}
-
 
 def apply(response: Json, obj: object) -> Any:
     if "patch" not in response:
@@ -70,31 +64,17 @@ def apply(response: Json, obj: object) -> Any:
     return jsonpatch.apply_patch(obj, orjson.loads(base64.b64decode(response["patch"])))
 
 
-@contextlib.contextmanager
-def serving(settings: Settings) -> Iterator[Webhook]:
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
     problem: list[str] = []
     clock = SystemClock()
-    metrics = Metrics(lambda: 12.5, lambda: 700.0)
     services = Services(
         clock=clock,
-        metrics=metrics,
+        metrics=Metrics(lambda: 12.5, lambda: 700.0),
         runtime_class=RuntimeClass(api=NoApi(), clock=clock, name="nvidia", mode=Mode.ALWAYS),
         not_ready=lambda: "; ".join(problem),
     )
-    app = create_app(settings, services)
+    app = create_app(Settings(), services)
     app.testing = True
     with app.test_client() as http:
-        yield Webhook(http, metrics, problem)
-
-
-@pytest.fixture
-def webhook() -> Iterator[Webhook]:
-    with serving(Settings()) as found:
-        yield found
-
-
-@pytest.fixture
-def whole() -> Iterator[Webhook]:
-    """Of a cluster whose whole GPUs are ours."""
-    with serving(Settings(whole_gpus=True)) as found:
-        yield found
+        yield Webhook(http, services.metrics, problem)

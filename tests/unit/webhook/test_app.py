@@ -1,16 +1,22 @@
-"""Routes, logs, probes and metrics."""
+"""What is served over HTTP: reviews, logs, probes, metrics, and an answer to what is no review."""
 
 import base64
+import json
 import logging
+import re
 from unittest.mock import Mock
 
 import flask
 import orjson
 import pytest
 
+from gpushare.runtime import intake
 from gpushare.wire import requests
-from testing.reviews import ALL, VOID, container, pod, review
+from testing.reviews import ALL, VOID, Json, container, encoded, pod, review
 from tests.unit.webhook.conftest import Webhook, apply
+
+PATHS = ["/mutate", "/enforce", "/isolate", "/validate"]
+MIB = 2**20
 
 
 def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, object]]]:
@@ -18,24 +24,12 @@ def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, o
 
 
 def test_a_mutation_comes_as_a_patch_with_warnings(webhook: Webhook) -> None:
-    body = review(pod(container("a", env=[ALL])))
-    response = webhook.ask("/isolate", body)
-    operations = orjson.loads(base64.b64decode(response["patch"]))
+    response = webhook.ask("/isolate", review(pod(container("a", env=[ALL]))))
+    operations = orjson.loads(base64.b64decode(response.pop("patch")))
     assert operations == [{"op": "replace", "path": "/spec/containers/0/env/0/value", "value": "void"}]
-    assert response == {
-        "uid": "u-1",
-        "allowed": True,
-        "patchType": "JSONPatch",
-        "patch": response["patch"],
-        "warnings": [
-            "container a: NVIDIA_VISIBLE_DEVICES is set by gpushare to no GPU, because it asks for none;"
-            " 'all' was removed"
-        ],
-    }
-
-
-def test_a_pod_that_needs_nothing_gets_no_patch(webhook: Webhook) -> None:
-    assert webhook.ask("/isolate", review(pod(container(env=[VOID])))) == {"uid": "u-1", "allowed": True}
+    [warning] = response.pop("warnings")
+    assert warning.startswith("container a: NVIDIA_VISIBLE_DEVICES is set by gpushare")
+    assert response == {"uid": "u-1", "allowed": True, "patchType": "JSONPatch"}
 
 
 @pytest.mark.parametrize("dry_run", [True, False, None])
@@ -44,6 +38,7 @@ def test_a_dry_run_is_answered_alike(webhook: Webhook, dry_run: bool | None) -> 
     first = webhook.ask("/mutate", review(obj, dryRun=dry_run))
     assert first == webhook.ask("/mutate", review(obj))
     assert apply(first, obj)["spec"]["runtimeClassName"] == "nvidia"
+    assert "warnings" not in first
 
 
 def test_ephemeral_containers_are_isolated(webhook: Webhook) -> None:
@@ -53,15 +48,32 @@ def test_ephemeral_containers_are_isolated(webhook: Webhook) -> None:
     assert webhook.admit("/mutate", body)["spec"]["ephemeralContainers"] == [container("d", env=[VOID])]
 
 
-def test_ephemeral_containers_of_old_servers_are_admitted_as_they_are(webhook: Webhook) -> None:
-    obj = {"kind": "EphemeralContainers", "ephemeralContainers": [container("d", env=[ALL])]}
-    body = review(obj, operation="UPDATE", resource="pods/ephemeralcontainers", kind="EphemeralContainers")
-    assert webhook.ask("/mutate", body) == {"uid": "u-1", "allowed": True}
+CHOSEN = pod(container(env=[ALL]))
+OLDER = {"kind": "EphemeralContainers", "metadata": {}, "ephemeralContainers": [container("d", env=[ALL])]}
 
 
-def test_updates_of_pods_are_not_mutated(webhook: Webhook) -> None:
-    obj = pod(container(env=[ALL]))
-    assert webhook.ask("/mutate", review(obj, old=obj, operation="UPDATE")) == {"uid": "u-1", "allowed": True}
+@pytest.mark.parametrize("path", ["/mutate", "/validate"])
+@pytest.mark.parametrize(
+    ("obj", "old", "request_"),
+    [
+        (OLDER, OLDER, {"operation": "UPDATE", "resource": "pods/ephemeralcontainers", "kind": "EphemeralContainers"}),
+        (CHOSEN, CHOSEN, {"operation": "UPDATE"}),
+        (None, None, {"operation": "DELETE"}),
+        (None, None, {"operation": "CONNECT", "resource": "pods/exec"}),
+        (None, None, {"operation": "UPDATE", "resource": "nodes"}),
+        (None, None, {"operation": "CREATE", "resource": "pods/eviction"}),
+    ],
+)
+def test_what_is_none_of_its_business_is_admitted(
+    webhook: Webhook, path: str, obj: object, old: object, request_: Json
+) -> None:
+    assert webhook.ask(path, review(obj, old=old, **request_)) == {"uid": "u-1", "allowed": True}
+
+
+def test_a_resource_of_another_group_is_none_of_its_business(webhook: Webhook) -> None:
+    body = review([], resource="pods")
+    body["request"]["resource"]["group"] = "metrics.k8s.io"
+    assert webhook.ask("/validate", body) == webhook.ask("/mutate", body) == {"uid": "u-1", "allowed": True}
 
 
 def test_every_change_and_refusal_is_one_line_in_the_log(webhook: Webhook, caplog: pytest.LogCaptureFixture) -> None:
@@ -92,15 +104,11 @@ def test_the_log_has_a_line_for_an_object_without_a_name(
     assert [(event, fields["pod"]) for _, event, fields in events(caplog)] == [("denied", "")]
 
 
-def test_the_user_may_be_missing(webhook: Webhook) -> None:
+def test_an_untouched_pod_is_a_line_for_debugging_only(webhook: Webhook, caplog: pytest.LogCaptureFixture) -> None:
     body = review(pod(container(env=[VOID])))
     del body["request"]["userInfo"]
-    assert webhook.ask("/validate", body)["allowed"]
-
-
-def test_an_untouched_pod_is_a_line_for_debugging_only(webhook: Webhook, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        webhook.ask("/isolate", review(pod(container(env=[VOID]))))
+        webhook.ask("/isolate", body)
     assert [(level, event) for level, event, _ in events(caplog)] == [("DEBUG", "admitted")]
 
 
@@ -113,7 +121,7 @@ def test_a_gpu_pod_is_read_once_whichever_runtime_class_it_gets(
     assert of_pod.call_count == 1
 
 
-@pytest.mark.parametrize("path", ["/mutate", "/enforce", "/isolate", "/validate"])
+@pytest.mark.parametrize("path", PATHS)
 def test_reviews_go_past_the_framework(webhook: Webhook, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.delattr(flask.Flask, "full_dispatch_request")
     assert webhook.ask(path, review(pod(container(env=[VOID])))) == {"uid": "u-1", "allowed": True}
@@ -133,14 +141,188 @@ def test_metrics_count_every_outcome(webhook: Webhook) -> None:
     webhook.send("/validate", b"x")
     answer = webhook.http.get("/metrics")
     assert answer.content_type.startswith("text/plain; version=")
-    lines = answer.text.splitlines()
-    for webhook_name, outcome in (
-        ("mutate", "mutated"),
-        ("mutate", "denied"),
-        ("isolate", "untouched"),
-        ("validate", "malformed"),
-    ):
-        assert f'gpushare_webhook_admissions_total{{outcome="{outcome}",webhook="{webhook_name}"}} 1.0' in lines
-    assert 'gpushare_webhook_admission_duration_seconds_count{webhook="mutate"} 2.0' in lines
-    assert "gpushare_webhook_certificate_ttl_seconds 12.5" in lines
-    assert "gpushare_webhook_ca_ttl_seconds 700.0" in lines
+    counted = 'gpushare_webhook_admissions_total{outcome="%s",webhook="%s"} %s'
+    assert set(answer.text.splitlines()) >= {
+        counted % ("mutated", "mutate", 1.0),
+        counted % ("denied", "mutate", 1.0),
+        counted % ("untouched", "isolate", 1.0),
+        counted % ("malformed", "validate", 1.0),
+        counted % ("failed", "enforce", 0.0),
+        'gpushare_webhook_admission_duration_seconds_count{webhook="mutate"} 2.0',
+        "gpushare_webhook_certificate_ttl_seconds 12.5",
+        "gpushare_webhook_ca_ttl_seconds 700.0",
+    }
+
+
+def changed(**request: object) -> Json:
+    body = review(pod(container()))
+    body["request"] |= request
+    return body
+
+
+V1 = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}
+MALFORMED: list[tuple[object, str]] = [
+    (b"", "the body is empty"),
+    (b"[]", "the body must be an AdmissionReview object"),
+    (b"{}", "kind: expected AdmissionReview, found None"),
+    ({"kind": "Pod"}, "kind: expected AdmissionReview, found 'Pod'"),
+    (
+        {**V1, "apiVersion": "admission.k8s.io/v1beta1"},
+        "apiVersion: expected admission.k8s.io/v1, found 'admission.k8s.io/v1beta1';"
+        " list v1 in the webhook's admissionReviewVersions",
+    ),
+    (V1, "request: expected an object, found nothing"),
+    ({**V1, "request": [1]}, "request: expected an object, found a list"),
+    (changed(uid=None), "request.uid: expected a string, found nothing"),
+    (changed(uid=""), "request.uid: expected a string, found an empty string"),
+    (changed(uid=7), "request.uid: expected a string, found a number"),
+    (changed(operation=["CREATE"]), "request.operation: expected a string, found a list"),
+    (changed(resource="pods"), "request.resource: expected an object, found a string"),
+    (changed(resource={"resource": 1}), "request.resource.resource: expected a string, found a number"),
+    (changed(resource={"group": {}}), "request.resource.group: expected a string, found an object"),
+    (changed(subResource=True), "request.subResource: expected a string, found true or false"),
+    (changed(kind=None), "request.kind: expected an object, found nothing"),
+    (changed(kind={"kind": 1}), "request.kind.kind: expected a string, found a number"),
+    (changed(namespace=1), "request.namespace: expected a string, found a number"),
+    (changed(name=1), "request.name: expected a string, found a number"),
+    (changed(userInfo="me"), "request.userInfo: expected an object, found a string"),
+    (changed(userInfo={"username": 0}), "request.userInfo.username: expected a string, found a number"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), MALFORMED)
+def test_a_body_that_is_no_review_is_a_bad_request(webhook: Webhook, body: object, message: str) -> None:
+    answer = webhook.send("/mutate", body)
+    assert (answer.status_code, answer.content_type) == (400, "application/json")
+    assert answer.json == {"error": message}
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 100_000 + b"]" * 100_000, b"NaN", b'{"a": 1,}'])
+def test_a_body_that_is_no_json_is_refused_with_the_parsers_words(webhook: Webhook, body: bytes) -> None:
+    answer = webhook.send("/mutate", body)
+    assert answer.status_code == 400
+    assert answer.get_json()["error"].startswith("the body is not JSON: ")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "found"), [("text/plain", "text/plain"), ("", "none"), ("application/yaml", "application/yaml")]
+)
+def test_another_content_type_is_not_read(webhook: Webhook, content_type: str, found: str) -> None:
+    answer = webhook.send("/mutate", review(pod(container())), content_type=content_type)
+    assert answer.status_code == 415
+    assert answer.json == {"error": f"Content-Type: expected application/json, found {found}"}
+
+
+def test_a_charset_does_not_matter(webhook: Webhook) -> None:
+    answer = webhook.send("/mutate", review(pod(container())), content_type="Application/json ; charset=utf-8")
+    assert answer.status_code == 200
+
+
+def denied(answer: Json, code: int, reason: str, message: str) -> bool:
+    status = {"code": code, "reason": reason, "message": message}
+    return bool(answer == {"uid": "u-1", "allowed": False, "status": status})
+
+
+@pytest.mark.parametrize(("path", "most"), [("/mutate", 6), ("/isolate", 6), ("/enforce", 6), ("/validate", 16)])
+def test_too_large_a_review_is_denied_and_not_only_left_unanswered(webhook: Webhook, path: str, most: int) -> None:
+    """A webhook that may be skipped must answer: after an HTTP error the API server lets the pod pass unchanged."""
+    body = encoded(review(pod(container()))).ljust(most * MIB + 1)
+    message = (
+        f"the object is too large for gpushare-webhook: it has {most * MIB + 1} bytes of JSON, with all defaults;"
+        f" at most {most * MIB} are read"
+    )
+    assert denied(webhook.send(path, body).get_json()["response"], 400, "BadRequest", message)
+    answer = webhook.send(path, b" " * (most * MIB + 1))
+    assert (answer.status_code, answer.json) == (413, {"error": message})
+
+
+@pytest.mark.parametrize(("path", "count"), [("/mutate", 120_000), ("/validate", 400_000)])
+def test_too_many_list_entries_are_denied_unparsed(webhook: Webhook, path: str, count: int) -> None:
+    """As in `ports: [{}, {}, ...]`, with the defaults that the API server writes."""
+    ports = [{"containerPort": 0, "protocol": "TCP"}] * count
+    response = webhook.send(path, review(pod(container(ports=ports)))).get_json()["response"]
+    assert not response["allowed"]
+    assert re.fullmatch(
+        r"the object is too large for gpushare-webhook: it has \d+ fields and list entries in \d+ bytes of JSON, with"
+        r" all defaults; write fewer, such as ports, env, volumes, tolerations",
+        response["status"]["message"],
+    )
+
+
+def test_a_body_without_a_length_is_not_read(webhook: Webhook) -> None:
+    answer = webhook.http.post("/mutate", content_type="application/json", headers={"Transfer-Encoding": "chunked"})
+    assert (answer.status_code, answer.json) == (411, {"error": "Transfer-Encoding: not read; send a Content-Length"})
+
+
+def test_while_others_fill_the_room_large_reviews_are_denied_for_now(
+    webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake.Intake, "_take", lambda _self, _amount, _held: False)
+    large = review(pod(container(args=["x" * 100_000])))
+    message = "gpushare-webhook is busy: other large requests are being looked at; try again"
+    assert denied(webhook.ask("/isolate", large), 503, "ServiceUnavailable", message)
+    answer = webhook.send("/isolate", b" " * 100_000)
+    assert (answer.status_code, answer.json) == (503, {"error": message})
+    assert webhook.ask("/isolate", review(pod(container(env=[]))))["allowed"]
+
+
+def test_a_pod_as_large_as_etcd_stores_is_admitted(webhook: Webhook) -> None:
+    env = [{"name": f"VARIABLE_{i}", "value": "x" * 40} for i in range(20_000)]
+    assert 1.4 * MIB < len(encoded(pod(container(env=env)))) < 1.6 * MIB
+    for fields in ({"env": env}, {"args": ["{'a': <b>,}" * 140_000]}):
+        large = pod(container("a", "3", **fields))
+        assert webhook.admit("/mutate", review(large))["metadata"]["labels"] == {"gpushare.dev/managed": "true"}
+
+
+def test_of_a_million_errors_the_first_are_told(webhook: Webhook) -> None:
+    response = webhook.ask("/isolate", review(pod(container(env=[0] * 100_000))))
+    message = response["status"]["message"]
+    assert message.startswith("spec.containers[0].env[0]: expected an object, found a number; ")
+    assert message.count(" | ") == 20
+    assert message.endswith(" | and more")
+    forged = {f"devices.gpushare.dev/{i}": "" for i in range(1000)}
+    response = webhook.ask("/validate", review(pod(container(), annotations=forged)))
+    assert response["status"]["message"].count(" | ") == 20
+
+
+@pytest.mark.parametrize("depth", [900, 1005, 1015, 1100, 5000])
+def test_managed_fields_however_deep_let_no_pod_pass_unchanged(webhook: Webhook, depth: int) -> None:
+    sly = pod(container(env=[ALL]))
+    sly["metadata"]["managedFields"] = "HERE"
+    deep = b'[{"fieldsV1":' + b'{"f:a":' * depth + b"{}" + b"}" * depth + b"}]"
+    response = webhook.send("/isolate", encoded(review(sly)).replace(b'"HERE"', deep)).get_json()["response"]
+    patch = base64.b64decode(response["patch"]).decode()
+    assert '"void"' in patch
+    assert '"all"' not in patch
+    assert "managedFields" not in patch
+
+
+def test_deep_nesting_in_a_pod_does_no_harm(webhook: Webhook) -> None:
+    deep: object = "x"
+    for _ in range(900):
+        deep = [deep]
+    body = review(pod(container(gpu_mem="3"), unknown=deep))
+    response = webhook.send("/mutate", json.dumps(body).encode()).get_json()["response"]
+    assert "unknown" not in base64.b64decode(response["patch"]).decode()
+
+
+def test_another_method_and_another_path_are_answered_in_json(webhook: Webhook) -> None:
+    wrong_method = webhook.http.get("/mutate")
+    assert wrong_method.status_code == 405
+    assert wrong_method.json == {"error": "The method is not allowed for the requested URL."}
+    missing = webhook.http.get("/nothing")
+    assert missing.status_code == 404
+    assert "not found" in missing.get_json()["error"]
+
+
+def test_a_fault_of_the_webhook_shows_no_stack_to_the_caller(
+    webhook: Webhook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("webhook.admission.mutate", Mock(side_effect=ZeroDivisionError("secret detail")))
+    with caplog.at_level(logging.ERROR):
+        answer = webhook.send("/mutate", review(pod(container())))
+    assert answer.status_code == 500
+    assert answer.json == {"error": "the webhook failed; its log says why"}
+    assert [record.getMessage() for record in caplog.records] == ["admission failed"]
+    assert caplog.records[0].exc_info is not None
+    assert 'outcome="failed",webhook="mutate"} 1.0' in webhook.metrics.exposition().decode()

@@ -1,30 +1,79 @@
-"""What admission writes into pods that ask for a share."""
+"""What admission writes into pods that ask for GPUs."""
+
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
-from testing.reviews import ALL, PLAIN, RULES, VOID, container, from_annotation, mutated, pod, values, visible, warnings
-from webhook import mutation
-from webhook.mutation import Mutated
+from testing.reviews import (
+    ALL,
+    PLAIN,
+    RULES,
+    VOID,
+    WHOLE,
+    Json,
+    asking,
+    container,
+    from_annotation,
+    mutated,
+    pod,
+    values,
+    visible,
+    warnings,
+)
+from webhook import mutation, patch
+from webhook.mutation import Mutated, Untouched
 from webhook.rules import Rules
 
-MIBS = Rules(resource_config=ResourceConfig(unit=MemoryUnit(1)))
+MEMORY, THREADS = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+CAPABILITIES = {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"}
+OVERRIDDEN = "gpushare.dev/overridden"
+SHARE = [
+    visible("main"),
+    from_annotation("GPUSHARE_MEMORY_MIB", "memory.gpushare.dev/main"),
+    from_annotation("ALIYUN_COM_GPU_MEM_IDX", "index.gpushare.dev/main"),
+    from_annotation("ALIYUN_COM_GPU_MEM_DEV", "capacity.gpushare.dev/main"),
+    {"name": "ALIYUN_COM_GPU_MEM_CONTAINER", "value": "3"},
+    {"name": "ALIYUN_COM_GPU_MEM_POD", "value": "3"},
+    {"name": MEMORY, "value": "0=3072M"},
+]
+PART = [*SHARE[:2], {"name": MEMORY, "value": "0=$(GPUSHARE_MEMORY_MIB)M"}, {"name": THREADS, "value": "20"}]
 
 
-def test_a_container_gets_all_variables_before_those_of_its_author() -> None:
-    result = mutated(pod(container("main", "3", env=[{"name": "X", "value": "$(NVIDIA_VISIBLE_DEVICES)"}])))
-    assert result["spec"]["containers"][0]["env"] == [
-        visible("main"),
-        from_annotation("GPUSHARE_MEMORY_MIB", "memory.gpushare.dev/main"),
-        from_annotation("ALIYUN_COM_GPU_MEM_IDX", "index.gpushare.dev/main"),
-        from_annotation("ALIYUN_COM_GPU_MEM_DEV", "capacity.gpushare.dev/main"),
-        {"name": "ALIYUN_COM_GPU_MEM_CONTAINER", "value": "3"},
-        {"name": "ALIYUN_COM_GPU_MEM_POD", "value": "3"},
-        {"name": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "value": "0=3072M"},
-        {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
-        {"name": "X", "value": "$(NVIDIA_VISIBLE_DEVICES)"},
-    ]
+def unit(mib: int) -> Rules:
+    return replace(RULES, resource_config=ResourceConfig(unit=MemoryUnit(mib)))
+
+
+def first(value: Json, rules: Rules = WHOLE) -> Any:
+    return mutated(value, rules)["spec"]["containers"][0]
+
+
+def marked(value: Json) -> str | None:
+    found: str | None = mutated(value)["metadata"].get("annotations", {}).get(OVERRIDDEN)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "env"),
+    [
+        ({"mem": "3"}, SHARE),
+        ({"mem": 3, "core": 30}, [*SHARE, {"name": THREADS, "value": "30"}]),
+        ({"percent": 20}, PART),
+        ({"gpu": 2}, SHARE[:1]),
+    ],
+)
+def test_a_container_gets_the_variables_of_its_grant_before_those_of_its_author(asked: Json, env: list[Json]) -> None:
+    own = {"name": "X", "value": "$(NVIDIA_VISIBLE_DEVICES)"}
+    assert first(pod({**asking("main", **asked), "env": [own]}))["env"] == [*env, CAPABILITIES, own]
+    forged = [{"name": each["name"], "value": value} for value in ("forged", "again") for each in env]
+    assert first(pod({**asking("main", **asked), "env": [*forged, own, ALL]}))["env"] == [*env, CAPABILITIES, own]
+
+
+def test_driver_capabilities_and_what_tunes_a_whole_gpu_are_the_authors_to_write() -> None:
+    own = [{**CAPABILITIES, "value": "all"}, {"name": THREADS, "value": "50"}, {"name": MEMORY, "value": "0=1G"}]
+    assert first(pod({**asking("main", gpu=1), "env": own}))["env"] == [visible("main"), *own]
 
 
 def test_a_pod_gets_scheduler_runtime_class_and_label() -> None:
@@ -33,6 +82,9 @@ def test_a_pod_gets_scheduler_runtime_class_and_label() -> None:
     assert result["spec"]["runtimeClassName"] == "nvidia"
     assert result["metadata"]["labels"] == {"gpushare.dev/managed": "true"}
     assert "annotations" not in result["metadata"]
+    assert mutated({"spec": {"containers": [container("a", 3)]}})["metadata"] == {
+        "labels": {"gpushare.dev/managed": "true"}
+    }
 
 
 def test_what_the_author_chose_is_kept() -> None:
@@ -47,40 +99,23 @@ def test_scheduler_and_runtime_class_are_left_out_where_the_rules_say_so() -> No
     assert "runtimeClassName" not in result["spec"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "NVIDIA_VISIBLE_DEVICES",
-        "GPUSHARE_MEMORY_MIB",
-        "ALIYUN_COM_GPU_MEM_IDX",
-        "ALIYUN_COM_GPU_MEM_DEV",
-        "ALIYUN_COM_GPU_MEM_CONTAINER",
-        "ALIYUN_COM_GPU_MEM_POD",
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-    ],
-)
-def test_grants_are_not_the_authors_to_write(name: str) -> None:
-    forged = [{"name": name, "value": "forged"}, {"name": "X", "value": "1"}, {"name": name, "value": "again"}]
-    env = mutated(pod(container("a", "3", env=forged)))["spec"]["containers"][0]["env"]
-    assert [entry.get("value") for entry in env if entry["name"] == name] not in (["forged"], ["again"])
-    assert len([entry for entry in env if entry["name"] == name]) == 1
-    assert env[-1] == {"name": "X", "value": "1"}
+@pytest.mark.parametrize("labels", [{"app": "x"}, {"nano-gpu/assume": "no"}])
+def test_a_pod_with_parts_of_gpus_carries_nano_gpus_label(labels: dict[str, str]) -> None:
+    marks = {"gpushare.dev/managed": "true", "nano-gpu/assume": "true"}
+    assert mutated(pod(asking(percent=20), labels=labels))["metadata"]["labels"] == {**labels, **marks}
 
 
-def test_driver_capabilities_are_the_authors_to_write() -> None:
-    env = [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}]
-    assert (
-        values(mutated(pod(container("a", "3", env=env)))["spec"]["containers"][0])["NVIDIA_DRIVER_CAPABILITIES"]
-        == "all"
-    )
+def test_a_label_that_a_workload_selects_by_is_left_on_pods_of_other_kinds() -> None:
+    """Without it a ReplicaSet would not know its own pods again, and make new ones without end."""
+    labels = {"nano-gpu/assume": "true"}
+    assert mutated(pod(asking(mem=3), labels=labels))["metadata"]["labels"].items() >= labels.items()
+    assert mutated(pod(container(), labels=labels))["metadata"]["labels"] == labels
 
 
-def test_requests_become_equal_to_limits() -> None:
-    result = mutated(pod(container("a", "3")))
-    assert result["spec"]["containers"][0]["resources"] == {
-        "limits": {"aliyun.com/gpu-mem": "3"},
-        "requests": {"aliyun.com/gpu-mem": "3"},
-    }
+@pytest.mark.parametrize("asked", [{"mem": "3"}, {"mem": 3, "core": 30}, {"gpu": 2}])
+def test_requests_become_equal_to_limits(asked: Json) -> None:
+    resources = first(pod(asking(**asked)))["resources"]
+    assert resources == {key: asking(**asked)["resources"]["limits"] for key in ("limits", "requests")}
 
 
 def test_other_resources_are_kept() -> None:
@@ -89,61 +124,114 @@ def test_other_resources_are_kept() -> None:
         "requests": {"aliyun.com/gpu-mem": "3", "cpu": "1"},
         "claims": [],
     }
-    assert mutated(pod(container("a", resources=resources)))["spec"]["containers"][0]["resources"] == resources
+    assert first(pod(container("a", resources=resources)))["resources"] == resources
 
 
-def test_the_per_gpu_form_is_multiplied_once() -> None:
-    result = mutated(pod(container("a", "5"), annotations={"gpushare.dev/gpus": "4"}))
-    first = result["spec"]["containers"][0]
-    assert first["resources"]["limits"] == first["resources"]["requests"] == {"aliyun.com/gpu-mem": "20"}
+def test_only_gpu_mem_is_multiplied_by_the_per_gpu_form_and_that_once() -> None:
+    result = mutated(pod(asking("a", mem=5), asking("b", gpu=2), annotations={"gpushare.dev/gpus": "4"}), WHOLE)
+    one, other = result["spec"]["containers"]
+    assert one["resources"]["limits"] == one["resources"]["requests"] == {"aliyun.com/gpu-mem": "20"}
+    assert other["resources"]["limits"] == {"nvidia.com/gpu": 2}
     assert result["metadata"]["annotations"] == {"gpushare.dev/gpus": "4", "gpushare.dev/limits-are-totals": "true"}
-    assert values(first)["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=5120M,1=5120M,2=5120M,3=5120M"
-    assert values(first)["ALIYUN_COM_GPU_MEM_CONTAINER"] == "20"
-    assert mutation.mutate(result, RULES) == mutation.Untouched()
+    assert values(one)[MEMORY] == "0=5120M,1=5120M,2=5120M,3=5120M"
+    assert values(one)["ALIYUN_COM_GPU_MEM_CONTAINER"] == "20"
+    assert mutation.mutate(result, WHOLE) == Untouched()
 
 
 def test_an_amount_that_the_api_server_shortened_is_understood() -> None:
-    result = mutated(pod(container("a", "16k"), annotations={"gpushare.dev/gpus": "2"}), MIBS)
+    result = mutated(pod(container("a", "16k"), annotations={"gpushare.dev/gpus": "2"}), unit(1))
     assert result["spec"]["containers"][0]["resources"]["limits"] == {"aliyun.com/gpu-mem": "32000"}
-    result["spec"]["containers"][0]["resources"] = {
-        "limits": {"aliyun.com/gpu-mem": "32k"},
-        "requests": {"aliyun.com/gpu-mem": "32k"},
-    }
-    assert mutation.mutate(result, MIBS) == mutation.Untouched()
+    short = {"aliyun.com/gpu-mem": "32k"}
+    result["spec"]["containers"][0]["resources"] = {"limits": short, "requests": short}
+    assert mutation.mutate(result, unit(1)) == Untouched()
 
 
 def test_the_total_form_is_split_and_not_multiplied() -> None:
-    first = mutated(pod(container("a", "6"), labels={"aliyun.com/gpu-count": "2"}))["spec"]["containers"][0]
-    assert first["resources"]["limits"] == {"aliyun.com/gpu-mem": "6"}
-    assert values(first)["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=3072M,1=3072M"
-    assert values(first)["ALIYUN_COM_GPU_MEM_CONTAINER"] == "6"
+    found = first(pod(container("a", "6"), labels={"aliyun.com/gpu-count": "2"}))
+    assert found["resources"]["limits"] == {"aliyun.com/gpu-mem": "6"}
+    assert values(found)[MEMORY] == "0=3072M,1=3072M"
+    assert values(found)["ALIYUN_COM_GPU_MEM_CONTAINER"] == "6"
 
 
 def test_every_container_is_told_its_own_share_and_the_pods() -> None:
-    result = mutated(pod(container("a", "3"), container("b", "4"), init=[container("i", "2")]))
-    every = [*result["spec"]["initContainers"], *result["spec"]["containers"]]
-    assert [values(one)["ALIYUN_COM_GPU_MEM_CONTAINER"] for one in every] == ["2", "3", "4"]
-    assert {values(one)["ALIYUN_COM_GPU_MEM_POD"] for one in every} == {"9"}
-    assert [one["env"][0] for one in every] == [visible("i"), visible("a"), visible("b")]
+    init = [container("i", "2"), container("s", restartPolicy="Always", env=[ALL])]
+    result = mutated(pod(container("a", "3"), asking("b", mem=4), asking("c", percent=20), container("d"), init=init))
+    every = {each["name"]: each for each in (*result["spec"]["initContainers"], *result["spec"]["containers"])}
+    assert [values(every[name])["ALIYUN_COM_GPU_MEM_CONTAINER"] for name in "iab"] == ["2", "3", "4"]
+    assert {values(every[name])["ALIYUN_COM_GPU_MEM_POD"] for name in "iab"} == {"9"}
+    assert [every[name]["env"][0] for name in "iabc"] == [visible(name) for name in "iabc"]
+    assert [every[name]["env"] for name in "sd"] == [[VOID], [VOID]]
 
 
 def test_a_unit_of_mebibytes_is_written_as_such() -> None:
-    first = mutated(pod(container("a", "3")), Rules(resource_config=ResourceConfig(unit=MemoryUnit(256))))["spec"][
-        "containers"
-    ][0]
-    assert values(first)["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=768M"
+    assert values(first(pod(container("a", "3")), unit(256)))[MEMORY] == "0=768M"
 
 
-def test_containers_that_ask_for_nothing_see_no_gpu() -> None:
-    sidecar = container("s", restartPolicy="Always", env=[ALL])
-    result = mutated(pod(container("a", "3"), container("log", env=[{"name": "X", "value": "1"}, ALL]), init=[sidecar]))
-    assert result["spec"]["initContainers"][0]["env"] == [VOID]
-    assert result["spec"]["containers"][1]["env"] == [VOID, {"name": "X", "value": "1"}]
+def test_whole_gpus_are_other_plugins_unless_an_administrator_says_otherwise() -> None:
+    asked = pod({**asking("main", gpu=1), "env": [ALL]})
+    result = mutated(asked)
+    assert result["spec"] == {"containers": [{**asking("main", gpu=1), "env": []}]}
+    assert "labels" not in result["metadata"]
+    assert mutated(asked, WHOLE)["metadata"]["labels"] == {"gpushare.dev/managed": "true"}
 
 
-def test_a_container_of_another_plugin_is_left_to_that_plugin() -> None:
-    other = container("n", env=[ALL], resources={"limits": {"nvidia.com/gpu": "1"}})
-    assert mutated(pod(container("a", "3"), other))["spec"]["containers"][1] == {**other, "env": []}
+@pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"])
+def test_other_resources_of_nvidia_stay_foreign_beside_whole_gpus(resource: str) -> None:
+    foreign = container("m", env=[ALL], resources={"limits": {resource: "1"}})
+    assert mutation.mutate(pod(container(resources={"limits": {resource: "1"}})), WHOLE) == Untouched()
+    assert mutated(pod(asking("a", gpu=1), foreign), WHOLE)["spec"]["containers"][1] == {**foreign, "env": []}
+
+
+@pytest.mark.parametrize("resources", [{"limits": {"nvidia.com/gpu": "0"}}, {"requests": {"nvidia.com/gpu": 0}}])
+def test_no_whole_gpu_is_no_request_and_leaves_no_trace_for_the_scheduler(resources: Json) -> None:
+    [(field, amounts)] = resources.items()
+    found = mutated(pod(container(resources={field: {**amounts, "cpu": "1"}})), WHOLE)
+    assert found["spec"]["containers"][0] == container(resources={field: {"cpu": "1"}}, env=[VOID])
+    assert "schedulerName" not in found["spec"]
+    assert mutation.mutate(found, WHOLE) == Untouched()
+    isolated = container(env=[VOID], resources=resources)
+    assert first(pod(isolated)) == {**isolated, "resources": {field: {}}}
+
+
+def test_no_whole_gpu_beside_a_share_is_a_share() -> None:
+    assert first(pod(asking(mem="3", gpu="0")))["resources"]["limits"] == {"aliyun.com/gpu-mem": "3"}
+
+
+def operations(value: Json) -> list[Json]:
+    """The patch, without regard to the order of its independent parts."""
+    return sorted(patch.verified(value, mutated(value, WHOLE)), key=lambda each: str(each["path"]))
+
+
+def test_a_sidecar_that_another_webhook_adds_is_all_that_changes_then() -> None:
+    """Reinvocation: the API server asks again when another webhook has changed the pod."""
+    once = mutated(pod(asking("a", percent=20), {**asking("b", gpu=1), "env": [ALL]}), WHOLE)
+    once["spec"]["containers"].append(container("injected", env=[ALL]))
+    assert operations(once) == [
+        {"op": "replace", "path": "/metadata/annotations/gpushare.dev~1overridden", "value": "b,injected"},
+        {"op": "replace", "path": "/spec/containers/2/env/0/value", "value": "void"},
+    ]
+
+
+def test_the_patch_touches_only_what_changes() -> None:
+    asked = pod(asking("a", percent=20, requests={"percent": 20}), container("b", env=[VOID]), labels={"app": "x"})
+    assert [(each["op"], each["path"]) for each in operations(asked)] == [
+        ("add", "/metadata/labels/gpushare.dev~1managed"),
+        ("add", "/metadata/labels/nano-gpu~1assume"),
+        ("add", "/spec/containers/0/env"),
+        ("add", "/spec/runtimeClassName"),
+        ("add", "/spec/schedulerName"),
+    ]
+    asked = pod(asking("a", gpu="2", requests={"gpu": "2"}), schedulerName="mine", runtimeClassName="x")
+    assert [each["path"] for each in operations(asked)] == ["/metadata/labels", "/spec/containers/0/env"]
+
+
+def test_the_pod_that_was_sent_is_not_changed() -> None:
+    def sent() -> Json:
+        return pod(container("a", "3", env=[{**ALL}]), annotations={"devices.gpushare.dev/a": "x"})
+
+    asked = sent()
+    mutated(asked)
+    assert asked == sent()
 
 
 def test_forged_annotations_are_stripped_and_named() -> None:
@@ -165,50 +253,57 @@ def test_forged_annotations_are_stripped_and_named() -> None:
     )
 
 
-def test_the_author_is_told_whose_devices_were_replaced() -> None:
-    result = warnings(pod(container("a", "3", env=[ALL]), container("b", env=[{**ALL, "value": "0" * 60}])))
-    assert result == (
-        "container a: NVIDIA_VISIBLE_DEVICES is set by gpushare to the GPUs that it is granted; 'all' was removed",
-        "container b: NVIDIA_VISIBLE_DEVICES is set by gpushare to no GPU, because it asks for none;"
-        " its value was removed",
+@pytest.mark.parametrize("value", ["all", "none", "0", "", "void", "0" * 60])
+def test_a_container_that_chose_its_devices_is_told_and_marked(value: str) -> None:
+    asked = pod(container("a", "3", env=[{**ALL, "value": value}]))
+    assert marked(asked) == "a"
+    told = "its value" if len(value) > 40 else repr(value)
+    assert warnings(asked) == (
+        f"container a: NVIDIA_VISIBLE_DEVICES is set by gpushare to the GPUs that it is granted; {told} was removed",
     )
 
 
-def test_the_author_is_told_what_privilege_means() -> None:
-    privileged = {"securityContext": {"privileged": True}}
-    result = warnings(pod(container("a", "3", **privileged), container("b", securityContext={"privileged": False})))
-    assert result == ("container a is privileged: it can reach all GPUs of its node, not only those granted to it",)
-
-
-def test_the_author_is_told_that_a_container_gets_only_one_plugins_gpus() -> None:
-    resources = {"limits": {"aliyun.com/gpu-mem": "3", "nvidia.com/gpu": "1"}}
-    assert warnings(pod(container("a", resources=resources))) == (
-        "container a asks for aliyun.com/gpu-mem and for another plugin's GPUs (nvidia.com/gpu);"
-        " it will see only those of the former",
+def test_every_such_container_is_in_the_mark_in_the_order_in_which_they_start() -> None:
+    foreign = container("n", env=[ALL], resources={"limits": {"nvidia.com/gpu": "1"}})
+    silent = container("s", env=[VOID, {"name": "X", "value": "all"}])
+    chosen = {**asking("a", mem=3), "env": [ALL]}
+    asked = pod(chosen, asking("b", mem=1), foreign, silent, init=[container("i", env=[ALL])])
+    assert marked(asked) == "i,a,n"
+    assert warnings(asked)[-1] == (
+        "container n: NVIDIA_VISIBLE_DEVICES is set by the plugin that serves its GPUs; 'all' was removed"
     )
 
 
-@pytest.mark.parametrize("length", [1, 30, 63, 300])
-def test_warnings_stay_within_what_kubernetes_shows_whole(length: int) -> None:
-    name = "c" * length
-    forged = {f"devices.gpushare.dev/{name}{i}": "x" for i in range(5)}
-    both = {"limits": {"aliyun.com/gpu-mem": "3", "nvidia.com/gpu": "1"}}
-    privileged = container(name, env=[ALL], resources=both, securityContext={"privileged": True})
-    lengths = [len(warning) for warning in warnings(pod(privileged, annotations=forged))]
-    assert 0 < max(lengths) <= 256
+@pytest.mark.parametrize(
+    ("env", "mark"), [([{"name": "X", "value": "1"}], None), ([ALL, VOID], None), ([VOID, ALL], "b")]
+)
+def test_only_the_last_of_several_values_is_a_choice(env: list[Json], mark: str | None) -> None:
+    """It is the one that Kubernetes takes."""
+    assert marked(pod(asking(mem=3), container("b", env=env))) == mark
 
 
-def test_the_pod_that_was_sent_is_not_changed() -> None:
-    sent = pod(container("a", "3", env=[ALL]), annotations={"devices.gpushare.dev/a": "x"})
-    copy = pod(
-        container("a", "3", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
-        annotations={"devices.gpushare.dev/a": "x"},
-    )
-    mutated(sent)
-    assert sent == copy
+def test_the_mark_outlives_the_next_call_and_takes_in_what_another_webhook_adds() -> None:
+    once = mutated(pod({**asking("a", mem=3), "env": [ALL]}, container("b", env=[ALL])))
+    assert once["metadata"]["annotations"] == {OVERRIDDEN: "a,b"}
+    assert mutation.mutate(once, RULES) == Untouched()
+    once["spec"]["containers"].insert(0, container("injected", env=[ALL]))
+    assert marked(once) == "injected,a,b"
 
 
-def test_a_pod_without_metadata_gets_its_label() -> None:
-    assert mutated({"spec": {"containers": [container("a", 3)]}})["metadata"] == {
-        "labels": {"gpushare.dev/managed": "true"}
-    }
+@pytest.mark.parametrize("forged", ["a", "b", "a,b", "x", "", ",,", "a\n,<b>"])
+@pytest.mark.parametrize("asked", [asking("a", mem=3), container("a")])
+def test_an_author_cannot_write_the_mark(asked: Json, forged: str) -> None:
+    value = pod(asked, container("b"), annotations={OVERRIDDEN: forged, "keep": "me"})
+    assert mutated(value)["metadata"]["annotations"] == {"keep": "me"}
+    assert warnings(value) == (f"annotation removed, because only gpushare-webhook may write it: {OVERRIDDEN}",)
+
+
+def test_all_that_a_perfect_forgery_gets_is_a_mark_on_his_own_containers() -> None:
+    asked = pod({**asking("a", mem=3), "env": [visible("a")]}, container("b"), annotations={OVERRIDDEN: "z,b,a"})
+    assert marked(asked) == "a"
+    assert warnings(asked) == ()
+
+
+def test_what_the_author_wrote_in_a_template_of_a_marked_pod_is_marked_again() -> None:
+    asked = pod({**asking("a", mem=3), "env": [ALL]}, asking("b", mem=1), annotations={OVERRIDDEN: "b"})
+    assert marked(asked) == "a"

@@ -1,192 +1,274 @@
-"""Bad input to `/mutate`: what exactly its author reads. Through HTTP, as the API server asks."""
+"""What a new pod is refused for. How requests are read, and what their authors are told, is in tests/unit/gpushare."""
+
+from dataclasses import replace
 
 import pytest
 
-from testing.reviews import Json, container, pod, review
-from tests.unit.webhook.conftest import Webhook
-
-LIMIT = "spec.containers[0].resources.limits[aliyun.com/gpu-mem]"
-REQUEST = "spec.containers[0].resources.requests[aliyun.com/gpu-mem]"
-NUMBER = "write a whole number of units such as 3"
-COUNT_FIX = (
-    "remove it; to use several GPUs, put the label aliyun.com/gpu-count on the pod (amounts are totals)"
-    " or the annotation gpushare.dev/gpus (amounts are per GPU)"
+from gpushare import names, units
+from testing.reviews import (
+    CHOOSING,
+    RULES,
+    TOO_MUCH,
+    VOID,
+    WHOLE,
+    Json,
+    asking,
+    container,
+    debugged,
+    mutated,
+    pod,
+    refusals,
+    review,
 )
-LABEL = "metadata.labels[aliyun.com/gpu-count]"
-GPUS = "metadata.annotations[gpushare.dev/gpus]"
-QUOTES = 'write a whole number in quotes, such as "2"'
+from tests.unit.webhook.conftest import Webhook
+from webhook import mutation
+from webhook.mutation import Denied, Untouched
+from webhook.rules import Rules
+
+TOTALS, FRAMEWORKS, GPUS = (f"gpushare.dev/{key}" for key in ("limits-are-totals", "framework-variables", "gpus"))
+SOME = "write none, or some of jax, paddle, cupy, pytorch, each once, with commas between them"
+CHOICE = "it would choose devices past the scheduler; remove it, and ask for GPUs by resources.limits"
 
 
-def asking(limits: object, requests: object = None) -> Json:
-    resources = {"limits": {"aliyun.com/gpu-mem": limits}}
-    if requests is not None:
-        resources["requests"] = {"aliyun.com/gpu-mem": requests}
-    return pod(container(resources=resources))
+def foreign(amount: object, resource: str = names.GPU, field: str = "limits", **fields: object) -> Json:
+    return container("x", resources={field: {resource: amount}}, **fields)
 
 
-def counted(amount: str, *, label: str | None = None, gpus: str | None = None, **more: str) -> Json:
-    labels = None if label is None else {"aliyun.com/gpu-count": label}
-    annotations = {**({} if gpus is None else {"gpushare.dev/gpus": gpus}), **more}
-    return pod(container(gpu_mem=amount), labels=labels, annotations=annotations)
-
-
-AMOUNTS = [
-    (asking(0), f"{LIMIT}: 0 asks for nothing; remove the entry or write at least 1"),
-    (asking("0"), f"{LIMIT}: 0 asks for nothing; remove the entry or write at least 1"),
-    (asking("-3"), f"{LIMIT}: -3 is negative; {NUMBER}"),
-    (asking(1.5), f"{LIMIT}: 1.5 is not whole; a share is a whole number of units"),
-    (asking("500m"), f"{LIMIT}: 500m is not whole (m stands for thousandths); a share is a whole number of units"),
-    (
-        asking("10G"),
-        f"{LIMIT}: 10G has a suffix, but the resource is counted in units; write the number alone, such as 10",
-    ),
-    (
-        asking("4Gi"),
-        f"{LIMIT}: 4Gi has a suffix, but the resource is counted in units; write the number alone, such as 4",
-    ),
-    (
-        asking("1e3"),
-        f"{LIMIT}: 1e3 has a suffix, but the resource is counted in units; write the number alone, such as 1",
-    ),
-    (asking("abc"), f"{LIMIT}: 'abc' is not a number; {NUMBER}"),
-    (asking(""), f"{LIMIT}: '' is not a number; {NUMBER}"),
-    (asking(None), f"{LIMIT}: None is not a number; {NUMBER}"),
-    (asking(True), f"{LIMIT}: True is not a number; {NUMBER}"),
-    (asking([3]), f"{LIMIT}: [3] is not a number; {NUMBER}"),
-    (
-        asking("2000M"),
-        f"{LIMIT}: 2000M is more than any node can hold; write a number of units up to 1000000000",
-    ),
-    (asking("3", "2"), f"{REQUEST}: 2 differs from the limit 3; write 3 or leave requests out"),
-    (asking("3", "many"), f"{LIMIT}: 'many' is not a number; {NUMBER}"),
-    (
-        pod(container(resources={"requests": {"aliyun.com/gpu-mem": "3"}})),
-        "spec.containers[0].resources.limits: requests aliyun.com/gpu-mem without a limit;"
-        " write the same amount under limits",
-    ),
-    (
-        pod(container("a", "3"), init=[container("i", "-1")]),
-        f"spec.initContainers[0].resources.limits[aliyun.com/gpu-mem]: -1 is negative; {NUMBER}",
-    ),
-    (
-        pod(container("a", "0"), container("b", "x")),
-        f"{LIMIT}: 0 asks for nothing; remove the entry or write at least 1"
-        f" | spec.containers[1].resources.limits[aliyun.com/gpu-mem]: 'x' is not a number; {NUMBER}",
-    ),
-]
-
-SHAPES = [
-    (
-        pod(container(resources={"limits": {"aliyun.com/gpu-count": "1"}})),
-        "spec.containers[0].resources.limits[aliyun.com/gpu-count]:"
-        f" this resource is for the node's ledger and cannot be requested; {COUNT_FIX}",
-    ),
-    (counted("6", label="0x2"), f"{LABEL}: not a number of GPUs: '0x2' is not a number; {QUOTES}"),
-    (counted("6", label="-2"), f"{LABEL}: not a number of GPUs: -2 is negative; {QUOTES}"),
-    (counted("6", label="65"), f"{LABEL}: 65 GPUs are more than any node has; write a number up to 64"),
-    (counted("6", gpus="two"), f"{GPUS}: not a number of GPUs: 'two' is not a number; {QUOTES}"),
-    (
-        counted("6", gpus="1.5"),
-        f"{GPUS}: not a number of GPUs: 1.5 is not whole; {QUOTES}",
-    ),
-    (counted("6", gpus="100"), f"{GPUS}: 100 GPUs are more than any node has; write a number up to 64"),
-    (
-        counted("6", gpus="2", label="2"),
-        f"{GPUS}: the label aliyun.com/gpu-count (amounts are totals) contradicts it (amounts are per GPU);"
-        " keep one of the two",
-    ),
-    (counted("7", label="2"), f"{LIMIT}: 7 cannot be split evenly over 2 GPUs; write 6 or 8"),
-    (counted("1", label="4"), f"{LIMIT}: 1 cannot be split evenly over 4 GPUs; write 4"),
-    (
-        counted("500M", gpus="4"),
-        f"{GPUS}: container a: 4 GPUs with 500000000 units each exceed any node; write fewer GPUs or a smaller amount",
-    ),
-    (
-        counted("6", gpus="2", **{"gpushare.dev/limits-are-totals": "false"}),
-        "metadata.annotations[gpushare.dev/limits-are-totals]: 'false' is no value of it;"
-        ' remove it, or write "true" if the limits are totals over all GPUs already',
-    ),
-    (
-        counted("6", **{"gpushare.dev/gpu-policy": "fastest"}),
-        "metadata.annotations[gpushare.dev/gpu-policy]: 'fastest' is no policy; write binpack, spread, dense or fgd",
-    ),
-]
-
-EXPLAIN = "see kubectl explain pod"
-STRUCTURES: list[tuple[object, str]] = [
-    (None, f"object: expected an object, found nothing; {EXPLAIN}"),
-    ([], f"object: expected an object, found a list; {EXPLAIN}"),
-    ({}, f"spec: expected an object, found nothing; {EXPLAIN}.spec"),
-    ({"spec": "x"}, f"spec: expected an object, found a string; {EXPLAIN}.spec"),
-    ({"spec": {}, "metadata": []}, f"metadata: expected an object, found a list; {EXPLAIN}.metadata"),
-    (
-        {"spec": {}, "metadata": {"annotations": {"a.b/c": 3}}},
-        f"metadata.annotations[a.b/c]: expected a string, found a number; {EXPLAIN}.metadata.annotations",
-    ),
-    (
-        {"spec": {}, "metadata": {"labels": ["x"]}},
-        f"metadata.labels: expected an object, found a list; {EXPLAIN}.metadata.labels",
-    ),
-    (
-        {"spec": {}, "metadata": {"name": 3}},
-        f"metadata.name: expected a string, found a number; {EXPLAIN}.metadata.name",
-    ),
-    (
-        {"spec": {"containers": {}}},
-        f"spec.containers: expected a list, found an object; {EXPLAIN}.spec.containers",
-    ),
-    (
-        {"spec": {"containers": [None]}},
-        f"spec.containers[0]: expected an object, found nothing; {EXPLAIN}.spec.containers",
-    ),
-    (
-        {"spec": {"containers": [{"image": "x"}]}},
-        f"spec.containers[0].name: expected a string, found nothing; {EXPLAIN}.spec.containers.name",
-    ),
-    (
-        {"spec": {"initContainers": [{"name": "i", "env": "X=1"}]}},
-        f"spec.initContainers[0].env: expected a list, found a string; {EXPLAIN}.spec.initContainers.env",
-    ),
-    (
-        {"spec": {"containers": [{"name": "a", "env": [7]}]}},
-        f"spec.containers[0].env[0]: expected an object, found a number; {EXPLAIN}.spec.containers.env",
-    ),
-    (
-        {"spec": {"containers": [{"name": "a", "resources": {"limits": True}}]}},
-        "spec.containers[0].resources.limits: expected an object, found true or false;"
-        f" {EXPLAIN}.spec.containers.resources.limits",
-    ),
-    (
-        {"spec": {"nodeName": 3}},
-        f"spec.nodeName: expected a string, found a number; {EXPLAIN}.spec.nodeName",
-    ),
-]
-
-
-@pytest.mark.parametrize("path", ["/mutate", "/isolate"])
-@pytest.mark.parametrize(("obj", "message"), [*AMOUNTS, *SHAPES, *STRUCTURES])
-def test_the_author_reads_what_is_wrong_where_and_what_to_do(
-    webhook: Webhook, path: str, obj: object, message: str
-) -> None:
-    response = webhook.ask(path, review(obj))
-    assert response == {
-        "uid": "u-1",
-        "allowed": False,
-        "status": {"code": 400, "reason": "BadRequest", "message": message},
+@pytest.mark.parametrize("path", ["/mutate", "/isolate", "/enforce"])
+def test_the_author_reads_what_is_wrong_where_and_what_to_do(webhook: Webhook, path: str) -> None:
+    status = {
+        "code": 400,
+        "reason": "BadRequest",
+        "message": "spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 0 asks for nothing; remove the entry or"
+        f" write at least 1 | metadata.annotations[{TOTALS}]: 'no' is no value of it; remove it, or write \"true\" if"
+        " the limits are totals over all GPUs already",
     }
+    asked = review(pod(asking(mem=0), annotations={TOTALS: "no"}))
+    assert webhook.ask(path, asked) == {"uid": "u-1", "allowed": False, "status": status}
 
 
-def test_all_errors_of_a_pod_come_at_once(webhook: Webhook) -> None:
-    marks = {"gpushare.dev/gpu-policy": "x", "gpushare.dev/gpus": "y", "gpushare.dev/limits-are-totals": "z"}
-    bad = pod(container(gpu_mem="3"), annotations=marks)
-    message = webhook.ask("/mutate", review(bad))["status"]["message"]
-    assert [part.split(": ")[0] for part in message.split(" | ")] == [
-        GPUS,
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' is no framework that gpushare knows"),
+        ("none,jax", "'none' is no framework that gpushare knows"),
+        ("jax, jax", "'jax, jax' names a framework twice"),
+    ],
+)
+def test_an_annotation_that_means_nothing_is_refused(text: str, message: str) -> None:
+    value = pod(asking(mem=3), annotations={FRAMEWORKS: text})
+    assert refusals(value) == [f"metadata.annotations[{FRAMEWORKS}]: {message}; {SOME}"]
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    marks = {"gpushare.dev/gpu-policy": "fast", GPUS: "two", TOTALS: "z", FRAMEWORKS: ""}
+    asked = pod(asking("a", percent=101), asking("b", core=1), foreign("10E", "nvidia.com/x"), annotations=marks)
+    assert [text.split(": ")[0] for text in refusals(asked)] == [
+        f"metadata.annotations[{GPUS}]",
+        "spec.containers[0].resources.limits[nano-gpu/gpu-percent]",
+        "spec.containers[1].resources.limits",
         "metadata.annotations[gpushare.dev/gpu-policy]",
-        "metadata.annotations[gpushare.dev/limits-are-totals]",
+        "spec.containers[2].resources.limits[nvidia.com/x]",
+        f"metadata.annotations[{TOTALS}]",
+        f"metadata.annotations[{FRAMEWORKS}]",
     ]
 
 
-@pytest.mark.parametrize("amount", ["81", "1000", "1000000000"])
-def test_a_pod_that_is_too_big_for_any_gpu_of_today_is_admitted(webhook: Webhook, amount: str) -> None:
-    assert webhook.ask("/mutate", review(pod(container(gpu_mem=amount))))["allowed"]
+@pytest.mark.parametrize(
+    "value",
+    [
+        pod(asking(gpu=1, core=30)),
+        pod(asking(requests={"count": 1})),
+        pod(asking(requests={"mem": 1})),
+    ],
+)
+def test_resources_that_make_no_request_but_are_meant_for_us_are_refused(value: Json) -> None:
+    assert refusals(value, RULES)
+
+
+@pytest.mark.parametrize("marks", [{"aliyun.com/gpu-count": "two"}, {GPUS: "-1"}, {TOTALS: "no"}, {FRAMEWORKS: "x"}])
+def test_marks_that_mean_nothing_without_a_request_refuse_no_pod(marks: dict[str, str]) -> None:
+    assert mutation.mutate(pod(container(env=[VOID]), labels=marks, annotations=marks), RULES) == Untouched()
+
+
+@pytest.mark.parametrize("amount", ["81", "1000000000"])
+def test_a_pod_that_is_too_big_for_any_gpu_of_today_is_admitted(amount: str) -> None:
+    mutated(pod(container(gpu_mem=amount)))
+
+
+@pytest.mark.parametrize("amount", TOO_MUCH)
+@pytest.mark.parametrize("resource", [names.GPU, "nvidia.com/mig-1g.5gb", "nvidia.com/x", "aliyun.com/other"])
+def test_an_amount_that_no_node_has_is_refused_with_its_field(resource: str, amount: object) -> None:
+    """A sum of such amounts leaves 64 bits in kube-scheduler, and then fits every node."""
+    assert refusals(pod(container("a"), foreign(amount, resource), foreign(amount)), RULES) == [
+        f"spec.containers[1].resources.limits[{resource}]: {amount!s:.40} is more than any node can have;"
+        " write a number up to 1000000000"
+    ]
+
+
+@pytest.mark.parametrize("field", ["limits", "requests"])
+@pytest.mark.parametrize("other", [container("a"), asking("a", mem=3)])
+def test_it_is_refused_in_every_kind_of_container(other: Json, field: str) -> None:
+    big = foreign("10E", "nano-gpu/x", field=field, restartPolicy="Always")
+    for listed, path in ((pod(other, big), "containers[1]"), (pod(other, init=[big]), "initContainers[0]")):
+        [text] = refusals(listed)
+        assert text.startswith(f"spec.{path}.resources.{field}[nano-gpu/x]: 10E is more than any node can have")
+
+
+def test_a_resource_that_the_administrator_names_counts_as_gpus() -> None:
+    rules = replace(RULES, foreign_resources=("vendor.example/*",))
+    assert "10E is more" in refusals(pod(foreign("10E", "vendor.example/gpu")), rules)[0]
+
+
+@pytest.mark.parametrize("amount", ["1", 8, "1k", "1000000000", "1G", "500m", "-1", "all"])
+def test_what_a_node_may_have_is_left_to_the_plugin_that_hands_it_out(amount: object) -> None:
+    assert not isinstance(mutation.mutate(pod(foreign(amount)), RULES), Denied)
+
+
+@pytest.mark.parametrize("resource", ["example.com/x", "memory"])
+def test_amounts_of_what_is_no_gpu_are_none_of_our_business(resource: str) -> None:
+    mutated(pod(foreign("10E", resource)))
+
+
+@pytest.mark.parametrize("amount", TOO_MUCH)
+@pytest.mark.parametrize("resource", ["mem", "percent", "core", "gpu"])
+def test_ours_are_refused_as_well(resource: str, amount: object) -> None:
+    asked = asking("s", **{"mem": 1, resource: amount} if resource == "core" else {resource: amount})
+    assert refusals(pod(asking("a", mem=1), init=[{**asked, "restartPolicy": "Always"}]))
+
+
+def test_no_sum_of_admitted_amounts_leaves_64_bits() -> None:
+    """Over all containers that admission lets through, init containers and sidecars included, on 64 GPUs each."""
+    assert 2 * 512 * 64 * units.MAX_UNITS < 2**63
+
+
+@pytest.mark.parametrize("gpus", ["2", "64"])
+@pytest.mark.parametrize("amount", [10**9, 6 * 10**8])
+def test_products_are_refused_as_well(gpus: str, amount: int) -> None:
+    """The webhook multiplies the amount by the number of GPUs."""
+    assert refusals(pod(asking("a", mem=amount), annotations={GPUS: gpus})) == [
+        f"metadata.annotations[{GPUS}]: container a: {gpus} GPUs with {amount} units each exceed any node;"
+        " write fewer GPUs or a smaller amount"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "path", "resource", "rules"),
+    [
+        (pod(foreign(1)), "containers[0]", "nvidia.com/gpu", RULES),
+        (pod(asking("a", mem=3), foreign(1)), "containers[1]", "nvidia.com/gpu", RULES),
+        (pod(asking("a", percent=3), init=[foreign(1)]), "initContainers[0]", "nvidia.com/gpu", RULES),
+        (pod(asking("a", gpu=1), foreign(1, "nvidia.com/mig-x")), "containers[1]", "nvidia.com/mig-x", WHOLE),
+    ],
+)
+def test_a_preset_node_and_another_plugins_gpus_are_refused(
+    asked: Json, path: str, resource: str, rules: Rules
+) -> None:
+    asked["spec"]["nodeName"] = "node-a"
+    assert refusals(asked, rules) == [
+        f"spec.nodeName: a preset node by-passes the scheduler, but spec.{path} asks for {resource};"
+        " on a node without that resource it would see all GPUs; remove it and choose the node by spec.nodeSelector or"
+        " node affinity on kubernetes.io/hostname"
+    ]
+
+
+def mounting(path: str, name: str = "m") -> Json:
+    return container(name, volumeMounts=[{"name": "w"}, {"name": "v", "mountPath": path}])
+
+
+@pytest.mark.parametrize("path", CHOOSING)
+@pytest.mark.parametrize("other", [container("a"), asking("a", mem=1)])
+def test_a_mount_that_chooses_devices_is_refused_whether_or_not_the_pod_asks_for_gpus(other: Json, path: str) -> None:
+    assert refusals(pod(other, mounting(path), init=[mounting(path)])) == [
+        f"spec.{field}.volumeMounts[1].mountPath: {CHOICE}" for field in ("initContainers[0]", "containers[1]")
+    ]
+
+
+@pytest.mark.parametrize("path", ["/var/run", "/data", "/var/run/nvidia", "/dev/nvidia0"])
+def test_other_mounts_need_no_word(path: str) -> None:
+    mutated(pod(asking("a", mem=1), mounting(path)))
+
+
+@pytest.mark.parametrize("path", CHOOSING)
+def test_so_it_is_of_an_ephemeral_container_that_is_new(path: str) -> None:
+    old, new = mounting(path, "old"), mounting(path, "new")
+    decision = mutation.mutate_ephemeral(debugged(old, new), debugged(old))
+    assert isinstance(decision, Denied)
+    assert [error.path for error in decision.errors] == ["spec.ephemeralContainers[1].volumeMounts[1].mountPath"]
+    assert not isinstance(mutation.mutate_ephemeral(debugged(old), debugged(old)), Denied)
+
+
+def an(expected: str, found: str = "a string") -> str:
+    return f"expected {expected}, found {found}"
+
+
+def inside(**fields: object) -> Json:
+    return {"spec": {"containers": [{"name": "a", **fields}]}}
+
+
+STRUCTURES: list[tuple[object, str, str]] = [
+    (None, "object", an("an object", "nothing")),
+    ({}, "spec", an("an object", "nothing")),
+    ({"spec": {}, "metadata": []}, "metadata", an("an object", "a list")),
+    (
+        {"spec": {}, "metadata": {"annotations": {"a.b/c": 3}}},
+        "metadata.annotations[a.b/c]",
+        an("a string", "a number"),
+    ),
+    ({"spec": {}, "metadata": {"labels": ["x"]}}, "metadata.labels", an("an object", "a list")),
+    ({"spec": {}, "metadata": {"labels": {"x": None}}}, "metadata.labels[x]", an("a string", "nothing")),
+    ({"spec": {}, "metadata": {"name": 3}}, "metadata.name", an("a string", "a number")),
+    ({"spec": {}, "metadata": {"namespace": {}}}, "metadata.namespace", an("a string", "an object")),
+    ({"spec": {}, "metadata": {"generateName": 3}}, "metadata.generateName", an("a string", "a number")),
+    ({"spec": {"nodeName": 3}}, "spec.nodeName", an("a string", "a number")),
+    ({"spec": {"schedulerName": 3}}, "spec.schedulerName", an("a string", "a number")),
+    ({"spec": {"runtimeClassName": []}}, "spec.runtimeClassName", an("a string", "a list")),
+    ({"spec": {"volumes": "x"}}, "spec.volumes", an("a list")),
+    ({"spec": {"volumes": [{}, 1]}}, "spec.volumes[1]", an("an object", "a number")),
+    ({"spec": {"volumes": [{"hostPath": "/"}]}}, "spec.volumes[0].hostPath", an("an object")),
+    ({"spec": {"containers": {}}}, "spec.containers", an("a list", "an object")),
+    ({"spec": {"containers": [None]}}, "spec.containers[0]", an("an object", "nothing")),
+    ({"spec": {"containers": [{"image": "x"}]}}, "spec.containers[0].name", an("a string", "nothing")),
+    (inside(name=""), "spec.containers[0].name", an("a string", "nothing")),
+    ({"spec": {"initContainers": [{"name": "i", "env": "X=1"}]}}, "spec.initContainers[0].env", an("a list")),
+    (inside(env=[7]), "spec.containers[0].env[0]", an("an object", "a number")),
+    (inside(volumeMounts={}), "spec.containers[0].volumeMounts", an("a list", "an object")),
+    (inside(resources={"limits": True}), "spec.containers[0].resources.limits", an("an object", "true or false")),
+    (inside(resources={"requests": "x=1"}), "spec.containers[0].resources.requests", an("an object")),
+    (inside(securityContext="privileged"), "spec.containers[0].securityContext", an("an object")),
+    (debugged({"name": 7}), "spec.ephemeralContainers[0].name", an("a string", "a number")),
+]
+
+
+@pytest.mark.parametrize(("value", "path", "problem"), STRUCTURES)
+def test_objects_that_cannot_be_read_are_refused(value: object, path: str, problem: str) -> None:
+    [text] = refusals(value)
+    assert text.startswith(f"{path}: {problem}; see kubectl explain pod")
+
+
+def test_of_such_a_field_its_description_is_named() -> None:
+    assert refusals(None)[0].endswith("; see kubectl explain pod")
+    assert refusals(inside(env=[7]))[0].endswith("; see kubectl explain pod.spec.containers.env")
+    assert refusals({"spec": {"nodeName": 3, "schedulerName": 4}}) == [
+        f"spec.{key}: expected a string, found a number; see kubectl explain pod.spec.{key}"
+        for key in ("nodeName", "schedulerName")
+    ]
+
+
+@pytest.mark.parametrize("field", ["initContainers", "containers", "ephemeralContainers"])
+def test_a_pod_with_thousands_of_containers_is_refused_at_once(field: str) -> None:
+    value = {"spec": {field: [container(f"c{i}") for i in range(513)]}}
+    message = f"spec.{field}: 513 containers are more than any node runs; write at most 512"
+    assert refusals(value) == [message]
+    decision = mutation.mutate_ephemeral(value, pod())
+    assert isinstance(decision, Denied)
+    assert [str(error) for error in decision.errors] == [message]
+    value["spec"][field].pop()
+    assert not isinstance(mutation.mutate(value, RULES), Denied)
+
+
+def test_ephemeral_containers_that_cannot_be_read_are_refused() -> None:
+    for value, old in ((pod(ephemeralContainers={}), pod()), (pod(), pod(ephemeralContainers=[1]))):
+        decision = mutation.mutate_ephemeral(value, old)
+        assert isinstance(decision, Denied)
+        assert decision.errors[0].path.startswith("spec.ephemeralContainers")

@@ -11,18 +11,20 @@ from gpushare.kube import api as kube
 from gpushare.wire import requests
 from testing.clock import ManualClock
 from testing.manifests import tree
-from testing.reviews import RULES, Json, container, pod, review
+from testing.reviews import RULES, Json, container, mutated, pod, review, warnings
 from tests.unit.webhook.conftest import Webhook
 from webhook import mutation
 from webhook.app import Services, create_app
 from webhook.metrics import Metrics
-from webhook.mutation import Mutated, Untouched
+from webhook.mutation import Untouched
 from webhook.runtimeclass import Choice, Mode, RuntimeClass, UnknownRuntimeClassError
 from webhook.settings import Settings
 
 CLASS = "/apis/node.k8s.io/v1/runtimeclasses/nvidia"
 CONFIG_MAP = "/api/v1/namespaces/gpushare-system/configmaps/gpushare-hand-over"
 POLICY = "/api/v1/namespaces/gpushare-system/configmaps/gpushare-runtime-class"
+BY_CDI, THERE, MISSING = Choice(None, only_cdi=True), Choice("nvidia"), Choice(None)
+DOWN, NO, FORBIDDEN = kube.UnreachableError("down"), kube.NotFoundError("no"), kube.ForbiddenError("no")
 
 
 @dataclass
@@ -52,72 +54,60 @@ def runtime_class(api: Api, clock: ManualClock, mode: Mode = Mode.IF_EXISTS) -> 
     return RuntimeClass(api=api, clock=clock, name="nvidia", mode=mode)
 
 
+def choice(mode: Mode = Mode.WHERE_NEEDED, api: Api | None = None, **answers: Any) -> Choice:
+    """Of a webhook that has just started."""
+    return runtime_class(api or Api(**answers), ManualClock(0), mode).current()
+
+
 def test_it_is_looked_up_with_a_short_deadline_at_most_every_ten_seconds() -> None:
     api, clock = Api(), ManualClock(0)
     found = runtime_class(api, clock)
-    assert [found.current().name, found.current().name] == ["nvidia", "nvidia"]
-    assert api.calls == [(CLASS, 0.7)]
-    clock.at = 9.9
-    assert (found.current().name, len(api.calls)) == ("nvidia", 1)
-    clock.at, api.answer = 10.0, kube.NotFoundError("no")
-    assert (found.current().name, len(api.calls)) == (None, 2)
+    for at, answer, expected, calls in (
+        (0.0, None, THERE, 1),
+        (9.9, NO, THERE, 1),
+        (10.0, NO, MISSING, 2),
+        (20.0, None, THERE, 3),
+        (30.0, DOWN, THERE, 4),  # without an answer the last one holds
+        (30.1, DOWN, THERE, 4),  # not once for each pod while the server is down
+    ):
+        clock.at, api.answer = at, answer
+        assert (found.current(), len(api.calls)) == (expected, calls)
+    assert set(api.calls) == {(CLASS, 0.7)}
 
 
-def test_without_an_answer_the_last_one_holds() -> None:
-    api, clock = Api(), ManualClock(0)
-    found = runtime_class(api, clock)
-    assert found.current().name == "nvidia"
-    clock.at, api.answer = 10.0, kube.UnreachableError("down")
-    assert [found.current().name, found.current().name] == ["nvidia", "nvidia"]
-    assert len(api.calls) == 2  # not once for each pod while the server is down
-
-
-def test_one_that_is_created_later_is_found_within_ten_seconds() -> None:
-    api, clock = Api(kube.NotFoundError("no")), ManualClock(0)
-    found = runtime_class(api, clock)
-    assert found.current().name is None
-    clock.at, api.answer = 10.0, None
-    assert found.current().name == "nvidia"
-
-
-def test_without_any_answer_nothing_is_assumed_and_it_is_asked_again_soon(caplog: pytest.LogCaptureFixture) -> None:
-    api, clock = Api(kube.UnreachableError("down")), ManualClock(0)
-    found = runtime_class(api, clock)
-    for _ in range(2):
-        with pytest.raises(
-            UnknownRuntimeClassError,
-            match=r"^it is not known yet whether RuntimeClass nvidia exists \(down\); try again$",
-        ):
-            found.current()
-    assert len(api.calls) == 1
-    assert caplog.messages == ["not looked up"]
-    clock.at, api.answer = 1.0, None
-    assert found.current().name == "nvidia"
-
-
-FORBIDDEN = (
-    "no; allow the webhook's ServiceAccount to get runtimeclasses of node.k8s.io,"
-    " or set --runtime-class-mode to always or never"
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (DOWN, "down"),
+        (
+            FORBIDDEN,
+            "no; allow the webhook's ServiceAccount to get runtimeclasses of node.k8s.io, or set --runtime-class-mode"
+            " to always or never",
+        ),
+    ],
 )
-
-
-def test_a_look_that_is_forbidden_is_no_answer_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    api, clock = Api(kube.ForbiddenError("no")), ManualClock(0)
+def test_without_any_answer_nothing_is_assumed_and_it_is_asked_again_soon(
+    caplog: pytest.LogCaptureFixture, error: kube.KubeError, told: str
+) -> None:
+    api, clock = Api(error), ManualClock(0)
     found = runtime_class(api, clock)
-    for second in range(5):
-        clock.at = float(second)
-        with pytest.raises(UnknownRuntimeClassError, match=re.escape(f"({FORBIDDEN})")):
+    message = f"it is not known yet whether RuntimeClass nvidia exists ({told}); try again"
+    for at, calls in ((0.0, 1), (0.9, 1), (1.0, 2), (2.0, 3)):
+        clock.at = at
+        with pytest.raises(UnknownRuntimeClassError, match=f"^{re.escape(message)}$"):
             found.current()
-    assert caplog.messages == ["not looked up"]
-    clock.at, api.answer = 10.0, None
-    assert found.current().name == "nvidia"
-    clock.at, api.answer = 20.0, kube.ForbiddenError("no")
-    assert found.current().name == "nvidia"
+        assert len(api.calls) == calls
+    assert caplog.messages == ["not looked up"] * (1 if error is FORBIDDEN else 3)  # nothing changes until someone acts
+    clock.at, api.answer = 3.0, None
+    assert found.current() == THERE
+    clock.at, api.answer = 20.0, error
+    assert found.current() == THERE
+    assert caplog.messages == ["not looked up"] * (2 if error is FORBIDDEN else 4)
 
 
 @pytest.fixture
 def down() -> Api:
-    return Api(kube.UnreachableError("down"))
+    return Api(DOWN)
 
 
 @pytest.fixture
@@ -135,13 +125,10 @@ def ignorant(down: Api) -> Iterator[Webhook]:
 
 
 def test_gpu_pods_have_to_come_again_while_it_is_unknown(ignorant: Webhook) -> None:
-    response = ignorant.ask("/mutate", review(pod(container(gpu_mem=2))))
-    assert response["allowed"] is False
-    assert response["status"] == {
-        "code": 503,
-        "reason": "ServiceUnavailable",
-        "message": "it is not known yet whether RuntimeClass nvidia exists (down); try again",
-    }
+    message = "it is not known yet whether RuntimeClass nvidia exists (down); try again"
+    status = {"code": 503, "reason": "ServiceUnavailable", "message": message}
+    asked = review(pod(container(gpu_mem=2)))
+    assert ignorant.ask("/mutate", asked) == {"uid": "u-1", "allowed": False, "status": status}
 
 
 def test_pods_that_it_does_not_concern_are_decided_without_a_look(ignorant: Webhook, down: Api) -> None:
@@ -153,55 +140,35 @@ def test_pods_that_it_does_not_concern_are_decided_without_a_look(ignorant: Webh
     assert down.calls == []
 
 
-@pytest.mark.parametrize(("mode", "expected"), [(Mode.ALWAYS, "nvidia"), (Mode.NEVER, None)])
-def test_a_fixed_choice_needs_no_look(mode: Mode, expected: str | None) -> None:
+@pytest.mark.parametrize(("mode", "expected"), [(Mode.ALWAYS, THERE), (Mode.NEVER, MISSING)])
+def test_a_fixed_choice_needs_no_look(mode: Mode, expected: Choice) -> None:
     api = Api()
-    assert runtime_class(api, ManualClock(0), mode).current() == Choice(expected)
+    assert choice(mode, api) == expected
     assert api.calls == []
-
-
-BY_CDI = Choice(None, only_cdi=True)
 
 
 @pytest.mark.parametrize(
     ("word", "expected"),
-    [
-        ("cdi", BY_CDI),
-        *((word, Choice("nvidia")) for word in ("envvar", "volume-mounts", "mixed", "none", "", "CDI", "later")),
-        (kube.NotFoundError("no"), Choice("nvidia")),
-        (kube.ForbiddenError("no"), Choice("nvidia")),
-    ],
+    [("cdi", BY_CDI), *((word, THERE) for word in ("envvar", "mixed", "none", "", "CDI", "later", NO, FORBIDDEN))],
 )
 def test_it_is_left_out_where_every_node_hands_over_by_cdi(word: kube.KubeError | str, expected: Choice) -> None:
     api = Api(word=word)
-    assert runtime_class(api, ManualClock(0), Mode.WHERE_NEEDED).current() == expected
+    assert choice(api=api) == expected
     assert api.calls == [(CONFIG_MAP, 0.7), *([] if expected == BY_CDI else [(POLICY, 0.7), (CLASS, 0.7)])]
-    api.answer = kube.NotFoundError("no")
-    assert runtime_class(api, ManualClock(0), Mode.WHERE_NEEDED).current() == (
-        BY_CDI if word == "cdi" else Choice(None)
-    )
-    assert runtime_class(Api(word="cdi"), ManualClock(0), Mode.IF_EXISTS).current() == Choice("nvidia")
+    assert choice(word=word, answer=NO) == (BY_CDI if word == "cdi" else MISSING)
+    assert choice(Mode.IF_EXISTS, word="cdi") == THERE
 
 
 @pytest.mark.parametrize(
     ("refuse", "expected"),
-    [
-        ("always", BY_CDI),
-        ("alway", BY_CDI),
-        ("", BY_CDI),
-        ("without-gpus", Choice("nvidia")),
-        ("nothing", Choice("nvidia")),
-        (kube.NotFoundError("no"), Choice("nvidia")),
-        (kube.ForbiddenError("no"), Choice("nvidia")),
-    ],
+    [*((word, BY_CDI) for word in ("always", "alway", "")), *((word, THERE) for word in ("nothing", NO, FORBIDDEN))],
 )
 def test_it_is_left_out_where_an_administrator_refuses_it_to_all_pods(
     refuse: kube.KubeError | str, expected: Choice
 ) -> None:
     """Also while a node joins that has not said how it hands over: no GPU pod could be created meanwhile."""
-    api = Api(word="mixed", refuse=refuse)
-    assert runtime_class(api, ManualClock(0), Mode.WHERE_NEEDED).current() == expected
-    assert runtime_class(api, ManualClock(0), Mode.IF_EXISTS).current() == Choice("nvidia")
+    assert choice(word="mixed", refuse=refuse) == expected
+    assert choice(Mode.IF_EXISTS, word="mixed", refuse=refuse) == THERE
 
 
 @pytest.mark.parametrize("server", ["1.20", "1.25", "1.30"])
@@ -212,8 +179,8 @@ def test_an_api_server_that_does_not_answer_costs_less_time_than_a_pods_creation
     found.current()
     api.calls.clear()
     clock.at = 10.0
-    api.answer = api.word = api.refuse = kube.UnreachableError("timed out")
-    assert found.current() == Choice("nvidia")
+    api.answer = api.word = api.refuse = DOWN
+    assert found.current() == THERE
     waited_s = sum(timeout_s for _, timeout_s in api.calls)
     [config] = [
         each
@@ -231,32 +198,22 @@ def test_a_refusal_of_another_class_is_none_of_this_one() -> None:
     assert found.current() == Choice("gpus")
 
 
-def test_a_node_that_needs_it_is_noticed_within_ten_seconds_and_the_last_word_holds() -> None:
-    api, clock = Api(word="cdi"), ManualClock(0)
+def test_while_no_one_has_said_whether_it_is_needed_gpu_pods_wait_and_then_the_last_word_holds() -> None:
+    api, clock = Api(word=DOWN), ManualClock(0)
     found = runtime_class(api, clock, Mode.WHERE_NEEDED)
-    assert found.current() == BY_CDI
-    api.word, clock.at = "mixed", 9.9
-    assert found.current() == BY_CDI
-    clock.at = 10.0
-    assert found.current() == Choice("nvidia")
-    api.word, clock.at = kube.UnreachableError("down"), 20.0
-    assert found.current() == Choice("nvidia")
-    api.word, clock.at = "cdi", 30.0
-    assert found.current() == BY_CDI
-    api.word, clock.at = kube.ForbiddenError("no"), 40.0
-    assert found.current() == BY_CDI
-
-
-def test_while_no_one_has_said_whether_it_is_needed_gpu_pods_wait() -> None:
-    api, clock = Api(word=kube.UnreachableError("down")), ManualClock(0)
-    found = runtime_class(api, clock, Mode.WHERE_NEEDED)
-    with pytest.raises(
-        UnknownRuntimeClassError,
-        match=r"^it is not known yet whether GPU pods need RuntimeClass nvidia \(down\); try again$",
-    ):
+    message = "it is not known yet whether GPU pods need RuntimeClass nvidia (down); try again"
+    with pytest.raises(UnknownRuntimeClassError, match=f"^{re.escape(message)}$"):
         found.current()
-    api.word, clock.at = "cdi", 1.0
-    assert found.current() == BY_CDI
+    for at, word, expected in (
+        (1.0, "cdi", BY_CDI),
+        (10.9, "mixed", BY_CDI),
+        (11.0, "mixed", THERE),
+        (21.0, DOWN, THERE),
+        (31.0, "cdi", BY_CDI),
+        (41.0, FORBIDDEN, BY_CDI),
+    ):
+        clock.at, api.word = at, word
+        assert found.current() == expected
 
 
 def test_a_word_that_cannot_be_read_is_no_answer(caplog: pytest.LogCaptureFixture) -> None:
@@ -265,43 +222,29 @@ def test_a_word_that_cannot_be_read_is_no_answer(caplog: pytest.LogCaptureFixtur
             return {"data": 4}
 
     with pytest.raises(UnknownRuntimeClassError, match="gpushare-hand-over"):
-        runtime_class(Odd(), ManualClock(0), Mode.WHERE_NEEDED).current()
+        choice(api=Odd())
     assert caplog.messages == ["not looked up"]
 
 
 def test_a_pod_without_a_runtime_class_is_marked_for_nodes_that_need_none() -> None:
     rules = replace(RULES, runtime_class=None, only_cdi=True)
-    marked = {"gpushare.dev/hand-over": "cdi"}
-    wanted = pod(container("a", gpu_mem=2))
-    decision = mutation.mutate(wanted, rules)
-    assert isinstance(decision, Mutated)
-    assert "runtimeClassName" not in decision.pod["spec"]
-    assert decision.pod["metadata"]["annotations"] == marked
-    assert mutation.mutate(decision.pod, rules) == Untouched()
-    request = requests.of_pod(decision.pod, rules.resource_config)
+    made = mutated(pod(container("a", gpu_mem=2)), rules)
+    assert "runtimeClassName" not in made["spec"]
+    assert made["metadata"]["annotations"] == {"gpushare.dev/hand-over": "cdi"}
+    assert mutation.mutate(made, rules) == Untouched()
+    request = requests.of_pod(made, rules.resource_config)
     assert request is not None
     assert request.shape.only_cdi
-
     # The nodes have changed before the webhook is called for the same pod again.
-    again = mutation.mutate(decision.pod, RULES)
-    assert isinstance(again, Mutated)
-    assert again.pod["spec"]["runtimeClassName"] == "nvidia"
-    assert again.pod["metadata"]["annotations"] == {}
-
-
-@pytest.mark.parametrize("spec", [{"runtimeClassName": "nvidia"}, {"runtimeClassName": "mine"}])
-def test_a_pod_with_a_runtime_class_of_its_authors_is_not_marked(spec: Json) -> None:
-    rules = replace(RULES, runtime_class=None, only_cdi=True)
-    decision = mutation.mutate(pod(container("a", gpu_mem=2), **spec), rules)
-    assert isinstance(decision, Mutated)
-    assert "annotations" not in decision.pod["metadata"]
+    again = mutated(made)
+    assert (again["spec"]["runtimeClassName"], again["metadata"]["annotations"]) == ("nvidia", {})
+    assert "annotations" not in mutated(pod(container("a", gpu_mem=2), runtimeClassName="mine"), rules)["metadata"]
 
 
 @pytest.mark.parametrize("wanted", [container("a"), container("a", gpu_mem=2)])
 def test_the_mark_is_the_webhooks(wanted: Json) -> None:
-    decision = mutation.mutate(pod(wanted, annotations={"gpushare.dev/hand-over": "cdi"}), RULES)
-    assert isinstance(decision, Mutated)
-    assert decision.pod["metadata"]["annotations"] == {}
-    assert decision.warnings == (
+    value = pod(wanted, annotations={"gpushare.dev/hand-over": "cdi"})
+    assert mutated(value)["metadata"]["annotations"] == {}
+    assert warnings(value) == (
         "annotation removed, because only gpushare-webhook may write it: gpushare.dev/hand-over",
     )

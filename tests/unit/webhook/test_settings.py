@@ -18,18 +18,13 @@ def test_defaults_serve_an_ordinary_cluster() -> None:
     assert (settings.memory_unit, settings.scheduler_name) == (MemoryUnit(1024), "gpushare-scheduler")
     assert (settings.runtime_class, settings.runtime_class_mode) == ("nvidia", Mode.WHERE_NEEDED)
     assert settings.controller == "system:serviceaccount:gpushare-system:gpushare-controller"
-    assert settings.cert_dir == "/run/gpushare/certs"
+    assert (settings.cert_dir, settings.extender_schedulers) == ("/run/gpushare/certs", ())
 
 
 def test_the_resource_config_is_what_unit_and_whole_gpus_say() -> None:
-    assert load().resource_config == ResourceConfig()
+    assert load(GPUSHARE_WHOLE_GPUS="false").resource_config == load().resource_config == ResourceConfig()
     settings = load(GPUSHARE_MEMORY_UNIT="256MiB", GPUSHARE_WHOLE_GPUS="true")
     assert settings.resource_config == ResourceConfig(unit=MemoryUnit(256), whole_gpus=True)
-    assert load(GPUSHARE_WHOLE_GPUS="false").resource_config == ResourceConfig()
-
-
-def test_threads_are_a_number() -> None:
-    assert load(GPUSHARE_THREADS="8").threads == 8
 
 
 def test_the_controller_lives_in_the_namespace_unless_it_is_named() -> None:
@@ -37,14 +32,20 @@ def test_the_controller_lives_in_the_namespace_unless_it_is_named() -> None:
     assert load(GPUSHARE_CONTROLLER_USER="alice").controller == "alice"
 
 
-def test_lists_and_words_are_read() -> None:
-    settings = load(GPUSHARE_FOREIGN_RESOURCES="a.b/x, c.d/y-* ,", GPUSHARE_RUNTIME_CLASS_MODE="never")
-    assert settings.foreign_resources == ("a.b/x", "c.d/y-*")
-    assert settings.runtime_class_mode is Mode.NEVER
-    assert load(GPUSHARE_FOREIGN_RESOURCES="").foreign_resources == ()
-    assert load(GPUSHARE_SCHEDULER_NAME="").scheduler_name == ""
-    assert load().extender_schedulers == ()
-    assert load(GPUSHARE_EXTENDER_SCHEDULERS="a, b").extender_schedulers == ("a", "b")
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("threads", "8", 8),
+        ("threads", "512", 512),
+        ("runtime_class_mode", "never", Mode.NEVER),
+        ("foreign_resources", "a.b/x, c.d/y-* ,", ("a.b/x", "c.d/y-*")),
+        ("foreign_resources", "", ()),
+        ("scheduler_name", "", ""),
+        ("extender_schedulers", "a, b", ("a", "b")),
+    ],
+)
+def test_lists_and_words_are_read(name: str, text: str, value: object) -> None:
+    assert getattr(load(**{f"GPUSHARE_{name.upper()}": text}), name) == value
 
 
 @pytest.mark.parametrize(
