@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,53 +14,20 @@ from gpushare_cli.schedconfig import Options, ServerVersion
 from testing.manifests import tree
 from testing.manifests.tree import MANIFESTS, OVERLAYS, SERVERS, Json
 from tests.manifests.kustomize import Kubectl
-from tests.manifests.test_webhooks import CONTROLLER, MANAGED, NEW, asking, called, pod
 from webhook.settings import Settings
 
 DIRECTORY = MANIFESTS / "whole-gpus"
-PATCH = DIRECTORY / "1.30" / "webhooks.yaml"
-
-
-def patched() -> Mapping[str, Json]:
-    """The webhooks of new servers, with the patch."""
-    [operations] = tree.documents(PATCH)
-    assert isinstance(operations, list)
-    [operation] = operations
-    assert (operation["op"], operation["path"]) == ("add", "/webhooks/0")
-    return {operation["value"]["name"]: operation["value"], **NEW}
-
-
-WHOLE = patched()
-
-
-@pytest.mark.parametrize("field", ["limits", "requests"])
-def test_a_pod_that_names_whole_gpus_needs_the_webhook(field: str) -> None:
-    for wanted in (pod(asking(names.GPU, field)), pod(init=[{"name": "i"}, asking(names.GPU, field)])):
-        assert called("whole.gpushare.dev", wanted, hooks=WHOLE)
-    assert WHOLE["whole.gpushare.dev"]["failurePolicy"] == "Fail"
-
-
-@pytest.mark.parametrize(
-    "other",
-    [pod(), pod(asking("nvidia.com/mig-1g.5gb")), pod(asking("nvidia.com/gpu.shared"), init=[asking("cpu")])],
-)
-def test_every_other_pod_is_created_whether_or_not_the_webhook_answers(other: Json) -> None:
-    assert [name for name in WHOLE if called(name, other, hooks=WHOLE)] == ["isolation.gpushare.dev"]
 
 
 def test_the_added_webhook_is_that_of_the_other_resources_with_another_condition() -> None:
-    ours, whole = ({**WHOLE[name]} for name in ("gpu.gpushare.dev", "whole.gpushare.dev"))
-    for hook in (ours, whole):
-        del hook["name"], hook["matchConditions"]
-    assert whole == ours
-
-
-def test_a_bound_pod_with_whole_gpus_depends_on_no_webhook() -> None:
-    wanted = pod(asking(names.GPU), labels=MANAGED)
-    bound = pod(asking(names.GPU), labels=MANAGED, annotations={names.ANNOTATION_ALLOCATION: "{}"})
-    for sub in ("", "status", "resize"):
-        assert [name for name in WHOLE if called(name, bound, bound, sub=sub, hooks=WHOLE)] == []
-        assert [name for name in WHOLE if called(name, bound, wanted, sub=sub, user=CONTROLLER, hooks=WHOLE)] == []
+    [operation] = yaml.safe_load((DIRECTORY / "1.30" / "webhooks.yaml").read_text(encoding="utf-8"))
+    assert (operation["op"], operation["path"]) == ("add", "/webhooks/0")
+    configuration = tree.one(tree.objects("servers/1.30"), "MutatingWebhookConfiguration", names.MUTATING_WEBHOOK)
+    assert operation["value"] == {
+        **configuration["webhooks"][0],
+        "name": "whole.gpushare.dev",
+        "matchConditions": operation["value"]["matchConditions"],
+    }
 
 
 @pytest.mark.parametrize("server", SERVERS)
