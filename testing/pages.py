@@ -17,6 +17,12 @@ def text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def section(name: str, heading: str) -> str:
+    """What is below a heading, such as `## Install`, up to the next of its level."""
+    found = text(name).split(f"\n{heading}\n")[1]
+    return found.split(f"\n{heading.partition(' ')[0]} ")[0]
+
+
 @cache
 def steps(page: str, title: str) -> Mapping[str, Sequence[str]]:
     """The page's headings that begin with a title and a colon, without it, and the commands under each."""

@@ -9,17 +9,10 @@ import yaml
 
 from gpushare import names
 from gpushare_cli.doctor import checks_conflicts, checks_webhook
-from gpushare_cli.doctor.checks import CHECKS
 from testing.cli import doctor_cluster
 from testing.manifests import tree
 
 PAGE = (tree.ROOT / "docs/gpu-operator.md").read_text(encoding="utf-8")
-TOLD = PAGE.split("\n## What to check\n")[1].split("\n## ")[0]
-
-
-@pytest.mark.parametrize("check", re.findall(r"^\| `([a-z-]+)` \|", TOLD, flags=re.MULTILINE))
-def test_every_check_that_it_names_exists(check: str) -> None:
-    assert check in {each.id for each in CHECKS}
 
 
 def test_the_patch_names_the_container_of_the_device_plugin() -> None:

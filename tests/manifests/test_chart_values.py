@@ -16,11 +16,6 @@ from testing.manifests.helm import objects, pod, variables
 from testing.manifests.tree import Json
 
 
-@pytest.mark.parametrize("name", chart.written())
-def test_the_values_are_those_of_the_table(name: str) -> None:
-    assert (helm.CHART / name).read_text(encoding="utf-8") == chart.written()[name], "run make docs"
-
-
 def test_the_values_file_holds_the_defaults() -> None:
     found = yaml.safe_load((helm.CHART / "values.yaml").read_text(encoding="utf-8"))
     for value in chart.values():

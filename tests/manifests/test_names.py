@@ -130,7 +130,8 @@ def test_the_second_scheduler_is_configured_as_the_command_line_prints_it(server
     printed = yaml.safe_load(schedconfig.configuration(Options(server=ServerVersion.parse(server))))
     old = {"healthzBindAddress": "127.0.0.1:10251", "metricsBindAddress": "127.0.0.1:10251"} if server == "1.20" else {}
     assert configuration == {**printed, **old, "percentageOfNodesToScore": 100}
-    assert configuration["extenders"][0]["urlPrefix"].endswith(f":{ControllerSettings().port}{names.EXTENDER_PREFIX}")
+    host = f"{names.CONTROLLER_SERVICE}.{names.NAMESPACE}.svc:{ControllerSettings().port}"
+    assert configuration["extenders"][0]["urlPrefix"] == f"http://{host}{names.EXTENDER_PREFIX}"
     assert f"--config={mounts(names.SCHEDULER)[0]}/scheduler.yaml" in container(names.SCHEDULER)["command"]
     [volume] = SPECS[names.SCHEDULER]["volumes"]
     assert volume["configMap"]["name"] == names.SCHEDULER
