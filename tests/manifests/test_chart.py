@@ -26,34 +26,35 @@ TOGETHER = ("watchdog-kill", "limits/mps", "limits/cgroup", "dashboard", "placeh
 NO_PARTS = {"chart", "overlays", "samples"}
 
 
-def same(values: Json, kubectl: Kubectl, components: Sequence[str], bases: Sequence[str]) -> None:
+def same(values: Json, kubectls: Sequence[Kubectl], components: Sequence[str], bases: Sequence[str]) -> None:
     given = {"kubeVersion": "1.30.0", "namespace": {"create": True}} | values
     given["scheduler"] = {"image": {"tag": "v1.30.0"}}  # what base/ has; an overlay writes another
-    rendered = helm.without_helms_own(helm.render(given, namespace="default"))
-    assert helm.normal(rendered) == helm.normal(kubectl.with_components(*components, bases=bases))
+    rendered = helm.normal(helm.without_helms_own(helm.render(given, namespace="default")))
+    for kubectl in kubectls:
+        assert rendered == helm.normal(kubectl.with_components(*components, bases=bases)), kubectl.version
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["shared", "whole"])
 @pytest.mark.parametrize(("server", "gpus"), [(server, GPUS[i % 2]) for i, server in enumerate(SERVERS)])
-def test_helm_and_kubectl_make_the_same_objects(server: str, gpus: str, whole: bool, kubectl: Kubectl) -> None:
+def test_helm_and_kubectl_make_the_same_objects(server: str, gpus: str, whole: bool, kubectls: list[Kubectl]) -> None:
     """No directory for a server meets one for GPUs in an object, so each of them is tried with one of the others."""
     values = {"kubeVersion": f"{server}.0", "gpus": gpus, "wholeGpus": whole}
     bases = (f"whole-gpus/{gpus}", f"whole-gpus/{server}") if whole else (f"gpus/{gpus}", f"servers/{server}")
-    same(values, kubectl, (), bases)
+    same(values, kubectls, (), bases)
 
 
 @pytest.mark.parametrize(
     "components", [*((each,) for each in COMPONENTS), ("watchdog-kill", "limits/cgroup")], ids="+".join
 )
-def test_the_same_with_components(components: Sequence[str], kubectl: Kubectl) -> None:
+def test_the_same_with_components(components: Sequence[str], kubectls: list[Kubectl]) -> None:
     values = functools.reduce(helm.merged, (COMPONENTS[each] for each in components))
-    same(values, kubectl, components, ("gpus/nvidia", "servers/1.30"))
+    same(values, kubectls, components, ("gpus/nvidia", "servers/1.30"))
 
 
-def test_the_same_with_everything_at_once(kubectl: Kubectl) -> None:
+def test_the_same_with_everything_at_once(kubectls: list[Kubectl]) -> None:
     values = functools.reduce(helm.merged, (COMPONENTS[each] for each in TOGETHER))
     bases = ("whole-gpus/nvidia", "whole-gpus/1.25")
-    same({"kubeVersion": "1.25.0", "wholeGpus": True} | values, kubectl, TOGETHER, bases)
+    same({"kubeVersion": "1.25.0", "wholeGpus": True} | values, kubectls, TOGETHER, bases)
 
 
 def test_the_chart_reaches_every_directory_of_the_manifests() -> None:

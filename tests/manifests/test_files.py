@@ -2,7 +2,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from gpushare import names
 from testing.manifests import tree
@@ -10,12 +9,6 @@ from testing.manifests.tree import MANIFESTS, OVERLAYS, ROOT, SERVERS
 from tests.manifests.kustomize import Kubectl
 
 KUSTOMIZATIONS = sorted(MANIFESTS.rglob("kustomization.yaml"), key=str)
-API_VERSIONS = {
-    "1.20": "kubescheduler.config.k8s.io/v1beta1",
-    "1.23": "kubescheduler.config.k8s.io/v1beta3",
-    "1.25": "kubescheduler.config.k8s.io/v1",
-    "1.30": "kubescheduler.config.k8s.io/v1",
-}
 OLD_FIELDS = {"apiVersion", "kind", "bases", "resources", "patchesStrategicMerge", "patchesJson6902", "images"}
 
 
@@ -67,8 +60,6 @@ def test_every_kubectl_builds_the_same_objects(overlay: str, kubectls: list[Kube
         images = {spec["containers"][0]["image"] for _, spec in tree.workloads(built)}
         minor = overlay.partition("-")[2] or "1.30"
         assert images == {"gpushare:0.1.0", f"registry.k8s.io/kube-scheduler:v{minor}.0"}
-        scheduler = yaml.safe_load(tree.one(built, "ConfigMap", names.SCHEDULER)["data"]["scheduler.yaml"])
-        assert scheduler["apiVersion"] == API_VERSIONS[minor]
 
 
 def test_the_second_scheduler_is_left_out_by_one_line_as_the_page_on_installation_says(

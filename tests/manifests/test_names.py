@@ -123,15 +123,20 @@ def test_service_accounts_are_those_that_the_webhook_trusts() -> None:
         assert f"request.userInfo.username != '{user}'" in [each["expression"] for each in webhook["matchConditions"]]
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["shared", "whole"])
 @pytest.mark.parametrize("server", SERVERS)
-def test_the_second_scheduler_is_configured_as_the_command_line_prints_it(server: str) -> None:
-    found = tree.one(tree.objects(f"servers/{server}"), "ConfigMap", names.SCHEDULER)["data"]
-    configuration = yaml.safe_load(found["scheduler.yaml"])
-    printed = yaml.safe_load(schedconfig.configuration(Options(server=ServerVersion.parse(server))))
-    old = {"healthzBindAddress": "127.0.0.1:10251", "metricsBindAddress": "127.0.0.1:10251"} if server == "1.20" else {}
-    assert configuration == {**printed, **old, "percentageOfNodesToScore": 100}
+def test_the_second_scheduler_is_configured_as_the_command_line_prints_it(server: str, whole: bool) -> None:
+    directory = f"whole-gpus/{server}" if whole else f"servers/{server}"
+    [found] = tree.documents(tree.MANIFESTS / directory / "scheduler.yaml")
+    configuration = yaml.safe_load(found["data"]["scheduler.yaml"])
+    given = Options(server=ServerVersion.parse(server), whole_gpus=whole)
+    assert configuration == yaml.safe_load(schedconfig.configuration(given))
+    assert configuration["percentageOfNodesToScore"] == 100
+    [extender] = configuration["extenders"]
     host = f"{names.CONTROLLER_SERVICE}.{names.NAMESPACE}.svc:{ControllerSettings().port}"
-    assert configuration["extenders"][0]["urlPrefix"] == f"http://{host}{names.EXTENDER_PREFIX}"
+    assert extender["urlPrefix"] == f"http://{host}{names.EXTENDER_PREFIX}"
+    managed = [each["name"] for each in extender["managedResources"]]
+    assert managed == [*names.SHARED_RESOURCES, *([names.GPU] if whole else [])]
     assert f"--config={mounts(names.SCHEDULER)[0]}/scheduler.yaml" in container(names.SCHEDULER)["command"]
     [volume] = SPECS[names.SCHEDULER]["volumes"]
     assert volume["configMap"]["name"] == names.SCHEDULER
