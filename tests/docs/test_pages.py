@@ -32,7 +32,7 @@ from release.pages.escapes import OUTCOMES, SECTIONS
 from testing.builders import make_gpu, make_mig
 from testing.cli import doctor_cluster
 from testing.fakes.paths import Target
-from testing.manifests import helm, tree
+from testing.manifests import tree
 from testing.pages import ROOT, blocks, section, text
 from testing.tenant import escape_table
 from testing.tenant.attempts import Ends
@@ -85,12 +85,6 @@ def test_the_page_on_autoscalers_has_the_message_that_is_said_and_our_resources(
     written = map(yaml.safe_load, blocks("docs/autoscalers.md", "yaml"))
     [overlay] = [found for found in written if "kind" in found]
     assert set(overlay["spec"]["capacity"]) == {names.GPU_MEM, names.GPU_PERCENT}
-
-
-def test_helm_admits_the_values_that_the_page_on_installation_shows() -> None:
-    [shown] = re.findall(r"```yaml\n(.*?)```", section("docs/install.md", "## Install with Helm"), flags=re.DOTALL)
-    images = {spec["containers"][0]["image"] for _, spec in tree.workloads(helm.objects(**yaml.safe_load(shown)))}
-    assert any(image.startswith("REGISTRY/gpushare:") for image in images)
 
 
 def test_the_patch_takes_away_what_the_plugin_wrote_into_the_status_of_a_node() -> None:
