@@ -228,6 +228,11 @@ def test_what_the_operator_scrapes_are_ports_that_there_are_and_others_are_let_i
         name = monitor["metadata"]["name"]
         assert monitor["spec"]["selector"] == {"matchLabels": {"app.kubernetes.io/name": name}}
         assert _endpoint(monitor)["honorLabels"]
+    [service] = [monitor for monitor in MONITORS if monitor["kind"] == "ServiceMonitor"]
+    assert _endpoint(service)["tlsConfig"]["ca"]["secret"] == {"name": names.WEBHOOK_SECRET, "key": "ca.crt"}
+    known = tree.one(tree.objects("base"), "Service", names.WEBHOOK)
+    assert service["spec"]["selector"]["matchLabels"].items() <= known["metadata"]["labels"].items()
+    assert _endpoint(service)["port"] in [port["name"] for port in known["spec"]["ports"]]
     policies = tree.documents(MONITORING / "network-policies.yaml")
     admitted = {
         (policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"], port["port"])
