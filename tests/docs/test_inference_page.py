@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import re
 import sys
 import types
 from collections.abc import Mapping
@@ -25,11 +24,8 @@ from testing.pages import fraction_of, text
 from webhook import mutation
 from webhook.rules import Rules
 
-PAGE: Final = text("docs/inference.md")
-PYTHON: Final = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-YAML: Final = [
-    each for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) for each in yaml.safe_load_all(block)
-]
+PYTHON: Final = pages.blocks("docs/inference.md", "python")
+YAML: Final = [each for block in pages.blocks("docs/inference.md", "yaml") for each in yaml.safe_load_all(block)]
 CONTEXT: Final = 512
 EVERY_WAY: Final = [each for each in EXAMPLES if each.name != "same" and not each.request().shape.gpus.enforced]
 """But those that need another pod, or a limit that the profile's GPUs lack."""

@@ -11,17 +11,15 @@ import yaml
 from gpushare import names
 from gpushare_cli import __main__ as cli
 from gpushare_cli import extenders
+from testing import pages
 from testing.manifests import helm, tree
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("edge", "openshift", "distributions")}
+PAGES = {name: pages.text(f"docs/{name}.md") for name in ("edge", "openshift", "distributions")}
 
 
 def blocks(page: str) -> list[Any]:
     """All YAML documents of a page."""
-    found = re.findall(r"^( *)```yaml\n(.*?)^ *```$", PAGES[page], flags=re.MULTILINE | re.DOTALL)
-    texts = [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
-    return [document for text in texts for document in yaml.safe_load_all(text)]
+    return [document for block in pages.blocks(f"docs/{page}.md", "yaml") for document in yaml.safe_load_all(block)]
 
 
 def test_the_extender_through_the_proxy_is_named_alike_in_the_right_and_in_the_configuration(

@@ -13,7 +13,7 @@ from typing import Final
 from gpushare.errors import SettingsError
 from gpushare_cli.__main__ import command_line
 from testing.manifests import helm_cli
-from tests.docs.census import Block
+from testing.pages import Block
 
 ROOT: Final = Path(__file__).parents[2]
 _EVERY: Final = {"--namespace", "-n", "--context", "--kubeconfig"}

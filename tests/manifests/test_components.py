@@ -64,6 +64,8 @@ def test_no_overlay_has_a_component_and_no_program_does_what_one_is_for() -> Non
 def test_the_plugin_sees_processes_and_its_watchdog_has_the_policy_that_is_asked_for(policy: str) -> None:
     found, before = objects(watchdog=policy), objects()
     given = variables(found, names.PLUGIN)
+    assert given["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert "GPUSHARE_NODE_NAME" in given
     loaded = options.load(PluginSettings, [], prog="plugin", environ={**given, "GPUSHARE_NODE_NAME": "node-a"})
     assert (loaded.usage, loaded.watchdog) == (True, Policy.parse(policy))
     assert pod(found, names.PLUGIN)["hostPID"] is True

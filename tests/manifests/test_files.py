@@ -37,31 +37,6 @@ def test_a_kustomization_uses_every_file_beside_it_and_only_fields_that_kubectl_
     )
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_no_object_is_there_twice(overlay: str) -> None:
-    listed = tree.listed(f"overlays/{overlay}")
-    found = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in listed]
-    assert len(found) == len(set(found))
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_every_kubectl_builds_the_same_objects(overlay: str, kubectls: list[Kubectl]) -> None:
-    listed = sorted((each["kind"], each["metadata"]["name"]) for each in tree.listed(f"overlays/{overlay}"))
-    for kubectl in kubectls:
-        built = kubectl.build(overlay)
-        assert sorted((each["kind"], each["metadata"]["name"]) for each in built) == listed
-        plugin = tree.one(built, "DaemonSet", "gpushare-device-plugin")["spec"]["template"]["spec"]
-        settings = tree.settings_of(plugin["containers"][0])
-        assert "GPUSHARE_NODE_NAME" in settings
-        if overlay.startswith("simulated"):
-            assert settings["GPUSHARE_GPU_SOURCE"].startswith("simulated:")
-        else:
-            assert (plugin["runtimeClassName"], settings["NVIDIA_VISIBLE_DEVICES"]) == ("nvidia", "all")
-        images = {spec["containers"][0]["image"] for _, spec in tree.workloads(built)}
-        minor = overlay.partition("-")[2] or "1.30"
-        assert images == {"gpushare:0.1.0", f"registry.k8s.io/kube-scheduler:v{minor}.0"}
-
-
 def test_the_second_scheduler_is_left_out_by_one_line_as_the_page_on_installation_says(
     kubectls: list[Kubectl], tmp_path: Path
 ) -> None:
