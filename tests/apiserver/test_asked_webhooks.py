@@ -230,10 +230,6 @@ def test_so_many_annotations_that_conditions_would_cost_too_much_are_left_to_the
     assert asked.of_new(pod(annotations=many(1001))) == [ISOLATION]
 
 
-def test_a_new_pod_that_names_its_own_devices_does_not_come_into_being_without_the_webhook(asked: Asked) -> None:
-    assert asked.of_new(FORGED) == [BINDING, ISOLATION]
-
-
 @pytest.mark.parametrize("key", FIXED)
 def test_an_annotation_of_a_request_does_not_change_unseen(asked: Asked, key: str) -> None:
     for name, value in ((OWNED, "2"), (BOUND, "2"), (BOUND, None)):

@@ -161,10 +161,16 @@ PHRASES: Final = {
     RefusalReason.SEARCH_TOO_LONG: "; no fit on ",
 }
 VARIABLES: Final = [value for name, value in vars(names).items() if name.startswith("ENV_")]
+KEPT_AWAY: Final = section("docs/reference/cli.md", "### What keeps pods away")
 OPERATE, TROUBLESHOOT, SECURITY = (text(f"docs/{name}.md") for name in ("operate", "troubleshoot", "security"))
 TOLD: Final[list[tuple[str, Iterable[str], tuple[str, ...]]]] = [
     ("| `{}` |", [each.value for each in decision.Reason], (TROUBLESHOOT,)),
     ("{}", PHRASES.values(), (TROUBLESHOOT,)),
+    (
+        "\n| `{}` |",
+        [each.value for each in RefusalReason],
+        (section("docs/reference/cli.md", "### What keeps pods away"),),
+    ),
     ("`{}`", sorted(events()), (OPERATE, TROUBLESHOOT)),
     ("`{}`", [*names.POLICIES, *names.PLUGIN_RESOURCES], (SECURITY,)),
     ("ValidatingAdmissionPolicy '{}' ... denied request`", names.POLICIES, (TROUBLESHOOT,)),

@@ -59,19 +59,6 @@ def test_a_node_has_the_container_runtime_that_was_asked_for(cluster: Cluster) -
     assert enabled == [True, False]
 
 
-def test_a_container_shows_its_environment(cluster: Cluster) -> None:
-    """After what it finds of GPUs, of which there are none."""
-
-    def log() -> str:
-        return cluster.kubectl("logs", "client").stdout
-
-    wait_until(lambda: "\nPATH=" in log(), "all is printed", 30)
-    devices, openable, *environment = log().splitlines()
-    assert (devices, openable) == ("DEVICES=", "OPENABLE=")
-    assert "NVIDIA_VISIBLE_DEVICES=all" in environment
-    assert environment == sorted(environment)
-
-
 @pytest.mark.parametrize("client", ["client", "server"])
 @pytest.mark.parametrize("name", ["web", "web.default.svc", "web.default.svc.cluster.local"])
 def test_a_service_answers_by_name_from_every_node(cluster: Cluster, client: str, name: str) -> None:

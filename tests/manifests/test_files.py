@@ -54,10 +54,9 @@ def test_the_second_scheduler_is_left_out_by_one_line_as_the_page_on_installatio
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_servers_have_overlays_for_both_kinds_of_gpus_and_a_way_to_whole_gpus(server: str) -> None:
+def test_servers_have_overlays_for_both_kinds_of_gpus(server: str) -> None:
     suffix = "" if server == "1.30" else f"-{server}"
     assert {f"production{suffix}", f"simulated{suffix}"} <= set(OVERLAYS)
-    assert (MANIFESTS / "whole-gpus" / server / "kustomization.yaml").is_file()
 
 
 def test_an_overlay_adds_only_what_its_directories_hold() -> None:

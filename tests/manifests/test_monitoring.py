@@ -18,12 +18,14 @@ from deviceplugin.decision import Reason
 from deviceplugin.usage.values import Reading
 from gpushare import names
 from gpushare.model.gpu import GpuHealth, Limit
+from localcluster import prometheus
+from localcluster.provision import ProvisionError
 from release.pages import metrics
 from testing.manifests import tree
 from testing.manifests.helm import objects
 from testing.manifests.tree import MANIFESTS
+from testing.pages import blocks
 from tests.manifests.kustomize import Kubectl
-from tests.manifests.promtool import promtool
 from webhook.metrics import Outcome
 
 MONITORING: Final = MANIFESTS / "monitoring"
@@ -136,6 +138,18 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def promtool(*arguments: str | Path, text: str = "") -> str:
+    """What it prints; an AssertionError if it finds anything wrong. Skips where no package can be had."""
+    try:
+        program = prometheus.programs() / "promtool"
+    except ProvisionError as error:
+        pytest.skip(str(error))
+    argv = [str(program), *map(str, arguments)]
+    done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
 def firing(alert: str, minute: int, count: int) -> dict[str, Any]:
     """Of all alerts only this one."""
     return {
@@ -183,8 +197,7 @@ def test_without_a_controller_at_all_it_is_not_ready(try_rules: Callable[..., No
     try_rules({}, promql_expr_test=[firing("GpuShareControllerNotReady", 5, 1)])
 
 
-PAGE: Final = (MANIFESTS.parent / "docs" / "monitoring.md").read_text(encoding="utf-8")
-JOINS: Final = re.findall(r"^```promql\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+JOINS: Final = blocks("docs/monitoring.md", "promql")
 OTHERS: Final = {
     'DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-1",device="nvidia1",modelName="T4",pod="x",namespace="y"}': "80",
     'DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-1",device="nvidia1",modelName="T4",Hostname="a"}': "5",
@@ -209,7 +222,7 @@ def test_the_joins_on_the_page_work(query: str, expected: Mapping[str, int], try
 
 
 def test_the_page_shows_how_to_get_a_file_of_rules_that_prometheus_reads(tmp_path: Path) -> None:
-    [command] = re.findall(r"^```sh\n(python3 .*)\n```", PAGE, flags=re.MULTILINE)
+    [command] = [each for each in blocks("docs/monitoring.md", "sh") if each.startswith("python3 ")]
     command = command.replace("python3", sys.executable).replace("> gpushare.rules.yaml", f"> {tmp_path}/rules.yaml")
     subprocess.run(["bash", "-c", command], cwd=MANIFESTS.parent, check=True, timeout=60)
     assert yaml.safe_load((tmp_path / "rules.yaml").read_text(encoding="utf-8")) == RULES

@@ -104,8 +104,3 @@ def test_the_device_plugin_gets_its_own_constraints_and_the_selinux_type_that_re
     assert "seLinuxOptions" not in plugin["spec"]["securityContext"]  # the constraints add the namespace's level
     assert not [key for key in ("allowPrivilegedContainer", "allowHostNetwork", "allowHostIPC") if own[key]]
     assert (own["users"], own["groups"]) == ([], [])
-
-
-def test_no_cluster_but_openshift_gets_its_objects() -> None:
-    groups = {each["apiVersion"] for each in helm.render({"kubeVersion": "1.30.0"})}
-    assert not [group for group in groups if "openshift" in group]

@@ -20,8 +20,6 @@ def webhooks(server: str) -> dict[str, Json]:
 
 
 NEW = webhooks("1.30")
-
-
 CHANGES = ["CREATE", "UPDATE", "pods", ""]
 GUARDED = ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
 BOUND = ["pods/binding", "bindings"]
@@ -76,11 +74,7 @@ def test_no_pod_costs_the_isolation_webhook_more_than_the_other() -> None:
 LIMIT = "limit.gpushare.dev"
 CORE = ["kube-system", names.NAMESPACE]
 LEFT_ALONE = [
-    {
-        "key": "kubernetes.io/metadata.name",
-        "operator": "NotIn",
-        "values": [*CORE, *names.ADDON_NAMESPACES],
-    },
+    {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [*CORE, *names.ADDON_NAMESPACES]},
     {"key": names.LABEL_ISOLATION, "operator": "NotIn", "values": ["disabled"]},
 ]
 
