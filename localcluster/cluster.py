@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -199,10 +199,6 @@ class Cluster:
         """Give all nodes an image from a docker-archive file."""
         with process.timed(self._say, f"image {archive.name} on {len(self.nodes)} nodes"), ThreadPoolExecutor() as pool:
             list(pool.map(lambda node: node.import_image(archive), self.nodes))
-
-    def restart_scheduler(self, configuration: Mapping[str, object] | None = None, flags: Sequence[str] = ()) -> None:
-        """Start the scheduler again with parts of a KubeSchedulerConfiguration, such as extenders."""
-        self.control.restart_scheduler(configuration or {}, flags)
 
     def wait_nodes_ready(self, timeout_s: float = limits.NODES_READY_S) -> None:
         """Wait until every node's kubelet serves and the API calls it Ready."""

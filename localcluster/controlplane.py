@@ -93,7 +93,7 @@ class ControlPlane:
         self.etcd = self._process("etcd", self._etcd_flags())
         self.api_server = self._process("kube-apiserver", self._api_server_flags())
         self.controller_manager = self._process("kube-controller-manager", self._controller_manager_flags())
-        self.scheduler = self._process("kube-scheduler", self._scheduler_flags({}))
+        self.scheduler = self._process("kube-scheduler", self._scheduler_flags())
         # Without nodes there is nothing to forward to.
         self._proxies = [self._process("kube-proxy", self._proxy_flags())] if seat.alone else []
 
@@ -133,15 +133,6 @@ class ControlPlane:
         """Start what needs the API server."""
         for child in (self.controller_manager, *self._proxies, self.scheduler):
             child.start()
-
-    def restart_scheduler(self, configuration: Mapping[str, object], flags: Sequence[str] = ()) -> None:
-        """Start the scheduler again with parts of a KubeSchedulerConfiguration (profiles, extenders, ...).
-
-        Connection, leader election and kind are filled in; the version is too unless given.
-        """
-        self.scheduler.stop()
-        self.scheduler = self._process("kube-scheduler", [*self._scheduler_flags(configuration), *flags])
-        self.scheduler.start()
 
     def stop(self) -> None:
         """End everything, the store last."""
@@ -242,11 +233,10 @@ class ControlPlane:
             return {}
         return {"secure-port": "0", **({"port": "0"} if self._programs.version < PLAIN_TEXT_UNTIL else {})}
 
-    def _scheduler_flags(self, changes: Mapping[str, object]) -> list[str]:
+    def _scheduler_flags(self) -> list[str]:
         user = self.authority.issue("scheduler", "system:kube-scheduler")
         configuration: dict[str, object] = {
             "apiVersion": f"kubescheduler.config.k8s.io/{scheduler_api(self._programs.version)}",
-            **changes,
             "kind": "KubeSchedulerConfiguration",
             "clientConnection": {"kubeconfig": str(self.kubeconfig_for("scheduler", user)), "qps": 200, "burst": 400},
             "leaderElection": {"leaderElect": False},

@@ -105,7 +105,7 @@ class Node:
         return [child for child in (self.holder, self.containerd, self.kubelet) if child is not None]
 
     def start(self) -> None:
-        """Start the node, also after a crash, without the kubelet's having registered yet."""
+        """Start the node, without the kubelet's having registered yet."""
         self.start_containerd()
         self.start_kubelet()
 
@@ -162,11 +162,6 @@ class Node:
         if self.kubelet is not None:
             self.kubelet.stop()
 
-    def kill_kubelet(self) -> None:
-        """End the kubelet at once; pods go on."""
-        if self.kubelet is not None:
-            self.kubelet.kill()
-
     def restart_kubelet(self) -> None:
         """Stop and start the kubelet; pods go on."""
         self.stop_kubelet()
@@ -177,13 +172,6 @@ class Node:
         if self.containerd is not None:
             self.containerd.kill()
         self.start_containerd()
-
-    def crash(self) -> None:
-        """Cut the node's power: every process in it, pods too, ends at once; ``start`` brings it back."""
-        self.holder.kill()
-        for child in (self.kubelet, self.containerd):
-            if child is not None:
-                child.kill()
 
     def import_image(self, archive: Path) -> None:
         """Give the node an image from a docker-archive file."""

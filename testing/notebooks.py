@@ -2,11 +2,9 @@
 
 import hashlib
 import json
-import re
 import shutil
 import subprocess
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +15,7 @@ import yaml
 from localcluster import provision
 from localcluster.process import clean_environment
 from localcluster.provision import ProvisionError, Say
-from testing.pages import ROOT, text
+from testing.pages import ROOT, blocks, text
 
 Json = dict[str, Any]
 LOCK: Final = ROOT / "requirements" / "jupyterhub.txt"
@@ -30,7 +28,8 @@ NO_CLUSTER: Final = {
     "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
     "current-context": "c",
 }
-PAGE: Final = text("docs/jupyterhub.md")
+NAME: Final = "docs/jupyterhub.md"
+PAGE: Final = text(NAME)
 
 
 def python(say: Say = provision.say_nothing) -> Path:
@@ -60,15 +59,9 @@ def _make(cache: Path, directory: Path, say: Say) -> None:
         raise
 
 
-def blocks(language: str) -> list[str]:
-    """The page's code in one language."""
-    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", PAGE, re.DOTALL | re.MULTILINE)
-    return [textwrap.dedent(block) for _, block in found]
-
-
 def values() -> list[Json]:
     """What the page writes for JupyterHub's chart."""
-    return [block for block in map(yaml.safe_load, blocks("yaml")) if "kind" not in block]
+    return [block for block in map(yaml.safe_load, blocks(NAME, "yaml")) if "kind" not in block]
 
 
 def profiles() -> list[Json]:
@@ -79,7 +72,7 @@ def profiles() -> list[Json]:
 
 def user_scheduler() -> Json:
     """The configuration of JupyterHub's scheduler that the page writes."""
-    [found] = [block for block in map(yaml.safe_load, blocks("yaml")) if "extenders" in block]
+    [found] = [block for block in map(yaml.safe_load, blocks(NAME, "yaml")) if "extenders" in block]
     return dict(found)
 
 

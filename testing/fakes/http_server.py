@@ -1,6 +1,7 @@
 """HTTP/1.1 on a free port of the loopback interface: what all servers of tests have in common."""
 
 import contextlib
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -9,14 +10,21 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def serving(handler: type[BaseHTTPRequestHandler], before_end: Callable[[], object] = lambda: None) -> Iterator[str]:
-    """The server's URL. `before_end` ends what would keep its threads."""
+def serving(
+    handler: type[BaseHTTPRequestHandler],
+    before_end: Callable[[], object] = lambda: None,
+    *,
+    context: ssl.SSLContext | None = None,
+) -> Iterator[str]:
+    """The server's URL, with TLS where there is a context for it. `before_end` ends what would keep its threads."""
     server = _Server(("127.0.0.1", 0), handler)
     server.daemon_threads = True
+    if context:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http{'s' if context else ''}://127.0.0.1:{server.server_address[1]}"
     finally:
         before_end()
         server.shutdown()

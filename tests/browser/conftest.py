@@ -5,6 +5,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,22 +28,24 @@ PATIENCE_MS: Final = 100_000
 """No limit of this test's own: pytest ends one that hangs."""
 
 
+@dataclass(frozen=True)
 class Dashboard:
-    """A page that is served, and the browser's view of it."""
+    """A page that is served."""
 
-    def __init__(self, live_feed: Feed, port: int, live: Live | None = None) -> None:
-        self.feed = live_feed
-        self.port = port
-        self.live = live
-        self.address = f"http://127.0.0.1:{port}/#key={KEY}"
+    feed: Feed
+    port: int
+    live: Live | None = None
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}/#key={KEY}"
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
     assert program, "no Chromium; on Debian: apt-get install chromium-headless-shell, elsewhere set CHROMIUM"
-    rules = "MAP evil.example 127.0.0.1"
-    arguments = ["--no-sandbox", "--disable-dev-shm-usage", f"--host-resolver-rules={rules}"]
+    arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=program, args=arguments)
         yield started

@@ -259,14 +259,6 @@ def test_the_policy_runs_no_script_that_is_not_a_file_of_the_page(page: Page, da
     page.complaints.clear()  # type: ignore[attr-defined] # the browser says what it has refused
 
 
-def test_a_name_of_another_site_for_the_same_address_gets_nothing(page: Page, dashboard: Begin) -> None:
-    served = dashboard(clusters.small())
-    answer = page.goto(served.address.replace("127.0.0.1", "evil.example"))
-    assert answer is not None
-    assert answer.status == 421
-    page.complaints.clear()  # type: ignore[attr-defined]
-
-
 def test_a_page_of_another_origin_reads_nothing(page: Page, dashboard: Begin) -> None:
     served = dashboard(clusters.small())
     opened(page, served, 2)  # the browser has the key now

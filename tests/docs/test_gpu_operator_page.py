@@ -9,23 +9,15 @@ import yaml
 
 from gpushare import names
 from gpushare_cli.doctor import checks_conflicts, checks_webhook
-from gpushare_cli.doctor.checks import CHECKS
 from testing.cli import doctor_cluster
 from testing.manifests import tree
+from testing.pages import blocks, section, text
 
-PAGE = (tree.ROOT / "docs/gpu-operator.md").read_text(encoding="utf-8")
-TOLD = PAGE.split("\n## What to check\n")[1].split("\n## ")[0]
-
-
-@pytest.mark.parametrize("check", re.findall(r"^\| `([a-z-]+)` \|", TOLD, flags=re.MULTILINE))
-def test_every_check_that_it_names_exists(check: str) -> None:
-    assert check in {each.id for each in CHECKS}
+PAGE = text("docs/gpu-operator.md")
 
 
 def test_the_patch_names_the_container_of_the_device_plugin() -> None:
-    [patch] = [
-        yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if "DaemonSet" in text
-    ]
+    [patch] = [yaml.safe_load(block) for block in blocks("docs/gpu-operator.md", "yaml") if "DaemonSet" in block]
     found = tree.one(tree.objects("base"), patch["kind"], names.PLUGIN)
     assert patch["metadata"] == {key: found["metadata"][key] for key in ("name", "namespace")}
     [patched], [container] = (each["spec"]["template"]["spec"]["containers"] for each in (patch, found))
@@ -34,7 +26,7 @@ def test_the_patch_names_the_container_of_the_device_plugin() -> None:
 
 
 def test_the_webhook_that_it_takes_out_is_that_for_pods_without_gpus() -> None:
-    [found] = [text for text in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if "patchesJson6902" in text]
+    [found] = [block for block in blocks("docs/gpu-operator.md", "yaml") if "patchesJson6902" in block]
     [patched] = yaml.safe_load(found)["patchesJson6902"]
     operations = yaml.safe_load(patched["patch"])
     config = tree.one(tree.objects("servers/1.30"), patched["target"]["kind"], patched["target"]["name"])
@@ -72,7 +64,7 @@ def test_its_steps_are_what_the_doctor_asks_for() -> None:
         doctor_cluster.edit(cluster, "Node", "node-b", lambda found: found["metadata"].update(label))
         return [line for line in doctor_cluster.lines(cluster) if "nvidia-sharing" in line]
 
-    steps = PAGE.split("\n## Step by step\n")[1].split("\n## ")[0]
+    steps = section("docs/gpu-operator.md", "## Step by step")
     commands = re.findall(r"\$ (kubectl label node NODE .*)", steps)
     node = labelled(node, next(command for command in commands if "gpushare=true" in command))
     assert len(conflicts()) == 1

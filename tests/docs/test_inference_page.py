@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import re
 import sys
 import types
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.resource_config import ResourceConfig
-from gpushare.units import GIB, MemoryUnit
+from gpushare.units import GIB
 from gpushare.wire import profile as profile_wire
 from release.pages.requests import EXAMPLES, RESOURCE_CONFIG, Example
 from testing import pages
@@ -25,18 +24,15 @@ from testing.pages import fraction_of, text
 from webhook import mutation
 from webhook.rules import Rules
 
-PAGE: Final = text("docs/inference.md")
-PYTHON: Final = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-YAML: Final = [
-    each for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) for each in yaml.safe_load_all(block)
-]
+PYTHON: Final = pages.blocks("docs/inference.md", "python")
+YAML: Final = [each for block in pages.blocks("docs/inference.md", "yaml") for each in yaml.safe_load_all(block)]
 CONTEXT: Final = 512
 EVERY_WAY: Final = [each for each in EXAMPLES if each.name != "same" and not each.request().shape.gpus.enforced]
 """But those that need another pod, or a limit that the profile's GPUs lack."""
 
 
-def node(unit: MemoryUnit = GIB) -> NodeInventory:
-    return profile_wire.inventory(yaml.safe_load(text("testing/profiles/a100x8.yaml")), NodeName("node-a"), unit)
+def node() -> NodeInventory:
+    return profile_wire.inventory(yaml.safe_load(text("testing/profiles/a100x8.yaml")), NodeName("node-a"), GIB)
 
 
 @pytest.mark.parametrize("example", EVERY_WAY, ids=lambda each: each.name)
@@ -59,14 +55,6 @@ def test_shares_that_fill_a_gpu_fit_beside_each_other_with_their_contexts() -> N
     total = 15109
     fractions = [fraction_of({names.ENV_MEMORY_MIB: str(gib * 1024)}, total) for gib in (8, 4, 2)]
     assert sum(fraction * total + CONTEXT for fraction in fractions) <= 14 * 1024
-
-
-@pytest.mark.parametrize("unit", [GIB, MemoryUnit(1), MemoryUnit(256)], ids=str)
-def test_the_unit_makes_no_difference(unit: MemoryUnit) -> None:
-    example = Example(name="share", limits={names.GPU_MEM: 3072 // unit.mib})
-    ledger = NodeLedger.of(node(unit), [])
-    [variables] = environments(example.pod(), ledger, ResourceConfig(unit=unit)).values()
-    assert variables[names.ENV_MEMORY_MIB] == "3072"
 
 
 def test_a_share_without_room_for_the_context_is_told() -> None:

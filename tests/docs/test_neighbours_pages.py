@@ -13,6 +13,7 @@ import yaml
 from gpushare import names
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import requests
+from testing import pages
 from webhook import mutation
 from webhook.rules import Rules
 
@@ -25,7 +26,7 @@ ROWS: Final = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", PAGES["kueue"].split("
 
 
 def blocks(page: str) -> list[Json]:
-    written = re.findall(r"```yaml\n(.*?)```", PAGES[page], flags=re.DOTALL)
+    written = pages.blocks(f"docs/neighbours/{page}.md", "yaml")
     return [document for block in written for document in yaml.safe_load_all(block)]
 
 
@@ -150,12 +151,3 @@ def test_the_spawner_offers_a_resource_of_ours() -> None:
     value = found["spawnerFormDefaults"]["gpus"]["value"]
     assert [each["limitsKey"] for each in value["vendors"]] == [value["vendor"]] == [names.GPU_MEM]
     assert value["num"] in {"none", "1", "2", "4", "8"}
-
-
-def test_other_schedulers_keep_their_pods() -> None:
-    [volcano, kai] = [pod for each in blocks("schedulers") for pod in templates(each)]
-    assert kai["spec"]["schedulerName"] == "kai-scheduler"
-    volcano["spec"]["schedulerName"] = "volcano"  # which its controller writes
-    for pod in (volcano, kai):
-        after = admitted({"apiVersion": "v1", "kind": "Pod", **pod})
-        assert after["spec"]["schedulerName"] == pod["spec"]["schedulerName"]

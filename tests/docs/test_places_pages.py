@@ -11,17 +11,15 @@ import yaml
 from gpushare import names
 from gpushare_cli import __main__ as cli
 from gpushare_cli import extenders
+from testing import pages
 from testing.manifests import helm, tree
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("edge", "openshift", "distributions")}
+PAGES = {name: pages.text(f"docs/{name}.md") for name in ("edge", "openshift", "distributions")}
 
 
 def blocks(page: str) -> list[Any]:
     """All YAML documents of a page."""
-    found = re.findall(r"^( *)```yaml\n(.*?)^ *```$", PAGES[page], flags=re.MULTILINE | re.DOTALL)
-    texts = [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
-    return [document for text in texts for document in yaml.safe_load_all(text)]
+    return [document for block in pages.blocks(f"docs/{page}.md", "yaml") for document in yaml.safe_load_all(block)]
 
 
 def test_the_extender_through_the_proxy_is_named_alike_in_the_right_and_in_the_configuration(
@@ -41,15 +39,6 @@ def test_the_extender_through_the_proxy_is_named_alike_in_the_right_and_in_the_c
     assert {"certFile", "keyFile"} < set(extender["tlsConfig"])
 
 
-@pytest.mark.parametrize("page", ["edge", "openshift"])
-def test_values_of_the_chart_are_admitted(page: str) -> None:
-    shown = [each for each in blocks(page) if isinstance(each, dict) and "apiVersion" not in each]
-    assert [each for each in shown if "tolerations" not in each]
-    for values in shown:
-        if "tolerations" not in values:
-            helm.render({"kubeVersion": "1.30.0", **values})
-
-
 def test_the_values_that_the_table_of_distributions_names_are_admitted_and_do_what_it_says() -> None:
     given = dict(re.findall(r"`(\w+\.\w+): (\S+?)`", PAGES["distributions"]))
     values: dict[str, Any] = {"kubeVersion": "1.30.0"}
@@ -61,13 +50,6 @@ def test_the_values_that_the_table_of_distributions_names_are_admitted_and_do_wh
     [patch] = [each for each in blocks("distributions") if each["kind"] == "DaemonSet"]
     [moved] = patch["spec"]["template"]["spec"]["volumes"]
     assert moved in rendered["spec"]["template"]["spec"]["volumes"]
-
-
-def test_the_overlay_for_openshift_is_put_together_from_what_there_is() -> None:
-    [overlay] = [each for each in blocks("openshift") if each.get("kind") == "Kustomization"]
-    beside = tree.MANIFESTS / "overlays" / "mine"
-    for directory in (*overlay["bases"], *overlay["components"]):
-        assert (beside / ".." / directory.removeprefix("../") / "kustomization.yaml").resolve().is_file(), directory
 
 
 def test_what_is_written_onto_the_namespace_by_hand_is_what_the_component_writes() -> None:

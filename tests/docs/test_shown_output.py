@@ -10,7 +10,7 @@ from gpushare_cli import __main__ as cli
 from testing.builders import Json, make_grant, make_inventory, make_ledger, make_node, make_shape
 from testing.cli.explaining import kube_of
 from testing.cli.podding import bound
-from tests.docs import census
+from testing.pages import blocks, text
 
 SHOWN = {
     "README.md": ((14, 14, 9, 3), (6, 0, 0, 0)),
@@ -43,11 +43,8 @@ def test_the_table_is_what_is_printed(
     monkeypatch.setenv("KUBECONFIG", "/somewhere")
     assert cli.main(["inspect"]) == 0
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    [shown] = [
-        block.text.splitlines()
-        for block in census.blocks(census.ROOT / page)
-        if block.text.startswith("$ kubectl inspect gpushare\nNAME")
-    ]
+    typed = "$ kubectl inspect gpushare\nNAME"
+    [shown] = [block.splitlines() for block in blocks(page, "console") if block.startswith(typed)]
     kube.close()
     assert shown[1:] == printed
 
@@ -67,5 +64,5 @@ def test_a_refusal_is_what_is_said(
     verdict = place(make_shape(asked), make_ledger(sizes, held))
     assert isinstance(verdict, Refused)
     said = verdict.message.replace("node-a", node)
-    shown = (census.ROOT / page).read_text(encoding="utf-8")
+    shown = text(page)
     assert any(f"{before}{said}{after}" in shown for before, after in (("`", "`"), ("```text\n", "\n```")))

@@ -5,6 +5,7 @@ import contextlib
 import io
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,7 @@ from typing import Final
 from gpushare.errors import SettingsError
 from gpushare_cli.__main__ import command_line
 from testing.manifests import helm_cli
-from tests.docs.census import Block
+from testing.pages import Block
 
 ROOT: Final = Path(__file__).parents[2]
 _EVERY: Final = {"--namespace", "-n", "--context", "--kubeconfig"}
@@ -42,24 +43,8 @@ KUBECTL: Final[Mapping[str, set[str]]] = {
     "wait": {*_CHOOSE, *_FILES, "--for", "--all", "--timeout"},
 }
 """Verbs of kubectl that the documents use, and their flags."""
-SHELL: Final = {
-    "base64",
-    "cat",
-    "cd",
-    "cp",
-    "date",
-    "echo",
-    "export",
-    "find",
-    "grep",
-    "mkdir",
-    "rm",
-    "sed",
-    "set",
-    "tee",
-    "umask",
-    "done",
-}
+BUILTINS: Final = {"cd", "echo", "export", "set", "umask", "done"}
+"""Of the shell; other programs without a parser here are those that every machine has."""
 OF_OTHERS: Final = {
     "apt-get": {"install", "remove", "update"},
     "dnf": {"reinstall"},
@@ -124,7 +109,7 @@ def fault(words: list[str]) -> str:
     if program in OF_OTHERS:
         rest = rest[2:] if rest[0] in {"-n", "--namespace"} else rest
         return "" if rest[0] in OF_OTHERS[program] else f"{program} {rest[0]} is not known here"
-    return "" if program in SHELL else f"{program} is not known here"
+    return "" if program in BUILTINS or shutil.which(program) else f"{program} is not known here"
 
 
 def _of_make(words: list[str]) -> str:

@@ -15,7 +15,7 @@ from gpushare_cli import scores
 from gpushare_cli.__main__ import main
 from testing import granted, notebooks
 from testing.notebooks import Json
-from testing.pages import text
+from testing.pages import blocks, text
 from webhook.rules import Rules
 
 RULES: Final = Rules(resource_config=ResourceConfig())
@@ -39,7 +39,7 @@ class Configuration:
 
 
 def from_the_python_block() -> Json:
-    [block] = notebooks.blocks("python")
+    [block] = blocks(notebooks.NAME, "python")
     configuration = Configuration()
     exec(block, {"c": configuration})
     return {name: value for name, value in vars(configuration.KubeSpawner).items() if not name.startswith("__")}

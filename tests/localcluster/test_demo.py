@@ -2,12 +2,12 @@
 
 import signal
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from localcluster import demo, runtimes
 from localcluster.provision import ProvisionError, Say, Version
-from localcluster.runtimes import ContainerRuntime
 
 
 def test_the_pod_that_the_user_is_told_to_look_at_is_a_sample() -> None:
@@ -16,16 +16,10 @@ def test_the_pod_that_the_user_is_told_to_look_at_is_a_sample() -> None:
     assert "name: gpu-share-pod1" in (demo.SAMPLES / "gpu-share-pod1.yaml").read_text()
 
 
-def test_the_first_node_has_cdi_if_that_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = ContainerRuntime(Path("bin"), Version(1, 7, 24), cdi=True)
-    monkeypatch.setattr(runtimes, "with_cdi", lambda _kubernetes, _say: runtime)
-    assert set(demo.with_cdi(Version(1, 20), print)) == {1}
-
-
-def test_without_it_the_demonstration_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cdi_the_demonstration_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
-    def none_here(_kubernetes: Version, _say: Say) -> ContainerRuntime:
+    def none_here(_kubernetes: Version, _say: Say) -> NoReturn:
         raise ProvisionError("no containerd with CDI")
 
     monkeypatch.setattr(runtimes, "with_cdi", none_here)

@@ -1,6 +1,7 @@
 """What a cluster takes from the machine, and how it gives it back, without a cluster."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -82,19 +83,53 @@ def test_a_machine_with_too_few_inotify_instances_is_told_before_anything_starts
     )
 
 
-def test_a_machine_with_enough_inotify_instances_starts(tmp_path: Path) -> None:
-    assert inotify.in_use(proc(tmp_path, limit=128, used=104)) == 104
-    inotify.check(2, tmp_path)
+def test_a_process_id_of_somebody_else_is_told_apart() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        started = leftovers.start_time(child.pid)
+        child.communicate(b"\n")
+    assert started
+    assert leftovers.start_time(child.pid) != started
 
 
-def test_a_step_that_takes_too_long_says_that_running_it_again_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_child_that_ends_is_reported_with_its_log(tmp_path: Path) -> None:
+    child = process.Process("child", [sys.executable, "-c", "raise SystemExit('the reason')"], tmp_path / "log")
+    child.start()
+    with pytest.raises(process.ClusterError, match="the reason"):
+        process.wait_until(lambda: False, "never", 20, child)
+
+
+def test_a_child_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    child = process.Process("child", [sys.executable, "-c", code], tmp_path / "log")
+    child.start()
+    process.wait_until(lambda: "up" in child.tail(), "up", 20, child)
+    child.stop(grace_s=0.2)
+    assert not child.alive
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        (["1.20.2"], None),
+        (["1.20.2", "1.36.2", "1.9.11"], "1.36.2"),
+        (["1.20.2", "1.36.2", "1.37.0-without-scheduler"], "1.36.2"),
+        (["1.36.2"], "1.36.2"),
+    ],
+)
+def test_a_newer_control_plane_is_one_in_the_cache_beside_that_of_the_clusters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: list[str], expected: str | None
 ) -> None:
-    monkeypatch.setattr(provision, "PROGRESS_PERIOD_S", 0.01)
-    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with pytest.raises(provision.ProvisionError, match=r"compiling: not finished after 0 s\. Run the command again"):
-        provision.run_step(provision.say_nothing, "compiling", sleep, tmp_path / "log", timeout_s=0)
-    with pytest.raises(provision.ProvisionError, match=r"exit status 3 after .*Run the command again"):
-        provision.run_step(
-            provision.say_nothing, "compiling", [sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "log"
-        )
+    """Only that of 1.20.2 has the programs of nodes too."""
+    monkeypatch.setenv(provision.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.delenv(provision.ASSETS_VARIABLE, raising=False)
+    monkeypatch.setenv("PATH", "")
+    for version in versions:
+        number, _, lacking = version.partition("-without-")
+        directory = tmp_path / f"kubernetes-{number}"
+        directory.mkdir()
+        for name in provision.KUBERNETES if number == "1.20.2" else provision.CONTROL_PLANE:
+            if not lacking or not name.endswith(lacking):
+                (directory / name).write_text(f"#!/bin/sh\necho Kubernetes v{number}\n")
+                (directory / name).chmod(0o755)
+    found = provision.newer_control_plane()
+    assert (found.name if found else None) == (f"kubernetes-{expected}" if expected else None)

@@ -2,12 +2,10 @@
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +22,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="a cluster needs root"),
 ]
 
-ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 SERVE = "mkdir /www && echo hello > /www/index.html && trap 'exit 0' TERM; httpd -f -p 8080 -h /www & wait"
 
 
@@ -43,7 +40,7 @@ def pod(name: str, node: str, *, command: str | None = None, **spec: object) -> 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(nodes=2, cdi={1}, audit=True, say=print) as running:
+    with Cluster(nodes=2, cdi={1}, say=print) as running:
         handler = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
         running.apply({**handler, "handler": "nvidia"})
         service = {"selector": {"app": "server"}, "ports": [{"port": 80, "targetPort": 8080}]}
@@ -62,33 +59,6 @@ def test_a_node_has_the_container_runtime_that_was_asked_for(cluster: Cluster) -
     assert enabled == [True, False]
 
 
-def containers(cluster: Cluster) -> dict[str, tuple[str, int]]:
-    """Return the container id and the restarts of each pod."""
-    items = json.loads(cluster.kubectl("get", "pods", "--output=json").stdout)["items"]
-    found = {}
-    for item in items:
-        (status,) = item["status"]["containerStatuses"]
-        found[item["metadata"]["name"]] = (status["containerID"], status["restartCount"])
-    return found
-
-
-def execute(cluster: Cluster, name: str, command: str) -> str:
-    return cluster.kubectl("exec", name, "--", *shlex.split(command)).stdout
-
-
-def test_a_container_shows_its_environment(cluster: Cluster) -> None:
-    """After what it finds of GPUs, of which there are none."""
-
-    def log() -> str:
-        return cluster.kubectl("logs", "client").stdout
-
-    wait_until(lambda: "\nPATH=" in log(), "all is printed", 30)
-    devices, openable, *environment = log().splitlines()
-    assert (devices, openable) == ("DEVICES=", "OPENABLE=")
-    assert "NVIDIA_VISIBLE_DEVICES=all" in environment
-    assert environment == sorted(environment)
-
-
 @pytest.mark.parametrize("client", ["client", "server"])
 @pytest.mark.parametrize("name", ["web", "web.default.svc", "web.default.svc.cluster.local"])
 def test_a_service_answers_by_name_from_every_node(cluster: Cluster, client: str, name: str) -> None:
@@ -99,62 +69,10 @@ def test_a_service_answers_by_name_from_every_node(cluster: Cluster, client: str
     wait_until(answers, f"{name} from {client}", 15)
 
 
-def test_a_pod_reaches_the_api_server_as_its_service_account(cluster: Cluster) -> None:
-    token = execute(cluster, "client", f"cat {ACCOUNT}/token")
-    address = execute(cluster, "client", "sh -c 'echo $KUBERNETES_SERVICE_HOST'").strip()
-    execute(cluster, "client", f"nc -w 3 {address} 443 -e true")
-    asked = cluster.kubectl(f"--token={token}", "auth", "can-i", "--list", check=False)
-    assert asked.returncode == 0
-
-
 def test_names_from_outside_are_refused_without_waiting_for_another_server(cluster: Cluster) -> None:
     done = cluster.kubectl("exec", "client", "--", "nslookup", "example.com", check=False)
     assert done.returncode != 0
     assert "NXDOMAIN" in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("how", ["restart", "kill"])
-def test_pods_outlive_their_kubelet(cluster: Cluster, how: str) -> None:
-    before = containers(cluster)
-    node = cluster.nodes[0]
-    if how == "kill":
-        node.kill_kubelet()
-        node.start_kubelet()
-    else:
-        node.restart_kubelet()
-    node.wait_kubelet()
-    assert (node.device_plugins_dir / "kubelet.sock").is_socket()
-    cluster.wait_nodes_ready()
-    assert containers(cluster) == before
-    # A kubelet that has just started knows no pod before it has listed them.
-    runs = partial(cluster.kubectl, "exec", "client", "--", "true", check=False)
-    wait_until(lambda: runs().returncode == 0, "the kubelet runs commands in pods again", 60)
-
-
-def test_a_node_comes_back_from_a_crash(cluster: Cluster) -> None:
-    before = containers(cluster)["server"]
-    node = cluster.node("node-2")
-    node.crash()
-    wait_until(lambda: "NotReady" in cluster.kubectl("get", "nodes").stdout, "NotReady", 60)
-    node.start()
-
-    def runs_again() -> bool:
-        identity, restarts = containers(cluster)["server"]
-        return identity != before[0] and restarts == before[1] + 1
-
-    wait_until(runs_again, "the pod runs again", 60)
-    cluster.wait_nodes_ready()
-    cluster.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
-
-
-def test_the_scheduler_can_be_reconfigured(cluster: Cluster) -> None:
-    cluster.restart_scheduler({"profiles": [{"schedulerName": "default-scheduler"}, {"schedulerName": "other"}]})
-    wanted = pod("elsewhere", "", schedulerName="other")
-    cluster.apply(wanted)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/elsewhere", "--timeout=60s")
-    cluster.kubectl("delete", "pod", "elsewhere")
-    bindings = [line for line in cluster.audit_log.read_text().splitlines() if '"subresource":"binding"' in line]
-    assert len([line for line in bindings if '"name":"elsewhere"' in line]) == 1
 
 
 def remains(owned: leftovers.Owned) -> list[Path]:

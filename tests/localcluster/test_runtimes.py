@@ -10,26 +10,6 @@ from localcluster.provision import ProvisionError, Version
 from localcluster.runtimes import ContainerRuntime
 
 OLD, NEW = Version(1, 20, 2), Version(1, 36, 2)
-STANZAS = """\
-Types: deb deb-src
-URIs: http://packages.invalid/debian
-Suites: bookworm bookworm-updates
-Components: main
-Signed-By: /k.gpg
-
-Types: deb
-URIs: http://packages.invalid/security
-Suites: bookworm-security
-Components: main
-"""
-LINES = """\
-# comment
-deb http://packages.invalid/debian bookworm main
-deb-src http://packages.invalid/debian bookworm main
-deb [signed-by=/k.gpg arch=amd64] http://packages.invalid/debian bookworm main contrib
-deb http://packages.invalid/debian bookworm-security main
-deb http://packages.invalid/other stable main
-"""
 
 
 def known(*versions: str) -> list[ContainerRuntime]:
@@ -70,21 +50,6 @@ def test_a_node_is_labelled_where_its_version_does_not_say_whether_it_has_cdi(
 ) -> None:
     runtime = ContainerRuntime(Path("bin"), Version.parse(version), cdi=cdi)
     assert list(installation.hand_over_label(runtime)) == label
-
-
-def test_packages_of_the_next_release_come_from_where_the_machine_has_its_own(tmp_path: Path) -> None:
-    (tmp_path / "a.sources").write_text(STANZAS)
-    (tmp_path / "b.list").write_text(LINES)
-    (tmp_path / "c.sources").write_text(STANZAS.replace("bookworm", "sid"))
-    (tmp_path / "d.disabled").write_text(STANZAS)
-    read = [apt.packages_of(entry, "bookworm", "trixie") for entry in sorted(tmp_path.iterdir())]
-    assert read == [
-        "Types: deb\nURIs: http://packages.invalid/debian\nSuites: trixie\nComponents: main\nSigned-By: /k.gpg\n",
-        "deb http://packages.invalid/debian trixie main\n"
-        "deb [signed-by=/k.gpg arch=amd64] http://packages.invalid/debian trixie main contrib\n",
-        None,
-        None,
-    ]
 
 
 def test_a_machine_for_which_none_can_be_had_is_told_what_to_do(

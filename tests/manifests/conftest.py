@@ -11,9 +11,3 @@ def kubectls(pytestconfig: pytest.Config) -> list[Kubectl]:
     if not found:
         pytest.skip("there is no kubectl: python -m localcluster.provision")
     return found
-
-
-@pytest.fixture(scope="session")
-def kubectl(kubectls: list[Kubectl]) -> Kubectl:
-    """The user's own, if there is one."""
-    return kubectls[-1]

@@ -2,7 +2,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from gpushare import names
 from testing.manifests import tree
@@ -10,12 +9,6 @@ from testing.manifests.tree import MANIFESTS, OVERLAYS, ROOT, SERVERS
 from tests.manifests.kustomize import Kubectl
 
 KUSTOMIZATIONS = sorted(MANIFESTS.rglob("kustomization.yaml"), key=str)
-API_VERSIONS = {
-    "1.20": "kubescheduler.config.k8s.io/v1beta1",
-    "1.23": "kubescheduler.config.k8s.io/v1beta3",
-    "1.25": "kubescheduler.config.k8s.io/v1",
-    "1.30": "kubescheduler.config.k8s.io/v1",
-}
 OLD_FIELDS = {"apiVersion", "kind", "bases", "resources", "patchesStrategicMerge", "patchesJson6902", "images"}
 
 
@@ -44,33 +37,6 @@ def test_a_kustomization_uses_every_file_beside_it_and_only_fields_that_kubectl_
     )
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_no_object_is_there_twice(overlay: str) -> None:
-    listed = tree.listed(f"overlays/{overlay}")
-    found = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in listed]
-    assert len(found) == len(set(found))
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_every_kubectl_builds_the_same_objects(overlay: str, kubectls: list[Kubectl]) -> None:
-    listed = sorted((each["kind"], each["metadata"]["name"]) for each in tree.listed(f"overlays/{overlay}"))
-    for kubectl in kubectls:
-        built = kubectl.build(overlay)
-        assert sorted((each["kind"], each["metadata"]["name"]) for each in built) == listed
-        plugin = tree.one(built, "DaemonSet", "gpushare-device-plugin")["spec"]["template"]["spec"]
-        settings = tree.settings_of(plugin["containers"][0])
-        assert "GPUSHARE_NODE_NAME" in settings
-        if overlay.startswith("simulated"):
-            assert settings["GPUSHARE_GPU_SOURCE"].startswith("simulated:")
-        else:
-            assert (plugin["runtimeClassName"], settings["NVIDIA_VISIBLE_DEVICES"]) == ("nvidia", "all")
-        images = {spec["containers"][0]["image"] for _, spec in tree.workloads(built)}
-        minor = overlay.partition("-")[2] or "1.30"
-        assert images == {"gpushare:0.1.0", f"registry.k8s.io/kube-scheduler:v{minor}.0"}
-        scheduler = yaml.safe_load(tree.one(built, "ConfigMap", names.SCHEDULER)["data"]["scheduler.yaml"])
-        assert scheduler["apiVersion"] == API_VERSIONS[minor]
-
-
 def test_the_second_scheduler_is_left_out_by_one_line_as_the_page_on_installation_says(
     kubectls: list[Kubectl], tmp_path: Path
 ) -> None:
@@ -88,10 +54,9 @@ def test_the_second_scheduler_is_left_out_by_one_line_as_the_page_on_installatio
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_servers_have_overlays_for_both_kinds_of_gpus_and_a_way_to_whole_gpus(server: str) -> None:
+def test_servers_have_overlays_for_both_kinds_of_gpus(server: str) -> None:
     suffix = "" if server == "1.30" else f"-{server}"
     assert {f"production{suffix}", f"simulated{suffix}"} <= set(OVERLAYS)
-    assert (MANIFESTS / "whole-gpus" / server / "kustomization.yaml").is_file()
 
 
 def test_an_overlay_adds_only_what_its_directories_hold() -> None:

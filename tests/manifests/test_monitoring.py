@@ -5,7 +5,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,12 +18,14 @@ from deviceplugin.decision import Reason
 from deviceplugin.usage.values import Reading
 from gpushare import names
 from gpushare.model.gpu import GpuHealth, Limit
+from localcluster import prometheus
+from localcluster.provision import ProvisionError
 from release.pages import metrics
 from testing.manifests import tree
 from testing.manifests.helm import objects
 from testing.manifests.tree import MANIFESTS
+from testing.pages import blocks
 from tests.manifests.kustomize import Kubectl
-from tests.manifests.promtool import promtool
 from webhook.metrics import Outcome
 
 MONITORING: Final = MANIFESTS / "monitoring"
@@ -136,6 +138,18 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def promtool(*arguments: str | Path, text: str = "") -> str:
+    """What it prints; an AssertionError if it finds anything wrong. Skips where no package can be had."""
+    try:
+        program = prometheus.programs() / "promtool"
+    except ProvisionError as error:
+        pytest.skip(str(error))
+    argv = [str(program), *map(str, arguments)]
+    done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
 def firing(alert: str, minute: int, count: int) -> dict[str, Any]:
     """Of all alerts only this one."""
     return {
@@ -145,49 +159,45 @@ def firing(alert: str, minute: int, count: int) -> dict[str, Any]:
     }
 
 
-def test_every_alert_fires_and_resolves(rules: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def try_rules(rules: Path, tmp_path: Path) -> Callable[..., None]:
+    """Has Prometheus see series, and asks it what a test of its own may ask."""
+
+    def run(series: Mapping[str, str], **asked: list[dict[str, Any]]) -> None:
+        given = [{"series": name, "values": values} for name, values in series.items()]
+        test = {"interval": "1m", "input_series": given, **asked}
+        path = tmp_path / "tests.yaml"
+        path.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
+        promtool("test", "rules", path)
+
+    return run
+
+
+def test_every_alert_has_a_case() -> None:
     assert CASES.keys() == ALERTS.keys()
-    tests = [
-        {
-            "interval": "1m",
-            "name": alert,
-            "input_series": [{"series": series, "values": values} for series, values in case.items()],
-            "promql_expr_test": [firing(alert, minute, count) for minute, count in ((9, 0), (FIRES, 1), (RESOLVED, 0))],
-        }
-        for alert, case in CASES.items()
-    ]
-    path = tmp_path / "tests.yaml"
-    path.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": tests}))
-    promtool("test", "rules", path)
 
 
-def test_the_message_of_an_alert_names_the_gpu_and_the_reason(rules: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("alert", CASES)
+def test_an_alert_fires_and_resolves(alert: str, try_rules: Callable[..., None]) -> None:
+    asked = [firing(alert, minute, count) for minute, count in ((9, 0), (FIRES, 1), (RESOLVED, 0))]
+    try_rules(CASES[alert], promql_expr_test=asked)
+
+
+def test_the_message_of_an_alert_names_the_gpu_and_the_reason(try_rules: Callable[..., None]) -> None:
     alert = ALERTS["GpuShareGpuUnhealthy"]
     expected = {
         "exp_labels": {"node": "a", "UUID": "GPU-1", "gpu": "1", "reason": "Xid 79", **alert["labels"]},
         "exp_annotations": {**alert["annotations"], "summary": "GPU 1 of node a is unhealthy: Xid 79"},
     }
-    test = {
-        "interval": "1m",
-        "input_series": [
-            {"series": f'gpushare_plugin_gpu_unhealthy{{{GPU},reason="Xid 79",pod="p"}}', "values": "1x5"}
-        ],
-        "alert_rule_test": [{"eval_time": "3m", "alertname": alert["alert"], "exp_alerts": [expected]}],
-    }
-    path = tmp_path / "tests.yaml"
-    path.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
-    promtool("test", "rules", path)
+    asked = [{"eval_time": "3m", "alertname": alert["alert"], "exp_alerts": [expected]}]
+    try_rules({f'gpushare_plugin_gpu_unhealthy{{{GPU},reason="Xid 79",pod="p"}}': "1x5"}, alert_rule_test=asked)
 
 
-def test_without_a_controller_at_all_it_is_not_ready(rules: Path, tmp_path: Path) -> None:
-    test = {"interval": "1m", "input_series": [], "promql_expr_test": [firing("GpuShareControllerNotReady", 5, 1)]}
-    path = tmp_path / "tests.yaml"
-    path.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
-    promtool("test", "rules", path)
+def test_without_a_controller_at_all_it_is_not_ready(try_rules: Callable[..., None]) -> None:
+    try_rules({}, promql_expr_test=[firing("GpuShareControllerNotReady", 5, 1)])
 
 
-PAGE: Final = (MANIFESTS.parent / "docs" / "monitoring.md").read_text(encoding="utf-8")
-JOINS: Final = re.findall(r"^```promql\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+JOINS: Final = blocks("docs/monitoring.md", "promql")
 OTHERS: Final = {
     'DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-1",device="nvidia1",modelName="T4",pod="x",namespace="y"}': "80",
     'DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-1",device="nvidia1",modelName="T4",Hostname="a"}': "5",
@@ -205,25 +215,14 @@ JOINED: Final = (
 
 
 @pytest.mark.parametrize(("query", "expected"), list(zip(JOINS, JOINED, strict=True)))
-def test_the_joins_on_the_page_work(query: str, expected: Mapping[str, int], tmp_path: Path) -> None:
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": series, "values": f"{value}+0x5"} for series, value in OTHERS.items()],
-        "promql_expr_test": [
-            {
-                "expr": query,
-                "eval_time": "3m",
-                "exp_samples": [{"labels": labels, "value": value} for labels, value in expected.items()],
-            }
-        ],
-    }
-    path = tmp_path / "tests.yaml"
-    path.write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
-    promtool("test", "rules", path)
+def test_the_joins_on_the_page_work(query: str, expected: Mapping[str, int], try_rules: Callable[..., None]) -> None:
+    samples = [{"labels": labels, "value": value} for labels, value in expected.items()]
+    series = {name: f"{value}+0x5" for name, value in OTHERS.items()}
+    try_rules(series, promql_expr_test=[{"expr": query, "eval_time": "3m", "exp_samples": samples}])
 
 
 def test_the_page_shows_how_to_get_a_file_of_rules_that_prometheus_reads(tmp_path: Path) -> None:
-    [command] = re.findall(r"^```sh\n(python3 .*)\n```", PAGE, flags=re.MULTILINE)
+    [command] = [each for each in blocks("docs/monitoring.md", "sh") if each.startswith("python3 ")]
     command = command.replace("python3", sys.executable).replace("> gpushare.rules.yaml", f"> {tmp_path}/rules.yaml")
     subprocess.run(["bash", "-c", command], cwd=MANIFESTS.parent, check=True, timeout=60)
     assert yaml.safe_load((tmp_path / "rules.yaml").read_text(encoding="utf-8")) == RULES
@@ -242,6 +241,11 @@ def test_what_the_operator_scrapes_are_ports_that_there_are_and_others_are_let_i
         name = monitor["metadata"]["name"]
         assert monitor["spec"]["selector"] == {"matchLabels": {"app.kubernetes.io/name": name}}
         assert _endpoint(monitor)["honorLabels"]
+    [service] = [monitor for monitor in MONITORS if monitor["kind"] == "ServiceMonitor"]
+    assert _endpoint(service)["tlsConfig"]["ca"]["secret"] == {"name": names.WEBHOOK_SECRET, "key": "ca.crt"}
+    known = tree.one(tree.objects("base"), "Service", names.WEBHOOK)
+    assert service["spec"]["selector"]["matchLabels"].items() <= known["metadata"]["labels"].items()
+    assert _endpoint(service)["port"] in [port["name"] for port in known["spec"]["ports"]]
     policies = tree.documents(MONITORING / "network-policies.yaml")
     admitted = {
         (policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"], port["port"])

@@ -95,42 +95,30 @@ def test_every_setting_in_the_manifests_exists_and_is_accepted() -> None:
         assert container(workload)["envFrom"] == [{"configMapRef": {"name": names.CONFIG}}]
 
 
+def test_labels_and_accounts_are_those_of_the_code() -> None:
+    assert SPECS[names.PLUGIN]["nodeSelector"] == {names.LABEL_SHARES: "true"}
+    assert SPECS[names.CONTROLLER]["serviceAccountName"] == names.SERVICE_ACCOUNT_CONTROLLER
+
+
 def test_the_cluster_adds_no_variables_that_look_like_settings() -> None:
     # Services of the namespace would appear as GPUSHARE_WEBHOOK_PORT and so on.
     assert all(spec["enableServiceLinks"] is False for spec in SPECS.values())
 
 
-def test_the_doctors_and_the_schedulers_marks_are_those_of_the_manifests() -> None:
-    assert SPECS[names.PLUGIN]["nodeSelector"] == {names.LABEL_SHARES: "true"}
-    for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
-        assert tree.one(tree.objects("servers/1.30"), kind, names.ISOLATION_POLICY)
-    selectors = [
-        each["namespaceSelector"]["matchExpressions"]
-        for each in tree.one(tree.objects("servers/1.30"), "MutatingWebhookConfiguration", names.MUTATING_WEBHOOK)[
-            "webhooks"
-        ]
-        if each["name"].startswith("isolation.")
-    ]
-    assert {"key": names.LABEL_ISOLATION, "operator": "NotIn", "values": ["disabled"]} in selectors[0]
-
-
-def test_service_accounts_are_those_that_the_webhook_trusts() -> None:
-    assert SPECS[names.CONTROLLER]["serviceAccountName"] == names.SERVICE_ACCOUNT_CONTROLLER
-    user = WebhookSettings().controller
-    for webhook in tree.one(tree.objects("servers/1.30"), "ValidatingWebhookConfiguration", names.VALIDATING_WEBHOOK)[
-        "webhooks"
-    ]:
-        assert f"request.userInfo.username != '{user}'" in [each["expression"] for each in webhook["matchConditions"]]
-
-
+@pytest.mark.parametrize("whole", [False, True], ids=["shared", "whole"])
 @pytest.mark.parametrize("server", SERVERS)
-def test_the_second_scheduler_is_configured_as_the_command_line_prints_it(server: str) -> None:
-    found = tree.one(tree.objects(f"servers/{server}"), "ConfigMap", names.SCHEDULER)["data"]
-    configuration = yaml.safe_load(found["scheduler.yaml"])
-    printed = yaml.safe_load(schedconfig.configuration(Options(server=ServerVersion.parse(server))))
-    old = {"healthzBindAddress": "127.0.0.1:10251", "metricsBindAddress": "127.0.0.1:10251"} if server == "1.20" else {}
-    assert configuration == {**printed, **old, "percentageOfNodesToScore": 100}
-    assert configuration["extenders"][0]["urlPrefix"].endswith(f":{ControllerSettings().port}{names.EXTENDER_PREFIX}")
+def test_the_second_scheduler_is_configured_as_the_command_line_prints_it(server: str, whole: bool) -> None:
+    directory = f"whole-gpus/{server}" if whole else f"servers/{server}"
+    [found] = tree.documents(tree.MANIFESTS / directory / "scheduler.yaml")
+    configuration = yaml.safe_load(found["data"]["scheduler.yaml"])
+    given = Options(server=ServerVersion.parse(server), whole_gpus=whole)
+    assert configuration == yaml.safe_load(schedconfig.configuration(given))
+    assert configuration["percentageOfNodesToScore"] == 100
+    [extender] = configuration["extenders"]
+    host = f"{names.CONTROLLER_SERVICE}.{names.NAMESPACE}.svc:{ControllerSettings().port}"
+    assert extender["urlPrefix"] == f"http://{host}{names.EXTENDER_PREFIX}"
+    managed = [each["name"] for each in extender["managedResources"]]
+    assert managed == [*names.SHARED_RESOURCES, *([names.GPU] if whole else [])]
     assert f"--config={mounts(names.SCHEDULER)[0]}/scheduler.yaml" in container(names.SCHEDULER)["command"]
     [volume] = SPECS[names.SCHEDULER]["volumes"]
     assert volume["configMap"]["name"] == names.SCHEDULER

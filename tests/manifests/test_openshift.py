@@ -7,20 +7,10 @@ import pytest
 from gpushare import names
 from testing.manifests import helm, tree
 from testing.manifests.tree import Json
-from tests.manifests.kustomize import Kubectl
 
 # OpenShift's own, as of 4.22, in the fields that matter here. `restricted-v2` is what every account may use.
 RESTRICTED: Json = {
-    "volumes": [
-        "configMap",
-        "csi",
-        "downwardAPI",
-        "emptyDir",
-        "ephemeral",
-        "persistentVolumeClaim",
-        "projected",
-        "secret",
-    ],
+    "volumes": ["configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "projected", "secret"],
     "allowedCapabilities": ["NET_BIND_SERVICE"],
     "requiredDropCapabilities": ["ALL"],
     "allowPrivilegeEscalation": False,
@@ -30,14 +20,12 @@ RESTRICTED: Json = {
 NONROOT: Json = {**RESTRICTED, "runAsUser": {"type": "MustRunAsNonRoot"}}
 DEFAULT: Json = {"type": "RuntimeDefault"}
 FLAGS = {"privileged": "allowPrivilegedContainer", "allowPrivilegeEscalation": "allowPrivilegeEscalation"}
-COMPONENTS = (
-    (),
-    ("usage",),
-    ("watchdog-evict",),
-    ("watchdog-kill", "limits/cgroup"),
-    ("watchdog-kill",),
-    ("dashboard",),
-)
+VALUES: list[Json] = [
+    {},
+    *({"watchdog": policy} for policy in ("report", "evict", "kill")),
+    {"watchdog": "kill", "limits": {"cgroup": True}},
+    {"dashboard": {"enabled": True}},
+]
 
 
 def problems(constraints: Json, spec: Json) -> Iterator[str]:
@@ -90,9 +78,9 @@ def granted(found: list[Json]) -> Iterator[tuple[str, str]]:
             yield from ((subject["name"], constraints) for constraints in used)
 
 
-@pytest.mark.parametrize("more", COMPONENTS, ids="+".join)
-def test_each_pod_may_run_under_exactly_the_constraints_of_its_account(more: tuple[str, ...], kubectl: Kubectl) -> None:
-    found = kubectl.with_components(*more, "openshift")
+@pytest.mark.parametrize("values", VALUES, ids=str)
+def test_each_pod_may_run_under_exactly_the_constraints_of_its_account(values: Json) -> None:
+    found = helm.objects(openshift={"enabled": True}, **values)
     own = {each["metadata"]["name"]: each for each in found if each["kind"] == "SecurityContextConstraints"}
     known = {**own, "nonroot-v2": NONROOT}
     accounts = dict(granted(found))
@@ -116,8 +104,3 @@ def test_the_device_plugin_gets_its_own_constraints_and_the_selinux_type_that_re
     assert "seLinuxOptions" not in plugin["spec"]["securityContext"]  # the constraints add the namespace's level
     assert not [key for key in ("allowPrivilegedContainer", "allowHostNetwork", "allowHostIPC") if own[key]]
     assert (own["users"], own["groups"]) == ([], [])
-
-
-def test_no_cluster_but_openshift_gets_its_objects() -> None:
-    groups = {each["apiVersion"] for each in helm.render({"kubeVersion": "1.30.0"})}
-    assert not [group for group in groups if "openshift" in group]

@@ -1,5 +1,6 @@
 """Each component may do what it does, and nothing else."""
 
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +17,17 @@ from gpushare import names
 from gpushare.kube.lease import Elector
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
+from gpushare_cli.dashboard import command
+from gpushare_cli.dashboard.command import Options
+from testing import clusters
 from testing.clock import ending
 from testing.fakes.kube import Call, FakeKube
 from testing.manifests import tree
 from webhook.runtimeclass import Mode, RuntimeClass
 
-BASE = tree.objects("base")
+COMPONENTS = ("placeholders", "watchdog-evict", "dashboard")
+OBJECTS = [each for name in ("base", *COMPONENTS) for each in tree.objects(name)]
+DASHBOARD = "gpushare-dashboard"
 Right = tuple[str, str, str, str]
 """Scope (namespace, or empty for the cluster), API group/resource, verb, name (or empty for all)."""
 
@@ -61,6 +67,7 @@ USED: dict[str, set[Right]] = {
         (OWN, "coordination.k8s.io/leases", "get", names.LEASE),
         (OWN, "coordination.k8s.io/leases", "update", names.LEASE),
         (OWN, "/configmaps", "patch", names.HAND_OVER),  # how nodes hand over GPUs
+        (names.PLACEHOLDERS, "/pods", "create", ""),  # as a component
     },
     "gpushare-device-plugin": {
         ("", "/pods", "list", ""),
@@ -70,6 +77,15 @@ USED: dict[str, set[Right]] = {
         ("", "/nodes", "patch", ""),
         ("", "/nodes/status", "patch", ""),
         ("", "/events", "create", ""),
+        ("", "/pods/eviction", "create", ""),  # as a component, the watchdog
+        ("", "/namespaces", "get", ""),  # the same: their label
+    },
+    DASHBOARD: {
+        *(("", f"/{resource}", verb, "") for resource in ("nodes", "pods", "events") for verb in ("list", "watch")),
+        (names.UNHEALTHY_NAMESPACE, "/configmaps", "list", ""),
+        (names.UNHEALTHY_NAMESPACE, "/configmaps", "watch", ""),
+        (OWN, "/configmaps", "get", names.CONFIG),
+        (OWN, "/pods/proxy", "get", ""),  # what containers use
     },
     names.SCHEDULER: {
         (OWN, "coordination.k8s.io/leases", "create", ""),
@@ -82,20 +98,18 @@ BUILT_IN = {"system:kube-scheduler", "system:volume-scheduler", "extension-apise
 
 def granted(account: str) -> Iterator[Right]:
     """What our own roles grant."""
-    for binding in BASE:
+    roles = {(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]): each for each in OBJECTS}
+    for binding in OBJECTS:
         if not binding["kind"].endswith("RoleBinding"):
             continue
         subject = {"kind": "ServiceAccount", "name": account, "namespace": OWN}
         if binding["subjects"] != [subject] or binding["roleRef"]["name"] in BUILT_IN:
             continue
-        role = tree.one(BASE, binding["roleRef"]["kind"], binding["roleRef"]["name"])
-        assert binding["metadata"].get("namespace") == role["metadata"].get("namespace")
-        for rule in role["rules"]:
-            for resource in rule["resources"]:
-                for verb in rule["verbs"]:
-                    for name in rule.get("resourceNames", [""]):
-                        [group] = rule["apiGroups"]
-                        yield role["metadata"].get("namespace", ""), f"{group}/{resource}", verb, name
+        scope = binding["metadata"].get("namespace", "")
+        for rule in roles[binding["roleRef"]["kind"], scope, binding["roleRef"]["name"]]["rules"]:
+            [group] = rule["apiGroups"]
+            each = itertools.product(rule["resources"], rule["verbs"], rule.get("resourceNames", [""]))
+            yield from ((scope, f"{group}/{resource}", verb, name) for resource, verb, name in each)
 
 
 @pytest.mark.parametrize("account", sorted(USED))
@@ -106,20 +120,20 @@ def test_rights_are_exactly_the_verbs_used(account: str) -> None:
 
 
 def test_no_role_is_left_over_and_every_account_is_bound() -> None:
-    roles = {each["metadata"]["name"] for each in BASE if each["kind"] in {"Role", "ClusterRole"}}
-    bound = {each["roleRef"]["name"] for each in BASE if each["kind"].endswith("RoleBinding")}
+    roles = {each["metadata"]["name"] for each in OBJECTS if each["kind"] in {"Role", "ClusterRole"}}
+    bound = {each["roleRef"]["name"] for each in OBJECTS if each["kind"].endswith("RoleBinding")}
     assert bound - roles == BUILT_IN
     assert roles <= bound
-    assert {each["metadata"]["name"] for each in BASE if each["kind"] == "ServiceAccount"} == set(USED)
+    assert {each["metadata"]["name"] for each in OBJECTS if each["kind"] == "ServiceAccount"} == set(USED)
 
 
 def test_only_the_scheduler_has_built_in_roles() -> None:
-    for binding in BASE:
+    for binding in OBJECTS:
         if binding["kind"].endswith("RoleBinding") and binding["roleRef"]["name"] in BUILT_IN:
             assert [each["name"] for each in binding["subjects"]] == [names.SCHEDULER]
 
 
-def allowed(account: str, call: Call) -> bool:
+def allows(right: Right, call: Call) -> bool:
     """Whether RBAC lets this request through."""
     parts = call.path.strip("/").split("/")
     group = "" if parts[0] == "api" else parts[1]
@@ -129,8 +143,11 @@ def allowed(account: str, call: Call) -> bool:
         scope, rest = rest[1], rest[2:]
     resource, name = rest[0], rest[1] if len(rest) > 1 else ""
     kind = f"{group}/{resource}" + (f"/{rest[2]}" if len(rest) > 2 else "")
-    rights = set(granted(account))
-    return any((place, kind, call.verb, who) in rights for place in {scope, ""} for who in {name, ""})
+    return right[0] in {scope, ""} and right[1:3] == (kind, call.verb) and right[3] in {name, ""}
+
+
+def allowed(account: str, call: Call) -> bool:
+    return any(allows(right, call) for right in granted(account))
 
 
 def refused(account: str, api: FakeKube) -> set[str]:
@@ -184,6 +201,21 @@ def test_the_watches_that_the_controller_can_do_without_need_no_more() -> None:
         watch.run(stop)
     assert {call.verb for call in api.calls} == {"list", "watch"}
     assert refused("gpushare-controller", api) == set()
+
+
+def test_the_dashboard_needs_no_more_and_no_less() -> None:
+    api = clusters.small()
+    live = command.picture(api, Options(), lambda: OWN, SystemClock())
+    for reflector in live._reflectors.values():
+        assert reflector._list()
+        reflector._stream()
+    live.refresh()
+    live.ask_use()
+    api.close()
+    assert api.asked
+    assert refused(DASHBOARD, api) == set()
+    unused = [right for right in granted(DASHBOARD) if not any(allows(right, call) for call in api.calls)]
+    assert unused == [(OWN, "/pods/proxy", "get", "")]  # which has been asked
 
 
 def test_a_call_without_a_right_would_be_seen() -> None:

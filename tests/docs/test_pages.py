@@ -1,0 +1,249 @@
+"""What single pages say is what the code, the manifests and the measurements say."""
+
+import json
+import re
+import statistics
+from typing import Any, Final
+
+import jsonpatch
+import pytest
+import yaml
+
+from controller.settings import Settings as ControllerSettings
+from deviceplugin import oversubscription
+from deviceplugin.limits import choose, node, variables
+from deviceplugin.settings import Settings as PluginSettings
+from gpushare import names, units
+from gpushare.cluster import reasons
+from gpushare.identity import NodeName
+from gpushare.model.gpu import Limit, NodeInventory
+from gpushare.model.request import DEFAULT_POLICY, Policy
+from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
+from gpushare.placement import outlook
+from gpushare.placement.policies import ranking
+from gpushare.placement.ranking import best
+from gpushare.runtime import options
+from gpushare.units import GIB
+from gpushare.wire.frameworks import Framework
+from gpushare_cli.__main__ import command_line
+from gpushare_cli.simulate.arguments import Options
+from release.pages import doctor, escapes
+from release.pages.escapes import OUTCOMES, SECTIONS
+from testing.builders import make_gpu, make_mig
+from testing.cli import doctor_cluster
+from testing.fakes.paths import Target
+from testing.manifests import tree
+from testing.pages import ROOT, blocks, section, text
+from testing.tenant import escape_table
+from testing.tenant.attempts import Ends
+from testing.tenant.escapes import BASELINE
+
+README, AUTOSCALERS, INSTALL, LIMITS, OPERATE, OVERSUBSCRIPTION, SECURITY = (
+    text(name if name == "README.md" else f"docs/{name}.md")
+    for name in ("README.md", "autoscalers", "install", "limits", "operate", "oversubscription", "security")
+)
+
+
+def test_the_words_beside_the_plot_have_its_figures() -> None:
+    drawn = text("docs/allocation.svg")
+    [said] = re.findall(r"!\[([^]]*)\]\(docs/allocation\.svg\)", README)
+    ends = dict(re.findall(r"([a-z][^:;.]*): ([0-9.]+) %", drawn.partition("At the end ")[2].partition("</desc>")[0]))
+    assert set(ends) == {"dense", "fgd", "binpack", "no ranking (Aliyun's)"}
+    assert sorted(re.findall(r"[0-9]+\.[0-9]", said)) == sorted(ends.values())
+
+
+CALLED: Final = {Limit.MIG: "MIG", Limit.CGROUP: "cgroups", Limit.MPS: "MPS", Limit.HAMI_CORE: "HAMi-core"} | {
+    Limit.WATCHDOG: "watchdog",
+    Limit.ADVISORY: "variables",
+}
+ROWS: Final[dict[str, str]] = dict(re.findall(r"^\| `([\w-]+)` \|(.*)\|$", LIMITS, re.MULTILINE))
+
+
+@pytest.mark.parametrize("limit", Limit)
+def test_what_holds_limits_and_how_well_is_on_the_first_screen_and_on_its_page(limit: Limit) -> None:
+    rows = [row for row in README.split("\n```yaml\n")[0].splitlines() if row.startswith("| ") and CALLED[limit] in row]
+    assert ["whatever the container does" in row for row in rows] == [limit.enforced]
+    assert ROWS[limit.value].split("|")[0].strip(" *") == limit.strength.value
+
+
+@pytest.mark.parametrize("framework", Framework)
+def test_every_framework_has_its_row_with_its_variable(framework: Framework) -> None:
+    assert re.findall(r"`(\w+)`", ROWS[framework.value])[0] == variables.NAMES[framework][0]
+
+
+def test_every_order_of_limits_is_understood() -> None:
+    labels = re.findall(rf"{names.LABEL_LIMITS}=([\w.-]+)", LIMITS)
+    assert {choose.wanted(choose.order(choose.AUTO), label)[1] for label in labels} == {""}
+    assert choose.order("cgroup,advisory")
+    assert "such as `cgroup,advisory`" in LIMITS
+    assert {failure.value for failure in node.OnFailure} == {"refuse", "next"}
+
+
+def test_the_page_on_autoscalers_has_the_message_that_is_said_and_our_resources() -> None:
+    said = reasons.by_sum([NodeName("node-1"), NodeName("node-2")])
+    assert [each.strip() for each in blocks("docs/autoscalers.md", "text")] == [said]
+    written = map(yaml.safe_load, blocks("docs/autoscalers.md", "yaml"))
+    [overlay] = [found for found in written if "kind" in found]
+    assert set(overlay["spec"]["capacity"]) == {names.GPU_MEM, names.GPU_PERCENT}
+
+
+def test_the_patch_takes_away_what_the_plugin_wrote_into_the_status_of_a_node() -> None:
+    [patch] = re.findall(r"--subresource=status --type=json --patch '(.+)'", OPERATE)
+    status = {"status": {"capacity": {"cpu": "4", names.GPU_COUNT: "2", names.GPU_CORE: "200"}}}
+    assert jsonpatch.apply_patch(status, patch) == {"status": {"capacity": {"cpu": "4"}}}
+
+
+def test_what_administrators_write_on_nodes_is_removed_with_everything_else() -> None:
+    commands = section("docs/operate.md", "### Remove: what is left on nodes").partition("```\n")[0]
+    of_nodes = {names.LABEL_SHARES, names.LABEL_LIMITS, names.LABEL_HAND_OVER, names.LABEL_NVIDIA_DEFAULT}
+    of_nodes |= {
+        names.LABEL_OVERSUBSCRIPTION,
+        names.ANNOTATION_INVENTORY,
+        names.ANNOTATION_CORDON,
+        names.ANNOTATION_HELD,
+    }
+    assert {word[:-1] for word in commands.split() if word.endswith("-")} == of_nodes
+
+
+def test_going_back_deletes_what_the_former_overlay_does_not_name() -> None:
+    """All that only components bring, and what the controller writes; `kubectl apply` deletes nothing."""
+    step = OPERATE.split("\n### Go back: what the former")[1].split("\n### ")[0]
+    [deleted] = re.findall(r" delete --ignore-not-found (.*)", step)
+    components = ("limits/cgroup", "limits/mps", "usage", "watchdog-evict", "watchdog-kill")
+    added = [each for name in components for each in tree.listed(name)]
+    told = {f"{each['kind'].lower()}/{each['metadata']['name']}" for each in added}
+    assert set(deleted.split()) == told | {f"configmap/{names.HAND_OVER}"}
+
+
+@pytest.mark.parametrize("sample", ["quota", "limits"])
+def test_the_quota_page_shows_the_samples(sample: str) -> None:
+    shown = map(yaml.safe_load, blocks("docs/quota.md", "yaml"))
+    assert yaml.safe_load(text(f"manifests/samples/quota/{sample}.yaml")) in shown
+
+
+def test_the_migration_page_names_our_objects_as_the_manifests_do() -> None:
+    typed = "\n".join(blocks("docs/migrate.md", "sh"))
+    assert set(re.findall(r"-n (gpushare-\S+)", typed)) == {names.NAMESPACE}
+    plugin = tree.one(tree.objects("base"), "DaemonSet", names.PLUGIN)["spec"]["template"]
+    [label] = set(re.findall(r"app\.kubernetes\.io/name=([\w-]+)", typed))
+    assert plugin["metadata"]["labels"]["app.kubernetes.io/name"] == label
+    assert f"mutatingwebhookconfiguration,validatingwebhookconfiguration {names.MUTATING_WEBHOOK}" in typed
+    assert names.MUTATING_WEBHOOK == names.VALIDATING_WEBHOOK
+
+
+POLICIES: Final = "|".join(policy.value for policy in Policy)
+DEFAULT: Final = re.compile(
+    rf"`?\b({POLICIES})\b`?, the default\b|\bdefault policy,? (?:is )?`?({POLICIES})\b|\(default: ({POLICIES})\)"
+    rf"|`GPUSHARE_GPU_POLICY` \| `({POLICIES})`|instead of the (fullest)"
+)
+
+
+def test_pages_samples_and_programs_name_the_default_policy_that_is() -> None:
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("manifests/**/*.*")]
+    said = {
+        (str(path.relative_to(ROOT)), next(filter(None, found.groups())))
+        for path in files
+        if path.suffix in {".md", ".yaml"} and path.name != "CHANGELOG.md"
+        for found in DEFAULT.finditer(path.read_text(encoding="utf-8"))
+    }
+    assert said
+    assert {each for each in said if each[1] != DEFAULT_POLICY.value} == set()
+    assert ControllerSettings.__dataclass_fields__["gpu_policy"].default is DEFAULT_POLICY
+    assert Options(files=()).policies == (DEFAULT_POLICY.value,)
+    assert command_line().parse_args(["simulate", "-f", "-"]).policies == (DEFAULT_POLICY.value,)
+
+
+def test_the_setting_and_the_right_for_those_who_upgrade_are_those_of_the_controller() -> None:
+    told = section("docs/operate.md", "### From a version whose default policy was `binpack`")
+    setting, _, value = next(part for part in told.split("`") if part.startswith("GPUSHARE_")).partition(": ")
+    assert f"placed by `{DEFAULT_POLICY.value}` now" in told
+    loaded = options.load(ControllerSettings, [], prog="controller", environ={setting: value})
+    assert loaded.gpu_policy is Policy.BINPACK
+    [rule] = yaml.safe_load(told.partition("```yaml\n")[2].partition("```")[0])
+    assert rule in tree.one(tree.objects("base"), "ClusterRole", names.CONTROLLER)["rules"]
+
+
+def test_which_policies_learn_from_pods_is_told() -> None:
+    nodes = [NodeRoom("T4", (GpuRoom(1000, free), GpuRoom(1000, 1000)), HostRoom(32_000, 2**20)) for free in (700, 800)]
+    asked, learn = Ask(gpus=1, memory_mib=300, cpu_milli=4000), set()
+    for policy in Policy:
+        found = set()
+        for sample in ([], [asked] * 9, [Ask(gpus=1, memory_mib=700)] * 9):
+            by = ranking(policy, outlook.of_cluster(sample, nodes, nodes))
+            found.add(tuple(None if (on := best(asked, room, by)) is None else on.cost for room in nodes))
+        if len(found) > 1:
+            learn.add(policy.value)
+    assert learn == {"dense", "fgd"}
+    assert "The policies `dense` and `fgd` learn from all pods" in SECURITY
+    assert "`binpack` or `spread`, which learn from no pod" in SECURITY
+
+
+def test_what_is_exempt_and_what_is_refused_as_shipped_is_told() -> None:
+    [told] = [line for line in INSTALL.splitlines() if line.startswith("The webhook and the policies exempt")]
+    assert re.findall(r"`([^`]+)`", told) == ["kube-system", *names.ADDON_NAMESPACES]
+    shipped = tree.one(tree.objects("servers/1.30"), "ConfigMap", names.RUNTIME_CLASS_POLICY)["data"]["refuse"]
+    assert f"| `{shipped}` (as shipped) |" in SECURITY
+    assert "the policy [`gpushare-runtime-class`](#refuse-nvidias-runtimeclasses), as shipped |" in SECURITY
+
+
+def test_oversubscription_is_off_by_default_and_its_settings_can_be_read() -> None:
+    assert "**Off by default.**" in OVERSUBSCRIPTION
+    inventory = NodeInventory(node=NodeName("node-a"), gpus=(make_gpu(0), make_mig(1, 0)), unit=GIB)
+    assert oversubscription.applied(inventory, PluginSettings().oversubscription, "")[0] == inventory
+    written = r'`"([^"`]+)"`|GPUSHARE_OVERSUBSCRIPTION: "([^"]+)"|oversubscription: "([^"]+)"'
+    found = ["".join(each) for each in re.findall(written, OVERSUBSCRIPTION)]
+    assert len(found) == 4
+    for setting in found:
+        assert str(oversubscription.parse(setting)) in {setting, f"1,{setting}"}
+    assert re.findall(rf"{names.LABEL_OVERSUBSCRIPTION}=([\d.]+)", OVERSUBSCRIPTION) == ["1.5"]
+    assert [units.parse_factor(factor) for factor in ("1", "10")] == [100, 1000]
+
+
+MEASURED: Final = {
+    "ranked": "`--rank-others`",
+    "default": "as kube-scheduler spreads them",
+    "most-allocated": "`--most-allocated`",
+    "most-allocated-ranked": "`--most-allocated --rank-others`",
+}
+ALIKE: Final = {"95": 2.0, "100": 0.6, "130": 0.6}
+"""By load: how far a figure may be from the mean."""
+
+
+@pytest.mark.parametrize("row", MEASURED)
+def test_the_page_on_scheduling_agrees_with_what_was_measured_through_a_controller(row: str) -> None:
+    cells = rf"^\| {re.escape(MEASURED[row])} \|" + r" ([0-9.]+) \|" * 6 + "$"
+    [told] = re.findall(cells, text("docs/scheduling.md"), flags=re.MULTILINE)
+    rows: list[dict[str, Any]] = json.loads(text("docs/benchmarks/trace_scheduled.json"))["rows"]
+    meant = {"trace": "default", "policy": "dense", "row": row, "owned": False}
+    found = [one["at"] for one in rows if {key: one[key] for key in meant} == meant]
+    assert found
+    for (load, distance), figure in zip(ALIKE.items(), told[:3], strict=True):
+        assert abs(statistics.mean(at[load] for at in found) - float(figure)) <= distance
+
+
+def test_the_rights_that_the_doctors_page_names_are_those_that_it_uses() -> None:
+    api, inside = doctor_cluster.healthy(), "the installation's namespace"
+    doctor_cluster.diagnosis(api)
+    used = {("pods", "create", "default"), ("services/proxy", "get", inside), ("pods/proxy", "get", inside)}
+    for call in api.calls:
+        target = Target.parse(call.path)
+        group = "" if target.group == "/api/v1" else f"{target.group.split('/')[2]}/"
+        where = {names.NAMESPACE: inside}.get(target.namespace, target.namespace) or "cluster"
+        used.add((f"{group}{target.resource}", call.verb, where))
+    told = [(resources.split(", "), verbs.split(", "), where) for resources, verbs, where in doctor.RIGHTS]
+    assert {(resource, verb, where) for many, verbs, where in told for resource in many for verb in verbs} == used
+
+
+def test_every_row_of_escapes_says_what_stops_it_and_none_comes_twice() -> None:
+    rows = escapes.rows()
+    assert [row.what for row in rows if not row.by] == []
+    assert len({row.what for row in rows}) == len(rows)
+    assert {outcome for row in rows for outcome in row.outcomes} <= {*OUTCOMES.values(), "unchanged"}
+    assert "|" not in "".join(row.what + row.by for section in SECTIONS.values() for row in section)
+
+
+def test_what_escapes_is_nothing_that_pod_security_admits() -> None:
+    every = escape_table.all_attempts("node-1")
+    escaping = [each for each in every if Ends.ESCAPES in {each.ends, each.old_ends, *each.on.values()}]
+    assert escaping
+    assert [each.name for each in escaping if each.is_baseline or BASELINE not in each.by or not each.prints] == []
