@@ -75,10 +75,7 @@ def pod(
 ) -> Object:
     return {
         "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}", "annotations": annotations or {}},
-        "spec": {
-            "nodeName": on,
-            "containers": [{"name": "main", "resources": {"limits": {names.GPU_MEM: str(mem)}}}],
-        },
+        "spec": {"nodeName": on, "containers": [{"name": "main", "resources": {"limits": {names.GPU_MEM: str(mem)}}}]},
         "status": {"phase": phase},
     }
 

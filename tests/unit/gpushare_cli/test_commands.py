@@ -103,8 +103,7 @@ def test_an_unknown_node_is_named(api: PagedApi, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("argv", "where"),
-    [([], "no node of this cluster shares a GPU"), (["cpu-only"], "node cpu-only shares no GPU")],
+    ("argv", "where"), [([], "no node of this cluster shares a GPU"), (["cpu-only"], "node cpu-only shares no GPU")]
 )
 def test_nothing_to_show_is_said_plainly(
     argv: list[str], where: str, api: PagedApi, capsys: pytest.CaptureFixture[str]
@@ -159,11 +158,7 @@ def test_without_any_cluster_the_three_places_are_named(
     ],
 )
 def test_the_kubeconfig_is_found_as_kubectl_finds_it(
-    environment: dict[str, str],
-    flag: list[str],
-    expected: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    environment: dict[str, str], flag: list[str], expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").touch()

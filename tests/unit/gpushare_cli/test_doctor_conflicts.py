@@ -1,7 +1,5 @@
 """Others who hand out the same GPUs, line by line."""
 
-from collections.abc import Callable
-
 import pytest
 import yaml
 
@@ -11,9 +9,8 @@ from gpushare_cli.doctor import foreign
 from gpushare_cli.doctor.foreign import Role
 from testing.builders import make_container, make_pod
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import NS, DoctorKube
+from testing.cli.doctor_cluster import NS, Change, DoctorKube
 
-Change = Callable[[DoctorKube], None]
 CONFIG = f"configmap/{NS}/gpushare-scheduler"
 
 
@@ -24,14 +21,6 @@ def runs(pod: JsonObject) -> Change:
 def offers(**amounts: str) -> Change:
     wanted = {f"nvidia.com/{name}": amount for name, amount in amounts.items()}
     return lambda api: world.edit(api, "Node", "node-a", lambda node: node["status"]["allocatable"].update(wanted))
-
-
-def both(*changes: Change) -> Change:
-    def change(api: DoctorKube) -> None:
-        for each in changes:
-            each(api)
-
-    return change
 
 
 def further_extender(**fields: object) -> Change:
@@ -86,96 +75,82 @@ def kept_off(*nodes: str) -> Change:
     return change
 
 
-ROWS: list[tuple[str, Change, str]] = [
+ROWS: list[tuple[Change, str]] = [
     (
-        "NVIDIA's MPS daemon",
         runs(world.daemon_pod(MPS)),
         f"error nvidia-sharing node/node-a | the MPS control daemon of NVIDIA (pod kube-system/{MPS}-x7k2p) runs there:"
         " it keeps GPUs in exclusive mode, so that one container alone can use each | kubectl label node node-a"
         " nvidia.com/mps.capable- nvidia.com/device-plugin.config-, and see docs/gpu-operator.md",
     ),
     (
-        "time-slicing of NVIDIA's",
         labelled(gpu_sharing_strategy="time-slicing", gpu_replicas="4"),
         "warning nvidia-sharing node/node-a | NVIDIA's software is configured to share its GPUs as well"
         f" (nvidia.com/gpu.sharing-strategy=time-slicing, nvidia.com/gpu.replicas=4) | {UNLABEL}",
     ),
     (
-        "MPS of NVIDIA's",
         labelled(mps_capable="true", gpu_replicas="1"),
         "warning nvidia-sharing node/node-a | NVIDIA's software is configured to share its GPUs as well"
         f" (nvidia.com/mps.capable=true) | {UNLABEL}",
     ),
     (
-        "a configuration of NVIDIA's plugin that shares",
-        both(configured("mps", "timeSlicing"), kept_off("node-b")),
+        world.together(configured("mps", "timeSlicing"), kept_off("node-b")),
         "warning nvidia-sharing configmap/gpu-operator/plugin-config | it has NVIDIA's plugin share GPUs (by-mps by"
         " MPS, by-timeSlicing by time-slicing), and that plugin is not kept off node node-a, which shares | kubectl"
         " label node node-a nvidia.com/gpu.deploy.device-plugin=false, and so on for each",
     ),
     (
-        "NVIDIA's plugin",
-        both(runs(world.daemon_pod(NVIDIA)), offers(gpu="4")),
+        world.together(runs(world.daemon_pod(NVIDIA)), offers(gpu="4")),
         f"error nvidia-plugin node/node-a | the device plugin of NVIDIA (pod kube-system/{NVIDIA}-x7k2p) hands out the"
         f" same GPUs; the node offers 4 nvidia.com/gpu | {KEEP_OFF}",
     ),
     (
-        "NVIDIA's plugin that has not registered",
         runs(world.daemon_pod(NVIDIA)),
         f"error nvidia-plugin node/node-a | the device plugin of NVIDIA (pod kube-system/{NVIDIA}-x7k2p) hands out the"
         f" same GPUs | {KEEP_OFF}",
     ),
     (
-        "whole GPUs and parts of no one knows whom",
         offers(**{"gpu": "4", "mig-1g.10gb": "2", "gpu.shared": "0"}),
         "error nvidia-plugin node/node-a | another plugin offers 4 nvidia.com/gpu, 2 nvidia.com/mig-1g.10gb there,"
         " which are the GPUs that are shared | find who: kubectl get pods -A --field-selector spec.nodeName=node-a;"
         " take it off the node",
     ),
     (
-        "Aliyun's plugin",
         runs(world.daemon_pod("gpushare-device-plugin-ds")),
         "error sharing-plugins node/node-a | the device plugin of Aliyun gpushare (pod"
         " kube-system/gpushare-device-plugin-ds-x7k2p) hands out the same GPUs | kubectl -n kube-system delete"
         " daemonset gpushare-device-plugin-ds",
     ),
     (
-        "nano-gpu's agent",
         runs(world.daemon_pod("nano-gpu-agent")),
         "error sharing-plugins node/node-a | the device plugin of nano-gpu (pod kube-system/nano-gpu-agent-x7k2p)"
         " hands out the same GPUs | kubectl -n kube-system delete daemonset nano-gpu-agent, and restore the NVIDIA"
         " runtime's hook that its init container replaced on the node",
     ),
     (
-        "HAMi's plugin",
         runs(world.daemon_pod("hami-device-plugin")),
         "error sharing-plugins node/node-a | the device plugin of HAMi (pod kube-system/hami-device-plugin-x7k2p)"
         " hands out the same GPUs | kubectl label node node-a gpu- (the label that its DaemonSet hami-device-plugin"
         " selects)",
     ),
     (
-        "Volcano's plugin",
         runs(world.daemon_pod("volcano-device-plugin", namespace="volcano-system")),
         "error sharing-plugins node/node-a | the device plugin of Volcano (pod"
         " volcano-system/volcano-device-plugin-x7k2p) hands out the same GPUs | kubectl -n volcano-system delete"
         " daemonset volcano-device-plugin",
     ),
     (
-        "Aliyun's extender",
         runs(world.deployed_pod("gpushare-schd-extender")),
         "warning other-schedulers deployment/kube-system/gpushare-schd-extender | the scheduler of Aliyun gpushare"
         " still runs; where kube-scheduler asks it as well, both choose GPUs | take its entry out of kube-scheduler's"
         " extenders, then: kubectl -n kube-system delete deployment gpushare-schd-extender",
     ),
     (
-        "nano-gpu's scheduler",
         runs(world.deployed_pod("nano-gpu-scheduler")),
         "warning other-schedulers deployment/kube-system/nano-gpu-scheduler | the scheduler of nano-gpu still runs;"
         " where kube-scheduler asks it as well, both choose GPUs | take its entry out of kube-scheduler's extenders,"
         " then: kubectl -n kube-system delete deployment nano-gpu-scheduler",
     ),
     (
-        "another extender for the same resource",
         further_extender(
             urlPrefix="http://127.0.0.1:32766/gpushare-scheduler", managedResources=[{"name": "aliyun.com/gpu-mem"}]
         ),
@@ -186,12 +161,9 @@ ROWS: list[tuple[str, Change, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "line"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize(("change", "line"), ROWS)
 def test_each_has_its_line(change: Change, line: str) -> None:
-    api = world.healthy()
-    change(api)
-
-    assert world.lines(api) == [line]
+    assert world.after(change) == [line]
 
 
 @pytest.mark.parametrize(
@@ -204,15 +176,12 @@ def test_each_has_its_line(change: Change, line: str) -> None:
         labelled(gpu_sharing_strategy="none", mps_capable="false", gpu_replicas="1"),
         labelled(gpu_sharing_strategy="later", gpu_replicas="x"),
         configured(),
-        both(configured("mps"), kept_off("node-a", "node-b")),
+        world.together(configured("mps"), kept_off("node-a", "node-b")),
         further_extender(urlPrefix="http://other:80/x", managedResources=[{"name": "example.com/x"}]),
     ],
 )
 def test_what_hands_out_nothing_here_is_no_conflict(change: Change) -> None:
-    api = world.healthy()
-    change(api)
-
-    assert world.lines(api) == []
+    assert world.after(change) == []
 
 
 def test_one_pod_of_each_system_is_named_on_a_node() -> None:

@@ -1,16 +1,13 @@
 """What the doctor says of pods without GPUs on nodes that share."""
 
-from collections.abc import Callable
-
 import pytest
 
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import Reply
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import METRICS, DoctorKube
+from testing.cli.doctor_cluster import METRICS, Change, DoctorKube
 
-Change = Callable[[DoctorKube], None]
 CONTROLLER = names.CONTROLLER_SERVICE
 ASKED = "gpushare_extender_requests_total"
 WHAT = (

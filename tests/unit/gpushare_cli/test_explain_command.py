@@ -56,10 +56,7 @@ def test_names_that_are_none_are_wrong_arguments(
     assert capsys.readouterr() == ("", f"error: {message}\n")
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [["explain"], ["explain", "a", "-o", "xml"], ["simulate", "--nodes", "x"]],
-)
+@pytest.mark.parametrize("argv", [["explain"], ["explain", "a", "-o", "xml"], ["simulate", "--nodes", "x"]])
 def test_unknown_words_are_wrong_arguments(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(argv) == 2
     assert capsys.readouterr().err.startswith("usage: ")

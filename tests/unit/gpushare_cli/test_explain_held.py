@@ -209,10 +209,7 @@ def test_a_pod_that_asks_for_no_gpu_is_none_of_ours() -> None:
 
     assert (found.code, found.out.splitlines()[1:]) == (
         0,
-        [
-            "STATE:  Running; asks for no GPU",
-            "WHY:    no container of it asks for a GPU, so it is none of gpushare's",
-        ],
+        ["STATE:  Running; asks for no GPU", "WHY:    no container of it asks for a GPU, so it is none of gpushare's"],
     )
 
 

@@ -35,10 +35,7 @@ def waiting(message: str = "0/3 nodes are available: 3 Insufficient aliyun.com/g
 
 
 def explain(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    *objects: Json,
-    name: str = "pod",
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *objects: Json, name: str = "pod"
 ) -> tuple[int, str, str]:
     found: FakeKube = kube_of([make_node(make_inventory(15)), *objects])
     found.fail_next(lambda call: call.path == "/api/v1/nodes", FORBIDDEN, times=9)
@@ -55,18 +52,8 @@ def test_the_latest_reason_that_gpushare_published_is_the_answer(
 ) -> None:
     pod = waiting()
     said = [
-        event(
-            pod,
-            "GpuShareUnschedulable",
-            "needs 10 GiB on one GPU; free per GPU on node-a: 3 GiB",
-            1,
-        ),
-        event(
-            pod,
-            "GpuShareUnschedulable",
-            "needs 10 GiB on one GPU; free per GPU on node-a: 9 GiB",
-            2,
-        ),
+        event(pod, "GpuShareUnschedulable", "needs 10 GiB on one GPU; free per GPU on node-a: 3 GiB", 1),
+        event(pod, "GpuShareUnschedulable", "needs 10 GiB on one GPU; free per GPU on node-a: 9 GiB", 2),
         event(pod, "FailedScheduling", "0/3 nodes are available", 3),
     ]
 

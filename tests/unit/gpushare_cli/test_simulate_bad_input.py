@@ -180,10 +180,7 @@ def test_objects_that_cannot_be_used(tmp_path: Path, value: Json, message: str) 
             [NODE, make_pod(), changed(make_pod(), metadata={"name": "other", "uid": "uid-pod"})],
             "3.yaml: Pod default/other: metadata.uid: that of Pod default/pod, too; remove it",
         ),
-        (
-            [make_pod()],
-            "no node in the input; add what kubectl get nodes,pods -A -o yaml prints, or give --profile",
-        ),
+        ([make_pod()], "no node in the input; add what kubectl get nodes,pods -A -o yaml prints, or give --profile"),
         (
             [NODE, workload("Deployment", "a", replicas=99_999), workload("Deployment", "b", replicas=2)],
             "3.yaml: Deployment default/b: 2 pods; at most 100000 can be simulated together; ask for fewer",

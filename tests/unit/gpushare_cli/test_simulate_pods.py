@@ -219,22 +219,13 @@ def test_pods_that_ask_for_whole_gpus_are_ours_only_if_told(tmp_path: Path) -> N
 def test_identical_replicas_that_wait_get_one_search(tmp_path: Path) -> None:
     found = simulate(tmp_path, workload("ReplicaSet", "web", replicas=10_000), profile=T4S, nodes=3, as_json=True)
 
-    assert found.err.splitlines() == [
-        "binpack, seed 1: 10000 pods on 3 nodes ...",
-        "5000 of 10000 pods have come ...",
-    ]
+    assert found.err.splitlines() == ["binpack, seed 1: 10000 pods on 3 nodes ...", "5000 of 10000 pods have come ..."]
     summary = found.value["summary"]
     assert summary.pop("refused") == {"InsufficientGpuMemory": 9_970}
     assert summary.pop("gpus") == [
         {"model": "Tesla T4", "gpus": 6, "allocated": 6, "free": 0, "freeTooSmall": 0, "freeWithoutHost": 0}
     ]
-    assert summary == {
-        "pods": 10_000,
-        "placed": 30,
-        "totalMiB": 92_160,
-        "usedMiB": 92_160,
-        "usedPercent": 100,
-    }
+    assert summary == {"pods": 10_000, "placed": 30, "totalMiB": 92_160, "usedMiB": 92_160, "usedPercent": 100}
 
 
 def test_made_up_nodes_join_those_of_a_list(tmp_path: Path) -> None:
@@ -281,10 +272,7 @@ def test_what_is_not_evaluated_is_noted_with_how_many_pods_demand_it(tmp_path: P
         "1 node does not tell what CPU and memory it has; they are taken to be enough",
         "not evaluated: other resources (of 1 pod), volumes (of 1 pod)",
     ]
-    assert [pod["notLookedAt"] for pod in found.value["pods"]] == [
-        ["other resources"],
-        ["volumes"],
-    ]
+    assert [pod["notLookedAt"] for pod in found.value["pods"]] == [["other resources"], ["volumes"]]
 
 
 def test_many_different_pods_are_placed_as_few_are(tmp_path: Path) -> None:
@@ -404,14 +392,7 @@ def test_json_of_a_plan_has_all_numbers(tmp_path: Path) -> None:
             ],
         },
         "runs": [
-            {
-                "policy": "binpack",
-                "seed": 1,
-                "pods": 2,
-                "placed": 1,
-                "allocatedPercent": 50.0,
-                "askedPercent": 183.33,
-            }
+            {"policy": "binpack", "seed": 1, "pods": 2, "placed": 1, "allocatedPercent": 50.0, "askedPercent": 183.33}
         ],
         "notes": [],
     }

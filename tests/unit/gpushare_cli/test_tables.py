@@ -48,9 +48,7 @@ def test_prose_is_folded_in_its_column() -> None:
     rows = [("NODE", "WHY"), ("node-a", "it has three words and then some more of them, which is too long")]
 
     assert tables.table(rows, 50) == lines(
-        "NODE    WHY",
-        "node-a  it has three words and then some more of",
-        "        them, which is too long",
+        "NODE    WHY", "node-a  it has three words and then some more of", "        them, which is too long"
     )
 
 
@@ -58,10 +56,7 @@ def test_prose_without_room_goes_below() -> None:
     rows = [("NODE", "FITS", "WHY"), (LONG, "no", "needs 20 GiB on one GPU"), ("b", "yes", "short")]
 
     assert tables.table(rows, 80) == lines(
-        f"{'NODE':63}  FITS  WHY",
-        f"{LONG}  no",
-        "    needs 20 GiB on one GPU",
-        f"{'b':63}  yes   short",
+        f"{'NODE':63}  FITS  WHY", f"{LONG}  no", "    needs 20 GiB on one GPU", f"{'b':63}  yes   short"
     )
 
 
@@ -69,12 +64,7 @@ def test_columns_without_room_go_below_in_every_row() -> None:
     rows = [("UUID", "NODE", "GPU", "MEMORY"), (UUIDS[0], LONG, "0", "3 GiB"), ("?", "b", "?", "")]
 
     assert tables.table(rows, 80) == lines(
-        "UUID",
-        f"    {'NODE':63}  GPU  MEMORY",
-        UUIDS[0],
-        f"    {LONG}  0    3 GiB",
-        "?",
-        f"    {'b':63}  ?",
+        "UUID", f"    {'NODE':63}  GPU  MEMORY", UUIDS[0], f"    {LONG}  0    3 GiB", "?", f"    {'b':63}  ?"
     )
 
 

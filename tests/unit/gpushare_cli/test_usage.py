@@ -37,11 +37,7 @@ NOT_READ = "its device plugin does not read it (manifests/usage)"
 def plugin(node: str = "node-a", *, name: str = "plugin-a", port: Mapping[str, object] | None = None) -> Json:
     ports = [{"name": "probe", "containerPort": 12346}, port or {"name": "metrics", "containerPort": 12347}]
     return {
-        "metadata": {
-            "namespace": names.NAMESPACE,
-            "name": name,
-            "labels": {"app.kubernetes.io/name": names.PLUGIN},
-        },
+        "metadata": {"namespace": names.NAMESPACE, "name": name, "labels": {"app.kubernetes.io/name": names.PLUGIN}},
         "spec": {"nodeName": node, "containers": [{"name": "device-plugin", "ports": ports}]},
     }
 
@@ -70,10 +66,7 @@ def inspect(api: FakeKube, options: Inspect) -> tuple[int, str, str]:
 
 def test_a_page_of_the_plugin_is_read() -> None:
     assert usage.parse(PAGE) == NodeUse(
-        uses={
-            ("default", "web", "main", "GPU-0"): Use(2, 4096),
-            ("default", "web", "", "GPU-1"): Use(5, None),
-        }
+        uses={("default", "web", "main", "GPU-0"): Use(2, 4096), ("default", "web", "", "GPU-1"): Use(5, None)}
     )
     assert usage.parse("") == NodeUse(problem=NOT_READ)
 
