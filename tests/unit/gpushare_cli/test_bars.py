@@ -192,7 +192,6 @@ def test_top_that_prints_once_ends_while_the_server_is_away(
 
     cluster.fail_next(again, away, times=10**6)
     monkeypatch.setattr(top, "_ONCE_S", 0.0)
-
     assert cli.main(["top"]) == 1
     assert "error: the API server has not answered all questions for 0 s" in capsys.readouterr().err
 

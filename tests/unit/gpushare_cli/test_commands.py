@@ -39,7 +39,6 @@ def test_both_spellings_print_the_summary(
     call: Callable[[], int], api: PagedApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call() == 0
-
     assert capsys.readouterr().out == (GOLDEN / "summary.txt").read_text(encoding="utf-8")
 
 
@@ -48,15 +47,12 @@ def test_details_may_stand_before_or_after_the_node(
     argv: list[str], api: PagedApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.inspect_main(argv) == 0
-
     assert capsys.readouterr().out.startswith("\nNAME:       node-a\n")
 
 
 def test_json_goes_to_standard_output_alone(api: PagedApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.collections["/api/v1/nodes"] = [our_node("node-a", 15360, unhealthy=[0])]
-
     assert cli.inspect_main(["-o", "json"]) == 0
-
     captured = capsys.readouterr()
     assert orjson.loads(captured.out)["usedMiB"] == 9 * 1024
     assert orjson.loads(captured.out)["nodes"][0]["gpus"][0]["reason"] == "Xid 79: GPU has fallen off the bus"
@@ -90,15 +86,12 @@ def test_a_cluster_that_cannot_be_read_is_one_line_and_exit_code_1(
     failure: kube.KubeError, message: str, api: PagedApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api.failures = [failure]
-
     assert cli.inspect_main([]) == 1
-
     assert capsys.readouterr() == ("", f"error: {message}\n")
 
 
 def test_an_unknown_node_is_named(api: PagedApi, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.inspect_main(["node-z"]) == 1
-
     assert capsys.readouterr() == ("", "error: there is no node node-z\n")
 
 
@@ -109,9 +102,7 @@ def test_nothing_to_show_is_said_plainly(
     argv: list[str], where: str, api: PagedApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api.collections["/api/v1/nodes"] = [node("cpu-only")]
-
     assert cli.inspect_main(argv) == 1
-
     assert capsys.readouterr() == (
         "",
         f"{where}: neither aliyun.com/gpu-mem in its status nor an inventory; is the device plugin running there?\n",
@@ -120,17 +111,13 @@ def test_nothing_to_show_is_said_plainly(
 
 def test_a_program_gets_an_empty_list_where_there_is_nothing(api: PagedApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.collections["/api/v1/nodes"] = []
-
     assert cli.inspect_main(["-o", "json"]) == 1
-
     assert orjson.loads(capsys.readouterr().out)["nodes"] == []
 
 
 def test_a_missing_kubeconfig_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     missing = tmp_path / "none"
-
     assert cli.inspect_main(["--kubeconfig", str(missing)]) == 1
-
     assert capsys.readouterr() == ("", f"error: kubeconfig {missing}: no such file\n")
 
 
@@ -140,9 +127,7 @@ def test_without_any_cluster_the_three_places_are_named(
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-
     assert cli.inspect_main([]) == 1
-
     expected = (
         f"error: no cluster: neither --kubeconfig nor KUBECONFIG is given, and there is no {tmp_path}/.kube/config\n"
     )
@@ -173,7 +158,6 @@ def test_the_kubeconfig_is_found_as_kubectl_finds_it(
 
     monkeypatch.setattr("gpushare.kube.client.connect", connect)
     cli.inspect_main([*flag, "--context", "ctx"])
-
     assert asked == [(expected.format(home=tmp_path), "ctx")]
 
 
@@ -189,7 +173,6 @@ def test_in_a_pod_the_service_account_is_used(monkeypatch: pytest.MonkeyPatch, t
 
     monkeypatch.setattr("gpushare.kube.client.connect", connect)
     cli.inspect_main([])
-
     assert asked == [""]
 
 
@@ -221,7 +204,6 @@ def test_no_command_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_scheduler_config_prints_yaml(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["scheduler-config", "--server-version", "v1.22.4"]) == 0
-
     captured = capsys.readouterr()
     assert yaml.safe_load(captured.out)["apiVersion"] == "kubescheduler.config.k8s.io/v1beta2"
     assert captured.err == ""
@@ -229,9 +211,7 @@ def test_scheduler_config_prints_yaml(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_scheduler_config_prints_a_policy_and_the_flags_that_go_with_it(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["scheduler-config", "--server-version", "1.20", "--kind", "policy", "--scheduler-name", ""]
-
     assert cli.main(argv) == 0
-
     captured = capsys.readouterr()
     assert orjson.loads(captured.out)["kind"] == "Policy"
     expected = (
@@ -245,7 +225,6 @@ def test_scheduler_config_embeds_a_ca_file(capsys: pytest.CaptureFixture[str], t
     ca = tmp_path / "ca.pem"
     ca.write_text("-----BEGIN CERTIFICATE-----\n", encoding="ascii")
     argv = ["scheduler-config", "--server-version", "1.36", "--extender-url", "https://x/y", "--extender-ca", str(ca)]
-
     assert cli.main(argv) == 0
     assert "caData:" in capsys.readouterr().out
 
@@ -273,7 +252,6 @@ def test_a_wrong_argument_of_scheduler_config_is_one_line_and_exit_code_2(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["scheduler-config", *argv]) == 2
-
     assert capsys.readouterr() == ("", f"error: {message}\n")
 
 
@@ -282,7 +260,6 @@ def test_ctrl_c_is_no_stack_trace(monkeypatch: pytest.MonkeyPatch, api: PagedApi
         raise KeyboardInterrupt
 
     monkeypatch.setattr(commands, "inspect", interrupted)
-
     assert cli.inspect_main([]) == 130
 
 
@@ -291,16 +268,13 @@ def test_a_reader_that_goes_away_is_no_stack_trace() -> None:
     done = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60, env={**os.environ}
     )
-
     assert done.stderr == ""
 
 
 def test_notes_go_to_the_error_stream() -> None:
     streams = commands.Streams(out=io.StringIO(), err=io.StringIO())
     lost = aliyun_pod("odd", gpu=7, mem=1)
-
     code = commands.inspect(PagedApi([aliyun_node()], [lost]), streams, commands.Inspect())
-
     assert code == 0
     expected = "note: pod default/odd: holds memory on GPU index:7, which node node-a does not list\n"
     assert streams.err.getvalue() == expected  # type: ignore[attr-defined] # a StringIO
@@ -313,9 +287,7 @@ def test_gpus_that_take_nothing_are_named_with_the_cause() -> None:
     faulty = replace(inventory.gpus[1], health=GpuHealth.UNHEALTHY, reason="Xid 79: GPU has fallen off the bus")
     left_out = (LeftOut(index=2, reason=why),)
     known = make_node(replace(inventory, gpus=(inventory.gpus[0], faulty), left_out=left_out))
-
     commands.inspect(PagedApi([known], []), streams, commands.Inspect())
-
     assert streams.err.getvalue().splitlines() == [  # type: ignore[attr-defined] # a StringIO
         "note: node node-a: GPU1 (GPU-1) is unhealthy: Xid 79: GPU has fallen off the bus; nothing new is placed on it",
         f"note: node node-a: GPU2 is not shared: {why}",

@@ -26,7 +26,6 @@ def test_every_command_has_examples() -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_help_shows_its_examples_line_by_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([name, "--help"]) == 0
-
     lines = capsys.readouterr().out.splitlines()
     for what, command in EXAMPLES[name]:
         at = lines.index(f"  # {what}")
@@ -36,7 +35,6 @@ def test_the_help_shows_its_examples_line_by_line(name: str, capsys: pytest.Capt
 
 def test_the_programs_themselves_have_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert (cli.main(["--help"]), cli.inspect_main(["--help"])) == (0, 0)
-
     out = capsys.readouterr().out
     assert all(f"  {command}\n" in out for _, command in (*FIRST, *PLUGIN))
 
@@ -56,7 +54,6 @@ def test_a_script_for_each_shell_knows_every_command_and_its_flags(
     shell: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["completion", shell]) == 0
-
     script = capsys.readouterr().out
     for name, parser in commands().items():
         assert name in script
@@ -99,7 +96,6 @@ def test_without_its_library_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
-
     assert cli.main(["completion", "bash"]) == 2
     message = "error: completion needs the library shtab; run: pip install 'gpushare[cli]'\n"
     assert capsys.readouterr().err == message

@@ -46,7 +46,6 @@ def test_use_that_comes_while_a_picture_is_drawn_is_in_the_next_one(
         overtaken.setattr(State, "take_changes", take_and_be_overtaken)
         live.refresh()
     assert (live.asked.is_set(), used(live)) == (False, None)
-
     live.refresh()
     assert (live.asked.is_set(), used(live)) == (True, 11 * 1024)
 

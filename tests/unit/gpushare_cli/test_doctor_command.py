@@ -27,7 +27,6 @@ def api(monkeypatch: pytest.MonkeyPatch) -> DoctorKube:
 
 def test_a_healthy_cluster_is_a_few_lines_and_exit_code_0(api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor"]) == 0
-
     assert capsys.readouterr() == (
         "ok  installation  7 of 7 checks passed\n"
         "ok  webhook       10 of 10 checks passed\n"
@@ -44,9 +43,7 @@ def test_a_healthy_cluster_is_a_few_lines_and_exit_code_0(api: DoctorKube, capsy
 
 def test_warnings_alone_are_no_failure(api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
     world.vanish(api, "RuntimeClass", "nvidia")
-
     assert cli.main(["doctor"]) == 0
-
     out = capsys.readouterr().out
     assert "\nwarning   runtime-class  runtimeclass/nvidia  there is none: " in out
     assert "\nok  installation  6 of 7 checks passed\n" in out
@@ -57,9 +54,7 @@ def test_errors_come_first_and_are_exit_code_3(api: DoctorKube, capsys: pytest.C
     world.vanish(api, "RuntimeClass", "nvidia")
     world.vanish(api, "Lease", "gpushare-controller")
     world.vanish(api, "Deployment", "gpushare-scheduler")
-
     assert cli.main(["doctor"]) == 3
-
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[1:4]] == [
         ["error", "controller-leads"],
@@ -71,9 +66,7 @@ def test_errors_come_first_and_are_exit_code_3(api: DoctorKube, capsys: pytest.C
 
 def test_a_finding_is_one_line_whatever_its_message_has(api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
     api.says("gpushare-controller", "readyz", kube.Reply(status=503, text="one\n\ttwo\n"))
-
     assert cli.main(["doctor"]) == 3
-
     assert f"service/{NS}/gpushare-controller  it is not ready: one two; ask again" in capsys.readouterr().out
 
 
@@ -82,12 +75,10 @@ def test_what_is_wrong_with_hundreds_of_nodes_is_cut_for_people_only(
 ) -> None:
     for number in range(30):
         world.gpu_node(api, f"n{number:02}", with_plugin=False)
-
     assert cli.main(["doctor"]) == 3
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if line.startswith("error     plugin-running")]) == 21
     assert "error     plugin-running  ...       10 more like this; -o json has all" in lines
-
     assert cli.main(["doctor", "-o", "json"]) == 3
     assert len(orjson.loads(capsys.readouterr().out)["findings"]) == 30
 
@@ -117,7 +108,6 @@ def test_json_has_everything_and_a_version(api: DoctorKube, capsys: pytest.Captu
 
 def test_skipped_checks_are_counted(api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "-n", "elsewhere"]) == 3
-
     assert capsys.readouterr().out.splitlines()[-1] == (
         f"1 error, 0 warnings, 0 of {COUNT} checks passed, {COUNT - 1} not done"
     )
@@ -144,9 +134,7 @@ def test_a_cluster_that_cannot_be_read_is_one_line_and_exit_code_1(
     version: kube.Reply | kube.KubeError, message: str, api: DoctorKube, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api.replies["/version"] = version
-
     assert cli.main(["doctor"]) == 1
-
     assert capsys.readouterr() == ("", f"error: {message}\n")
 
 
@@ -154,9 +142,7 @@ def test_an_unusable_kubeconfig_is_exit_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     missing = tmp_path / "none"
-
     assert cli.main(["doctor", "--kubeconfig", str(missing)]) == 1
-
     assert capsys.readouterr() == ("", f"error: kubeconfig {missing}: no such file\n")
 
 
@@ -166,9 +152,7 @@ def test_in_a_pod_its_service_account_is_used(
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
-
     assert cli.main(["doctor"]) == 1
-
     assert "no service account token" in capsys.readouterr().err
 
 
@@ -177,7 +161,6 @@ def test_an_impossible_namespace_is_exit_code_2(
     namespace: str, api: DoctorKube, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["doctor", f"--namespace={namespace}"]) == 2
-
     message = f"error: namespace {namespace!r}: write lower-case letters, digits and '-', such as gpushare-system\n"
     assert capsys.readouterr() == ("", message)
 
@@ -185,7 +168,6 @@ def test_an_impossible_namespace_is_exit_code_2(
 @pytest.mark.parametrize("argv", [["doctor", "-o", "xml"], ["doctor", "extra"], ["doctor", "--node", "a"]])
 def test_wrong_arguments_are_exit_code_2(argv: list[str], api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(argv) == 2
-
     assert capsys.readouterr().err.startswith("usage: gpushare")
 
 
@@ -203,6 +185,5 @@ def test_progress_goes_to_the_error_stream(
         return gathered(*arguments)  # type: ignore[arg-type] # passed on as they came
 
     monkeypatch.setattr(gather, "gather", slow)
-
     assert cli.main(["doctor"]) == 0
     assert capsys.readouterr().err == "note: still reading pods\n"

@@ -188,14 +188,12 @@ def test_one_pod_of_each_system_is_named_on_a_node() -> None:
     api = world.healthy()
     world.seed(api, world.daemon_pod("nano-gpu-agent"))
     world.seed(api, world.daemon_pod("elastic-gpu-agent"))
-
     assert len(world.lines(api)) == 1
 
 
 def test_a_configuration_that_cannot_be_read_is_reported_once() -> None:
     api = world.healthy()
     world.edit(api, "ConfigMap", names.SCHEDULER, lambda each: each.update(data={"scheduler.yaml": "["}))
-
     assert [line.split()[1] for line in world.lines(api)] == ["scheduler-config"]
 
 
@@ -212,7 +210,6 @@ def test_a_configuration_that_cannot_be_read_is_reported_once() -> None:
 )
 def test_foreign_pods_are_told_by_their_workloads_or_images(pod: JsonObject, name: str, role: Role) -> None:
     found = foreign.foreign_pod(pod)
-
     assert found is not None
     assert (found.system.name, found.role) == (name, role)
 

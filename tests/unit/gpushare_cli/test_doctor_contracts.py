@@ -13,7 +13,6 @@ from webhook.rules import Rules
 
 def test_the_webhook_completes_the_trial_pod_and_that_is_noticed() -> None:
     decision = mutation.mutate(trial.pod(), Rules(resource_config=ResourceConfig()))
-
     assert isinstance(decision, Mutated)
     assert trial.missing(decision.pod) == []
     assert decision.warnings == ()
@@ -25,11 +24,9 @@ def test_an_untouched_trial_pod_is_noticed() -> None:
 
 def test_the_webhook_tells_the_time_left_under_the_expected_name() -> None:
     page = Metrics(lambda: 61.25, lambda: None).exposition().decode()
-
     assert objects.metric(page, checks_webhook.LEFT) == 61.25
 
 
 def test_the_controller_tells_the_differences_under_the_expected_name() -> None:
     source = Path(controller.main.__file__).read_text(encoding="utf-8")
-
     assert f'"{checks_controller.DIFFERENCES}"' in source

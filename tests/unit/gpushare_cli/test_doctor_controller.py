@@ -116,5 +116,4 @@ def test_clocks_may_differ_somewhat(renewed: str) -> None:
     """The time is the API server's; the holder stamps by its own."""
     api = world.healthy()
     lease(renewTime=renewed)(api)
-
     assert world.lines(api) == []

@@ -38,14 +38,12 @@ def test_gpus_that_nvidias_dra_driver_offers_on_a_node_that_shares_are_named() -
     api = world.healthy()
     offer(api, device("gpu-0", "GPU-0"), device("gpu-1", "GPU-1"))
     offer(api, device("gpu-1-mig-1g5gb-19-0"))  # its UUID is known when it is made
-
     assert world.lines(api) == [told(NVIDIA, 3, "gpu-0, gpu-1, gpu-1-mig-1g5gb-19-0")]
 
 
 def test_any_drivers_devices_are_told_by_their_uuids() -> None:
     api = world.healthy()
     offer(api, device("a", "GPU-2", key="gpu.example.com/uuid"), device("b"), driver="gpu.example.com")
-
     assert world.lines(api) == [told("gpu.example.com", 1, "a")]
 
 
@@ -53,7 +51,6 @@ def test_before_the_inventory_is_there_every_gpu_of_nvidias_counts() -> None:
     api = world.healthy()
     world.edit(api, "Node", "node-a", lambda node: node["metadata"]["annotations"].clear())
     offer(api, device("gpu-0", "GPU-77"))
-
     assert told(NVIDIA, 1, "gpu-0") in world.lines(api)
 
 
@@ -69,7 +66,6 @@ def test_before_the_inventory_is_there_every_gpu_of_nvidias_counts() -> None:
 def test_other_devices_are_in_no_ones_way(node: str, driver: str, found: JsonObject) -> None:
     api = world.healthy()
     offer(api, found, node=node, driver=driver)
-
     assert world.lines(api) == []
 
 
@@ -82,7 +78,6 @@ def named(api: DoctorKube, resource: str) -> None:
 def test_a_device_class_that_takes_requests_for_shares_is_an_error(resource: str) -> None:
     api = world.healthy()
     named(api, resource)
-
     assert world.lines(api) == [
         f"error device-classes deviceclass/{NVIDIA} | its extendedResourceName is {resource}: where a node offers none"
         " of it, kube-scheduler serves a request for 3 of it with 3 whole devices of this class (by default from 1.36"
@@ -96,14 +91,12 @@ def test_one_for_other_resources_is_none(resource: str) -> None:
     """NVIDIA's driver has one for nvidia.com/gpu as its chart installs it."""
     api = world.healthy()
     named(api, resource)
-
     assert world.lines(api) == []
 
 
 def test_one_for_whole_gpus_is_an_error_where_they_are_this_projects() -> None:
     api = world.with_whole_gpus("production", "v1.34.0", "1.30")
     named(api, names.GPU)
-
     assert [line.partition(" | ")[0] for line in world.lines(api)] == [f"error device-classes deviceclass/{NVIDIA}"]
 
 
@@ -112,7 +105,6 @@ def test_servers_that_serve_only_an_older_version_are_read_too() -> None:
     lacking = kube.NotFoundError("the server could not find the requested resource")
     api.fail_next(lambda call: call.path.startswith((f"{V1}/", "/apis/resource.k8s.io/v1beta2/")), lacking, times=9)
     offer(api, {"name": "gpu-0", "basic": device("", "GPU-0")}, group=V1BETA1)
-
     assert world.lines(api) == [told(NVIDIA, 1, "gpu-0")]
 
 
@@ -121,7 +113,6 @@ def test_servers_without_dynamic_resource_allocation_pass() -> None:
     lacking = kube.NotFoundError("the server could not find the requested resource")
     api.fail_next(lambda call: call.path.startswith("/apis/resource.k8s.io/"), lacking, times=9)
     found = world.diagnosis(api)
-
     assert list(world.formatted(found)) == []
     passed = {result.check.id for result in found.results if result.passed}
     assert {"dra-devices", "device-classes"} <= passed
@@ -131,7 +122,6 @@ def test_a_reader_without_the_right_is_told_which_checks_are_missing() -> None:
     api = world.healthy()
     api.fail_next(lambda call: call.path.startswith(V1), kube.ForbiddenError("no"), times=9)
     lines = world.lines(api)
-
     assert [line.partition(" | ")[0] for line in lines] == [
         f"error {checks.READ} resourceslices",
         f"error {checks.READ} deviceclasses",

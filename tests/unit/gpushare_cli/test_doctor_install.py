@@ -145,7 +145,6 @@ def test_a_runtime_class_is_not_missed_where_nothing_needs_it(mode: str) -> None
 def test_without_an_installation_there_is_one_line_and_nothing_else_is_looked_at() -> None:
     api = DoctorKube()
     found = world.diagnosis(api, "elsewhere")
-
     assert list(world.formatted(found)) == [
         "error installed namespace/elsewhere | there is no such namespace, so gpushare is not installed or is in"
         " another one | install it as docs/install.md says, or say which namespace with -n"

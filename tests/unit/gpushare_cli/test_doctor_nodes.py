@@ -207,7 +207,6 @@ def test_a_missing_daemonset_is_one_line_and_not_one_for_each_node() -> None:
     world.vanish(api, "DaemonSet", PLUGIN)
     for name in ("node-a", "node-b"):
         world.vanish(api, "Pod", f"{PLUGIN}-{name}")
-
     assert world.lines(api) == [
         f"error plugin-daemonset {DAEMONSET} | it is missing, so no node shares a GPU | apply the overlay for"
         " your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
@@ -221,7 +220,6 @@ def test_a_cluster_whose_nodes_no_one_has_labelled_says_how() -> None:
         world.vanish(api, "Pod", f"{PLUGIN}-{name}")
     world.gpu_node(api, "node-c", labels={"gpushare": "false"}, with_plugin=False)
     world.edit(api, "Node", "node-c", lambda each: each["metadata"].pop("annotations"))
-
     assert world.lines(api) == [
         f"warning plugin-daemonset {DAEMONSET} | no node has the label gpushare=true, so no GPU is shared | kubectl"
         " label node NODE gpushare=true"
@@ -237,7 +235,6 @@ def test_nodes_are_those_that_the_daemonset_selects() -> None:
     world.edit(api, "DaemonSet", PLUGIN, select)
     world.gpu_node(api, "node-c", labels={"pool": "gpu"}, with_plugin=False)
     lines = [line for line in world.lines(api) if " plugin-running " in line]
-
     assert lines == [
         f"error plugin-running node/node-c | no {PLUGIN} pod is there | kubectl -n {NS} describe daemonset {PLUGIN}"
     ]
@@ -248,7 +245,6 @@ def test_a_plugin_that_is_being_replaced_is_ready_if_one_of_its_pods_is(name: st
     api = world.healthy()
     unready_plugin(api)
     world.seed(api, world.own_pod(name, PLUGIN, node="node-b"))
-
     assert world.lines(api) == []
 
 
@@ -257,7 +253,6 @@ def test_a_resource_that_is_switched_off_is_not_missed() -> None:
     world.edit(api, "ConfigMap", "gpushare-config", lambda each: each["data"].update(GPUSHARE_GPU_PERCENT="false"))
     for name in ("node-a", "node-b"):
         node(lambda each: each["status"]["allocatable"].pop(names.GPU_PERCENT), name)(api)
-
     assert world.lines(api) == []
 
 
@@ -265,7 +260,6 @@ def test_whole_gpus_are_counted_where_they_are_served() -> None:
     api = world.healthy()
     world.edit(api, "ConfigMap", "gpushare-config", lambda each: each["data"].update(GPUSHARE_WHOLE_GPUS="true"))
     node(lambda each: each["status"]["allocatable"].update({names.GPU: "4"}), "node-a")(api)
-
     assert [line.partition(" | the kubelet")[0] for line in world.lines(api) if "node-amounts" in line] == [
         "error node-amounts node/node-b | allocatable nvidia.com/gpu is 0, but its healthy GPUs are 4"
     ]
@@ -275,7 +269,6 @@ def test_config_maps_of_unhealthy_gpus_that_may_not_be_listed_are_a_warning() ->
     api = world.healthy()
     refused = kube.ForbiddenError("configmaps is forbidden")
     api.fail_next(lambda call: call.path == "/api/v1/namespaces/kube-system/configmaps", refused, times=9)
-
     assert world.lines(api) == [
         "warning gpu-health configmap/kube-system/unhealthy-gpu-* | not checked whether such ConfigMaps take GPUs out"
         " of use: configmaps is forbidden | get rights to list ConfigMaps in kube-system"

@@ -74,5 +74,4 @@ def test_nothing_is_said_where_no_one_can_tell(answer: Reply | kube.KubeError, w
     api = never_asked()
     api.says(CONTROLLER, "metrics", answer)
     [result] = [each for each in world.diagnosis(api).results if each.check.id == "other-pods"]
-
     assert (result.findings, result.skipped) == ((), why)

@@ -138,7 +138,6 @@ def test_pods_of_a_factor_that_was_lowered_are_a_warning() -> None:
     for name in "ab":
         held = make_allocation(name, make_grant(0, gib=10, extra_mib=8 * 1024), node="node-b")
         world.seed(api, world.bound_pod(name, node="node-b", held_by=held))
-
     assert world.lines(api) == [
         "warning oversubscription node/node-b | GPU 0 holds more than may be granted since the factor was lowered, so"
         " pods may run out of memory within what they were granted | wait until pods there end, or evict those of a"
@@ -153,7 +152,6 @@ def test_compute_can_be_granted_twice_as_well() -> None:
         shares = type(grant)(container=grant.container, gpus=grant.gpus, memory_mib=1024, compute_percent=60)
         held = make_allocation(name, shares, node="node-b")
         world.seed(api, world.bound_pod(name, node="node-b", held_by=held))
-
     assert world.lines(api) == [
         "error over-committed node/node-b | pods hold 120 per cent of the compute of GPU GPU-0 | see who holds it:"
         " kubectl inspect gpushare -d node-b; delete one of them"

@@ -83,7 +83,6 @@ def test_a_read_that_fails_is_one_line_with_the_checks_that_miss_it(path: str, w
     api = world.healthy()
     api.fail_next(lambda call: call.path == path, kube.ForbiddenError("no"), times=9)
     found = world.diagnosis(api)
-
     assert list(world.formatted(found)) == [
         f"error cluster-read {what} | cannot be read: no; not checked: {unchecked} | {RIGHTS}"
     ]
@@ -102,7 +101,6 @@ def test_a_read_that_fails_is_one_line_with_the_checks_that_miss_it(path: str, w
 def test_the_way_out_depends_on_what_went_wrong(error: kube.KubeError, way: str) -> None:
     api = world.healthy()
     api.fail_next(lambda call: call.path.endswith("runtimeclasses"), error)
-
     assert world.lines(api) == [
         f"error cluster-read runtimeclasses | cannot be read: {error};"
         f" not checked: runtime-class, runtime-class-policy, hand-over | {way}"
@@ -113,7 +111,6 @@ def test_a_cluster_of_which_nothing_can_be_read_ends_no_check_with_an_exception(
     api = world.healthy()
     api.fail_next(lambda _: True, kube.ForbiddenError("no"), times=10**6)
     found = world.diagnosis(api)
-
     assert len(found.results) == len(checks.CHECKS)
     assert {result.check.id for result in found.results if result.passed} == {"server-version", "webhook-admission"}
 
@@ -124,7 +121,6 @@ def test_what_a_check_has_found_is_not_lost_when_it_comes_to_what_cannot_be_read
     api.fail_next(lambda call: call.path == "/api/v1/nodes", kube.ForbiddenError("no"))
     found = world.diagnosis(api)
     [daemonset] = [result for result in found.results if result.check.id == "plugin-daemonset"]
-
     assert [each.problem for each in daemonset.findings] == ["it is missing, so no node shares a GPU"]
     assert daemonset.skipped == "cannot read nodes: no"
 
@@ -133,7 +129,6 @@ def test_a_list_that_expires_is_read_again_and_given_up_at_the_third_time() -> N
     api = world.healthy()
     api.fail_next(lambda call: call.path == "/api/v1/pods", kube.GoneError("too old"), times=2)
     assert world.lines(api) == []
-
     api.fail_next(lambda call: call.path == "/api/v1/pods", kube.GoneError("too old"), times=3)
     assert [line.partition(";")[0] for line in world.lines(api)] == [
         "error cluster-read pods | cannot be read: too old"
@@ -144,14 +139,12 @@ def test_lists_come_in_pages() -> None:
     api = world.healthy()
     world.lines(api)
     lists = [call for call in api.calls if call.verb == "list"]
-
     assert {call.params["limit"] for call in lists} == {"500"}
 
 
 def test_nothing_is_written_and_the_endpoints_are_asked_through_the_proxy() -> None:
     api = world.healthy()
     world.lines(api)
-
     assert {call.verb for call in api.calls} == {"get", "list"}  # and one dry run, which the fake checks
     assert sorted(api.asked) == [
         f"{INSIDE}/services/gpushare-controller:12345/proxy/metrics",
@@ -173,7 +166,6 @@ def test_whichever_waits_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> No
             answered.set()
 
     found = checks.diagnose(gather.gather(api, gather.server(api, skewed()), NS, say))
-
     assert said[-1] == "still reading nodes"
     assert found.findings == ()
 
@@ -181,7 +173,6 @@ def test_whichever_waits_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_odd_object_ends_only_the_checks_that_look_at_it() -> None:
     api = world.healthy()
     world.edit(api, "Lease", "gpushare-controller", lambda lease: lease.update(spec=7))
-
     assert world.lines(api) == [
         "error controller-leads cluster | an object has a shape that no one expects: lease.spec: expected an object,"
         " found a number | look at that object, and correct it"
@@ -191,5 +182,4 @@ def test_an_odd_object_ends_only_the_checks_that_look_at_it() -> None:
 def test_a_pod_that_is_none_is_kept_for_the_check_that_says_so() -> None:
     api = world.healthy()
     api.seed("/api/v1/namespaces/default/pods", {"metadata": {"name": "odd"}, "spec": {"containers": "none"}})
-
     assert "spec.containers: expected a list, found a string" in "\n".join(world.lines(api))

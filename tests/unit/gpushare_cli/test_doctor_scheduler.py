@@ -229,7 +229,6 @@ def test_whole_gpus_are_asked_about_where_they_are_served() -> None:
     api = world.healthy()
     world.edit(api, "ConfigMap", "gpushare-config", lambda each: each["data"].update(GPUSHARE_WHOLE_GPUS="true"))
     [line] = [line for line in world.lines(api) if " scheduler-config " in line]
-
     assert line == (
         f"error scheduler-config {CONFIG} | managedResources of the extender lacks nvidia.com/gpu: pods that ask for"
         " it get no GPU | write what this prints into its key scheduler.yaml: gpushare scheduler-config"
@@ -244,7 +243,6 @@ def test_another_scheduler_is_pointed_at(name: str, shown: str) -> None:
     for kind in ("Deployment", "ConfigMap", "Lease"):
         world.vanish(api, kind, names.SCHEDULER)
     found = world.diagnosis(api)
-
     assert list(world.formatted(found)) == [
         f"ok scheduler-running configmap/{NS}/gpushare-config | GPU pods go to {shown}, whose configuration cannot be"
         " read through the API server | compare its file with: gpushare scheduler-config --server-version 1.30"

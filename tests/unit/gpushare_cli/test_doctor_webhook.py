@@ -241,7 +241,6 @@ def test_whole_gpus_need_a_webhook_that_names_them() -> None:
 
 def test_two_webhooks_name_the_resources_together() -> None:
     other = [{"name": "x", "expression": "r in ['aliyun.com/gpu-mem']"}]
-
     assert whole(webhook("gpu.gpushare.dev", lambda each: each.update(matchConditions=other))) == [
         f"error webhook-policies {MUTATING} | the matchConditions of whole.gpushare.dev and gpu.gpushare.dev do not"
         f" name nano-gpu/gpu-percent, so pods that ask for it slip by | {APPLY}"
@@ -264,7 +263,6 @@ def test_without_configurations_no_policy_is_looked_for() -> None:
     world.vanish(api, "MutatingWebhookConfiguration", "gpushare-webhook")
     world.vanish(api, "ValidatingWebhookConfiguration", "gpushare-webhook")
     found = world.diagnosis(api)
-
     assert list(world.formatted(found)) == [
         f"error webhook-configured {kind} | it is missing, so no pod comes past the webhook | {APPLY}"
         for kind in (MUTATING, VALIDATING)
@@ -279,7 +277,6 @@ def test_the_files_for_new_servers_on_an_old_one_are_noticed() -> None:
     for kind in ("Mutating", "Validating"):
         for each in ("gpu", "isolation", "binding", "request"):
             webhook(f"{each}.gpushare.dev", lambda found: found.pop("matchConditions"), kind)(api)
-
     stops = [line for line in world.lines(api) if "no pod at all can be created" in line]
     assert [line.split()[2] for line in stops] == [MUTATING, VALIDATING, VALIDATING]
 
@@ -292,5 +289,4 @@ def test_the_policies_that_are_expected_are_those_that_are_shipped(directory: st
         if item["kind"].endswith("WebhookConfiguration")
         for each in item["webhooks"]
     }
-
     assert checks_webhook.SHIPPED[directory == "1.30"] == found

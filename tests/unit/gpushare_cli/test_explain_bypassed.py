@@ -56,7 +56,6 @@ OWNER = owned("ReplicaSet")
 def test_a_pod_on_a_node_without_gpus_is_told_what_happens_next(pod: Json, code: int, why: str) -> None:
     found = explain(copy(pod), NODE)
     said = [" ".join(line.split()) for line in found.out.splitlines()]
-
     assert (found.code, said[1]) == (code, "STATE: on node-a without GPUs")
     assert said[2] == f"WHY: {why}"
 
@@ -102,7 +101,6 @@ def plain(**metadata: object) -> Json:
 )
 def test_what_is_said_of_a_pod_without_gpus_is_what_the_controller_does(pod: Json, why: str) -> None:
     found = explain(pod, NODE)
-
     assert found.code == 3
     assert f"WHY: {why}" in [" ".join(line.split()) for line in found.out.splitlines()]
 
@@ -110,7 +108,6 @@ def test_what_is_said_of_a_pod_without_gpus_is_what_the_controller_does(pod: Jso
 def test_a_container_that_asks_for_no_gpu_may_have_started() -> None:
     pod = bypassed()
     pod["spec"]["containers"].append({"name": "log"})
-
     assert explain(started(pod, "log"), NODE).code == 0
 
 
@@ -119,7 +116,6 @@ def test_a_container_that_asks_for_no_gpu_may_have_started() -> None:
 )
 def test_a_pod_of_another_plugin_is_left_alone(pod: Json, code: int, may: str) -> None:
     found = explain(pod, make_node(name="node-a"))
-
     assert (found.code, found.out) == (
         code,
         lines(

@@ -76,7 +76,6 @@ def test_the_policy_of_a_namespace_counts_for_its_pods_that_name_none() -> None:
 def test_a_remainder_that_few_pods_ask_for_counts_against_a_node() -> None:
     usual = [holds(8, "z", gpu) for gpu in range(8)]
     full = [holds(10, "a"), holds(8, "b")]
-
     assert choice(waiting(5, "dense"), node("a", 16), node("b", 16), node("z", *[16] * 8), *usual, *full)[1] == (
         "b is next: it would leave 3 GiB of a GPU, which few pods here ask for"
     )
@@ -88,7 +87,6 @@ def test_a_remainder_that_few_pods_ask_for_counts_against_a_node() -> None:
 def test_gpus_of_a_model_that_others_need_are_kept_for_them() -> None:
     only = [holds(16, "t4", gpu, **{names.ANNOTATION_MODEL: "T4"}) for gpu in range(6)]
     nodes = node("t4", *[16] * 8), node("v100", *[16] * 8, model="Tesla V100")
-
     assert choice(waiting(16, "dense"), *nodes, *only) == [
         "v100, GPU 0: all 16 GiB are free, and it takes them",
         "t4 is next: GPUs of model Tesla T4 are kept for pods that need them",
@@ -103,7 +101,6 @@ def test_cpu_of_the_host_counts_as_room_for_pods_with_gpus() -> None:
         pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "16"}
         usual.append(pod)
     nodes = node("rich", 16, 16, cpu="64"), node("poor", 16, 16, cpu="8"), node("z", *[16] * 4, cpu="64")
-
     assert choice(waiting(16, "dense", cpu="1"), *nodes, *usual) == [
         "poor, GPU 0: all 16 GiB are free, and it takes them",
         "rich is next: on rich the pod takes the room of 1 pod with 16 GiB of one GPU and 16 CPU, on poor of 0.1 pods",
@@ -116,7 +113,6 @@ def test_a_node_without_cpu_for_it_is_no_choice_and_says_so() -> None:
     pod = waiting(4, cpu="4")
     pod["spec"]["containers"][0]["resources"]["requests"]["memory"] = "2Gi"
     found = explain(pod, node("a", 15, cpu="8"), node("b", 15, cpu="32"), plain)
-
     assert found.err == ""
     assert (
         "a     no    a has room, but: Insufficient cpu: 4000m asked for, 2000m free, Insufficient memory: 2048Mi asked"
@@ -139,7 +135,6 @@ def test_what_a_kubelet_has_not_told_is_not_evaluated() -> None:
 def test_a_pod_on_a_node_is_explained_by_the_cluster_as_it_is_now() -> None:
     pod = bound("pod", make_grant(0, gib=3), node="a", annotations={names.ANNOTATION_POLICY: "binpack"})
     nodes = node("a", 15, 15), node("b", 15)
-
     assert choice(pod, *nodes) == [
         "as the cluster is now, without this pod: a, GPU 0: 15 of 15 GiB are free, and 12 GiB stay free",
         "b would be better: with the pod, 27 of 30 GiB of GPU memory would be free on a, and 12 of 15 GiB on b",
@@ -153,13 +148,11 @@ def test_a_pod_on_a_node_is_explained_by_the_cluster_as_it_is_now() -> None:
 
 def test_a_gpu_that_would_not_be_chosen_now_is_not_called_the_best() -> None:
     told = choice(bound("pod", make_grant(1, gib=3), node="a"), node("a", 15, 15), holds(10, "a"))
-
     assert told[0] == "as the cluster is now, without this pod: a, GPU 1: 15 of 15 GiB are free, and 12 GiB stay free"
 
 
 def test_equal_nodes_are_told_apart_by_name() -> None:
     nodes = node("a", 15), node("b", 15)
-
     assert choice(waiting(3), *nodes)[1] == "b is next: the policy finds both equal, and a comes first by name"
     assert choice(bound("pod", make_grant(0, gib=3), node="b"), *nodes)[1] == "a is next: the policy finds both equal"
 
@@ -167,7 +160,6 @@ def test_equal_nodes_are_told_apart_by_name() -> None:
 def test_of_many_gpus_some_are_named() -> None:
     pod = mutated(make_pod(make_container(gpu_mem=3), annotations={names.ANNOTATION_GPUS: "6"}))
     [text, _] = choice(pod, node("a", *[15] * 8))
-
     assert text.count("15 of 15 GiB are free, and 12 GiB stay free") == 4
     assert text.endswith("; and 2 more")
 
@@ -187,7 +179,6 @@ def test_nothing_is_said_where_gpushare_chose_no_node(pod: Json) -> None:
 
 def test_programs_get_the_same() -> None:
     found = explain(waiting(3), node("a", 15), node("b", 16), as_json=True).value
-
     assert found["choice"] == {
         "node": "a",
         "why": "GPU 0: 15 of 15 GiB are free, and 12 GiB stay free",

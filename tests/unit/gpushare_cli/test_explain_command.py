@@ -76,14 +76,12 @@ def test_a_pod_that_is_not_there_is_told(cluster: FakeKube, capsys: pytest.Captu
 
 def test_a_cluster_that_cannot_be_read_is_told(cluster: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.fail_next(lambda call: call.path == "/api/v1/pods", kube.UnreachableError("refused"))
-
     assert cli.main(["explain", "web"]) == 1
     assert capsys.readouterr() == ("", "error: cannot reach the API server: refused\n")
 
 
 def test_a_pod_that_may_not_be_read_is_told(cluster: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.fail_next(lambda call: call.path.endswith("/pods/web"), kube.ForbiddenError("pods is forbidden"))
-
     assert cli.main(["explain", "web"]) == 1
     assert capsys.readouterr() == ("", "error: not allowed: pods is forbidden\n")
 
@@ -94,7 +92,6 @@ def test_without_a_kubeconfig_there_is_nothing_to_explain(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-
     assert cli.main(["explain", "web"]) == 1
     assert capsys.readouterr().err.startswith("error: no cluster: neither --kubeconfig nor KUBECONFIG is given")
 
@@ -102,7 +99,6 @@ def test_without_a_kubeconfig_there_is_nothing_to_explain(
 def test_simulate_needs_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile = tmp_path / "gpus.yaml"
     profile.write_text(T4S, encoding="utf-8")
-
     assert cli.main(["simulate", "--profile", str(profile), "--nodes", "2", "-o", "json"]) == 0
     assert '"name": "node-2"' in capsys.readouterr().out
 

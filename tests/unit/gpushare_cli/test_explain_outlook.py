@@ -53,7 +53,6 @@ def test_the_controller_and_explain_know_the_same() -> None:
     outlooks = Outlooks(state.cache, lambda *_: None, SystemClock())
     assert outlooks.tick()
     found = of_command_line()
-
     assert outlooks.outlook == replace(world.outlook(found), epoch=1)
     assert len(outlooks.outlook.kinds) > 2
     rooms = state.cache.cluster_index.node_rooms.rooms()

@@ -56,9 +56,7 @@ def test_the_latest_reason_that_gpushare_published_is_the_answer(
         event(pod, "GpuShareUnschedulable", "needs 10 GiB on one GPU; free per GPU on node-a: 9 GiB", 2),
         event(pod, "FailedScheduling", "0/3 nodes are available", 3),
     ]
-
     code, out, err = explain(capsys, monkeypatch, pod, *said)
-
     assert (code, err) == (3, LEFT_OUT)
     assert "WHY:        needs 10 GiB on one GPU; free per GPU on node-a: 9 GiB\n" in out
     assert "SCHEDULER:  gpushare-scheduler: 0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem.\n" in out
@@ -77,9 +75,7 @@ def test_a_pod_that_was_bound_shows_its_share_without_its_node(
 ) -> None:
     pod = bound("web", make_grant(0))
     pod["metadata"]["namespace"] = "ml"
-
     code, out, err = explain(capsys, monkeypatch, pod, name="web")
-
     assert (code, err) == (0, LEFT_OUT)
     assert "not listed by its node" not in out + err
     assert "web" in out

@@ -45,7 +45,6 @@ def test_every_node_is_named_with_its_numbers_the_closest_first() -> None:
 
 def test_a_pod_that_fits_is_told_where_and_what_happens_next() -> None:
     found = explain(waiting(8, "0/2 nodes are available"), NODE_A, NODE_B, *HOLDERS)
-
     assert found.code == 0
     assert found.out.splitlines()[1:3] == [
         "STATE:      waits; it fits on node-b",
@@ -61,7 +60,6 @@ def test_a_pod_that_fits_is_told_where_and_what_happens_next() -> None:
 def test_the_best_nodes_come_first_and_a_few_are_named() -> None:
     nodes = [make_node(make_inventory(15, node=f"node-{name}")) for name in "abcde"]
     found = explain(waiting(), *nodes, bound("holder", make_grant(0, gib=5), node="node-d"))
-
     assert found.out.splitlines()[1] == "STATE:      waits; it fits on node-d, node-a, node-b and 2 more"
     assert "the scheduler has not come to it yet" in found.out
 
@@ -80,7 +78,6 @@ def test_what_kubernetes_has_against_a_node_with_room_is_named(spec: Json, why: 
     node = copy(NODE_B)
     node["spec"] = spec
     found = explain(waiting(), NODE_A, node, *HOLDERS)
-
     assert found.code == 3
     assert found.out.splitlines()[2] == (
         f"WHY:        node-b has room, but: {why}; needs 8 GiB on one GPU; free per GPU on node-a: 3, 5 GiB"
@@ -89,7 +86,6 @@ def test_what_kubernetes_has_against_a_node_with_room_is_named(spec: Json, why: 
 
 def test_a_node_selector_that_no_node_has_is_named() -> None:
     found = explain(waiting(nodeSelector={"gpu": "a100"}), NODE_B)
-
     assert found.out.splitlines()[-1] == (
         "node-b  no    node-b has room, but: spec.nodeSelector wants gpu=a100, the node has no such label"
     )
@@ -99,7 +95,6 @@ def test_the_sum_of_the_node_is_told_where_its_gpus_would_have_room() -> None:
     node = copy(NODE_A)
     node["status"]["allocatable"][names.GPU_MEM] = "15"
     found = explain(waiting(), node, bound("holder", make_grant(1, gib=12)))
-
     assert found.out.splitlines()[-1] == (
         "node-a  no    node-a has room, but: Insufficient aliyun.com/gpu-mem: 8 asked for, 15 allocatable, 12"
         " requested by pods there"
@@ -123,13 +118,11 @@ def test_that_an_autoscaler_sees_room_in_a_sum_is_a_note() -> None:
 def test_gpus_that_a_config_map_calls_unhealthy_do_not_count() -> None:
     marked = config_map("unhealthy-gpu-node-b", "kube-system", {"gpus": "0"})
     found = explain(waiting(), NODE_B, marked)
-
     assert found.out.splitlines()[-1] == "node-b  no    node-b has no healthy GPU (GPU 0 is unhealthy)"
 
 
 def test_what_is_not_evaluated_is_a_note() -> None:
     found = explain(waiting(topologySpreadConstraints=[{}], resourceClaims=[{}]), NODE_B)
-
     assert found.err == "note: not evaluated: topology spread constraints, resource claims\n"
 
 
@@ -144,7 +137,6 @@ def test_another_scheduler_is_a_note(name: str) -> None:
 def test_a_pod_that_the_webhook_did_not_see_is_a_note() -> None:
     pod = waiting()
     del pod["spec"]["containers"][0]["env"]
-
     assert explain(pod, NODE_B).err == (
         "note: the webhook did not change it, so its containers would not see their GPUs; recreate it\n"
     )
@@ -154,7 +146,6 @@ def test_preemption_and_deletion_are_notes() -> None:
     pod = waiting()
     pod["status"]["nominatedNodeName"] = "node-a"
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-
     assert explain(pod, NODE_B).err == (
         "note: pods on node-a are being evicted to make room for it\nnote: it is being deleted\n"
     )
@@ -162,7 +153,6 @@ def test_preemption_and_deletion_are_notes() -> None:
 
 def test_gates_come_before_all_nodes() -> None:
     found = explain(waiting(schedulingGates=[{"name": "quota"}]), NODE_B)
-
     assert found.code == 3
     assert found.out.splitlines()[1:3] == [
         "STATE:      waits behind scheduling gates",
@@ -172,7 +162,6 @@ def test_gates_come_before_all_nodes() -> None:
 
 def test_a_request_that_cannot_be_understood_is_told_with_the_fix() -> None:
     found = explain(waiting("1.5"), NODE_B)
-
     assert found.code == 3
     assert found.out == lines(
         "POD:        default/pod",
@@ -217,7 +206,6 @@ def test_all_that_a_pod_asks_for_is_listed() -> None:
 def test_the_first_of_a_group_may_start_it() -> None:
     pod = waiting()
     pod["metadata"] |= {"labels": {"app": "web"}, "annotations": {names.ANNOTATION_SAME_GPU: "app=web"}}
-
     assert explain(pod, NODE_B).code == 0
     member = bound("member", make_grant(0, gib=14), node="node-b", labels={"app": "web"})
     assert explain(pod, NODE_A, NODE_B, member).code == 3
@@ -245,7 +233,6 @@ def test_settings_of_the_installation_count() -> None:
 def test_a_setting_that_cannot_be_understood_is_an_error() -> None:
     settings = config_map("gpushare-config", "gpushare-system", {"GPUSHARE_MEMORY_UNIT": "lots"})
     found = explain(waiting(), NODE_B, settings)
-
     assert (found.code, found.out) == (1, "")
     assert found.err == (
         "error: ConfigMap gpushare-config: GPUSHARE_MEMORY_UNIT='lots': memory unit 'lots': write GiB, MiB or a"
@@ -255,7 +242,6 @@ def test_a_setting_that_cannot_be_understood_is_an_error() -> None:
 
 def test_the_unit_of_the_command_line_wins() -> None:
     settings = config_map("gpushare-config", "gpushare-system", {"GPUSHARE_MEMORY_UNIT": "MiB"})
-
     assert explain(waiting(), NODE_B, settings, unit=MemoryUnit(1024)).code == 0
 
 

@@ -28,7 +28,6 @@ def test_lists_are_read_page_by_page() -> None:
         [aliyun_node(f"n{i}") for i in range(5)], [aliyun_pod(f"p{i}", gpu=0, mem=1) for i in range(3)], page=2
     )
     cluster = gather.gather(api)
-
     assert len(cluster.nodes) == 5
     assert len(cluster.pods) == 3
     assert [path for path, _ in api.asked] == ["/api/v1/nodes"] * 3 + ["/api/v1/pods"] * 2 + [CONFIG_MAPS]
@@ -38,14 +37,12 @@ def test_lists_are_read_page_by_page() -> None:
 def test_only_bound_pods_are_asked_for() -> None:
     api = PagedApi()
     gather.gather(api)
-
     assert api.asked[-2] == ("/api/v1/pods", {"fieldSelector": "spec.nodeName!=", "limit": "500"})
 
 
 def test_one_node_needs_no_list_of_nodes() -> None:
     api = PagedApi([aliyun_node("a"), aliyun_node("b")], [pod("x", on="a"), pod("y", on="b")])
     cluster = gather.gather(api, "b")
-
     assert [path for path, _ in api.asked] == ["/api/v1/nodes/b", "/api/v1/pods", CONFIG_MAPS]
     assert [found["metadata"]["name"] for found in cluster.pods] == ["y"]
 
@@ -56,21 +53,18 @@ def test_pods_that_neither_ask_nor_hold_are_dropped() -> None:
     ack = ack_pod("ack", '{"0":{"0":1}}', mem=1)
     ack["spec"]["containers"] = [{"name": "main"}]
     cluster = gather.gather(PagedApi([], [plain("web"), pod("gpu"), no_limit, ack]))
-
     assert [found["metadata"]["name"] for found in cluster.pods] == ["gpu", "ours", "ack"]
 
 
 def test_an_expired_list_is_read_again() -> None:
     api = PagedApi([aliyun_node()])
     api.failures = [kube.GoneError("too old"), kube.GoneError("too old")]
-
     assert len(gather.gather(api).nodes) == 1
 
 
 def test_a_list_that_expires_every_time_is_given_up() -> None:
     api = PagedApi([aliyun_node()])
     api.failures = [kube.GoneError("too old")] * 3
-
     with pytest.raises(kube.GoneError):
         gather.gather(api)
 
@@ -82,7 +76,6 @@ def test_config_maps_of_unhealthy_gpus_are_read_by_node() -> None:
         {"metadata": {"name": "kube-root-ca.crt", "namespace": "kube-system"}},
     ]
     cluster = gather.gather(PagedApi([aliyun_node()], [], maps))
-
     assert cluster.unhealthy == {"node-a": frozenset({0, 2}), "node-b": frozenset()}
     assert cluster.notes == ()
 
@@ -91,7 +84,6 @@ def test_config_maps_that_may_not_be_read_become_a_note() -> None:
     api = PagedApi([aliyun_node()])
     del api.collections[CONFIG_MAPS]
     cluster = gather.gather(api)
-
     assert cluster.unhealthy == {}
     assert cluster.notes == (
         'ConfigMaps unhealthy-gpu-* in kube-system cannot be read (nodes "configmaps" not found);'
@@ -102,7 +94,6 @@ def test_config_maps_that_may_not_be_read_become_a_note() -> None:
 def test_everything_includes_pods_that_wait() -> None:
     waiting = pod("waiting")
     del waiting["spec"]["nodeName"]
-
     assert [found["metadata"]["name"] for found in gather.everything(PagedApi([], [waiting, plain("web")])).pods] == [
         "waiting"
     ]

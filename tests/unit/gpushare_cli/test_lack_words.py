@@ -53,5 +53,4 @@ def test_each_lack_has_its_words(lack: Lack, words: str) -> None:
 )
 def test_each_gpu_has_its_words(before: int, after: int, few_ask: bool, words: str) -> None:
     rooms = GpuRoom(15 * GIB, before), GpuRoom(15 * GIB, after)
-
     assert lack_words.of_gpu(*rooms, few_ask=few_ask) == words

@@ -28,9 +28,7 @@ def test_inspect_quotes_an_annotation_on_one_line() -> None:
     grant = make_grant(0, gib=3)
     lost = bound("lost", type(grant)(container=grant.container, kind=grant.kind, gpus=(FORGED,), memory_mib=1024))  # type: ignore[arg-type]
     streams = Streams(out=io.StringIO(), err=io.StringIO())
-
     commands.inspect(PagedApi([NODE], [lost]), streams, commands.Inspect())
-
     told = streams.err.getvalue()  # type: ignore[attr-defined] # a StringIO
     assert "holds memory on GPU x warning: all GPUs are lost" in told
     assert beginnings(told) == {"note:"}
@@ -41,7 +39,6 @@ def test_simulate_quotes_a_name_on_one_line(tmp_path: Path) -> None:
     odd = make_pod(make_container(resources={"limits": {"aliyun.com/gpu-memory": 3}}), name=FORGED)
     waits = make_pod(make_container(gpu_mem=99), name=f"b{FORGED}")
     found = simulate(tmp_path, listed(NODE, lost), manifest(odd), listed(waits))
-
     assert beginnings(found.err) == {"note:"}
     assert "not counted, on nodes that are not in the input: x warning: all GPUs are lost" in found.err
     assert "warning:" not in beginnings(found.out)
@@ -50,7 +47,6 @@ def test_simulate_quotes_a_name_on_one_line(tmp_path: Path) -> None:
 def test_an_object_that_is_there_twice_is_named_on_one_line(tmp_path: Path) -> None:
     pod = manifest(make_pod(name=FORGED))
     found = simulate(tmp_path, pod, pod)
-
     assert found.code == 1
     assert beginnings(found.err) == {"error:"}
 
@@ -65,7 +61,6 @@ def test_what_an_api_server_answers_is_one_line(
     monkeypatch.setattr("gpushare.kube.client.connect", connect)
     monkeypatch.setattr("gpushare.kube.client.namespace", lambda _path, _context: "default")
     monkeypatch.setenv("KUBECONFIG", "/somewhere")
-
     assert cli.main(argv) == 1
     assert beginnings(capsys.readouterr().err) == {"error:"}
 

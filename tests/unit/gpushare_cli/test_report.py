@@ -16,7 +16,6 @@ def used(nodes: list[Object], pods: list[Object]) -> tuple[list[int], int]:
 
 def test_nodes_without_gpus_do_not_appear() -> None:
     found = report.build([node("cpu-only"), aliyun_node("b"), our_node("a", 1024)], [])
-
     assert [row.name for row in found.nodes] == ["a", "b"]
 
 
@@ -28,14 +27,12 @@ def test_finished_pods_hold_nothing(phase: str) -> None:
 def test_a_failed_pod_whose_container_still_runs_holds_its_share() -> None:
     evicted = aliyun_pod("evicted", gpu=0, mem=3, phase="Failed")
     evicted["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {}}}]
-
     assert used([aliyun_node()], [evicted]) == ([3 * 1024, 0], 0)
 
 
 def test_a_deleted_pod_holds_its_share_until_it_is_gone() -> None:
     leaving = aliyun_pod("leaving", gpu=1, mem=3)
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-
     assert used([aliyun_node()], [leaving]) == ([0, 3 * 1024], 0)
 
 
@@ -43,7 +40,6 @@ def test_pods_without_a_node_or_on_another_do_not_count() -> None:
     unbound = aliyun_pod("unbound", gpu=0, mem=3)
     del unbound["spec"]["nodeName"]
     elsewhere = pod("elsewhere", on="node-z")
-
     assert used([aliyun_node()], [unbound, elsewhere]) == ([0, 0], 0)
 
 
@@ -53,21 +49,18 @@ def test_pods_of_the_old_system_are_found_by_index_on_a_node_with_an_inventory()
 
 def test_a_total_of_more_than_100_for_each_gpu_is_mib() -> None:
     (row,) = report.build([aliyun_node(mem="15k", count="1")], []).nodes
-
     assert row.unit.name == "MiB"
     assert row.total_mib == 15000
 
 
 def test_an_uneven_total_of_the_old_system_stays_whole_in_the_nodes_total() -> None:
     (row,) = report.build([aliyun_node(mem="31")], []).nodes
-
     assert [gpu.total_mib for gpu in row.gpus] == [15 * 1024, 15 * 1024]
     assert row.total_mib == 31 * 1024
 
 
 def test_a_missing_count_is_noted_and_shown_as_one_gpu() -> None:
     found = report.build([node(allocatable={names.GPU_MEM: "16"})], [])
-
     assert found.notes == ("node node-a: no aliyun.com/gpu-count in its status; its memory is shown as one GPU",)
     assert len(found.nodes[0].gpus) == 1
 
@@ -81,7 +74,6 @@ def test_an_unreadable_inventory_is_noted_and_the_status_is_shown() -> None:
     broken = aliyun_node()
     broken["metadata"]["annotations"] = {names.ANNOTATION_INVENTORY: "{}"}
     found = report.build([broken], [])
-
     assert len(found.nodes[0].gpus) == 2
     assert found.notes == (
         "annotation gpushare.dev/inventory of node node-a: version: expected a whole number, 0 or more,"
@@ -92,7 +84,6 @@ def test_an_unreadable_inventory_is_noted_and_the_status_is_shown() -> None:
 def test_an_unreadable_allocation_is_noted_and_counted_as_pending() -> None:
     pods = [our_pod("moved", "GPU-node-a-0", mib=2048, made_for="node-b")]
     found = report.build([our_node("node-a", 15360)], pods)
-
     assert found.nodes[0].pending_mib == 2048
     assert found.notes == (
         "pod default/moved: annotation gpushare.dev/allocation: made for node node-b, but the pod is on node-a;"
@@ -108,7 +99,6 @@ def test_an_unreadable_allocation_is_counted_by_the_other_annotations_of_its_bin
         "memory.gpushare.dev/main": "2048",
     }
     found = report.build([our_node("node-a", 15360)], [pod])
-
     assert found.nodes[0].pending_mib == 0
     assert found.nodes[0].gpus[0].used_mib == 2048
     assert found.notes[0].endswith("upgrade it; counted by the other annotations of its binding")
@@ -116,14 +106,12 @@ def test_an_unreadable_allocation_is_counted_by_the_other_annotations_of_its_bin
 
 def test_memory_on_a_lost_gpu_is_noted_and_counted_as_pending() -> None:
     found = report.build([our_node("node-a", 15360)], [our_pod("p", "GPU-gone", mib=2048)])
-
     assert found.nodes[0].pending_mib == 2048
     assert found.notes == ("pod default/p: holds memory on GPU GPU-gone, which node node-a does not list",)
 
 
 def test_a_bound_pod_whose_request_cannot_be_read_is_noted() -> None:
     found = report.build([our_node("node-a", 15360)], [pod("odd", mem="1.5")])
-
     assert found.nodes[0].pods == ()
     assert found.notes == (
         "pod default/odd: spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 1.5 is not whole;"
@@ -134,14 +122,12 @@ def test_a_bound_pod_whose_request_cannot_be_read_is_noted() -> None:
 def test_a_pod_that_asks_for_nothing_has_no_row() -> None:
     plain = pod("plain")
     plain["spec"]["containers"] = [{"name": "main"}]
-
     assert report.build([our_node("node-a", 15360)], [plain]).nodes[0].pods == ()
 
 
 def test_rows_are_grouped_by_gpu_and_pending_pods_come_last() -> None:
     pods = [pod("z"), aliyun_pod("b", gpu=1, mem=1), aliyun_pod("c", gpu=0, mem=1), aliyun_pod("a", gpu=1, mem=1)]
     (row,) = report.build([aliyun_node()], pods).nodes
-
     assert [entry.name for entry in row.pods] == ["c", "a", "b", "z"]
 
 

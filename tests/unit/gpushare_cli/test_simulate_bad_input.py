@@ -74,7 +74,6 @@ def metadata(kind: str = "Pod", **fields: Any) -> Json:
 )
 def test_texts_that_are_no_objects(tmp_path: Path, text: str, message: str) -> None:
     found = simulate(tmp_path, text, NODE)
-
     assert (found.code, found.out, found.err) == (1, "", f"error: {message}\n")
 
 
@@ -155,7 +154,6 @@ def test_texts_that_are_no_objects(tmp_path: Path, text: str, message: str) -> N
 def test_objects_that_cannot_be_used(tmp_path: Path, value: Json, message: str) -> None:
     others = [] if value["kind"] == "Node" else [NODE]
     found = simulate(tmp_path, value, *others)
-
     where = "" if value["kind"] == "ConfigMap" else "1.yaml: "
     assert (found.code, found.out, found.err) == (1, "", f"error: {where}{message}\n")
 
@@ -189,7 +187,6 @@ def test_objects_that_cannot_be_used(tmp_path: Path, value: Json, message: str) 
 )
 def test_objects_that_do_not_go_together(tmp_path: Path, objects: list[Json], message: str) -> None:
     found = simulate(tmp_path, *objects)
-
     assert (found.code, found.out, found.err) == (1, "", f"error: {message}\n")
 
 
@@ -220,7 +217,6 @@ def test_objects_that_do_not_go_together(tmp_path: Path, objects: list[Json], me
 )
 def test_profiles_that_cannot_be_used(tmp_path: Path, profile: str, message: str) -> None:
     found = simulate(tmp_path, profile=profile)
-
     assert (found.code, found.out, found.err) == (1, "", f"error: profile.yaml: {message}\n")
 
 
@@ -246,19 +242,16 @@ def test_profiles_that_cannot_be_used(tmp_path: Path, profile: str, message: str
 )
 def test_arguments_that_do_not_go_together(tmp_path: Path, options: Json, message: str) -> None:
     found = simulate(tmp_path, **options)
-
     assert (found.code, found.out, found.err) == (2, "", f"error: {message}\n")
 
 
 def test_a_number_of_nodes_needs_a_profile(tmp_path: Path) -> None:
     found = simulate(tmp_path, NODE, nodes=2)
-
     assert (found.code, found.err) == (2, "error: --nodes 2: needs --profile, which says what GPUs they have\n")
 
 
 def test_the_standard_input_is_read_once(tmp_path: Path) -> None:
     found = simulate(tmp_path, "-", "-")
-
     assert (found.code, found.err) == (2, "error: - stands for the standard input, which can be read only once\n")
 
 
@@ -266,7 +259,6 @@ def test_nodes_in_different_units_need_the_clusters(tmp_path: Path) -> None:
     nodes = listed(NODE, make_node(make_inventory(15, node="node-b", unit=MemoryUnit(1))))
     message = "--memory-unit: needed, because nodes count in different ones: node-a in GiB and node-b in MiB"
     assert simulate(tmp_path, nodes).err == f"error: {message}\n"
-
     found = simulate(tmp_path, nodes, manifest(make_pod(make_container(gpu_mem=20))), memory_unit=MemoryUnit(1024))
     assert "node-b counts aliyun.com/gpu-mem in MiB, the controller in GiB; give both the same memory unit" in found.out
 
@@ -290,7 +282,6 @@ def test_an_unreadable_inventory_takes_no_pods_and_is_noted(tmp_path: Path, inve
     node = make_node(name="node-x")
     node["metadata"]["annotations"] = {names.ANNOTATION_INVENTORY: inventory}
     found = simulate(tmp_path, node, manifest(make_pod()))
-
     assert found.code == 3
     assert found.err.startswith(
         "note: node node-x: takes no new pods: annotation gpushare.dev/inventory of node node-x: "
@@ -303,6 +294,5 @@ def test_an_unreadable_allocation_keeps_new_pods_away(tmp_path: Path) -> None:
     holder["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: "{}"}
     holder["spec"]["containers"] = [make_container(gpu_mem=3)]
     found = simulate(tmp_path, NODE, holder, manifest(make_pod(namespace="ml")))
-
     assert found.code == 3
     assert "node-a takes no new pods, because what default/holder holds there cannot be read: annotation" in found.out

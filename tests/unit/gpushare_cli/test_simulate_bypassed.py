@@ -18,7 +18,6 @@ def test_a_pod_on_a_node_without_gpus_gets_them_there_before_all_others(tmp_path
     found = simulate(
         tmp_path, NODES, make_pod(make_container(gpu_mem=10), name="first"), bypassed, foreign, as_json=True
     )
-
     assert where(found) == [("late", "node-b", [[0]]), ("foreign", None, []), ("first", "node-a", [[0]])]
     assert found.value["pods"][1]["message"] == (
         "the webhook did not change it, so its containers would not see GPUs that they are given; delete it and create"
@@ -30,7 +29,6 @@ def test_a_controllers_pod_that_the_webhook_did_not_change_is_recreated_by_the_c
     pod = make_pod(make_container(gpu_mem=1), node="node-b")
     pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}]
     (row,) = simulate(tmp_path, NODES, pod, as_json=True).value["pods"]
-
     assert row["message"] == (
         "the webhook did not change it, so its containers would not see GPUs that they are given; the controller"
         " deletes it, so that its owner recreates it"
@@ -44,7 +42,6 @@ def test_a_pod_whose_gpu_container_has_started_without_gpus_gets_none(
     bypassed = mutated(make_pod(make_container(gpu_mem=10), name="late", node="node-b"))
     bypassed["status"] = {"phase": "Running", "containerStatuses": [{"name": container, "state": {"running": {}}}]}
     (row,) = simulate(tmp_path, NODES, bypassed, as_json=True).value["pods"]
-
     assert row["node"] == placed
     if placed is None:
         assert row["message"] == (
@@ -58,5 +55,4 @@ def test_a_pod_of_another_plugin_on_a_node_of_its_own_is_left_out(tmp_path: Path
     theirs = make_pod(whole, name="theirs", node="plain", phase="Running")
     ours = mutated(make_pod(make_container(gpu_mem=1), name="ours", node="plain"))
     found = simulate(tmp_path, NODES, make_node(name="plain"), theirs, ours, whole_gpus=True, as_json=True)
-
     assert [row["name"] for row in found.value["pods"]] == ["ours"]

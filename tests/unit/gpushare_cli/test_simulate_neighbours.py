@@ -34,7 +34,6 @@ def test_pods_that_avoid_each_other_go_to_different_nodes_and_then_nowhere(tmp_p
     pods = [social(f"p{i}", "podAntiAffinity", REQUIRED, term()) for i in range(3)]
     found = simulate(tmp_path, listed(node("node-a"), node("node-b")), *pods, as_json=True)
     where = nodes_of(found)
-
     assert {where["p0"], where["p1"], where["p2"]} == {"node-a", "node-b", None}
     assert where["p2"] is None
     assert found.value["summary"]["refused"] == {
@@ -53,7 +52,6 @@ def test_a_pod_that_is_avoided_by_one_that_is_there_stays_away(tmp_path: Path) -
         manifest(pod(f"batch-{i}", labels={"app": "batch"}, namespace=space))
         for i, space in enumerate(("default", "ml"))
     ]
-
     assert nodes_of(simulate(tmp_path, cluster, batch[0], as_json=True)) == {"batch-0": "node-c"}
     seen = {
         nodes_of(simulate(tmp_path, cluster, batch[1], seeds=(seed,), as_json=True))["batch-1"] for seed in range(8)
@@ -65,7 +63,6 @@ def test_a_pod_that_is_avoided_by_one_that_is_there_stays_away(tmp_path: Path) -
 def test_a_group_may_begin_anywhere_if_its_first_pod_is_one_of_it(tmp_path: Path, app: str, together: bool) -> None:
     pods = [social(f"p{i}", "podAffinity", REQUIRED, term(), app=app) for i in range(4)]
     where = nodes_of(simulate(tmp_path, listed(*(node(f"node-{i}") for i in range(4))), *pods, as_json=True))
-
     assert len(set(where.values())) == 1
     assert (None not in where.values()) == together
 
@@ -76,7 +73,6 @@ def test_preferences_count_in_both_directions(tmp_path: Path) -> None:
     weighted = {"weight": 10, "podAffinityTerm": term()}
     near = [social(f"near-{i}", "podAffinity", PREFERRED, weighted, app="x") for i in range(3)]
     apart = [social(f"apart-{i}", "podAntiAffinity", PREFERRED, weighted, app="x") for i in range(3)]
-
     where = nodes_of(simulate(tmp_path, cluster, first, *near, as_json=True))
     assert set(where.values()) == {where["first"]}
     for seed in range(4):
@@ -118,7 +114,6 @@ def test_a_required_constraint_keeps_the_skew_and_pods_waiting(tmp_path: Path) -
     pods = [evenly(f"p{i}", "DoNotSchedule") for i in range(4)]
     found = simulate(tmp_path, listed(zoned("node-a", "one"), small, node("node-c")), *pods, as_json=True)
     where = list(nodes_of(found).values())
-
     assert (where.count("node-a"), where.count("node-b"), where.count(None)) == (2, 1, 1)  # node-c has no zone
     assert found.value["notes"] == []
 
@@ -128,7 +123,6 @@ def test_too_few_domains_count_as_an_empty_one_more(tmp_path: Path, minimum: int
     pods = [evenly(f"p{i}", "DoNotSchedule", minDomains=minimum) for i in range(4)]
     cluster = listed(zoned("node-a", "one"), zoned("node-b", "two"))
     where = nodes_of(simulate(tmp_path, cluster, *pods, as_json=True))
-
     assert sum(each is not None for each in where.values()) == placed
 
 
@@ -137,7 +131,6 @@ def test_nodes_that_a_pods_selector_does_not_mean_are_no_domains(tmp_path: Path)
     for one in pods:
         one["spec"]["nodeSelector"] = {"zone": "one"}
     where = nodes_of(simulate(tmp_path, listed(zoned("node-a", "one"), zoned("node-b", "two")), *pods, as_json=True))
-
     assert set(where.values()) == {"node-a"}
 
 

@@ -51,7 +51,6 @@ def test_workloads_make_pods_with_names_as_kubernetes_gives_them(
     tmp_path: Path, value: Json, expected: list[str]
 ) -> None:
     found = pods(simulate(tmp_path, NODES, value, as_json=True))
-
     if "generateName" in value["metadata"]:  # its letters depend on the file
         assert [name[:-5] for name in found] == expected
     else:
@@ -95,7 +94,6 @@ def test_a_workload_whose_pods_are_in_the_list_makes_no_others(
     found = simulate(
         tmp_path, NODES, value, owned("web-x", *owner), make_pod(namespace="ml", name="other"), as_json=True
     )
-
     assert pods(found) == ["web-x", "other"]
     assert found.value["notes"][0] == f"{value['kind']} default/web: its 1 pods are in the input, so no others are made"
 
@@ -106,7 +104,6 @@ def test_a_daemon_set_reaches_every_node_that_it_tolerates(tmp_path: Path) -> No
     tainted = make_node(make_inventory(15, node="node-b"))
     tainted["spec"] = {"taints": [{"key": "a", "effect": "NoSchedule"}]}
     found = simulate(tmp_path, listed(cordoned, tainted), workload("DaemonSet", "web"), as_json=True)
-
     assert [(pod["name"][:4], pod["node"], pod["outcome"]) for pod in found.value["pods"]] == [
         ("web-", "node-a", "Placed")
     ]
@@ -138,7 +135,6 @@ def test_pods_that_are_ending_or_have_ended_get_nothing_new(tmp_path: Path) -> N
     done = make_pod(name="done", phase="Failed")
     held = bound("held", make_grant(0, gib=9), phase="Succeeded")
     found = simulate(tmp_path, NODES, leaving, done, held, as_json=True)
-
     assert (pods(found), found.value["summary"]["usedMiB"]) == ([], 0)
 
 
@@ -146,7 +142,6 @@ def test_scheduling_gates_hold_a_pod_back(tmp_path: Path) -> None:
     gated = manifest(make_pod())
     gated["spec"]["schedulingGates"] = [{"name": "quota"}, {"name": "team"}]
     found = simulate(tmp_path, NODES, gated, as_json=True)
-
     assert found.code == 3
     assert found.value["pods"][0]["message"] == "waits behind scheduling gates: quota, team"
 
@@ -155,7 +150,6 @@ def test_scheduling_gates_hold_a_pod_back(tmp_path: Path) -> None:
 def test_a_preset_node_is_the_only_one(tmp_path: Path, name: str, outcome: str) -> None:
     found = simulate(tmp_path, NODES, manifest(make_pod(node=name)), as_json=True)
     (pod,) = found.value["pods"]
-
     assert (pod["outcome"], pod["node"]) == (outcome, name if outcome == "Placed" else None)
     if outcome == "Waits":
         assert pod["message"] == "there is no node node-z in the input"
@@ -166,7 +160,6 @@ def test_pods_follow_their_group_from_node_to_node(tmp_path: Path) -> None:
     first, second = (manifest(make_pod(make_container(gpu_mem=5), name=name, **near)) for name in ("one", "two"))
     apart = manifest(make_pod(name="apart", annotations={names.ANNOTATION_OTHER_GPU: "app"}))
     found = simulate(tmp_path, NODES, first, second, apart, as_json=True)
-
     nodes = {pod["name"]: (pod["node"], pod["containers"][0]["gpus"][0]["index"]) for pod in found.value["pods"]}
     assert nodes["one"] == nodes["two"]
     assert nodes["apart"] != nodes["one"]
@@ -175,7 +168,6 @@ def test_pods_follow_their_group_from_node_to_node(tmp_path: Path) -> None:
 def test_gpus_that_a_config_map_calls_unhealthy_take_nothing(tmp_path: Path) -> None:
     config = {"metadata": {"name": "unhealthy-gpu-node-a", "namespace": "kube-system"}, "data": {"gpus": "0"}}
     found = simulate(tmp_path, NODES, {"kind": "ConfigMap", **config}, workload("StatefulSet", "web"), as_json=True)
-
     assert where(found) == [("web-0", "node-a", [[1]])]
 
 
@@ -184,7 +176,6 @@ def test_kubernetes_sum_of_a_node_counts_beside_its_gpus(tmp_path: Path) -> None
     node["status"]["allocatable"][names.GPU_MEM] = "15"  # one of its GPUs is unhealthy for the kubelet
     holder = bound("holder", make_grant(1, gib=14))
     found = simulate(tmp_path, listed(node), holder, manifest(make_pod(namespace="ml")))
-
     assert found.details.splitlines()[1].endswith(
         "waits: node-a has room, but: Insufficient aliyun.com/gpu-mem: 3 asked for, 15 allocatable, 14 requested by"
         " pods there"
@@ -194,20 +185,17 @@ def test_kubernetes_sum_of_a_node_counts_beside_its_gpus(tmp_path: Path) -> None
 def test_pods_on_unknown_nodes_are_told(tmp_path: Path) -> None:
     away = [bound(name, make_grant(0), node=f"node-{name}", namespace="ml") for name in "yx"]
     found = simulate(tmp_path, *away, make_pod(), profile=T4S)
-
     assert found.err == "note: 2 GPU pods are not counted, on nodes that are not in the input: node-x, node-y\n"
 
 
 def test_an_exported_pod_without_its_uid_holds_what_it_holds(tmp_path: Path) -> None:
     pod = manifest(bound("holder", make_grant(0, gib=9)))
     found = simulate(tmp_path, NODES, pod, as_json=True)
-
     assert (pods(found), found.value["summary"]["usedMiB"]) == ([], 9 * 1024)
 
 
 def test_pods_that_ask_for_whole_gpus_are_ours_only_if_told(tmp_path: Path) -> None:
     whole = manifest(make_pod(make_container(resources={"limits": {names.GPU: "1"}})))
-
     (theirs,) = simulate(tmp_path, NODES, whole, as_json=True).value["pods"]
     assert (theirs["outcome"], theirs["message"].partition(";")[0]) == (
         "Waits",
@@ -218,7 +206,6 @@ def test_pods_that_ask_for_whole_gpus_are_ours_only_if_told(tmp_path: Path) -> N
 
 def test_identical_replicas_that_wait_get_one_search(tmp_path: Path) -> None:
     found = simulate(tmp_path, workload("ReplicaSet", "web", replicas=10_000), profile=T4S, nodes=3, as_json=True)
-
     assert found.err.splitlines() == ["binpack, seed 1: 10000 pods on 3 nodes ...", "5000 of 10000 pods have come ..."]
     summary = found.value["summary"]
     assert summary.pop("refused") == {"InsufficientGpuMemory": 9_970}
@@ -232,7 +219,6 @@ def test_made_up_nodes_join_those_of_a_list(tmp_path: Path) -> None:
     existing: Any = listed(make_node(make_inventory(2, node="node-1")))
     profile = T4S + "nodes: {node-0: {gpus: [{model: A100, memoryMiB: 40960}]}}\n"
     found = simulate(tmp_path, existing, manifest(make_pod(make_container(gpu_mem=30))), profile=profile, as_json=True)
-
     assert [node["name"] for node in found.value["nodes"]] == ["node-0", "node-1", "node-2"]
     assert where(found) == [("pod", "node-0", [[0]])]
 
@@ -240,7 +226,6 @@ def test_made_up_nodes_join_those_of_a_list(tmp_path: Path) -> None:
 def test_a_profile_may_be_the_config_map_of_the_device_plugin(tmp_path: Path) -> None:
     path = Path(__file__).parents[3] / "manifests/gpus/simulated/profile.yaml"
     found = simulate(tmp_path, profile=path.read_text(encoding="utf-8"), nodes=12, as_json=True)
-
     assert [node["name"] for node in found.value["nodes"]][:2] == ["node-01", "node-02"]
     assert found.value["summary"]["totalMiB"] == 12 * 4 * 15360
 
@@ -253,7 +238,6 @@ def test_a_pod_counted_by_its_other_annotations_is_noted(tmp_path: Path) -> None
         f"{names.PREFIX_MEMORY}main": "9216",
     }
     found = simulate(tmp_path, NODES, holder, make_pod(), as_json=True)
-
     assert found.value["notes"] == [
         "pod ml/holder: annotation gpushare.dev/allocation: version 9 (readable from version 9), this program reads"
         " version 2; upgrade it; counted by the other annotations of its binding"
@@ -267,7 +251,6 @@ def test_what_is_not_evaluated_is_noted_with_how_many_pods_demand_it(tmp_path: P
     spread = manifest(make_pod(busy, name="spread"))
     spread["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     found = simulate(tmp_path, manifest(make_pod(fast, name="plain")), spread, profile=T4S, as_json=True)
-
     assert found.value["notes"] == [
         "1 node does not tell what CPU and memory it has; they are taken to be enough",
         "not evaluated: other resources (of 1 pod), volumes (of 1 pod)",
@@ -280,13 +263,11 @@ def test_many_different_pods_are_placed_as_few_are(tmp_path: Path) -> None:
     found = simulate(
         tmp_path, *different, manifest(make_pod(make_container("c0", 1), name="again")), profile=T4S, nodes=3
     )
-
     assert found.details.splitlines()[-1] == "71 of 71 pods placed; 71/90 GiB (78%) of GPU memory in use"
 
 
 def test_json_says_why_a_node_takes_nothing(tmp_path: Path) -> None:
     found = simulate(tmp_path, make_node(name="cpu"), as_json=True)
-
     assert found.value["nodes"] == [
         {
             "name": "cpu",
@@ -403,6 +384,5 @@ def test_a_model_that_a_pod_excludes_is_no_place_for_it(tmp_path: Path, policy: 
     inventory = make_inventory(15, node="node-a")
     pods = [make_pod(name=name, annotations={names.ANNOTATION_MODEL: "!T4"}) for name in ("one", "two")]
     found = simulate(tmp_path, make_node(inventory), *map(manifest, pods), policies=(policy,))
-
     assert "0 of 2 pods placed" in found.details
     assert "other model" in found.details

@@ -67,7 +67,6 @@ def test_memory_and_the_number_of_pods_keep_a_pod_away(
 ) -> None:
     there = pod("there", node="node-a", phase="Running")
     found = simulate(tmp_path, listed(node("node-a", 15, **has), there, pod("x", namespace="ml", **asks)))
-
     assert message in found.details
 
 
@@ -80,7 +79,6 @@ def test_pods_without_gpus_take_cpu_before_and_after(tmp_path: Path) -> None:
         manifest(pod("train", 5, cpu="1")),
         as_json=True,
     )
-
     assert nodes_of(found) == {"web": "node-a", "api": "node-a", "train": None}
     assert found.value["pods"][0]["containers"] == []
 
@@ -164,7 +162,6 @@ def test_pods_may_come_in_the_order_of_their_creation(tmp_path: Path) -> None:
     cluster = listed(
         node("node-a", 15), waiting("urgent", "2026-01-01T00:00:02Z"), waiting("early", "2026-01-01T00:00:01Z")
     )
-
     assert nodes_of(simulate(tmp_path, cluster, as_json=True)) == {"urgent": "node-a", "early": None}
     assert nodes_of(simulate(tmp_path, cluster, order=Order.TIMESTAMPS, as_json=True)) == {
         "urgent": None,
@@ -176,7 +173,6 @@ def test_soft_taints_and_preferred_affinity_count(tmp_path: Path) -> None:
     avoided, liked = node("node-a"), node("node-b")
     avoided["spec"] = {"taints": [{"key": "a", "effect": "PreferNoSchedule"}]}
     assert nodes_of(simulate(tmp_path, listed(avoided, liked), manifest(pod("x")), as_json=True)) == {"x": "node-b"}
-
     liked["metadata"].setdefault("labels", {})["disk"] = "fast"
     picky = manifest(pod("x"))
     preference = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}
@@ -194,7 +190,6 @@ def test_free_cpu_ranks_nodes_for_pods_without_gpus_unless_the_controller_or_the
         node("node-a", 15, 15), node("node-b", cpu="10"), pod("there", cpu="2", node="node-b", phase="Running")
     )
     web = manifest(pod("web", cpu="1", memory="4Gi", namespace="ml"))
-
     assert nodes_of(simulate(tmp_path, cluster, web, as_json=True)) == {"web": "node-a"}
     assert nodes_of(simulate(tmp_path, cluster, web, most_allocated=True, as_json=True)) == {"web": "node-b"}
     assert nodes_of(simulate(tmp_path, cluster, web, others_weight=9, policies=("dense",), as_json=True)) == {
@@ -206,7 +201,6 @@ def test_replicas_of_a_deployment_go_to_different_nodes(tmp_path: Path) -> None:
     web = workload("Deployment", "web", replicas=3, template={"spec": {"containers": [{"name": "c"}]}})
     cluster = listed(*(node(f"node-{letter}") for letter in "abc"))
     found = simulate(tmp_path, cluster, web, most_allocated=True, as_json=True)
-
     assert sorted(str(where) for where in nodes_of(found).values()) == ["node-a", "node-b", "node-c"]
 
 
@@ -243,7 +237,6 @@ def test_a_plot_has_a_line_for_each_policy(tmp_path: Path) -> None:
         seeds=(1, 2),
         plot=str(drawn),
     )
-
     text = drawn.read_text(encoding="utf-8")
     assert "At the end: dense 100.0 %; none 100.0 %." in text
     assert "asked for by pods, % of all GPU memory" in text
@@ -273,7 +266,6 @@ def test_a_weight_that_kube_scheduler_refuses_is_an_error(tmp_path: Path, given:
 
 def test_without_a_pod_no_free_gpu_counts_as_too_small_and_a_note_says_why_nothing_is_placed(tmp_path: Path) -> None:
     found = simulate(tmp_path, node("node-a", 15), as_json=True)
-
     assert (found.code, found.value["summary"]["gpus"][0]["freeTooSmall"]) == (0, 0.0)
     assert found.err == "note: no pod in the input, so nothing is placed; give pods or workloads with -f\n"
 
@@ -307,7 +299,6 @@ def test_the_policy_of_a_namespace_is_that_of_its_pods_that_name_none(tmp_path: 
     named = {names.ANNOTATION_POLICY: "binpack"}
     pods = [pod(f"p{i}", 3, namespace="ml") for i in range(2)] + [pod("own", 3, namespace="ml", annotations=named)]
     found = simulate(tmp_path, cluster, *map(manifest, pods), as_json=True)
-
     assert [each[2] for each in where(found)] == [[[0]], [[1]], [[0]]]
     assert found.value["notes"] == []
 
@@ -315,7 +306,6 @@ def test_the_policy_of_a_namespace_is_that_of_its_pods_that_name_none(tmp_path: 
 def test_a_namespace_that_names_no_policy_there_is_is_an_error(tmp_path: Path) -> None:
     namespace = {"kind": "Namespace", "metadata": {"name": "ml", "labels": {names.ANNOTATION_POLICY: "best"}}}
     found = simulate(tmp_path, node("node-a", 15), namespace)
-
     assert (found.code, found.err.partition("; ")[0]) == (
         1,
         "error: 2.yaml: Namespace ml: metadata.labels[gpushare.dev/gpu-policy]: 'best' is no policy",
@@ -342,7 +332,6 @@ def test_the_scores_are_those_of_the_newest_kubelet_unless_a_version_is_given(
         one["status"]["nodeInfo"] = {"kubeletVersion": version}
     server: dict[str, Any] = {"server": ServerVersion.parse(given)} if given else {}
     web = manifest(pod("web", cpu="2", memory="0", namespace="ml"))
-
     assert nodes_of(simulate(tmp_path, listed(*nodes, *busy), web, as_json=True, **server)) == {"web": chosen}
 
 

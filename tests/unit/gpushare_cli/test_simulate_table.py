@@ -74,7 +74,6 @@ def test_parts_and_whole_gpus_of_a_made_up_cluster(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("policy", "gpus"), [(Policy.BINPACK, "0 0"), (Policy.SPREAD, "0 1")])
 def test_the_policy_is_that_of_pods_that_name_none(tmp_path: Path, policy: Policy, gpus: str) -> None:
     found = simulate(tmp_path, workload("StatefulSet", "s", replicas=2), profile=T4S, policies=[policy.value])
-
     assert " ".join(line.split()[3] for line in found.details.splitlines()[1:3]) == gpus
 
 
@@ -82,7 +81,6 @@ def test_mig_instances_are_named_as_nvidia_smi_counts_them(tmp_path: Path) -> No
     inventory = make_inventory(15)
     node = make_node(type(inventory)(node=inventory.node, gpus=(*inventory.gpus, make_mig(1, 2)), unit=inventory.unit))
     found = simulate(tmp_path, listed(node, bound("holder", make_grant("MIG-1-2", gib=2))))
-
     assert found.details.splitlines()[:2] == ["NODE    GPU0  GPU1:2  MEMORY(GiB)", "node-a  0/15  2/5     2/20 (10%)"]
 
 
@@ -113,7 +111,6 @@ def test_nodes_that_kubernetes_keeps_a_pod_from_are_named_with_the_cause(tmp_pat
     tainted["spec"] = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
     holder = bound("holder", make_grant(0, gib=14), node="node-c", namespace="ml")
     found = simulate(tmp_path, listed(cordoned, tainted, full, holder, make_node(name="cpu"), make_pod(name="waits")))
-
     assert found.code == 3
     assert found.details.splitlines()[1] == (
         "default/waits  -     -          -    waits: node-a has room, but: cordoned (spec.unschedulable);"
@@ -124,7 +121,6 @@ def test_nodes_that_kubernetes_keeps_a_pod_from_are_named_with_the_cause(tmp_pat
 
 def test_only_the_closest_nodes_are_named(tmp_path: Path) -> None:
     found = simulate(tmp_path, manifest(make_pod(make_container(gpu_mem=20))), profile=T4S, nodes=5)
-
     assert found.details.splitlines()[1].endswith(
         "waits: needs 20 GiB on one GPU; free per GPU on node-1: 15, 15 GiB (its largest GPU has 15 GiB in all);"
         " free per GPU on node-2: 15, 15 GiB (its largest GPU has 15 GiB in all);"
@@ -134,7 +130,6 @@ def test_only_the_closest_nodes_are_named(tmp_path: Path) -> None:
 
 def test_a_cluster_without_gpus_says_so(tmp_path: Path) -> None:
     found = simulate(tmp_path, listed(make_node(name="cpu"), make_pod()))
-
     assert found.details == lines(
         "POD          NODE  CONTAINER  GPU  AMOUNT",
         "default/pod  -     -          -    waits: cpu has no GPU inventory: no gpushare device plugin has reported"
@@ -147,7 +142,6 @@ def test_a_cluster_without_gpus_says_so(tmp_path: Path) -> None:
 def test_the_units_of_the_nodes_are_those_of_the_output(tmp_path: Path) -> None:
     node = make_node(make_inventory(1, unit=MemoryUnit(256)))
     found = simulate(tmp_path, listed(node), manifest(make_pod(make_container(gpu_mem=3))))
-
     assert found.details == lines(
         "POD          NODE    CONTAINER  GPU  AMOUNT",
         "default/pod  node-a  main       0    768 MiB",
@@ -163,7 +157,6 @@ def test_nodes_of_aliyuns_plugin_have_equal_gpus(tmp_path: Path) -> None:
     node["status"]["allocatable"] = {names.GPU_MEM: "30", names.GPU_COUNT: "2"}
     holder = make_pod(make_container(gpu_mem=9), name="holder", node="old", annotations={names.ALIYUN_IDX: "1"})
     found = simulate(tmp_path, listed(node, holder, make_pod(namespace="ml")))
-
     assert found.err == "note: node old: has no inventory, so its GPUs are taken to be equal\n"
     assert found.details.splitlines()[1:] == [
         "ml/pod  old   main       1    3 GiB",
@@ -176,7 +169,6 @@ def test_nodes_of_aliyuns_plugin_have_equal_gpus(tmp_path: Path) -> None:
 
 def test_input_may_come_from_the_standard_input(tmp_path: Path) -> None:
     found = simulate(tmp_path, "-", stdin="kind: Node\nmetadata: {name: cpu}\n")
-
     assert (found.code, found.details) == (0, "0 of 0 pods placed; 0/0 GiB (0%) of GPU memory in use\n")
 
 
@@ -187,7 +179,6 @@ def test_a_group_that_no_one_can_read_is_a_group_all_the_same(tmp_path: Path) ->
     near = make_pod(annotations={names.ANNOTATION_SAME_GPU: "app=web"}, labels={"app": "web"})
     nodes = listed(make_node(make_inventory(15)), make_node(make_inventory(15, node="node-b")))
     found = simulate(tmp_path, nodes, member, manifest(near))
-
     assert found.code == 3
     assert "waits: needs 3 GiB on one GPU; free per GPU on node-a: without app=web" in found.details
 

@@ -40,13 +40,11 @@ def words(text: str) -> str:
 
 def test_a_table_that_fits_is_laid_out_in_columns() -> None:
     rows = [("NODE", "FITS", "WHY"), ("node-a", "yes", "score 7 of 10"), ("b", "no", "")]
-
     assert tables.table(rows, 80) == lines("NODE    FITS  WHY", "node-a  yes   score 7 of 10", "b       no")
 
 
 def test_prose_is_folded_in_its_column() -> None:
     rows = [("NODE", "WHY"), ("node-a", "it has three words and then some more of them, which is too long")]
-
     assert tables.table(rows, 50) == lines(
         "NODE    WHY", "node-a  it has three words and then some more of", "        them, which is too long"
     )
@@ -54,7 +52,6 @@ def test_prose_is_folded_in_its_column() -> None:
 
 def test_prose_without_room_goes_below() -> None:
     rows = [("NODE", "FITS", "WHY"), (LONG, "no", "needs 20 GiB on one GPU"), ("b", "yes", "short")]
-
     assert tables.table(rows, 80) == lines(
         f"{'NODE':63}  FITS  WHY", f"{LONG}  no", "    needs 20 GiB on one GPU", f"{'b':63}  yes   short"
     )
@@ -62,7 +59,6 @@ def test_prose_without_room_goes_below() -> None:
 
 def test_columns_without_room_go_below_in_every_row() -> None:
     rows = [("UUID", "NODE", "GPU", "MEMORY"), (UUIDS[0], LONG, "0", "3 GiB"), ("?", "b", "?", "")]
-
     assert tables.table(rows, 80) == lines(
         "UUID", f"    {'NODE':63}  GPU  MEMORY", UUIDS[0], f"    {LONG}  0    3 GiB", "?", f"    {'b':63}  ?"
     )
@@ -70,7 +66,6 @@ def test_columns_without_room_go_below_in_every_row() -> None:
 
 def test_a_word_that_is_too_long_stays_whole() -> None:
     name = "x" * 100
-
     assert tables.table([("A", "B"), (name, f"of {name}")], 80) == lines("A", "    B", name, "    of", f"    {name}")
 
 
@@ -88,7 +83,6 @@ def test_a_word_that_is_too_long_stays_whole() -> None:
 )
 def test_a_command_stays_on_one_line(prose: str, command: str) -> None:
     found = tables.folded(prose, 60)
-
     (line,) = [line for line in found if line.startswith(("kubectl", "gpushare"))]
     assert line.rstrip(";,").endswith(command)
     assert " ".join(found) == prose
@@ -127,7 +121,6 @@ def test_explain_shows_where_a_pod_is_in_80_columns() -> None:
     grant = Grant(container=ContainerName("trainer"), gpus=(inventory.gpus[0].uuid,), memory_mib=40960)
     pods = [bound(name, grant, node=LONG) for name in ("pod", "language-model-fine-tuning-7d9f8b6c5d-x2x4z")]
     found = explain(make_node(inventory), *pods, width=80)
-
     assert too_long(found.out) == []
     assert words(found.out) == words(explain(make_node(inventory), *pods).out)
     assert any(UUIDS[0] in line for line in found.out.splitlines())
@@ -138,7 +131,6 @@ def test_simulate_fits_80_columns(tmp_path: Path) -> None:
     big = manifest(make_pod(make_container(gpu_mem=99), name="big"))
     objects = (cluster, workload("Deployment", "language-model-fine-tuning", replicas=2), big)
     found = simulate(tmp_path, *objects, width=80)
-
     assert too_long(found.out) == []
     assert words(found.out) == words(simulate(tmp_path, *objects).out)
     assert f"    {LONG}" in found.out
@@ -175,6 +167,5 @@ def test_what_is_no_terminal_is_not_folded(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.delenv("COLUMNS")
     monkeypatch.setattr("sys.__stdout__", io.StringIO())
     cli.main(["doctor"])
-
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
     assert line.endswith("--tail=100")

@@ -34,7 +34,6 @@ def test_no_control_character_of_an_object_reaches_a_terminal(
     cluster: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cli.main(["explain", "pod", "-n", "default"])
-
     told = capsys.readouterr()
     shown = "\\u001b[2J\\u001b]0;owned\\u0007\\u009b2J\\u202e"
     assert shown in told.out
@@ -44,7 +43,6 @@ def test_no_control_character_of_an_object_reaches_a_terminal(
 
 def test_programs_read_the_same_text_as_was_written(cluster: None, capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["explain", "pod", "-n", "default", "-o", "json"])
-
     out = capsys.readouterr().out
     assert orjson.loads(out)["scheduler"] == CLEAR
     assert "\u202e" not in out
@@ -52,7 +50,6 @@ def test_programs_read_the_same_text_as_was_written(cluster: None, capsys: pytes
 
 def test_a_value_of_several_lines_forges_no_line_of_the_answer() -> None:
     found = explain(NODE, waiting("x\nLIMIT:   none\r\u2028"))
-
     assert "\nSCHEDULER:  x LIMIT: none\n" in found.out
     assert not [line for line in (found.out + found.err).splitlines() if line.startswith("LIMIT")]
 

@@ -44,5 +44,4 @@ def test_documents_are_read(text: str, expected: list[object]) -> None:
 def test_what_is_no_yaml_is_told_with_its_place(text: str, message: str) -> None:
     with pytest.raises(WireError) as caught:
         yamls.load_all(text, "f.yaml")
-
     assert str(caught.value) == message
