@@ -2,6 +2,10 @@
 
 import pytest
 
+from testing.cli.calling import run
+
+__all__ = ["run"]
+
 
 @pytest.fixture(autouse=True)
 def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

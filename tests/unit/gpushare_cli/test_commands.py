@@ -17,26 +17,27 @@ from gpushare.model.gpu import GpuHealth, LeftOut
 from gpushare_cli import __main__ as cli
 from gpushare_cli import commands
 from testing.builders import make_inventory, make_node
-from tests.unit.gpushare_cli.clusters import PagedApi, aliyun_node, aliyun_pod, node, our_node
+from testing.cli.calling import Run, reached
+from testing.fakes.kube import FakeKube
+from tests.unit.gpushare_cli.clusters import aliyun_node, aliyun_pod, api_of, node, our_node
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> PagedApi:
+def api(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
     """The cluster that the commands reach."""
-    cluster = PagedApi(
+    cluster = api_of(
         [aliyun_node(), node("cpu-only")],
         [aliyun_pod("binpack-1-0", gpu=0, mem=6), aliyun_pod("jupyter-1", gpu=1, mem=3)],
     )
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: cluster)
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, cluster)
     return cluster
 
 
 @pytest.mark.parametrize("call", [lambda: cli.inspect_main([]), lambda: cli.main(["inspect"])])
 def test_both_spellings_print_the_summary(
-    call: Callable[[], int], api: PagedApi, capsys: pytest.CaptureFixture[str]
+    call: Callable[[], int], api: FakeKube, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call() == 0
     assert capsys.readouterr().out == (GOLDEN / "summary.txt").read_text(encoding="utf-8")
@@ -44,14 +45,15 @@ def test_both_spellings_print_the_summary(
 
 @pytest.mark.parametrize("argv", [["-d", "node-a"], ["node-a", "-d"], ["--details"]])
 def test_details_may_stand_before_or_after_the_node(
-    argv: list[str], api: PagedApi, capsys: pytest.CaptureFixture[str]
+    argv: list[str], api: FakeKube, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.inspect_main(argv) == 0
     assert capsys.readouterr().out.startswith("\nNAME:       node-a\n")
 
 
-def test_json_goes_to_standard_output_alone(api: PagedApi, capsys: pytest.CaptureFixture[str]) -> None:
-    api.collections["/api/v1/nodes"] = [our_node("node-a", 15360, unhealthy=[0])]
+def test_json_goes_to_standard_output_alone(api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+    api.vanish("/api/v1/nodes/node-a")
+    api.seed("/api/v1/nodes", our_node("node-a", 15360, unhealthy=[0]))
     assert cli.inspect_main(["-o", "json"]) == 0
     captured = capsys.readouterr()
     assert orjson.loads(captured.out)["usedMiB"] == 9 * 1024
@@ -83,42 +85,41 @@ def test_json_goes_to_standard_output_alone(api: PagedApi, capsys: pytest.Captur
     ],
 )
 def test_a_cluster_that_cannot_be_read_is_one_line_and_exit_code_1(
-    failure: kube.KubeError, message: str, api: PagedApi, capsys: pytest.CaptureFixture[str]
+    failure: kube.KubeError, message: str, api: FakeKube, run: Run
 ) -> None:
-    api.failures = [failure]
-    assert cli.inspect_main([]) == 1
-    assert capsys.readouterr() == ("", f"error: {message}\n")
+    api.fail_next(lambda _: True, failure)
+    assert run(main=cli.inspect_main) == (1, "", f"error: {message}\n")
 
 
-def test_an_unknown_node_is_named(api: PagedApi, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.inspect_main(["node-z"]) == 1
-    assert capsys.readouterr() == ("", "error: there is no node node-z\n")
+def test_an_unknown_node_is_named(api: FakeKube, run: Run) -> None:
+    assert run("node-z", main=cli.inspect_main) == (1, "", "error: there is no node node-z\n")
 
 
 @pytest.mark.parametrize(
     ("argv", "where"), [([], "no node of this cluster shares a GPU"), (["cpu-only"], "node cpu-only shares no GPU")]
 )
-def test_nothing_to_show_is_said_plainly(
-    argv: list[str], where: str, api: PagedApi, capsys: pytest.CaptureFixture[str]
-) -> None:
-    api.collections["/api/v1/nodes"] = [node("cpu-only")]
-    assert cli.inspect_main(argv) == 1
-    assert capsys.readouterr() == (
+def test_nothing_to_show_is_said_plainly(argv: list[str], where: str, api: FakeKube, run: Run) -> None:
+    api.vanish("/api/v1/nodes/node-a")
+    assert run(*argv, main=cli.inspect_main) == (
+        1,
         "",
         f"{where}: neither aliyun.com/gpu-mem in its status nor an inventory; is the device plugin running there?\n",
     )
 
 
-def test_a_program_gets_an_empty_list_where_there_is_nothing(api: PagedApi, capsys: pytest.CaptureFixture[str]) -> None:
-    api.collections["/api/v1/nodes"] = []
+def test_a_program_gets_an_empty_list_where_there_is_nothing(api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+    api.vanish("/api/v1/nodes/node-a")
     assert cli.inspect_main(["-o", "json"]) == 1
     assert orjson.loads(capsys.readouterr().out)["nodes"] == []
 
 
-def test_a_missing_kubeconfig_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_missing_kubeconfig_is_named(run: Run, tmp_path: Path) -> None:
     missing = tmp_path / "none"
-    assert cli.inspect_main(["--kubeconfig", str(missing)]) == 1
-    assert capsys.readouterr() == ("", f"error: kubeconfig {missing}: no such file\n")
+    assert run("--kubeconfig", str(missing), main=cli.inspect_main) == (
+        1,
+        "",
+        f"error: kubeconfig {missing}: no such file\n",
+    )
 
 
 def test_without_any_cluster_the_three_places_are_named(
@@ -152,9 +153,9 @@ def test_the_kubeconfig_is_found_as_kubectl_finds_it(
         monkeypatch.setenv(name, value)
     asked: list[tuple[str, str]] = []
 
-    def connect(path: str, context: str) -> PagedApi:
+    def connect(path: str, context: str) -> FakeKube:
         asked.append((path, context))
-        return PagedApi()
+        return api_of()
 
     monkeypatch.setattr("gpushare.kube.client.connect", connect)
     cli.inspect_main([*flag, "--context", "ctx"])
@@ -167,9 +168,9 @@ def test_in_a_pod_the_service_account_is_used(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     asked: list[str] = []
 
-    def connect(path: str, _context: str) -> PagedApi:
+    def connect(path: str, _context: str) -> FakeKube:
         asked.append(path)
-        return PagedApi()
+        return api_of()
 
     monkeypatch.setattr("gpushare.kube.client.connect", connect)
     cli.inspect_main([])
@@ -249,13 +250,12 @@ def test_scheduler_config_embeds_a_ca_file(capsys: pytest.CaptureFixture[str], t
     ],
 )
 def test_a_wrong_argument_of_scheduler_config_is_one_line_and_exit_code_2(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    argv: list[str], message: str, run: Run
 ) -> None:
-    assert cli.main(["scheduler-config", *argv]) == 2
-    assert capsys.readouterr() == ("", f"error: {message}\n")
+    assert run("scheduler-config", *argv) == (2, "", f"error: {message}\n")
 
 
-def test_ctrl_c_is_no_stack_trace(monkeypatch: pytest.MonkeyPatch, api: PagedApi) -> None:
+def test_ctrl_c_is_no_stack_trace(monkeypatch: pytest.MonkeyPatch, api: FakeKube) -> None:
     def interrupted(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
@@ -274,7 +274,7 @@ def test_a_reader_that_goes_away_is_no_stack_trace() -> None:
 def test_notes_go_to_the_error_stream() -> None:
     streams = commands.Streams(out=io.StringIO(), err=io.StringIO())
     lost = aliyun_pod("odd", gpu=7, mem=1)
-    code = commands.inspect(PagedApi([aliyun_node()], [lost]), streams, commands.Inspect())
+    code = commands.inspect(api_of([aliyun_node()], [lost]), streams, commands.Inspect())
     assert code == 0
     expected = "note: pod default/odd: holds memory on GPU index:7, which node node-a does not list\n"
     assert streams.err.getvalue() == expected  # type: ignore[attr-defined] # a StringIO
@@ -287,7 +287,7 @@ def test_gpus_that_take_nothing_are_named_with_the_cause() -> None:
     faulty = replace(inventory.gpus[1], health=GpuHealth.UNHEALTHY, reason="Xid 79: GPU has fallen off the bus")
     left_out = (LeftOut(index=2, reason=why),)
     known = make_node(replace(inventory, gpus=(inventory.gpus[0], faulty), left_out=left_out))
-    commands.inspect(PagedApi([known], []), streams, commands.Inspect())
+    commands.inspect(api_of([known], []), streams, commands.Inspect())
     assert streams.err.getvalue().splitlines() == [  # type: ignore[attr-defined] # a StringIO
         "note: node node-a: GPU1 (GPU-1) is unhealthy: Xid 79: GPU has fallen off the bus; nothing new is placed on it",
         f"note: node node-a: GPU2 is not shared: {why}",

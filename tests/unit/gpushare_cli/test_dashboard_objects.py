@@ -7,7 +7,7 @@ from gpushare.wire import interop_read
 from gpushare_cli import gather
 from gpushare_cli.dashboard import objects
 from testing import clusters
-from testing.builders import Json, make_container, make_pod
+from testing.builders import Json
 
 LARGE = "x" * 100_000
 SMALL = 4_000
@@ -65,7 +65,3 @@ def test_an_event_is_short_whatever_its_author_wrote() -> None:
     assert size(kept) < SMALL
     assert kept is not None
     assert kept["involvedObject"]["namespace"] == "research"
-
-
-def test_a_pod_without_gpus_is_what_it_takes_of_its_node() -> None:
-    assert not isinstance(objects.pod(make_pod(make_container("main"), node="n")), dict)

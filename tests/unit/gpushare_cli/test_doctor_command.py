@@ -1,8 +1,5 @@
 """`gpushare doctor` as a user calls it: output, messages, exit codes."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import orjson
 import pytest
 
@@ -10,9 +7,9 @@ from gpushare.kube import api as kube
 from gpushare_cli import __main__ as cli
 from gpushare_cli.doctor import checks
 from testing.cli import doctor_cluster as world
+from testing.cli.calling import Run, reached
 from testing.cli.doctor_cluster import NS, DoctorKube
 
-Run = Callable[..., int]
 COUNT = len(checks.CHECKS)
 
 
@@ -20,8 +17,7 @@ COUNT = len(checks.CHECKS)
 def api(monkeypatch: pytest.MonkeyPatch) -> DoctorKube:
     """The cluster that the command reaches."""
     cluster = world.healthy()
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: cluster)
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, cluster)
     return cluster
 
 
@@ -116,7 +112,6 @@ def test_skipped_checks_are_counted(api: DoctorKube, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (kube.UnreachableError("GET /version: refused"), "cannot reach the API server: GET /version: refused"),
         (
             kube.UnauthorizedError("Unauthorized"),
             "the API server does not accept the credentials: Unauthorized; log in again",
@@ -131,29 +126,10 @@ def test_skipped_checks_are_counted(api: DoctorKube, capsys: pytest.CaptureFixtu
     ],
 )
 def test_a_cluster_that_cannot_be_read_is_one_line_and_exit_code_1(
-    version: kube.Reply | kube.KubeError, message: str, api: DoctorKube, capsys: pytest.CaptureFixture[str]
+    version: kube.Reply | kube.KubeError, message: str, api: DoctorKube, run: Run
 ) -> None:
     api.replies["/version"] = version
-    assert cli.main(["doctor"]) == 1
-    assert capsys.readouterr() == ("", f"error: {message}\n")
-
-
-def test_an_unusable_kubeconfig_is_exit_code_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    missing = tmp_path / "none"
-    assert cli.main(["doctor", "--kubeconfig", str(missing)]) == 1
-    assert capsys.readouterr() == ("", f"error: kubeconfig {missing}: no such file\n")
-
-
-def test_in_a_pod_its_service_account_is_used(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    assert cli.main(["doctor"]) == 1
-    assert "no service account token" in capsys.readouterr().err
+    assert run("doctor") == (1, "", f"error: {message}\n")
 
 
 @pytest.mark.parametrize("namespace", ["", "A", "a/b", "a.b", "-a", "a-", "a" * 64])
@@ -169,21 +145,3 @@ def test_an_impossible_namespace_is_exit_code_2(
 def test_wrong_arguments_are_exit_code_2(argv: list[str], api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(argv) == 2
     assert capsys.readouterr().err.startswith("usage: gpushare")
-
-
-def test_progress_goes_to_the_error_stream(
-    monkeypatch: pytest.MonkeyPatch, api: DoctorKube, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from gpushare_cli.doctor import gather
-
-    gathered = gather.gather
-
-    def slow(*arguments: object) -> object:
-        say = arguments[-1]
-        assert callable(say)
-        say("still reading pods")
-        return gathered(*arguments)  # type: ignore[arg-type] # passed on as they came
-
-    monkeypatch.setattr(gather, "gather", slow)
-    assert cli.main(["doctor"]) == 0
-    assert capsys.readouterr().err == "note: still reading pods\n"

@@ -18,10 +18,6 @@ def test_the_webhook_completes_the_trial_pod_and_that_is_noticed() -> None:
     assert decision.warnings == ()
 
 
-def test_an_untouched_trial_pod_is_noticed() -> None:
-    assert len(trial.missing(trial.pod())) == 2
-
-
 def test_the_webhook_tells_the_time_left_under_the_expected_name() -> None:
     page = Metrics(lambda: 61.25, lambda: None).exposition().decode()
     assert objects.metric(page, checks_webhook.LEFT) == 61.25

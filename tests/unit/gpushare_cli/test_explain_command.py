@@ -7,6 +7,7 @@ import pytest
 from gpushare.kube import api as kube
 from gpushare_cli import __main__ as cli
 from testing.builders import make_grant, make_inventory, make_node, make_pod
+from testing.cli.calling import Run, reached
 from testing.cli.explaining import kube_of
 from testing.cli.podding import bound, mutated
 from testing.cli.simulating import T4S
@@ -17,9 +18,7 @@ from testing.fakes.kube import FakeKube
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
     """The cluster that the commands reach."""
     found = kube_of([make_node(make_inventory(15)), bound("web", make_grant(0)), mutated(make_pod(namespace="ml"))])
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: found)
-    monkeypatch.setattr("gpushare.kube.client.namespace", lambda _path, _context: "default")
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, found)
     return found
 
 
@@ -49,11 +48,8 @@ def test_a_pod_is_named_with_or_without_its_namespace(
         (["a/b", "-n", "c"], "pod 'a/b': --namespace c says another namespace"),
     ],
 )
-def test_names_that_are_none_are_wrong_arguments(
-    argv: list[str], message: str, cluster: FakeKube, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["explain", *argv]) == 2
-    assert capsys.readouterr() == ("", f"error: {message}\n")
+def test_names_that_are_none_are_wrong_arguments(argv: list[str], message: str, cluster: FakeKube, run: Run) -> None:
+    assert run("explain", *argv) == (2, "", f"error: {message}\n")
 
 
 @pytest.mark.parametrize("argv", [["explain"], ["explain", "a", "-o", "xml"], ["simulate", "--nodes", "x"]])
@@ -69,31 +65,18 @@ def test_a_memory_unit_that_is_none_is_told_with_the_reason(command: str, capsys
     assert capsys.readouterr() == ("", message)
 
 
-def test_a_pod_that_is_not_there_is_told(cluster: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "none", "-n", "ml"]) == 1
-    assert capsys.readouterr() == ("", "error: there is no pod none in namespace ml\n")
+def test_a_pod_that_is_not_there_is_told(cluster: FakeKube, run: Run) -> None:
+    assert run("explain", "none", "-n", "ml") == (1, "", "error: there is no pod none in namespace ml\n")
 
 
-def test_a_cluster_that_cannot_be_read_is_told(cluster: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_that_cannot_be_read_is_told(cluster: FakeKube, run: Run) -> None:
     cluster.fail_next(lambda call: call.path == "/api/v1/pods", kube.UnreachableError("refused"))
-    assert cli.main(["explain", "web"]) == 1
-    assert capsys.readouterr() == ("", "error: cannot reach the API server: refused\n")
+    assert run("explain", "web") == (1, "", "error: cannot reach the API server: refused\n")
 
 
-def test_a_pod_that_may_not_be_read_is_told(cluster: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pod_that_may_not_be_read_is_told(cluster: FakeKube, run: Run) -> None:
     cluster.fail_next(lambda call: call.path.endswith("/pods/web"), kube.ForbiddenError("pods is forbidden"))
-    assert cli.main(["explain", "web"]) == 1
-    assert capsys.readouterr() == ("", "error: not allowed: pods is forbidden\n")
-
-
-def test_without_a_kubeconfig_there_is_nothing_to_explain(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    assert cli.main(["explain", "web"]) == 1
-    assert capsys.readouterr().err.startswith("error: no cluster: neither --kubeconfig nor KUBECONFIG is given")
+    assert run("explain", "web") == (1, "", "error: not allowed: pods is forbidden\n")
 
 
 def test_simulate_needs_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,8 +84,3 @@ def test_simulate_needs_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture
     profile.write_text(T4S, encoding="utf-8")
     assert cli.main(["simulate", "--profile", str(profile), "--nodes", "2", "-o", "json"]) == 0
     assert '"name": "node-2"' in capsys.readouterr().out
-
-
-def test_simulate_without_anything_to_simulate_is_a_wrong_argument(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["simulate"]) == 2
-    assert capsys.readouterr() == ("", "error: nothing to simulate: give files with -f, or a cluster with --profile\n")

@@ -8,6 +8,7 @@ from gpushare.errors import WireError
 from gpushare_cli import __main__ as cli
 from gpushare_cli.explain import workloads
 from testing.builders import Json, make_inventory, make_node, make_pod
+from testing.cli.calling import reached
 from testing.cli.explaining import kube_of
 from testing.cli.podding import mutated
 from testing.fakes.kube import FakeKube
@@ -29,9 +30,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
     for group, plural in (("apps/v1", "deployments"), ("apps/v1", "statefulsets"), ("batch/v1", "jobs")):
         path = f"/apis/{group}/namespaces/ml/{plural}"
         found.seed(path, {"metadata": {"name": "web", "namespace": "ml"}, "spec": {"selector": selector}})
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: found)
-    monkeypatch.setattr("gpushare.kube.client.namespace", lambda _path, _context: "ml")
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, found, "ml")
     return found
 
 

@@ -4,12 +4,13 @@ import pytest
 
 from gpushare.kube import api as kube
 from gpushare_cli import gather
+from testing.fakes.kube import FakeKube
 from tests.unit.gpushare_cli.clusters import (
     CONFIG_MAPS,
-    PagedApi,
     ack_pod,
     aliyun_node,
     aliyun_pod,
+    api_of,
     our_pod,
     pod,
     unhealthy_gpus,
@@ -23,27 +24,23 @@ def plain(name: str) -> dict[str, object]:
     }
 
 
-def test_lists_are_read_page_by_page() -> None:
-    api = PagedApi(
-        [aliyun_node(f"n{i}") for i in range(5)], [aliyun_pod(f"p{i}", gpu=0, mem=1) for i in range(3)], page=2
-    )
+def asked(api: FakeKube) -> list[str]:
+    return [call.path for call in api.calls]
+
+
+def test_lists_are_read_page_by_page_and_of_pods_only_the_bound_ones() -> None:
+    api = api_of([aliyun_node(f"n{i}") for i in range(1001)], [aliyun_pod(f"p{i}", gpu=0, mem=1) for i in range(501)])
     cluster = gather.gather(api)
-    assert len(cluster.nodes) == 5
-    assert len(cluster.pods) == 3
-    assert [path for path, _ in api.asked] == ["/api/v1/nodes"] * 3 + ["/api/v1/pods"] * 2 + [CONFIG_MAPS]
-    assert all(query["limit"] == "500" for _, query in api.asked)
-
-
-def test_only_bound_pods_are_asked_for() -> None:
-    api = PagedApi()
-    gather.gather(api)
-    assert api.asked[-2] == ("/api/v1/pods", {"fieldSelector": "spec.nodeName!=", "limit": "500"})
+    assert (len(cluster.nodes), len(cluster.pods)) == (1001, 501)
+    assert asked(api) == ["/api/v1/nodes"] * 3 + ["/api/v1/pods"] * 2 + [CONFIG_MAPS]
+    assert {call.params["limit"] for call in api.calls} == {"500"}
+    assert {call.params.get("fieldSelector") for call in api.calls if "pods" in call.path} == {"spec.nodeName!="}
 
 
 def test_one_node_needs_no_list_of_nodes() -> None:
-    api = PagedApi([aliyun_node("a"), aliyun_node("b")], [pod("x", on="a"), pod("y", on="b")])
+    api = api_of([aliyun_node("a"), aliyun_node("b")], [pod("x", on="a"), pod("y", on="b")])
     cluster = gather.gather(api, "b")
-    assert [path for path, _ in api.asked] == ["/api/v1/nodes/b", "/api/v1/pods", CONFIG_MAPS]
+    assert asked(api) == ["/api/v1/nodes/b", "/api/v1/pods", CONFIG_MAPS]
     assert [found["metadata"]["name"] for found in cluster.pods] == ["y"]
 
 
@@ -52,19 +49,19 @@ def test_pods_that_neither_ask_nor_hold_are_dropped() -> None:
     no_limit["spec"]["containers"] = [{"name": "main"}]
     ack = ack_pod("ack", '{"0":{"0":1}}', mem=1)
     ack["spec"]["containers"] = [{"name": "main"}]
-    cluster = gather.gather(PagedApi([], [plain("web"), pod("gpu"), no_limit, ack]))
-    assert [found["metadata"]["name"] for found in cluster.pods] == ["gpu", "ours", "ack"]
+    cluster = gather.gather(api_of([], [plain("web"), pod("gpu"), no_limit, ack]))
+    assert [found["metadata"]["name"] for found in cluster.pods] == ["ack", "gpu", "ours"]
 
 
 def test_an_expired_list_is_read_again() -> None:
-    api = PagedApi([aliyun_node()])
-    api.failures = [kube.GoneError("too old"), kube.GoneError("too old")]
+    api = api_of([aliyun_node()])
+    api.fail_next(lambda _: True, kube.GoneError("too old"), times=2)
     assert len(gather.gather(api).nodes) == 1
 
 
 def test_a_list_that_expires_every_time_is_given_up() -> None:
-    api = PagedApi([aliyun_node()])
-    api.failures = [kube.GoneError("too old")] * 3
+    api = api_of([aliyun_node()])
+    api.fail_next(lambda _: True, kube.GoneError("too old"), times=3)
     with pytest.raises(kube.GoneError):
         gather.gather(api)
 
@@ -75,18 +72,18 @@ def test_config_maps_of_unhealthy_gpus_are_read_by_node() -> None:
         unhealthy_gpus("node-b", ""),
         {"metadata": {"name": "kube-root-ca.crt", "namespace": "kube-system"}},
     ]
-    cluster = gather.gather(PagedApi([aliyun_node()], [], maps))
+    cluster = gather.gather(api_of([aliyun_node()], [], maps))
     assert cluster.unhealthy == {"node-a": frozenset({0, 2}), "node-b": frozenset()}
     assert cluster.notes == ()
 
 
 def test_config_maps_that_may_not_be_read_become_a_note() -> None:
-    api = PagedApi([aliyun_node()])
-    del api.collections[CONFIG_MAPS]
+    api = api_of([aliyun_node()])
+    api.fail_next(lambda call: call.path == CONFIG_MAPS, kube.ForbiddenError("configmaps is forbidden"))
     cluster = gather.gather(api)
     assert cluster.unhealthy == {}
     assert cluster.notes == (
-        'ConfigMaps unhealthy-gpu-* in kube-system cannot be read (nodes "configmaps" not found);'
+        "ConfigMaps unhealthy-gpu-* in kube-system cannot be read (configmaps is forbidden);"
         " GPUs that they name are taken for healthy",
     )
 
@@ -94,6 +91,6 @@ def test_config_maps_that_may_not_be_read_become_a_note() -> None:
 def test_everything_includes_pods_that_wait() -> None:
     waiting = pod("waiting")
     del waiting["spec"]["nodeName"]
-    assert [found["metadata"]["name"] for found in gather.everything(PagedApi([], [waiting, plain("web")])).pods] == [
+    assert [found["metadata"]["name"] for found in gather.everything(api_of([], [waiting, plain("web")])).pods] == [
         "waiting"
     ]

@@ -16,6 +16,7 @@ from gpushare_cli.dashboard import views
 from gpushare_cli.dashboard.feed import Feed
 from gpushare_cli.dashboard.model import Overview, Totals
 from testing.builders import make_grant, make_inventory, make_node
+from testing.cli.calling import reached
 from testing.cli.explaining import kube_of
 from testing.cli.podding import bound
 
@@ -50,8 +51,7 @@ def test_every_view_says_the_same_of_what_holds_a_pod_to_its_share(
     node = make_node(replace(plain, gpus=(replace(plain.gpus[0], limit=limit),)))
     pod = bound("web", *grants)
     api = kube_of([node, pod])
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: api)
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, api)
 
     def said(*arguments: str) -> str:
         assert cli.main([*arguments]) == 0

@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -10,10 +11,11 @@ from gpushare_cli import __main__ as cli
 from gpushare_cli import commands
 from gpushare_cli.commands import Streams
 from testing.builders import make_container, make_grant, make_inventory, make_node, make_pod
+from testing.cli.calling import reached
 from testing.cli.doctor_cluster import healthy
 from testing.cli.podding import bound
 from testing.cli.simulating import listed, manifest, simulate
-from tests.unit.gpushare_cli.clusters import PagedApi
+from tests.unit.gpushare_cli.clusters import api_of
 
 FORGED = "x\nwarning: all GPUs are lost\r\u2028warning: delete your pods"
 NODE = make_node(make_inventory(15, 15))
@@ -28,7 +30,7 @@ def test_inspect_quotes_an_annotation_on_one_line() -> None:
     grant = make_grant(0, gib=3)
     lost = bound("lost", type(grant)(container=grant.container, kind=grant.kind, gpus=(FORGED,), memory_mib=1024))  # type: ignore[arg-type]
     streams = Streams(out=io.StringIO(), err=io.StringIO())
-    commands.inspect(PagedApi([NODE], [lost]), streams, commands.Inspect())
+    commands.inspect(api_of([NODE], [lost]), streams, commands.Inspect())
     told = streams.err.getvalue()  # type: ignore[attr-defined] # a StringIO
     assert "holds memory on GPU x warning: all GPUs are lost" in told
     assert beginnings(told) == {"note:"}
@@ -55,7 +57,7 @@ def test_an_object_that_is_there_twice_is_named_on_one_line(tmp_path: Path) -> N
 def test_what_an_api_server_answers_is_one_line(
     argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def connect(_path: str, _context: str) -> PagedApi:
+    def connect(_path: str, _context: str) -> NoReturn:
         raise kube.ServerFaultError(FORGED)
 
     monkeypatch.setattr("gpushare.kube.client.connect", connect)
@@ -79,8 +81,8 @@ def test_doctor_says_on_one_line_what_it_still_reads(
         return gathered(*arguments)  # type: ignore[arg-type] # passed on as they came
 
     monkeypatch.setattr(gather, "gather", slow)
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: healthy())
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, healthy())
 
     cli.main(["doctor"])
-    assert beginnings(capsys.readouterr().err) == {"note:"}
+    said = "x warning: all GPUs are lost warning: delete your pods"
+    assert capsys.readouterr().err == f"note: {said}\n"

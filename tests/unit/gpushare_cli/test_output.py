@@ -9,6 +9,7 @@ import yaml
 from gpushare_cli import __main__ as cli
 from gpushare_cli.__main__ import command_line
 from testing.builders import make_container, make_grant, make_inventory, make_node, make_pod
+from testing.cli.calling import reached
 from testing.cli.doctor_cluster import DoctorKube
 from testing.cli.draining import owned
 from testing.cli.podding import bound, mutated
@@ -43,9 +44,7 @@ def test_yaml_says_what_json_says(
     kube.seed("/api/v1/nodes", make_node(make_inventory(15, 15)))
     for pod in owned(bound("web", make_grant(0))), mutated(make_pod(make_container(gpu_mem=20), name="waits")):
         kube.seed("/api/v1/namespaces/default/pods", pod)
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: kube)
-    monkeypatch.setattr("gpushare.kube.client.namespace", lambda _path, _context: "default")
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, kube)
     (tmp_path / "pod.yaml").write_text(MANIFEST)
     (tmp_path / "profile.yaml").write_text(PROFILE)
     monkeypatch.chdir(tmp_path)

@@ -13,6 +13,7 @@ from gpushare_cli import __main__ as cli
 from gpushare_cli import tables
 from testing.builders import make_container, make_node, make_pod
 from testing.cli import doctor_cluster as world
+from testing.cli.calling import reached
 from testing.cli.explaining import explain
 from testing.cli.podding import bound, mutated
 from testing.cli.simulating import lines, listed, manifest, simulate, workload
@@ -142,8 +143,7 @@ def test_doctor_fits_80_columns_and_its_commands_stay_whole(
     cluster = world.healthy()
     world.vanish(cluster, "Lease", "gpushare-controller")
     world.gpu_node(cluster, LONG, with_plugin=False)
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: cluster)
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, cluster)
     cli.main(["doctor"])
     wide = capsys.readouterr().out
     monkeypatch.setenv("COLUMNS", "80")
@@ -162,8 +162,7 @@ def test_what_is_no_terminal_is_not_folded(monkeypatch: pytest.MonkeyPatch, caps
     """A line of the answer is a line for grep. COLUMNS folds it all the same."""
     cluster = world.healthy()
     world.vanish(cluster, "Lease", "gpushare-controller")
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: cluster)
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, cluster)
     monkeypatch.delenv("COLUMNS")
     monkeypatch.setattr("sys.__stdout__", io.StringIO())
     cli.main(["doctor"])

@@ -9,6 +9,7 @@ import pytest
 
 from gpushare_cli import __main__ as cli
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
+from testing.cli.calling import reached
 from testing.cli.explaining import explain, kube_of
 
 CLEAR = "\x1b[2J\x1b]0;owned\x07\x9b2J\u202e"
@@ -26,8 +27,7 @@ def waiting(scheduler: str) -> Json:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command's, with a pod that is made to harm a terminal."""
     kube = kube_of([NODE, waiting(CLEAR)])
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: kube)
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, kube)
 
 
 def test_no_control_character_of_an_object_reaches_a_terminal(
