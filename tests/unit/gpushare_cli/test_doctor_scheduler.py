@@ -44,10 +44,9 @@ def ready(count: int, *, waiting: int = 0) -> Change:
     return change
 
 
-def text(value: str) -> Change:
-    return lambda api: world.edit(
-        api, "ConfigMap", names.SCHEDULER, lambda each: each.update(data={"scheduler.yaml": value})
-    )
+def text(value: str | dict[str, str]) -> Change:
+    data = {"scheduler.yaml": value} if isinstance(value, str) else value
+    return lambda api: world.edit(api, "ConfigMap", names.SCHEDULER, lambda each: each.update(data=data))
 
 
 def config(change: Callable[[Any], object]) -> Change:
@@ -84,7 +83,7 @@ def image(name: str) -> Change:
     return lambda api: world.edit(api, "Deployment", names.SCHEDULER, change)
 
 
-ROWS: list[tuple[Change, str]] = [
+LOST: list[tuple[Change, str]] = [
     (
         lambda api: world.vanish(api, "Deployment", names.SCHEDULER),
         f"error scheduler-running {DEPLOYMENT} | it is missing, so no one schedules GPU pods | {APPLY}",
@@ -104,107 +103,102 @@ ROWS: list[tuple[Change, str]] = [
         lambda api: world.vanish(api, "ConfigMap", names.SCHEDULER),
         f"error scheduler-config {CONFIG} | it is missing, and the scheduler does not start without it | {APPLY}",
     ),
-    (
-        lambda api: world.edit(api, "ConfigMap", names.SCHEDULER, lambda each: each.update(data={"config.yaml": "a"})),
-        f"error scheduler-config {CONFIG} | it has no key scheduler.yaml | {WRITE}",
-    ),
-    (
-        text("a: [1\nb: 2"),
-        f"error scheduler-config {CONFIG} | scheduler.yaml: not YAML at line 2, column 2; check indentation and"
-        f" brackets | {WRITE}",
-    ),
-    (text("later"), f"error scheduler-config {CONFIG} | scheduler.yaml: expected an object, found a string | {WRITE}"),
-    (
-        text("a: 1\n---\nb: 2\n"),
-        f"error scheduler-config {CONFIG} | scheduler.yaml: 2 documents, where kube-scheduler reads one | {WRITE}",
-    ),
-    (
-        config(lambda value: value.update(profiles=[{"schedulerName": "default-scheduler"}])),
-        f"error scheduler-config {CONFIG} | no profile has the schedulerName gpushare-scheduler that GPU pods have;"
-        f" there is default-scheduler | {WRITE}",
-    ),
-    (
-        config(lambda value: value.pop("profiles")),
-        f"error scheduler-config {CONFIG} | no profile has the schedulerName gpushare-scheduler that GPU pods have"
-        f" | {WRITE}",
-    ),
-    (
-        config(lambda value: value.pop("extenders")),
-        f"error scheduler-config {CONFIG} | no extender has the urlPrefix"
-        " http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler, so no one asks the controller |"
-        f" {WRITE}",
-    ),
     *(
         (
-            extender(**{f"{verb}Verb": None}),
-            f"error scheduler-config {CONFIG} | {verb}Verb of the extender is missing, not {verb} | {WRITE}",
+            image(f"registry.k8s.io/kube-scheduler:v{version}.4@sha256:0123"),
+            f"warning scheduler-version {DEPLOYMENT} | kube-scheduler {version} runs against a server 1.30; {SKEW}",
         )
-        for verb in ("filter", "prioritize", "preempt", "bind")
-    ),
-    (
-        extender(bindVerb="bindings"),
-        f"error scheduler-config {CONFIG} | bindVerb of the extender is bindings, not bind | {WRITE}",
-    ),
-    (
-        extender(nodeCacheCapable=None),
-        f"error scheduler-config {CONFIG} | nodeCacheCapable of the extender is not true, so that whole nodes would be"
-        f" sent for every pod | {WRITE}",
-    ),
-    (
-        extender(managedResources=[{"name": "aliyun.com/gpu-mem"}]),
-        f"error scheduler-config {CONFIG} | managedResources of the extender lacks nano-gpu/gpu-percent: pods that ask"
-        f" for it get no GPU | {WRITE}",
-    ),
-    (
-        extender(ignorable=True),
-        f"error scheduler-config {CONFIG} | ignorable of the extender is true: without the controller, pods would be"
-        f" bound without GPUs | {WRITE}",
-    ),
-    (
-        config(lambda value: value.pop("percentageOfNodesToScore")),
-        f"warning scheduler-config {CONFIG} | percentageOfNodesToScore is None, not 100: in a large cluster it may stop"
-        f" looking before it comes to a node whose GPUs fit | {WRITE}",
-    ),
-    (
-        extender(weight=1),
-        f"warning scheduler-config {CONFIG} | weight of the extender is 1: below 26 kube-scheduler's own scores decide"
-        f" where GPU pods go, not the policy, and GPUs are filled less | {WRITE}",
-    ),
-    *(
-        (
-            config(partial(update, clientConnection=limits)),
-            f"warning scheduler-config {CONFIG} | clientConnection has qps {qps} and burst {burst}: more requests than"
-            f" that to the API server wait in kube-scheduler, and with them the pods | {WRITE}",
-        )
-        for limits, qps, burst in (
-            ({}, 50, 100),
-            ({"qps": 50, "burst": 100}, 50, 100),
-            ({"qps": 500}, 500, 100),
-            ({"qps": 20.5, "burst": 400}, 20, 400),
-        )
-    ),
-    *(
-        (
-            config(partial(put_first, entry={**OTHERS, f"{verb}Verb": verb})),
-            f"error scheduler-config {CONFIG} | {verb}Verb of the extender with {names.OTHERS_VERB} is {verb}: it must"
-            f" have no other verb, or pods without GPUs depend on the controller | {WRITE}",
-        )
-        for verb in ("filter", "preempt", "bind")
-    ),
-    (
-        image("registry.k8s.io/kube-scheduler:v1.27.4@sha256:0123"),
-        f"warning scheduler-version {DEPLOYMENT} | kube-scheduler 1.27 runs against a server 1.30; {SKEW}",
-    ),
-    (
-        image("registry.k8s.io/kube-scheduler:v1.31.0"),
-        f"warning scheduler-version {DEPLOYMENT} | kube-scheduler 1.31 runs against a server 1.30; {SKEW}",
+        for version in ("1.27", "1.31")
     ),
 ]
 
 
-@pytest.mark.parametrize(("change", "line"), ROWS)
+@pytest.mark.parametrize(("change", "line"), LOST)
 def test_each_has_its_line(change: Change, line: str) -> None:
     assert world.after(change) == [line]
+
+
+NO_PROFILE = "no profile has the schedulerName gpushare-scheduler that GPU pods have"
+URL = "http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler"
+OTHER_VERB = "it must have no other verb, or pods without GPUs depend on the controller"
+WAITS = "more requests than that to the API server wait in kube-scheduler, and with them the pods"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (text({"config.yaml": "a"}), "it has no key scheduler.yaml"),
+        (text("a: [1\nb: 2"), "scheduler.yaml: not YAML at line 2, column 2; check indentation and brackets"),
+        (text("later"), "scheduler.yaml: expected an object, found a string"),
+        (text("a: 1\n---\nb: 2\n"), "scheduler.yaml: 2 documents, where kube-scheduler reads one"),
+        (
+            config(lambda value: value.update(profiles=[{"schedulerName": "default-scheduler"}])),
+            f"{NO_PROFILE}; there is default-scheduler",
+        ),
+        (config(lambda value: value.pop("profiles")), NO_PROFILE),
+        (
+            config(lambda value: value.pop("extenders")),
+            f"no extender has the urlPrefix {URL}, so no one asks the controller",
+        ),
+        *(
+            (extender(**{f"{verb}Verb": None}), f"{verb}Verb of the extender is missing, not {verb}")
+            for verb in ("filter", "prioritize", "preempt", "bind")
+        ),
+        (extender(bindVerb="bindings"), "bindVerb of the extender is bindings, not bind"),
+        (
+            extender(nodeCacheCapable=None),
+            "nodeCacheCapable of the extender is not true, so that whole nodes would be sent for every pod",
+        ),
+        (
+            extender(managedResources=[{"name": "aliyun.com/gpu-mem"}]),
+            "managedResources of the extender lacks nano-gpu/gpu-percent: pods that ask for it get no GPU",
+        ),
+        (
+            extender(ignorable=True),
+            "ignorable of the extender is true: without the controller, pods would be bound without GPUs",
+        ),
+        *(
+            (
+                config(partial(put_first, entry={**OTHERS, f"{verb}Verb": verb})),
+                f"{verb}Verb of the extender with {names.OTHERS_VERB} is {verb}: {OTHER_VERB}",
+            )
+            for verb in ("filter", "preempt", "bind")
+        ),
+    ],
+)
+def test_what_keeps_the_scheduler_from_gpus_is_an_error(change: Change, problem: str) -> None:
+    assert world.after(change) == [f"error scheduler-config {CONFIG} | {problem} | {WRITE}"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (
+            config(lambda value: value.pop("percentageOfNodesToScore")),
+            "percentageOfNodesToScore is None, not 100: in a large cluster it may stop looking before it comes to a"
+            " node whose GPUs fit",
+        ),
+        (
+            extender(weight=1),
+            "weight of the extender is 1: below 26 kube-scheduler's own scores decide where GPU pods go, not the"
+            " policy, and GPUs are filled less",
+        ),
+        *(
+            (
+                config(partial(update, clientConnection=limits)),
+                f"clientConnection has qps {qps} and burst {burst}: {WAITS}",
+            )
+            for limits, qps, burst in (
+                ({}, 50, 100),
+                ({"qps": 50, "burst": 100}, 50, 100),
+                ({"qps": 500}, 500, 100),
+                ({"qps": 20.5, "burst": 400}, 20, 400),
+            )
+        ),
+    ],
+)
+def test_what_makes_it_worse_is_a_warning(change: Change, problem: str) -> None:
+    assert world.after(change) == [f"warning scheduler-config {CONFIG} | {problem} | {WRITE}"]
 
 
 @pytest.mark.parametrize(

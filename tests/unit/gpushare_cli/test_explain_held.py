@@ -237,30 +237,12 @@ def test_json_has_the_shares_and_the_neighbours() -> None:
     value = explain(pod, NODE, bound("web", make_grant(0, gib=1)), as_json=True).value
 
     assert value["state"] == "HoldsGpus"
-    assert value["containers"][1] == {
-        "container": "first",
-        "kind": "init",
-        "gpu": 1,
-        "uuid": "GPU-1",
-        "model": "Tesla T4",
-        "memoryMiB": 2048,
-        "memoryPercent": 13,
-        "computePercent": 0,
-        "whole": False,
-        "limit": "advisory",
-        "usedMiB": None,
-        "peakMiB": None,
-        "trouble": None,
-    }
-    assert value["gpus"][0] == {
-        "index": 0,
-        "uuid": "GPU-0",
-        "model": "Tesla T4",
-        "totalMiB": 15360,
-        "usedMiB": 4096,
-        "computePercent": 0,
-        "sharedWith": [{"namespace": "default", "name": "web", "usedMiB": 1024, "computePercent": 0}],
-    }
+    place = {"container": "first", "kind": "init", "gpu": 1, "uuid": "GPU-1", "model": "Tesla T4"}
+    share = {"memoryMiB": 2048, "memoryPercent": 13, "computePercent": 0, "whole": False, "limit": "advisory"}
+    assert value["containers"][1] == {**place, **share, "usedMiB": None, "peakMiB": None, "trouble": None}
+    web = {"namespace": "default", "name": "web", "usedMiB": 1024, "computePercent": 0}
+    gpu = {"index": 0, "uuid": "GPU-0", "model": "Tesla T4", "totalMiB": 15360, "usedMiB": 4096, "computePercent": 0}
+    assert value["gpus"][0] == {**gpu, "sharedWith": [web]}
     assert value["policy"] == "spread: the emptiest GPU first (named by the pod)"
 
 

@@ -246,54 +246,23 @@ def test_the_unit_of_the_command_line_wins() -> None:
 
 
 def test_json_has_the_same_facts() -> None:
-    found = explain(waiting(8, "full"), NODE_A, NODE_B, *HOLDERS, as_json=True)
-
-    assert found.value == {
-        "namespace": "default",
-        "name": "pod",
-        "uid": "uid-pod",
-        "phase": "Pending",
-        "state": "Waits",
-        "good": True,
-        "headline": "waits; it fits on node-b",
-        "summary": "there is room on node-b as far as was evaluated; the controller makes the scheduler try again"
-        " within seconds, unless something else keeps it away",
+    nodes = NODE_A, NODE_B, *HOLDERS
+    headline, summary, _, policy = (line[12:] for line in explain(waiting(8, "full"), *nodes).out.splitlines()[1:5])
+    fills = "GPU 0: 15 of 15 GiB are free, and 7 GiB stay free, which few pods here ask for"
+    lack = "needs 8 GiB on one GPU; free per GPU on node-a: 3, 5 GiB"
+    fits = {"node": "node-b", "fits": True, "gpusFit": True, "score": 10, "reason": None, "message": None}
+    refuses = {"node": "node-a", "fits": False, "gpusFit": False, "score": None, "reason": "InsufficientGpuMemory"}
+    pod = {"namespace": "default", "name": "pod", "uid": "uid-pod", "phase": "Pending", "state": "Waits", "good": True}
+    choice = {"node": "node-b", "why": fills, "next": None, "lack": "it fits on no other node", "inHindsight": False}
+    empty: Json = {"containers": [], "gpus": [], "notes": []}
+    none = dict.fromkeys(("node", "chosenBy", "limitHeldBy", "useProblem"))
+    assert explain(waiting(8, "full"), *nodes, as_json=True).value == pod | empty | none | {
+        "headline": headline,
+        "summary": summary,
+        "policy": policy,
         "asks": ["main: 8 GiB on one GPU"],
-        "policy": "dense: the node and GPU that leave the most room for typical pods (the cluster's default)",
-        "node": None,
         "scheduler": "gpushare-scheduler",
         "schedulerMessage": "full",
-        "choice": {
-            "node": "node-b",
-            "why": "GPU 0: 15 of 15 GiB are free, and 7 GiB stay free, which few pods here ask for",
-            "next": None,
-            "lack": "it fits on no other node",
-            "inHindsight": False,
-        },
-        "nodes": [
-            {
-                "node": "node-b",
-                "fits": True,
-                "gpusFit": True,
-                "score": 10,
-                "reason": None,
-                "message": None,
-                "blockers": [],
-            },
-            {
-                "node": "node-a",
-                "fits": False,
-                "gpusFit": False,
-                "score": None,
-                "reason": "InsufficientGpuMemory",
-                "message": "needs 8 GiB on one GPU; free per GPU on node-a: 3, 5 GiB",
-                "blockers": [],
-            },
-        ],
-        "containers": [],
-        "gpus": [],
-        "chosenBy": None,
-        "limitHeldBy": None,
-        "useProblem": None,
-        "notes": [],
+        "choice": choice,
+        "nodes": [{**fits, "blockers": []}, {**refuses, "message": lack, "blockers": []}],
     }

@@ -135,41 +135,13 @@ def test_json_is_in_mib_and_names_every_gpu() -> None:
     pods = [our_pod("p", "GPU-node-a-0", mib=2048), pod("waiting", mem=1)]
     value = orjson.loads(render.as_json(report.build([our_node("node-a", 15500, unhealthy=[0])], pods)))
 
-    assert value == {
-        "unit": "GiB",
-        "totalMiB": 15360,
-        "usedMiB": 3072,
-        "nodes": [
-            {
-                "name": "node-a",
-                "address": "192.168.0.71",
-                "unit": "GiB",
-                "totalMiB": 15360,
-                "usedMiB": 3072,
-                "pendingMiB": 1024,
-                "gpus": [
-                    {
-                        "index": 0,
-                        "uuid": "GPU-node-a-0",
-                        "model": "Tesla T4",
-                        "health": "Unhealthy",
-                        "reason": "Xid 79: GPU has fallen off the bus",
-                        "totalMiB": 15360,
-                        "usedMiB": 2048,
-                        "computePercent": 0,
-                        "whole": False,
-                    }
-                ],
-                "pods": [
-                    {
-                        "namespace": "default",
-                        "name": "p",
-                        "gpus": [{"index": 0, "usedMiB": 2048, "computePercent": 0, "whole": False}],
-                        "pendingMiB": 0,
-                    },
-                    {"namespace": "default", "name": "waiting", "gpus": [], "pendingMiB": 1024},
-                ],
-            }
-        ],
-        "notes": [],
-    }
+    used = {"index": 0, "usedMiB": 2048, "computePercent": 0, "whole": False}
+    health = {"health": "Unhealthy", "reason": "Xid 79: GPU has fallen off the bus"}
+    gpu = {**used, "uuid": "GPU-node-a-0", "model": "Tesla T4", **health, "totalMiB": 15360}
+    pods = [
+        {"namespace": "default", "name": "p", "gpus": [used], "pendingMiB": 0},
+        {"namespace": "default", "name": "waiting", "gpus": [], "pendingMiB": 1024},
+    ]
+    total = {"unit": "GiB", "totalMiB": 15360, "usedMiB": 3072}
+    node = {"name": "node-a", "address": "192.168.0.71", **total, "pendingMiB": 1024, "gpus": [gpu], "pods": pods}
+    assert value == {**total, "nodes": [node], "notes": []}

@@ -30,51 +30,51 @@ def metadata(kind: str = "Pod", **fields: Any) -> Json:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: [1", "1.yaml: not YAML at line 2, column 1; check indentation and brackets"),
-        ("", "1.yaml: no object in it; expected manifests, or what kubectl get nodes,pods -A -o yaml prints"),
-        ("---\n---\n", "1.yaml: no object in it; expected manifests, or what kubectl get nodes,pods -A -o yaml prints"),
-        ("hello", "1.yaml: expected an object of Kubernetes, found a string"),
-        ("42", "1.yaml: expected an object of Kubernetes, found a number"),
-        ("true", "1.yaml: expected an object of Kubernetes, found true or false"),
-        ("- kind: Pod", "1.yaml: expected an object of Kubernetes, found a list"),
-        ("kind: Service\n---\n7", "1.yaml, document 2: expected an object of Kubernetes, found a number"),
-        ("metadata: {name: x}", "1.yaml: kind: missing; expected an object of Kubernetes"),
-        ("kind: 3", "1.yaml: kind: expected a string, found a number"),
-        ("kind: ''", "1.yaml: kind: expected a string, found an empty string"),
-        (T4S, "1.yaml: this looks like a profile of GPUs; give it with --profile"),
-        ("kind: List", "1.yaml: items: expected a list, found nothing"),
-        ("{kind: PodList, items: {}}", "1.yaml: items: expected a list, found an object"),
-        ("{kind: List, items: [x]}", "1.yaml, items[0]: expected an object of Kubernetes, found a string"),
-        ("{kind: List, items: [{}]}", "1.yaml, items[0]: kind: missing; expected an object of Kubernetes"),
-        ("{kind: Pod}", "1.yaml: Pod: metadata.name: expected a string, found nothing"),
-        ("{kind: Pod, metadata: 3}", "1.yaml: Pod: Pod.metadata: expected an object, found a number"),
-        ("{kind: Pod, metadata: {name: [a]}}", "1.yaml: Pod: metadata.name: expected a string, found a list"),
+        ("a: [1", ": not YAML at line 2, column 1; check indentation and brackets"),
+        ("", ": no object in it; expected manifests, or what kubectl get nodes,pods -A -o yaml prints"),
+        ("---\n---\n", ": no object in it; expected manifests, or what kubectl get nodes,pods -A -o yaml prints"),
+        ("hello", ": expected an object of Kubernetes, found a string"),
+        ("42", ": expected an object of Kubernetes, found a number"),
+        ("true", ": expected an object of Kubernetes, found true or false"),
+        ("- kind: Pod", ": expected an object of Kubernetes, found a list"),
+        ("kind: Service\n---\n7", ", document 2: expected an object of Kubernetes, found a number"),
+        ("metadata: {name: x}", ": kind: missing; expected an object of Kubernetes"),
+        ("kind: 3", ": kind: expected a string, found a number"),
+        ("kind: ''", ": kind: expected a string, found an empty string"),
+        (T4S, ": this looks like a profile of GPUs; give it with --profile"),
+        ("kind: List", ": items: expected a list, found nothing"),
+        ("{kind: PodList, items: {}}", ": items: expected a list, found an object"),
+        ("{kind: List, items: [x]}", ", items[0]: expected an object of Kubernetes, found a string"),
+        ("{kind: List, items: [{}]}", ", items[0]: kind: missing; expected an object of Kubernetes"),
+        ("{kind: Pod}", ": Pod: metadata.name: expected a string, found nothing"),
+        ("{kind: Pod, metadata: 3}", ": Pod: Pod.metadata: expected an object, found a number"),
+        ("{kind: Pod, metadata: {name: [a]}}", ": Pod: metadata.name: expected a string, found a list"),
         (
             "{kind: NodeList, items: [{metadata: {}}]}",
-            "1.yaml, items[0]: Node: metadata.name: expected a string, found nothing",
+            ", items[0]: Node: metadata.name: expected a string, found nothing",
         ),
         (
             "{kind: Pod, metadata: {name: p, annotations: {gpushare.dev/gpus: 2}}}",
-            "1.yaml: Pod: metadata.annotations[gpushare.dev/gpus]: expected a string, found a number; put it in quotes",
+            ": Pod: metadata.annotations[gpushare.dev/gpus]: expected a string, found a number; put it in quotes",
         ),
         (
             "{kind: Pod, metadata: {name: p, labels: {on-call: yes}}}",
-            "1.yaml: Pod: metadata.labels[on-call]: expected a string, found true or false; put it in quotes",
+            ": Pod: metadata.labels[on-call]: expected a string, found true or false; put it in quotes",
         ),
-        ("{kind: Pod, metadata: {name: p}}", "1.yaml: Pod default/p: spec.containers: missing"),
+        ("{kind: Pod, metadata: {name: p}}", ": Pod default/p: spec.containers: missing"),
         (
             "{kind: Pod, metadata: {name: p}, spec: {containers: {}}}",
-            "1.yaml: Pod default/p: spec.containers: expected a list, found an object",
+            ": Pod default/p: spec.containers: expected a list, found an object",
         ),
         (
             "{kind: Pod, metadata: {name: p, uid: 7}}",
-            "1.yaml: Pod default/p: metadata.uid: expected a string, found a number",
+            ": Pod default/p: metadata.uid: expected a string, found a number",
         ),
     ],
 )
 def test_texts_that_are_no_objects(tmp_path: Path, text: str, message: str) -> None:
     found = simulate(tmp_path, text, NODE)
-    assert (found.code, found.out, found.err) == (1, "", f"error: {message}\n")
+    assert (found.code, found.out, found.err) == (1, "", f"error: 1.yaml{message}\n")
 
 
 @pytest.mark.parametrize(

@@ -268,15 +268,8 @@ def test_many_different_pods_are_placed_as_few_are(tmp_path: Path) -> None:
 
 def test_json_says_why_a_node_takes_nothing(tmp_path: Path) -> None:
     found = simulate(tmp_path, make_node(name="cpu"), as_json=True)
-    assert found.value["nodes"] == [
-        {
-            "name": "cpu",
-            "gpus": [],
-            "totalMiB": 0,
-            "usedMiB": 0,
-            "problem": "cpu has no GPU inventory: no gpushare device plugin has reported GPUs there",
-        }
-    ]
+    why = "cpu has no GPU inventory: no gpushare device plugin has reported GPUs there"
+    assert found.value["nodes"] == [{"name": "cpu", "gpus": [], "totalMiB": 0, "usedMiB": 0, "problem": why}]
 
 
 def test_json_of_a_plan_has_all_numbers(tmp_path: Path) -> None:
@@ -287,94 +280,26 @@ def test_json_of_a_plan_has_all_numbers(tmp_path: Path) -> None:
     message = "needs 20 GiB on one GPU; free per GPU on node-1: 7 GiB (its largest GPU has 15 GiB in all)"
 
     assert uuid.startswith("GPU-")
-    assert found.value == {
+    held = {"gpus": [{"index": 0, "uuid": uuid}], "memoryMiB": 7680, "computePercent": 50, "whole": False}
+    placed = {"outcome": "Placed", "node": "node-1", "containers": [{"name": "main", "kind": "app", **held}]}
+    refusal = {"fits": False, "gpusFit": False, "score": None, "reason": "InsufficientGpuMemory", "message": message}
+    waits: Json = {"outcome": "Waits", "node": None, "containers": [], "message": message}
+    pod: Json = {"namespace": "default", "of": None, "notLookedAt": []}
+    used = {"totalMiB": 15360, "usedMiB": 7680}
+    gpu = {"index": 0, "uuid": uuid, "model": "Tesla T4", "health": "Healthy", "computePercent": 50, "whole": False}
+    room = {"allocated": 0.5, "free": 0.5, "freeTooSmall": 0.0, "freeWithoutHost": 0.0}
+    run = {"policy": "binpack", "seed": 1, "pods": 2, "placed": 1, "allocatedPercent": 50.0, "askedPercent": 183.33}
+    assert found.value["pods"] == [
+        {**pod, "name": "part", **placed, "message": None, "nodes": []},
+        {**pod, "name": "big", **waits, "nodes": [{"node": "node-1", **refusal, "blockers": []}]},
+    ]
+    summary = {"pods": 2, "placed": 1, **used, "usedPercent": 50, "refused": {"InsufficientGpuMemory": 1}}
+    assert {key: value for key, value in found.value.items() if key != "pods"} == {
         "unit": "GiB",
         "policy": "binpack",
-        "pods": [
-            {
-                "namespace": "default",
-                "name": "part",
-                "of": None,
-                "outcome": "Placed",
-                "node": "node-1",
-                "containers": [
-                    {
-                        "name": "main",
-                        "kind": "app",
-                        "gpus": [{"index": 0, "uuid": uuid}],
-                        "memoryMiB": 7680,
-                        "computePercent": 50,
-                        "whole": False,
-                    }
-                ],
-                "message": None,
-                "nodes": [],
-                "notLookedAt": [],
-            },
-            {
-                "namespace": "default",
-                "name": "big",
-                "of": None,
-                "outcome": "Waits",
-                "node": None,
-                "containers": [],
-                "message": message,
-                "nodes": [
-                    {
-                        "node": "node-1",
-                        "fits": False,
-                        "gpusFit": False,
-                        "score": None,
-                        "reason": "InsufficientGpuMemory",
-                        "message": message,
-                        "blockers": [],
-                    }
-                ],
-                "notLookedAt": [],
-            },
-        ],
-        "nodes": [
-            {
-                "name": "node-1",
-                "gpus": [
-                    {
-                        "index": 0,
-                        "uuid": uuid,
-                        "model": "Tesla T4",
-                        "health": "Healthy",
-                        "totalMiB": 15360,
-                        "usedMiB": 7680,
-                        "usedPercent": 50,
-                        "computePercent": 50,
-                        "whole": False,
-                    }
-                ],
-                "totalMiB": 15360,
-                "usedMiB": 7680,
-                "problem": None,
-            }
-        ],
-        "summary": {
-            "pods": 2,
-            "placed": 1,
-            "totalMiB": 15360,
-            "usedMiB": 7680,
-            "usedPercent": 50,
-            "refused": {"InsufficientGpuMemory": 1},
-            "gpus": [
-                {
-                    "model": "Tesla T4",
-                    "gpus": 1,
-                    "allocated": 0.5,
-                    "free": 0.5,
-                    "freeTooSmall": 0.0,
-                    "freeWithoutHost": 0.0,
-                }
-            ],
-        },
-        "runs": [
-            {"policy": "binpack", "seed": 1, "pods": 2, "placed": 1, "allocatedPercent": 50.0, "askedPercent": 183.33}
-        ],
+        "nodes": [{"name": "node-1", "gpus": [gpu | used | {"usedPercent": 50}], **used, "problem": None}],
+        "summary": {**summary, "gpus": [{"model": "Tesla T4", "gpus": 1, **room}]},
+        "runs": [run],
         "notes": [],
     }
 

@@ -126,16 +126,9 @@ def test_programs_get_the_limits_if_they_ask_for_them() -> None:
     api = cluster(Reply(status=200, text=PAGE))
     assert "limits" not in orjson.loads(inspect(api, Inspect(output="json"))[1])
     rows = orjson.loads(inspect(api, Inspect(output="json", limits=True))[1])["limits"]
-    place = {"node": "node-a", "namespace": "default", "pod": "web"}
-    assert rows[0] == place | {
-        "container": "main",
-        "gpu": "0",
-        "limit": "cgroup",
-        "limitReason": None,
-        "grantedMiB": 3072,
-        "usedMiB": 2,
-        "peakMiB": 4096,
-    }
+    place = {"node": "node-a", "namespace": "default", "pod": "web", "container": "main", "gpu": "0"}
+    share = {"limit": "cgroup", "limitReason": None, "grantedMiB": 3072, "usedMiB": 2, "peakMiB": 4096}
+    assert rows[0] == place | share
     assert (rows[2]["container"], rows[2]["grantedMiB"]) == (None, 0)
 
 
