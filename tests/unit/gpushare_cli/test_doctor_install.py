@@ -1,10 +1,19 @@
-"""What is wrong with an installation as a whole, line by line."""
+"""Whether the installation is as it should be, and what is wrong with it as a whole, line by line."""
+
+from pathlib import Path
 
 import pytest
 
+import controller.main
 from gpushare.kube.api import JsonObject
+from gpushare.resource_config import ResourceConfig
+from gpushare_cli.doctor import checks_controller, checks_webhook, objects, trial
 from testing.cli import doctor_cluster as world
 from testing.cli.doctor_cluster import NS, Change, DoctorKube
+from webhook import mutation
+from webhook.metrics import Metrics
+from webhook.mutation import Mutated
+from webhook.rules import Rules
 
 SETTINGS = f"configmap/{NS}/gpushare-config"
 EDIT = f"kubectl -n {NS} edit configmap gpushare-config; then: kubectl -n {NS} rollout restart deployment,daemonset"
@@ -156,3 +165,48 @@ def test_a_server_that_is_too_old_is_named() -> None:
     assert world.lines(world.healthy("production-1.20", "v1.19.3"))[0] == (
         "error server-version server | Kubernetes 1.19 is older than 1.20, the oldest that works | upgrade the cluster"
     )
+
+
+@pytest.mark.parametrize(
+    ("overlay", "version"),
+    [
+        ("production", "v1.30.2"),
+        ("production", "v1.36.0+k3s1"),
+        ("production-1.25", "v1.27.3"),
+        ("production-1.23", "v1.24.17"),
+        ("production-1.20", "v1.20.15"),
+    ],
+)
+def test_an_installation_as_the_manifests_make_it_has_no_finding(overlay: str, version: str) -> None:
+    assert world.lines(world.healthy(overlay, version)) == []
+
+
+@pytest.mark.parametrize(
+    ("overlay", "version", "server"),
+    [
+        ("production", "v1.30.2", "1.30"),
+        ("production", "v1.36.0", "1.30"),
+        ("production-1.25", "v1.27.3", "1.25"),
+        ("production-1.23", "v1.24.17", "1.23"),
+        ("production-1.20", "v1.20.15", "1.20"),
+    ],
+)
+def test_neither_has_one_that_hands_out_whole_gpus_as_well(overlay: str, version: str, server: str) -> None:
+    assert world.lines(world.with_whole_gpus(overlay, version, server)) == []
+
+
+def test_the_webhook_completes_the_trial_pod_and_that_is_noticed() -> None:
+    decision = mutation.mutate(trial.pod(), Rules(resource_config=ResourceConfig()))
+    assert isinstance(decision, Mutated)
+    assert trial.missing(decision.pod) == []
+    assert decision.warnings == ()
+
+
+def test_the_webhook_tells_the_time_left_under_the_expected_name() -> None:
+    page = Metrics(lambda: 61.25, lambda: None).exposition().decode()
+    assert objects.metric(page, checks_webhook.LEFT) == 61.25
+
+
+def test_the_controller_tells_the_differences_under_the_expected_name() -> None:
+    source = Path(controller.main.__file__).read_text(encoding="utf-8")
+    assert f'"{checks_controller.DIFFERENCES}"' in source

@@ -1,19 +1,21 @@
-"""What is wrong with nodes and their GPUs, line by line."""
+"""What is wrong with nodes and their GPUs, with what is read of them, and with other pods there."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from gpushare import names
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject
+from gpushare.kube.api import JsonObject, Reply
 from gpushare.model.gpu import GpuHealth, LeftOut, Limit, NodeInventory
 from gpushare.units import MemoryUnit
 from gpushare.wire import inventory as inventory_wire
 from testing.builders import make_gpu, make_inventory
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import NS, PLUGIN, Change, DoctorKube
+from testing.cli.doctor_cluster import METRICS, NS, PLUGIN, Change, DoctorKube
+from testing.manifests import tree
 
 DAEMONSET = f"daemonset/{NS}/{PLUGIN}"
 RESTART = f"kubectl -n {NS} delete pod -l app.kubernetes.io/name={PLUGIN} --field-selector spec.nodeName=node-b"
@@ -273,3 +275,146 @@ def test_config_maps_of_unhealthy_gpus_that_may_not_be_listed_are_a_warning() ->
         "warning gpu-health configmap/kube-system/unhealthy-gpu-* | not checked whether such ConfigMaps take GPUs out"
         " of use: configmaps is forbidden | get rights to list ConfigMaps in kube-system"
     ]
+
+
+CONTROLLER = names.CONTROLLER_SERVICE
+ASKED = "gpushare_extender_requests_total"
+WHAT = (
+    "also take pods without GPUs, and no scheduler has asked the controller where these cost the least: by default"
+    " kube-scheduler spreads them, and GPUs stay free for want of CPU and memory | have the scheduler that decides"
+    " about them ask it (gpushare scheduler-config --rank-others), or keep these nodes for GPU pods by a taint:"
+    " docs/scheduling.md says what each costs and brings"
+)
+
+
+def never_asked(count: str = "0.0") -> DoctorKube:
+    api = world.healthy()
+    page = METRICS[CONTROLLER].replace("} 7.0", "} " + count)
+    page += f'{ASKED}{{outcome="fits",verb="filter"}} 9.0\n{ASKED}{{outcome="gpu",verb="{names.OTHERS_VERB}"}} 9.0\n'
+    api.says(CONTROLLER, "metrics", Reply(status=200, text=page))
+    return api
+
+
+def taint(*nodes: str, key: str = names.GPU_MEM, effect: str = "NoSchedule") -> Change:
+    def change(api: DoctorKube) -> None:
+        taints = [{"key": key, "effect": effect}]
+        for name in nodes:
+            world.edit(api, "Node", name, lambda node: node.setdefault("spec", {}).update(taints=taints))
+
+    return change
+
+
+@pytest.mark.parametrize("count", ["0.0", "many"])
+def test_pods_without_gpus_that_no_one_ranks_are_pointed_out(count: str) -> None:
+    assert world.lines(never_asked(count)) == [f"ok other-pods nodes | 2 of 2 nodes that share {WHAT}"]
+
+
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
+def test_nodes_that_are_kept_for_gpu_pods_are_right(effect: str) -> None:
+    api = never_asked()
+    taint("node-a", effect=effect)(api)
+    assert world.lines(api) == [f"ok other-pods node/node-b | 1 of 2 nodes that share {WHAT}"]
+    taint("node-b", effect=effect)(api)
+    assert world.lines(api) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        taint("node-a", "node-b", effect="PreferNoSchedule"),
+        taint("node-a", "node-b", key="node.kubernetes.io/unreachable"),
+        taint("node-a", "node-b", key="node.cloudprovider.kubernetes.io/uninitialized"),
+    ],
+)
+def test_taints_that_keep_no_pod_away_for_good_do_not_count(change: Change) -> None:
+    api = never_asked()
+    change(api)
+    assert world.lines(api) == [f"ok other-pods nodes | 2 of 2 nodes that share {WHAT}"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (kube.ForbiddenError("no rights"), "the controller's metrics cannot be read"),
+        (Reply(status=200, text="gpushare_ready 1.0\n"), "no scheduler has asked the controller anything yet"),
+    ],
+)
+def test_nothing_is_said_where_no_one_can_tell(answer: Reply | kube.KubeError, why: str) -> None:
+    api = never_asked()
+    api.says(CONTROLLER, "metrics", answer)
+    [result] = [each for each in world.diagnosis(api).results if each.check.id == "other-pods"]
+    assert (result.findings, result.skipped) == ((), why)
+
+
+GOOD = Reply(
+    status=200, text='gpushare_plugin_usage_info{reading="on"} 1\ngpushare_plugin_gpu_foreign_bytes{UUID="G"} 0\n'
+)
+HIDDEN = Reply(status=200, text='gpushare_plugin_usage_info{reading="no-host-pid"} 1\n')
+WHY = (
+    f"see the pods' logs: kubectl -n {NS} logs -l app.kubernetes.io/name={PLUGIN}; where network policies are enforced,"
+    f" {PLUGIN} has to admit the API server to its port metrics"
+)
+HEAD = f"warning usage daemonset/{NS}/{PLUGIN} | "
+
+
+def reading(component: str = "usage", **replies: Reply | kube.KubeError) -> DoctorKube:
+    """A cluster after a component was applied. Args: replies: by the last letter of the node; all else is good."""
+    api = world.healthy()
+    [patch] = tree.documents(tree.MANIFESTS / component / "device-plugin.yaml")
+    world.edit(api, "DaemonSet", PLUGIN, partial(apply, patch))
+    for letter in "ab":
+        name = f"{PLUGIN}-node-{letter}"
+        world.edit(api, "Pod", name, with_port)
+        api.replies[kube.pod_path(NS, f"{name}:12347", "proxy/metrics")] = replies.get(letter, GOOD)
+    return api
+
+
+def apply(patch: JsonObject, plugin: JsonObject) -> None:
+    spec, more = plugin["spec"]["template"]["spec"], patch["spec"]["template"]["spec"]
+    spec["hostPID"] = more["hostPID"]
+    spec["containers"][0]["env"] = [*spec["containers"][0]["env"], *more["containers"][0]["env"]]
+
+
+def with_port(pod: JsonObject) -> None:
+    pod["spec"]["containers"][0]["ports"] = [{"name": "metrics", "containerPort": 12347}]
+
+
+@pytest.mark.parametrize("component", ["usage", "watchdog-evict", "watchdog-kill"])
+def test_where_it_is_read_there_is_nothing_to_say(component: str) -> None:
+    api = reading(component)
+    labels = {names.WATCHDOG: "evict"}
+    world.seed(api, {"kind": "Namespace", "metadata": {"name": "team-a", "labels": labels}})
+    assert world.lines(api) == []
+
+
+def test_where_it_is_not_wanted_no_plugin_is_asked() -> None:
+    api = world.healthy()
+    assert world.lines(api) == []
+    assert not [path for path in api.asked if PLUGIN in path]
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        (HIDDEN, "its device plugin does not see the processes of the node: it needs hostPID (manifests/usage)"),
+        (kube.ForbiddenError("no"), "its device plugin cannot be asked: no"),
+        (Reply(status=200, text='gpushare_plugin_usage_info{reading="on"} 1\n'), "its driver lists no processes"),
+    ],
+)
+def test_a_node_of_which_nothing_is_known_is_named(reply: Reply | kube.KubeError, problem: str) -> None:
+    assert world.lines(reading(b=reply)) == [f"{HEAD}what is used on node node-b is not known: {problem} | {WHY}"]
+
+
+def test_a_plugin_without_the_processes_of_its_node_is_one_line() -> None:
+    api = reading(a=HIDDEN, b=HIDDEN)
+    world.edit(api, "DaemonSet", PLUGIN, lambda each: each["spec"]["template"]["spec"].pop("hostPID"))
+    [line] = world.lines(api)
+    assert line.startswith(
+        f"{HEAD}its pods are to read what containers use (GPUSHARE_USAGE, GPUSHARE_WATCHDOG), and do"
+    )
+
+
+def test_the_setting_of_all_components_counts_too() -> None:
+    api = world.healthy()
+    world.edit(api, "ConfigMap", names.CONFIG, lambda each: each["data"].update(GPUSHARE_WATCHDOG="report"))
+    assert [line.split(" | ")[0] for line in world.lines(api)] == [HEAD.removesuffix(" | ")]

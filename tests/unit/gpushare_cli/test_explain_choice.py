@@ -4,9 +4,20 @@ from dataclasses import replace
 
 import pytest
 
+from controller.outlooks import Outlooks
+from controller.state import ClusterState
+from controller.watches import NodeSink, PodSink
 from gpushare import names
+from gpushare.cluster import node_records, pod_records
+from gpushare.model.room import Ask, GpuRoom
+from gpushare.placement.lacks import Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder, Room
+from gpushare.resource_config import ResourceConfig
+from gpushare.runtime.clock import SystemClock
+from gpushare_cli import gather, nodefacts, world
+from gpushare_cli.explain import lack_words
+from gpushare_cli.world import World
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
-from testing.cli.explaining import explain
+from testing.cli.explaining import explain, kube_of
 from testing.cli.podding import bound, mutated
 
 NO_OTHER = "it fits on no other node"
@@ -187,3 +198,97 @@ def test_programs_get_the_same() -> None:
         "inHindsight": False,
     }
     assert explain(waiting(20), node("a", 15), as_json=True).value["choice"] is None
+
+
+GIB = 1024
+
+
+@pytest.mark.parametrize(
+    ("lack", "words"),
+    [
+        (Nothing(), "the policy finds both equal"),
+        (
+            Free((3 * GIB, 15 * GIB), (1000, 15 * GIB)),
+            "with the pod, 3 of 15 GiB of GPU memory would be free on a, and 1000 of 15360 MiB on b",
+        ),
+        (Remainder(GpuRoom(15 * GIB, 2 * GIB)), "it would leave 2 GiB of a GPU, which few pods here ask for"),
+        (MoreUse(), "what the pod would take of the GPUs of a is of more use to other pods"),
+        (Kept("T4"), "GPUs of model T4 are kept for pods that need them"),
+        (
+            Room(Ask(gpus=8, whole=True, cpu_milli=90_500, host_mib=300 * GIB), 1, 0),
+            "on a the pod takes the room of 1 pod with 8 whole GPUs, 90.5 CPU and 300 GiB of memory, on b of none",
+        ),
+        (
+            Room(Ask(gpus=1, whole=True), 2.25, 1.5),
+            "on a the pod takes the room of 2.2 pods with 1 whole GPU, on b of 1.5 pods",
+        ),
+        (
+            Room(Ask(gpus=2, memory_percent=50), 1, 0.5),
+            "on a the pod takes the room of 1 pod with 50 % of each of 2 GPUs, on b of 0.5 pods",
+        ),
+        (
+            Fragments(0.25, -0.1),
+            "free GPU memory that usual pods cannot use would change by +0.25 GPUs on a, and by -0.10 on b",
+        ),
+    ],
+)
+def test_each_lack_has_its_words(lack: Lack, words: str) -> None:
+    assert lack_words.of_lack(lack, "a", "b", "it") == words
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "few_ask", "words"),
+    [
+        (15 * GIB, 0, False, "all 15 GiB are free, and it takes them"),
+        (3 * GIB, 0, False, "3 of 15 GiB are free, and it fills them exactly"),
+        (5 * GIB, 2 * GIB, False, "5 of 15 GiB are free, and 2 GiB stay free"),
+        (5 * GIB, 100, True, "5 of 15 GiB are free, and 100 MiB stay free, which few pods here ask for"),
+    ],
+)
+def test_each_gpu_has_its_words(before: int, after: int, few_ask: bool, words: str) -> None:
+    rooms = GpuRoom(15 * GIB, before), GpuRoom(15 * GIB, after)
+    assert lack_words.of_gpu(*rooms, few_ask=few_ask) == words
+
+
+CONFIG = ResourceConfig()
+
+
+def plain(name: str, cpu: str, on: str) -> Json:
+    pod = make_pod(make_container(), name=name, node=on)
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu, "memory": "2Gi"}}
+    return pod
+
+
+NODES = [
+    node("a", 16, 16, cpu="16"),
+    node("b", *[16] * 8, model="Tesla V100", cpu="64"),
+    node("c", 16),
+    node("cpu", cpu="8"),
+]
+PODS = [
+    *(holds(16, "b", gpu, **{names.ANNOTATION_MODEL: "V100"}) for gpu in range(3)),
+    holds(5, "a"),
+    waiting(7, cpu="2"),
+    plain("one", "3", "a"),
+    plain("two", "500m", "cpu"),
+]
+
+
+def of_command_line() -> World:
+    cluster = gather.everything(kube_of([*NODES, *PODS]))
+    known = [(node_records.read(each), nodefacts.node_facts(each)) for each in cluster.nodes]
+    pods = ((pod, pod_records.read(pod, CONFIG)) for pod in cluster.pods)
+    return world.build(known, pods, CONFIG.unit, cluster.guests)
+
+
+def test_the_controller_and_explain_know_the_same() -> None:
+    state = ClusterState(resource_config=CONFIG)
+    NodeSink(state).replace([known for each in NODES if (known := NodeSink(state).read(each))])
+    PodSink(state).replace([record for pod in PODS if (record := PodSink(state).read(pod))])
+    outlooks = Outlooks(state.cache, lambda *_: None, SystemClock())
+    assert outlooks.tick()
+    found = of_command_line()
+    assert outlooks.outlook == replace(world.outlook(found), epoch=1)
+    assert len(outlooks.outlook.kinds) > 2
+    rooms = state.cache.cluster_index.node_rooms.rooms()
+    assert {name: each.host for name, each in found.nodes.items()} == {name: room.host for name, room in rooms.items()}

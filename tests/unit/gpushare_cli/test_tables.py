@@ -10,7 +10,7 @@ from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.units import GIB
 from gpushare_cli import __main__ as cli
-from gpushare_cli import tables
+from gpushare_cli import tables, tabwriter
 from testing.builders import make_container, make_node, make_pod
 from testing.cli import doctor_cluster as world
 from testing.cli.calling import reached
@@ -168,3 +168,21 @@ def test_what_is_no_terminal_is_not_folded(monkeypatch: pytest.MonkeyPatch, caps
     cli.main(["doctor"])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
     assert line.endswith("--tail=100")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ""),
+        ("plain\n", "plain\n"),
+        ("a\tb\nlong\tc\n", "a     b\nlong  c\n"),
+        ("a\t\n", "a  \n"),  # a cell that ends with a tab is padded, also at the line's end
+        ("a\tlonger than all\nb\tc\n", "a  longer than all\nb  c\n"),  # the last cell belongs to no column
+        ("a\tb\nno tab\nlonger\tc\n", "a  b\nno tab\nlonger  c\n"),  # a line without tabs ends the block
+        ("\tb\n\tc\n", "  b\n  c\n"),  # an empty column is as wide as the padding
+        ("a\tb\tc\nd\te\nf\tgg\th\n", "a  b  c\nd  e\nf  gg  h\n"),  # each block has widths of its own
+        ("名\tb\nxx\tc\n", "名   b\nxx  c\n"),  # counted in characters
+    ],
+)
+def test_cells_of_neighbouring_lines_form_columns(text: str, expected: str) -> None:
+    assert tabwriter.layout(text) == expected
