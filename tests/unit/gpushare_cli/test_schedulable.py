@@ -11,6 +11,9 @@ from testing.builders import Json, make_container, make_inventory, make_node, ma
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 TAINT = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}
+TAINTED = "taint dedicated=ml:NoSchedule is not tolerated"
+CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+T4_WANTED = {"nodeSelector": {"gpu": "t4"}}
 
 
 def facts(
@@ -41,39 +44,19 @@ def affinity(*expressions: Any, fields: Any = ()) -> Json:
         ({"unschedulable": True}, {}, ["cordoned (spec.unschedulable)"]),
         ({"unschedulable": True}, {"tolerations": [{"operator": "Exists"}]}, []),
         ({"unschedulable": True}, {"tolerations": [{"key": "node.kubernetes.io/unschedulable"}]}, []),
-        ({"taints": [TAINT]}, {}, ["taint dedicated=ml:NoSchedule is not tolerated"]),
+        ({"taints": [TAINT]}, {}, [TAINTED]),
         ({"taints": [TAINT | {"effect": "NoExecute"}]}, {}, ["taint dedicated=ml:NoExecute is not tolerated"]),
         ({"taints": [{"key": "a", "effect": "NoSchedule"}]}, {}, ["taint a:NoSchedule is not tolerated"]),
         ({"taints": [TAINT | {"effect": "PreferNoSchedule"}]}, {}, []),
         ({"taints": [TAINT]}, {"tolerations": [{"key": "dedicated", "value": "ml"}]}, []),
         ({"taints": [TAINT]}, {"tolerations": [{"key": "dedicated", "operator": "Exists"}]}, []),
         ({"taints": [TAINT]}, {"tolerations": [TAINT | {"effect": "NoSchedule"}]}, []),
-        (
-            {"taints": [TAINT]},
-            {"tolerations": [TAINT | {"effect": "NoExecute"}]},
-            ["taint dedicated=ml:NoSchedule is not tolerated"],
-        ),
-        (
-            {"taints": [TAINT]},
-            {"tolerations": [TAINT | {"value": "web"}]},
-            ["taint dedicated=ml:NoSchedule is not tolerated"],
-        ),
-        (
-            {"taints": [TAINT]},
-            {"tolerations": [TAINT | {"operator": "Lt"}]},
-            ["taint dedicated=ml:NoSchedule is not tolerated"],
-        ),
-        (
-            {"taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}], "unschedulable": True},
-            {},
-            ["cordoned (spec.unschedulable)"],
-        ),
+        ({"taints": [TAINT]}, {"tolerations": [TAINT | {"effect": "NoExecute"}]}, [TAINTED]),
+        ({"taints": [TAINT]}, {"tolerations": [TAINT | {"value": "web"}]}, [TAINTED]),
+        ({"taints": [TAINT]}, {"tolerations": [TAINT | {"operator": "Lt"}]}, [TAINTED]),
+        ({"taints": [CORDON], "unschedulable": True}, {}, ["cordoned (spec.unschedulable)"]),
         ({}, {"nodeSelector": {"gpu": "t4"}}, ["spec.nodeSelector wants gpu=t4, the node has no such label"]),
-        (
-            {"labels": {"gpu": "a10"}},
-            {"nodeSelector": {"gpu": "t4"}},
-            ["spec.nodeSelector wants gpu=t4, the node has a10"],
-        ),
+        ({"labels": {"gpu": "a10"}}, T4_WANTED, ["spec.nodeSelector wants gpu=t4, the node has a10"]),
         ({"labels": {"gpu": "t4"}}, {"nodeSelector": {"gpu": "t4"}}, []),
         ({}, {"nodeSelector": {"kubernetes.io/hostname": "node-a"}}, []),
         ({}, {"nodeName": "node-b"}, ["spec.nodeName is node-b"]),

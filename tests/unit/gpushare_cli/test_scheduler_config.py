@@ -13,7 +13,7 @@ from gpushare.errors import SettingsError
 from gpushare.identity import NodeName
 from gpushare.placement import grade
 from gpushare_cli import __main__ as cli
-from gpushare_cli import schedconfig, scores
+from gpushare_cli import extenders, schedconfig, scores
 from gpushare_cli.schedconfig import Options, ServerVersion
 
 V1 = ServerVersion(1, 36)
@@ -321,25 +321,14 @@ def test_text_that_is_no_release_is_refused(text: str) -> None:
             {"server": ServerVersion(1, 18)},
             "server version 1.18: KubeSchedulerConfiguration is supported from 1.19; use --kind policy",
         ),
-        (
-            {"url": "gpushare:12345"},
-            "extender URL 'gpushare:12345': must begin with http:// or https://; write something like"
-            " http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler",
-        ),
-        (
-            {"url": "http:///gpushare-scheduler"},
-            "extender URL 'http:///gpushare-scheduler': has no host; write something like"
-            " http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler",
-        ),
-        (
-            {"url": "http://a:b/"},
-            "extender URL 'http://a:b/': Port could not be cast to integer value as 'b'; write something like"
-            " http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler",
-        ),
-        (
-            {"url": "http://a/?x=1"},
-            "extender URL 'http://a/?x=1': must have neither user, query nor fragment; write something like"
-            " http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler",
+        *(
+            ({"url": url}, f"extender URL '{url}': {problem}; write something like {extenders.DEFAULT_URL}")
+            for url, problem in (
+                ("gpushare:12345", "must begin with http:// or https://"),
+                ("http:///gpushare-scheduler", "has no host"),
+                ("http://a:b/", "Port could not be cast to integer value as 'b'"),
+                ("http://a/?x=1", "must have neither user, query nor fragment"),
+            )
         ),
         (
             {"url": "https://a/"},

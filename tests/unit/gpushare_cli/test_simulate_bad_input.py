@@ -22,9 +22,12 @@ def changed(value: Json, **fields: Any) -> Json:
     return {**value, **fields}
 
 
-def metadata(kind: str = "Pod", **fields: Any) -> Json:
-    spec = make_pod()["spec"] if kind == "Pod" else {}
-    return {"kind": kind, "metadata": fields, "spec": spec}
+def cron_job(**spec: Any) -> Json:
+    return {"kind": "CronJob", "metadata": {"name": "c"}, "spec": {"jobTemplate": {"spec": spec}}}
+
+
+LIMITS_3 = manifest(make_pod(make_container(resources={"limits": 3})))
+UNHEALTHY_3 = {"kind": "ConfigMap", "metadata": {"name": "unhealthy-gpu-a", "namespace": "kube-system"}, "data": 3}
 
 
 @pytest.mark.parametrize(
@@ -80,75 +83,54 @@ def test_texts_that_are_no_objects(tmp_path: Path, text: str, message: str) -> N
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (
-            workload("Deployment", "web", replicas=-1),
-            "Deployment default/web: spec.replicas: expected a whole number, 0 or more, found -1",
+        *(
+            (value, f"{where}: expected a whole number, 0 or more, found {found}")
+            for value, where, found in (
+                (workload("Deployment", "web", replicas=-1), "Deployment default/web: spec.replicas", "-1"),
+                (workload("ReplicaSet", "web", replicas="3"), "ReplicaSet default/web: spec.replicas", "a string"),
+                (workload("StatefulSet", "s", replicas=True), "StatefulSet default/s: spec.replicas", "true or false"),
+                (workload("Job", "j", parallelism=1.5), "Job default/j: spec.parallelism", "1.5"),
+                (workload("Job", "j", completions=-2), "Job default/j: spec.completions", "-2"),
+                (cron_job(completions="all"), "CronJob default/c: spec.jobTemplate.spec.completions", "a string"),
+                (
+                    workload("StatefulSet", "s", ordinals={"start": -1}),
+                    "StatefulSet default/s: spec.ordinals.start",
+                    "-1",
+                ),
+            )
         ),
-        (
-            workload("ReplicaSet", "web", replicas="3"),
-            "ReplicaSet default/web: spec.replicas: expected a whole number, 0 or more, found a string",
-        ),
-        (
-            workload("StatefulSet", "web", replicas=True),
-            "StatefulSet default/web: spec.replicas: expected a whole number, 0 or more, found true or false",
+        *(
+            (value, f"{where}: expected an object, found {found}")
+            for value, where, found in (
+                (
+                    workload("DaemonSet", "d", template={"spec": "x"}),
+                    "DaemonSet default/d: spec.template.spec",
+                    "a string",
+                ),
+                (changed(workload("Deployment", "web"), spec=[]), "Deployment default/web: Deployment.spec", "a list"),
+                (LIMITS_3, "Pod default/pod: container.resources.limits", "a number"),
+                (changed(NODE, spec=[]), "Node node-a: node.spec", "a list"),
+                (changed(NODE, status={"allocatable": 3}), "Node node-a: status.allocatable", "a number"),
+                (UNHEALTHY_3, "ConfigMap unhealthy-gpu-a.data", "a number"),
+            )
         ),
         (
             workload("Deployment", "web", replicas=10**12),
             "Deployment default/web: 1000000000000 pods; at most 100000 can be simulated together; ask for fewer",
         ),
-        (
-            workload("Job", "j", parallelism=1.5),
-            "Job default/j: spec.parallelism: expected a whole number, 0 or more, found 1.5",
-        ),
-        (
-            workload("Job", "j", completions=-2),
-            "Job default/j: spec.completions: expected a whole number, 0 or more, found -2",
-        ),
-        (
-            {"kind": "CronJob", "metadata": {"name": "c"}, "spec": {"jobTemplate": {"spec": {"completions": "all"}}}},
-            "CronJob default/c: spec.jobTemplate.spec.completions: expected a whole number, 0 or more, found a string",
-        ),
-        (
-            {"kind": "CronJob", "metadata": {"name": "c"}},
-            "CronJob default/c: spec.jobTemplate.spec.template.spec.containers: missing",
-        ),
+        (cron_job(), "CronJob default/c: spec.jobTemplate.spec.template.spec.containers: missing"),
         (workload("Deployment", "web", template={}), "Deployment default/web: spec.template.spec.containers: missing"),
         (workload("DaemonSet", "d", template={}), "DaemonSet default/d: spec.template.spec.containers: missing"),
-        (
-            workload("DaemonSet", "d", template={"spec": "x"}),
-            "DaemonSet default/d: spec.template.spec: expected an object, found a string",
-        ),
-        (
-            workload("StatefulSet", "s", ordinals={"start": -1}),
-            "StatefulSet default/s: spec.ordinals.start: expected a whole number, 0 or more, found -1",
-        ),
         (
             workload("Deployment", "web", template={"metadata": {"labels": {"v": 1}}, "spec": {"containers": [{}]}}),
             "Deployment default/web: spec.template.metadata.labels[v]: expected a string, found a number;"
             " put it in quotes",
         ),
         (
-            {"kind": "Deployment", "metadata": {"name": "web"}, "spec": []},
-            "Deployment default/web: Deployment.spec: expected an object, found a list",
-        ),
-        (
             manifest(make_pod({"resources": {"limits": {names.GPU_MEM: 3}}})),
             "Pod default/pod: spec.containers[0].name: expected a string, found nothing",
         ),
-        (
-            manifest(make_pod(make_container(resources={"limits": 3}))),
-            "Pod default/pod: container.resources.limits: expected an object, found a number",
-        ),
         (changed(NODE, spec={"taints": [{}]}), "Node node-a: spec.taints[0].key: expected a string, found nothing"),
-        (changed(NODE, spec=[]), "Node node-a: node.spec: expected an object, found a list"),
-        (
-            changed(NODE, status={"allocatable": 3}),
-            "Node node-a: status.allocatable: expected an object, found a number",
-        ),
-        (
-            {"kind": "ConfigMap", "metadata": {"name": "unhealthy-gpu-a", "namespace": "kube-system"}, "data": 3},
-            "ConfigMap unhealthy-gpu-a.data: expected an object, found a number",
-        ),
     ],
 )
 def test_objects_that_cannot_be_used(tmp_path: Path, value: Json, message: str) -> None:
