@@ -1,4 +1,4 @@
-"""What is wrong with the scheduler of GPU pods, line by line."""
+"""What is wrong with the scheduler of GPU pods and with the controller, line by line."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from gpushare import names
+from gpushare.kube import api as kube
 from gpushare_cli import extenders
 from testing.builders import make_pod
 from testing.cli import doctor_cluster as world
@@ -246,3 +247,100 @@ def test_another_scheduler_is_pointed_at(name: str, shown: str) -> None:
     assert skipped == dict.fromkeys(
         ("scheduler-leads", "scheduler-config", "scheduler-version"), "GPU pods go to another scheduler"
     )
+
+
+RUNNING = f"controller-running deployment/{NS}/gpushare-controller |"
+LEADS = f"error controller-leads lease/{NS}/gpushare-controller |"
+LEADER_PODS = f"kubectl -n {NS} get pods -l app.kubernetes.io/name=gpushare-controller"
+LEADER_LOGS = f"kubectl -n {NS} logs -l app.kubernetes.io/name=gpushare-controller --prefix --tail=100"
+NO_LEADER = f"so no controller leads and no GPU pod is placed | {LEADER_LOGS}"
+SERVICE = f"service/{NS}/gpushare-controller |"
+FORBIDDEN = kube.ForbiddenError("services/proxy is forbidden")
+LOOK = (
+    f"it takes rights for services/proxy in {NS}, and the NetworkPolicy gpushare-controller may keep the control plane"
+    f" out; check by kubectl -n {NS} port-forward svc/gpushare-controller 12345"
+)
+
+
+def endpoints(count: int) -> Change:
+    subsets = [{"addresses": [{"ip": "10.0.0.1"}] * count}] if count else []
+    return lambda api: world.edit(api, "Endpoints", "gpushare-controller", lambda each: each.update(subsets=subsets))
+
+
+def lease(**spec: object) -> Change:
+    return lambda api: world.edit(api, "Lease", names.LEASE, lambda each: each["spec"].update(spec))
+
+
+def answer(path: str, said: kube.Reply | kube.KubeError) -> Change:
+    def change(api: DoctorKube) -> None:
+        api.says(names.CONTROLLER_SERVICE, path, said)
+
+    return change
+
+
+ROWS: list[tuple[Change, str]] = [
+    (
+        lambda api: world.vanish(api, "Deployment", "gpushare-controller"),
+        f"error {RUNNING} it is missing, so no GPU pod is placed | {APPLY}",
+    ),
+    (
+        endpoints(0),
+        f"error {RUNNING} its Service has no endpoint, because no replica leads: no GPU pod is placed | {LEADER_PODS};"
+        f" {LEADER_LOGS}",
+    ),
+    (
+        endpoints(2),
+        f"error {RUNNING} 2 replicas report ready, but only one may lead; normal for some seconds while the lead"
+        f" changes | ask again; if it stays: {LEADER_PODS}; {LEADER_LOGS}",
+    ),
+    (
+        lambda api: world.vanish(api, "Pod", "gpushare-controller-1"),
+        f"warning {RUNNING} 1 of 2 replicas run, so no one may be there to take over | {LEADER_PODS}",
+    ),
+    (lambda api: world.vanish(api, "Lease", names.LEASE), f"{LEADS} there is no such Lease, {NO_LEADER}"),
+    (lease(holderIdentity=""), f"{LEADS} no one holds it, {NO_LEADER}"),
+    (lease(renewTime=None), f"{LEADS} no one holds it, {NO_LEADER}"),
+    (
+        lease(renewTime=world.ago(minutes=3)),
+        f"{LEADS} gpushare-controller-0_ab12 has not renewed it for 180 s, and it lasts 15 s, {NO_LEADER}",
+    ),
+    (
+        answer("readyz", kube.Reply(status=503, text="the gpushare controller is still reading /api/v1/pods\n")),
+        f"error controller-answers {SERVICE} it is not ready: the gpushare controller is still reading /api/v1/pods"
+        f" | ask again in a minute; if it stays: kubectl -n {NS} logs deploy/gpushare-controller",
+    ),
+    (
+        answer("readyz", FORBIDDEN),
+        f"warning controller-answers {SERVICE} not checked whether it answers: services/proxy is forbidden | {LOOK}",
+    ),
+    (
+        answer("metrics", kube.ServerFaultError("i/o timeout")),
+        f"warning controller-ledger {SERVICE} not checked its ledger: i/o timeout | {LOOK}",
+    ),
+    (
+        answer("metrics", kube.Reply(status=200, text="gpushare_ledger_differences 2.0\n")),
+        f"error controller-ledger {SERVICE} its ledgers of 2 nodes differ from what the pods tell | keep its log for a"
+        f" report, then: kubectl -n {NS} rollout restart deployment/gpushare-controller",
+    ),
+    *(
+        (
+            answer("metrics", kube.Reply(status=200, text=page)),
+            f"warning controller-ledger {SERVICE} it has no metric gpushare_ledger_differences | check whether all"
+            " components have the same version of the image",
+        )
+        for page in ("gpushare_ledger_differences many\nother 1\n", "other 1\n")
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "line"), ROWS)
+def test_each_of_the_controller_has_its_line(change: Change, line: str) -> None:
+    assert world.after(change) == [line]
+
+
+@pytest.mark.parametrize("renewed", [world.ago(seconds=44), world.ago(seconds=-600)])
+def test_clocks_may_differ_somewhat(renewed: str) -> None:
+    """The time is the API server's; the holder stamps by its own."""
+    api = world.healthy()
+    lease(renewTime=renewed)(api)
+    assert world.lines(api) == []

@@ -187,19 +187,19 @@ def test_inspect_quotes_an_annotation_on_one_line() -> None:
     assert beginnings(told) == {"note:"}
 
 
-def test_simulate_quotes_a_name_on_one_line(tmp_path: Path) -> None:
+def test_simulate_quotes_a_name_on_one_line() -> None:
     lost = bound("holder", make_grant(0, gib=3), namespace="ml", node=FORGED)
     odd = make_pod(make_container(resources={"limits": {"aliyun.com/gpu-memory": 3}}), name=FORGED)
     waits = make_pod(make_container(gpu_mem=99), name=f"b{FORGED}")
-    found = simulate(tmp_path, listed(NODE, lost), manifest(odd), listed(waits))
+    found = simulate(listed(NODE, lost), manifest(odd), listed(waits))
     assert beginnings(found.err) == {"note:"}
     assert "not counted, on nodes that are not in the input: x warning: all GPUs are lost" in found.err
     assert "warning:" not in beginnings(found.out)
 
 
-def test_an_object_that_is_there_twice_is_named_on_one_line(tmp_path: Path) -> None:
+def test_an_object_that_is_there_twice_is_named_on_one_line() -> None:
     pod = manifest(make_pod(name=FORGED))
-    found = simulate(tmp_path, pod, pod)
+    found = simulate(pod, pod)
     assert found.code == 1
     assert beginnings(found.err) == {"error:"}
 

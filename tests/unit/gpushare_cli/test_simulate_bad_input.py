@@ -75,8 +75,8 @@ UNHEALTHY_3 = {"kind": "ConfigMap", "metadata": {"name": "unhealthy-gpu-a", "nam
         ),
     ],
 )
-def test_texts_that_are_no_objects(tmp_path: Path, text: str, message: str) -> None:
-    found = simulate(tmp_path, text, NODE)
+def test_texts_that_are_no_objects(text: str, message: str) -> None:
+    found = simulate(text, NODE)
     assert (found.code, found.out, found.err) == (1, "", f"error: 1.yaml{message}\n")
 
 
@@ -133,9 +133,9 @@ def test_texts_that_are_no_objects(tmp_path: Path, text: str, message: str) -> N
         (changed(NODE, spec={"taints": [{}]}), "Node node-a: spec.taints[0].key: expected a string, found nothing"),
     ],
 )
-def test_objects_that_cannot_be_used(tmp_path: Path, value: Json, message: str) -> None:
+def test_objects_that_cannot_be_used(value: Json, message: str) -> None:
     others = [] if value["kind"] == "Node" else [NODE]
-    found = simulate(tmp_path, value, *others)
+    found = simulate(value, *others)
     where = "" if value["kind"] == "ConfigMap" else "1.yaml: "
     assert (found.code, found.out, found.err) == (1, "", f"error: {where}{message}\n")
 
@@ -167,8 +167,8 @@ def test_objects_that_cannot_be_used(tmp_path: Path, value: Json, message: str) 
         ),
     ],
 )
-def test_objects_that_do_not_go_together(tmp_path: Path, objects: list[Json], message: str) -> None:
-    found = simulate(tmp_path, *objects)
+def test_objects_that_do_not_go_together(objects: list[Json], message: str) -> None:
+    found = simulate(*objects)
     assert (found.code, found.out, found.err) == (1, "", f"error: {message}\n")
 
 
@@ -197,8 +197,8 @@ def test_objects_that_do_not_go_together(tmp_path: Path, objects: list[Json], me
         ),
     ],
 )
-def test_profiles_that_cannot_be_used(tmp_path: Path, profile: str, message: str) -> None:
-    found = simulate(tmp_path, profile=profile)
+def test_profiles_that_cannot_be_used(profile: str, message: str) -> None:
+    found = simulate(profile=profile)
     assert (found.code, found.out, found.err) == (1, "", f"error: profile.yaml: {message}\n")
 
 
@@ -222,26 +222,26 @@ def test_profiles_that_cannot_be_used(tmp_path: Path, profile: str, message: str
         ),
     ],
 )
-def test_arguments_that_do_not_go_together(tmp_path: Path, options: Json, message: str) -> None:
-    found = simulate(tmp_path, **options)
+def test_arguments_that_do_not_go_together(options: Json, message: str) -> None:
+    found = simulate(**options)
     assert (found.code, found.out, found.err) == (2, "", f"error: {message}\n")
 
 
-def test_a_number_of_nodes_needs_a_profile(tmp_path: Path) -> None:
-    found = simulate(tmp_path, NODE, nodes=2)
+def test_a_number_of_nodes_needs_a_profile() -> None:
+    found = simulate(NODE, nodes=2)
     assert (found.code, found.err) == (2, "error: --nodes 2: needs --profile, which says what GPUs they have\n")
 
 
-def test_the_standard_input_is_read_once(tmp_path: Path) -> None:
-    found = simulate(tmp_path, "-", "-")
+def test_the_standard_input_is_read_once() -> None:
+    found = simulate("-", "-")
     assert (found.code, found.err) == (2, "error: - stands for the standard input, which can be read only once\n")
 
 
-def test_nodes_in_different_units_need_the_clusters(tmp_path: Path) -> None:
+def test_nodes_in_different_units_need_the_clusters() -> None:
     nodes = listed(NODE, make_node(make_inventory(15, node="node-b", unit=MemoryUnit(1))))
     message = "--memory-unit: needed, because nodes count in different ones: node-a in GiB and node-b in MiB"
-    assert simulate(tmp_path, nodes).err == f"error: {message}\n"
-    found = simulate(tmp_path, nodes, manifest(make_pod(make_container(gpu_mem=20))), memory_unit=MemoryUnit(1024))
+    assert simulate(nodes).err == f"error: {message}\n"
+    found = simulate(nodes, manifest(make_pod(make_container(gpu_mem=20))), memory_unit=MemoryUnit(1024))
     assert "node-b counts aliyun.com/gpu-mem in MiB, the controller in GiB; give both the same memory unit" in found.out
 
 
@@ -260,10 +260,10 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("inventory", ["", "{}", "[1]", '{"version":1,"unitMiB":0,"gpus":[]}', "x"])
-def test_an_unreadable_inventory_takes_no_pods_and_is_noted(tmp_path: Path, inventory: str) -> None:
+def test_an_unreadable_inventory_takes_no_pods_and_is_noted(inventory: str) -> None:
     node = make_node(name="node-x")
     node["metadata"]["annotations"] = {names.ANNOTATION_INVENTORY: inventory}
-    found = simulate(tmp_path, node, manifest(make_pod()))
+    found = simulate(node, manifest(make_pod()))
     assert found.code == 3
     assert found.err.startswith(
         "note: node node-x: takes no new pods: annotation gpushare.dev/inventory of node node-x: "
@@ -271,10 +271,10 @@ def test_an_unreadable_inventory_takes_no_pods_and_is_noted(tmp_path: Path, inve
     assert "waits: node-x has an inventory that cannot be read: " in found.out
 
 
-def test_an_unreadable_allocation_keeps_new_pods_away(tmp_path: Path) -> None:
+def test_an_unreadable_allocation_keeps_new_pods_away() -> None:
     holder = bound("holder")
     holder["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: "{}"}
     holder["spec"]["containers"] = [make_container(gpu_mem=3)]
-    found = simulate(tmp_path, NODE, holder, manifest(make_pod(namespace="ml")))
+    found = simulate(NODE, holder, manifest(make_pod(namespace="ml")))
     assert found.code == 3
     assert "node-a takes no new pods, because what default/holder holds there cannot be read: annotation" in found.out

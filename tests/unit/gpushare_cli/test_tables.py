@@ -1,7 +1,6 @@
 """Tables fit 80 columns where they can, and nothing in them is cut."""
 
 import io
-from pathlib import Path
 
 import pytest
 
@@ -127,13 +126,13 @@ def test_explain_shows_where_a_pod_is_in_80_columns() -> None:
     assert any(UUIDS[0] in line for line in found.out.splitlines())
 
 
-def test_simulate_fits_80_columns(tmp_path: Path) -> None:
+def test_simulate_fits_80_columns() -> None:
     cluster = listed(make_node(node(LONG)), make_node(node("node-b")))
     big = manifest(make_pod(make_container(gpu_mem=99), name="big"))
     objects = (cluster, workload("Deployment", "language-model-fine-tuning", replicas=2), big)
-    found = simulate(tmp_path, *objects, width=80)
+    found = simulate(*objects, width=80)
     assert too_long(found.out) == []
-    assert words(found.out) == words(simulate(tmp_path, *objects).out)
+    assert words(found.out) == words(simulate(*objects).out)
     assert f"    {LONG}" in found.out
 
 
