@@ -1,5 +1,3 @@
-"""Nodes and pods as API objects, and an API that serves them."""
-
 from collections.abc import Sequence
 from typing import Any
 

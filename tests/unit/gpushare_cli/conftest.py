@@ -1,5 +1,3 @@
-"""What all tests of the command line have."""
-
 import pytest
 
 from testing.cli.calling import run

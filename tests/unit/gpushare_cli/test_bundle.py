@@ -17,13 +17,13 @@ import yaml
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import Reply
-from gpushare_cli import __main__ as cli
 from gpushare_cli import commands
 from gpushare_cli.bundle import command, credentials
 from gpushare_cli.bundle.command import Options
 from gpushare_cli.commands import Streams
 from testing.builders import Json, make_grant
 from testing.cli import doctor_cluster as world
+from testing.cli.calling import Run
 from testing.cli.doctor_cluster import NS, DoctorKube
 from testing.cli.podding import bound
 
@@ -72,9 +72,7 @@ def test_what_pods_keep_to_themselves_is_not_in_the_report(tmp_path: Path) -> No
     api.seed("/api/v1/namespaces/default/pods", with_secrets(bound("theirs", make_grant(0))))
     api.seed(f"/api/v1/namespaces/{NS}/configmaps", settings({"extra": CANARY}))
     api.edit("/api/v1/nodes/node-a", keeping_to_itself)
-
     code, files, _ = made(api, tmp_path)
-
     assert code == 0
     assert [name for name, text in files.items() if CANARY in text] == []
     (theirs,) = [each for each in yaml.safe_load_all(files["pods.yaml"]) if each["metadata"]["name"] == "theirs"]
@@ -257,9 +255,8 @@ def test_what_cannot_be_made_says_why(tmp_path: Path) -> None:
         (["-n", "a/../b"], "namespace 'a/../b': write lower-case letters, digits and '-', such as gpushare-system"),
     ],
 )
-def test_wrong_arguments_are_told(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["report", *argv]) == 2
-    assert capsys.readouterr().err == f"error: {message}\n"
+def test_wrong_arguments_are_told(argv: list[str], message: str, run: Run) -> None:
+    assert run("report", *argv)[::2] == (2, f"error: {message}\n")
 
 
 def test_messages_lose_their_secrets_and_the_files_stay_readable(tmp_path: Path) -> None:

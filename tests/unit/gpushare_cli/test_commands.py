@@ -1,5 +1,3 @@
-"""The command lines as a user calls them: output, messages, exit codes, completion."""
-
 import argparse
 import io
 import os

@@ -1,5 +1,3 @@
-"""`gpushare cordon` and `uncordon`."""
-
 import io
 
 import pytest

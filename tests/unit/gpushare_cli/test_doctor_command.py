@@ -85,9 +85,7 @@ def test_what_is_wrong_with_hundreds_of_nodes_is_cut_for_people_only(
 def test_json_has_everything_and_a_version(api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
     world.vanish(api, "RuntimeClass", "nvidia")
     api.fail_next(lambda call: call.path == "/api/v1/nodes", kube.ForbiddenError("no"))
-
     assert cli.main(["doctor", "-o", "json"]) == 3
-
     value = orjson.loads(capsys.readouterr().out)
     assert {key: value[key] for key in ("version", "namespace", "server")} == {
         "version": 1,

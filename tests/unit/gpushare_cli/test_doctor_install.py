@@ -147,7 +147,6 @@ def test_a_runtime_class_is_not_missed_where_nothing_needs_it(mode: str) -> None
             found["containers"][0]["env"].append(source)
 
         world.edit(api, "DaemonSet", world.PLUGIN, simulate)
-
     assert world.lines(api) == []
 
 

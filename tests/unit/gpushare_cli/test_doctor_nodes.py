@@ -1,5 +1,3 @@
-"""What is wrong with nodes and their GPUs, with what is read of them, and with other pods there."""
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,5 +1,3 @@
-"""What is wrong with pods that ask for GPUs, line by line."""
-
 from typing import Any
 
 import pytest
@@ -199,7 +197,6 @@ def test_containers_that_the_plugin_does_not_start_are_told_once_for_a_node() ->
     refuses("leaves", said)(api)
     holds("other", 3, 1)(api)
     refuses("other", 'configmap "settings" not found')(api)
-
     assert world.lines(api) == [
         "warning pods-refused node/node-b | its device plugin starts no container of 2 pods; of default/first it says:"
         " pod p: X; Y | what it says tells what to do; docs/troubleshoot.md; gpushare explain -n default first"

@@ -1,5 +1,3 @@
-"""What is wrong with the scheduler of GPU pods and with the controller, line by line."""
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,5 +1,3 @@
-"""What is wrong with the webhook, line by line."""
-
 from collections.abc import Callable
 
 import pytest

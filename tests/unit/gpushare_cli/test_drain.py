@@ -90,7 +90,6 @@ def test_a_budget_is_waited_for_until_it_allows_the_next() -> None:
             api.edit(path, lambda found: found["status"].update(disruptionsAllowed=1))
 
     found = drain(api, clock=ManualClock(0, meanwhile))
-
     assert found.code == 0
     assert [line for line in found.err.splitlines() if "default/" in line] == [
         "default/one: evicted",
@@ -166,7 +165,6 @@ def test_a_number_that_becomes_another_gpus_evicts_none_of_its_pods() -> None:
             api.edit(path, lambda found: found["status"].update(disruptionsAllowed=1))
 
     found = drain(api, clock=ManualClock(0, meanwhile))
-
     assert (found.code, found.out) == (0, "node-a/0: no pod is on it\n")
     assert pods(api) == {"there"}
 
@@ -253,7 +251,6 @@ def test_a_pod_on_a_gpu_that_has_dropped_out_meanwhile_is_not_passed_over() -> N
             api.edit("/api/v1/nodes/node-a", lambda node: node["metadata"]["annotations"].update(annotations))
 
     found = drain(api, "node-a/1", clock=ManualClock(0, meanwhile), timeout=20)
-
     assert "default/part" in found.out
     assert found.code == 3
 

@@ -193,19 +193,16 @@ def test_a_pod_is_a_kind_too(api: FakeKube, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith("POD:        ml/web-1\n")
 
 
-def test_a_workload_that_is_not_there_is_told(api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "rs/none"]) == 1
-    assert capsys.readouterr().err == "error: there is no replicaset none in namespace ml\n"
+def test_a_workload_that_is_not_there_is_told(api: FakeKube, run: Run) -> None:
+    assert run("explain", "rs/none")[::2] == (1, "error: there is no replicaset none in namespace ml\n")
 
 
-def test_a_workload_without_pods_is_told(api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_workload_without_pods_is_told(api: FakeKube, run: Run) -> None:
     selector = {"matchLabels": {"app": "nothing"}}
     empty = {"metadata": {"name": "empty", "namespace": "ml"}, "spec": {"selector": selector}}
     api.seed("/apis/apps/v1/namespaces/ml/daemonsets", empty)
-    assert cli.main(["explain", "ds/empty"]) == 1
-    assert capsys.readouterr().err == (
-        "daemonset empty in namespace ml has no pods; see kubectl describe daemonset empty -n ml\n"
-    )
+    why = "daemonset empty in namespace ml has no pods; see kubectl describe daemonset empty -n ml\n"
+    assert run("explain", "ds/empty")[::2] == (1, why)
 
 
 def test_the_answer_for_programs_lists_every_pod(api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:

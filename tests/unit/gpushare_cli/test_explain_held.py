@@ -235,7 +235,6 @@ def test_json_has_the_shares_and_the_neighbours() -> None:
     init = make_grant(1, gib=2, container="first", kind=ContainerKind.INIT)
     pod = bound("pod", make_grant(0, gib=3), init, annotations={names.ANNOTATION_POLICY: "spread"})
     value = explain(pod, NODE, bound("web", make_grant(0, gib=1)), as_json=True).value
-
     assert value["state"] == "HoldsGpus"
     place = {"container": "first", "kind": "init", "gpu": 1, "uuid": "GPU-1", "model": "Tesla T4"}
     share = {"memoryMiB": 2048, "memoryPercent": 13, "computePercent": 0, "whole": False, "limit": "advisory"}

@@ -25,7 +25,6 @@ def waiting(gpu_mem: object = 8, said: str = "", **spec: object) -> Json:
 def test_every_node_is_named_with_its_numbers_the_closest_first() -> None:
     said = "0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem."
     found = explain(waiting(20, said), NODE_A, NODE_B, make_node(name="cpu"), *HOLDERS)
-
     assert (found.code, found.err) == (3, "")
     assert found.out == lines(
         "POD:        default/pod",
@@ -219,7 +218,6 @@ def test_settings_of_the_installation_count() -> None:
     )
     whole = make_pod(make_container(resources={"limits": {names.GPU: 2}}))
     found = explain(whole, settings, NODE_A)
-
     assert found.code == 3
     assert found.out.splitlines()[3:5] == [
         "ASKS FOR:   main: 2 whole GPUs",

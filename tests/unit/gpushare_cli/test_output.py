@@ -1,5 +1,3 @@
-"""What commands print and read as YAML, and what of it reaches a terminal."""
-
 import io
 import json
 import shlex
@@ -61,9 +59,7 @@ def test_yaml_says_what_json_says(
     (tmp_path / "pod.yaml").write_text(MANIFEST)
     (tmp_path / "profile.yaml").write_text(PROFILE)
     monkeypatch.chdir(tmp_path)
-
     codes = cli.main([name, *COMMANDS[name], "-o", "json"]), cli.main([name, *COMMANDS[name], "-o", "yaml"])
-
     out = capsys.readouterr().out
     as_json, decoder = out.lstrip(), json.JSONDecoder()
     value, end = decoder.raw_decode(as_json)
@@ -233,7 +229,6 @@ def test_doctor_says_on_one_line_what_it_still_reads(
 
     monkeypatch.setattr(gather, "gather", slow)
     reached(monkeypatch, healthy())
-
     cli.main(["doctor"])
     said = "x warning: all GPUs are lost warning: delete your pods"
     assert capsys.readouterr().err == f"note: {said}\n"

@@ -1,5 +1,3 @@
-"""Plots as SVG: what every reader gets of them."""
-
 import xml.etree.ElementTree as ET
 
 import pytest

@@ -1,5 +1,3 @@
-"""What counts on which GPU, what is asked of the API server for it, and what people see."""
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -160,7 +158,6 @@ def test_rows_are_grouped_by_gpu_and_pending_pods_come_last() -> None:
 def test_json_is_in_mib_and_names_every_gpu() -> None:
     pods = [our_pod("p", "GPU-node-a-0", mib=2048), pod("waiting", mem=1)]
     value = orjson.loads(render.as_json(report.build([our_node("node-a", 15500, unhealthy=[0])], pods)))
-
     used = {"index": 0, "usedMiB": 2048, "computePercent": 0, "whole": False}
     health = {"health": "Unhealthy", "reason": "Xid 79: GPU has fallen off the bus"}
     gpu = {**used, "uuid": "GPU-node-a-0", "model": "Tesla T4", **health, "totalMiB": 15360}
@@ -442,7 +439,6 @@ def test_mig_instances_have_columns_of_their_own() -> None:
         our_node("a", 15 * 1024, instances=[make_mig(1, 0), make_mig(1, 2, 20)]),
         our_node("b", 15 * 1024, 15 * 1024),
     ]
-
     assert [line.split() for line in summary(nodes, [our_pod("p", "MIG-1-2", mib=2048, on="a")]).split("\n")[:3]] == [
         [
             "NAME",

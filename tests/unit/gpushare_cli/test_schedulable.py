@@ -161,7 +161,6 @@ def test_what_is_not_evaluated_is_named() -> None:
         "volumes": [{"persistentVolumeClaim": {}}],
         "resourceClaims": [{}],
     }
-
     assert schedulable.overlooked(found) == [
         "CPU, memory and other resources",
         "pod affinity",

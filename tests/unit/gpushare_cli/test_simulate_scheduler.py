@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare_cli import __main__ as cli
 from gpushare_cli.schedconfig import ServerVersion
 from gpushare_cli.simulate.orders import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
+from testing.cli.calling import Run
 from testing.cli.simulating import Result, listed, manifest, simulate, where, workload
 
 NONE = ("none",)
@@ -36,7 +36,6 @@ def test_cpu_keeps_a_pod_away_and_strands_gpus() -> None:
     pods = [manifest(pod(name, 5, cpu="3")) for name in ("one", "two")]
     found = simulate(node("node-a", 15, cpu="4"), *pods)
     value = simulate(node("node-a", 15, cpu="4"), *pods, as_json=True).value
-
     assert found.code == 3
     assert (
         "waits: node-a has room, but: Insufficient cpu: 3000m asked for, 4000m allocatable, 3000m requested by pods"
@@ -98,7 +97,6 @@ def test_several_policies_and_seeds_have_a_run_each_and_a_line_in_the_summary() 
     cluster = listed(node("node-a", 15, 15), node("node-b", 15))
     found = simulate(cluster, workload("ReplicaSet", "web", replicas=4), **arguments)
     runs = simulate(cluster, workload("ReplicaSet", "web", replicas=4), **arguments, as_json=True).value["runs"]
-
     assert [(run["policy"], run["seed"]) for run in runs] == [
         (policy, seed) for policy in ("dense", "spread", "none") for seed in (1, 2)
     ]
@@ -200,7 +198,6 @@ def test_a_replay_places_what_a_cluster_had_again_for_as_long_as_it_ran() -> Non
         node("node-a", 15), daemon, ran("c", 20, None), ran("a", 0, 10), ran("b", 5, 10), ran("d", 25, None)
     )
     found = simulate(cluster, replay=True, as_json=True)
-
     assert nodes_of(found) == {"a": "node-a", "b": "node-a", "c": "node-a", "d": None}
     assert found.value["summary"]["usedMiB"] == 10 * 1024
 
@@ -266,11 +263,8 @@ def test_a_replay_of_nothing_is_noted() -> None:
         (["--seeds", "5-1"], "--seeds 5-1: write 1 to 100 numbers"),
     ],
 )
-def test_policies_and_seeds_that_are_none(
-    arguments: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["simulate", *arguments]) == 2
-    assert capsys.readouterr().err == f"error: {message}\n"
+def test_policies_and_seeds_that_are_none(arguments: Sequence[str], message: str, run: Run) -> None:
+    assert run("simulate", *arguments)[::2] == (2, f"error: {message}\n")
 
 
 def test_the_policy_of_a_namespace_is_that_of_its_pods_that_name_none() -> None:

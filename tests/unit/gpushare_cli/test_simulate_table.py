@@ -1,5 +1,3 @@
-"""What `gpushare simulate` prints, to the letter."""
-
 from dataclasses import replace
 
 import pytest
@@ -55,7 +53,6 @@ def test_parts_and_whole_gpus_of_a_made_up_cluster() -> None:
     whole = make_pod(make_container(resources={"limits": {names.GPU: 1}}), name="whole")
     each = make_pod(make_container(gpu_mem=3), name="each", annotations={names.ANNOTATION_GPUS: "2"})
     found = simulate(*map(manifest, (part, whole, each)), profile=T4S, nodes=2, whole_gpus=True)
-
     assert (found.code, found.err) == (0, "")
     assert found.details == lines(
         "POD            NODE    CONTAINER  GPU  AMOUNT",
@@ -91,7 +88,6 @@ def test_a_cluster_without_new_pods_shows_how_full_it_is() -> None:
     )
     node["metadata"]["annotations"][names.ANNOTATION_CORDON] = "2"
     found = simulate(listed(node, make_node(name="cpu-only"), bound("holder", make_grant(0, gib=6))))
-
     assert found.code == 0
     assert found.details == lines(
         "NODE    GPU0  GPU1            GPU2           MEMORY(GiB)",

@@ -97,7 +97,6 @@ def test_explain_shows_why_a_pod_waits_in_80_columns() -> None:
     nodes[0]["spec"] = {"taints": [{"key": "nvidia.com/gpu-pool", "value": "research", "effect": "NoSchedule"}]}
     pod = mutated(make_pod(make_container(gpu_mem=90)))
     found = explain(*nodes, pod, width=80)
-
     assert too_long(found.out) == []
     wide = explain(*nodes, pod).out
     assert words(found.out) == words(wide)
@@ -148,7 +147,6 @@ def test_doctor_fits_80_columns_and_its_commands_stay_whole(
     monkeypatch.setenv("COLUMNS", "80")
     cli.main(["doctor"])
     out = capsys.readouterr().out
-
     assert words(out) == words(wide)
     commands = [line.strip() for line in out.splitlines() if line.strip().startswith("kubectl")]
     assert too_long(out) == [line for line in too_long(out) if line.strip() in commands]

@@ -1,5 +1,3 @@
-"""What containers use and what holds them to their share, in every view."""
-
 import io
 import re
 from collections.abc import Mapping
