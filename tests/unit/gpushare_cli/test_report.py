@@ -290,7 +290,7 @@ def test_lists_are_read_page_by_page_and_of_pods_only_the_bound_ones() -> None:
     cluster = gather.gather(api)
     assert (len(cluster.nodes), len(cluster.pods)) == (1001, 501)
     assert asked(api) == ["/api/v1/nodes"] * 3 + ["/api/v1/pods"] * 2 + [CONFIG_MAPS]
-    assert {call.params["limit"] for call in api.calls} == {"500"}
+    assert {(call.verb, call.params["limit"]) for call in api.calls} == {("list", "500")}
     assert {call.params.get("fieldSelector") for call in api.calls if "pods" in call.path} == {"spec.nodeName!="}
 
 

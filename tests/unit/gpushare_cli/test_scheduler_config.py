@@ -288,9 +288,10 @@ def test_a_policy_file_that_changes_one_priority_names_all_of_them() -> None:
 def test_the_command_line_has_a_flag_for_each(
     flags: list[str], weights: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["scheduler-config", "--server-version", "1.36", "--client-qps", "70", *flags]) == 0
+    assert cli.main(["scheduler-config", "--server-version", "v1.22.4", "--client-qps", "70", *flags]) == 0
     printed = yaml.safe_load(capsys.readouterr().out)
     assert [each["weight"] for each in printed["extenders"]] == weights
+    assert printed["apiVersion"] == "kubescheduler.config.k8s.io/v1beta2"
     assert printed["clientConnection"] == {"qps": 70, "burst": 140}
 
 
