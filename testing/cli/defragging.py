@@ -13,12 +13,7 @@ from testing.fakes.kube import FakeKube
 
 
 def defrag(
-    api: FakeKube,
-    clock: ManualClock | None = None,
-    *,
-    pod: str = "large",
-    width: int = tables.ENDLESS,
-    **options: Any,
+    api: FakeKube, clock: ManualClock | None = None, *, pod: str = "large", width: int = tables.ENDLESS, **options: Any
 ) -> Result:
     """Make room for a pod."""
     out, err = io.StringIO(), io.StringIO()

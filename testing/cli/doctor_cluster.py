@@ -83,6 +83,9 @@ class DoctorKube(FakeKube):
         self.replies[kube.proxy_path(NS, ENDPOINTS[service], path)] = reply
 
 
+Change = Callable[[DoctorKube], object]
+
+
 def server(version: str) -> Reply:
     return Reply(status=200, text=orjson.dumps({"major": "1", "gitVersion": version}).decode(), at=NOW)
 
@@ -266,6 +269,23 @@ def diagnosis(api: DoctorKube, namespace: str = NS) -> Diagnosis:
 def lines(api: DoctorKube) -> list[str]:
     """Every finding: severity, check and object; problem; fix."""
     return list(formatted(diagnosis(api)))
+
+
+def after(change: Change) -> list[str]:
+    """The findings of a healthy cluster after a change."""
+    api = healthy()
+    change(api)
+    return lines(api)
+
+
+def together(*changes: Change) -> Change:
+    """One change that makes all of them."""
+
+    def change(api: DoctorKube) -> None:
+        for each in changes:
+            each(api)
+
+    return change
 
 
 def formatted(found: Diagnosis) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,6 @@ class Result:
 
 
 def simulate(
-    folder: Path,
     *objects: Json | str,
     profile: str = "",
     nodes: int | None = None,
@@ -54,20 +54,21 @@ def simulate(
 ) -> Result:
     """Run it on the objects, one file for each, named `1.yaml` and so on without their folder."""
     out, err = io.StringIO(), io.StringIO()
-    files = []
-    for i, one in enumerate(objects, start=1):
-        text = one if isinstance(one, str) else json.dumps(one)
-        files.append("-" if text == "-" else str(_written(folder / f"{i}.yaml", text)))
-    options = Options(
-        files=tuple(files),
-        profile=str(_written(folder / "profile.yaml", profile)) if profile else "",
-        nodes=nodes,
-        policies=tuple(policies),
-        output="json" if as_json else "table",
-        **more,
-    )
     streams = Streams(out=out, err=err, width=width)
-    code = commands.answer(streams, lambda: command.run(options, streams, io.StringIO(stdin)))
+    with tempfile.TemporaryDirectory() as found:
+        folder, files = Path(found), []
+        for i, one in enumerate(objects, start=1):
+            text = one if isinstance(one, str) else json.dumps(one)
+            files.append("-" if text == "-" else str(_written(folder / f"{i}.yaml", text)))
+        options = Options(
+            files=tuple(files),
+            profile=str(_written(folder / "profile.yaml", profile)) if profile else "",
+            nodes=nodes,
+            policies=tuple(policies),
+            output="json" if as_json else "table",
+            **more,
+        )
+        code = commands.answer(streams, lambda: command.run(options, streams, io.StringIO(stdin)))
     return Result(code=code, out=out.getvalue(), err=err.getvalue().replace(f"{folder}/", ""))
 
 

@@ -77,8 +77,8 @@ def is_told(reason: str) -> bool:
 
 
 @pytest.mark.parametrize("reason", BESIDE_GPUS)
-def test_every_reason_beside_gpus_is_told(reason: str, tmp_path: Path) -> None:
-    found = simulate(tmp_path, *BESIDE_GPUS[reason], as_json=True).value
+def test_every_reason_beside_gpus_is_told(reason: str) -> None:
+    found = simulate(*BESIDE_GPUS[reason], as_json=True).value
     assert found["summary"]["refused"] == {reason: 1}
     assert is_told(reason)
 
@@ -93,10 +93,10 @@ def test_each_reason_says_what_to_do() -> None:
     assert len(TOLD) == len(set(TOLD))
 
 
-def test_the_columns_and_fields_of_the_gpus_that_are_left_are_told(tmp_path: Path) -> None:
+def test_the_columns_and_fields_of_the_gpus_that_are_left_are_told() -> None:
     left = PAGE.partition("### Which GPUs are left\n")[2].partition("\n### ")[0]
-    found = simulate(tmp_path, node(), pod(), summary=True)
+    found = simulate(node(), pod(), summary=True)
     [header] = [line for line in found.out.splitlines() if line.startswith("MODEL")]
     assert [name for name in re.split(r" {2,}", header)[3:] if f"| `{name}` |" not in left] == []
-    [gpus] = simulate(tmp_path, node(), pod(), as_json=True).value["summary"]["gpus"]
+    [gpus] = simulate(node(), pod(), as_json=True).value["summary"]["gpus"]
     assert [field for field in gpus if field != "model" and f"`{field}`" not in left] == []

@@ -62,12 +62,12 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def said() -> Any:
     """What simulate says for several seeds."""
     nodes, wanted = listed(*map(mix.node, mix.NODES)), listed(*mix.pods("dense"))
     server = ServerVersion.parse(SERVER)
     how: dict[str, Any] = {"policies": ["dense"], "seeds": range(1, 13), "server": server, "whole_gpus": True}
-    return simulate(tmp_path_factory.mktemp("simulate"), nodes, wanted, as_json=True, **how).value["runs"]
+    return simulate(nodes, wanted, as_json=True, **how).value["runs"]
 
 
 @pytest.mark.parametrize("pods_per_s", [0.5, 5, 100])

@@ -1,20 +1,16 @@
-"""Nodes and pods as API objects, and an API that serves them in pages."""
-
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from gpushare import names
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
-from gpushare.kube import api as kube
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import allocation as allocation_wire
 from gpushare.wire import inventory as inventory_wire
+from testing.fakes.kube import FakeKube
 
 Object = dict[str, Any]
-T = TypeVar("T")
-
 CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps"
 
 
@@ -75,10 +71,7 @@ def pod(
 ) -> Object:
     return {
         "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}", "annotations": annotations or {}},
-        "spec": {
-            "nodeName": on,
-            "containers": [{"name": "main", "resources": {"limits": {names.GPU_MEM: str(mem)}}}],
-        },
+        "spec": {"nodeName": on, "containers": [{"name": "main", "resources": {"limits": {names.GPU_MEM: str(mem)}}}]},
         "status": {"phase": phase},
     }
 
@@ -113,100 +106,11 @@ def unhealthy_gpus(node: str, gpus: str) -> Object:
     return {"metadata": {"name": f"unhealthy-gpu-{node}", "namespace": "kube-system"}, "data": {"gpus": gpus}}
 
 
-class PagedApi:
-    """Serves nodes, pods and ConfigMaps, `page` objects at a time, and remembers what it was asked."""
-
-    def __init__(
-        self,
-        nodes: Sequence[Object] = (),
-        pods: Sequence[Object] = (),
-        config_maps: Sequence[Object] = (),
-        *,
-        page: int = 500,
-    ) -> None:
-        self.collections = {"/api/v1/nodes": list(nodes), "/api/v1/pods": list(pods), CONFIG_MAPS: list(config_maps)}
-        self.page = page
-        self.asked: list[tuple[str, dict[str, str]]] = []
-        self.failures: list[kube.KubeError] = []
-        """Raised instead of the next answers."""
-
-    def get(self, path: str, params: kube.Params | None = None, *, timeout_s: float = 5.0) -> Object:
-        query = dict(params or {})
-        self.asked.append((path, query))
-        if self.failures:
-            raise self.failures.pop(0)
-        if path in self.collections:
-            return self._list(self.collections[path], query)
-        name = path.rsplit("/", 1)[-1]
-        for known in self.collections["/api/v1/nodes"]:
-            if known["metadata"]["name"] == name:
-                return known
-        raise kube.NotFoundError(f'nodes "{name}" not found')
-
-    def read_object(self, path: str, *, keep: Callable[[Object], T], timeout_s: float = 5.0) -> T:
-        return keep(self.get(path, timeout_s=timeout_s))
-
-    def list_page(
-        self, path: str, params: kube.Params | None = None, *, keep: Callable[[Object], T], timeout_s: float = 300.0
-    ) -> kube.Page[T]:
-        found = self.get(path, params, timeout_s=timeout_s)
-        items = [keep(item) for item in found["items"]]
-        return kube.Page(items=items, version="1", more=found["metadata"].get("continue", ""))
-
-    def _list(self, items: list[Object], query: dict[str, str]) -> Object:
-        start = int(query.get("continue", "0"))
-        end = start + self.page
-        selector = query.get("fieldSelector", "")
-        chosen = [item for item in items if _selected(item, selector)]
-        metadata = {"continue": str(end)} if end < len(chosen) else {}
-        return {"metadata": metadata, "items": chosen[start:end]}
-
-    def create(
-        self,
-        path: str,
-        body: Object,
-        params: kube.Params | None = None,
-        *,
-        timeout_s: float = 5.0,
-        precondition: kube.Precondition | None = None,
-    ) -> Object:
-        raise AssertionError("a report changes nothing")
-
-    def replace(self, path: str, body: Object, *, timeout_s: float = 5.0) -> Object:
-        raise AssertionError("a report changes nothing")
-
-    def patch(
-        self,
-        path: str,
-        body: Object | Sequence[Object],
-        *,
-        kind: kube.PatchKind = kube.PatchKind.MERGE,
-        params: kube.Params | None = None,
-        timeout_s: float = 5.0,
-        precondition: kube.Precondition | None = None,
-    ) -> Object:
-        raise AssertionError("a report changes nothing")
-
-    def delete(
-        self,
-        path: str,
-        body: Object | None = None,
-        *,
-        timeout_s: float = 5.0,
-        precondition: kube.Precondition | None = None,
-    ) -> Object:
-        raise AssertionError("a report changes nothing")
-
-    def watch(self, path: str, params: kube.Params, *, timeout_s: float) -> Iterator[Object]:
-        raise AssertionError("a report is read once")
-
-    def ask(self, path: str, *, timeout_s: float = 5.0) -> kube.Reply:
-        raise AssertionError("a report needs no text")
-
-
-def _selected(item: Object, selector: str) -> bool:
-    node_name = item.get("spec", {}).get("nodeName", "")
-    tests: dict[str, Callable[[], bool]] = {"": lambda: True, "spec.nodeName!=": lambda: bool(node_name)}
-    if selector in tests:
-        return tests[selector]()
-    return bool(node_name == selector.removeprefix("spec.nodeName="))
+def api_of(nodes: Sequence[Object] = (), pods: Sequence[Object] = (), config_maps: Sequence[Object] = ()) -> FakeKube:
+    api = FakeKube()
+    for path, objects in (("/api/v1/nodes", nodes), (CONFIG_MAPS, config_maps)):
+        for each in objects:
+            api.seed(path, each)
+    for each in pods:
+        api.seed(f"/api/v1/namespaces/{each['metadata']['namespace']}/pods", each)
+    return api

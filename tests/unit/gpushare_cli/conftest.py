@@ -1,6 +1,8 @@
-"""What all tests of the command line have."""
-
 import pytest
+
+from testing.cli.calling import run
+
+__all__ = ["run"]
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from gpushare_cli.dashboard.feed import Picture
 from gpushare_cli.dashboard.model import NodeView, Overview, Totals, Waiting
 from gpushare_cli.usage import NodeUse, Use
 from testing.builders import Json, make_grant, make_inventory, make_node
+from testing.cli.calling import reached
 from testing.cli.explaining import kube_of
 from testing.cli.podding import bound
 from testing.fakes.kube import Call
@@ -156,8 +157,7 @@ def test_pods_that_wait_are_told_with_the_reason_and_the_rest_is_counted() -> No
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = kube_of([make_node(make_inventory(16)), bound("web", make_grant(0, gib=4))])
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: found)
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, found)
     yield found
     found.close()
 
@@ -192,7 +192,6 @@ def test_top_that_prints_once_ends_while_the_server_is_away(
 
     cluster.fail_next(again, away, times=10**6)
     monkeypatch.setattr(top, "_ONCE_S", 0.0)
-
     assert cli.main(["top"]) == 1
     assert "error: the API server has not answered all questions for 0 s" in capsys.readouterr().err
 

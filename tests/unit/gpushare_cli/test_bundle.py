@@ -17,13 +17,13 @@ import yaml
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import Reply
-from gpushare_cli import __main__ as cli
 from gpushare_cli import commands
 from gpushare_cli.bundle import command, credentials
 from gpushare_cli.bundle.command import Options
 from gpushare_cli.commands import Streams
 from testing.builders import Json, make_grant
 from testing.cli import doctor_cluster as world
+from testing.cli.calling import Run
 from testing.cli.doctor_cluster import NS, DoctorKube
 from testing.cli.podding import bound
 
@@ -72,9 +72,7 @@ def test_what_pods_keep_to_themselves_is_not_in_the_report(tmp_path: Path) -> No
     api.seed("/api/v1/namespaces/default/pods", with_secrets(bound("theirs", make_grant(0))))
     api.seed(f"/api/v1/namespaces/{NS}/configmaps", settings({"extra": CANARY}))
     api.edit("/api/v1/nodes/node-a", keeping_to_itself)
-
     code, files, _ = made(api, tmp_path)
-
     assert code == 0
     assert [name for name, text in files.items() if CANARY in text] == []
     (theirs,) = [each for each in yaml.safe_load_all(files["pods.yaml"]) if each["metadata"]["name"] == "theirs"]
@@ -98,9 +96,7 @@ def settings(data: Json) -> Json:
 
 def test_secrets_are_not_even_read(tmp_path: Path) -> None:
     api = world.healthy()
-
     made(api, tmp_path)
-
     assert [call.path for call in api.calls if "secrets" in call.path] == []
     assert {call.verb for call in api.calls} == {"get", "list"}, "nothing is written"
 
@@ -139,9 +135,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_written(tmp_path: Path) ->
     api = world.healthy()
     api.fail_next(lambda call: call.path.endswith("/events"), kube.ForbiddenError("events is forbidden"))
     api.fail_next(lambda call: call.path.endswith("/runtimeclasses"), kube.ForbiddenError("no"), times=9)
-
     code, files, err = made(api, tmp_path, logs=0)
-
     assert code == 0
     told = ["runtimeclasses: no", "events: events is forbidden"]
     assert files["not-read.txt"].splitlines() == told
@@ -178,9 +172,7 @@ def test_a_file_that_was_there_is_for_its_owner_alone_too(tmp_path: Path) -> Non
     there = tmp_path / "report.tar.gz"
     there.write_text("")
     there.chmod(0o644)
-
     made(world.healthy(), tmp_path)
-
     assert there.stat().st_mode & 0o777 == 0o600
 
 
@@ -196,7 +188,6 @@ def test_a_file_that_was_there_stays_until_the_new_one_is_whole(
     monkeypatch.setattr(Path, "replace", full)
     api, streams = world.healthy(), Streams(out=io.StringIO(), err=io.StringIO())
     asked = Options(file=str(there), logs=0)
-
     assert commands.answer(streams, lambda: command.run(api, streams, asked, world.skewed())) == 1
     assert [each.read_text() for each in tmp_path.iterdir()] == ["before"]
 
@@ -205,7 +196,6 @@ def test_a_link_that_another_user_left_in_the_directory_is_not_followed(tmp_path
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / "report.tar.gz").symlink_to(victim)
-
     assert made(world.healthy(), tmp_path, logs=0)[0] == 0
     assert victim.read_text() == "mine"
 
@@ -243,9 +233,7 @@ def test_an_object_of_a_shape_that_no_one_expects_is_no_reason_to_write_nothing(
     api = world.healthy()
     api.seed(f"/api/v1/namespaces/{namespace}/pods", bound("odd", make_grant(0), namespace=namespace))
     api.edit(kube.pod_path(namespace, "odd"), spoil)
-
     code, files, _ = made(api, tmp_path)
-
     assert code == 0
     pods = yaml.safe_load_all(files["own.yaml" if namespace == NS else "pods.yaml"])
     assert "odd" in [each["metadata"]["name"] for each in pods]
@@ -254,9 +242,7 @@ def test_an_object_of_a_shape_that_no_one_expects_is_no_reason_to_write_nothing(
 def test_what_cannot_be_made_says_why(tmp_path: Path) -> None:
     api = world.healthy()
     api.edit(kube.pod_path("default", "web"), odd_spec({"containers": "x"}))
-
     _, files, _ = made(api, tmp_path, logs=0)
-
     told = "not made: spec.containers: expected a list, found a string\n"
     assert (files["inspect.txt"], files["inspect.json"]) == (told, told)
 
@@ -269,9 +255,8 @@ def test_what_cannot_be_made_says_why(tmp_path: Path) -> None:
         (["-n", "a/../b"], "namespace 'a/../b': write lower-case letters, digits and '-', such as gpushare-system"),
     ],
 )
-def test_wrong_arguments_are_told(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["report", *argv]) == 2
-    assert capsys.readouterr().err == f"error: {message}\n"
+def test_wrong_arguments_are_told(argv: list[str], message: str, run: Run) -> None:
+    assert run("report", *argv)[::2] == (2, f"error: {message}\n")
 
 
 def test_messages_lose_their_secrets_and_the_files_stay_readable(tmp_path: Path) -> None:
@@ -282,9 +267,7 @@ def test_messages_lose_their_secrets_and_the_files_stay_readable(tmp_path: Path)
         for name, secret in ("b", f"Bearer {CANARY}"), ("k", key), ("p", f"password='{CANARY} {CANARY}'"):
             said = {"metadata": {"name": f"{name}{number}"}, "reason": "GpuShareX", "message": f"{filler} {secret} end"}
             api.seed("/api/v1/namespaces/default/events", said)
-
     _, files, _ = made(api, tmp_path, logs=0)
-
     told = [each["message"] for each in yaml.safe_load_all(files["events.yaml"])]
     assert len(told) == 300
     assert [each for each in told if CANARY in each or not each.endswith("end")] == []
@@ -292,7 +275,6 @@ def test_messages_lose_their_secrets_and_the_files_stay_readable(tmp_path: Path)
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     code, _, err = made(world.healthy(), tmp_path / "none")
-
     assert (code, err.splitlines()[-1]) == (1, f"error: {tmp_path}/none/report.tar.gz: No such file or directory")
 
 
@@ -343,5 +325,4 @@ def test_texts_lose_what_looks_like_a_credential(raw: str, expected: str) -> Non
 def test_objects_lose_what_a_field_or_a_flag_names() -> None:
     given = {"args": ["--token", "abc", "--v=2", "x"], "dbPassword": "abc", "valueFrom": {"secretKeyRef": {"key": "k"}}}
     kept = {"args": ["--token", "(hidden)", "--v=2", "x"], "dbPassword": "(hidden)", "valueFrom": given["valueFrom"]}
-
     assert credentials.value({**given, "nested": [given, 3, None]}) == {**kept, "nested": [kept, 3, None]}

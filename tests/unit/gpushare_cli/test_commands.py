@@ -1,7 +1,8 @@
-"""The command lines as a user calls them: output, messages, exit codes."""
-
+import argparse
 import io
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,53 +11,52 @@ from pathlib import Path
 
 import orjson
 import pytest
-import yaml
 
 from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth, LeftOut
 from gpushare_cli import __main__ as cli
 from gpushare_cli import commands
+from gpushare_cli.completion import SHELLS
+from gpushare_cli.examples import EXAMPLES, FIRST, PLUGIN
 from testing.builders import make_inventory, make_node
-from tests.unit.gpushare_cli.clusters import PagedApi, aliyun_node, aliyun_pod, node, our_node
+from testing.cli.calling import Run, reached
+from testing.fakes.kube import FakeKube
+from tests.unit.gpushare_cli.clusters import aliyun_node, aliyun_pod, api_of, node, our_node
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> PagedApi:
+def api(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
     """The cluster that the commands reach."""
-    cluster = PagedApi(
+    cluster = api_of(
         [aliyun_node(), node("cpu-only")],
         [aliyun_pod("binpack-1-0", gpu=0, mem=6), aliyun_pod("jupyter-1", gpu=1, mem=3)],
     )
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: cluster)
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, cluster)
     return cluster
 
 
 @pytest.mark.parametrize("call", [lambda: cli.inspect_main([]), lambda: cli.main(["inspect"])])
 def test_both_spellings_print_the_summary(
-    call: Callable[[], int], api: PagedApi, capsys: pytest.CaptureFixture[str]
+    call: Callable[[], int], api: FakeKube, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call() == 0
-
     assert capsys.readouterr().out == (GOLDEN / "summary.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("argv", [["-d", "node-a"], ["node-a", "-d"], ["--details"]])
 def test_details_may_stand_before_or_after_the_node(
-    argv: list[str], api: PagedApi, capsys: pytest.CaptureFixture[str]
+    argv: list[str], api: FakeKube, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.inspect_main(argv) == 0
-
     assert capsys.readouterr().out.startswith("\nNAME:       node-a\n")
 
 
-def test_json_goes_to_standard_output_alone(api: PagedApi, capsys: pytest.CaptureFixture[str]) -> None:
-    api.collections["/api/v1/nodes"] = [our_node("node-a", 15360, unhealthy=[0])]
-
+def test_json_goes_to_standard_output_alone(api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+    api.vanish("/api/v1/nodes/node-a")
+    api.seed("/api/v1/nodes", our_node("node-a", 15360, unhealthy=[0]))
     assert cli.inspect_main(["-o", "json"]) == 0
-
     captured = capsys.readouterr()
     assert orjson.loads(captured.out)["usedMiB"] == 9 * 1024
     assert orjson.loads(captured.out)["nodes"][0]["gpus"][0]["reason"] == "Xid 79: GPU has fallen off the bus"
@@ -87,52 +87,41 @@ def test_json_goes_to_standard_output_alone(api: PagedApi, capsys: pytest.Captur
     ],
 )
 def test_a_cluster_that_cannot_be_read_is_one_line_and_exit_code_1(
-    failure: kube.KubeError, message: str, api: PagedApi, capsys: pytest.CaptureFixture[str]
+    failure: kube.KubeError, message: str, api: FakeKube, run: Run
 ) -> None:
-    api.failures = [failure]
-
-    assert cli.inspect_main([]) == 1
-
-    assert capsys.readouterr() == ("", f"error: {message}\n")
+    api.fail_next(lambda _: True, failure)
+    assert run(main=cli.inspect_main) == (1, "", f"error: {message}\n")
 
 
-def test_an_unknown_node_is_named(api: PagedApi, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.inspect_main(["node-z"]) == 1
-
-    assert capsys.readouterr() == ("", "error: there is no node node-z\n")
+def test_an_unknown_node_is_named(api: FakeKube, run: Run) -> None:
+    assert run("node-z", main=cli.inspect_main) == (1, "", "error: there is no node node-z\n")
 
 
 @pytest.mark.parametrize(
-    ("argv", "where"),
-    [([], "no node of this cluster shares a GPU"), (["cpu-only"], "node cpu-only shares no GPU")],
+    ("argv", "where"), [([], "no node of this cluster shares a GPU"), (["cpu-only"], "node cpu-only shares no GPU")]
 )
-def test_nothing_to_show_is_said_plainly(
-    argv: list[str], where: str, api: PagedApi, capsys: pytest.CaptureFixture[str]
-) -> None:
-    api.collections["/api/v1/nodes"] = [node("cpu-only")]
-
-    assert cli.inspect_main(argv) == 1
-
-    assert capsys.readouterr() == (
+def test_nothing_to_show_is_said_plainly(argv: list[str], where: str, api: FakeKube, run: Run) -> None:
+    api.vanish("/api/v1/nodes/node-a")
+    assert run(*argv, main=cli.inspect_main) == (
+        1,
         "",
         f"{where}: neither aliyun.com/gpu-mem in its status nor an inventory; is the device plugin running there?\n",
     )
 
 
-def test_a_program_gets_an_empty_list_where_there_is_nothing(api: PagedApi, capsys: pytest.CaptureFixture[str]) -> None:
-    api.collections["/api/v1/nodes"] = []
-
+def test_a_program_gets_an_empty_list_where_there_is_nothing(api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+    api.vanish("/api/v1/nodes/node-a")
     assert cli.inspect_main(["-o", "json"]) == 1
-
     assert orjson.loads(capsys.readouterr().out)["nodes"] == []
 
 
-def test_a_missing_kubeconfig_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_missing_kubeconfig_is_named(run: Run, tmp_path: Path) -> None:
     missing = tmp_path / "none"
-
-    assert cli.inspect_main(["--kubeconfig", str(missing)]) == 1
-
-    assert capsys.readouterr() == ("", f"error: kubeconfig {missing}: no such file\n")
+    assert run("--kubeconfig", str(missing), main=cli.inspect_main) == (
+        1,
+        "",
+        f"error: kubeconfig {missing}: no such file\n",
+    )
 
 
 def test_without_any_cluster_the_three_places_are_named(
@@ -141,9 +130,7 @@ def test_without_any_cluster_the_three_places_are_named(
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-
     assert cli.inspect_main([]) == 1
-
     expected = (
         f"error: no cluster: neither --kubeconfig nor KUBECONFIG is given, and there is no {tmp_path}/.kube/config\n"
     )
@@ -159,11 +146,7 @@ def test_without_any_cluster_the_three_places_are_named(
     ],
 )
 def test_the_kubeconfig_is_found_as_kubectl_finds_it(
-    environment: dict[str, str],
-    flag: list[str],
-    expected: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    environment: dict[str, str], flag: list[str], expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").touch()
@@ -172,13 +155,12 @@ def test_the_kubeconfig_is_found_as_kubectl_finds_it(
         monkeypatch.setenv(name, value)
     asked: list[tuple[str, str]] = []
 
-    def connect(path: str, context: str) -> PagedApi:
+    def connect(path: str, context: str) -> FakeKube:
         asked.append((path, context))
-        return PagedApi()
+        return api_of()
 
     monkeypatch.setattr("gpushare.kube.client.connect", connect)
     cli.inspect_main([*flag, "--context", "ctx"])
-
     assert asked == [(expected.format(home=tmp_path), "ctx")]
 
 
@@ -188,13 +170,12 @@ def test_in_a_pod_the_service_account_is_used(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     asked: list[str] = []
 
-    def connect(path: str, _context: str) -> PagedApi:
+    def connect(path: str, _context: str) -> FakeKube:
         asked.append(path)
-        return PagedApi()
+        return api_of()
 
     monkeypatch.setattr("gpushare.kube.client.connect", connect)
     cli.inspect_main([])
-
     assert asked == [""]
 
 
@@ -224,19 +205,9 @@ def test_no_command_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert "COMMAND" in capsys.readouterr().err
 
 
-def test_scheduler_config_prints_yaml(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["scheduler-config", "--server-version", "v1.22.4"]) == 0
-
-    captured = capsys.readouterr()
-    assert yaml.safe_load(captured.out)["apiVersion"] == "kubescheduler.config.k8s.io/v1beta2"
-    assert captured.err == ""
-
-
 def test_scheduler_config_prints_a_policy_and_the_flags_that_go_with_it(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["scheduler-config", "--server-version", "1.20", "--kind", "policy", "--scheduler-name", ""]
-
     assert cli.main(argv) == 0
-
     captured = capsys.readouterr()
     assert orjson.loads(captured.out)["kind"] == "Policy"
     expected = (
@@ -250,44 +221,21 @@ def test_scheduler_config_embeds_a_ca_file(capsys: pytest.CaptureFixture[str], t
     ca = tmp_path / "ca.pem"
     ca.write_text("-----BEGIN CERTIFICATE-----\n", encoding="ascii")
     argv = ["scheduler-config", "--server-version", "1.36", "--extender-url", "https://x/y", "--extender-ca", str(ca)]
-
     assert cli.main(argv) == 0
     assert "caData:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (
-            ["--server-version", "latest"],
-            "server version 'latest': write major and minor, such as 1.30 or v1.29.3+k3s1",
-        ),
-        (["--server-version", "2.0"], "server version '2.0': only Kubernetes 1.x is known"),
-        (
-            ["--server-version", "1.23", "--kind", "policy"],
-            "server version 1.23: policy files were removed in 1.23; leave out --kind policy to get a"
-            " KubeSchedulerConfiguration",
-        ),
-        (
-            ["--server-version", "1.36", "--extender-ca", "/nowhere/ca.pem"],
-            "extender CA /nowhere/ca.pem: No such file or directory",
-        ),
-    ],
-)
-def test_a_wrong_argument_of_scheduler_config_is_one_line_and_exit_code_2(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["scheduler-config", *argv]) == 2
-
-    assert capsys.readouterr() == ("", f"error: {message}\n")
+def test_a_wrong_argument_of_scheduler_config_is_one_line_and_exit_code_2(run: Run) -> None:
+    argv = ["scheduler-config", "--server-version", "1.36", "--extender-ca", "/nowhere/ca.pem"]
+    assert run(*argv) == (2, "", "error: extender CA /nowhere/ca.pem: No such file or directory\n")
+    assert run("scheduler-config", "--server-version", "1.23", "--kind", "policy")[0] == 2
 
 
-def test_ctrl_c_is_no_stack_trace(monkeypatch: pytest.MonkeyPatch, api: PagedApi) -> None:
+def test_ctrl_c_is_no_stack_trace(monkeypatch: pytest.MonkeyPatch, api: FakeKube) -> None:
     def interrupted(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(commands, "inspect", interrupted)
-
     assert cli.inspect_main([]) == 130
 
 
@@ -296,16 +244,13 @@ def test_a_reader_that_goes_away_is_no_stack_trace() -> None:
     done = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60, env={**os.environ}
     )
-
     assert done.stderr == ""
 
 
 def test_notes_go_to_the_error_stream() -> None:
     streams = commands.Streams(out=io.StringIO(), err=io.StringIO())
     lost = aliyun_pod("odd", gpu=7, mem=1)
-
-    code = commands.inspect(PagedApi([aliyun_node()], [lost]), streams, commands.Inspect())
-
+    code = commands.inspect(api_of([aliyun_node()], [lost]), streams, commands.Inspect())
     assert code == 0
     expected = "note: pod default/odd: holds memory on GPU index:7, which node node-a does not list\n"
     assert streams.err.getvalue() == expected  # type: ignore[attr-defined] # a StringIO
@@ -318,10 +263,95 @@ def test_gpus_that_take_nothing_are_named_with_the_cause() -> None:
     faulty = replace(inventory.gpus[1], health=GpuHealth.UNHEALTHY, reason="Xid 79: GPU has fallen off the bus")
     left_out = (LeftOut(index=2, reason=why),)
     known = make_node(replace(inventory, gpus=(inventory.gpus[0], faulty), left_out=left_out))
-
-    commands.inspect(PagedApi([known], []), streams, commands.Inspect())
-
+    commands.inspect(api_of([known], []), streams, commands.Inspect())
     assert streams.err.getvalue().splitlines() == [  # type: ignore[attr-defined] # a StringIO
         "note: node node-a: GPU1 (GPU-1) is unhealthy: Xid 79: GPU has fallen off the bus; nothing new is placed on it",
         f"note: node node-a: GPU2 is not shared: {why}",
     ]
+
+
+def commands_completion() -> dict[str, argparse.ArgumentParser]:
+    (found,) = (action.choices for action in cli.command_line()._actions if isinstance(action.choices, dict))
+    return dict(found)
+
+
+def test_every_command_has_examples() -> None:
+    assert commands_completion().keys() == EXAMPLES.keys()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_help_shows_its_examples_line_by_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for what, command in EXAMPLES[name]:
+        at = lines.index(f"  # {what}")
+        assert lines[at + 1] == f"  {command}"
+    assert any(line.startswith("Exit codes: 0") for line in lines)
+
+
+def test_the_programs_themselves_have_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (cli.main(["--help"]), cli.inspect_main(["--help"])) == (0, 0)
+    out = capsys.readouterr().out
+    assert all(f"  {command}\n" in out for _, command in (*FIRST, *PLUGIN))
+
+
+ALL = [*(each for examples in EXAMPLES.values() for each in examples), *FIRST[:-1]]
+
+
+@pytest.mark.parametrize("command", sorted({command for _, command in ALL}))
+def test_every_example_is_one_that_the_command_takes(command: str) -> None:
+    typed = re.search(r"gpushare [^|)>]*", command)
+    assert typed is not None
+    assert cli.command_line().parse_args(shlex.split(typed[0])[1:]).handler
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_script_for_each_shell_knows_every_command_and_its_flags(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for name, parser in commands_completion().items():
+        assert name in script
+        for flag in (each for action in parser._actions for each in action.option_strings if each.startswith("--")):
+            assert flag.removeprefix("--") in script, flag
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["gpushare", "dr"], {"drain"}),
+        (["gpushare", "drain", "node-a/0", "--dry"], {"--dry-run"}),
+        (["gpushare", "explain", "-o", ""], {"table", "json", "yaml"}),
+        (["gpushare", "completion", "f"], {"fish"}),
+        (["gpushare", "simulate", "--order", ""], {"given", "shuffled", "timestamps"}),
+        (["gpushare", "scheduler-config", "--kind", "p"], {"policy"}),
+        (["gpushare", "defrag", "-f", "ma"], {"manifest.yaml"}),
+    ],
+)
+def test_bash_completes_as_typed(
+    typed: list[str], offered: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a real bash, as if Tab was pressed at the end of the line."""
+    assert cli.main(["completion", "bash"]) == 0
+    (tmp_path / "complete.sh").write_text(capsys.readouterr().out)
+    (tmp_path / "manifest.yaml").touch()
+    words = " ".join(map(shlex.quote, typed))
+    asked = (
+        f'source ./complete.sh; COMP_WORDS=({words}); COMP_CWORD={len(typed) - 1}; COMP_LINE="{" ".join(typed)}";'
+        " COMP_POINT=${#COMP_LINE};"
+        " function=$(complete -p gpushare | sed 's/.*-F \\([^ ]*\\).*/\\1/');"
+        ' $function gpushare "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}";'
+        ' printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert {line.strip() for line in done.stdout.splitlines()} == offered, done.stderr
+
+
+def test_without_its_library_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert cli.main(["completion", "bash"]) == 2
+    message = "error: completion needs the library shtab; run: pip install 'gpushare[cli]'\n"
+    assert capsys.readouterr().err == message

@@ -1,5 +1,3 @@
-"""`gpushare cordon` and `uncordon`."""
-
 import io
 
 import pytest
@@ -125,7 +123,6 @@ def run(api: FakeKube, gpu: str, *, undo: bool = False) -> tuple[int, str]:
 
 def test_a_cordon_is_written_and_taken_back() -> None:
     api = kube_of([NODE])
-
     assert run(api, "node-a/1") == (0, "node-a/1: cordoned; new pods stay away from it\n")
     assert cordons_of(api) == "GPU-1"
     assert run(api, "node-a/1") == (0, "node-a/1: was cordoned before; new pods stay away from it\n")
@@ -162,7 +159,6 @@ def test_who_may_not_write_nodes_is_told_so(undo: bool) -> None:
     node["metadata"]["annotations"][names.ANNOTATION_CORDON] = "1"
     api = kube_of([node])
     api.fail_next(lambda call: call.verb == "patch", kube.ForbiddenError("nodes is forbidden"))
-
     told = "error: not allowed: nodes is forbidden; patching nodes is needed\n"
     assert run(api, "node-a/1" if undo else "node-a/0", undo=undo) == (1, told)
 

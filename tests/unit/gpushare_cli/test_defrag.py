@@ -47,9 +47,7 @@ FULL = (on(0, "small", 3), on(1, "big", 13), on(0, "guest", 7, node="node-b"))
 
 def test_the_one_eviction_that_makes_room_is_named_with_where_the_pod_goes() -> None:
     api = kube_of([A, B, *FULL, waits()])
-
     found = defrag(api)
-
     assert (found.code, found.err) == (0, "note: nothing was changed; --yes does it\n")
     assert found.out == lines(
         "EVICT          FROM    TO",
@@ -61,15 +59,12 @@ def test_the_one_eviction_that_makes_room_is_named_with_where_the_pod_goes() -> 
 
 def test_a_pod_that_fits_as_it_is_moves_no_one() -> None:
     found = defrag(kube_of([A, B, *FULL, waits(8)]))
-
     assert (found.code, found.out) == (0, "default/large fits on node-a, node-b as it is; no pod has to move\n")
 
 
 def test_a_pod_whose_victim_would_wait_moves_no_one() -> None:
     api = kube_of([A, B, on(0, "small", 9), on(1, "big", 13), on(0, "guest", 7, node="node-b"), waits()])
-
     found = defrag(api, yes=True)
-
     assert found.code == 3
     assert found.out == lines(
         "EVICT          FROM    TO",
@@ -107,9 +102,7 @@ def test_a_pod_that_may_not_come_back_stays(change: Callable[[Json], object], wh
     small = on(0, "small", 3)
     change(small)
     others = [bound("big", make_grant(1, gib=13)), bound("guest", make_grant(0, gib=7), node="node-b")]
-
     found = defrag(kube_of([A, B, small, *others, waits()]))
-
     assert found.code == 3
     assert why in found.out
     assert "default/large: no evictions make room: needs 15 GiB on one GPU; free per GPU on node-" in found.out
@@ -119,9 +112,7 @@ def test_no_pod_moves_for_one_that_has_room_as_soon_as_others_have_ended() -> No
     small = on(0, "small", 3)
     small["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     objects = [A, B, small, *FULL[1:], waits()]
-
     found = defrag(kube_of(objects), yes=True)
-
     said = "default/large fits on node-a as soon as pods have ended that are being deleted; no pod has to move\n"
     assert (found.code, found.out) == (0, said)
     assert json.loads(defrag(kube_of(objects), output="json").out)["fitsSoon"] == ["node-a"]
@@ -134,9 +125,7 @@ def test_no_pod_moves_for_one_that_has_room_as_soon_as_others_have_ended() -> No
 def test_other_pods_that_may_take_the_room_are_told() -> None:
     rivals = [waits() | {"metadata": {**waits()["metadata"], "name": name, "uid": name}} for name in "abcd"]
     rivals[0]["spec"]["schedulingGates"] = [{"name": "x"}]
-
     found = defrag(kube_of([A, B, *FULL, waits(), *rivals]), dry_run=True)
-
     who = "default/b, default/c, default/d"
     assert found.err == f"note: other pods wait for GPUs ({who}); kube-scheduler may give the room to one of them\n"
 
@@ -145,7 +134,6 @@ def test_a_pod_that_its_budget_protects_stays() -> None:
     small = on(0, "small", 3, labels={"app": "web"})
     others = [bound("big", make_grant(1, gib=13)), bound("guest", make_grant(0, gib=7), node="node-b")]
     api = kube_of([A, B, small, *others, waits()])
-
     assert defrag(seeded(api, budget("web", 0, app="web"))).code == 3
     api.vanish("/apis/policy/v1/namespaces/default/poddisruptionbudgets/web")
     assert defrag(seeded(api, budget("web", 1, app="web"))).code == 0
@@ -155,7 +143,6 @@ def test_a_node_that_does_not_take_the_evicted_pod_is_no_place_for_it() -> None:
     tainted = make_node(make_inventory(15, node="node-b"))
     tainted["spec"] = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
     objects = [A, tainted, on(0, "small", 3), on(1, "big", 13)]
-
     assert "would wait" in defrag(kube_of([*objects, waits()])).out
 
 
@@ -164,9 +151,7 @@ def test_a_manifest_is_answered_like_a_pod() -> None:
     value = json.loads(manifest)
     del value["metadata"]["uid"]
     api = kube_of([A, B, *FULL])
-
     found = read_from(api, json.dumps(value))
-
     assert found.out.splitlines()[-1] == "1 eviction makes room for default/new on node-a"
 
 
@@ -248,9 +233,7 @@ def test_a_cordon_that_was_there_before_stays() -> None:
 
 def test_it_stops_if_a_successor_finds_no_place_and_opens_the_gpu_again() -> None:
     api = kube_of([A, B, *FULL, waits()])
-
     found = defrag(api, ManualClock(0, Living(api, places=False)), yes=True, timeout=20)
-
     assert found.code == 3
     assert found.err.splitlines()[-1] == "error: the successor of default/small has no place after 20 s"
     assert cordons_of(api) is None
@@ -330,7 +313,6 @@ def test_no_pod_moves_for_one_that_needs_no_room_any_more(
     happens: Callable[[FakeKube], object], code: int, said: str
 ) -> None:
     api, found = of_two(happens)
-
     assert (found.code, found.err.splitlines()[-1]) == (code, said)
     assert len({"one", "two"} & pods(api)) == 1
     assert cordons_of(api) == ("GPU-1" if "others" in said else None)
@@ -354,7 +336,6 @@ def test_a_cordon_of_an_administrator_is_never_removed(when: float) -> None:
             run_cordon(api, "node-a/0")
 
     found = defrag(api, ManualClock(0, meanwhile), yes=True, timeout=20)
-
     assert found.code == 3
     assert cordons_of(api) == "GPU-0"
     assert "node-a/GPU-0: stays cordoned: others have done so meanwhile\nnode-a/GPU-1: uncordoned" in found.err
@@ -365,7 +346,6 @@ def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = mock.Mock(wraps=defragmentation.plan)
     monkeypatch.setattr(defragmentation, "plan", made)
     api = kube_of([A, B, *FULL, waits()])
-
     assert defrag(api, ManualClock(0, Living(api)), yes=True).code == 0
     assert made.call_count == 1
 
@@ -375,7 +355,6 @@ def test_no_pod_moves_once_another_has_made_room() -> None:
         api.vanish(f"{POD}/big")
 
     api, found = of_two(happens)
-
     assert "default/large: there is room now without further evictions" in found.err
     assert len({"one", "two"} & pods(api)) == 1
     assert cordons_of(api) is None
@@ -393,7 +372,6 @@ def test_a_gpu_that_others_have_cordoned_meanwhile_is_theirs() -> None:
 
     api.fail_next(first, kube.ConflictError("never"))
     found = defrag(api, yes=True)
-
     said = "error: node-a/GPU-1: cordoned by others, or gone, meanwhile"
     assert (found.code, found.err.splitlines()[-1]) == (3, said)
     assert (cordons_of(api), api.count("create", "/eviction")) == ("GPU-1", 0)
@@ -402,7 +380,6 @@ def test_a_gpu_that_others_have_cordoned_meanwhile_is_theirs() -> None:
 def test_a_cordon_whose_answer_was_lost_is_removed() -> None:
     api = kube_of([A, B, *FULL, waits()])
     api.fail_next(lambda call: call.verb == "patch", "lost-reply")
-
     assert defrag(api, yes=True).code == 1
     assert cordons_of(api) is None
 
@@ -418,7 +395,6 @@ def test_an_eviction_whose_answer_was_lost_is_asked_for_again_and_counts(ends_s:
             living(seconds)
 
     found = defrag(api, ManualClock(0, meanwhile), yes=True)
-
     assert found.code == 0, found.err
     assert (pods(api), cordons_of(api)) == ({"small-again", "big", "guest", "large"}, None)
 
@@ -455,9 +431,7 @@ def test_the_need_is_looked_at_again_before_each_try_of_an_eviction() -> None:
 
 def test_who_was_evicted_before_it_stopped_is_told() -> None:
     api = kube_of([A, B, *FULL, waits()])
-
     found = defrag(api, ManualClock(0, Living(api, places=False)), yes=True, timeout=20)
-
     assert found.out == lines(
         "POD            FROM    NOW ON",
         "default/small  node-a  evicted; its successor waits",
@@ -474,9 +448,7 @@ def test_who_was_evicted_before_it_stopped_is_told() -> None:
 def test_a_missing_right_to_cordon_is_told_before_anything_is_done() -> None:
     api = kube_of([A, B, *FULL, waits()])
     api.fail_next(lambda call: call.verb == "patch", kube.ForbiddenError("nodes is forbidden"), times=9)
-
     found = defrag(api, yes=True)
-
     assert (found.code, found.err) == (1, "error: not allowed: nodes is forbidden; patching nodes is needed\n")
     assert not api.count("create", "/eviction")
 
@@ -493,7 +465,6 @@ def test_a_second_interrupt_leaves_word_of_the_cordons() -> None:
     asked = command.Options(pod=Target.parse("large"), yes=True)
     with pytest.raises(KeyboardInterrupt):
         command.run(api, streams, asked, lambda: "default", ManualClock(0, interrupted), io.StringIO())
-
     told = "note: node-a/GPU-0 stays cordoned: interrupted; when it can be: gpushare uncordon node-a/GPU-0\n"
     assert told in err.getvalue()
 
@@ -504,7 +475,6 @@ def test_a_server_that_is_away_between_two_evictions_ends_nothing() -> None:
         api.vanish(f"{POD}/guest")
 
     api, found = of_two(away)
-
     assert "default/two cannot be evicted now (connection refused); trying again" in found.err
     assert not {"one", "two"} & pods(api)
 
@@ -512,9 +482,7 @@ def test_a_server_that_is_away_between_two_evictions_ends_nothing() -> None:
 def test_a_pod_that_is_being_deleted_gets_no_room() -> None:
     pod = waits()
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-
     found = defrag(kube_of([A, B, *FULL, pod]))
-
     assert (found.code, found.err) == (2, "error: pod default/large is being deleted\n")
 
 
@@ -532,7 +500,6 @@ def test_an_interrupt_leaves_no_cordon() -> None:
 def test_a_signal_ends_it_like_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpushare.kube.client.connect", lambda *_: None)
     monkeypatch.setattr(command, "run", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-
     assert __main__.main(["defrag", "large", "--kubeconfig", "none"]) == 130
 
 
@@ -559,16 +526,13 @@ def test_a_pod_with_two_budgets_is_not_proposed() -> None:
     """The API server evicts no such pod."""
     small = on(0, "small", 3, labels={"app": "web", "tier": "a"})
     api = seeded(kube_of([A, B, small, *FULL[1:], waits(14)]), budget("web", 5, app="web"), budget("a", 5, tier="a"))
-
     assert "small" not in defrag(api).out
 
 
 def test_a_pod_behind_a_scheduling_gate_gets_no_room() -> None:
     gated = waits()
     gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
-
     found = defrag(kube_of([A, B, *FULL, gated]))
-
     why = "waits for others to remove its scheduling gates: kueue.x-k8s.io/admission"
     assert (found.code, found.err) == (2, f"error: pod default/large {why}\n")
 
@@ -576,9 +540,7 @@ def test_a_pod_behind_a_scheduling_gate_gets_no_room() -> None:
 def test_an_eviction_that_is_forbidden_ends_it() -> None:
     api = kube_of([A, B, *FULL, waits()])
     api.fail_next(lambda call: call.path.endswith("/eviction"), kube.ForbiddenError("no"))
-
     found = defrag(api, yes=True)
-
     assert (found.code, found.err.splitlines()[-1]) == (3, "error: default/small cannot be evicted: no")
     assert cordons_of(api) is None
 
@@ -598,7 +560,6 @@ def test_an_eviction_that_is_forbidden_ends_it() -> None:
 def test_what_it_cannot_be_asked_is_told(options: dict[str, Any], message: str) -> None:
     cpu = make_pod(make_container(), name="cpu")
     found = defrag(kube_of([A, *FULL, waits(), cpu]), **options)
-
     assert found.err.startswith(f"error: {message}")
     assert found.code in {1, 2}
 
@@ -611,7 +572,6 @@ def test_a_file_with_several_pods_is_told() -> None:
         "spec": {"replicas": 2, "template": {"spec": {"containers": [make_container(gpu_mem=3)]}}},
     }
     found = read_from(kube_of([A]), json.dumps(workload))
-
     message = "standard input: has 2 pods; give one pod, or a workload with one replica"
     assert (found.code, found.err) == (2, f"error: {message}\n")
 
@@ -637,7 +597,6 @@ def test_a_gpu_that_cannot_be_opened_again_is_told() -> None:
             api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("connection refused"), times=99)
 
     found = defrag(api, ManualClock(0, meanwhile), yes=True, timeout=10)
-
     assert found.code == 3
     why = "the node cannot be written after 10 s (connection refused)"
     assert f"note: node-a/GPU-0 stays cordoned: {why}; when it can be: gpushare uncordon node-a/GPU-0" in found.err

@@ -1,19 +1,21 @@
-"""Others who hand out the same GPUs, line by line."""
+"""Others who hand out the same GPUs, or need all of them: other systems, add-ons, DRA drivers."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import yaml
 
 from gpushare import names
+from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from gpushare_cli.doctor import foreign
+from gpushare_cli.doctor import checks, foreign, own
 from gpushare_cli.doctor.foreign import Role
 from testing.builders import make_container, make_pod
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import NS, DoctorKube
+from testing.cli.doctor_cluster import NS, Change, DoctorKube
+from testing.manifests import tree
 
-Change = Callable[[DoctorKube], None]
 CONFIG = f"configmap/{NS}/gpushare-scheduler"
 
 
@@ -24,14 +26,6 @@ def runs(pod: JsonObject) -> Change:
 def offers(**amounts: str) -> Change:
     wanted = {f"nvidia.com/{name}": amount for name, amount in amounts.items()}
     return lambda api: world.edit(api, "Node", "node-a", lambda node: node["status"]["allocatable"].update(wanted))
-
-
-def both(*changes: Change) -> Change:
-    def change(api: DoctorKube) -> None:
-        for each in changes:
-            each(api)
-
-    return change
 
 
 def further_extender(**fields: object) -> Change:
@@ -86,96 +80,82 @@ def kept_off(*nodes: str) -> Change:
     return change
 
 
-ROWS: list[tuple[str, Change, str]] = [
+ROWS: list[tuple[Change, str]] = [
     (
-        "NVIDIA's MPS daemon",
         runs(world.daemon_pod(MPS)),
         f"error nvidia-sharing node/node-a | the MPS control daemon of NVIDIA (pod kube-system/{MPS}-x7k2p) runs there:"
         " it keeps GPUs in exclusive mode, so that one container alone can use each | kubectl label node node-a"
         " nvidia.com/mps.capable- nvidia.com/device-plugin.config-, and see docs/gpu-operator.md",
     ),
     (
-        "time-slicing of NVIDIA's",
         labelled(gpu_sharing_strategy="time-slicing", gpu_replicas="4"),
         "warning nvidia-sharing node/node-a | NVIDIA's software is configured to share its GPUs as well"
         f" (nvidia.com/gpu.sharing-strategy=time-slicing, nvidia.com/gpu.replicas=4) | {UNLABEL}",
     ),
     (
-        "MPS of NVIDIA's",
         labelled(mps_capable="true", gpu_replicas="1"),
         "warning nvidia-sharing node/node-a | NVIDIA's software is configured to share its GPUs as well"
         f" (nvidia.com/mps.capable=true) | {UNLABEL}",
     ),
     (
-        "a configuration of NVIDIA's plugin that shares",
-        both(configured("mps", "timeSlicing"), kept_off("node-b")),
+        world.together(configured("mps", "timeSlicing"), kept_off("node-b")),
         "warning nvidia-sharing configmap/gpu-operator/plugin-config | it has NVIDIA's plugin share GPUs (by-mps by"
         " MPS, by-timeSlicing by time-slicing), and that plugin is not kept off node node-a, which shares | kubectl"
         " label node node-a nvidia.com/gpu.deploy.device-plugin=false, and so on for each",
     ),
     (
-        "NVIDIA's plugin",
-        both(runs(world.daemon_pod(NVIDIA)), offers(gpu="4")),
+        world.together(runs(world.daemon_pod(NVIDIA)), offers(gpu="4")),
         f"error nvidia-plugin node/node-a | the device plugin of NVIDIA (pod kube-system/{NVIDIA}-x7k2p) hands out the"
         f" same GPUs; the node offers 4 nvidia.com/gpu | {KEEP_OFF}",
     ),
     (
-        "NVIDIA's plugin that has not registered",
         runs(world.daemon_pod(NVIDIA)),
         f"error nvidia-plugin node/node-a | the device plugin of NVIDIA (pod kube-system/{NVIDIA}-x7k2p) hands out the"
         f" same GPUs | {KEEP_OFF}",
     ),
     (
-        "whole GPUs and parts of no one knows whom",
         offers(**{"gpu": "4", "mig-1g.10gb": "2", "gpu.shared": "0"}),
         "error nvidia-plugin node/node-a | another plugin offers 4 nvidia.com/gpu, 2 nvidia.com/mig-1g.10gb there,"
         " which are the GPUs that are shared | find who: kubectl get pods -A --field-selector spec.nodeName=node-a;"
         " take it off the node",
     ),
     (
-        "Aliyun's plugin",
         runs(world.daemon_pod("gpushare-device-plugin-ds")),
         "error sharing-plugins node/node-a | the device plugin of Aliyun gpushare (pod"
         " kube-system/gpushare-device-plugin-ds-x7k2p) hands out the same GPUs | kubectl -n kube-system delete"
         " daemonset gpushare-device-plugin-ds",
     ),
     (
-        "nano-gpu's agent",
         runs(world.daemon_pod("nano-gpu-agent")),
         "error sharing-plugins node/node-a | the device plugin of nano-gpu (pod kube-system/nano-gpu-agent-x7k2p)"
         " hands out the same GPUs | kubectl -n kube-system delete daemonset nano-gpu-agent, and restore the NVIDIA"
         " runtime's hook that its init container replaced on the node",
     ),
     (
-        "HAMi's plugin",
         runs(world.daemon_pod("hami-device-plugin")),
         "error sharing-plugins node/node-a | the device plugin of HAMi (pod kube-system/hami-device-plugin-x7k2p)"
         " hands out the same GPUs | kubectl label node node-a gpu- (the label that its DaemonSet hami-device-plugin"
         " selects)",
     ),
     (
-        "Volcano's plugin",
         runs(world.daemon_pod("volcano-device-plugin", namespace="volcano-system")),
         "error sharing-plugins node/node-a | the device plugin of Volcano (pod"
         " volcano-system/volcano-device-plugin-x7k2p) hands out the same GPUs | kubectl -n volcano-system delete"
         " daemonset volcano-device-plugin",
     ),
     (
-        "Aliyun's extender",
         runs(world.deployed_pod("gpushare-schd-extender")),
         "warning other-schedulers deployment/kube-system/gpushare-schd-extender | the scheduler of Aliyun gpushare"
         " still runs; where kube-scheduler asks it as well, both choose GPUs | take its entry out of kube-scheduler's"
         " extenders, then: kubectl -n kube-system delete deployment gpushare-schd-extender",
     ),
     (
-        "nano-gpu's scheduler",
         runs(world.deployed_pod("nano-gpu-scheduler")),
         "warning other-schedulers deployment/kube-system/nano-gpu-scheduler | the scheduler of nano-gpu still runs;"
         " where kube-scheduler asks it as well, both choose GPUs | take its entry out of kube-scheduler's extenders,"
         " then: kubectl -n kube-system delete deployment nano-gpu-scheduler",
     ),
     (
-        "another extender for the same resource",
         further_extender(
             urlPrefix="http://127.0.0.1:32766/gpushare-scheduler", managedResources=[{"name": "aliyun.com/gpu-mem"}]
         ),
@@ -186,12 +166,9 @@ ROWS: list[tuple[str, Change, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "line"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize(("change", "line"), ROWS)
 def test_each_has_its_line(change: Change, line: str) -> None:
-    api = world.healthy()
-    change(api)
-
-    assert world.lines(api) == [line]
+    assert world.after(change) == [line]
 
 
 @pytest.mark.parametrize(
@@ -204,29 +181,24 @@ def test_each_has_its_line(change: Change, line: str) -> None:
         labelled(gpu_sharing_strategy="none", mps_capable="false", gpu_replicas="1"),
         labelled(gpu_sharing_strategy="later", gpu_replicas="x"),
         configured(),
-        both(configured("mps"), kept_off("node-a", "node-b")),
+        world.together(configured("mps"), kept_off("node-a", "node-b")),
         further_extender(urlPrefix="http://other:80/x", managedResources=[{"name": "example.com/x"}]),
     ],
 )
 def test_what_hands_out_nothing_here_is_no_conflict(change: Change) -> None:
-    api = world.healthy()
-    change(api)
-
-    assert world.lines(api) == []
+    assert world.after(change) == []
 
 
 def test_one_pod_of_each_system_is_named_on_a_node() -> None:
     api = world.healthy()
     world.seed(api, world.daemon_pod("nano-gpu-agent"))
     world.seed(api, world.daemon_pod("elastic-gpu-agent"))
-
     assert len(world.lines(api)) == 1
 
 
 def test_a_configuration_that_cannot_be_read_is_reported_once() -> None:
     api = world.healthy()
     world.edit(api, "ConfigMap", names.SCHEDULER, lambda each: each.update(data={"scheduler.yaml": "["}))
-
     assert [line.split()[1] for line in world.lines(api)] == ["scheduler-config"]
 
 
@@ -243,7 +215,6 @@ def test_a_configuration_that_cannot_be_read_is_reported_once() -> None:
 )
 def test_foreign_pods_are_told_by_their_workloads_or_images(pod: JsonObject, name: str, role: Role) -> None:
     found = foreign.foreign_pod(pod)
-
     assert found is not None
     assert (found.system.name, found.role) == (name, role)
 
@@ -271,3 +242,211 @@ def test_beside_whole_gpus_of_ours_no_other_plugin_may_offer_parts_of_them() -> 
         "error nvidia-plugin node/node-a | another plugin offers 2 nvidia.com/mig-1g.10gb there, which are the GPUs"
         " that are shared | find who: kubectl get pods -A --field-selector spec.nodeName=node-a; take it off the node"
     ) in world.lines(api)
+
+
+ALL = [{"name": names.ENV_VISIBLE_DEVICES, "value": "all"}]
+
+
+def daemonset(namespace: str = "monitoring", name: str = "dcgm-exporter", **spec: Any) -> JsonObject:
+    pods = {"containers": [make_container(image="x")], **spec}
+    return {
+        "kind": "DaemonSet",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"template": {"spec": pods}},
+    }
+
+
+def lines(workload: JsonObject, version: str = "v1.30.2", **labels: str) -> list[str]:
+    api = world.healthy("production" if version == "v1.30.2" else "production-1.20", version)
+    name = workload["metadata"]["namespace"]
+    if name != own.KUBE_SYSTEM:
+        metadata = {"name": name, "labels": {own.LABEL_NAMESPACE: name, **labels}}
+        world.seed(api, {"kind": "Namespace", "metadata": metadata})
+    world.seed(api, workload)
+    return world.lines(api)
+
+
+UNDER_NVIDIA: dict[str, Any] = {"runtimeClassName": "nvidia"}
+
+
+@pytest.mark.parametrize("version", ["v1.30.2", "v1.20.2"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        UNDER_NVIDIA,
+        {"runtimeClassName": "nvidia-cdi"},
+        {"containers": [make_container("a", image="x"), {"name": "b", "image": "x", "env": ALL}]},
+        {"containers": [make_container(image="nvcr.io/nvidia/k8s/dcgm-exporter:4.2.0-ubi9")]},
+        {"containers": [make_container(image="r:5000/nvidia/cloud-native/gpu-operator-validator@sha256:01")]},
+    ],
+)
+def test_one_that_needs_every_gpu_and_gets_none_is_named_with_the_fix(spec: Mapping[str, Any], version: str) -> None:
+    assert lines(daemonset(**spec), version) == [
+        "warning gpu-addons daemonset/monitoring/dcgm-exporter | it needs every GPU of its nodes, but gpushare-webhook"
+        " gives its containers none | if no one but administrators may create pods there: kubectl label namespace"
+        " monitoring gpushare.dev/isolation=disabled; then: kubectl -n monitoring rollout restart daemonset"
+        " dcgm-exporter"
+    ]
+
+
+@pytest.mark.parametrize("version", ["v1.30.2", "v1.20.2"])
+def test_one_in_a_namespace_that_is_left_alone_gets_them(version: str) -> None:
+    assert [
+        line.split()[:2] for line in lines(daemonset(**UNDER_NVIDIA), version, **{names.LABEL_ISOLATION: "disabled"})
+    ] == [["ok", "isolation-exceptions"]]
+    assert not any("gpu-addons" in line for line in lines(daemonset("kube-system", **UNDER_NVIDIA), version))
+    for namespace in names.ADDON_NAMESPACES:
+        [line] = lines(daemonset(namespace, **UNDER_NVIDIA), version)
+        assert line.startswith(f"ok isolation-exceptions namespace/{namespace} | its name excludes it")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"runtimeClassName": "gvisor"},
+        {**UNDER_NVIDIA, "containers": [{"name": "a", "resources": {"limits": {names.GPU: "1"}}}]},
+        {**UNDER_NVIDIA, "containers": [{"name": "a", "resources": {"limits": {names.GPU_MEM: "1"}}}]},
+        {"containers": [{"name": "a", "env": [{"name": names.ENV_VISIBLE_DEVICES, "value": "void"}]}]},
+    ],
+)
+def test_one_that_needs_none_or_asks_for_some_is_no_matter(spec: Mapping[str, Any]) -> None:
+    assert lines(daemonset(**spec)) == []
+
+
+def test_a_webhook_that_is_missing_blinds_nothing() -> None:
+    api = world.healthy()
+    world.edit(
+        api,
+        "MutatingWebhookConfiguration",
+        names.MUTATING_WEBHOOK,
+        lambda config: config.update(webhooks=[{"name": "other", "clientConfig": {}}]),
+    )
+    world.seed(api, daemonset(**UNDER_NVIDIA))
+    assert not any("gpu-addons" in line for line in world.lines(api))
+
+
+def test_the_runtime_classes_are_those_of_the_policy() -> None:
+    policy = tree.one(tree.objects("servers/1.30"), "ValidatingAdmissionPolicy", names.ISOLATION_POLICY)
+    [condition] = policy["spec"]["matchConditions"]
+    assert all(f"'{each}'" in condition["expression"] for each in own.RUNTIME_CLASSES)
+    assert not foreign.needs_every_gpu(daemonset(runtimeClassName="other"))
+
+
+DRIVER = "gpu.nvidia.com"
+V1, V1BETA1 = "/apis/resource.k8s.io/v1", "/apis/resource.k8s.io/v1beta1"
+AWAY = (
+    "keep the driver's kubelet plugin off nodes with the label gpushare, as in"
+    " docs/gpu-operator.md#beside-nvidias-dra-driver; before that, drain the node"
+)
+
+
+def device(name: str, uuid: str = "", *, key: str = "uuid") -> JsonObject:
+    return {"name": name, "attributes": {"type": {"string": "gpu"}, **({key: {"string": uuid}} if uuid else {})}}
+
+
+def offer(api: DoctorKube, *devices: JsonObject, node: str = "node-a", driver: str = DRIVER, group: str = V1) -> None:
+    spec = {"driver": driver, "nodeName": node, "pool": {"name": node}, "devices": list(devices)}
+    name = f"{node}-{driver}-{len(api.objects(f'{group}/resourceslices'))}"
+    api.seed(f"{group}/resourceslices", {"kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec})
+
+
+def told(driver: str, count: int, devices: str) -> str:
+    return (
+        f"error dra-devices node/node-a | the DRA driver {driver} offers {count} devices there that are shared"
+        f" ({devices}); nothing in Kubernetes keeps a ResourceClaim off a GPU on which pods hold shares | {AWAY}"
+    )
+
+
+def test_gpus_that_nvidias_dra_driver_offers_on_a_node_that_shares_are_named() -> None:
+    api = world.healthy()
+    offer(api, device("gpu-0", "GPU-0"), device("gpu-1", "GPU-1"))
+    offer(api, device("gpu-1-mig-1g5gb-19-0"))  # its UUID is known when it is made
+    assert world.lines(api) == [told(DRIVER, 3, "gpu-0, gpu-1, gpu-1-mig-1g5gb-19-0")]
+
+
+def test_any_drivers_devices_are_told_by_their_uuids() -> None:
+    api = world.healthy()
+    offer(api, device("a", "GPU-2", key="gpu.example.com/uuid"), device("b"), driver="gpu.example.com")
+    assert world.lines(api) == [told("gpu.example.com", 1, "a")]
+
+
+def test_before_the_inventory_is_there_every_gpu_of_nvidias_counts() -> None:
+    api = world.healthy()
+    world.edit(api, "Node", "node-a", lambda node: node["metadata"]["annotations"].clear())
+    offer(api, device("gpu-0", "GPU-77"))
+    assert told(DRIVER, 1, "gpu-0") in world.lines(api)
+
+
+@pytest.mark.parametrize(
+    ("node", "driver", "found"),
+    [
+        ("node-z", DRIVER, device("gpu-0", "GPU-0")),  # shares nothing
+        ("node-a", DRIVER, device("gpu-7", "GPU-77")),  # a GPU that is not shared
+        ("node-a", "compute-domain.nvidia.com", device("channel-0")),
+        ("", DRIVER, device("gpu-0", "GPU-0")),  # of a network, not of a node
+    ],
+)
+def test_other_devices_are_in_no_ones_way(node: str, driver: str, found: JsonObject) -> None:
+    api = world.healthy()
+    offer(api, found, node=node, driver=driver)
+    assert world.lines(api) == []
+
+
+def named(api: DoctorKube, resource: str) -> None:
+    spec = {"extendedResourceName": resource} if resource else {}
+    api.seed(f"{V1}/deviceclasses", {"kind": "DeviceClass", "metadata": {"name": DRIVER}, "spec": spec})
+
+
+@pytest.mark.parametrize("resource", [names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE])
+def test_a_device_class_that_takes_requests_for_shares_is_an_error(resource: str) -> None:
+    api = world.healthy()
+    named(api, resource)
+    assert world.lines(api) == [
+        f"error device-classes deviceclass/{DRIVER} | its extendedResourceName is {resource}: where a node offers none"
+        " of it, kube-scheduler serves a request for 3 of it with 3 whole devices of this class (by default from 1.36"
+        f" on) | kubectl patch deviceclass {DRIVER} --type=json"
+        """ -p='[{"op": "remove", "path": "/spec/extendedResourceName"}]'"""
+    ]
+
+
+@pytest.mark.parametrize("resource", ["", names.GPU, "nvidia.com/mig-1g.10gb"])
+def test_one_for_other_resources_is_none(resource: str) -> None:
+    """NVIDIA's driver has one for nvidia.com/gpu as its chart installs it."""
+    api = world.healthy()
+    named(api, resource)
+    assert world.lines(api) == []
+
+
+def test_one_for_whole_gpus_is_an_error_where_they_are_this_projects() -> None:
+    api = world.with_whole_gpus("production", "v1.34.0", "1.30")
+    named(api, names.GPU)
+    assert [line.partition(" | ")[0] for line in world.lines(api)] == [f"error device-classes deviceclass/{DRIVER}"]
+
+
+def test_servers_that_serve_only_an_older_version_are_read_too() -> None:
+    api = world.healthy()
+    lacking = kube.NotFoundError("the server could not find the requested resource")
+    api.fail_next(lambda call: call.path.startswith((f"{V1}/", "/apis/resource.k8s.io/v1beta2/")), lacking, times=9)
+    offer(api, {"name": "gpu-0", "basic": device("", "GPU-0")}, group=V1BETA1)
+    assert world.lines(api) == [told(DRIVER, 1, "gpu-0")]
+
+
+def test_servers_without_dynamic_resource_allocation_pass() -> None:
+    api = world.healthy()
+    lacking = kube.NotFoundError("the server could not find the requested resource")
+    api.fail_next(lambda call: call.path.startswith("/apis/resource.k8s.io/"), lacking, times=9)
+    found = world.diagnosis(api)
+    assert list(world.formatted(found)) == []
+    passed = {result.check.id for result in found.results if result.passed}
+    assert {"dra-devices", "device-classes"} <= passed
+
+
+def test_a_reader_without_the_right_is_told_which_checks_are_missing() -> None:
+    api = world.healthy()
+    api.fail_next(lambda call: call.path.startswith(V1), kube.ForbiddenError("no"), times=9)
+    lines = world.lines(api)
+    assert [line.partition(" | ")[0] for line in lines] == [
+        f"error {checks.READ} resourceslices",
+        f"error {checks.READ} deviceclasses",
+    ]

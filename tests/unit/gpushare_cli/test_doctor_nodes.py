@@ -1,21 +1,20 @@
-"""What is wrong with nodes and their GPUs, line by line."""
-
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from gpushare import names
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject
+from gpushare.kube.api import JsonObject, Reply
 from gpushare.model.gpu import GpuHealth, LeftOut, Limit, NodeInventory
 from gpushare.units import MemoryUnit
 from gpushare.wire import inventory as inventory_wire
 from testing.builders import make_gpu, make_inventory
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import NS, PLUGIN, DoctorKube
+from testing.cli.doctor_cluster import METRICS, NS, PLUGIN, Change, DoctorKube
+from testing.manifests import tree
 
-Change = Callable[[DoctorKube], None]
 DAEMONSET = f"daemonset/{NS}/{PLUGIN}"
 RESTART = f"kubectl -n {NS} delete pod -l app.kubernetes.io/name={PLUGIN} --field-selector spec.nodeName=node-b"
 LOGS = f"kubectl -n {NS} logs {PLUGIN}-node-b"
@@ -80,109 +79,91 @@ def config_map(name: str, gpus: str) -> Change:
     return lambda api: world.seed(api, {"kind": "ConfigMap", "metadata": metadata, "data": {"gpus": gpus}})
 
 
-ROWS: list[tuple[str, Change, str]] = [
+ROWS: list[tuple[Change, str]] = [
     (
-        "no pod",
         lambda api: world.vanish(api, "Pod", f"{PLUGIN}-node-b"),
         f"error plugin-running node/node-b | no {PLUGIN} pod is there | kubectl -n {NS} describe daemonset {PLUGIN}",
     ),
     (
-        "a pod that ends",
         ending_plugin,
         f"error plugin-running node/node-b | no {PLUGIN} pod is there | kubectl -n {NS} describe daemonset {PLUGIN}",
     ),
     (
-        "a pod that is not ready",
         unready_plugin,
         f"error plugin-running node/node-b | its device plugin {PLUGIN}-node-b is not ready; new GPU pods cannot start"
         f" there | {LOGS}",
     ),
     (
-        "a node that is not ready",
         unready_node,
         f"error plugin-running node/node-b | its device plugin {PLUGIN}-node-b is not ready (the node itself is not"
         f" ready); new GPU pods cannot start there | {LOGS}",
     ),
     (
-        "no inventory",
         node(lambda each: each["metadata"].update(annotations={})),
         f"error inventory node/node-b | its device plugin is ready, but has published no inventory | {LOGS}",
     ),
     (
-        "an inventory of a later version",
         annotate(names.ANNOTATION_INVENTORY, '{"version": 99, "minReader": 98}'),
         "error inventory node/node-b | its inventory cannot be read: annotation gpushare.dev/inventory of node node-b:"
         " version 99 (readable from version 98), this program reads version 2; upgrade it | run the same version of all"
         " components; the plugin writes it again when it starts",
     ),
     (
-        "no GPU",
         publish(make_inventory(node="node-b")),
         f"warning inventory node/node-b | its device plugin finds no GPU | {LOGS}",
     ),
     (
-        "another unit",
         publish(make_inventory(15, node="node-b", unit=MemoryUnit(256))),
         "error memory-unit node/node-b | it counts aliyun.com/gpu-mem in 256MiB, the settings say GiB: it takes no GPU"
         f" pods | kubectl -n {NS} rollout restart deployment,daemonset",
     ),
     (
-        "too little memory",
         amount(names.GPU_MEM, "45"),
         "error node-amounts node/node-b | allocatable aliyun.com/gpu-mem is 45, but its healthy GPUs are 60 | the"
         f" kubelet may be behind for some seconds; if it stays: {RESTART}",
     ),
     (
-        "no per cent",
         node(lambda each: each["status"]["allocatable"].pop(names.GPU_PERCENT)),
         "error node-amounts node/node-b | allocatable nano-gpu/gpu-percent is 0, but its healthy GPUs are 400 | the"
         f" kubelet may be behind for some seconds; if it stays: {RESTART}",
     ),
     (
-        "an inventory without a plugin",
         unlabelled,
         "warning stale-inventory node/node-b | it has an inventory of GPUs, but no device plugin is meant to run there"
         " | kubectl annotate node node-b gpushare.dev/inventory-, or label it again",
     ),
     (
-        "a faulty GPU",
         publish(with_faulty_gpu()),
         "warning gpu-health node/node-b | GPU 1 (GPU-1) is unhealthy: the driver reports a fault | drain it, reset or"
         f" replace the GPU, then: {RESTART}",
     ),
     (
-        "a faulty GPU with its cause",
         publish(with_faulty_gpu(reason="Xid 79: GPU has fallen off the bus")),
         "warning gpu-health node/node-b | GPU 1 (GPU-1) is unhealthy: Xid 79: GPU has fallen off the bus | drain it,"
         f" reset or replace the GPU, then: {RESTART}",
     ),
     (
-        "a GPU on which nothing holds limits",
         publish(with_faulty_gpu(reason="no limit can be held: cgroup: old driver")),
         "warning gpu-health node/node-b | GPU 1 (GPU-1) is unhealthy: no limit can be held: cgroup: old driver |"
         " correct that, or let other means hold limits: the label gpushare.dev/limits, --limits",
     ),
     (
-        "a GPU in MIG mode without instances",
         publish(
             replace(make_inventory(15, node="node-b"), left_out=(LeftOut(index=3, reason="in MIG mode; make some"),))
         ),
         "warning gpu-health node/node-b | GPU 3 is not shared: in MIG mode | make some",
     ),
     (
-        "a GPU that a ConfigMap takes out",
         config_map("unhealthy-gpu-node-b", "2"),
         "warning gpu-health node/node-b | GPU 2 (GPU-2) is unhealthy: the ConfigMap unhealthy-gpu-node-b says so"
         " | kubectl -n kube-system edit configmap unhealthy-gpu-node-b",
     ),
     (
-        "cordoned GPUs",
         annotate(names.ANNOTATION_CORDON, "0,GPU-3"),
         "warning gpu-cordon node/node-b | GPUs 0, 3 of its 4 are cordoned; nothing new is placed there | when the work"
         " is done: gpushare uncordon node-b/0 && gpushare uncordon node-b/3",
     ),
     (
-        "a cordon that a defragmentation has left",
         node(
             lambda each: each["metadata"]["annotations"].update(
                 {names.ANNOTATION_CORDON: "GPU-3", names.ANNOTATION_HELD: "GPU-3"}
@@ -192,19 +173,16 @@ ROWS: list[tuple[str, Change, str]] = [
         " runs any more: gpushare uncordon node-b/3",
     ),
     (
-        "an oversubscribed GPU without a limit",
         publish(oversubscribed(Limit.MPS)),
         "warning oversubscription node/node-b | GPUs are oversubscribed by 1.5, so pods may run out of memory within"
         " what they were granted, and nothing enforces that they stay within it (limit mps) | docs/oversubscription.md",
     ),
     (
-        "an oversubscribed GPU with a limit",
         publish(oversubscribed(Limit.CGROUP)),
         "ok oversubscription node/node-b | GPUs are oversubscribed by 1.5, so pods may run out of memory within what"
         " they were granted | docs/oversubscription.md",
     ),
     (
-        "a label with no factor",
         node(lambda each: each["metadata"]["labels"].update({names.LABEL_OVERSUBSCRIPTION: "much"})),
         "warning oversubscription node/node-b | nothing is oversubscribed there, as its label"
         " gpushare.dev/oversubscription cannot be read: 'much' is no factor; write one from 1 to 10 such as 1.5, with"
@@ -212,7 +190,6 @@ ROWS: list[tuple[str, Change, str]] = [
         " it",
     ),
     (
-        "a cordon of no GPU",
         annotate(names.ANNOTATION_CORDON, "7, GPU-x"),
         "warning gpu-cordon node/node-b | gpushare.dev/cordoned-gpus names '7', 'GPU-x', which is no GPU of it |"
         " gpushare uncordon node-b/ENTRY for each of them",
@@ -220,12 +197,9 @@ ROWS: list[tuple[str, Change, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "line"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize(("change", "line"), ROWS)
 def test_each_has_its_line(change: Change, line: str) -> None:
-    api = world.healthy()
-    change(api)
-
-    assert world.lines(api) == [line]
+    assert world.after(change) == [line]
 
 
 def test_a_missing_daemonset_is_one_line_and_not_one_for_each_node() -> None:
@@ -233,7 +207,6 @@ def test_a_missing_daemonset_is_one_line_and_not_one_for_each_node() -> None:
     world.vanish(api, "DaemonSet", PLUGIN)
     for name in ("node-a", "node-b"):
         world.vanish(api, "Pod", f"{PLUGIN}-{name}")
-
     assert world.lines(api) == [
         f"error plugin-daemonset {DAEMONSET} | it is missing, so no node shares a GPU | apply the overlay for"
         " your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
@@ -247,7 +220,6 @@ def test_a_cluster_whose_nodes_no_one_has_labelled_says_how() -> None:
         world.vanish(api, "Pod", f"{PLUGIN}-{name}")
     world.gpu_node(api, "node-c", labels={"gpushare": "false"}, with_plugin=False)
     world.edit(api, "Node", "node-c", lambda each: each["metadata"].pop("annotations"))
-
     assert world.lines(api) == [
         f"warning plugin-daemonset {DAEMONSET} | no node has the label gpushare=true, so no GPU is shared | kubectl"
         " label node NODE gpushare=true"
@@ -263,7 +235,6 @@ def test_nodes_are_those_that_the_daemonset_selects() -> None:
     world.edit(api, "DaemonSet", PLUGIN, select)
     world.gpu_node(api, "node-c", labels={"pool": "gpu"}, with_plugin=False)
     lines = [line for line in world.lines(api) if " plugin-running " in line]
-
     assert lines == [
         f"error plugin-running node/node-c | no {PLUGIN} pod is there | kubectl -n {NS} describe daemonset {PLUGIN}"
     ]
@@ -274,7 +245,6 @@ def test_a_plugin_that_is_being_replaced_is_ready_if_one_of_its_pods_is(name: st
     api = world.healthy()
     unready_plugin(api)
     world.seed(api, world.own_pod(name, PLUGIN, node="node-b"))
-
     assert world.lines(api) == []
 
 
@@ -283,7 +253,6 @@ def test_a_resource_that_is_switched_off_is_not_missed() -> None:
     world.edit(api, "ConfigMap", "gpushare-config", lambda each: each["data"].update(GPUSHARE_GPU_PERCENT="false"))
     for name in ("node-a", "node-b"):
         node(lambda each: each["status"]["allocatable"].pop(names.GPU_PERCENT), name)(api)
-
     assert world.lines(api) == []
 
 
@@ -291,7 +260,6 @@ def test_whole_gpus_are_counted_where_they_are_served() -> None:
     api = world.healthy()
     world.edit(api, "ConfigMap", "gpushare-config", lambda each: each["data"].update(GPUSHARE_WHOLE_GPUS="true"))
     node(lambda each: each["status"]["allocatable"].update({names.GPU: "4"}), "node-a")(api)
-
     assert [line.partition(" | the kubelet")[0] for line in world.lines(api) if "node-amounts" in line] == [
         "error node-amounts node/node-b | allocatable nvidia.com/gpu is 0, but its healthy GPUs are 4"
     ]
@@ -301,8 +269,150 @@ def test_config_maps_of_unhealthy_gpus_that_may_not_be_listed_are_a_warning() ->
     api = world.healthy()
     refused = kube.ForbiddenError("configmaps is forbidden")
     api.fail_next(lambda call: call.path == "/api/v1/namespaces/kube-system/configmaps", refused, times=9)
-
     assert world.lines(api) == [
         "warning gpu-health configmap/kube-system/unhealthy-gpu-* | not checked whether such ConfigMaps take GPUs out"
         " of use: configmaps is forbidden | get rights to list ConfigMaps in kube-system"
     ]
+
+
+CONTROLLER = names.CONTROLLER_SERVICE
+ASKED = "gpushare_extender_requests_total"
+WHAT = (
+    "also take pods without GPUs, and no scheduler has asked the controller where these cost the least: by default"
+    " kube-scheduler spreads them, and GPUs stay free for want of CPU and memory | have the scheduler that decides"
+    " about them ask it (gpushare scheduler-config --rank-others), or keep these nodes for GPU pods by a taint:"
+    " docs/scheduling.md says what each costs and brings"
+)
+
+
+def never_asked(count: str = "0.0") -> DoctorKube:
+    api = world.healthy()
+    page = METRICS[CONTROLLER].replace("} 7.0", "} " + count)
+    page += f'{ASKED}{{outcome="fits",verb="filter"}} 9.0\n{ASKED}{{outcome="gpu",verb="{names.OTHERS_VERB}"}} 9.0\n'
+    api.says(CONTROLLER, "metrics", Reply(status=200, text=page))
+    return api
+
+
+def taint(*nodes: str, key: str = names.GPU_MEM, effect: str = "NoSchedule") -> Change:
+    def change(api: DoctorKube) -> None:
+        taints = [{"key": key, "effect": effect}]
+        for name in nodes:
+            world.edit(api, "Node", name, lambda node: node.setdefault("spec", {}).update(taints=taints))
+
+    return change
+
+
+@pytest.mark.parametrize("count", ["0.0", "many"])
+def test_pods_without_gpus_that_no_one_ranks_are_pointed_out(count: str) -> None:
+    assert world.lines(never_asked(count)) == [f"ok other-pods nodes | 2 of 2 nodes that share {WHAT}"]
+
+
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
+def test_nodes_that_are_kept_for_gpu_pods_are_right(effect: str) -> None:
+    api = never_asked()
+    taint("node-a", effect=effect)(api)
+    assert world.lines(api) == [f"ok other-pods node/node-b | 1 of 2 nodes that share {WHAT}"]
+    taint("node-b", effect=effect)(api)
+    assert world.lines(api) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        taint("node-a", "node-b", effect="PreferNoSchedule"),
+        taint("node-a", "node-b", key="node.kubernetes.io/unreachable"),
+        taint("node-a", "node-b", key="node.cloudprovider.kubernetes.io/uninitialized"),
+    ],
+)
+def test_taints_that_keep_no_pod_away_for_good_do_not_count(change: Change) -> None:
+    api = never_asked()
+    change(api)
+    assert world.lines(api) == [f"ok other-pods nodes | 2 of 2 nodes that share {WHAT}"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (kube.ForbiddenError("no rights"), "the controller's metrics cannot be read"),
+        (Reply(status=200, text="gpushare_ready 1.0\n"), "no scheduler has asked the controller anything yet"),
+    ],
+)
+def test_nothing_is_said_where_no_one_can_tell(answer: Reply | kube.KubeError, why: str) -> None:
+    api = never_asked()
+    api.says(CONTROLLER, "metrics", answer)
+    [result] = [each for each in world.diagnosis(api).results if each.check.id == "other-pods"]
+    assert (result.findings, result.skipped) == ((), why)
+
+
+GOOD = Reply(
+    status=200, text='gpushare_plugin_usage_info{reading="on"} 1\ngpushare_plugin_gpu_foreign_bytes{UUID="G"} 0\n'
+)
+HIDDEN = Reply(status=200, text='gpushare_plugin_usage_info{reading="no-host-pid"} 1\n')
+WHY = (
+    f"see the pods' logs: kubectl -n {NS} logs -l app.kubernetes.io/name={PLUGIN}; where network policies are enforced,"
+    f" {PLUGIN} has to admit the API server to its port metrics"
+)
+HEAD = f"warning usage daemonset/{NS}/{PLUGIN} | "
+
+
+def reading(component: str = "usage", **replies: Reply | kube.KubeError) -> DoctorKube:
+    """A cluster after a component was applied. Args: replies: by the last letter of the node; all else is good."""
+    api = world.healthy()
+    [patch] = tree.documents(tree.MANIFESTS / component / "device-plugin.yaml")
+    world.edit(api, "DaemonSet", PLUGIN, partial(apply, patch))
+    for letter in "ab":
+        name = f"{PLUGIN}-node-{letter}"
+        world.edit(api, "Pod", name, with_port)
+        api.replies[kube.pod_path(NS, f"{name}:12347", "proxy/metrics")] = replies.get(letter, GOOD)
+    return api
+
+
+def apply(patch: JsonObject, plugin: JsonObject) -> None:
+    spec, more = plugin["spec"]["template"]["spec"], patch["spec"]["template"]["spec"]
+    spec["hostPID"] = more["hostPID"]
+    spec["containers"][0]["env"] = [*spec["containers"][0]["env"], *more["containers"][0]["env"]]
+
+
+def with_port(pod: JsonObject) -> None:
+    pod["spec"]["containers"][0]["ports"] = [{"name": "metrics", "containerPort": 12347}]
+
+
+@pytest.mark.parametrize("component", ["usage", "watchdog-evict", "watchdog-kill"])
+def test_where_it_is_read_there_is_nothing_to_say(component: str) -> None:
+    api = reading(component)
+    labels = {names.WATCHDOG: "evict"}
+    world.seed(api, {"kind": "Namespace", "metadata": {"name": "team-a", "labels": labels}})
+    assert world.lines(api) == []
+
+
+def test_where_it_is_not_wanted_no_plugin_is_asked() -> None:
+    api = world.healthy()
+    assert world.lines(api) == []
+    assert not [path for path in api.asked if PLUGIN in path]
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        (HIDDEN, "its device plugin does not see the processes of the node: it needs hostPID (manifests/usage)"),
+        (kube.ForbiddenError("no"), "its device plugin cannot be asked: no"),
+        (Reply(status=200, text='gpushare_plugin_usage_info{reading="on"} 1\n'), "its driver lists no processes"),
+    ],
+)
+def test_a_node_of_which_nothing_is_known_is_named(reply: Reply | kube.KubeError, problem: str) -> None:
+    assert world.lines(reading(b=reply)) == [f"{HEAD}what is used on node node-b is not known: {problem} | {WHY}"]
+
+
+def test_a_plugin_without_the_processes_of_its_node_is_one_line() -> None:
+    api = reading(a=HIDDEN, b=HIDDEN)
+    world.edit(api, "DaemonSet", PLUGIN, lambda each: each["spec"]["template"]["spec"].pop("hostPID"))
+    [line] = world.lines(api)
+    assert line.startswith(
+        f"{HEAD}its pods are to read what containers use (GPUSHARE_USAGE, GPUSHARE_WATCHDOG), and do"
+    )
+
+
+def test_the_setting_of_all_components_counts_too() -> None:
+    api = world.healthy()
+    world.edit(api, "ConfigMap", names.CONFIG, lambda each: each["data"].update(GPUSHARE_WATCHDOG="report"))
+    assert [line.split(" | ")[0] for line in world.lines(api)] == [HEAD.removesuffix(" | ")]

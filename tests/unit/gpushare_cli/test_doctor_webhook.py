@@ -1,5 +1,3 @@
-"""What is wrong with the webhook, line by line."""
-
 from collections.abc import Callable
 
 import pytest
@@ -9,10 +7,9 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare_cli.doctor import checks_webhook
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import NS, DoctorKube
+from testing.cli.doctor_cluster import NS, Change, DoctorKube
 from testing.manifests import tree
 
-Change = Callable[[DoctorKube], None]
 APPLY = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
 LOGS = f"kubectl -n {NS} logs deploy/gpushare-webhook"
 PODS = f"kubectl -n {NS} get pods -l app.kubernetes.io/name=gpushare-webhook"
@@ -65,81 +62,71 @@ def remove(kind: str, name: str) -> Change:
     return lambda api: world.vanish(api, kind, name)
 
 
-ROWS: list[tuple[str, Change, str]] = [
+RUNNING = f"webhook-running deployment/{NS}/gpushare-webhook |"
+NO_ONE = f"replicas are ready and its Service has 0 endpoints, so no one answers the API server | {PODS}; {LOGS}"
+POLICIES = f"webhook-policies {MUTATING} |"
+ANSWERS = f"webhook-answers service/{NS}/gpushare-webhook |"
+CERTIFICATE = f"webhook-certificate secret/{NS}/gpushare-webhook-tls |"
+UNKNOWN = f"{CERTIFICATE} not checked how long the certificate is good:"
+ADMISSION = "webhook-admission pod/default/gpushare-doctor |"
+REFUSED = f"error {ADMISSION} a new GPU pod (dry run) is refused:"
+UNSURE = f"warning {ADMISSION} not checked whether a new GPU pod is completed:"
+DENIED = 'admission webhook "gpu.gpushare.dev" denied the request'
+UNCALLED = 'Internal error occurred: failed calling webhook "gpu.gpushare.dev": x509'
+EVE = 'pods is forbidden: User "eve" cannot create resource "pods"'
+UNREACHED = "error trying to reach service: dial tcp 10.0.0.1:8443: i/o timeout"
+OLD_CONDITIONS = [{"name": "x", "expression": "r in ['aliyun.com/gpu-mem']"}]
+
+
+def in_client(config: str, **fields: str) -> Change:
+    return webhook(config, lambda each: each["clientConfig"].update(fields))
+
+
+ROWS: list[tuple[Change, str]] = [
+    (replicas(0, 0), f"error {RUNNING} 0 of 2 {NO_ONE}"),
+    (replicas(1, 1), f"warning {RUNNING} 1 of 2 replicas are ready | {PODS}; {LOGS}"),
+    (replicas(2, 0), f"error {RUNNING} 2 of 2 {NO_ONE}"),
     (
-        "no replica",
-        replicas(0, 0),
-        f"error webhook-running deployment/{NS}/gpushare-webhook | 0 of 2 replicas are ready and its Service has 0"
-        f" endpoints, so no one answers the API server | {PODS}; {LOGS}",
-    ),
-    (
-        "one replica of two",
-        replicas(1, 1),
-        f"warning webhook-running deployment/{NS}/gpushare-webhook | 1 of 2 replicas are ready | {PODS}; {LOGS}",
-    ),
-    (
-        "a Service that selects nothing",
-        replicas(2, 0),
-        f"error webhook-running deployment/{NS}/gpushare-webhook | 2 of 2 replicas are ready and its Service has 0"
-        f" endpoints, so no one answers the API server | {PODS}; {LOGS}",
-    ),
-    (
-        "no Deployment",
         remove("Deployment", "gpushare-webhook"),
-        f"error webhook-running deployment/{NS}/gpushare-webhook | it is missing, so GPU pods are refused or are"
-        f" created incomplete | {APPLY}",
+        f"error {RUNNING} it is missing, so GPU pods are refused or are created incomplete | {APPLY}",
     ),
     (
-        "another Service is called",
         webhook("gpu.gpushare.dev", lambda each: each["clientConfig"]["service"].update(namespace="old")),
         f"error webhook-configured {MUTATING} | gpu.gpushare.dev calls old/gpushare-webhook, not {NS}/gpushare-webhook"
         f" | {APPLY}",
     ),
-    (
-        "an empty caBundle",
-        webhook("binding.gpushare.dev", lambda each: each["clientConfig"].pop("caBundle"), "Validating"),
-        f"error webhook-ca {VALIDATING} | the caBundle of binding.gpushare.dev is empty, so the API server cannot call"
-        f" it | the webhook writes it at its next check; if it stays: kubectl -n {NS} rollout restart"
-        " deployment/gpushare-webhook, and let no other tool write it",
+    *(
+        (
+            change,
+            f"error webhook-ca {config} | the caBundle of {name}.gpushare.dev {problem}, so the API server cannot call"
+            f" it | the webhook writes it at its next check; if it stays: kubectl -n {NS} rollout restart"
+            " deployment/gpushare-webhook, and let no other tool write it",
+        )
+        for change, config, name, problem in (
+            (
+                webhook("binding.gpushare.dev", lambda each: each["clientConfig"].pop("caBundle"), "Validating"),
+                *(VALIDATING, "binding", "is empty"),
+            ),
+            (in_client("gpu.gpushare.dev", caBundle="!"), MUTATING, "gpu", "is not base64"),
+            (in_client("gpu.gpushare.dev", caBundle="Cg=="), MUTATING, "gpu", "has no PEM certificate"),
+        )
     ),
     (
-        "a caBundle that is not a string of base64",
-        webhook("gpu.gpushare.dev", lambda each: each["clientConfig"].update(caBundle="!")),
-        f"error webhook-ca {MUTATING} | the caBundle of gpu.gpushare.dev is not base64, so the API server cannot call"
-        f" it | the webhook writes it at its next check; if it stays: kubectl -n {NS} rollout restart"
-        " deployment/gpushare-webhook, and let no other tool write it",
-    ),
-    (
-        "a caBundle of something else",
-        webhook("gpu.gpushare.dev", lambda each: each["clientConfig"].update(caBundle="Cg==")),
-        f"error webhook-ca {MUTATING} | the caBundle of gpu.gpushare.dev has no PEM certificate, so the API server"
-        f" cannot call it | the webhook writes it at its next check; if it stays: kubectl -n {NS} rollout restart"
-        " deployment/gpushare-webhook, and let no other tool write it",
-    ),
-    (
-        "a webhook that may be skipped and should not",
         webhook("gpu.gpushare.dev", lambda each: each.update(failurePolicy="Ignore")),
-        f"warning webhook-policies {MUTATING} | gpu.gpushare.dev has failurePolicy Ignore; Fail is shipped for"
-        f" Kubernetes 1.30 | {APPLY}",
+        f"warning {POLICIES} gpu.gpushare.dev has failurePolicy Ignore; Fail is shipped for Kubernetes 1.30 | {APPLY}",
     ),
     (
-        "a webhook that stops the whole cluster",
         webhook("gpu.gpushare.dev", lambda each: each.pop("matchConditions")),
-        f"error webhook-policies {MUTATING} | gpu.gpushare.dev has failurePolicy Fail and neither matchConditions nor"
-        " an objectSelector: while the webhook is away, no pod at all can be created (servers before 1.30 need their"
-        f" own overlay) | {APPLY}",
+        f"error {POLICIES} gpu.gpushare.dev has failurePolicy Fail and neither matchConditions nor an objectSelector:"
+        " while the webhook is away, no pod at all can be created (servers before 1.30 need their own overlay) |"
+        f" {APPLY}",
     ),
     (
-        "conditions of an older version",
-        webhook(
-            "gpu.gpushare.dev",
-            lambda each: each.update(matchConditions=[{"name": "x", "expression": "r in ['aliyun.com/gpu-mem']"}]),
-        ),
-        f"error webhook-policies {MUTATING} | the matchConditions of gpu.gpushare.dev do not name"
-        f" nano-gpu/gpu-percent, so pods that ask for it slip by | {APPLY}",
+        webhook("gpu.gpushare.dev", lambda each: each.update(matchConditions=OLD_CONDITIONS)),
+        f"error {POLICIES} the matchConditions of gpu.gpushare.dev do not name nano-gpu/gpu-percent, so pods that ask"
+        f" for it slip by | {APPLY}",
     ),
     (
-        "a webhook less",
         lambda api: world.edit(
             api, "ValidatingWebhookConfiguration", "gpushare-webhook", lambda config: config["webhooks"].pop()
         ),
@@ -147,94 +134,35 @@ ROWS: list[tuple[str, Change, str]] = [
         f" for Kubernetes 1.30 | {APPLY}",
     ),
     (
-        "not ready",
         answer("readyz", kube.Reply(status=503, text="the certificate has expired\n")),
-        f"error webhook-answers service/{NS}/gpushare-webhook | it is not ready: the certificate has expired | {LOGS}",
+        f"error {ANSWERS} it is not ready: the certificate has expired | {LOGS}",
     ),
     (
-        "not reached",
-        answer("readyz", kube.ServerFaultError("error trying to reach service: dial tcp 10.0.0.1:8443: i/o timeout")),
-        f"error webhook-answers service/{NS}/gpushare-webhook | the API server does not reach it: error trying to reach"
-        " service: dial tcp 10.0.0.1:8443: i/o timeout | let the control plane reach port 8443 of its pods: firewall,"
-        " security group or NetworkPolicy",
+        answer("readyz", kube.ServerFaultError(UNREACHED)),
+        f"error {ANSWERS} the API server does not reach it: {UNREACHED} | let the control plane reach port 8443 of its"
+        " pods: firewall, security group or NetworkPolicy",
     ),
+    (answer("readyz", FORBIDDEN), f"warning {ANSWERS} not checked whether it answers: {FORBIDDEN} | {RIGHTS}"),
+    (answer("metrics", FORBIDDEN), f"warning {UNKNOWN} {FORBIDDEN} | {RIGHTS}"),
+    (answer("metrics", kube.Reply(status=404, text="Not Found")), f"warning {UNKNOWN} Not Found | try again"),
+    (days("6.5"), f"warning {CERTIFICATE} the webhook's certificate expires in 6.5 days and was not renewed | {RENEW}"),
+    (days("-2.0"), f"error {CERTIFICATE} the webhook's certificate expired 2.0 days ago | {RENEW}"),
+    (days("NaN"), f"error {CERTIFICATE} the webhook does not tell how long its certificate is good | {RENEW}"),
     (
-        "no right to look",
-        answer("readyz", FORBIDDEN),
-        f"warning webhook-answers service/{NS}/gpushare-webhook | not checked whether it answers: {FORBIDDEN} |"
-        f" {RIGHTS}",
-    ),
-    (
-        "no right to read its metrics",
-        answer("metrics", FORBIDDEN),
-        f"warning webhook-certificate secret/{NS}/gpushare-webhook-tls | not checked how long the certificate is good:"
-        f" {FORBIDDEN} | {RIGHTS}",
-    ),
-    (
-        "no page of metrics",
-        answer("metrics", kube.Reply(status=404, text="Not Found")),
-        f"warning webhook-certificate secret/{NS}/gpushare-webhook-tls | not checked how long the certificate is good:"
-        " Not Found | try again",
-    ),
-    (
-        "few days",
-        days("6.5"),
-        f"warning webhook-certificate secret/{NS}/gpushare-webhook-tls | the webhook's certificate expires in 6.5 days"
-        f" and was not renewed | {RENEW}",
-    ),
-    (
-        "no days",
-        days("-2.0"),
-        f"error webhook-certificate secret/{NS}/gpushare-webhook-tls | the webhook's certificate expired 2.0 days ago"
-        f" | {RENEW}",
-    ),
-    (
-        "unknown days",
-        days("NaN"),
-        f"error webhook-certificate secret/{NS}/gpushare-webhook-tls | the webhook does not tell how long its"
-        f" certificate is good | {RENEW}",
-    ),
-    (
-        "the webhook is not called",
         lambda api: setattr(api, "admit", lambda pod: pod),
-        "error webhook-admission pod/default/gpushare-doctor | a new GPU pod (dry run) comes back without the label"
-        " gpushare.dev/managed and without NVIDIA_VISIBLE_DEVICES from the annotation of its binding | the webhook was"
-        f" not called; the other findings may say why, else: {APPLY}",
+        f"error {ADMISSION} a new GPU pod (dry run) comes back without the label gpushare.dev/managed and without"
+        " NVIDIA_VISIBLE_DEVICES from the annotation of its binding | the webhook was not called; the other findings"
+        f" may say why, else: {APPLY}",
     ),
+    (refuse(kube.ServerFaultError(UNCALLED)), f"{REFUSED} {UNCALLED} | {LOGS}"),
+    (refuse(kube.BadRequestError(DENIED)), f"{REFUSED} {DENIED} | {LOGS}"),
     (
-        "the webhook cannot be called",
-        refuse(kube.ServerFaultError('Internal error occurred: failed calling webhook "gpu.gpushare.dev": x509')),
-        "error webhook-admission pod/default/gpushare-doctor | a new GPU pod (dry run) is refused: Internal error"
-        " occurred:"
-        f' failed calling webhook "gpu.gpushare.dev": x509 | {LOGS}',
+        refuse(kube.ForbiddenError(EVE)),
+        f"{UNSURE} {EVE} | get rights to create pods there, or create a GPU pod and look at it",
     ),
-    (
-        "the pod is refused",
-        refuse(kube.BadRequestError('admission webhook "gpu.gpushare.dev" denied the request')),
-        "error webhook-admission pod/default/gpushare-doctor | a new GPU pod (dry run) is refused: admission webhook"
-        f' "gpu.gpushare.dev" denied the request | {LOGS}',
-    ),
-    (
-        "no right to create pods",
-        refuse(kube.ForbiddenError('pods is forbidden: User "eve" cannot create resource "pods"')),
-        "warning webhook-admission pod/default/gpushare-doctor | not checked whether a new GPU pod is completed: pods"
-        " is"
-        ' forbidden: User "eve" cannot create resource "pods" | get rights to create pods there, or create a GPU pod'
-        " and"
-        " look at it",
-    ),
-    (
-        "no answer in time",
-        refuse(kube.UnreachableError("POST /api/v1/namespaces/default/pods: timed out")),
-        "warning webhook-admission pod/default/gpushare-doctor | not checked whether a new GPU pod is completed: POST"
-        " /api/v1/namespaces/default/pods: timed out | try again",
-    ),
+    (refuse(kube.UnreachableError("POST: timed out")), f"{UNSURE} POST: timed out | try again"),
     *(
-        (
-            f"no {kind} {name}",
-            remove(kind, name),
-            f"warning server-policies {kind.lower()}/{name} | it is missing: {consequence} | {APPLY}",
-        )
+        (remove(kind, name), f"warning server-policies {kind.lower()}/{name} | it is missing: {consequence} | {APPLY}")
         for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
         for name, consequence in (
             (names.ISOLATION_POLICY, "while the webhook is away, a pod with the RuntimeClass nvidia may see every GPU"),
@@ -247,12 +175,9 @@ ROWS: list[tuple[str, Change, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "line"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize(("change", "line"), ROWS)
 def test_each_has_its_line(change: Change, line: str) -> None:
-    api = world.healthy()
-    change(api)
-
-    assert world.lines(api) == [line]
+    assert world.after(change) == [line]
 
 
 def whole(change: Change) -> list[str]:
@@ -273,9 +198,7 @@ def test_whole_gpus_need_a_webhook_that_names_them() -> None:
 
 
 def test_two_webhooks_name_the_resources_together() -> None:
-    other = [{"name": "x", "expression": "r in ['aliyun.com/gpu-mem']"}]
-
-    assert whole(webhook("gpu.gpushare.dev", lambda each: each.update(matchConditions=other))) == [
+    assert whole(webhook("gpu.gpushare.dev", lambda each: each.update(matchConditions=OLD_CONDITIONS))) == [
         f"error webhook-policies {MUTATING} | the matchConditions of whole.gpushare.dev and gpu.gpushare.dev do not"
         f" name nano-gpu/gpu-percent, so pods that ask for it slip by | {APPLY}"
     ]
@@ -297,7 +220,6 @@ def test_without_configurations_no_policy_is_looked_for() -> None:
     world.vanish(api, "MutatingWebhookConfiguration", "gpushare-webhook")
     world.vanish(api, "ValidatingWebhookConfiguration", "gpushare-webhook")
     found = world.diagnosis(api)
-
     assert list(world.formatted(found)) == [
         f"error webhook-configured {kind} | it is missing, so no pod comes past the webhook | {APPLY}"
         for kind in (MUTATING, VALIDATING)
@@ -312,7 +234,6 @@ def test_the_files_for_new_servers_on_an_old_one_are_noticed() -> None:
     for kind in ("Mutating", "Validating"):
         for each in ("gpu", "isolation", "binding", "request"):
             webhook(f"{each}.gpushare.dev", lambda found: found.pop("matchConditions"), kind)(api)
-
     stops = [line for line in world.lines(api) if "no pod at all can be created" in line]
     assert [line.split()[2] for line in stops] == [MUTATING, VALIDATING, VALIDATING]
 
@@ -325,5 +246,4 @@ def test_the_policies_that_are_expected_are_those_that_are_shipped(directory: st
         if item["kind"].endswith("WebhookConfiguration")
         for each in item["webhooks"]
     }
-
     assert checks_webhook.SHIPPED[directory == "1.30"] == found

@@ -28,9 +28,7 @@ def on(gpu: int, name: str, *, gib: int = 3, **fields: object) -> Json:
 
 def test_the_pods_of_one_gpu_leave_and_no_others() -> None:
     api = kube_of([NODE, on(0, "here"), on(1, "there")])
-
     found = drain(api)
-
     assert (found.code, found.out) == (0, "node-a/0: no pod is on it\n")
     assert found.err == lines(
         "node-a/0: cordoned; new pods stay away from it", "default/here: evicted", "default/here: gone"
@@ -41,16 +39,13 @@ def test_the_pods_of_one_gpu_leave_and_no_others() -> None:
 
 def test_a_pod_on_both_gpus_leaves_with_either() -> None:
     api = kube_of([NODE, owned(bound("both", make_grant(0, 1)))])
-
     assert drain(api, "node-a/1").code == 0
     assert pods(api) == set()
 
 
 def test_a_dry_run_changes_nothing_and_says_what_would_happen() -> None:
     api = kube_of([NODE, on(0, "here"), bound("bare", make_grant(0)), on(1, "there")])
-
     found = drain(api, dry_run=True)
-
     assert found.code == 3
     assert found.out == lines(
         "POD           MEMORY  WHAT        ITS SUCCESSOR   WHY",
@@ -63,9 +58,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would_happen() -> None:
 @pytest.mark.parametrize("force", [False, True])
 def test_a_pod_that_nothing_recreates_is_evicted_by_force_only(force: bool) -> None:
     api = kube_of([NODE, bound("bare", make_grant(0))])
-
     found = drain(api, force=force)
-
     assert pods(api) == (set() if force else {"bare"})
     assert found.code == (0 if force else 3)
     assert ("node-a/0 stays cordoned; gpushare uncordon node-a/0 lets new pods in" in found.err) is not force
@@ -75,9 +68,7 @@ def test_a_pod_that_nothing_recreates_is_evicted_by_force_only(force: bool) -> N
 def test_a_pod_with_data_of_its_own_is_evicted_if_that_may_be_lost(agreed: bool) -> None:
     pod = on(0, "writes")
     pod["spec"]["volumes"] = [{"name": "cache", "emptyDir": {}}, {"name": "code", "configMap": {}}]
-
     found = drain(kube_of([NODE, pod]), delete_emptydir_data=agreed)
-
     assert found.code == (0 if agreed else 3)
     why = "it would lose what it keeps in emptyDir volumes (cache); --delete-emptydir-data accepts that"
     assert (why in found.out) is not agreed
@@ -85,7 +76,6 @@ def test_a_pod_with_data_of_its_own_is_evicted_if_that_may_be_lost(agreed: bool)
 
 def test_a_pod_of_the_kubelet_is_told() -> None:
     pod = on(0, "static", annotations={"kubernetes.io/config.mirror": "x"})
-
     assert "the kubelet runs it from a file of its node; remove that file" in drain(kube_of([NODE, pod])).out
 
 
@@ -100,7 +90,6 @@ def test_a_budget_is_waited_for_until_it_allows_the_next() -> None:
             api.edit(path, lambda found: found["status"].update(disruptionsAllowed=1))
 
     found = drain(api, clock=ManualClock(0, meanwhile))
-
     assert found.code == 0
     assert [line for line in found.err.splitlines() if "default/" in line] == [
         "default/one: evicted",
@@ -115,9 +104,7 @@ def test_when_time_is_up_it_says_who_is_left_and_why() -> None:
     labels = {"app": "web"}
     api = seeded(kube_of([NODE, on(0, "one", labels=labels)]), budget("web", 0, **labels))
     clock = ManualClock(0)
-
     found = drain(api, clock=clock, timeout=30)
-
     assert (found.code, clock.at) == (3, 30)
     assert found.out == lines(
         "POD          MEMORY  WHAT   WHY", "default/one  3 GiB   waits  budget web allows no more evictions now"
@@ -128,9 +115,7 @@ def test_when_time_is_up_it_says_who_is_left_and_why() -> None:
 def test_a_pod_with_two_budgets_cannot_be_evicted_by_anyone() -> None:
     labels = {"app": "web", "tier": "a"}
     api = seeded(kube_of([NODE, on(0, "one", labels=labels)]), budget("web", 5, app="web"), budget("a", 5, tier="a"))
-
     found = drain(api)
-
     why = "several budgets select it (a, web), and the API server evicts no such pod; leave one"
     assert found.out.endswith(f"stays  {why}\n")
 
@@ -145,7 +130,6 @@ def test_a_pod_that_came_after_the_cordon_leaves_as_well() -> None:
             api.seed("/api/v1/namespaces/default/pods", on(0, "late"))
 
     found = drain(api, clock=ManualClock(0, meanwhile))
-
     assert (found.code, pods(api)) == (0, set())
     assert "default/late: evicted" in found.err
 
@@ -159,10 +143,8 @@ def test_the_least_important_pods_leave_first_and_of_these_the_youngest() -> Non
         pod["metadata"]["creationTimestamp"] = f"2026-01-0{day}T00:00:00Z"
         there.append(pod)
     api = seeded(kube_of([NODE, *there]), budget("web", 1, **labels))
-
     promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
     drain(api, clock=ManualClock(0), timeout=0)
-
     assert [row["name"] for row in promised] == ["young", "old", "high"]
     assert pods(api) == {"old", "high"}
 
@@ -183,7 +165,6 @@ def test_a_number_that_becomes_another_gpus_evicts_none_of_its_pods() -> None:
             api.edit(path, lambda found: found["status"].update(disruptionsAllowed=1))
 
     found = drain(api, clock=ManualClock(0, meanwhile))
-
     assert (found.code, found.out) == (0, "node-a/0: no pod is on it\n")
     assert pods(api) == {"there"}
 
@@ -197,7 +178,6 @@ def test_nothing_is_evicted_any_more_once_others_let_new_pods_in() -> None:
             api.seed("/api/v1/namespaces/default/pods", on(0, "new"))
 
     found = drain(api, clock=ManualClock(0, meanwhile))
-
     assert found.code == 3
     assert found.err.endswith("error: node-a/0 was uncordoned by others meanwhile; nothing more is evicted\n")
     assert found.out.startswith("POD          MEMORY  WHAT   WHY\ndefault/one  3 GiB   waits  budget web")
@@ -210,9 +190,7 @@ def test_an_eviction_that_is_forbidden_is_not_tried_for_ever() -> None:
         lambda call: call.path.endswith("/eviction"), kube.ForbiddenError("pods/eviction is forbidden"), times=9
     )
     clock = ManualClock(0)
-
     found = drain(api, clock=clock)
-
     assert found.code == 3
     assert "stays  cannot be evicted: pods/eviction is forbidden" in found.out
     assert api.count("create", "/eviction") == 3
@@ -223,9 +201,7 @@ def test_the_dry_run_says_what_the_drain_then_does_first() -> None:
     objects = [NODE, bound("bare", make_grant(0)), *(on(0, f"web-{i}", labels=labels) for i in range(4))]
     api = seeded(kube_of(objects), budget("web", 2, **labels))
     promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
-
     asked = json.loads(drain(api, clock=ManualClock(0), timeout=0, output="json").out)
-
     assert asked["planned"] == promised
     evicted = {each["name"] for each in promised if each["step"] == "evict"}
     assert evicted == {"web-0", "web-1"}
@@ -238,7 +214,6 @@ def test_a_pod_that_waits_to_start_is_not_protected_by_a_budget() -> None:
     """The eviction API asks no budget then."""
     labels = {"app": "web"}
     api = seeded(kube_of([NODE, on(0, "one", labels=labels, phase="Pending")]), budget("web", 0, **labels))
-
     assert drain(api, dry_run=True).code == 0
     assert drain(api).code == 0
 
@@ -255,10 +230,8 @@ def test_a_pod_that_is_not_ready_leaves_without_its_budget_if_enough_others_are(
     web["status"].update(currentHealthy=2, desiredHealthy=1)
     pods_there = [on(0, "one", labels=labels), ready(on(0, "two", labels=labels)), ready(on(0, "zwei", labels=labels))]
     api = seeded(kube_of([NODE, *pods_there]), web)
-
     promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
     asked = json.loads(drain(api, clock=ManualClock(0), timeout=0, output="json").out)
-
     assert {row["name"]: row["step"] for row in promised} == {"one": "evict", "two": "evict", "zwei": "wait"}
     assert {row["name"]: row["step"] for row in asked["left"]} == {"one": "leaving", "two": "leaving", "zwei": "wait"}
 
@@ -278,7 +251,6 @@ def test_a_pod_on_a_gpu_that_has_dropped_out_meanwhile_is_not_passed_over() -> N
             api.edit("/api/v1/nodes/node-a", lambda node: node["metadata"]["annotations"].update(annotations))
 
     found = drain(api, "node-a/1", clock=ManualClock(0, meanwhile), timeout=20)
-
     assert "default/part" in found.out
     assert found.code == 3
 
@@ -287,9 +259,7 @@ def test_a_pod_on_a_gpu_that_has_dropped_out_meanwhile_is_not_passed_over() -> N
 def test_an_eviction_that_the_server_could_not_answer_is_asked_for_again(error: kube.KubeError) -> None:
     api = kube_of([NODE, on(0, "here")])
     api.fail_next(lambda call: call.path.endswith("/eviction"), error, times=6)
-
     found = drain(api)
-
     assert found.code == 0
     assert f"default/here: cannot be evicted now: {error}\ndefault/here: evicted\n" in found.err
 
@@ -304,7 +274,6 @@ def test_a_pod_that_ended_by_itself_was_not_evicted() -> None:
 
     api.fail_next(ends, kube.ConflictError("never"))
     found = drain(api)
-
     assert (found.code, "evicted" in found.err) == (0, False)
 
 
@@ -324,9 +293,7 @@ def test_an_interrupt_says_that_the_gpu_stays_cordoned() -> None:
 def test_a_missing_right_to_cordon_is_told_and_nothing_is_evicted() -> None:
     api = kube_of([NODE, on(0, "here")])
     api.fail_next(lambda call: call.verb == "patch", kube.ForbiddenError("nodes is forbidden"))
-
     found = drain(api)
-
     assert (found.code, found.err) == (1, "error: not allowed: nodes is forbidden; patching nodes is needed\n")
     assert not api.count("create", "/eviction")
 
@@ -336,7 +303,6 @@ def test_a_drain_takes_a_gpu_over_from_a_defragmentation() -> None:
     annotations = node["metadata"]["annotations"]
     annotations[names.ANNOTATION_CORDON] = annotations[names.ANNOTATION_HELD] = "GPU-0"
     api = kube_of([node, on(0, "here")])
-
     assert drain(api).code == 0
     assert cordons_of(api) == "GPU-0"
     assert names.ANNOTATION_HELD not in api.read("/api/v1/nodes/node-a")["metadata"]["annotations"]
@@ -345,7 +311,6 @@ def test_a_drain_takes_a_gpu_over_from_a_defragmentation() -> None:
 def test_a_pod_whose_allocation_cannot_be_read_is_not_passed_over() -> None:
     pod = on(0, "odd")
     pod["metadata"]["annotations"][names.ANNOTATION_ALLOCATION] = "{"
-
     assert "what it holds cannot be read" in drain(kube_of([NODE, pod])).out
 
 
@@ -359,7 +324,6 @@ def test_a_pod_whose_allocation_cannot_be_read_is_not_passed_over() -> None:
 )
 def test_a_gpu_that_is_not_there_is_told(gpu: str, code: int, message: str) -> None:
     found = drain(kube_of([NODE, make_node(name="cpu")]), gpu)
-
     assert (found.code, found.err) == (code, f"error: {message}\n")
 
 
@@ -367,9 +331,7 @@ def test_budgets_that_may_not_be_read_are_told_and_obeyed() -> None:
     labels = {"app": "web"}
     api = seeded(kube_of([NODE, on(0, "one", labels=labels)]), budget("web", 0, **labels))
     api.fail_next(lambda call: "poddisruptionbudgets" in call.path, kube.ForbiddenError("no"), times=99)
-
     found = drain(api, timeout=4)
-
     assert found.code == 3
     assert "note: PodDisruptionBudgets cannot be read (no); the API server obeys them all the same" in found.err
     assert "waits  Cannot evict pod as it would violate the pod's disruption budget." in found.out
@@ -377,7 +339,6 @@ def test_budgets_that_may_not_be_read_are_told_and_obeyed() -> None:
 
 def test_json_names_the_gpu_and_its_pods() -> None:
     value = json.loads(drain(kube_of([NODE, on(0, "one")]), dry_run=True, output="json").out)
-
     row = {"namespace": "default", "name": "one", "memoryMiB": 3072, "step": "evict", "why": None}
     assert value == {
         "version": 1,
@@ -393,7 +354,6 @@ def test_json_names_the_gpu_and_its_pods() -> None:
 def test_an_older_server_is_asked_in_its_version() -> None:
     api: FakeKube = kube_of([NODE, on(0, "one")])
     api.evictions = "policy/v1beta1"
-
     assert drain(api).code == 0
 
 
@@ -401,7 +361,6 @@ def test_a_pod_that_is_leaving_already_is_awaited_and_not_evicted() -> None:
     pod = on(0, "leaving")
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     api = kube_of([NODE, pod])
-
     assert "  its deletion was asked for; its containers are ending\n" in drain(api, dry_run=True).out
     found = drain(api)
     assert (found.code, api.count("create", "/eviction")) == (0, 0)
@@ -416,10 +375,8 @@ def test_a_dry_run_says_whether_each_pod_fits_elsewhere() -> None:
     node_b = make_node(make_inventory(4, node="node-b"))
     three = [on(0, f"p{i}", gib=4) for i in range(3)]
     api = kube_of([NODE, node_b, *three, on(1, "there", gib=10)])
-
     value = json.loads(drain(api, dry_run=True, output="json").out)["successors"]
     table = drain(api, dry_run=True).out
-
     assert sorted(value.values(), key=str) == [None, "node-a", "node-b"]
     assert (table.count("fits on node-a"), table.count("fits on node-b"), table.count("would wait")) == (1, 1, 1)
 
@@ -428,9 +385,7 @@ def test_where_pods_fit_is_left_out_if_the_cluster_may_not_be_read() -> None:
     api = kube_of([NODE, on(0, "here")])
     only_here = kube.ForbiddenError("nodes is forbidden")
     api.fail_next(lambda call: call.verb == "list" and call.path.endswith("/nodes"), only_here, times=9)
-
     found = drain(api, dry_run=True)
-
     assert found.err == "note: whether the pods fit elsewhere is not told: nodes is forbidden\n"
     assert "is evicted  -" in found.out
 
@@ -445,7 +400,6 @@ def test_a_server_that_is_away_for_a_moment_ends_no_drain() -> None:
             api.fail_next(lambda call: call.path.endswith("/node-a"), away)
 
     found = drain(api, clock=ManualClock(0, meanwhile))
-
     assert found.code == 0
     assert "node-a/0: cannot be read now (connection refused); trying again" in found.err
     api.fail_next(lambda call: call.verb == "list", away, times=99)

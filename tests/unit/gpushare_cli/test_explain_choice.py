@@ -4,9 +4,20 @@ from dataclasses import replace
 
 import pytest
 
+from controller.outlooks import Outlooks
+from controller.state import ClusterState
+from controller.watches import NodeSink, PodSink
 from gpushare import names
+from gpushare.cluster import node_records, pod_records
+from gpushare.model.room import Ask, GpuRoom
+from gpushare.placement.lacks import Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder, Room
+from gpushare.resource_config import ResourceConfig
+from gpushare.runtime.clock import SystemClock
+from gpushare_cli import gather, nodefacts, world
+from gpushare_cli.explain import lack_words
+from gpushare_cli.world import World
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
-from testing.cli.explaining import explain
+from testing.cli.explaining import explain, kube_of
 from testing.cli.podding import bound, mutated
 
 NO_OTHER = "it fits on no other node"
@@ -76,7 +87,6 @@ def test_the_policy_of_a_namespace_counts_for_its_pods_that_name_none() -> None:
 def test_a_remainder_that_few_pods_ask_for_counts_against_a_node() -> None:
     usual = [holds(8, "z", gpu) for gpu in range(8)]
     full = [holds(10, "a"), holds(8, "b")]
-
     assert choice(waiting(5, "dense"), node("a", 16), node("b", 16), node("z", *[16] * 8), *usual, *full)[1] == (
         "b is next: it would leave 3 GiB of a GPU, which few pods here ask for"
     )
@@ -88,7 +98,6 @@ def test_a_remainder_that_few_pods_ask_for_counts_against_a_node() -> None:
 def test_gpus_of_a_model_that_others_need_are_kept_for_them() -> None:
     only = [holds(16, "t4", gpu, **{names.ANNOTATION_MODEL: "T4"}) for gpu in range(6)]
     nodes = node("t4", *[16] * 8), node("v100", *[16] * 8, model="Tesla V100")
-
     assert choice(waiting(16, "dense"), *nodes, *only) == [
         "v100, GPU 0: all 16 GiB are free, and it takes them",
         "t4 is next: GPUs of model Tesla T4 are kept for pods that need them",
@@ -103,7 +112,6 @@ def test_cpu_of_the_host_counts_as_room_for_pods_with_gpus() -> None:
         pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "16"}
         usual.append(pod)
     nodes = node("rich", 16, 16, cpu="64"), node("poor", 16, 16, cpu="8"), node("z", *[16] * 4, cpu="64")
-
     assert choice(waiting(16, "dense", cpu="1"), *nodes, *usual) == [
         "poor, GPU 0: all 16 GiB are free, and it takes them",
         "rich is next: on rich the pod takes the room of 1 pod with 16 GiB of one GPU and 16 CPU, on poor of 0.1 pods",
@@ -116,7 +124,6 @@ def test_a_node_without_cpu_for_it_is_no_choice_and_says_so() -> None:
     pod = waiting(4, cpu="4")
     pod["spec"]["containers"][0]["resources"]["requests"]["memory"] = "2Gi"
     found = explain(pod, node("a", 15, cpu="8"), node("b", 15, cpu="32"), plain)
-
     assert found.err == ""
     assert (
         "a     no    a has room, but: Insufficient cpu: 4000m asked for, 2000m free, Insufficient memory: 2048Mi asked"
@@ -139,7 +146,6 @@ def test_what_a_kubelet_has_not_told_is_not_evaluated() -> None:
 def test_a_pod_on_a_node_is_explained_by_the_cluster_as_it_is_now() -> None:
     pod = bound("pod", make_grant(0, gib=3), node="a", annotations={names.ANNOTATION_POLICY: "binpack"})
     nodes = node("a", 15, 15), node("b", 15)
-
     assert choice(pod, *nodes) == [
         "as the cluster is now, without this pod: a, GPU 0: 15 of 15 GiB are free, and 12 GiB stay free",
         "b would be better: with the pod, 27 of 30 GiB of GPU memory would be free on a, and 12 of 15 GiB on b",
@@ -153,13 +159,11 @@ def test_a_pod_on_a_node_is_explained_by_the_cluster_as_it_is_now() -> None:
 
 def test_a_gpu_that_would_not_be_chosen_now_is_not_called_the_best() -> None:
     told = choice(bound("pod", make_grant(1, gib=3), node="a"), node("a", 15, 15), holds(10, "a"))
-
     assert told[0] == "as the cluster is now, without this pod: a, GPU 1: 15 of 15 GiB are free, and 12 GiB stay free"
 
 
 def test_equal_nodes_are_told_apart_by_name() -> None:
     nodes = node("a", 15), node("b", 15)
-
     assert choice(waiting(3), *nodes)[1] == "b is next: the policy finds both equal, and a comes first by name"
     assert choice(bound("pod", make_grant(0, gib=3), node="b"), *nodes)[1] == "a is next: the policy finds both equal"
 
@@ -167,7 +171,6 @@ def test_equal_nodes_are_told_apart_by_name() -> None:
 def test_of_many_gpus_some_are_named() -> None:
     pod = mutated(make_pod(make_container(gpu_mem=3), annotations={names.ANNOTATION_GPUS: "6"}))
     [text, _] = choice(pod, node("a", *[15] * 8))
-
     assert text.count("15 of 15 GiB are free, and 12 GiB stay free") == 4
     assert text.endswith("; and 2 more")
 
@@ -187,7 +190,6 @@ def test_nothing_is_said_where_gpushare_chose_no_node(pod: Json) -> None:
 
 def test_programs_get_the_same() -> None:
     found = explain(waiting(3), node("a", 15), node("b", 16), as_json=True).value
-
     assert found["choice"] == {
         "node": "a",
         "why": "GPU 0: 15 of 15 GiB are free, and 12 GiB stay free",
@@ -196,3 +198,97 @@ def test_programs_get_the_same() -> None:
         "inHindsight": False,
     }
     assert explain(waiting(20), node("a", 15), as_json=True).value["choice"] is None
+
+
+GIB = 1024
+
+
+@pytest.mark.parametrize(
+    ("lack", "words"),
+    [
+        (Nothing(), "the policy finds both equal"),
+        (
+            Free((3 * GIB, 15 * GIB), (1000, 15 * GIB)),
+            "with the pod, 3 of 15 GiB of GPU memory would be free on a, and 1000 of 15360 MiB on b",
+        ),
+        (Remainder(GpuRoom(15 * GIB, 2 * GIB)), "it would leave 2 GiB of a GPU, which few pods here ask for"),
+        (MoreUse(), "what the pod would take of the GPUs of a is of more use to other pods"),
+        (Kept("T4"), "GPUs of model T4 are kept for pods that need them"),
+        (
+            Room(Ask(gpus=8, whole=True, cpu_milli=90_500, host_mib=300 * GIB), 1, 0),
+            "on a the pod takes the room of 1 pod with 8 whole GPUs, 90.5 CPU and 300 GiB of memory, on b of none",
+        ),
+        (
+            Room(Ask(gpus=1, whole=True), 2.25, 1.5),
+            "on a the pod takes the room of 2.2 pods with 1 whole GPU, on b of 1.5 pods",
+        ),
+        (
+            Room(Ask(gpus=2, memory_percent=50), 1, 0.5),
+            "on a the pod takes the room of 1 pod with 50 % of each of 2 GPUs, on b of 0.5 pods",
+        ),
+        (
+            Fragments(0.25, -0.1),
+            "free GPU memory that usual pods cannot use would change by +0.25 GPUs on a, and by -0.10 on b",
+        ),
+    ],
+)
+def test_each_lack_has_its_words(lack: Lack, words: str) -> None:
+    assert lack_words.of_lack(lack, "a", "b", "it") == words
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "few_ask", "words"),
+    [
+        (15 * GIB, 0, False, "all 15 GiB are free, and it takes them"),
+        (3 * GIB, 0, False, "3 of 15 GiB are free, and it fills them exactly"),
+        (5 * GIB, 2 * GIB, False, "5 of 15 GiB are free, and 2 GiB stay free"),
+        (5 * GIB, 100, True, "5 of 15 GiB are free, and 100 MiB stay free, which few pods here ask for"),
+    ],
+)
+def test_each_gpu_has_its_words(before: int, after: int, few_ask: bool, words: str) -> None:
+    rooms = GpuRoom(15 * GIB, before), GpuRoom(15 * GIB, after)
+    assert lack_words.of_gpu(*rooms, few_ask=few_ask) == words
+
+
+CONFIG = ResourceConfig()
+
+
+def plain(name: str, cpu: str, on: str) -> Json:
+    pod = make_pod(make_container(), name=name, node=on)
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu, "memory": "2Gi"}}
+    return pod
+
+
+NODES = [
+    node("a", 16, 16, cpu="16"),
+    node("b", *[16] * 8, model="Tesla V100", cpu="64"),
+    node("c", 16),
+    node("cpu", cpu="8"),
+]
+PODS = [
+    *(holds(16, "b", gpu, **{names.ANNOTATION_MODEL: "V100"}) for gpu in range(3)),
+    holds(5, "a"),
+    waiting(7, cpu="2"),
+    plain("one", "3", "a"),
+    plain("two", "500m", "cpu"),
+]
+
+
+def of_command_line() -> World:
+    cluster = gather.everything(kube_of([*NODES, *PODS]))
+    known = [(node_records.read(each), nodefacts.node_facts(each)) for each in cluster.nodes]
+    pods = ((pod, pod_records.read(pod, CONFIG)) for pod in cluster.pods)
+    return world.build(known, pods, CONFIG.unit, cluster.guests)
+
+
+def test_the_controller_and_explain_know_the_same() -> None:
+    state = ClusterState(resource_config=CONFIG)
+    NodeSink(state).replace([known for each in NODES if (known := NodeSink(state).read(each))])
+    PodSink(state).replace([record for pod in PODS if (record := PodSink(state).read(pod))])
+    outlooks = Outlooks(state.cache, lambda *_: None, SystemClock())
+    assert outlooks.tick()
+    found = of_command_line()
+    assert outlooks.outlook == replace(world.outlook(found), epoch=1)
+    assert len(outlooks.outlook.kinds) > 2
+    rooms = state.cache.cluster_index.node_rooms.rooms()
+    assert {name: each.host for name, each in found.nodes.items()} == {name: room.host for name, room in rooms.items()}

@@ -1,12 +1,16 @@
 """`gpushare explain` and `gpushare simulate` as a user calls them: arguments, errors, exit codes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpushare.errors import WireError
 from gpushare.kube import api as kube
 from gpushare_cli import __main__ as cli
-from testing.builders import make_grant, make_inventory, make_node, make_pod
+from gpushare_cli.explain import workloads
+from testing.builders import Json, make_grant, make_inventory, make_node, make_pod
+from testing.cli.calling import Run, reached
 from testing.cli.explaining import kube_of
 from testing.cli.podding import bound, mutated
 from testing.cli.simulating import T4S
@@ -17,9 +21,7 @@ from testing.fakes.kube import FakeKube
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
     """The cluster that the commands reach."""
     found = kube_of([make_node(make_inventory(15)), bound("web", make_grant(0)), mutated(make_pod(namespace="ml"))])
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: found)
-    monkeypatch.setattr("gpushare.kube.client.namespace", lambda _path, _context: "default")
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, found)
     return found
 
 
@@ -49,17 +51,11 @@ def test_a_pod_is_named_with_or_without_its_namespace(
         (["a/b", "-n", "c"], "pod 'a/b': --namespace c says another namespace"),
     ],
 )
-def test_names_that_are_none_are_wrong_arguments(
-    argv: list[str], message: str, cluster: FakeKube, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["explain", *argv]) == 2
-    assert capsys.readouterr() == ("", f"error: {message}\n")
+def test_names_that_are_none_are_wrong_arguments(argv: list[str], message: str, cluster: FakeKube, run: Run) -> None:
+    assert run("explain", *argv) == (2, "", f"error: {message}\n")
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [["explain"], ["explain", "a", "-o", "xml"], ["simulate", "--nodes", "x"]],
-)
+@pytest.mark.parametrize("argv", [["explain"], ["explain", "a", "-o", "xml"], ["simulate", "--nodes", "x"]])
 def test_unknown_words_are_wrong_arguments(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(argv) == 2
     assert capsys.readouterr().err.startswith("usage: ")
@@ -72,44 +68,162 @@ def test_a_memory_unit_that_is_none_is_told_with_the_reason(command: str, capsys
     assert capsys.readouterr() == ("", message)
 
 
-def test_a_pod_that_is_not_there_is_told(cluster: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "none", "-n", "ml"]) == 1
-    assert capsys.readouterr() == ("", "error: there is no pod none in namespace ml\n")
+def test_a_pod_that_is_not_there_is_told(cluster: FakeKube, run: Run) -> None:
+    assert run("explain", "none", "-n", "ml") == (1, "", "error: there is no pod none in namespace ml\n")
 
 
-def test_a_cluster_that_cannot_be_read_is_told(cluster: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_that_cannot_be_read_is_told(cluster: FakeKube, run: Run) -> None:
     cluster.fail_next(lambda call: call.path == "/api/v1/pods", kube.UnreachableError("refused"))
-
-    assert cli.main(["explain", "web"]) == 1
-    assert capsys.readouterr() == ("", "error: cannot reach the API server: refused\n")
+    assert run("explain", "web") == (1, "", "error: cannot reach the API server: refused\n")
 
 
-def test_a_pod_that_may_not_be_read_is_told(cluster: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pod_that_may_not_be_read_is_told(cluster: FakeKube, run: Run) -> None:
     cluster.fail_next(lambda call: call.path.endswith("/pods/web"), kube.ForbiddenError("pods is forbidden"))
-
-    assert cli.main(["explain", "web"]) == 1
-    assert capsys.readouterr() == ("", "error: not allowed: pods is forbidden\n")
-
-
-def test_without_a_kubeconfig_there_is_nothing_to_explain(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-
-    assert cli.main(["explain", "web"]) == 1
-    assert capsys.readouterr().err.startswith("error: no cluster: neither --kubeconfig nor KUBECONFIG is given")
+    assert run("explain", "web") == (1, "", "error: not allowed: pods is forbidden\n")
 
 
 def test_simulate_needs_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile = tmp_path / "gpus.yaml"
     profile.write_text(T4S, encoding="utf-8")
-
     assert cli.main(["simulate", "--profile", str(profile), "--nodes", "2", "-o", "json"]) == 0
     assert '"name": "node-2"' in capsys.readouterr().out
 
 
-def test_simulate_without_anything_to_simulate_is_a_wrong_argument(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["simulate"]) == 2
-    assert capsys.readouterr() == ("", "error: nothing to simulate: give files with -f, or a cluster with --profile\n")
+FORBIDDEN = kube.ForbiddenError('nodes is forbidden: User "ann" cannot list resource "nodes" at the cluster scope')
+LEFT_OUT = f"note: not evaluated: nodes and the pods of other namespaces ({FORBIDDEN})\n"
+
+
+def event(pod: Json, reason: str, message: str, minute: int) -> Json:
+    metadata = pod["metadata"]
+    return {
+        "kind": "Event",
+        "metadata": {"name": f"{reason.lower()}.{minute}", "namespace": metadata["namespace"]},
+        "involvedObject": {"kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]},
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": f"2026-01-01T00:{minute:02}:00Z",
+    }
+
+
+def waiting(message: str = "0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem.") -> Json:
+    pod = mutated(make_pod(namespace="ml"))
+    pod["status"] = {
+        "phase": "Pending",
+        "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}],
+    }
+    return pod
+
+
+def explain(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *objects: Json, name: str = "pod"
+) -> tuple[int, str, str]:
+    found: FakeKube = kube_of([make_node(make_inventory(15)), *objects])
+    found.fail_next(lambda call: call.path == "/api/v1/nodes", FORBIDDEN, times=9)
+    reached(monkeypatch, found, "ml")
+    code = cli.main(["explain", name])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_the_latest_reason_that_gpushare_published_is_the_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = waiting()
+    said = [
+        event(pod, "GpuShareUnschedulable", "needs 10 GiB on one GPU; free per GPU on node-a: 3 GiB", 1),
+        event(pod, "GpuShareUnschedulable", "needs 10 GiB on one GPU; free per GPU on node-a: 9 GiB", 2),
+        event(pod, "FailedScheduling", "0/3 nodes are available", 3),
+    ]
+    code, out, err = explain(capsys, monkeypatch, pod, *said)
+    assert (code, err) == (3, LEFT_OUT)
+    assert "WHY:        needs 10 GiB on one GPU; free per GPU on node-a: 9 GiB\n" in out
+    assert "SCHEDULER:  gpushare-scheduler: 0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem.\n" in out
+
+
+def test_without_events_the_schedulers_condition_is_the_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = explain(capsys, monkeypatch, waiting())
+    assert code == 3
+    assert "WHY:        0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem.\nASKS FOR:   " in out
+
+
+def test_a_pod_that_was_bound_shows_its_share_without_its_node(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = bound("web", make_grant(0))
+    pod["metadata"]["namespace"] = "ml"
+    code, out, err = explain(capsys, monkeypatch, pod, name="web")
+    assert (code, err) == (0, LEFT_OUT)
+    assert "not listed by its node" not in out + err
+    assert "web" in out
+
+
+def pods(count: int, app: str = "web") -> list[Json]:
+    made = []
+    for i in range(count):
+        pod = mutated(make_pod(name=f"{app}-{i}", namespace="ml"))
+        pod["metadata"]["labels"] = {**pod["metadata"].get("labels", {}), "app": app}
+        made.append(pod)
+    return made
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
+    found = kube_of([make_node(make_inventory(8)), *pods(3), *pods(1, app="other")])
+    selector = {"matchLabels": {"app": "web"}}
+    for group, plural in (("apps/v1", "deployments"), ("apps/v1", "statefulsets"), ("batch/v1", "jobs")):
+        path = f"/apis/{group}/namespaces/ml/{plural}"
+        found.seed(path, {"metadata": {"name": "web", "namespace": "ml"}, "spec": {"selector": selector}})
+    reached(monkeypatch, found, "ml")
+    return found
+
+
+@pytest.mark.parametrize("named", ["deployment/web", "deploy/web", "Deployments/web", "sts/web", "job/web"])
+def test_equal_pods_are_explained_once(named: str, api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", named]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("POD:        ml/web-0\n")
+    assert out.endswith("The same holds for web-1, web-2.\n")
+    assert "other-0" not in out
+
+
+def test_a_pod_is_a_kind_too(api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "pod/web-1"]) == 0
+    assert capsys.readouterr().out.startswith("POD:        ml/web-1\n")
+
+
+def test_a_workload_that_is_not_there_is_told(api: FakeKube, run: Run) -> None:
+    assert run("explain", "rs/none")[::2] == (1, "error: there is no replicaset none in namespace ml\n")
+
+
+def test_a_workload_without_pods_is_told(api: FakeKube, run: Run) -> None:
+    selector = {"matchLabels": {"app": "nothing"}}
+    empty = {"metadata": {"name": "empty", "namespace": "ml"}, "spec": {"selector": selector}}
+    api.seed("/apis/apps/v1/namespaces/ml/daemonsets", empty)
+    why = "daemonset empty in namespace ml has no pods; see kubectl describe daemonset empty -n ml\n"
+    assert run("explain", "ds/empty")[::2] == (1, why)
+
+
+def test_the_answer_for_programs_lists_every_pod(api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "deployment/web", "-o", "json"]) == 0
+    assert capsys.readouterr().out.count('"uid"') == 3
+
+
+@pytest.mark.parametrize(
+    ("selector", "written"),
+    [
+        ({"matchLabels": {"a": "b", "c": "d"}}, "a=b,c=d"),
+        ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b", "c"]}]}, "a in (b,c)"),
+        ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["b"]}]}, "a notin (b)"),
+        ({"matchExpressions": [{"key": "a", "operator": "Exists"}, {"key": "b", "operator": "DoesNotExist"}]}, "a,!b"),
+    ],
+)
+def test_selectors_are_written_as_lists_take_them(selector: Any, written: str) -> None:
+    assert workloads.selector_of({"spec": {"selector": selector}}) == written
+
+
+@pytest.mark.parametrize("selector", [{}, {"matchExpressions": [{"key": "a", "operator": "Gt"}]}])
+def test_a_selector_that_would_match_everything_or_is_unknown_is_refused(selector: Any) -> None:
+    with pytest.raises(WireError, match=r"spec\.selector"):
+        workloads.selector_of({"spec": {"selector": selector}})

@@ -1,4 +1,4 @@
-"""Where a pod is and what it has there: the words, the numbers, and the exit code."""
+"""Where a pod is and what it has there, or why it was given nothing: the words, the numbers, and the exit code."""
 
 from dataclasses import replace
 
@@ -8,9 +8,9 @@ from gpushare import names
 from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.allocation import Grant
 from gpushare.model.request import ContainerKind
-from testing.builders import make_container, make_grant, make_inventory, make_node, make_pod
-from testing.cli.explaining import config_map, explain
-from testing.cli.podding import bound
+from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
+from testing.cli.explaining import config_map, copy, explain
+from testing.cli.podding import bound, mutated
 from testing.cli.simulating import lines
 
 NODE = make_node(make_inventory(15, 15))
@@ -61,15 +61,12 @@ def test_a_running_pod_is_told_where_what_beside_whom_and_what_holds_it() -> Non
 def test_parts_show_their_compute_and_whole_gpus_need_no_limit() -> None:
     part = Grant(container=ContainerName("main"), gpus=(GpuUuid("GPU-0"),), memory_mib=5068, compute_percent=33)
     found = explain(bound("pod", part), NODE)
-
     assert "main       0    GPU-0  Tesla T4  5068 MiB (32%)  33%\n" in found.out
     assert "0    5068 MiB of 15 GiB (32%), 33% of compute  none\n" in found.out
-
     whole = Grant(
         container=ContainerName("main"), gpus=(GpuUuid("GPU-1"),), memory_mib=15360, compute_percent=100, whole=True
     )
     found = explain(bound("pod", whole), NODE)
-
     assert "WHY:        it has all of GPU 1\n" in found.out
     assert "LIMIT:      nothing is needed: no one else is on its GPUs\n" in found.out
     assert "main       1    GPU-1  Tesla T4  whole   100%\n" in found.out
@@ -88,7 +85,6 @@ def test_it_is_told_who_chose_the_gpus(annotations: dict[str, str | None], choos
     notes = pod["metadata"]["annotations"] | annotations
     pod["metadata"]["annotations"] = {key: value for key, value in notes.items() if value is not None}
     found = explain(pod, NODE)
-
     assert (found.code, found.err) == (0, "")
     assert f"CHOSEN BY:  {chooser}" in found.out
     assert "main       1    GPU-1  Tesla T4  3 GiB (20%)  shared\n" in found.out
@@ -98,7 +94,6 @@ def test_a_part_that_nano_gpu_gave_is_shown_as_memory() -> None:
     pod = make_pod(make_container(resources={"limits": {names.GPU_PERCENT: 50}}), node="node-a", phase="Running")
     pod["metadata"]["annotations"] = {names.NANO_ASSUME: "true", f"{names.PREFIX_NANO_CONTAINER}main": "0"}
     found = explain(pod, NODE)
-
     assert "CHOSEN BY:  nano-gpu\n" in found.out
     assert "main       0    GPU-0  Tesla T4  7680 MiB (50%)  50%\n" in found.out
 
@@ -107,7 +102,6 @@ def test_pods_on_a_node_of_aliyuns_plugin_are_shown_with_its_equal_gpus() -> Non
     node = make_node(name="node-a")
     node["status"]["allocatable"] = {names.GPU_MEM: "30", names.GPU_COUNT: "2"}
     pod = make_pod(node="node-a", phase="Running", annotations={names.ALIYUN_IDX: "1"})
-
     assert "main       1    index:1  unknown  3 GiB (20%)  shared\n" in explain(pod, node).out
 
 
@@ -118,7 +112,6 @@ def test_ill_and_lost_gpus_and_stuck_containers_are_notes() -> None:
         {"name": "next", "state": {"waiting": {"reason": "ContainerCreating"}}},
     ]
     found = explain(pod, NODE, config_map("unhealthy-gpu-node-a", "kube-system", {"gpus": "0"}))
-
     assert found.code == 0
     assert found.err == lines(
         "note: GPU GPU-0 is unhealthy",
@@ -136,7 +129,6 @@ def test_an_allocation_that_only_its_other_annotations_tell_is_a_note() -> None:
         f"{names.PREFIX_MEMORY}main": "3072",
     }
     found = explain(pod, NODE)
-
     assert found.code == 0
     assert found.err.startswith("note: its allocation cannot be read: annotation gpushare.dev/allocation: version 9 ")
     assert found.err.endswith("; told by the other annotations of its binding\n")
@@ -147,7 +139,6 @@ def test_what_no_one_can_read_blocks_the_node() -> None:
     pod = bound("pod", make_grant(0, gib=3))
     pod["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: "{}"}
     found = explain(pod, NODE)
-
     assert found.code == 0
     assert found.out.splitlines()[1:3] == [
         "STATE:     Running on node-a; what it holds cannot be read",
@@ -159,7 +150,6 @@ def test_what_no_one_can_read_blocks_the_node() -> None:
 
 def test_a_pod_that_has_ended_has_given_back_what_it_held() -> None:
     found = explain(bound("pod", make_grant(0, gib=3), phase="Succeeded"), NODE)
-
     assert found.code == 0
     assert found.out == lines(
         "POD:       default/pod",
@@ -176,7 +166,6 @@ def test_a_pod_that_has_ended_has_given_back_what_it_held() -> None:
 def test_a_failed_pod_whose_container_still_runs_still_holds() -> None:
     pod = bound("pod", make_grant(0, gib=3), phase="Failed")
     pod["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {}}}]
-
     assert "STATE:      Failed on node-a\n" in explain(pod, NODE).out
 
 
@@ -188,7 +177,6 @@ def test_a_pod_that_its_node_rejected_is_told_why(owned: bool, then: str) -> Non
     pod["status"] |= {"reason": "UnexpectedAdmissionError", "message": "Allocate failed"}
     if owned:
         pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}]
-
     assert explain(pod, NODE).out.splitlines()[2] == (
         "WHY:       node-a rejected it before any container ran: UnexpectedAdmissionError: Allocate failed; it holds no"
         f" GPU{then}"
@@ -197,7 +185,6 @@ def test_a_pod_that_its_node_rejected_is_told_why(owned: bool, then: str) -> Non
 
 def test_a_pod_that_ended_on_no_node_is_over() -> None:
     found = explain(make_pod(phase="Failed"), NODE)
-
     assert (found.code, found.out.splitlines()[1:3]) == (
         0,
         ["STATE:  Failed; it has ended", "WHY:    it was on no node"],
@@ -206,13 +193,9 @@ def test_a_pod_that_ended_on_no_node_is_over() -> None:
 
 def test_a_pod_that_asks_for_no_gpu_is_none_of_ours() -> None:
     found = explain(make_pod(make_container(), node="node-a", phase="Running"), NODE)
-
     assert (found.code, found.out.splitlines()[1:]) == (
         0,
-        [
-            "STATE:  Running; asks for no GPU",
-            "WHY:    no container of it asks for a GPU, so it is none of gpushare's",
-        ],
+        ["STATE:  Running; asks for no GPU", "WHY:    no container of it asks for a GPU, so it is none of gpushare's"],
     )
 
 
@@ -222,9 +205,7 @@ WHOLE = make_pod(make_container(resources={"limits": {names.GPU: 1}}))
 def test_whole_gpus_of_another_plugin_are_named() -> None:
     other = make_node(make_inventory(8, node="node-b"))
     other["status"] = {"allocatable": {names.GPU: "8"}}
-
     found = explain(WHOLE, NODE, other)
-
     assert found.out.splitlines()[2] == (
         "WHY:    it asks for nvidia.com/gpu, which gpushare does not hand out in this cluster; another device plugin"
         " does, on 1 node"
@@ -233,7 +214,6 @@ def test_whole_gpus_of_another_plugin_are_named() -> None:
 
 def test_whole_gpus_that_nothing_serves_are_not_blamed_on_another_plugin() -> None:
     found = explain(WHOLE, NODE)
-
     assert found.code == 3
     assert found.out.splitlines()[2] == (
         "WHY:    it asks for nvidia.com/gpu, and no node offers it: whole GPUs are switched off in gpushare"
@@ -243,7 +223,6 @@ def test_whole_gpus_that_nothing_serves_are_not_blamed_on_another_plugin() -> No
 
 def test_a_misspelt_resource_is_told_with_what_was_probably_meant() -> None:
     found = explain(make_pod(make_container(resources={"limits": {"aliyun.com/gpu-memory": 3}})), NODE)
-
     assert found.code == 3
     assert found.out.splitlines()[1:3] == [
         "STATE:  Pending; asks for no GPU that gpushare knows",
@@ -256,32 +235,13 @@ def test_json_has_the_shares_and_the_neighbours() -> None:
     init = make_grant(1, gib=2, container="first", kind=ContainerKind.INIT)
     pod = bound("pod", make_grant(0, gib=3), init, annotations={names.ANNOTATION_POLICY: "spread"})
     value = explain(pod, NODE, bound("web", make_grant(0, gib=1)), as_json=True).value
-
     assert value["state"] == "HoldsGpus"
-    assert value["containers"][1] == {
-        "container": "first",
-        "kind": "init",
-        "gpu": 1,
-        "uuid": "GPU-1",
-        "model": "Tesla T4",
-        "memoryMiB": 2048,
-        "memoryPercent": 13,
-        "computePercent": 0,
-        "whole": False,
-        "limit": "advisory",
-        "usedMiB": None,
-        "peakMiB": None,
-        "trouble": None,
-    }
-    assert value["gpus"][0] == {
-        "index": 0,
-        "uuid": "GPU-0",
-        "model": "Tesla T4",
-        "totalMiB": 15360,
-        "usedMiB": 4096,
-        "computePercent": 0,
-        "sharedWith": [{"namespace": "default", "name": "web", "usedMiB": 1024, "computePercent": 0}],
-    }
+    place = {"container": "first", "kind": "init", "gpu": 1, "uuid": "GPU-1", "model": "Tesla T4"}
+    share = {"memoryMiB": 2048, "memoryPercent": 13, "computePercent": 0, "whole": False, "limit": "advisory"}
+    assert value["containers"][1] == {**place, **share, "usedMiB": None, "peakMiB": None, "trouble": None}
+    web = {"namespace": "default", "name": "web", "usedMiB": 1024, "computePercent": 0}
+    gpu = {"index": 0, "uuid": "GPU-0", "model": "Tesla T4", "totalMiB": 15360, "usedMiB": 4096, "computePercent": 0}
+    assert value["gpus"][0] == {**gpu, "sharedWith": [web]}
     assert value["policy"] == "spread: the emptiest GPU first (named by the pod)"
 
 
@@ -290,3 +250,125 @@ def test_a_gpu_of_which_more_may_be_granted_than_it_has_is_told() -> None:
     node = make_node(replace(known, gpus=(replace(known.gpus[0], extra_mib=8 * 1024),)))
     found = explain(bound("pod", make_grant(0, gib=10)), node, bound("other", make_grant(0, gib=10)))
     assert "20 GiB of 16 GiB (125%), oversubscribed up to 24 GiB" in found.out
+
+
+def bypassed(gpu_mem: int = 3, **metadata: object) -> Json:
+    pod = mutated(make_pod(make_container(gpu_mem=gpu_mem), node="node-a"))
+    pod["metadata"] |= metadata
+    return pod
+
+
+def owned(kind: str) -> Json:
+    return {"ownerReferences": [{"kind": kind, "name": "web", "uid": "u", "controller": True}]}
+
+
+OWNER = owned("ReplicaSet")
+
+
+@pytest.mark.parametrize(
+    ("pod", "code", "why"),
+    [
+        (bypassed(), 0, "there is room: the controller chooses its GPUs within moments, and its containers start then"),
+        (
+            bypassed(20),
+            3,
+            "its containers wait until there is room: needs 20 GiB on one GPU; free per GPU on node-a: 15, 15 GiB (its"
+            " largest GPU has 15 GiB in all); or delete it and create it again",
+        ),
+        (
+            bypassed(20, **OWNER),
+            3,
+            "its containers wait until there is room: needs 20 GiB on one GPU; free per GPU on node-a: 15, 15 GiB (its"
+            " largest GPU has 15 GiB in all); or delete it, so that its controller makes it again",
+        ),
+        (
+            make_pod(node="node-a"),
+            3,
+            "the webhook did not change it, so its containers would not see GPUs that they are given; delete it and"
+            " create it again",
+        ),
+        (
+            make_pod(make_container(gpu_mem="many"), node="node-a"),
+            3,
+            "what it asks for cannot be understood: spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 'many' is"
+            " not a number; write a whole number of units such as 3; fix that and delete it and create it again",
+        ),
+    ],
+)
+def test_a_pod_on_a_node_without_gpus_is_told_what_happens_next(pod: Json, code: int, why: str) -> None:
+    found = explain(copy(pod), NODE)
+    said = [" ".join(line.split()) for line in found.out.splitlines()]
+    assert (found.code, said[1]) == (code, "STATE: on node-a without GPUs")
+    assert said[2] == f"WHY: {why}"
+
+
+def started(pod: Json, container: str = "main") -> Json:
+    pod = copy(pod)
+    pod["status"] |= {"phase": "Running", "containerStatuses": [{"name": container, "state": {"running": {}}}]}
+    return pod
+
+
+ELSEWHERE = " without spec.nodeName and with the scheduler gpushare-scheduler"
+TOO_LATE = "its containers have started without GPUs from gpushare, and cannot be given any more; delete it"
+UNCHANGED = "the webhook did not change it, so its containers would not see GPUs that they are given; "
+
+
+def plain(**metadata: object) -> Json:
+    """Not changed by the webhook."""
+    pod = make_pod(node="node-a")
+    pod["metadata"] |= metadata
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("pod", "why"),
+    [
+        (started(bypassed()), f"{TOO_LATE} and create it again{ELSEWHERE}"),
+        (started(bypassed(20, **OWNER)), f"{TOO_LATE}, so that its controller makes it again{ELSEWHERE}"),
+        (plain(**OWNER), f"{UNCHANGED}the controller deletes it, so that its owner recreates it"),
+        (started(plain(**OWNER)), f"{TOO_LATE}, so that its controller makes it again{ELSEWHERE}"),
+        (started(plain()), f"{UNCHANGED}delete it and create it again"),
+        (
+            plain(**owned("Job")),
+            f"{UNCHANGED}delete it, so that its Job, which will count it as failed, makes it again while"
+            " gpushare-webhook is running",
+        ),
+        (started(plain(**owned("Job"))), f"{TOO_LATE}, so that its controller makes it again{ELSEWHERE}"),
+        (
+            plain(**owned("Node")),
+            f"{UNCHANGED}static pods cannot ask for GPUs: make it a Deployment or a DaemonSet, created while"
+            " gpushare-webhook is running",
+        ),
+    ],
+)
+def test_what_is_said_of_a_pod_without_gpus_is_what_the_controller_does(pod: Json, why: str) -> None:
+    found = explain(pod, NODE)
+    assert found.code == 3
+    assert f"WHY: {why}" in [" ".join(line.split()) for line in found.out.splitlines()]
+
+
+def test_a_container_that_asks_for_no_gpu_may_have_started() -> None:
+    pod = bypassed()
+    pod["spec"]["containers"].append({"name": "log"})
+    assert explain(started(pod, "log"), NODE).code == 0
+
+
+@pytest.mark.parametrize(
+    ("pod", "code", "may"), [(plain(**OWNER), 3, "may start it"), (started(plain()), 0, "has started it")]
+)
+def test_a_pod_of_another_plugin_is_left_alone(pod: Json, code: int, may: str) -> None:
+    found = explain(pod, make_node(name="node-a"))
+    assert (found.code, found.out) == (
+        code,
+        lines(
+            "POD:    default/pod",
+            "STATE:  on node-a without GPUs from gpushare",
+            "WHY:    the webhook did not change it, and nothing says that gpushare hands out GPUs there: anyone else"
+            " who"
+            f" does so {may}, and gpushare leaves it alone",
+        ),
+    )
+
+
+def test_a_pod_whose_node_is_gone_gets_nothing() -> None:
+    assert "WHY:       its node node-a is gone\n" in explain(bypassed(), make_node(name="node-b")).out

@@ -25,7 +25,6 @@ def waiting(gpu_mem: object = 8, said: str = "", **spec: object) -> Json:
 def test_every_node_is_named_with_its_numbers_the_closest_first() -> None:
     said = "0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem."
     found = explain(waiting(20, said), NODE_A, NODE_B, make_node(name="cpu"), *HOLDERS)
-
     assert (found.code, found.err) == (3, "")
     assert found.out == lines(
         "POD:        default/pod",
@@ -45,7 +44,6 @@ def test_every_node_is_named_with_its_numbers_the_closest_first() -> None:
 
 def test_a_pod_that_fits_is_told_where_and_what_happens_next() -> None:
     found = explain(waiting(8, "0/2 nodes are available"), NODE_A, NODE_B, *HOLDERS)
-
     assert found.code == 0
     assert found.out.splitlines()[1:3] == [
         "STATE:      waits; it fits on node-b",
@@ -61,7 +59,6 @@ def test_a_pod_that_fits_is_told_where_and_what_happens_next() -> None:
 def test_the_best_nodes_come_first_and_a_few_are_named() -> None:
     nodes = [make_node(make_inventory(15, node=f"node-{name}")) for name in "abcde"]
     found = explain(waiting(), *nodes, bound("holder", make_grant(0, gib=5), node="node-d"))
-
     assert found.out.splitlines()[1] == "STATE:      waits; it fits on node-d, node-a, node-b and 2 more"
     assert "the scheduler has not come to it yet" in found.out
 
@@ -80,7 +77,6 @@ def test_what_kubernetes_has_against_a_node_with_room_is_named(spec: Json, why: 
     node = copy(NODE_B)
     node["spec"] = spec
     found = explain(waiting(), NODE_A, node, *HOLDERS)
-
     assert found.code == 3
     assert found.out.splitlines()[2] == (
         f"WHY:        node-b has room, but: {why}; needs 8 GiB on one GPU; free per GPU on node-a: 3, 5 GiB"
@@ -89,7 +85,6 @@ def test_what_kubernetes_has_against_a_node_with_room_is_named(spec: Json, why: 
 
 def test_a_node_selector_that_no_node_has_is_named() -> None:
     found = explain(waiting(nodeSelector={"gpu": "a100"}), NODE_B)
-
     assert found.out.splitlines()[-1] == (
         "node-b  no    node-b has room, but: spec.nodeSelector wants gpu=a100, the node has no such label"
     )
@@ -99,7 +94,6 @@ def test_the_sum_of_the_node_is_told_where_its_gpus_would_have_room() -> None:
     node = copy(NODE_A)
     node["status"]["allocatable"][names.GPU_MEM] = "15"
     found = explain(waiting(), node, bound("holder", make_grant(1, gib=12)))
-
     assert found.out.splitlines()[-1] == (
         "node-a  no    node-a has room, but: Insufficient aliyun.com/gpu-mem: 8 asked for, 15 allocatable, 12"
         " requested by pods there"
@@ -123,13 +117,11 @@ def test_that_an_autoscaler_sees_room_in_a_sum_is_a_note() -> None:
 def test_gpus_that_a_config_map_calls_unhealthy_do_not_count() -> None:
     marked = config_map("unhealthy-gpu-node-b", "kube-system", {"gpus": "0"})
     found = explain(waiting(), NODE_B, marked)
-
     assert found.out.splitlines()[-1] == "node-b  no    node-b has no healthy GPU (GPU 0 is unhealthy)"
 
 
 def test_what_is_not_evaluated_is_a_note() -> None:
     found = explain(waiting(topologySpreadConstraints=[{}], resourceClaims=[{}]), NODE_B)
-
     assert found.err == "note: not evaluated: topology spread constraints, resource claims\n"
 
 
@@ -144,7 +136,6 @@ def test_another_scheduler_is_a_note(name: str) -> None:
 def test_a_pod_that_the_webhook_did_not_see_is_a_note() -> None:
     pod = waiting()
     del pod["spec"]["containers"][0]["env"]
-
     assert explain(pod, NODE_B).err == (
         "note: the webhook did not change it, so its containers would not see their GPUs; recreate it\n"
     )
@@ -154,7 +145,6 @@ def test_preemption_and_deletion_are_notes() -> None:
     pod = waiting()
     pod["status"]["nominatedNodeName"] = "node-a"
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-
     assert explain(pod, NODE_B).err == (
         "note: pods on node-a are being evicted to make room for it\nnote: it is being deleted\n"
     )
@@ -162,7 +152,6 @@ def test_preemption_and_deletion_are_notes() -> None:
 
 def test_gates_come_before_all_nodes() -> None:
     found = explain(waiting(schedulingGates=[{"name": "quota"}]), NODE_B)
-
     assert found.code == 3
     assert found.out.splitlines()[1:3] == [
         "STATE:      waits behind scheduling gates",
@@ -172,7 +161,6 @@ def test_gates_come_before_all_nodes() -> None:
 
 def test_a_request_that_cannot_be_understood_is_told_with_the_fix() -> None:
     found = explain(waiting("1.5"), NODE_B)
-
     assert found.code == 3
     assert found.out == lines(
         "POD:        default/pod",
@@ -217,7 +205,6 @@ def test_all_that_a_pod_asks_for_is_listed() -> None:
 def test_the_first_of_a_group_may_start_it() -> None:
     pod = waiting()
     pod["metadata"] |= {"labels": {"app": "web"}, "annotations": {names.ANNOTATION_SAME_GPU: "app=web"}}
-
     assert explain(pod, NODE_B).code == 0
     member = bound("member", make_grant(0, gib=14), node="node-b", labels={"app": "web"})
     assert explain(pod, NODE_A, NODE_B, member).code == 3
@@ -231,7 +218,6 @@ def test_settings_of_the_installation_count() -> None:
     )
     whole = make_pod(make_container(resources={"limits": {names.GPU: 2}}))
     found = explain(whole, settings, NODE_A)
-
     assert found.code == 3
     assert found.out.splitlines()[3:5] == [
         "ASKS FOR:   main: 2 whole GPUs",
@@ -245,7 +231,6 @@ def test_settings_of_the_installation_count() -> None:
 def test_a_setting_that_cannot_be_understood_is_an_error() -> None:
     settings = config_map("gpushare-config", "gpushare-system", {"GPUSHARE_MEMORY_UNIT": "lots"})
     found = explain(waiting(), NODE_B, settings)
-
     assert (found.code, found.out) == (1, "")
     assert found.err == (
         "error: ConfigMap gpushare-config: GPUSHARE_MEMORY_UNIT='lots': memory unit 'lots': write GiB, MiB or a"
@@ -255,59 +240,27 @@ def test_a_setting_that_cannot_be_understood_is_an_error() -> None:
 
 def test_the_unit_of_the_command_line_wins() -> None:
     settings = config_map("gpushare-config", "gpushare-system", {"GPUSHARE_MEMORY_UNIT": "MiB"})
-
     assert explain(waiting(), NODE_B, settings, unit=MemoryUnit(1024)).code == 0
 
 
 def test_json_has_the_same_facts() -> None:
-    found = explain(waiting(8, "full"), NODE_A, NODE_B, *HOLDERS, as_json=True)
-
-    assert found.value == {
-        "namespace": "default",
-        "name": "pod",
-        "uid": "uid-pod",
-        "phase": "Pending",
-        "state": "Waits",
-        "good": True,
-        "headline": "waits; it fits on node-b",
-        "summary": "there is room on node-b as far as was evaluated; the controller makes the scheduler try again"
-        " within seconds, unless something else keeps it away",
+    nodes = NODE_A, NODE_B, *HOLDERS
+    headline, summary, _, policy = (line[12:] for line in explain(waiting(8, "full"), *nodes).out.splitlines()[1:5])
+    fills = "GPU 0: 15 of 15 GiB are free, and 7 GiB stay free, which few pods here ask for"
+    lack = "needs 8 GiB on one GPU; free per GPU on node-a: 3, 5 GiB"
+    fits = {"node": "node-b", "fits": True, "gpusFit": True, "score": 10, "reason": None, "message": None}
+    refuses = {"node": "node-a", "fits": False, "gpusFit": False, "score": None, "reason": "InsufficientGpuMemory"}
+    pod = {"namespace": "default", "name": "pod", "uid": "uid-pod", "phase": "Pending", "state": "Waits", "good": True}
+    choice = {"node": "node-b", "why": fills, "next": None, "lack": "it fits on no other node", "inHindsight": False}
+    empty: Json = {"containers": [], "gpus": [], "notes": []}
+    none = dict.fromkeys(("node", "chosenBy", "limitHeldBy", "useProblem"))
+    assert explain(waiting(8, "full"), *nodes, as_json=True).value == pod | empty | none | {
+        "headline": headline,
+        "summary": summary,
+        "policy": policy,
         "asks": ["main: 8 GiB on one GPU"],
-        "policy": "dense: the node and GPU that leave the most room for typical pods (the cluster's default)",
-        "node": None,
         "scheduler": "gpushare-scheduler",
         "schedulerMessage": "full",
-        "choice": {
-            "node": "node-b",
-            "why": "GPU 0: 15 of 15 GiB are free, and 7 GiB stay free, which few pods here ask for",
-            "next": None,
-            "lack": "it fits on no other node",
-            "inHindsight": False,
-        },
-        "nodes": [
-            {
-                "node": "node-b",
-                "fits": True,
-                "gpusFit": True,
-                "score": 10,
-                "reason": None,
-                "message": None,
-                "blockers": [],
-            },
-            {
-                "node": "node-a",
-                "fits": False,
-                "gpusFit": False,
-                "score": None,
-                "reason": "InsufficientGpuMemory",
-                "message": "needs 8 GiB on one GPU; free per GPU on node-a: 3, 5 GiB",
-                "blockers": [],
-            },
-        ],
-        "containers": [],
-        "gpus": [],
-        "chosenBy": None,
-        "limitHeldBy": None,
-        "useProblem": None,
-        "notes": [],
+        "choice": choice,
+        "nodes": [{**fits, "blockers": []}, {**refuses, "message": lack, "blockers": []}],
     }

@@ -1,17 +1,29 @@
-"""Every command that prints JSON prints the same as YAML."""
-
+import io
 import json
+import shlex
+import subprocess
+import sys
 from pathlib import Path
+from typing import NoReturn
 
+import orjson
 import pytest
 import yaml
 
+from gpushare.errors import WireError
+from gpushare.kube import api as kube
 from gpushare_cli import __main__ as cli
+from gpushare_cli import commands, yamls
 from gpushare_cli.__main__ import command_line
-from testing.builders import make_container, make_grant, make_inventory, make_node, make_pod
-from testing.cli.doctor_cluster import DoctorKube
+from gpushare_cli.commands import Streams
+from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
+from testing.cli.calling import reached
+from testing.cli.doctor_cluster import DoctorKube, healthy
 from testing.cli.draining import owned
+from testing.cli.explaining import explain, kube_of
 from testing.cli.podding import bound, mutated
+from testing.cli.simulating import listed, manifest, simulate
+from tests.unit.gpushare_cli.clusters import api_of
 
 MANIFEST = """apiVersion: v1
 kind: Pod
@@ -43,18 +55,180 @@ def test_yaml_says_what_json_says(
     kube.seed("/api/v1/nodes", make_node(make_inventory(15, 15)))
     for pod in owned(bound("web", make_grant(0))), mutated(make_pod(make_container(gpu_mem=20), name="waits")):
         kube.seed("/api/v1/namespaces/default/pods", pod)
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: kube)
-    monkeypatch.setattr("gpushare.kube.client.namespace", lambda _path, _context: "default")
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, kube)
     (tmp_path / "pod.yaml").write_text(MANIFEST)
     (tmp_path / "profile.yaml").write_text(PROFILE)
     monkeypatch.chdir(tmp_path)
-
     codes = cli.main([name, *COMMANDS[name], "-o", "json"]), cli.main([name, *COMMANDS[name], "-o", "yaml"])
-
     out = capsys.readouterr().out
     as_json, decoder = out.lstrip(), json.JSONDecoder()
     value, end = decoder.raw_decode(as_json)
     assert codes[0] == codes[1]
     assert value
     assert yaml.safe_load(as_json[end:]) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("a: 1\n---\nb: 2\n", [{"a": 1}, {"b": 2}]),
+        ("---\n---\n", [None, None]),
+        ('{"a": [1]}', [{"a": [1]}]),
+        ("{a: 1}\n---\n{b: 2}", [{"a": 1}, {"b": 2}]),
+        ("time: 2024-01-01T00:00:00Z", [{"time": "2024-01-01T00:00:00Z"}]),
+        ("a: &x [1]\nb: *x", [{"a": [1], "b": [1]}]),
+    ],
+)
+def test_documents_are_read(text: str, expected: list[object]) -> None:
+    assert yamls.load_all(text, "f.yaml") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "f.yaml: not YAML at line 2, column 1; check indentation and brackets"),
+        ("a: b: c", "f.yaml: not YAML at line 1, column 5; check indentation and brackets"),
+        ("\tx: 1", "f.yaml: not YAML at line 1, column 1; check indentation and brackets"),
+        ('{"a": }x', "f.yaml: not YAML at line 1, column 8; check indentation and brackets"),
+        ("a: *other", "f.yaml: not YAML at line 1, column 4; check indentation and brackets"),
+        ("a: !!python/name:os.system x", "f.yaml: not YAML at line 1, column 4; check indentation and brackets"),
+        ("\x00", "f.yaml: not YAML; check indentation and brackets"),
+        ("9" * 5000, "f.yaml: not YAML: a number that cannot be read"),
+        ("a: &x [*x]", "f.yaml: nested more than 100 levels deep"),
+        ("[" * 100_000, "f.yaml: nested more than 100 levels deep"),
+        ("- " * 100_000, "f.yaml: nested more than 100 levels deep"),
+        ('{"a":' * 101 + "1" + "}" * 101, "f.yaml: nested more than 100 levels deep"),
+        ("{1: 2}", "f.yaml: the name of a field must be a string, found 1; put it in quotes"),
+        ("on: 2", "f.yaml: the name of a field must be a string, found True; put it in quotes"),
+    ],
+)
+def test_what_is_no_yaml_is_told_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(WireError) as caught:
+        yamls.load_all(text, "f.yaml")
+    assert str(caught.value) == message
+
+
+CLEAR = "\x1b[2J\x1b]0;owned\x07\x9b2J\u202e"
+NODE = make_node(make_inventory(15, 15))
+
+
+def waiting(scheduler: str) -> Json:
+    """A pod on no node. Kubernetes takes any schedulerName."""
+    pod = make_pod(make_container(gpu_mem=3))
+    pod["spec"]["schedulerName"] = scheduler
+    return pod
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command's, with a pod that is made to harm a terminal."""
+    kube = kube_of([NODE, waiting(CLEAR)])
+    reached(monkeypatch, kube)
+
+
+def test_no_control_character_of_an_object_reaches_a_terminal(
+    cluster: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(["explain", "pod", "-n", "default"])
+    told = capsys.readouterr()
+    shown = "\\u001b[2J\\u001b]0;owned\\u0007\\u009b2J\\u202e"
+    assert shown in told.out
+    assert shown in told.err
+    assert not set(CLEAR) - set("[2J]0;owned") & set(told.out + told.err)
+
+
+def test_programs_read_the_same_text_as_was_written(cluster: None, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["explain", "pod", "-n", "default", "-o", "json"])
+    out = capsys.readouterr().out
+    assert orjson.loads(out)["scheduler"] == CLEAR
+    assert "\u202e" not in out
+
+
+def test_a_value_of_several_lines_forges_no_line_of_the_answer() -> None:
+    found = explain(NODE, waiting("x\nLIMIT:   none\r\u2028"))
+    assert "\nSCHEDULER:  x LIMIT: none\n" in found.out
+    assert not [line for line in (found.out + found.err).splitlines() if line.startswith("LIMIT")]
+
+
+@pytest.mark.parametrize(
+    ("reads", "code", "said"),
+    [
+        ("exec 1>/dev/full", 1, "error: cannot write the answer: No space left on device\n"),
+        ("exec 1> >(:); wait $!", 0, ""),
+    ],
+)
+def test_an_answer_that_no_one_takes_is_no_traceback(reads: str, code: int, said: str) -> None:
+    argv = [sys.executable, "-m", "gpushare_cli", "scheduler-config", "--server-version", "1.30"]
+    shell = f"{reads}; exec {shlex.join(argv)}"
+    done = subprocess.run(["bash", "-c", shell], stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (code, said)
+
+
+FORGED = "x\nwarning: all GPUs are lost\r\u2028warning: delete your pods"
+
+
+def beginnings(text: str) -> set[str]:
+    """The words with which its lines begin."""
+    return {line.partition(" ")[0] for line in text.splitlines()}
+
+
+def test_inspect_quotes_an_annotation_on_one_line() -> None:
+    grant = make_grant(0, gib=3)
+    lost = bound("lost", type(grant)(container=grant.container, kind=grant.kind, gpus=(FORGED,), memory_mib=1024))  # type: ignore[arg-type]
+    streams = Streams(out=io.StringIO(), err=io.StringIO())
+    commands.inspect(api_of([NODE], [lost]), streams, commands.Inspect())
+    told = streams.err.getvalue()  # type: ignore[attr-defined] # a StringIO
+    assert "holds memory on GPU x warning: all GPUs are lost" in told
+    assert beginnings(told) == {"note:"}
+
+
+def test_simulate_quotes_a_name_on_one_line() -> None:
+    lost = bound("holder", make_grant(0, gib=3), namespace="ml", node=FORGED)
+    odd = make_pod(make_container(resources={"limits": {"aliyun.com/gpu-memory": 3}}), name=FORGED)
+    waits = make_pod(make_container(gpu_mem=99), name=f"b{FORGED}")
+    found = simulate(listed(NODE, lost), manifest(odd), listed(waits))
+    assert beginnings(found.err) == {"note:"}
+    assert "not counted, on nodes that are not in the input: x warning: all GPUs are lost" in found.err
+    assert "warning:" not in beginnings(found.out)
+
+
+def test_an_object_that_is_there_twice_is_named_on_one_line() -> None:
+    pod = manifest(make_pod(name=FORGED))
+    found = simulate(pod, pod)
+    assert found.code == 1
+    assert beginnings(found.err) == {"error:"}
+
+
+@pytest.mark.parametrize("argv", [["inspect"], ["explain", "pod"], ["doctor"]])
+def test_what_an_api_server_answers_is_one_line(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def connect(_path: str, _context: str) -> NoReturn:
+        raise kube.ServerFaultError(FORGED)
+
+    monkeypatch.setattr("gpushare.kube.client.connect", connect)
+    monkeypatch.setattr("gpushare.kube.client.namespace", lambda _path, _context: "default")
+    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    assert cli.main(argv) == 1
+    assert beginnings(capsys.readouterr().err) == {"error:"}
+
+
+def test_doctor_says_on_one_line_what_it_still_reads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gpushare_cli.doctor import gather
+
+    gathered = gather.gather
+
+    def slow(*arguments: object) -> object:
+        say = arguments[-1]
+        assert callable(say)
+        say(FORGED)
+        return gathered(*arguments)  # type: ignore[arg-type] # passed on as they came
+
+    monkeypatch.setattr(gather, "gather", slow)
+    reached(monkeypatch, healthy())
+    cli.main(["doctor"])
+    said = "x warning: all GPUs are lost warning: delete your pods"
+    assert capsys.readouterr().err == f"note: {said}\n"

@@ -1,5 +1,3 @@
-"""Plots as SVG: what every reader gets of them."""
-
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -24,7 +22,6 @@ def texts(root: ET.Element) -> list[str]:
 
 def test_title_and_description_are_there_for_screen_readers() -> None:
     root = plotted(line("a", (0, 0), (1, 1)), title="<GPUs> & more")
-
     assert root.get("role") == "img"
     labels = (root.get("aria-labelledby") or "").split()
     found = {element.get("id"): element.text for element in root if element.get("id")}
@@ -36,7 +33,6 @@ def test_every_line_has_a_name_a_colour_for_either_ground_and_a_dash_of_its_own(
     root = plotted(*(line(name, (0, i), (10, i + 1), note=f"{i} %") for i, name in enumerate(names)))
     style = next(root.iter(f"{SVG}style")).text or ""
     light, dark = style.split("@media(prefers-color-scheme:dark)")
-
     assert set(texts(root)) > {*names, *(f"{i} %" for i in range(len(names)))}
     for ground in (light, dark):
         colours = [ground.split(f".l{i}{{stroke:")[1].split("}")[0] for i in range(len(names))]
@@ -54,7 +50,6 @@ def test_points_lie_where_the_axes_say() -> None:
     root = plotted(line("a", (0, 0), (50, 5), (100, 10)))
     path = next(element.get("d") for element in root.iter(f"{SVG}path") if element.get("class") == "line l0")
     xs, ys = zip(*(map(float, point.split()) for point in (path or "").removeprefix("M").split("L")), strict=True)
-
     assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)
     assert ys[0] - ys[1] == pytest.approx(ys[1] - ys[2], abs=0.2)
     assert ys[0] > ys[2]

@@ -11,6 +11,9 @@ from testing.builders import Json, make_container, make_inventory, make_node, ma
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 TAINT = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}
+TAINTED = "taint dedicated=ml:NoSchedule is not tolerated"
+CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+T4_WANTED = {"nodeSelector": {"gpu": "t4"}}
 
 
 def facts(
@@ -41,39 +44,19 @@ def affinity(*expressions: Any, fields: Any = ()) -> Json:
         ({"unschedulable": True}, {}, ["cordoned (spec.unschedulable)"]),
         ({"unschedulable": True}, {"tolerations": [{"operator": "Exists"}]}, []),
         ({"unschedulable": True}, {"tolerations": [{"key": "node.kubernetes.io/unschedulable"}]}, []),
-        ({"taints": [TAINT]}, {}, ["taint dedicated=ml:NoSchedule is not tolerated"]),
+        ({"taints": [TAINT]}, {}, [TAINTED]),
         ({"taints": [TAINT | {"effect": "NoExecute"}]}, {}, ["taint dedicated=ml:NoExecute is not tolerated"]),
         ({"taints": [{"key": "a", "effect": "NoSchedule"}]}, {}, ["taint a:NoSchedule is not tolerated"]),
         ({"taints": [TAINT | {"effect": "PreferNoSchedule"}]}, {}, []),
         ({"taints": [TAINT]}, {"tolerations": [{"key": "dedicated", "value": "ml"}]}, []),
         ({"taints": [TAINT]}, {"tolerations": [{"key": "dedicated", "operator": "Exists"}]}, []),
         ({"taints": [TAINT]}, {"tolerations": [TAINT | {"effect": "NoSchedule"}]}, []),
-        (
-            {"taints": [TAINT]},
-            {"tolerations": [TAINT | {"effect": "NoExecute"}]},
-            ["taint dedicated=ml:NoSchedule is not tolerated"],
-        ),
-        (
-            {"taints": [TAINT]},
-            {"tolerations": [TAINT | {"value": "web"}]},
-            ["taint dedicated=ml:NoSchedule is not tolerated"],
-        ),
-        (
-            {"taints": [TAINT]},
-            {"tolerations": [TAINT | {"operator": "Lt"}]},
-            ["taint dedicated=ml:NoSchedule is not tolerated"],
-        ),
-        (
-            {"taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}], "unschedulable": True},
-            {},
-            ["cordoned (spec.unschedulable)"],
-        ),
+        ({"taints": [TAINT]}, {"tolerations": [TAINT | {"effect": "NoExecute"}]}, [TAINTED]),
+        ({"taints": [TAINT]}, {"tolerations": [TAINT | {"value": "web"}]}, [TAINTED]),
+        ({"taints": [TAINT]}, {"tolerations": [TAINT | {"operator": "Lt"}]}, [TAINTED]),
+        ({"taints": [CORDON], "unschedulable": True}, {}, ["cordoned (spec.unschedulable)"]),
         ({}, {"nodeSelector": {"gpu": "t4"}}, ["spec.nodeSelector wants gpu=t4, the node has no such label"]),
-        (
-            {"labels": {"gpu": "a10"}},
-            {"nodeSelector": {"gpu": "t4"}},
-            ["spec.nodeSelector wants gpu=t4, the node has a10"],
-        ),
+        ({"labels": {"gpu": "a10"}}, T4_WANTED, ["spec.nodeSelector wants gpu=t4, the node has a10"]),
         ({"labels": {"gpu": "t4"}}, {"nodeSelector": {"gpu": "t4"}}, []),
         ({}, {"nodeSelector": {"kubernetes.io/hostname": "node-a"}}, []),
         ({}, {"nodeName": "node-b"}, ["spec.nodeName is node-b"]),
@@ -107,21 +90,18 @@ def test_nodes_are_refused_as_by_the_scheduler(node: Json, spec: Json, expected:
 )
 def test_required_node_affinity_is_looked_at(expression: Json, fits: bool) -> None:
     found = schedulable.misplaced(pod(affinity=affinity(expression)), facts(labels={"gpu": "t4", "size": "4"}))
-
     assert found == ([] if fits else ["no term of the required node affinity matches"])
 
 
 @pytest.mark.parametrize(("name", "fits"), [("node-a", True), ("node-b", False)])
 def test_node_affinity_by_name_is_that_of_daemon_sets(name: str, fits: bool) -> None:
     wanted = affinity(fields=[{"key": "metadata.name", "operator": "In", "values": [name]}])
-
     assert (schedulable.misplaced(pod(affinity=wanted), facts()) == []) is fits
 
 
 @pytest.mark.parametrize("required", [{}, {"nodeSelectorTerms": []}, {"nodeSelectorTerms": [{}]}])
 def test_an_empty_affinity_matches_no_node(required: Json) -> None:
     wanted = {"nodeAffinity": {REQUIRED: required}}
-
     assert schedulable.misplaced(pod(affinity=wanted), facts()) == ["no term of the required node affinity matches"]
 
 
@@ -149,7 +129,6 @@ def test_an_empty_affinity_matches_no_node(required: Json) -> None:
 )
 def test_the_nodes_own_sum_counts(allocatable: dict[str, str] | None, requested: int, expected: list[str]) -> None:
     node = facts(allocatable=allocatable)
-
     assert schedulable.short(pod(), node, {names.GPU_MEM: requested}) == expected
 
 
@@ -160,7 +139,6 @@ def test_requests_follow_the_formula_of_kubernetes() -> None:
         make_container("second", 8),
     ]
     apps = [make_container("a", 3), make_container("b", 4)]
-
     assert schedulable.requests(make_pod(*apps, init=init)) == {names.GPU_MEM: 10}
     assert schedulable.requests(make_pod(*apps, init=init[:2])) == {names.GPU_MEM: 9}
     assert schedulable.requests(make_pod(make_container())) == {}
@@ -168,7 +146,6 @@ def test_requests_follow_the_formula_of_kubernetes() -> None:
 
 def test_a_manifest_of_the_per_gpu_form_counts_as_the_webhook_will_multiply_it() -> None:
     annotations = {names.ANNOTATION_GPUS: "4"}
-
     assert schedulable.requests(make_pod(make_container(gpu_mem=3), annotations=annotations)) == {names.GPU_MEM: 12}
     annotations[names.ANNOTATION_TOTALS] = "true"
     assert schedulable.requests(make_pod(make_container(gpu_mem=12), annotations=annotations)) == {names.GPU_MEM: 12}
@@ -184,7 +161,6 @@ def test_what_is_not_evaluated_is_named() -> None:
         "volumes": [{"persistentVolumeClaim": {}}],
         "resourceClaims": [{}],
     }
-
     assert schedulable.overlooked(found) == [
         "CPU, memory and other resources",
         "pod affinity",
@@ -199,5 +175,4 @@ def test_what_is_not_evaluated_is_named() -> None:
 def test_a_node_without_a_status_has_no_sum() -> None:
     node = make_node(make_inventory(15))
     del node["status"]
-
     assert nodefacts.node_facts(node).allocatable is None

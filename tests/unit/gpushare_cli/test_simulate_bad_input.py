@@ -22,140 +22,120 @@ def changed(value: Json, **fields: Any) -> Json:
     return {**value, **fields}
 
 
-def metadata(kind: str = "Pod", **fields: Any) -> Json:
-    spec = make_pod()["spec"] if kind == "Pod" else {}
-    return {"kind": kind, "metadata": fields, "spec": spec}
+def cron_job(**spec: Any) -> Json:
+    return {"kind": "CronJob", "metadata": {"name": "c"}, "spec": {"jobTemplate": {"spec": spec}}}
+
+
+LIMITS_3 = manifest(make_pod(make_container(resources={"limits": 3})))
+UNHEALTHY_3 = {"kind": "ConfigMap", "metadata": {"name": "unhealthy-gpu-a", "namespace": "kube-system"}, "data": 3}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: [1", "1.yaml: not YAML at line 2, column 1; check indentation and brackets"),
-        ("", "1.yaml: no object in it; expected manifests, or what kubectl get nodes,pods -A -o yaml prints"),
-        ("---\n---\n", "1.yaml: no object in it; expected manifests, or what kubectl get nodes,pods -A -o yaml prints"),
-        ("hello", "1.yaml: expected an object of Kubernetes, found a string"),
-        ("42", "1.yaml: expected an object of Kubernetes, found a number"),
-        ("true", "1.yaml: expected an object of Kubernetes, found true or false"),
-        ("- kind: Pod", "1.yaml: expected an object of Kubernetes, found a list"),
-        ("kind: Service\n---\n7", "1.yaml, document 2: expected an object of Kubernetes, found a number"),
-        ("metadata: {name: x}", "1.yaml: kind: missing; expected an object of Kubernetes"),
-        ("kind: 3", "1.yaml: kind: expected a string, found a number"),
-        ("kind: ''", "1.yaml: kind: expected a string, found an empty string"),
-        (T4S, "1.yaml: this looks like a profile of GPUs; give it with --profile"),
-        ("kind: List", "1.yaml: items: expected a list, found nothing"),
-        ("{kind: PodList, items: {}}", "1.yaml: items: expected a list, found an object"),
-        ("{kind: List, items: [x]}", "1.yaml, items[0]: expected an object of Kubernetes, found a string"),
-        ("{kind: List, items: [{}]}", "1.yaml, items[0]: kind: missing; expected an object of Kubernetes"),
-        ("{kind: Pod}", "1.yaml: Pod: metadata.name: expected a string, found nothing"),
-        ("{kind: Pod, metadata: 3}", "1.yaml: Pod: Pod.metadata: expected an object, found a number"),
-        ("{kind: Pod, metadata: {name: [a]}}", "1.yaml: Pod: metadata.name: expected a string, found a list"),
+        ("a: [1", ": not YAML at line 2, column 1; check indentation and brackets"),
+        ("", ": no object in it; expected manifests, or what kubectl get nodes,pods -A -o yaml prints"),
+        ("---\n---\n", ": no object in it; expected manifests, or what kubectl get nodes,pods -A -o yaml prints"),
+        ("hello", ": expected an object of Kubernetes, found a string"),
+        ("42", ": expected an object of Kubernetes, found a number"),
+        ("true", ": expected an object of Kubernetes, found true or false"),
+        ("- kind: Pod", ": expected an object of Kubernetes, found a list"),
+        ("kind: Service\n---\n7", ", document 2: expected an object of Kubernetes, found a number"),
+        ("metadata: {name: x}", ": kind: missing; expected an object of Kubernetes"),
+        ("kind: 3", ": kind: expected a string, found a number"),
+        ("kind: ''", ": kind: expected a string, found an empty string"),
+        (T4S, ": this looks like a profile of GPUs; give it with --profile"),
+        ("kind: List", ": items: expected a list, found nothing"),
+        ("{kind: PodList, items: {}}", ": items: expected a list, found an object"),
+        ("{kind: List, items: [x]}", ", items[0]: expected an object of Kubernetes, found a string"),
+        ("{kind: List, items: [{}]}", ", items[0]: kind: missing; expected an object of Kubernetes"),
+        ("{kind: Pod}", ": Pod: metadata.name: expected a string, found nothing"),
+        ("{kind: Pod, metadata: 3}", ": Pod: Pod.metadata: expected an object, found a number"),
+        ("{kind: Pod, metadata: {name: [a]}}", ": Pod: metadata.name: expected a string, found a list"),
         (
             "{kind: NodeList, items: [{metadata: {}}]}",
-            "1.yaml, items[0]: Node: metadata.name: expected a string, found nothing",
+            ", items[0]: Node: metadata.name: expected a string, found nothing",
         ),
         (
             "{kind: Pod, metadata: {name: p, annotations: {gpushare.dev/gpus: 2}}}",
-            "1.yaml: Pod: metadata.annotations[gpushare.dev/gpus]: expected a string, found a number; put it in quotes",
+            ": Pod: metadata.annotations[gpushare.dev/gpus]: expected a string, found a number; put it in quotes",
         ),
         (
             "{kind: Pod, metadata: {name: p, labels: {on-call: yes}}}",
-            "1.yaml: Pod: metadata.labels[on-call]: expected a string, found true or false; put it in quotes",
+            ": Pod: metadata.labels[on-call]: expected a string, found true or false; put it in quotes",
         ),
-        ("{kind: Pod, metadata: {name: p}}", "1.yaml: Pod default/p: spec.containers: missing"),
+        ("{kind: Pod, metadata: {name: p}}", ": Pod default/p: spec.containers: missing"),
         (
             "{kind: Pod, metadata: {name: p}, spec: {containers: {}}}",
-            "1.yaml: Pod default/p: spec.containers: expected a list, found an object",
+            ": Pod default/p: spec.containers: expected a list, found an object",
         ),
         (
             "{kind: Pod, metadata: {name: p, uid: 7}}",
-            "1.yaml: Pod default/p: metadata.uid: expected a string, found a number",
+            ": Pod default/p: metadata.uid: expected a string, found a number",
         ),
     ],
 )
-def test_texts_that_are_no_objects(tmp_path: Path, text: str, message: str) -> None:
-    found = simulate(tmp_path, text, NODE)
-
-    assert (found.code, found.out, found.err) == (1, "", f"error: {message}\n")
+def test_texts_that_are_no_objects(text: str, message: str) -> None:
+    found = simulate(text, NODE)
+    assert (found.code, found.out, found.err) == (1, "", f"error: 1.yaml{message}\n")
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (
-            workload("Deployment", "web", replicas=-1),
-            "Deployment default/web: spec.replicas: expected a whole number, 0 or more, found -1",
+        *(
+            (value, f"{where}: expected a whole number, 0 or more, found {found}")
+            for value, where, found in (
+                (workload("Deployment", "web", replicas=-1), "Deployment default/web: spec.replicas", "-1"),
+                (workload("ReplicaSet", "web", replicas="3"), "ReplicaSet default/web: spec.replicas", "a string"),
+                (workload("StatefulSet", "s", replicas=True), "StatefulSet default/s: spec.replicas", "true or false"),
+                (workload("Job", "j", parallelism=1.5), "Job default/j: spec.parallelism", "1.5"),
+                (workload("Job", "j", completions=-2), "Job default/j: spec.completions", "-2"),
+                (cron_job(completions="all"), "CronJob default/c: spec.jobTemplate.spec.completions", "a string"),
+                (
+                    workload("StatefulSet", "s", ordinals={"start": -1}),
+                    "StatefulSet default/s: spec.ordinals.start",
+                    "-1",
+                ),
+            )
         ),
-        (
-            workload("ReplicaSet", "web", replicas="3"),
-            "ReplicaSet default/web: spec.replicas: expected a whole number, 0 or more, found a string",
-        ),
-        (
-            workload("StatefulSet", "web", replicas=True),
-            "StatefulSet default/web: spec.replicas: expected a whole number, 0 or more, found true or false",
+        *(
+            (value, f"{where}: expected an object, found {found}")
+            for value, where, found in (
+                (
+                    workload("DaemonSet", "d", template={"spec": "x"}),
+                    "DaemonSet default/d: spec.template.spec",
+                    "a string",
+                ),
+                (changed(workload("Deployment", "web"), spec=[]), "Deployment default/web: Deployment.spec", "a list"),
+                (LIMITS_3, "Pod default/pod: container.resources.limits", "a number"),
+                (changed(NODE, spec=[]), "Node node-a: node.spec", "a list"),
+                (changed(NODE, status={"allocatable": 3}), "Node node-a: status.allocatable", "a number"),
+                (UNHEALTHY_3, "ConfigMap unhealthy-gpu-a.data", "a number"),
+            )
         ),
         (
             workload("Deployment", "web", replicas=10**12),
             "Deployment default/web: 1000000000000 pods; at most 100000 can be simulated together; ask for fewer",
         ),
-        (
-            workload("Job", "j", parallelism=1.5),
-            "Job default/j: spec.parallelism: expected a whole number, 0 or more, found 1.5",
-        ),
-        (
-            workload("Job", "j", completions=-2),
-            "Job default/j: spec.completions: expected a whole number, 0 or more, found -2",
-        ),
-        (
-            {"kind": "CronJob", "metadata": {"name": "c"}, "spec": {"jobTemplate": {"spec": {"completions": "all"}}}},
-            "CronJob default/c: spec.jobTemplate.spec.completions: expected a whole number, 0 or more, found a string",
-        ),
-        (
-            {"kind": "CronJob", "metadata": {"name": "c"}},
-            "CronJob default/c: spec.jobTemplate.spec.template.spec.containers: missing",
-        ),
+        (cron_job(), "CronJob default/c: spec.jobTemplate.spec.template.spec.containers: missing"),
         (workload("Deployment", "web", template={}), "Deployment default/web: spec.template.spec.containers: missing"),
         (workload("DaemonSet", "d", template={}), "DaemonSet default/d: spec.template.spec.containers: missing"),
-        (
-            workload("DaemonSet", "d", template={"spec": "x"}),
-            "DaemonSet default/d: spec.template.spec: expected an object, found a string",
-        ),
-        (
-            workload("StatefulSet", "s", ordinals={"start": -1}),
-            "StatefulSet default/s: spec.ordinals.start: expected a whole number, 0 or more, found -1",
-        ),
         (
             workload("Deployment", "web", template={"metadata": {"labels": {"v": 1}}, "spec": {"containers": [{}]}}),
             "Deployment default/web: spec.template.metadata.labels[v]: expected a string, found a number;"
             " put it in quotes",
         ),
         (
-            {"kind": "Deployment", "metadata": {"name": "web"}, "spec": []},
-            "Deployment default/web: Deployment.spec: expected an object, found a list",
-        ),
-        (
             manifest(make_pod({"resources": {"limits": {names.GPU_MEM: 3}}})),
             "Pod default/pod: spec.containers[0].name: expected a string, found nothing",
         ),
-        (
-            manifest(make_pod(make_container(resources={"limits": 3}))),
-            "Pod default/pod: container.resources.limits: expected an object, found a number",
-        ),
         (changed(NODE, spec={"taints": [{}]}), "Node node-a: spec.taints[0].key: expected a string, found nothing"),
-        (changed(NODE, spec=[]), "Node node-a: node.spec: expected an object, found a list"),
-        (
-            changed(NODE, status={"allocatable": 3}),
-            "Node node-a: status.allocatable: expected an object, found a number",
-        ),
-        (
-            {"kind": "ConfigMap", "metadata": {"name": "unhealthy-gpu-a", "namespace": "kube-system"}, "data": 3},
-            "ConfigMap unhealthy-gpu-a.data: expected an object, found a number",
-        ),
     ],
 )
-def test_objects_that_cannot_be_used(tmp_path: Path, value: Json, message: str) -> None:
+def test_objects_that_cannot_be_used(value: Json, message: str) -> None:
     others = [] if value["kind"] == "Node" else [NODE]
-    found = simulate(tmp_path, value, *others)
-
+    found = simulate(value, *others)
     where = "" if value["kind"] == "ConfigMap" else "1.yaml: "
     assert (found.code, found.out, found.err) == (1, "", f"error: {where}{message}\n")
 
@@ -180,19 +160,15 @@ def test_objects_that_cannot_be_used(tmp_path: Path, value: Json, message: str) 
             [NODE, make_pod(), changed(make_pod(), metadata={"name": "other", "uid": "uid-pod"})],
             "3.yaml: Pod default/other: metadata.uid: that of Pod default/pod, too; remove it",
         ),
-        (
-            [make_pod()],
-            "no node in the input; add what kubectl get nodes,pods -A -o yaml prints, or give --profile",
-        ),
+        ([make_pod()], "no node in the input; add what kubectl get nodes,pods -A -o yaml prints, or give --profile"),
         (
             [NODE, workload("Deployment", "a", replicas=99_999), workload("Deployment", "b", replicas=2)],
             "3.yaml: Deployment default/b: 2 pods; at most 100000 can be simulated together; ask for fewer",
         ),
     ],
 )
-def test_objects_that_do_not_go_together(tmp_path: Path, objects: list[Json], message: str) -> None:
-    found = simulate(tmp_path, *objects)
-
+def test_objects_that_do_not_go_together(objects: list[Json], message: str) -> None:
+    found = simulate(*objects)
     assert (found.code, found.out, found.err) == (1, "", f"error: {message}\n")
 
 
@@ -221,9 +197,8 @@ def test_objects_that_do_not_go_together(tmp_path: Path, objects: list[Json], me
         ),
     ],
 )
-def test_profiles_that_cannot_be_used(tmp_path: Path, profile: str, message: str) -> None:
-    found = simulate(tmp_path, profile=profile)
-
+def test_profiles_that_cannot_be_used(profile: str, message: str) -> None:
+    found = simulate(profile=profile)
     assert (found.code, found.out, found.err) == (1, "", f"error: profile.yaml: {message}\n")
 
 
@@ -247,30 +222,26 @@ def test_profiles_that_cannot_be_used(tmp_path: Path, profile: str, message: str
         ),
     ],
 )
-def test_arguments_that_do_not_go_together(tmp_path: Path, options: Json, message: str) -> None:
-    found = simulate(tmp_path, **options)
-
+def test_arguments_that_do_not_go_together(options: Json, message: str) -> None:
+    found = simulate(**options)
     assert (found.code, found.out, found.err) == (2, "", f"error: {message}\n")
 
 
-def test_a_number_of_nodes_needs_a_profile(tmp_path: Path) -> None:
-    found = simulate(tmp_path, NODE, nodes=2)
-
+def test_a_number_of_nodes_needs_a_profile() -> None:
+    found = simulate(NODE, nodes=2)
     assert (found.code, found.err) == (2, "error: --nodes 2: needs --profile, which says what GPUs they have\n")
 
 
-def test_the_standard_input_is_read_once(tmp_path: Path) -> None:
-    found = simulate(tmp_path, "-", "-")
-
+def test_the_standard_input_is_read_once() -> None:
+    found = simulate("-", "-")
     assert (found.code, found.err) == (2, "error: - stands for the standard input, which can be read only once\n")
 
 
-def test_nodes_in_different_units_need_the_clusters(tmp_path: Path) -> None:
+def test_nodes_in_different_units_need_the_clusters() -> None:
     nodes = listed(NODE, make_node(make_inventory(15, node="node-b", unit=MemoryUnit(1))))
     message = "--memory-unit: needed, because nodes count in different ones: node-a in GiB and node-b in MiB"
-    assert simulate(tmp_path, nodes).err == f"error: {message}\n"
-
-    found = simulate(tmp_path, nodes, manifest(make_pod(make_container(gpu_mem=20))), memory_unit=MemoryUnit(1024))
+    assert simulate(nodes).err == f"error: {message}\n"
+    found = simulate(nodes, manifest(make_pod(make_container(gpu_mem=20))), memory_unit=MemoryUnit(1024))
     assert "node-b counts aliyun.com/gpu-mem in MiB, the controller in GiB; give both the same memory unit" in found.out
 
 
@@ -289,11 +260,10 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("inventory", ["", "{}", "[1]", '{"version":1,"unitMiB":0,"gpus":[]}', "x"])
-def test_an_unreadable_inventory_takes_no_pods_and_is_noted(tmp_path: Path, inventory: str) -> None:
+def test_an_unreadable_inventory_takes_no_pods_and_is_noted(inventory: str) -> None:
     node = make_node(name="node-x")
     node["metadata"]["annotations"] = {names.ANNOTATION_INVENTORY: inventory}
-    found = simulate(tmp_path, node, manifest(make_pod()))
-
+    found = simulate(node, manifest(make_pod()))
     assert found.code == 3
     assert found.err.startswith(
         "note: node node-x: takes no new pods: annotation gpushare.dev/inventory of node node-x: "
@@ -301,11 +271,10 @@ def test_an_unreadable_inventory_takes_no_pods_and_is_noted(tmp_path: Path, inve
     assert "waits: node-x has an inventory that cannot be read: " in found.out
 
 
-def test_an_unreadable_allocation_keeps_new_pods_away(tmp_path: Path) -> None:
+def test_an_unreadable_allocation_keeps_new_pods_away() -> None:
     holder = bound("holder")
     holder["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: "{}"}
     holder["spec"]["containers"] = [make_container(gpu_mem=3)]
-    found = simulate(tmp_path, NODE, holder, manifest(make_pod(namespace="ml")))
-
+    found = simulate(NODE, holder, manifest(make_pod(namespace="ml")))
     assert found.code == 3
     assert "node-a takes no new pods, because what default/holder holds there cannot be read: annotation" in found.out

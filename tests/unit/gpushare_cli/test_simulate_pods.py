@@ -1,13 +1,15 @@
-"""Which pods are placed, under which names, and in which order."""
-
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpushare import names
+from gpushare.errors import WireError
+from gpushare_cli.simulate import kinds, replays
+from gpushare_cli.simulate.objects import Found
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
-from testing.cli.podding import bound
+from testing.cli.podding import bound, mutated
 from testing.cli.simulating import T4S, Result, listed, manifest, simulate, where, workload
 
 NODES = listed(make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b")))
@@ -44,19 +46,15 @@ def owned(name: str, kind: str, owner: str) -> Json:
             {"kind": "CronJob", "metadata": {"name": "web"}, "spec": {"jobTemplate": workload("Job", "x")}},
             ["web-1-6bc29"],
         ),
-        ({**manifest(make_pod()), "metadata": {"generateName": "web-"}}, ["web-"]),
     ],
 )
-def test_workloads_make_pods_with_names_as_kubernetes_gives_them(
-    tmp_path: Path, value: Json, expected: list[str]
-) -> None:
-    found = pods(simulate(tmp_path, NODES, value, as_json=True))
+def test_workloads_make_pods_with_names_as_kubernetes_gives_them(value: Json, expected: list[str]) -> None:
+    assert pods(simulate(NODES, value, as_json=True)) == pods(simulate(NODES, value, as_json=True)) == expected
 
-    if "generateName" in value["metadata"]:  # its letters depend on the file
-        assert [name[:-5] for name in found] == expected
-    else:
-        assert found == expected
-    assert pods(simulate(tmp_path, NODES, value, as_json=True)) == found
+
+def test_a_generated_name_has_letters_that_depend_on_the_file() -> None:
+    generated = {**manifest(make_pod()), "metadata": {"generateName": "web-"}}
+    assert [name[:-5] for name in pods(simulate(NODES, generated, as_json=True))] == ["web-"]
 
 
 @pytest.mark.parametrize(
@@ -74,8 +72,8 @@ def test_workloads_make_pods_with_names_as_kubernetes_gives_them(
         (listed({"kind": "B"}, {"kind": "A"}, {"kind": "B"}), "not evaluated: 1 A, 2 B"),
     ],
 )
-def test_what_is_left_out_is_noted(tmp_path: Path, value: Json, note: str) -> None:
-    assert simulate(tmp_path, NODES, value, manifest(make_pod())).err == f"note: {note}\n"
+def test_what_is_left_out_is_noted(value: Json, note: str) -> None:
+    assert simulate(NODES, value, manifest(make_pod())).err == f"note: {note}\n"
 
 
 @pytest.mark.parametrize(
@@ -89,30 +87,24 @@ def test_what_is_left_out_is_noted(tmp_path: Path, value: Json, note: str) -> No
         ),
     ],
 )
-def test_a_workload_whose_pods_are_in_the_list_makes_no_others(
-    tmp_path: Path, value: Json, owner: tuple[str, str]
-) -> None:
-    found = simulate(
-        tmp_path, NODES, value, owned("web-x", *owner), make_pod(namespace="ml", name="other"), as_json=True
-    )
-
+def test_a_workload_whose_pods_are_in_the_list_makes_no_others(value: Json, owner: tuple[str, str]) -> None:
+    found = simulate(NODES, value, owned("web-x", *owner), make_pod(namespace="ml", name="other"), as_json=True)
     assert pods(found) == ["web-x", "other"]
     assert found.value["notes"][0] == f"{value['kind']} default/web: its 1 pods are in the input, so no others are made"
 
 
-def test_a_daemon_set_reaches_every_node_that_it_tolerates(tmp_path: Path) -> None:
+def test_a_daemon_set_reaches_every_node_that_it_tolerates() -> None:
     cordoned = make_node(make_inventory(15))
     cordoned["spec"] = {"unschedulable": True}
     tainted = make_node(make_inventory(15, node="node-b"))
     tainted["spec"] = {"taints": [{"key": "a", "effect": "NoSchedule"}]}
-    found = simulate(tmp_path, listed(cordoned, tainted), workload("DaemonSet", "web"), as_json=True)
-
+    found = simulate(listed(cordoned, tainted), workload("DaemonSet", "web"), as_json=True)
     assert [(pod["name"][:4], pod["node"], pod["outcome"]) for pod in found.value["pods"]] == [
         ("web-", "node-a", "Placed")
     ]
 
 
-def test_waiting_pods_are_placed_by_priority_and_then_by_age(tmp_path: Path) -> None:
+def test_waiting_pods_are_placed_by_priority_and_then_by_age() -> None:
     def waiting(name: str, created: str, priority: int | None = None) -> Json:
         pod = make_pod(name=name)
         pod["metadata"]["creationTimestamp"] = created
@@ -120,7 +112,6 @@ def test_waiting_pods_are_placed_by_priority_and_then_by_age(tmp_path: Path) -> 
         return pod
 
     found = simulate(
-        tmp_path,
         NODES,
         manifest(make_pod(name="new")),
         waiting("late", "2026-01-01T00:00:02Z"),
@@ -128,141 +119,118 @@ def test_waiting_pods_are_placed_by_priority_and_then_by_age(tmp_path: Path) -> 
         waiting("urgent", "2026-01-01T00:00:09Z", 100),
         as_json=True,
     )
-
     assert pods(found) == ["urgent", "early", "late", "new"]
 
 
-def test_pods_that_are_ending_or_have_ended_get_nothing_new(tmp_path: Path) -> None:
+def test_pods_that_are_ending_or_have_ended_get_nothing_new() -> None:
     leaving = make_pod(name="leaving")
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     done = make_pod(name="done", phase="Failed")
     held = bound("held", make_grant(0, gib=9), phase="Succeeded")
-    found = simulate(tmp_path, NODES, leaving, done, held, as_json=True)
-
+    found = simulate(NODES, leaving, done, held, as_json=True)
     assert (pods(found), found.value["summary"]["usedMiB"]) == ([], 0)
 
 
-def test_scheduling_gates_hold_a_pod_back(tmp_path: Path) -> None:
+def test_scheduling_gates_hold_a_pod_back() -> None:
     gated = manifest(make_pod())
     gated["spec"]["schedulingGates"] = [{"name": "quota"}, {"name": "team"}]
-    found = simulate(tmp_path, NODES, gated, as_json=True)
-
+    found = simulate(NODES, gated, as_json=True)
     assert found.code == 3
     assert found.value["pods"][0]["message"] == "waits behind scheduling gates: quota, team"
 
 
 @pytest.mark.parametrize(("name", "outcome"), [("node-b", "Placed"), ("node-z", "Waits")])
-def test_a_preset_node_is_the_only_one(tmp_path: Path, name: str, outcome: str) -> None:
-    found = simulate(tmp_path, NODES, manifest(make_pod(node=name)), as_json=True)
+def test_a_preset_node_is_the_only_one(name: str, outcome: str) -> None:
+    found = simulate(NODES, manifest(make_pod(node=name)), as_json=True)
     (pod,) = found.value["pods"]
-
     assert (pod["outcome"], pod["node"]) == (outcome, name if outcome == "Placed" else None)
     if outcome == "Waits":
         assert pod["message"] == "there is no node node-z in the input"
 
 
-def test_pods_follow_their_group_from_node_to_node(tmp_path: Path) -> None:
+def test_pods_follow_their_group_from_node_to_node() -> None:
     near: Any = {"annotations": {names.ANNOTATION_SAME_GPU: "app=web"}, "labels": {"app": "web"}}
     first, second = (manifest(make_pod(make_container(gpu_mem=5), name=name, **near)) for name in ("one", "two"))
     apart = manifest(make_pod(name="apart", annotations={names.ANNOTATION_OTHER_GPU: "app"}))
-    found = simulate(tmp_path, NODES, first, second, apart, as_json=True)
-
+    found = simulate(NODES, first, second, apart, as_json=True)
     nodes = {pod["name"]: (pod["node"], pod["containers"][0]["gpus"][0]["index"]) for pod in found.value["pods"]}
     assert nodes["one"] == nodes["two"]
     assert nodes["apart"] != nodes["one"]
 
 
-def test_gpus_that_a_config_map_calls_unhealthy_take_nothing(tmp_path: Path) -> None:
+def test_gpus_that_a_config_map_calls_unhealthy_take_nothing() -> None:
     config = {"metadata": {"name": "unhealthy-gpu-node-a", "namespace": "kube-system"}, "data": {"gpus": "0"}}
-    found = simulate(tmp_path, NODES, {"kind": "ConfigMap", **config}, workload("StatefulSet", "web"), as_json=True)
-
+    found = simulate(NODES, {"kind": "ConfigMap", **config}, workload("StatefulSet", "web"), as_json=True)
     assert where(found) == [("web-0", "node-a", [[1]])]
 
 
-def test_kubernetes_sum_of_a_node_counts_beside_its_gpus(tmp_path: Path) -> None:
+def test_kubernetes_sum_of_a_node_counts_beside_its_gpus() -> None:
     node = make_node(make_inventory(15, 15))
     node["status"]["allocatable"][names.GPU_MEM] = "15"  # one of its GPUs is unhealthy for the kubelet
     holder = bound("holder", make_grant(1, gib=14))
-    found = simulate(tmp_path, listed(node), holder, manifest(make_pod(namespace="ml")))
-
+    found = simulate(listed(node), holder, manifest(make_pod(namespace="ml")))
     assert found.details.splitlines()[1].endswith(
         "waits: node-a has room, but: Insufficient aliyun.com/gpu-mem: 3 asked for, 15 allocatable, 14 requested by"
         " pods there"
     )
 
 
-def test_pods_on_unknown_nodes_are_told(tmp_path: Path) -> None:
+def test_pods_on_unknown_nodes_are_told() -> None:
     away = [bound(name, make_grant(0), node=f"node-{name}", namespace="ml") for name in "yx"]
-    found = simulate(tmp_path, *away, make_pod(), profile=T4S)
-
+    found = simulate(*away, make_pod(), profile=T4S)
     assert found.err == "note: 2 GPU pods are not counted, on nodes that are not in the input: node-x, node-y\n"
 
 
-def test_an_exported_pod_without_its_uid_holds_what_it_holds(tmp_path: Path) -> None:
+def test_an_exported_pod_without_its_uid_holds_what_it_holds() -> None:
     pod = manifest(bound("holder", make_grant(0, gib=9)))
-    found = simulate(tmp_path, NODES, pod, as_json=True)
-
+    found = simulate(NODES, pod, as_json=True)
     assert (pods(found), found.value["summary"]["usedMiB"]) == ([], 9 * 1024)
 
 
-def test_pods_that_ask_for_whole_gpus_are_ours_only_if_told(tmp_path: Path) -> None:
+def test_pods_that_ask_for_whole_gpus_are_ours_only_if_told() -> None:
     whole = manifest(make_pod(make_container(resources={"limits": {names.GPU: "1"}})))
-
-    (theirs,) = simulate(tmp_path, NODES, whole, as_json=True).value["pods"]
+    (theirs,) = simulate(NODES, whole, as_json=True).value["pods"]
     assert (theirs["outcome"], theirs["message"].partition(";")[0]) == (
         "Waits",
         "node-a has room, but: Insufficient nvidia.com/gpu: 1 asked for, none allocatable, 0 requested by pods there",
     )
-    assert where(simulate(tmp_path, whole, profile=T4S, whole_gpus=True, as_json=True)) == [("pod", "node-1", [[0]])]
+    assert where(simulate(whole, profile=T4S, whole_gpus=True, as_json=True)) == [("pod", "node-1", [[0]])]
 
 
-def test_identical_replicas_that_wait_get_one_search(tmp_path: Path) -> None:
-    found = simulate(tmp_path, workload("ReplicaSet", "web", replicas=10_000), profile=T4S, nodes=3, as_json=True)
-
-    assert found.err.splitlines() == [
-        "binpack, seed 1: 10000 pods on 3 nodes ...",
-        "5000 of 10000 pods have come ...",
-    ]
+def test_identical_replicas_that_wait_get_one_search() -> None:
+    found = simulate(workload("ReplicaSet", "web", replicas=10_000), profile=T4S, nodes=3, as_json=True)
+    assert found.err.splitlines() == ["binpack, seed 1: 10000 pods on 3 nodes ...", "5000 of 10000 pods have come ..."]
     summary = found.value["summary"]
     assert summary.pop("refused") == {"InsufficientGpuMemory": 9_970}
     assert summary.pop("gpus") == [
         {"model": "Tesla T4", "gpus": 6, "allocated": 6, "free": 0, "freeTooSmall": 0, "freeWithoutHost": 0}
     ]
-    assert summary == {
-        "pods": 10_000,
-        "placed": 30,
-        "totalMiB": 92_160,
-        "usedMiB": 92_160,
-        "usedPercent": 100,
-    }
+    assert summary == {"pods": 10_000, "placed": 30, "totalMiB": 92_160, "usedMiB": 92_160, "usedPercent": 100}
 
 
-def test_made_up_nodes_join_those_of_a_list(tmp_path: Path) -> None:
+def test_made_up_nodes_join_those_of_a_list() -> None:
     existing: Any = listed(make_node(make_inventory(2, node="node-1")))
     profile = T4S + "nodes: {node-0: {gpus: [{model: A100, memoryMiB: 40960}]}}\n"
-    found = simulate(tmp_path, existing, manifest(make_pod(make_container(gpu_mem=30))), profile=profile, as_json=True)
-
+    found = simulate(existing, manifest(make_pod(make_container(gpu_mem=30))), profile=profile, as_json=True)
     assert [node["name"] for node in found.value["nodes"]] == ["node-0", "node-1", "node-2"]
     assert where(found) == [("pod", "node-0", [[0]])]
 
 
-def test_a_profile_may_be_the_config_map_of_the_device_plugin(tmp_path: Path) -> None:
+def test_a_profile_may_be_the_config_map_of_the_device_plugin() -> None:
     path = Path(__file__).parents[3] / "manifests/gpus/simulated/profile.yaml"
-    found = simulate(tmp_path, profile=path.read_text(encoding="utf-8"), nodes=12, as_json=True)
-
+    found = simulate(profile=path.read_text(encoding="utf-8"), nodes=12, as_json=True)
     assert [node["name"] for node in found.value["nodes"]][:2] == ["node-01", "node-02"]
     assert found.value["summary"]["totalMiB"] == 12 * 4 * 15360
 
 
-def test_a_pod_counted_by_its_other_annotations_is_noted(tmp_path: Path) -> None:
+def test_a_pod_counted_by_its_other_annotations_is_noted() -> None:
     holder = bound("holder", make_grant(0, gib=9), namespace="ml")
     holder["metadata"]["annotations"] |= {
         names.ANNOTATION_ALLOCATION: '{"version":9,"minReader":9}',
         f"{names.PREFIX_DEVICES}main": "GPU-0",
         f"{names.PREFIX_MEMORY}main": "9216",
     }
-    found = simulate(tmp_path, NODES, holder, make_pod(), as_json=True)
-
+    found = simulate(NODES, holder, make_pod(), as_json=True)
     assert found.value["notes"] == [
         "pod ml/holder: annotation gpushare.dev/allocation: version 9 (readable from version 9), this program reads"
         " version 2; upgrade it; counted by the other annotations of its binding"
@@ -270,158 +238,112 @@ def test_a_pod_counted_by_its_other_annotations_is_noted(tmp_path: Path) -> None
     assert found.value["summary"]["usedMiB"] == 12 * 1024
 
 
-def test_what_is_not_evaluated_is_noted_with_how_many_pods_demand_it(tmp_path: Path) -> None:
+def test_what_is_not_evaluated_is_noted_with_how_many_pods_demand_it() -> None:
     busy = make_container(resources={"limits": {names.GPU_MEM: 1, "cpu": 2}})
     fast = make_container(resources={"limits": {names.GPU_MEM: 1, "example.com/fpga": 1}})
     spread = manifest(make_pod(busy, name="spread"))
     spread["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
-    found = simulate(tmp_path, manifest(make_pod(fast, name="plain")), spread, profile=T4S, as_json=True)
-
+    found = simulate(manifest(make_pod(fast, name="plain")), spread, profile=T4S, as_json=True)
     assert found.value["notes"] == [
         "1 node does not tell what CPU and memory it has; they are taken to be enough",
         "not evaluated: other resources (of 1 pod), volumes (of 1 pod)",
     ]
-    assert [pod["notLookedAt"] for pod in found.value["pods"]] == [
-        ["other resources"],
-        ["volumes"],
-    ]
+    assert [pod["notLookedAt"] for pod in found.value["pods"]] == [["other resources"], ["volumes"]]
 
 
-def test_many_different_pods_are_placed_as_few_are(tmp_path: Path) -> None:
+def test_many_different_pods_are_placed_as_few_are() -> None:
     different = [manifest(make_pod(make_container(f"c{i}", 1), name=f"p{i}")) for i in range(70)]
-    found = simulate(
-        tmp_path, *different, manifest(make_pod(make_container("c0", 1), name="again")), profile=T4S, nodes=3
-    )
-
+    found = simulate(*different, manifest(make_pod(make_container("c0", 1), name="again")), profile=T4S, nodes=3)
     assert found.details.splitlines()[-1] == "71 of 71 pods placed; 71/90 GiB (78%) of GPU memory in use"
 
 
-def test_json_says_why_a_node_takes_nothing(tmp_path: Path) -> None:
-    found = simulate(tmp_path, make_node(name="cpu"), as_json=True)
-
-    assert found.value["nodes"] == [
-        {
-            "name": "cpu",
-            "gpus": [],
-            "totalMiB": 0,
-            "usedMiB": 0,
-            "problem": "cpu has no GPU inventory: no gpushare device plugin has reported GPUs there",
-        }
-    ]
+def test_json_says_why_a_node_takes_nothing() -> None:
+    found = simulate(make_node(name="cpu"), as_json=True)
+    why = "cpu has no GPU inventory: no gpushare device plugin has reported GPUs there"
+    assert found.value["nodes"] == [{"name": "cpu", "gpus": [], "totalMiB": 0, "usedMiB": 0, "problem": why}]
 
 
-def test_json_of_a_plan_has_all_numbers(tmp_path: Path) -> None:
+def test_json_of_a_plan_has_all_numbers() -> None:
     part = make_pod(make_container(resources={"limits": {names.GPU_PERCENT: 50}}), name="part")
     big = make_pod(make_container(gpu_mem=20), name="big")
-    found = simulate(tmp_path, *map(manifest, (part, big)), profile=T4S.replace("count: 2", "count: 1"), as_json=True)
+    found = simulate(*map(manifest, (part, big)), profile=T4S.replace("count: 2", "count: 1"), as_json=True)
     uuid = found.value["nodes"][0]["gpus"][0]["uuid"]
     message = "needs 20 GiB on one GPU; free per GPU on node-1: 7 GiB (its largest GPU has 15 GiB in all)"
 
     assert uuid.startswith("GPU-")
-    assert found.value == {
+    held = {"gpus": [{"index": 0, "uuid": uuid}], "memoryMiB": 7680, "computePercent": 50, "whole": False}
+    placed = {"outcome": "Placed", "node": "node-1", "containers": [{"name": "main", "kind": "app", **held}]}
+    refusal = {"fits": False, "gpusFit": False, "score": None, "reason": "InsufficientGpuMemory", "message": message}
+    waits: Json = {"outcome": "Waits", "node": None, "containers": [], "message": message}
+    pod: Json = {"namespace": "default", "of": None, "notLookedAt": []}
+    used = {"totalMiB": 15360, "usedMiB": 7680}
+    gpu = {"index": 0, "uuid": uuid, "model": "Tesla T4", "health": "Healthy", "computePercent": 50, "whole": False}
+    room = {"allocated": 0.5, "free": 0.5, "freeTooSmall": 0.0, "freeWithoutHost": 0.0}
+    run = {"policy": "binpack", "seed": 1, "pods": 2, "placed": 1, "allocatedPercent": 50.0, "askedPercent": 183.33}
+    assert found.value["pods"] == [
+        {**pod, "name": "part", **placed, "message": None, "nodes": []},
+        {**pod, "name": "big", **waits, "nodes": [{"node": "node-1", **refusal, "blockers": []}]},
+    ]
+    summary = {"pods": 2, "placed": 1, **used, "usedPercent": 50, "refused": {"InsufficientGpuMemory": 1}}
+    assert {key: value for key, value in found.value.items() if key != "pods"} == {
         "unit": "GiB",
         "policy": "binpack",
-        "pods": [
-            {
-                "namespace": "default",
-                "name": "part",
-                "of": None,
-                "outcome": "Placed",
-                "node": "node-1",
-                "containers": [
-                    {
-                        "name": "main",
-                        "kind": "app",
-                        "gpus": [{"index": 0, "uuid": uuid}],
-                        "memoryMiB": 7680,
-                        "computePercent": 50,
-                        "whole": False,
-                    }
-                ],
-                "message": None,
-                "nodes": [],
-                "notLookedAt": [],
-            },
-            {
-                "namespace": "default",
-                "name": "big",
-                "of": None,
-                "outcome": "Waits",
-                "node": None,
-                "containers": [],
-                "message": message,
-                "nodes": [
-                    {
-                        "node": "node-1",
-                        "fits": False,
-                        "gpusFit": False,
-                        "score": None,
-                        "reason": "InsufficientGpuMemory",
-                        "message": message,
-                        "blockers": [],
-                    }
-                ],
-                "notLookedAt": [],
-            },
-        ],
-        "nodes": [
-            {
-                "name": "node-1",
-                "gpus": [
-                    {
-                        "index": 0,
-                        "uuid": uuid,
-                        "model": "Tesla T4",
-                        "health": "Healthy",
-                        "totalMiB": 15360,
-                        "usedMiB": 7680,
-                        "usedPercent": 50,
-                        "computePercent": 50,
-                        "whole": False,
-                    }
-                ],
-                "totalMiB": 15360,
-                "usedMiB": 7680,
-                "problem": None,
-            }
-        ],
-        "summary": {
-            "pods": 2,
-            "placed": 1,
-            "totalMiB": 15360,
-            "usedMiB": 7680,
-            "usedPercent": 50,
-            "refused": {"InsufficientGpuMemory": 1},
-            "gpus": [
-                {
-                    "model": "Tesla T4",
-                    "gpus": 1,
-                    "allocated": 0.5,
-                    "free": 0.5,
-                    "freeTooSmall": 0.0,
-                    "freeWithoutHost": 0.0,
-                }
-            ],
-        },
-        "runs": [
-            {
-                "policy": "binpack",
-                "seed": 1,
-                "pods": 2,
-                "placed": 1,
-                "allocatedPercent": 50.0,
-                "askedPercent": 183.33,
-            }
-        ],
+        "nodes": [{"name": "node-1", "gpus": [gpu | used | {"usedPercent": 50}], **used, "problem": None}],
+        "summary": {**summary, "gpus": [{"model": "Tesla T4", "gpus": 1, **room}]},
+        "runs": [run],
         "notes": [],
     }
 
 
 @pytest.mark.parametrize("policy", ["dense", "binpack", "fgd"])
-def test_a_model_that_a_pod_excludes_is_no_place_for_it(tmp_path: Path, policy: str) -> None:
+def test_a_model_that_a_pod_excludes_is_no_place_for_it(policy: str) -> None:
     inventory = make_inventory(15, node="node-a")
     pods = [make_pod(name=name, annotations={names.ANNOTATION_MODEL: "!T4"}) for name in ("one", "two")]
-    found = simulate(tmp_path, make_node(inventory), *map(manifest, pods), policies=(policy,))
-
+    found = simulate(make_node(inventory), *map(manifest, pods), policies=(policy,))
     assert "0 of 2 pods placed" in found.details
     assert "other model" in found.details
+
+
+def test_a_pod_on_a_node_without_gpus_gets_them_there_before_all_others() -> None:
+    bypassed = mutated(make_pod(make_container(gpu_mem=10), name="late", node="node-b"))
+    foreign = make_pod(make_container(gpu_mem=1), name="foreign", node="node-b", namespace="ml")
+    found = simulate(NODES, make_pod(make_container(gpu_mem=10), name="first"), bypassed, foreign, as_json=True)
+    assert where(found) == [("late", "node-b", [[0]]), ("foreign", None, []), ("first", "node-a", [[0]])]
+    assert found.value["pods"][1]["message"].startswith("the webhook did not change it, ")
+
+
+@pytest.mark.parametrize(("container", "placed"), [("main", None), ("log", "node-b")])
+def test_a_pod_whose_gpu_container_has_started_without_gpus_gets_none(container: str, placed: str | None) -> None:
+    bypassed = mutated(make_pod(make_container(gpu_mem=10), name="late", node="node-b"))
+    bypassed["status"] = {"phase": "Running", "containerStatuses": [{"name": container, "state": {"running": {}}}]}
+    (row,) = simulate(NODES, bypassed, as_json=True).value["pods"]
+    assert row["node"] == placed
+    assert placed or row["message"].startswith("its containers have started without GPUs from gpushare")
+
+
+def test_a_pod_of_another_plugin_on_a_node_of_its_own_is_left_out() -> None:
+    whole = make_container(resources={"limits": {names.GPU: 1}})
+    theirs = make_pod(whole, name="theirs", node="plain", phase="Running")
+    ours = mutated(make_pod(make_container(gpu_mem=1), name="ours", node="plain"))
+    found = simulate(NODES, make_node(name="plain"), theirs, ours, whole_gpus=True, as_json=True)
+    assert [row["name"] for row in found.value["pods"]] == ["ours"]
+
+
+OWNED: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "p", "namespace": "n", "ownerReferences": [{"kind": ["ReplicaSet"], "controller": True}]},
+}
+
+
+@pytest.mark.parametrize(
+    "look", [kinds.owner, lambda pod: replays.stays(Found(where="f", kind="Pod", namespace="n", name="p", value=pod))]
+)
+def test_a_kind_that_is_no_string_is_named(look: Callable[[dict[str, Any]], object]) -> None:
+    with pytest.raises(WireError, match=r"metadata\.ownerReferences\.kind"):
+        look(OWNED)
+
+
+def test_a_pod_without_a_spec_is_replaced_by_its_owner() -> None:
+    pod = {"metadata": {"name": "p", "ownerReferences": [{"kind": "ReplicaSet", "uid": "u", "controller": True}]}}
+    assert kinds.Kinds(()).of(pod, None).replicas_of == kinds.owner(pod)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare_cli import __main__ as cli
 from gpushare_cli.schedconfig import ServerVersion
 from gpushare_cli.simulate.orders import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
+from testing.cli.calling import Run
 from testing.cli.simulating import Result, listed, manifest, simulate, where, workload
 
 NONE = ("none",)
@@ -32,27 +32,18 @@ def nodes_of(result: Result) -> dict[str, str | None]:
     return {each["name"]: each["node"] for each in result.value["pods"]}
 
 
-def test_cpu_keeps_a_pod_away_and_strands_gpus(tmp_path: Path) -> None:
+def test_cpu_keeps_a_pod_away_and_strands_gpus() -> None:
     pods = [manifest(pod(name, 5, cpu="3")) for name in ("one", "two")]
-    found = simulate(tmp_path, node("node-a", 15, cpu="4"), *pods)
-    value = simulate(tmp_path, node("node-a", 15, cpu="4"), *pods, as_json=True).value
-
+    found = simulate(node("node-a", 15, cpu="4"), *pods)
+    value = simulate(node("node-a", 15, cpu="4"), *pods, as_json=True).value
     assert found.code == 3
     assert (
         "waits: node-a has room, but: Insufficient cpu: 3000m asked for, 4000m allocatable, 3000m requested by pods"
         " there" in found.details
     )
     assert value["summary"]["refused"] == {"Insufficient cpu": 1}
-    assert value["summary"]["gpus"] == [
-        {
-            "model": "Tesla T4",
-            "gpus": 1,
-            "allocated": 0.333,
-            "free": 0.667,
-            "freeTooSmall": 0.0,
-            "freeWithoutHost": 0.667,
-        }
-    ]
+    room = {"allocated": 0.333, "free": 0.667, "freeTooSmall": 0.0, "freeWithoutHost": 0.667}
+    assert value["summary"]["gpus"] == [{"model": "Tesla T4", "gpus": 1, **room}]
 
 
 @pytest.mark.parametrize(
@@ -62,60 +53,50 @@ def test_cpu_keeps_a_pod_away_and_strands_gpus(tmp_path: Path) -> None:
         ({"pods": "1"}, {}, "Too many pods: 1 of 1 there"),
     ],
 )
-def test_memory_and_the_number_of_pods_keep_a_pod_away(
-    tmp_path: Path, has: dict[str, Any], asks: dict[str, Any], message: str
-) -> None:
+def test_memory_and_the_number_of_pods_keep_a_pod_away(has: dict[str, Any], asks: dict[str, Any], message: str) -> None:
     there = pod("there", node="node-a", phase="Running")
-    found = simulate(tmp_path, listed(node("node-a", 15, **has), there, pod("x", namespace="ml", **asks)))
-
+    found = simulate(listed(node("node-a", 15, **has), there, pod("x", namespace="ml", **asks)))
     assert message in found.details
 
 
-def test_pods_without_gpus_take_cpu_before_and_after(tmp_path: Path) -> None:
+def test_pods_without_gpus_take_cpu_before_and_after() -> None:
     there = pod("there", cpu="4", node="node-a", phase="Running")
     found = simulate(
-        tmp_path,
         listed(node("node-a", 15), there),
         *(manifest(pod(name, cpu="2", namespace="ml")) for name in ("web", "api")),
         manifest(pod("train", 5, cpu="1")),
         as_json=True,
     )
-
     assert nodes_of(found) == {"web": "node-a", "api": "node-a", "train": None}
     assert found.value["pods"][0]["containers"] == []
 
 
-def test_a_pod_without_gpus_has_a_line(tmp_path: Path) -> None:
-    found = simulate(tmp_path, node("cpu"), manifest(pod("web")))
+def test_a_pod_without_gpus_has_a_line() -> None:
+    found = simulate(node("cpu"), manifest(pod("web")))
     assert found.details.splitlines()[1].split() == ["default/web", "cpu", "-", "-", "no", "GPU"]
 
 
-def test_a_waiting_pod_without_gpus_of_the_cluster_is_placed(tmp_path: Path) -> None:
-    found = simulate(tmp_path, listed(node("cpu"), pod("web", cpu="1", namespace="ml")), as_json=True)
+def test_a_waiting_pod_without_gpus_of_the_cluster_is_placed() -> None:
+    found = simulate(listed(node("cpu"), pod("web", cpu="1", namespace="ml")), as_json=True)
     assert nodes_of(found) == {"web": "cpu"}
 
 
-def test_chance_among_equal_nodes_is_decided_by_the_seed(tmp_path: Path) -> None:
+def test_chance_among_equal_nodes_is_decided_by_the_seed() -> None:
     cluster = listed(*(node(f"node-{i}", 15) for i in range(8)))
 
     def chosen(seed: int, policies: Sequence[str]) -> str | None:
-        return nodes_of(
-            simulate(tmp_path, cluster, manifest(pod("x", 5)), policies=policies, seeds=(seed,), as_json=True)
-        )["x"]
+        return nodes_of(simulate(cluster, manifest(pod("x", 5)), policies=policies, seeds=(seed,), as_json=True))["x"]
 
     assert len({chosen(seed, NONE) for seed in range(8)}) > 2
     assert chosen(3, NONE) == chosen(3, NONE)
     assert {chosen(seed, ("binpack",)) for seed in range(8)} == {"node-0"}
 
 
-def test_several_policies_and_seeds_have_a_run_each_and_a_line_in_the_summary(tmp_path: Path) -> None:
+def test_several_policies_and_seeds_have_a_run_each_and_a_line_in_the_summary() -> None:
     arguments: dict[str, Any] = {"policies": ("dense", "spread", "none"), "seeds": (1, 2)}
     cluster = listed(node("node-a", 15, 15), node("node-b", 15))
-    found = simulate(tmp_path, cluster, workload("ReplicaSet", "web", replicas=4), **arguments)
-    runs = simulate(tmp_path, cluster, workload("ReplicaSet", "web", replicas=4), **arguments, as_json=True).value[
-        "runs"
-    ]
-
+    found = simulate(cluster, workload("ReplicaSet", "web", replicas=4), **arguments)
+    runs = simulate(cluster, workload("ReplicaSet", "web", replicas=4), **arguments, as_json=True).value["runs"]
     assert [(run["policy"], run["seed"]) for run in runs] == [
         (policy, seed) for policy in ("dense", "spread", "none") for seed in (1, 2)
     ]
@@ -127,8 +108,8 @@ def test_several_policies_and_seeds_have_a_run_each_and_a_line_in_the_summary(tm
     assert found.err.splitlines()[0] == "dense, seed 1: 4 pods on 2 nodes ..."
 
 
-def test_only_the_summary_if_that_is_wanted(tmp_path: Path) -> None:
-    found = simulate(tmp_path, node("node-a", 15), manifest(pod("x", 20)), summary=True)
+def test_only_the_summary_if_that_is_wanted() -> None:
+    found = simulate(node("node-a", 15), manifest(pod("x", 20)), summary=True)
     assert found.out == "".join(
         f"{line}\n"
         for line in (
@@ -144,17 +125,17 @@ def test_only_the_summary_if_that_is_wanted(tmp_path: Path) -> None:
     )
 
 
-def test_pods_may_come_in_a_shuffled_order(tmp_path: Path) -> None:
+def test_pods_may_come_in_a_shuffled_order() -> None:
     pods = [manifest(pod(f"p{i}", 10)) for i in range(8)]
 
     def first(seed: int) -> list[str]:
-        found = simulate(tmp_path, node("node-a", 15), *pods, order=Order.SHUFFLED, seeds=(seed,), as_json=True)
+        found = simulate(node("node-a", 15), *pods, order=Order.SHUFFLED, seeds=(seed,), as_json=True)
         return [name for name, where in nodes_of(found).items() if where]
 
     assert len({tuple(first(seed)) for seed in range(6)}) > 1
 
 
-def test_pods_may_come_in_the_order_of_their_creation(tmp_path: Path) -> None:
+def test_pods_may_come_in_the_order_of_their_creation() -> None:
     def waiting(name: str, created: str) -> Json:
         made = pod(name, 10, namespace="ml")
         made["metadata"]["creationTimestamp"] = created
@@ -164,19 +145,14 @@ def test_pods_may_come_in_the_order_of_their_creation(tmp_path: Path) -> None:
     cluster = listed(
         node("node-a", 15), waiting("urgent", "2026-01-01T00:00:02Z"), waiting("early", "2026-01-01T00:00:01Z")
     )
-
-    assert nodes_of(simulate(tmp_path, cluster, as_json=True)) == {"urgent": "node-a", "early": None}
-    assert nodes_of(simulate(tmp_path, cluster, order=Order.TIMESTAMPS, as_json=True)) == {
-        "urgent": None,
-        "early": "node-a",
-    }
+    assert nodes_of(simulate(cluster, as_json=True)) == {"urgent": "node-a", "early": None}
+    assert nodes_of(simulate(cluster, order=Order.TIMESTAMPS, as_json=True)) == {"urgent": None, "early": "node-a"}
 
 
-def test_soft_taints_and_preferred_affinity_count(tmp_path: Path) -> None:
+def test_soft_taints_and_preferred_affinity_count() -> None:
     avoided, liked = node("node-a"), node("node-b")
     avoided["spec"] = {"taints": [{"key": "a", "effect": "PreferNoSchedule"}]}
-    assert nodes_of(simulate(tmp_path, listed(avoided, liked), manifest(pod("x")), as_json=True)) == {"x": "node-b"}
-
+    assert nodes_of(simulate(listed(avoided, liked), manifest(pod("x")), as_json=True)) == {"x": "node-b"}
     liked["metadata"].setdefault("labels", {})["disk"] = "fast"
     picky = manifest(pod("x"))
     preference = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}
@@ -184,33 +160,27 @@ def test_soft_taints_and_preferred_affinity_count(tmp_path: Path) -> None:
         "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": preference}]}
     }
     cluster = listed(*(node(f"node-{letter}") for letter in "acde"), liked)
-    assert nodes_of(simulate(tmp_path, cluster, picky, as_json=True)) == {"x": "node-b"}
+    assert nodes_of(simulate(cluster, picky, as_json=True)) == {"x": "node-b"}
 
 
-def test_free_cpu_ranks_nodes_for_pods_without_gpus_unless_the_controller_or_the_configuration_does(
-    tmp_path: Path,
-) -> None:
+def test_free_cpu_ranks_nodes_for_pods_without_gpus_unless_the_controller_or_the_configuration_does() -> None:
     cluster = listed(
         node("node-a", 15, 15), node("node-b", cpu="10"), pod("there", cpu="2", node="node-b", phase="Running")
     )
     web = manifest(pod("web", cpu="1", memory="4Gi", namespace="ml"))
-
-    assert nodes_of(simulate(tmp_path, cluster, web, as_json=True)) == {"web": "node-a"}
-    assert nodes_of(simulate(tmp_path, cluster, web, most_allocated=True, as_json=True)) == {"web": "node-b"}
-    assert nodes_of(simulate(tmp_path, cluster, web, others_weight=9, policies=("dense",), as_json=True)) == {
-        "web": "node-b"
-    }
+    assert nodes_of(simulate(cluster, web, as_json=True)) == {"web": "node-a"}
+    assert nodes_of(simulate(cluster, web, most_allocated=True, as_json=True)) == {"web": "node-b"}
+    assert nodes_of(simulate(cluster, web, others_weight=9, policies=("dense",), as_json=True)) == {"web": "node-b"}
 
 
-def test_replicas_of_a_deployment_go_to_different_nodes(tmp_path: Path) -> None:
+def test_replicas_of_a_deployment_go_to_different_nodes() -> None:
     web = workload("Deployment", "web", replicas=3, template={"spec": {"containers": [{"name": "c"}]}})
     cluster = listed(*(node(f"node-{letter}") for letter in "abc"))
-    found = simulate(tmp_path, cluster, web, most_allocated=True, as_json=True)
-
+    found = simulate(cluster, web, most_allocated=True, as_json=True)
     assert sorted(str(where) for where in nodes_of(found).values()) == ["node-a", "node-b", "node-c"]
 
 
-def test_a_replay_places_what_a_cluster_had_again_for_as_long_as_it_ran(tmp_path: Path) -> None:
+def test_a_replay_places_what_a_cluster_had_again_for_as_long_as_it_ran() -> None:
     def ran(name: str, minute: int, minutes: int | None) -> Json:
         made = pod(name, 10, node="node-a", namespace="ml", phase="Succeeded" if minutes else "Running")
         made["metadata"]["creationTimestamp"] = f"2026-01-01T00:{minute:02}:00Z"
@@ -227,8 +197,7 @@ def test_a_replay_places_what_a_cluster_had_again_for_as_long_as_it_ran(tmp_path
     cluster = listed(
         node("node-a", 15), daemon, ran("c", 20, None), ran("a", 0, 10), ran("b", 5, 10), ran("d", 25, None)
     )
-    found = simulate(tmp_path, cluster, replay=True, as_json=True)
-
+    found = simulate(cluster, replay=True, as_json=True)
     assert nodes_of(found) == {"a": "node-a", "b": "node-a", "c": "node-a", "d": None}
     assert found.value["summary"]["usedMiB"] == 10 * 1024
 
@@ -236,27 +205,28 @@ def test_a_replay_places_what_a_cluster_had_again_for_as_long_as_it_ran(tmp_path
 def test_a_plot_has_a_line_for_each_policy(tmp_path: Path) -> None:
     drawn = tmp_path / "plot.svg"
     simulate(
-        tmp_path,
         listed(node("node-a", 15, 15), node("node-b", 15)),
         workload("ReplicaSet", "web", replicas=20),
         policies=("dense", "none"),
         seeds=(1, 2),
         plot=str(drawn),
     )
-
     text = drawn.read_text(encoding="utf-8")
     assert "At the end: dense 100.0 %; none 100.0 %." in text
     assert "asked for by pods, % of all GPU memory" in text
 
 
 def test_a_plot_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    found = simulate(tmp_path, node("node-a", 15), manifest(pod("x", 1)), plot=str(tmp_path))
+    found = simulate(node("node-a", 15), manifest(pod("x", 1)), plot=str(tmp_path))
     assert (found.code, found.err.replace(str(tmp_path), "FOLDER")) == (1, "error: FOLDER: Is a directory\n")
 
 
 def test_a_plot_in_a_directory_that_is_not_there_is_an_error_before_the_files_are_read(tmp_path: Path) -> None:
-    found = simulate(tmp_path, "[", plot=str(tmp_path / "no" / "plot.svg"))
-    assert (found.code, found.err) == (2, "error: --plot no/plot.svg: there is no such directory; make it first\n")
+    found = simulate("[", plot=str(tmp_path / "no" / "plot.svg"))
+    assert (found.code, found.err) == (
+        2,
+        f"error: --plot {tmp_path}/no/plot.svg: there is no such directory; make it first\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,20 +236,19 @@ def test_a_plot_in_a_directory_that_is_not_there_is_an_error_before_the_files_ar
         ({"others_weight": -3}, "--rank-others -3: write a whole number from 1 to 10000"),
     ],
 )
-def test_a_weight_that_kube_scheduler_refuses_is_an_error(tmp_path: Path, given: dict[str, Any], message: str) -> None:
-    found = simulate(tmp_path, node("node-a", 15), manifest(pod("x", 1)), **given)
+def test_a_weight_that_kube_scheduler_refuses_is_an_error(given: dict[str, Any], message: str) -> None:
+    found = simulate(node("node-a", 15), manifest(pod("x", 1)), **given)
     assert (found.code, found.err) == (2, f"error: {message}\n")
 
 
-def test_without_a_pod_no_free_gpu_counts_as_too_small_and_a_note_says_why_nothing_is_placed(tmp_path: Path) -> None:
-    found = simulate(tmp_path, node("node-a", 15), as_json=True)
-
+def test_without_a_pod_no_free_gpu_counts_as_too_small_and_a_note_says_why_nothing_is_placed() -> None:
+    found = simulate(node("node-a", 15), as_json=True)
     assert (found.code, found.value["summary"]["gpus"][0]["freeTooSmall"]) == (0, 0.0)
     assert found.err == "note: no pod in the input, so nothing is placed; give pods or workloads with -f\n"
 
 
-def test_a_replay_of_nothing_is_noted(tmp_path: Path) -> None:
-    found = simulate(tmp_path, node("node-a", 15), manifest(pod("x", 1)), replay=True)
+def test_a_replay_of_nothing_is_noted() -> None:
+    found = simulate(node("node-a", 15), manifest(pod("x", 1)), replay=True)
     assert found.err == (
         "note: --replay: no pod of a cluster in the input; give what kubectl get nodes,pods -A -o yaml prints\n"
     )
@@ -294,28 +263,23 @@ def test_a_replay_of_nothing_is_noted(tmp_path: Path) -> None:
         (["--seeds", "5-1"], "--seeds 5-1: write 1 to 100 numbers"),
     ],
 )
-def test_policies_and_seeds_that_are_none(
-    arguments: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["simulate", *arguments]) == 2
-    assert capsys.readouterr().err == f"error: {message}\n"
+def test_policies_and_seeds_that_are_none(arguments: Sequence[str], message: str, run: Run) -> None:
+    assert run("simulate", *arguments)[::2] == (2, f"error: {message}\n")
 
 
-def test_the_policy_of_a_namespace_is_that_of_its_pods_that_name_none(tmp_path: Path) -> None:
+def test_the_policy_of_a_namespace_is_that_of_its_pods_that_name_none() -> None:
     namespace = {"kind": "Namespace", "metadata": {"name": "ml", "labels": {names.ANNOTATION_POLICY: "spread"}}}
     cluster = listed(node("node-a", 15, 15), namespace, {"kind": "Namespace", "metadata": {"name": "plain"}})
     named = {names.ANNOTATION_POLICY: "binpack"}
     pods = [pod(f"p{i}", 3, namespace="ml") for i in range(2)] + [pod("own", 3, namespace="ml", annotations=named)]
-    found = simulate(tmp_path, cluster, *map(manifest, pods), as_json=True)
-
+    found = simulate(cluster, *map(manifest, pods), as_json=True)
     assert [each[2] for each in where(found)] == [[[0]], [[1]], [[0]]]
     assert found.value["notes"] == []
 
 
-def test_a_namespace_that_names_no_policy_there_is_is_an_error(tmp_path: Path) -> None:
+def test_a_namespace_that_names_no_policy_there_is_is_an_error() -> None:
     namespace = {"kind": "Namespace", "metadata": {"name": "ml", "labels": {names.ANNOTATION_POLICY: "best"}}}
-    found = simulate(tmp_path, node("node-a", 15), namespace)
-
+    found = simulate(node("node-a", 15), namespace)
     assert (found.code, found.err.partition("; ")[0]) == (
         1,
         "error: 2.yaml: Namespace ml: metadata.labels[gpushare.dev/gpu-policy]: 'best' is no policy",
@@ -333,7 +297,7 @@ def test_a_namespace_that_names_no_policy_there_is_is_an_error(tmp_path: Path) -
     ],
 )
 def test_the_scores_are_those_of_the_newest_kubelet_unless_a_version_is_given(
-    tmp_path: Path, versions: Sequence[str], given: str | None, chosen: str
+    versions: Sequence[str], given: str | None, chosen: str
 ) -> None:
     """Node-a is fuller, and gets more even by the pod; node-b is even, and stays so."""
     busy = [pod(f"busy-{i}", node=f"node-{letter}", phase="Running", **asks) for i, (letter, asks) in enumerate(LOADS)]
@@ -342,8 +306,140 @@ def test_the_scores_are_those_of_the_newest_kubelet_unless_a_version_is_given(
         one["status"]["nodeInfo"] = {"kubeletVersion": version}
     server: dict[str, Any] = {"server": ServerVersion.parse(given)} if given else {}
     web = manifest(pod("web", cpu="2", memory="0", namespace="ml"))
-
-    assert nodes_of(simulate(tmp_path, listed(*nodes, *busy), web, as_json=True, **server)) == {"web": chosen}
+    assert nodes_of(simulate(listed(*nodes, *busy), web, as_json=True, **server)) == {"web": chosen}
 
 
 LOADS: Sequence[tuple[str, dict[str, Any]]] = (("a", {"memory": "5Gi"}), ("b", {"cpu": "2", "memory": "2Gi"}))
+
+
+HOST = "kubernetes.io/hostname"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def zoned(name: str, zone: str) -> Json:
+    made = node(name)
+    made["metadata"]["labels"] = {"zone": zone}
+    return made
+
+
+def term(topology: str = HOST, app: str = "web", **more: Any) -> Json:
+    return {"topologyKey": topology, "labelSelector": {"matchLabels": {"app": app}}, **more}
+
+
+def social(name: str, kind: str, when: str, *terms: Json, app: str = "web", **more: Any) -> Json:
+    made = manifest(pod(name, labels={"app": app}, **more))
+    made["spec"]["affinity"] = {kind: {when: list(terms)}}
+    return made
+
+
+def test_pods_that_avoid_each_other_go_to_different_nodes_and_then_nowhere() -> None:
+    pods = [social(f"p{i}", "podAntiAffinity", REQUIRED, term()) for i in range(3)]
+    found = simulate(listed(node("node-a"), node("node-b")), *pods, as_json=True)
+    where = nodes_of(found)
+    assert {where["p0"], where["p1"], where["p2"]} == {"node-a", "node-b", None}
+    assert where["p2"] is None
+    assert found.value["summary"]["refused"] == {
+        "pod affinity or topology spread, its own or that of pods there, keeps it away": 1
+    }
+    assert found.value["notes"] == []
+
+
+def test_a_pod_that_is_avoided_by_one_that_is_there_stays_away() -> None:
+    there = social("there", "podAntiAffinity", REQUIRED, term("zone", app="batch"))
+    there["metadata"] |= {"uid": "u", "namespace": "default"}
+    there["spec"]["nodeName"] = "node-a"
+    there["status"] = {"phase": "Running"}
+    cluster = listed(zoned("node-a", "one"), zoned("node-b", "one"), zoned("node-c", "two"), there)
+    batch = [
+        manifest(pod(f"batch-{i}", labels={"app": "batch"}, namespace=space))
+        for i, space in enumerate(("default", "ml"))
+    ]
+    assert nodes_of(simulate(cluster, batch[0], as_json=True)) == {"batch-0": "node-c"}
+    seen = {nodes_of(simulate(cluster, batch[1], seeds=(seed,), as_json=True))["batch-1"] for seed in range(8)}
+    assert len(seen) > 1  # of another namespace
+
+
+@pytest.mark.parametrize(("app", "together"), [("web", True), ("other", False)])
+def test_a_group_may_begin_anywhere_if_its_first_pod_is_one_of_it(app: str, together: bool) -> None:
+    pods = [social(f"p{i}", "podAffinity", REQUIRED, term(), app=app) for i in range(4)]
+    where = nodes_of(simulate(listed(*(node(f"node-{i}") for i in range(4))), *pods, as_json=True))
+    assert len(set(where.values())) == 1
+    assert (None not in where.values()) == together
+
+
+def test_preferences_count_in_both_directions() -> None:
+    cluster = listed(*(node(f"node-{i}") for i in range(6)))
+    first = manifest(pod("first", labels={"app": "web"}))
+    weighted = {"weight": 10, "podAffinityTerm": term()}
+    near = [social(f"near-{i}", "podAffinity", PREFERRED, weighted, app="x") for i in range(3)]
+    apart = [social(f"apart-{i}", "podAntiAffinity", PREFERRED, weighted, app="x") for i in range(3)]
+    where = nodes_of(simulate(cluster, first, *near, as_json=True))
+    assert set(where.values()) == {where["first"]}
+    for seed in range(4):
+        where = nodes_of(simulate(cluster, first, *apart, seeds=(seed,), as_json=True))
+        assert list(where.values()).count(where["first"]) == 1
+        where = nodes_of(simulate(cluster, apart[0], first, seeds=(seed,), as_json=True))
+        assert where["apart-0"] != where["first"]
+
+
+def test_selectors_and_namespaces_say_which_pods_are_meant() -> None:
+    cluster = listed(*(node(f"node-{i}") for i in range(6)))
+    first = manifest(pod("first", labels={"app": "web"}, namespace="ml"))
+
+    def follows(**changes: Any) -> bool:
+        follower = social("p", "podAffinity", REQUIRED, {**term(), **changes}, app="x")
+        return nodes_of(simulate(cluster, first, follower, as_json=True))["p"] is not None
+
+    assert not follows()
+    assert follows(namespaces=["ml"])
+    assert follows(namespaceSelector={})
+    assert not follows(namespaces=["ml"], labelSelector=None)
+    assert follows(namespaces=["ml"], labelSelector={})
+    expression = {"key": "app", "operator": "In", "values": ["web", "api"]}
+    assert follows(namespaces=["ml"], labelSelector={"matchExpressions": [expression]})
+    assert not follows(namespaces=["ml"], topologyKey="zone")
+
+
+def evenly(name: str, when: str, topology: str = "zone", **more: Any) -> Json:
+    made = manifest(pod(name, labels={"app": "web"}))
+    selector = {"matchLabels": {"app": "web"}}
+    constraint = {"maxSkew": 1, "topologyKey": topology, "whenUnsatisfiable": when, "labelSelector": selector, **more}
+    made["spec"]["topologySpreadConstraints"] = [constraint]
+    return made
+
+
+def test_a_required_constraint_keeps_the_skew_and_pods_waiting() -> None:
+    small = zoned("node-b", "two")
+    small["status"]["allocatable"]["pods"] = "1"
+    pods = [evenly(f"p{i}", "DoNotSchedule") for i in range(4)]
+    found = simulate(listed(zoned("node-a", "one"), small, node("node-c")), *pods, as_json=True)
+    where = list(nodes_of(found).values())
+    assert (where.count("node-a"), where.count("node-b"), where.count(None)) == (2, 1, 1)  # node-c has no zone
+    assert found.value["notes"] == []
+
+
+@pytest.mark.parametrize(("minimum", "placed"), [(2, 4), (3, 2)])
+def test_too_few_domains_count_as_an_empty_one_more(minimum: int, placed: int) -> None:
+    pods = [evenly(f"p{i}", "DoNotSchedule", minDomains=minimum) for i in range(4)]
+    cluster = listed(zoned("node-a", "one"), zoned("node-b", "two"))
+    where = nodes_of(simulate(cluster, *pods, as_json=True))
+    assert sum(each is not None for each in where.values()) == placed
+
+
+def test_nodes_that_a_pods_selector_does_not_mean_are_no_domains() -> None:
+    pods = [evenly(f"p{i}", "DoNotSchedule") for i in range(3)]
+    for one in pods:
+        one["spec"]["nodeSelector"] = {"zone": "one"}
+    where = nodes_of(simulate(listed(zoned("node-a", "one"), zoned("node-b", "two")), *pods, as_json=True))
+    assert set(where.values()) == {"node-a"}
+
+
+def test_a_preferred_constraint_counts_more_than_free_cpu() -> None:
+    busy = manifest(pod("busy", cpu="2", memory="4Gi", node="node-b"))
+    cluster = listed(zoned("node-a", "one"), zoned("node-b", "two"))
+    for seed in range(4):
+        where = nodes_of(
+            simulate(cluster, busy, *(evenly(f"p{i}", "ScheduleAnyway") for i in range(4)), seeds=(seed,), as_json=True)
+        )
+        assert sorted(str(where[f"p{i}"]) for i in range(4)) == ["node-a", "node-a", "node-b", "node-b"]

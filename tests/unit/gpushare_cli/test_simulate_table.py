@@ -1,7 +1,4 @@
-"""What `gpushare simulate` prints, to the letter."""
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +11,7 @@ from testing.cli.podding import bound
 from testing.cli.simulating import T4S, lines, listed, manifest, simulate, workload
 
 
-def test_pods_of_a_list_come_before_those_of_manifests(tmp_path: Path) -> None:
+def test_pods_of_a_list_come_before_those_of_manifests() -> None:
     cluster = listed(
         make_node(make_inventory(15, 15)),
         make_node(make_inventory(10, 20, node="node-b")),
@@ -24,7 +21,7 @@ def test_pods_of_a_list_come_before_those_of_manifests(tmp_path: Path) -> None:
     two = make_pod(make_container("a", 4), make_container("b", 16), init=[make_container("prepare", 2)], name="two")
     big = make_pod(make_container(gpu_mem=30), name="big")
     odd = make_pod(make_container(gpu_mem="1.5"), name="odd")
-    found = simulate(tmp_path, workload("StatefulSet", "binpack", replicas=4), *map(manifest, (two, big, odd)), cluster)
+    found = simulate(workload("StatefulSet", "binpack", replicas=4), *map(manifest, (two, big, odd)), cluster)
 
     assert found.code == 3
     assert found.err == ""
@@ -51,12 +48,11 @@ def test_pods_of_a_list_come_before_those_of_manifests(tmp_path: Path) -> None:
     )
 
 
-def test_parts_and_whole_gpus_of_a_made_up_cluster(tmp_path: Path) -> None:
+def test_parts_and_whole_gpus_of_a_made_up_cluster() -> None:
     part = make_pod(make_container(resources={"limits": {names.GPU_PERCENT: 33}}), name="part")
     whole = make_pod(make_container(resources={"limits": {names.GPU: 1}}), name="whole")
     each = make_pod(make_container(gpu_mem=3), name="each", annotations={names.ANNOTATION_GPUS: "2"})
-    found = simulate(tmp_path, *map(manifest, (part, whole, each)), profile=T4S, nodes=2, whole_gpus=True)
-
+    found = simulate(*map(manifest, (part, whole, each)), profile=T4S, nodes=2, whole_gpus=True)
     assert (found.code, found.err) == (0, "")
     assert found.details == lines(
         "POD            NODE    CONTAINER  GPU  AMOUNT",
@@ -72,29 +68,26 @@ def test_parts_and_whole_gpus_of_a_made_up_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("policy", "gpus"), [(Policy.BINPACK, "0 0"), (Policy.SPREAD, "0 1")])
-def test_the_policy_is_that_of_pods_that_name_none(tmp_path: Path, policy: Policy, gpus: str) -> None:
-    found = simulate(tmp_path, workload("StatefulSet", "s", replicas=2), profile=T4S, policies=[policy.value])
-
+def test_the_policy_is_that_of_pods_that_name_none(policy: Policy, gpus: str) -> None:
+    found = simulate(workload("StatefulSet", "s", replicas=2), profile=T4S, policies=[policy.value])
     assert " ".join(line.split()[3] for line in found.details.splitlines()[1:3]) == gpus
 
 
-def test_mig_instances_are_named_as_nvidia_smi_counts_them(tmp_path: Path) -> None:
+def test_mig_instances_are_named_as_nvidia_smi_counts_them() -> None:
     inventory = make_inventory(15)
     node = make_node(type(inventory)(node=inventory.node, gpus=(*inventory.gpus, make_mig(1, 2)), unit=inventory.unit))
-    found = simulate(tmp_path, listed(node, bound("holder", make_grant("MIG-1-2", gib=2))))
-
+    found = simulate(listed(node, bound("holder", make_grant("MIG-1-2", gib=2))))
     assert found.details.splitlines()[:2] == ["NODE    GPU0  GPU1:2  MEMORY(GiB)", "node-a  0/15  2/5     2/20 (10%)"]
 
 
-def test_a_cluster_without_new_pods_shows_how_full_it_is(tmp_path: Path) -> None:
+def test_a_cluster_without_new_pods_shows_how_full_it_is() -> None:
     ill = make_gpu(1, health=GpuHealth.UNHEALTHY)
     inventory = make_inventory(15, 15, 15)
     node = make_node(
         type(inventory)(node=inventory.node, gpus=(inventory.gpus[0], ill, inventory.gpus[2]), unit=inventory.unit)
     )
     node["metadata"]["annotations"][names.ANNOTATION_CORDON] = "2"
-    found = simulate(tmp_path, listed(node, make_node(name="cpu-only"), bound("holder", make_grant(0, gib=6))))
-
+    found = simulate(listed(node, make_node(name="cpu-only"), bound("holder", make_grant(0, gib=6))))
     assert found.code == 0
     assert found.details == lines(
         "NODE    GPU0  GPU1            GPU2           MEMORY(GiB)",
@@ -107,13 +100,12 @@ def test_a_cluster_without_new_pods_shows_how_full_it_is(tmp_path: Path) -> None
     )
 
 
-def test_nodes_that_kubernetes_keeps_a_pod_from_are_named_with_the_cause(tmp_path: Path) -> None:
+def test_nodes_that_kubernetes_keeps_a_pod_from_are_named_with_the_cause() -> None:
     cordoned, tainted, full = (make_node(make_inventory(15, node=f"node-{name}")) for name in "abc")
     cordoned["spec"] = {"unschedulable": True}
     tainted["spec"] = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
     holder = bound("holder", make_grant(0, gib=14), node="node-c", namespace="ml")
-    found = simulate(tmp_path, listed(cordoned, tainted, full, holder, make_node(name="cpu"), make_pod(name="waits")))
-
+    found = simulate(listed(cordoned, tainted, full, holder, make_node(name="cpu"), make_pod(name="waits")))
     assert found.code == 3
     assert found.details.splitlines()[1] == (
         "default/waits  -     -          -    waits: node-a has room, but: cordoned (spec.unschedulable);"
@@ -122,9 +114,8 @@ def test_nodes_that_kubernetes_keeps_a_pod_from_are_named_with_the_cause(tmp_pat
     )
 
 
-def test_only_the_closest_nodes_are_named(tmp_path: Path) -> None:
-    found = simulate(tmp_path, manifest(make_pod(make_container(gpu_mem=20))), profile=T4S, nodes=5)
-
+def test_only_the_closest_nodes_are_named() -> None:
+    found = simulate(manifest(make_pod(make_container(gpu_mem=20))), profile=T4S, nodes=5)
     assert found.details.splitlines()[1].endswith(
         "waits: needs 20 GiB on one GPU; free per GPU on node-1: 15, 15 GiB (its largest GPU has 15 GiB in all);"
         " free per GPU on node-2: 15, 15 GiB (its largest GPU has 15 GiB in all);"
@@ -132,9 +123,8 @@ def test_only_the_closest_nodes_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_cluster_without_gpus_says_so(tmp_path: Path) -> None:
-    found = simulate(tmp_path, listed(make_node(name="cpu"), make_pod()))
-
+def test_a_cluster_without_gpus_says_so() -> None:
+    found = simulate(listed(make_node(name="cpu"), make_pod()))
     assert found.details == lines(
         "POD          NODE  CONTAINER  GPU  AMOUNT",
         "default/pod  -     -          -    waits: cpu has no GPU inventory: no gpushare device plugin has reported"
@@ -144,10 +134,9 @@ def test_a_cluster_without_gpus_says_so(tmp_path: Path) -> None:
     )
 
 
-def test_the_units_of_the_nodes_are_those_of_the_output(tmp_path: Path) -> None:
+def test_the_units_of_the_nodes_are_those_of_the_output() -> None:
     node = make_node(make_inventory(1, unit=MemoryUnit(256)))
-    found = simulate(tmp_path, listed(node), manifest(make_pod(make_container(gpu_mem=3))))
-
+    found = simulate(listed(node), manifest(make_pod(make_container(gpu_mem=3))))
     assert found.details == lines(
         "POD          NODE    CONTAINER  GPU  AMOUNT",
         "default/pod  node-a  main       0    768 MiB",
@@ -158,12 +147,11 @@ def test_the_units_of_the_nodes_are_those_of_the_output(tmp_path: Path) -> None:
     )
 
 
-def test_nodes_of_aliyuns_plugin_have_equal_gpus(tmp_path: Path) -> None:
+def test_nodes_of_aliyuns_plugin_have_equal_gpus() -> None:
     node = make_node(name="old")
     node["status"]["allocatable"] = {names.GPU_MEM: "30", names.GPU_COUNT: "2"}
     holder = make_pod(make_container(gpu_mem=9), name="holder", node="old", annotations={names.ALIYUN_IDX: "1"})
-    found = simulate(tmp_path, listed(node, holder, make_pod(namespace="ml")))
-
+    found = simulate(listed(node, holder, make_pod(namespace="ml")))
     assert found.err == "note: node old: has no inventory, so its GPUs are taken to be equal\n"
     assert found.details.splitlines()[1:] == [
         "ml/pod  old   main       1    3 GiB",
@@ -174,30 +162,28 @@ def test_nodes_of_aliyuns_plugin_have_equal_gpus(tmp_path: Path) -> None:
     ]
 
 
-def test_input_may_come_from_the_standard_input(tmp_path: Path) -> None:
-    found = simulate(tmp_path, "-", stdin="kind: Node\nmetadata: {name: cpu}\n")
-
+def test_input_may_come_from_the_standard_input() -> None:
+    found = simulate("-", stdin="kind: Node\nmetadata: {name: cpu}\n")
     assert (found.code, found.details) == (0, "0 of 0 pods placed; 0/0 GiB (0%) of GPU memory in use\n")
 
 
-def test_a_group_that_no_one_can_read_is_a_group_all_the_same(tmp_path: Path) -> None:
+def test_a_group_that_no_one_can_read_is_a_group_all_the_same() -> None:
     member = bound("member", node="node-b", labels={"app": "web"})
     member["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: "{}"}
     member["spec"]["containers"] = [make_container(gpu_mem=1)]
     near = make_pod(annotations={names.ANNOTATION_SAME_GPU: "app=web"}, labels={"app": "web"})
     nodes = listed(make_node(make_inventory(15)), make_node(make_inventory(15, node="node-b")))
-    found = simulate(tmp_path, nodes, member, manifest(near))
-
+    found = simulate(nodes, member, manifest(near))
     assert found.code == 3
     assert "waits: needs 3 GiB on one GPU; free per GPU on node-a: without app=web" in found.details
 
 
-def test_an_oversubscribed_gpu_takes_more_than_it_has_but_no_pod_that_refuses_that(tmp_path: Path) -> None:
+def test_an_oversubscribed_gpu_takes_more_than_it_has_but_no_pod_that_refuses_that() -> None:
     known = make_inventory(16)
     node = make_node(replace(known, gpus=(replace(known.gpus[0], extra_mib=8 * 1024),)))
     pods = [make_pod(make_container(gpu_mem=8), name=name) for name in ("a", "b", "c")]
     never = make_pod(name="never", annotations={names.ANNOTATION_OVERSUBSCRIPTION: "never"})
-    found = simulate(tmp_path, *map(manifest, (*pods, never)), listed(node))
+    found = simulate(*map(manifest, (*pods, never)), listed(node))
     assert found.code == 3
     assert "waits: needs a GPU with no oversubscription; GPUs of node-a: 0: oversubscribed" in found.details
     assert "node-a  24/16 of 24 oversubscribed  24/16 (150%)" in found.details

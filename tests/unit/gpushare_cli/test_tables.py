@@ -1,7 +1,6 @@
 """Tables fit 80 columns where they can, and nothing in them is cut."""
 
 import io
-from pathlib import Path
 
 import pytest
 
@@ -10,9 +9,10 @@ from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.units import GIB
 from gpushare_cli import __main__ as cli
-from gpushare_cli import tables
+from gpushare_cli import tables, tabwriter
 from testing.builders import make_container, make_node, make_pod
 from testing.cli import doctor_cluster as world
+from testing.cli.calling import reached
 from testing.cli.explaining import explain
 from testing.cli.podding import bound, mutated
 from testing.cli.simulating import lines, listed, manifest, simulate, workload
@@ -40,47 +40,32 @@ def words(text: str) -> str:
 
 def test_a_table_that_fits_is_laid_out_in_columns() -> None:
     rows = [("NODE", "FITS", "WHY"), ("node-a", "yes", "score 7 of 10"), ("b", "no", "")]
-
     assert tables.table(rows, 80) == lines("NODE    FITS  WHY", "node-a  yes   score 7 of 10", "b       no")
 
 
 def test_prose_is_folded_in_its_column() -> None:
     rows = [("NODE", "WHY"), ("node-a", "it has three words and then some more of them, which is too long")]
-
     assert tables.table(rows, 50) == lines(
-        "NODE    WHY",
-        "node-a  it has three words and then some more of",
-        "        them, which is too long",
+        "NODE    WHY", "node-a  it has three words and then some more of", "        them, which is too long"
     )
 
 
 def test_prose_without_room_goes_below() -> None:
     rows = [("NODE", "FITS", "WHY"), (LONG, "no", "needs 20 GiB on one GPU"), ("b", "yes", "short")]
-
     assert tables.table(rows, 80) == lines(
-        f"{'NODE':63}  FITS  WHY",
-        f"{LONG}  no",
-        "    needs 20 GiB on one GPU",
-        f"{'b':63}  yes   short",
+        f"{'NODE':63}  FITS  WHY", f"{LONG}  no", "    needs 20 GiB on one GPU", f"{'b':63}  yes   short"
     )
 
 
 def test_columns_without_room_go_below_in_every_row() -> None:
     rows = [("UUID", "NODE", "GPU", "MEMORY"), (UUIDS[0], LONG, "0", "3 GiB"), ("?", "b", "?", "")]
-
     assert tables.table(rows, 80) == lines(
-        "UUID",
-        f"    {'NODE':63}  GPU  MEMORY",
-        UUIDS[0],
-        f"    {LONG}  0    3 GiB",
-        "?",
-        f"    {'b':63}  ?",
+        "UUID", f"    {'NODE':63}  GPU  MEMORY", UUIDS[0], f"    {LONG}  0    3 GiB", "?", f"    {'b':63}  ?"
     )
 
 
 def test_a_word_that_is_too_long_stays_whole() -> None:
     name = "x" * 100
-
     assert tables.table([("A", "B"), (name, f"of {name}")], 80) == lines("A", "    B", name, "    of", f"    {name}")
 
 
@@ -98,7 +83,6 @@ def test_a_word_that_is_too_long_stays_whole() -> None:
 )
 def test_a_command_stays_on_one_line(prose: str, command: str) -> None:
     found = tables.folded(prose, 60)
-
     (line,) = [line for line in found if line.startswith(("kubectl", "gpushare"))]
     assert line.rstrip(";,").endswith(command)
     assert " ".join(found) == prose
@@ -113,7 +97,6 @@ def test_explain_shows_why_a_pod_waits_in_80_columns() -> None:
     nodes[0]["spec"] = {"taints": [{"key": "nvidia.com/gpu-pool", "value": "research", "effect": "NoSchedule"}]}
     pod = mutated(make_pod(make_container(gpu_mem=90)))
     found = explain(*nodes, pod, width=80)
-
     assert too_long(found.out) == []
     wide = explain(*nodes, pod).out
     assert words(found.out) == words(wide)
@@ -137,20 +120,18 @@ def test_explain_shows_where_a_pod_is_in_80_columns() -> None:
     grant = Grant(container=ContainerName("trainer"), gpus=(inventory.gpus[0].uuid,), memory_mib=40960)
     pods = [bound(name, grant, node=LONG) for name in ("pod", "language-model-fine-tuning-7d9f8b6c5d-x2x4z")]
     found = explain(make_node(inventory), *pods, width=80)
-
     assert too_long(found.out) == []
     assert words(found.out) == words(explain(make_node(inventory), *pods).out)
     assert any(UUIDS[0] in line for line in found.out.splitlines())
 
 
-def test_simulate_fits_80_columns(tmp_path: Path) -> None:
+def test_simulate_fits_80_columns() -> None:
     cluster = listed(make_node(node(LONG)), make_node(node("node-b")))
     big = manifest(make_pod(make_container(gpu_mem=99), name="big"))
     objects = (cluster, workload("Deployment", "language-model-fine-tuning", replicas=2), big)
-    found = simulate(tmp_path, *objects, width=80)
-
+    found = simulate(*objects, width=80)
     assert too_long(found.out) == []
-    assert words(found.out) == words(simulate(tmp_path, *objects).out)
+    assert words(found.out) == words(simulate(*objects).out)
     assert f"    {LONG}" in found.out
 
 
@@ -160,14 +141,12 @@ def test_doctor_fits_80_columns_and_its_commands_stay_whole(
     cluster = world.healthy()
     world.vanish(cluster, "Lease", "gpushare-controller")
     world.gpu_node(cluster, LONG, with_plugin=False)
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: cluster)
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, cluster)
     cli.main(["doctor"])
     wide = capsys.readouterr().out
     monkeypatch.setenv("COLUMNS", "80")
     cli.main(["doctor"])
     out = capsys.readouterr().out
-
     assert words(out) == words(wide)
     commands = [line.strip() for line in out.splitlines() if line.strip().startswith("kubectl")]
     assert too_long(out) == [line for line in too_long(out) if line.strip() in commands]
@@ -180,11 +159,27 @@ def test_what_is_no_terminal_is_not_folded(monkeypatch: pytest.MonkeyPatch, caps
     """A line of the answer is a line for grep. COLUMNS folds it all the same."""
     cluster = world.healthy()
     world.vanish(cluster, "Lease", "gpushare-controller")
-    monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: cluster)
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
+    reached(monkeypatch, cluster)
     monkeypatch.delenv("COLUMNS")
     monkeypatch.setattr("sys.__stdout__", io.StringIO())
     cli.main(["doctor"])
-
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
     assert line.endswith("--tail=100")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ""),
+        ("plain\n", "plain\n"),
+        ("a\tb\nlong\tc\n", "a     b\nlong  c\n"),
+        ("a\t\n", "a  \n"),  # a cell that ends with a tab is padded, also at the line's end
+        ("a\tlonger than all\nb\tc\n", "a  longer than all\nb  c\n"),  # the last cell belongs to no column
+        ("a\tb\nno tab\nlonger\tc\n", "a  b\nno tab\nlonger  c\n"),  # a line without tabs ends the block
+        ("\tb\n\tc\n", "  b\n  c\n"),  # an empty column is as wide as the padding
+        ("a\tb\tc\nd\te\nf\tgg\th\n", "a  b  c\nd  e\nf  gg  h\n"),  # each block has widths of its own
+        ("名\tb\nxx\tc\n", "名   b\nxx  c\n"),  # counted in characters
+    ],
+)
+def test_cells_of_neighbouring_lines_form_columns(text: str, expected: str) -> None:
+    assert tabwriter.layout(text) == expected

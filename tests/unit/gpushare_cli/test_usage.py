@@ -1,24 +1,33 @@
-"""What containers use and what holds them to their share, in `inspect --limits` and `explain`."""
-
 import io
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Final
 
 import orjson
 import pytest
 
+import gpushare_cli.dashboard
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import Reply
-from gpushare.model.gpu import Limit, NodeInventory
+from gpushare.model.allocation import Grant
+from gpushare.model.gpu import Limit, NodeInventory, Strength
 from gpushare.wire import inventory as inventory_wire
+from gpushare_cli import __main__ as cli
 from gpushare_cli import commands, limits, usage
 from gpushare_cli.commands import Inspect, Streams
+from gpushare_cli.dashboard import views
+from gpushare_cli.dashboard.feed import Feed
+from gpushare_cli.dashboard.model import Overview, Totals
 from gpushare_cli.explain import command as explain
 from gpushare_cli.explain.workloads import Target
 from gpushare_cli.usage import NodeUse, Use
 from testing.builders import Json, make_grant, make_inventory, make_node
+from testing.cli.calling import reached
+from testing.cli.explaining import kube_of
 from testing.cli.podding import bound
 from testing.cli.simulating import lines
 from testing.fakes.kube import FakeKube
@@ -37,11 +46,7 @@ NOT_READ = "its device plugin does not read it (manifests/usage)"
 def plugin(node: str = "node-a", *, name: str = "plugin-a", port: Mapping[str, object] | None = None) -> Json:
     ports = [{"name": "probe", "containerPort": 12346}, port or {"name": "metrics", "containerPort": 12347}]
     return {
-        "metadata": {
-            "namespace": names.NAMESPACE,
-            "name": name,
-            "labels": {"app.kubernetes.io/name": names.PLUGIN},
-        },
+        "metadata": {"namespace": names.NAMESPACE, "name": name, "labels": {"app.kubernetes.io/name": names.PLUGIN}},
         "spec": {"nodeName": node, "containers": [{"name": "device-plugin", "ports": ports}]},
     }
 
@@ -70,10 +75,7 @@ def inspect(api: FakeKube, options: Inspect) -> tuple[int, str, str]:
 
 def test_a_page_of_the_plugin_is_read() -> None:
     assert usage.parse(PAGE) == NodeUse(
-        uses={
-            ("default", "web", "main", "GPU-0"): Use(2, 4096),
-            ("default", "web", "", "GPU-1"): Use(5, None),
-        }
+        uses={("default", "web", "main", "GPU-0"): Use(2, 4096), ("default", "web", "", "GPU-1"): Use(5, None)}
     )
     assert usage.parse("") == NodeUse(problem=NOT_READ)
 
@@ -133,16 +135,9 @@ def test_programs_get_the_limits_if_they_ask_for_them() -> None:
     api = cluster(Reply(status=200, text=PAGE))
     assert "limits" not in orjson.loads(inspect(api, Inspect(output="json"))[1])
     rows = orjson.loads(inspect(api, Inspect(output="json", limits=True))[1])["limits"]
-    place = {"node": "node-a", "namespace": "default", "pod": "web"}
-    assert rows[0] == place | {
-        "container": "main",
-        "gpu": "0",
-        "limit": "cgroup",
-        "limitReason": None,
-        "grantedMiB": 3072,
-        "usedMiB": 2,
-        "peakMiB": 4096,
-    }
+    place = {"node": "node-a", "namespace": "default", "pod": "web", "container": "main", "gpu": "0"}
+    share = {"limit": "cgroup", "limitReason": None, "grantedMiB": 3072, "usedMiB": 2, "peakMiB": 4096}
+    assert rows[0] == place | share
     assert (rows[2]["container"], rows[2]["grantedMiB"]) == (None, 0)
 
 
@@ -243,3 +238,70 @@ def test_pods_that_hold_nothing_or_cannot_be_read_have_no_line() -> None:
 def test_many_nodes_with_the_same_problem_are_one_note() -> None:
     uses = {NodeName(f"n{number}"): NodeUse(problem="it is down") for number in range(5)}
     assert limits.notes(uses) == ["what is used on 5 nodes n0, n1, n2, ... is not known: it is down"]
+
+
+PAGE_VIEWS: Final = Path(gpushare_cli.dashboard.__file__).parent / "page/index.html"
+WHOLE: Final = (make_grant(0, gib=8),)
+PART: Final = (make_grant(0, gib=7),)
+HALVES: Final = (make_grant(0, gib=4), make_grant(0, gib=4, container="second"))
+_BAR: Final = r"\d/8 GiB +(\w[\w ]*\w) +1 pod"
+VARIABLES: Final = "nothing: no variable tells its programs about their share"
+
+
+@pytest.mark.parametrize(
+    ("limit", "grants", "shown", "explained"),
+    [
+        (Limit.MIG, WHOLE, Limit.MIG, "the hardware: they are MIG instances"),
+        (Limit.MIG, PART, Limit.ADVISORY, VARIABLES),
+        (Limit.MIG, HALVES, Limit.ADVISORY, VARIABLES),
+        (Limit.CGROUP, PART, Limit.CGROUP, "the NVIDIA driver, for the pod's cgroup"),
+        (Limit.WATCHDOG, PART, Limit.WATCHDOG, "the watchdog, after the fact"),
+    ],
+    ids=["a MIG instance", "a part of one", "a part for each container", "a cgroup", "the watchdog"],
+)
+def test_every_view_says_the_same_of_what_holds_a_pod_to_its_share(
+    limit: Limit,
+    grants: tuple[Grant, ...],
+    shown: Limit,
+    explained: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = make_inventory(8)
+    node = make_node(replace(plain, gpus=(replace(plain.gpus[0], limit=limit),)))
+    pod = bound("web", *grants)
+    api = kube_of([node, pod])
+    reached(monkeypatch, api)
+
+    def said(*arguments: str) -> str:
+        assert cli.main([*arguments]) == 0
+        return capsys.readouterr().out
+
+    feed = Feed()
+    feed.publish(
+        {"node-a": views.of_node(node, [pod], frozenset(), None)},
+        Overview(server="", complete=True, scope="", totals=Totals()),
+        (),
+        (),
+    )
+    page = b"".join(feed.since(0)[1]).decode()
+    explain, inspect = ("explain", "-n", "default", "web"), ("inspect", "--limits")
+    explanation, table = orjson.loads(said(*explain, "-o", "json")), r" 0 +(\S+) +\d GiB +\?"
+    limits = {
+        "explain": re.findall(table, said(*explain)),
+        "explain -o json": [share["limit"] for share in explanation["containers"]],
+        "inspect --limits": re.findall(table, said(*inspect)),
+        "inspect --limits -o json": [row["limit"] for row in orjson.loads(said(*inspect, "-o", "json"))["limits"]],
+        "dashboard": re.findall(r'"limit":"(.*?)"', page),
+    }
+    bars = {name: re.findall(_BAR, said(*name.split())) for name in ("inspect --bars", "top")}
+    strength = shown.strength.value
+    assert {view: set(words) for view, words in limits.items()} == {view: {shown.value} for view in limits}
+    assert bars == {view: [strength.replace("after the", "after")] for view in bars}
+    assert re.findall(r'"strength":"(.*?)"', page) == [strength]
+    assert explanation["limitHeldBy"] == explained
+
+
+def test_the_legend_of_the_page_has_every_strength() -> None:
+    (legend,) = re.findall("<li>The word above a bar (.*)</li>", PAGE_VIEWS.read_text(encoding="utf-8"))
+    assert re.findall("<b>(.*?)</b>", legend) == [strength.value for strength in Strength]
