@@ -93,9 +93,7 @@ def test_groups_of_other_namespaces_do_not_count(world: World) -> None:
 
 
 def test_labels_count_as_they_are_now(world: World) -> None:
-    one = world.add_pod(3)
-    world.bind(one)
-    world.see()
+    one = world.add_bound(3)
     assert is_first(world, member(world))
     world.edit_pod(one, lambda found: found["metadata"].update(labels=WEB))
     world.see()

@@ -15,9 +15,7 @@ AGAIN = "delete it and create it again without spec.nodeName and with the schedu
 def test_a_pod_on_a_node_is_given_gpus_there_by_one_patch(world: World) -> None:
     pod = add_bypassed(world, 3, name="late")
     tick(world)
-    held = world.held_by(pod)
-    assert held is not None
-    assert held.grants[0].gpus == ("GPU-0",)
+    assert world.gpus_of(pod) == ["GPU-0"]
     assert annotations(world, pod)[names.ANNOTATION_LATE] == "true"
     assert annotations(world, pod)[f"{names.PREFIX_DEVICES}c0"] == "GPU-0"
     assert annotations(world, pod)[names.ALIYUN_ASSIGNED] == "true"
@@ -89,9 +87,7 @@ def test_a_pod_that_does_not_fit_is_told_why_and_given_gpus_when_there_is_room(w
     assert world.api.count("get", "pods/bypassed") == 0
     world.finish(first)
     tick(world, 1)
-    held = world.held_by(pod)
-    assert held is not None
-    assert held.grants[0].gpus == ("GPU-0",)
+    assert world.gpus_of(pod) == ["GPU-0"]
 
 
 def test_a_waiting_pod_is_told_ever_less_often(world: World) -> None:

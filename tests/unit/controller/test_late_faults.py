@@ -57,9 +57,7 @@ def test_without_any_word_the_same_choice_is_sent_again(world: World, fault: Fau
     assert world.used() == {"GPU-0": 9}
     # By now GPU-0 has too little left for the pod; what was set aside for it is its own.
     tick(world, 5)
-    held = world.held_by(pod)
-    assert held is not None
-    assert held.grants[0].gpus == ("GPU-0",)
+    assert world.gpus_of(pod) == ["GPU-0"]
     world.api.land()
     world.see()
     assert world.used() == {"GPU-0": 9}
@@ -76,9 +74,7 @@ def test_a_patch_that_lands_late_meets_memory_that_was_kept_for_it(world: World)
     assert world.api.land() == 1
     world.see()
     assert world.truth()[world.ledger().inventory.node].over_committed() == {}
-    held = world.held_by(pod)
-    assert held is not None
-    assert held.grants[0].gpus == ("GPU-0",)
+    assert world.gpus_of(pod) == ["GPU-0"]
 
 
 def test_an_in_doubt_reservation_ends_when_the_pod_shows_nothing_long_after(world: World) -> None:
@@ -180,9 +176,7 @@ def test_gpus_that_fell_ill_while_no_one_knows_are_not_sent_again(world: World) 
     # Long after, the uncertainty ends and the pod gets others.
     for _ in range(5):
         tick(world, 65)
-    held = world.held_by(pod)
-    assert held is not None
-    assert held.grants[0].gpus == ("GPU-1",)
+    assert world.gpus_of(pod) == ["GPU-1"]
     assert world.state.cache.snapshot().differences() == []
 
 

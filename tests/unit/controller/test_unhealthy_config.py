@@ -51,18 +51,14 @@ def test_a_gpu_that_is_called_unhealthy_takes_no_new_pod_until_it_is_not(world: 
     assert health(world, "node-b") == [OK, OK]
     pod = world.add_pod(3)
     assert world.bind(pod).error == ""
-    held = world.held_by(pod)
-    assert held is not None
-    assert held.grants[0].gpus == ("GPU-1",)
+    assert world.gpus_of(pod) == ["GPU-1"]
     call_ill(world, "")
     assert health(world) == [OK, OK]
     assert world.state.cache.snapshot().differences() == []
 
 
 def test_pods_on_it_keep_what_they_have(world: World) -> None:
-    pod = world.add_pod(3)
-    world.bind(pod)
-    world.see()
+    world.add_bound(3)
     call_ill(world, "0,1")
     assert world.used() == {"GPU-0": 3}
     assert world.bind(world.add_pod(3)).error.startswith("node-a has no healthy GPU")

@@ -76,9 +76,7 @@ def test_a_pod_that_is_gone_was_not_deleted_here(
 
 
 def test_a_pod_that_has_its_gpus_is_not_given_others(world: World) -> None:
-    pod = world.add_pod(3)
-    assert world.bind(pod).error == ""
-    world.see()
+    pod = world.add_bound(3)
     request = requests_wire.of_pod(pod, RESOURCE_CONFIG)
     assert request is not None
     binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: True)
