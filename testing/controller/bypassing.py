@@ -1,6 +1,6 @@
 """Pods that came to their nodes past this system, and what the controller does about them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpushare.kube.api import JsonObject
@@ -55,6 +55,18 @@ def tick(world: World, seconds: float = 0) -> None:
     world.see()
     world.reconciler.tick()
     world.see()
+
+
+def when_more(world: World, times: range, count: Callable[[], int], then: Callable[[], object] = int) -> list[int]:
+    """At which of these times, in seconds, a tick made it more; `then` something happens."""
+    found = []
+    for second in times:
+        before = count()
+        tick(world, times.step)
+        if count() > before:
+            found.append(second)
+            then()
+    return found
 
 
 def requests(world: World) -> list[Call]:

@@ -12,10 +12,15 @@ from gpushare.kube.api import JsonObject
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import intake
 from testing.builders import make_allocation, make_container, make_grant, make_pod
-from testing.controller.world import World, uid_of
+from testing.controller.world import World
 from testing.fakes.kube import LandsLater
 
 NODES = ["node-a", "node-b"]
+
+
+def asked_to_bind(pod: JsonObject) -> JsonObject:
+    meta = pod["metadata"]
+    return {"PodName": meta["name"], "PodNamespace": "team", "PodUID": meta["uid"], "Node": "node-a"}
 
 
 def test_filter_returns_every_fitting_node_and_numbers_for_the_others(world: World) -> None:
@@ -38,15 +43,6 @@ def test_a_node_that_can_never_hold_the_pod_is_unresolvable(world: World) -> Non
     answer = world.post("filter", {"Pod": world.add_pod(11), "NodeNames": ["node-a"]})
     assert list(answer["FailedAndUnresolvableNodes"]) == ["node-a"]
     assert answer["FailedNodes"] == answer["FailedAndUnresolvableNodes"]  # for Kubernetes 1.20
-
-
-def test_filter_and_prioritize_change_nothing(world: World) -> None:
-    pod = world.add_pod(6)
-    before = world.state.cache.snapshot().ledgers
-    for verb in ("filter", "prioritize"):
-        world.post(verb, {"Pod": pod, "NodeNames": NODES})
-    assert world.state.cache.snapshot().ledgers == before
-    assert world.api.calls == []
 
 
 def test_what_filter_found_is_kept_for_prioritize_and_bind(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,17 +82,8 @@ def test_a_replica_that_is_not_ready_says_so_inside_of_the_answer(world: World) 
     pod = world.add_pod(3)
     assert world.post("filter", {"Pod": pod, "NodeNames": NODES})["Error"] == "this replica does not lead"
     assert world.post("prioritize", {"Pod": pod, "NodeNames": NODES}) == []
-    args = {"PodName": "p", "PodNamespace": "team", "PodUID": "u", "Node": "node-a"}
-    assert world.post("bind", args) == {"Error": "this replica does not lead"}
+    assert world.post("bind", asked_to_bind(pod)) == {"Error": "this replica does not lead"}
     assert world.api.calls == []
-
-
-def test_bind_over_http(world: World) -> None:
-    pod = world.add_pod(3)
-    meta = pod["metadata"]
-    args = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": uid_of(pod), "Node": "node-a"}
-    assert world.post("bind", args) == {"Error": ""}
-    assert world.held_by(pod) is not None
 
 
 @pytest.mark.parametrize(
@@ -114,38 +101,10 @@ def test_garbage_is_answered_with_200_and_an_error(world: World, verb: str, body
     assert (response.status, orjson.loads(response.body)["Error"]) == (200, error)
 
 
-@pytest.mark.parametrize(
-    ("limits", "metadata", "error"),
-    [
-        (
-            {"aliyun.com/gpu-mem": "0"},
-            {},
-            "[aliyun.com/gpu-mem]: 0 asks for nothing; remove the entry or write at least 1",
-        ),
-        (
-            {"aliyun.com/gpu-mem": "-1"},
-            {},
-            "[aliyun.com/gpu-mem]: -1 is negative; write a whole number of units such as 3",
-        ),
-        (
-            {"aliyun.com/gpu-mem": {}},
-            {},
-            "[aliyun.com/gpu-mem]: {} is not a number; write a whole number of units such as 3",
-        ),
-        (
-            {"aliyun.com/gpu-mem": "3"},
-            {"labels": {"aliyun.com/gpu-count": "2"}},
-            "[aliyun.com/gpu-mem]: 3 cannot be split evenly over 2 GPUs; write 2 or 4",
-        ),
-    ],
-)
-def test_a_request_that_cannot_be_understood_fails_with_the_field(
-    world: World, limits: dict[str, object], metadata: dict[str, object], error: str
-) -> None:
-    container = {"name": "c", "resources": {"limits": limits}}
-    pod = {"metadata": metadata, "spec": {"containers": [container]}}
-    answer = world.post("filter", {"Pod": pod, "NodeNames": NODES})
-    assert answer["Error"] == f"spec.containers[0].resources.limits{error}"
+def test_a_request_that_cannot_be_understood_fails_with_the_field(world: World) -> None:
+    pod = {"metadata": {}, "spec": {"containers": [make_container("c", "0")]}}
+    error = "spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 0 asks for nothing"
+    assert world.post("filter", {"Pod": pod, "NodeNames": NODES})["Error"].startswith(error)
     assert world.post("prioritize", {"Pod": pod, "NodeNames": NODES}) == []
 
 
@@ -164,15 +123,7 @@ def test_a_body_that_is_too_large_is_answered_with_200(world: World) -> None:
     assert (response.status, orjson.loads(response.body)) == (200, {"Error": message})
 
 
-def test_a_body_that_would_fill_the_memory_is_refused_unparsed(world: World) -> None:
-    response = world.client().post("/gpushare-scheduler/filter", b"[" + b"{}," * (8 * 2**20) + b"{}]")
-    assert response.status == 200
-    assert orjson.loads(response.body)["Error"].startswith("the body: it has 16777218 fields and list entries in ")
-
-
-def test_while_others_fill_the_room_a_large_request_may_come_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_request_may_have_to_come_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake.Intake, "_take", lambda _self, _amount, _held: False)
     response = world.client().post("/gpushare-scheduler/filter", b" " * 100_000)
     assert orjson.loads(response.body)["Error"] == "the body: other large requests are being looked at; try again"
@@ -199,8 +150,6 @@ def test_a_bug_behind_a_page_is_an_answer(world: World, monkeypatch: pytest.Monk
 
 def test_the_paths_of_nano_gpu_answer_the_same(world: World) -> None:
     pod = world.add_pod(3)
-    meta = pod["metadata"]
-    args = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": uid_of(pod), "Node": "node-a"}
     nodes = {"Pod": pod, "NodeNames": NODES}
     victims = {"Pod": pod, "NodeNameToMetaVictims": {"node-a": {"Pods": [{"UID": "u"}]}}}
 
@@ -213,20 +162,10 @@ def test_the_paths_of_nano_gpu_answer_the_same(world: World) -> None:
         ("filter", "filter", nodes),
         ("prioritize", "priorities", nodes),
         ("preempt", "preempt", victims),
-        ("bind", "bind", args),
+        ("bind", "bind", asked_to_bind(pod)),
     ):
         assert post(f"/scheduler/{nanos}", body) == post(f"/gpushare-scheduler/{ours}", body)
     assert world.held_by(pod) is not None
-
-
-def test_scores_are_in_the_range_of_an_extender(world: World) -> None:
-    world.bind(world.add_pod(9))
-    scores = world.client().post(
-        "/scheduler/priorities", orjson.dumps({"Pod": world.add_pod(1), "NodeNames": [*NODES, "node-x"]})
-    )
-    found = {each["Host"]: each["Score"] for each in orjson.loads(scores.body)}
-    assert list(found) == [*NODES, "node-x"]
-    assert all(0 <= score <= 10 for score in found.values())
 
 
 def test_a_member_of_a_group_fits_only_beside_the_others(world: World) -> None:
@@ -239,9 +178,8 @@ def test_a_member_of_a_group_fits_only_beside_the_others(world: World) -> None:
     world.see()
     assert world.post("filter", {"Pod": second, "NodeNames": NODES})["NodeNames"] == []
     assert world.post("filter", {"Pod": third, "NodeNames": NODES})["NodeNames"] == ["node-a"]
-    assert {each["Host"]: each["Score"] for each in world.post("prioritize", {"Pod": third, "NodeNames": NODES})}[
-        "node-b"
-    ] == 0
+    scores = world.post("prioritize", {"Pod": third, "NodeNames": NODES})
+    assert [each["Score"] > 0 for each in scores] == [True, False]
 
 
 def test_whole_gpus_are_none_of_the_extenders_business_unless_they_are_this_projects(world: World) -> None:
@@ -263,10 +201,8 @@ def test_inspect_shows_the_ledger(world: World) -> None:
     one = orjson.loads(client.get("/gpushare-scheduler/inspect/node-b").body)
     assert [node["name"] for node in one["nodes"]] == ["node-b"]
     none = client.get("/gpushare-scheduler/inspect/node-x")
-    assert (none.status, orjson.loads(none.body)) == (
-        200,
-        {"nodes": [], "error": "node node-x has no GPUs that gpushare knows of"},
-    )
+    expected = {"nodes": [], "error": "node node-x has no GPUs that gpushare knows of"}
+    assert (none.status, orjson.loads(none.body)) == (200, expected)
     world.unready = "not now"
     assert orjson.loads(client.get("/gpushare-scheduler/inspect").body)["error"] == "not now"
 
@@ -289,9 +225,7 @@ def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
     world.post("filter", {"Pod": world.add_pod(11), "NodeNames": NODES})
     world.api.fail_next(lambda call: call.path.endswith("/binding"), LandsLater())
     for pod in (first, second):
-        meta = pod["metadata"]
-        args = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": uid_of(pod), "Node": "node-a"}
-        world.post("bind", args)
+        world.post("bind", asked_to_bind(pod))
     page = world.client().get("/metrics").body.decode()
     found = {
         (sample.name, *sorted(sample.labels.values())): sample.value
@@ -317,17 +251,6 @@ def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
     assert found["gpushare_reservations_unconfirmed",] == 1
     assert found["gpushare_pods_unreadable",] == 0
     assert found["gpushare_leading",] == 1
-
-
-def test_over_committed_memory_is_a_metric(world: World) -> None:
-    world.metrics.watch(world.state, {}, dict, is_read=lambda: True)
-    world.bind(world.add_pod(9))
-    world.api.vanish("/api/v1/nodes/node-a")
-    world.add_node("node-a", 4)
-    world.see()
-    assert (
-        'gpushare_gpu_over_committed_bytes{UUID="GPU-0",node="node-a"} 5.36870912e+09' in world.metrics.page().decode()
-    )
 
 
 def test_over_committed_compute_is_a_metric(world: World) -> None:

@@ -41,9 +41,8 @@ def is_first(world: World, pod: JsonObject) -> bool:
 
 
 def gpu_of(world: World, pod: JsonObject) -> str:
-    held = world.held_by(pod)
-    assert held is not None
-    return f"{held.node}/{held.grants[0].gpus[0]}"
+    [gpu] = world.gpus_of(pod)
+    return f"{world.api.read(path_of(pod))['spec']['nodeName']}/{gpu}"
 
 
 def test_a_pod_without_such_a_request_stays_as_it_is(world: World) -> None:
@@ -189,17 +188,9 @@ def test_a_pod_of_a_group_is_nudged_when_its_group_has_room(world: World) -> Non
     """Waiting pods are judged by where their group is."""
     one = member(world, 8)
     world.bind(one, B)
-    two = member(world, 5)
-    given_up = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
-    world.edit_pod(two, lambda found: found["status"].update(conditions=given_up))
-    for _ in range(5):
-        tick(world, 1)
-    assert not is_nudged(world, two)
-    world.edit_pod(one, lambda found: found["metadata"].update(labels={}))
-    for _ in range(5):
-        tick(world, 1)
-    assert is_nudged(world, two)
-
-
-def is_nudged(world: World, pod: JsonObject) -> bool:
-    return names.LABEL_RETRY in world.api.read(path_of(pod))["metadata"]["labels"]
+    two = world.add_waiting(5, labels=WEB, annotations=GROUP)
+    for nudged in (False, True):
+        for _ in range(5):
+            tick(world, 1)
+        assert (names.LABEL_RETRY in world.api.read(path_of(two))["metadata"]["labels"]) is nudged
+        world.edit_pod(one, lambda found: found["metadata"].update(labels={}))

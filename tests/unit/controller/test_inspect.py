@@ -54,17 +54,6 @@ def test_the_layout_is_that_of_aliyun() -> None:
     }
 
 
-def test_one_node_can_be_asked_for() -> None:
-    assert [node["name"] for node in inspect.report(LEDGERS, NodeName("node-b"))["nodes"]] == ["node-b"]
-
-
-def test_an_unknown_node_is_an_error_in_the_answer() -> None:
-    assert inspect.report(LEDGERS, NodeName("x")) == {
-        "nodes": [],
-        "error": "node x has no GPUs that gpushare knows of",
-    }
-
-
 def test_use_is_rounded_up_and_size_down_in_a_coarse_unit() -> None:
     inventory = make_inventory(15, unit=MemoryUnit(4096))
     ledger = NodeLedger.of(inventory, [make_allocation("p", make_grant(0, gib=5))])

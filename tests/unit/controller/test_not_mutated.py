@@ -11,7 +11,16 @@ from gpushare.identity import PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.wire import interop_read
-from testing.controller.bypassing import REPLICA_SET, add_bypassed, is_there, requests, run_containers, said, tick
+from testing.controller.bypassing import (
+    REPLICA_SET,
+    add_bypassed,
+    is_there,
+    requests,
+    run_containers,
+    said,
+    tick,
+    when_more,
+)
 from testing.controller.world import World, path_of, uid_of
 
 BLIND = (
@@ -39,9 +48,8 @@ def test_a_controllers_pod_is_deleted_after_it_was_told(world: World) -> None:
     pod = bypassed_pod(world)
     version = world.api.read(path_of(pod))["metadata"]["resourceVersion"]
     tick(world)
-    assert said(world) == [
-        ("GpuShareNotMutated", f"{BLIND}it is deleted now, so that its controller recreates it"),
-    ]
+    told = f"{BLIND}it is deleted now, so that its controller recreates it"
+    assert said(world) == [("GpuShareNotMutated", told)]
     assert [call.verb for call in requests(world)] == ["get", "create", "delete"]
     assert requests(world)[-1].body == {
         "apiVersion": "v1",
@@ -52,30 +60,24 @@ def test_a_controllers_pod_is_deleted_after_it_was_told(world: World) -> None:
     assert world.used() == {}
 
 
-def test_a_pod_without_controller_is_only_told(world: World) -> None:
-    pod = add_bypassed(world, 3, mutated=False)
-    for _ in range(3):
-        tick(world, 30)
-    assert said(world) == [
-        ("GpuShareNotMutated", f"{BLIND}delete it and create it again while gpushare-webhook is running"),
-    ]
-    assert is_there(world, pod)
-
-
 @pytest.mark.parametrize(
-    ("kind", "advice"),
+    ("owner", "advice"),
     [
-        ("Job", "delete it, so that its Job, which will count it as failed, makes it again"),
-        ("Node", "static pods cannot ask for GPUs: make it a Deployment or a DaemonSet, created"),
+        (None, "delete it and create it again"),
+        ({**REPLICA_SET, "kind": "Job"}, "delete it, so that its Job, which will count it as failed, makes it again"),
+        (
+            {**REPLICA_SET, "kind": "Node"},
+            "static pods cannot ask for GPUs: make it a Deployment or a DaemonSet, created",
+        ),
     ],
 )
-def test_pods_that_only_people_may_delete_are_told_so(world: World, kind: str, advice: str) -> None:
-    pod = bypassed_pod(world, {**REPLICA_SET, "kind": kind})
+def test_pods_that_only_people_may_delete_are_told_so(world: World, owner: JsonObject | None, advice: str) -> None:
+    pod = add_bypassed(world, 3, mutated=False, owner=owner)
     for _ in range(6):
         tick(world, 10)
     assert said(world) == [("GpuShareNotMutated", f"{BLIND}{advice} while gpushare-webhook is running")]
     assert is_there(world, pod)
-    assert world.api.count("get", "pods/") == 1
+    assert world.api.count("get", "pods/") == (1 if owner else 0)
 
 
 def test_a_pod_whose_template_has_annotations_of_another_system_is_recreated(world: World) -> None:
@@ -120,13 +122,9 @@ def test_what_cannot_be_fixed_is_looked_at_once_and_told_ever_less_often(world: 
     pods = [bypassed_pod(world, {**REPLICA_SET, "uid": name}) for name in "abc"]
     for pod in pods:
         run_containers(world, pod, "c0")
-    told = []
-    for minute in range(3000):
-        before = len(said(world))
-        tick(world, 60)
-        if len(said(world)) > before:
-            told.append(minute)
-    assert [after - before for before, after in itertools.pairwise(told)] == [45, 90, 180, 360, 720, 1440]
+    told = when_more(world, range(0, 180_000, 60), lambda: len(said(world)))
+    minutes = [(after - before) // 60 for before, after in itertools.pairwise(told)]
+    assert minutes == [45, 90, 180, 360, 720, 1440]
     assert len(said(world)) == 3 * len(told)
     assert world.api.count("get", "pods/") == 3
 
@@ -165,14 +163,12 @@ def test_an_absent_webhook_makes_no_storm(world: World) -> None:
     """The owner replaces what is deleted by pods that are as bad."""
     for _ in range(3):
         bypassed_pod(world)
-    told = []
-    for second in range(0, 4000, 10):
-        before = len(deletions(world))
-        tick(world, 10)
-        if len(deletions(world)) > before:
-            told.append(second)
-            gone(world)
-            bypassed_pod(world)
+
+    def replace() -> None:
+        gone(world)
+        bypassed_pod(world)
+
+    told = when_more(world, range(0, 4000, 10), lambda: len(deletions(world)), replace)
     assert [after - before for before, after in itertools.pairwise(told)] == [60, 120, 240, 480, 960, 960, 960]
 
 

@@ -18,8 +18,8 @@ from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Refused
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_container, make_pod
+from testing.controller.bypassing import said
 from testing.controller.world import World, path_of, uid_of
-from tests.unit.controller.test_reconciler import GIVEN_UP, said, waiting
 
 NODES = ["node-a", "node-b"]
 THERE = placeholder.path()
@@ -39,11 +39,7 @@ def chore(world: World, limits: Limits = ON) -> Placeholders:
 
 def fill(world: World) -> list[JsonObject]:
     """One pod on every GPU, which leaves 4 GiB of each."""
-    pods = [world.add_pod(6) for _ in range(4)]
-    for pod, node in zip(pods, NODES * 2, strict=True):
-        assert not world.bind(pod, node).error
-    world.see()
-    return pods
+    return [world.add_bound(6, node=node) for node in NODES * 2]
 
 
 def ask(world: World, pod: JsonObject, nodes: list[str] = NODES) -> list[str]:
@@ -55,7 +51,7 @@ def ask(world: World, pod: JsonObject, nodes: list[str] = NODES) -> list[str]:
 def stuck(world: World) -> JsonObject:
     """A pod for which the sums suffice, 8 GiB on each node, and no GPU does."""
     fill(world)
-    pod = waiting(world, 5)
+    pod = world.add_waiting(5)
     assert ask(world, pod) == []
     world.clock.at += ASK_AFTER_S
     return pod
@@ -92,7 +88,7 @@ def test_a_pod_that_fits_the_sums_and_no_gpu_gets_a_placeholder_that_keeps_away_
 
 def test_a_pod_whose_request_exceeds_every_sum_needs_none(world: World) -> None:
     """kube-scheduler does not ask about it, and an autoscaler sees by itself that it fits nowhere."""
-    waiting(world, 30)
+    world.add_waiting(30)
     world.clock.at += ASK_AFTER_S
     chore(world).tick()
     assert world.api.objects(THERE) == []
@@ -193,9 +189,7 @@ def test_a_refusal_of_the_server_is_not_repeated_at_once(world: World, caplog: p
 
 
 def given_up(world: World, namespace: str) -> JsonObject:
-    pod = world.add_pod(5, namespace=namespace)
-    world.edit_pod(pod, lambda found: found["status"].update(conditions=GIVEN_UP))
-    world.see()
+    pod = world.add_waiting(5, namespace=namespace)
     assert ask(world, pod) == []
     return pod
 
@@ -308,7 +302,7 @@ def test_pods_that_are_recreated_do_not_bring_node_after_node(world: World) -> N
     fill(world)
     placeholders, nodes = chore(world), list(NODES)
     for number in range(MOST_IN_VAIN):
-        pod = waiting(world, 5)
+        pod = world.add_waiting(5)
         ask(world, pod, nodes)
         world.clock.at += ASK_AFTER_S
         placeholders.tick()
@@ -373,7 +367,7 @@ def test_the_author_is_told_that_an_autoscaler_sees_room(world: World) -> None:
 
 
 def test_a_pod_in_a_cluster_with_too_many_nodes_to_name_gets_none(world: World) -> None:
-    pod = waiting(world, 11)
+    pod = world.add_waiting(11)
     many = [f"n{number}" for number in range(MOST_NODES + 1)]
     for name in many:
         world.add_node(name, 10, 10)

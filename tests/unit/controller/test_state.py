@@ -1,23 +1,20 @@
 """The ledger follows nodes and pods, in whatever order the watches tell of them."""
 
 from dataclasses import replace
-from typing import NoReturn
 
 import pytest
 
-from controller.state import AlreadyBound, Reserved
+from controller.state import Reserved
 from gpushare import names
 from gpushare.cluster import cluster_ledger, node_ledger
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
-from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.model.request import PodRequest
 from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.units import MemoryUnit
 from gpushare.wire import allocation as allocation_wire
-from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pods_wire
-from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_node, make_ref, make_shape
+from testing.builders import make_allocation, make_grant, make_inventory, make_node, make_ref, make_shape
 from testing.controller.world import NODES, World, path_of, uid_of
 
 A = NodeName("node-a")
@@ -48,17 +45,8 @@ def test_a_bound_pod_holds_its_memory_until_its_containers_have_ended(world: Wor
     world.edit_pod(pod, lambda found: found["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"))
     world.see()
     assert world.used() == {"GPU-0": 3}
-    world.finish(pod)
-    world.see()
-    assert world.used() == {}
-
-
-def test_a_pod_that_vanished_gives_its_memory_back(world: World) -> None:
-    pod = world.add_pod(3)
-    place_by_hand(world, pod)
-    world.see()
-    world.api.vanish(path_of(pod))
     freed = world.state.cache.freed
+    world.finish(pod)
     world.see()
     assert world.used() == {}
     assert world.state.cache.freed > freed
@@ -101,25 +89,18 @@ def test_pods_stay_counted_while_their_node_has_no_inventory(world: World) -> No
     world.see()
     world.api.edit(f"{NODES}/node-a", lambda node: node["metadata"].pop("annotations"))
     world.see()
-    assert refusal(world).message == ("node-a has no GPU inventory: no gpushare device plugin has reported GPUs there")
+    assert refusal(world).message == "node-a has no GPU inventory: no gpushare device plugin has reported GPUs there"
     world.api.vanish(f"{NODES}/node-a")
     world.see()
     world.add_node("node-a", 4)
     world.see()
     assert world.used() == {"GPU-0": 3}
-
-
-def test_a_node_recreated_with_other_gpus_has_only_those(world: World) -> None:
-    world.api.vanish(f"{NODES}/node-a")
-    world.add_node("node-a", 40)
-    world.see()
-    assert [gpu.memory_mib for gpu in world.ledger().inventory.gpus] == [40 * 1024]
+    assert [gpu.memory_mib for gpu in world.ledger().inventory.gpus] == [4 * 1024]
 
 
 def test_an_inventory_that_cannot_be_read_is_the_refusal(world: World) -> None:
-    world.api.edit(
-        f"{NODES}/node-a", lambda node: node["metadata"].update(annotations={names.ANNOTATION_INVENTORY: "{}"})
-    )
+    broken = {names.ANNOTATION_INVENTORY: "{}"}
+    world.api.edit(f"{NODES}/node-a", lambda node: node["metadata"].update(annotations=broken))
     world.see()
     assert refusal(world) == Refused(
         RefusalReason.NO_INVENTORY,
@@ -150,17 +131,6 @@ def test_what_another_system_bound_is_counted_in_the_nodes_unit_once_that_is_kno
     assert world.used() == {"GPU-1": 3}
 
 
-def test_a_pod_that_cannot_be_read_is_reported_until_it_is_gone(world: World) -> None:
-    pod = world.add_pod(3)
-    world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ANNOTATION_ALLOCATION: "?"}))
-    world.edit_pod(pod, lambda found: found["spec"].update(nodeName="node-a"))
-    world.see()
-    assert [ref.uid for ref in world.state.cache.snapshot().problems] == [uid_of(pod)]
-    world.api.vanish(path_of(pod))
-    world.see()
-    assert world.state.cache.snapshot().problems == {}
-
-
 def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -> None:
     pod = world.add_pod(3, name="odd")
     world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ANNOTATION_ALLOCATION: "[]"}))
@@ -175,18 +145,17 @@ def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -
     )
     assert world.bind(world.add_pod(3)).error == refusal(world).message
     assert world.state.cache.snapshot().differences() == []
+    assert [ref.uid for ref in world.state.cache.snapshot().problems] == [uid_of(pod)]
     world.finish(pod)
     world.see()
-    assert world.used() == {}
+    assert (world.used(), world.state.cache.snapshot().problems) == ({}, {})
 
 
 def test_memory_whose_allocation_cannot_be_read_is_not_given_twice(world: World) -> None:
     """As after a roll-back to a version that cannot read what its successor wrote."""
     newer = {names.ANNOTATION_ALLOCATION: '{"version":3,"minReader":3}'}
     for gib in (9, 9):
-        pod = world.add_pod(gib)
-        assert world.bind(pod).error == ""
-        world.edit_pod(pod, lambda found: found["metadata"]["annotations"].update(newer))
+        world.edit_pod(world.add_bound(gib), lambda found: found["metadata"]["annotations"].update(newer))
     world.see()
     assert world.used() == {"GPU-0": 9, "GPU-1": 9}
     assert world.bind(world.add_pod(3)).error == "needs 3 GiB on one GPU; free per GPU on node-a: 1, 1 GiB"
@@ -194,44 +163,11 @@ def test_memory_whose_allocation_cannot_be_read_is_not_given_twice(world: World)
     assert world.state.cache.snapshot().differences() == []
 
 
-def test_a_gpu_that_shrank_below_its_use_has_nothing_left(world: World) -> None:
-    place_by_hand(world, world.add_pod(9), gib=9)
-    smaller = inventory_wire.encode(make_inventory(4, 10))
-    world.api.edit(
-        f"{NODES}/node-a", lambda n: n["metadata"]["annotations"].update({names.ANNOTATION_INVENTORY: smaller})
-    )
-    world.see()
-    assert world.ledger().over_committed() == {"GPU-0": 5 * 1024}
-    assert world.ledger().free_mib(world.ledger().inventory.gpus[0]) == 0
-
-
-def test_an_unhealthy_gpu_takes_no_new_work(world: World) -> None:
-    ill = NodeInventory(
-        node=A,
-        gpus=(make_gpu(0, 10, health=GpuHealth.UNHEALTHY), make_gpu(1, 10)),
-        unit=world.state.resource_config.unit,
-    )
-    text = inventory_wire.encode(ill)
-    world.api.edit(f"{NODES}/node-a", lambda n: n["metadata"]["annotations"].update({names.ANNOTATION_INVENTORY: text}))
-    world.see()
-    pod = world.add_pod(3)
-    assert world.bind(pod).error == ""
-    assert world.gpus_of(pod) == ["GPU-1"]
-
-
 def test_the_ledger_is_equal_to_what_is_computed_from_the_objects(world: World) -> None:
     for gib in (3, 4, 5):
         world.add_bound(gib)
-    kept = {name: world.ledger(name) for name in ("node-a", "node-b")}
-    assert cluster_ledger.differences(world.truth(), {NodeName(name): ledger for name, ledger in kept.items()}) == []
-    assert world.state.cache.snapshot().differences() == []
-
-
-@pytest.mark.parametrize("seen", [True, False])
-def test_the_check_of_the_ledger_allows_for_reservations(world: World, seen: bool) -> None:
-    assert world.bind(world.add_pod(3)).error == ""
-    if seen:
-        world.see()
+    kept = {NodeName(name): world.ledger(name) for name in ("node-a", "node-b")}
+    assert cluster_ledger.differences(world.truth(), kept) == []
     assert world.state.cache.snapshot().differences() == []
 
 
@@ -254,24 +190,15 @@ def test_the_check_of_the_ledger_finds_what_differs(world: World) -> None:
     assert cluster_ledger.differences(left, right) == ["node node-a: disagree about default/p"]
 
 
-def test_a_pod_that_is_bound_as_chosen_costs_the_same_whatever_else_is_on_its_node(
+def test_a_ledger_is_not_computed_for_a_pod_that_is_bound_as_chosen(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for gib in (1, 2):
-        assert world.bind(world.add_pod(gib)).error == ""
-        world.see()
-
-    def computed(*_: object) -> NoReturn:
-        raise AssertionError("the ledger was computed from all pods")
-
+        world.add_bound(gib)
     with monkeypatch.context() as patched:
-        patched.setattr(node_ledger, "of_node", computed)
-        pod = world.add_pod(3)
-        assert world.bind(pod).error == ""
-        world.see()
-    held = world.held_by(pod)
-    assert held is not None
-    assert world.ledger().allocations[uid_of(pod)] == held
+        patched.setattr(node_ledger, "of_node", lambda *_: pytest.fail("computed from all pods"))
+        pod = world.add_bound(3)
+    assert world.ledger().allocations[uid_of(pod)] == world.held_by(pod)
     assert world.state.cache.snapshot().differences() == []
 
 
@@ -290,10 +217,8 @@ def test_a_pod_that_is_bound_otherwise_than_chosen_counts_as_it_is(world: World,
     world.edit_pod(pod, change)
     place_by_hand(world, pod, gpu=1 if changed == "grant" else 0)
     world.see()
-    held = world.held_by(pod)
-    assert held is not None
     counted = world.ledger().allocations[uid_of(pod)]
-    assert counted == held
+    assert counted == world.held_by(pod)
     assert counted.labels == pods_wire.labels(world.api.get(path_of(pod)))
     index = world.state.cache.cluster_index
     index.settle()
@@ -301,14 +226,6 @@ def test_a_pod_that_is_bound_otherwise_than_chosen_counts_as_it_is(world: World,
     index.rebuild({A}, frees=False)
     index.settle()
     assert room == index.node_rooms.room(A)
-
-
-def test_a_pod_is_bound_somewhere_as_soon_as_its_binding_is_confirmed(world: World) -> None:
-    pod = world.add_pod(3)
-    request = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))
-    world.bind(pod)
-    again = world.state.reserve(request, NodeName("node-b"), now=0)
-    assert again == AlreadyBound(node=A, granted=True)
 
 
 def test_two_tries_at_once_share_one_reservation(world: World) -> None:
