@@ -88,7 +88,5 @@ def annotations(world: World, pod: JsonObject) -> Mapping[str, str]:
 
 def is_there(world: World, pod: JsonObject) -> bool:
     """Whether the pod exists and no one has asked for its deletion."""
-    return any(
-        found["metadata"]["uid"] == pod["metadata"]["uid"] and "deletionTimestamp" not in found["metadata"]
-        for found in world.api.objects("/api/v1/pods")
-    )
+    found = world.find(pod)
+    return found is not None and "deletionTimestamp" not in found["metadata"]

@@ -198,6 +198,11 @@ class World:
         """What the API server's copy of a pod says."""
         return held_gpus.allocation(self.api.read(path_of(pod)), GIB)
 
+    def find(self, pod: JsonObject) -> JsonObject | None:
+        """The API server's copy of a pod, unless it is gone or replaced."""
+        there = (found for found in self.api.objects(PODS) if found["metadata"]["uid"] == uid_of(pod))
+        return next(there, None)
+
     def gpus_of(self, pod: JsonObject) -> list[str]:
         """What its containers were given, as the API server's copy of a pod says."""
         held = self.held_by(pod)

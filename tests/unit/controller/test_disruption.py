@@ -82,25 +82,20 @@ def at(path: str) -> Callable[[Any], bool]:
     return lambda call: bool(call.path == path)
 
 
-def test_budgets_are_read_before_the_controller_is_ready() -> None:
-    api = FakeKube()
-    api.seed(COLLECTION, pdb())
-    followed, _ = follow(api)
-    assert followed.watch.settled()
-    assert allowed(followed.budgets) == {"web": 1}
-    assert {call.path for call in api.calls} == {V1}
-    assert {call.verb for call in api.calls} == {"list", "watch"}
-
-
 @pytest.mark.parametrize(("path", "protects"), [(V1, True), (V1BETA1, False)])
 def test_an_old_server_has_an_older_version_in_which_an_empty_selector_means_no_one(path: str, protects: bool) -> None:
     api = FakeKube()
     if path == V1BETA1:
-        api.fail_next(at(V1), kube.NotFoundError("the server could not find the requested resource"))
+        api.fail_next(at(V1), MISSING)
     api.seed(path.replace("/pod", "/namespaces/default/pod"), pdb())
     followed, _ = follow(api)
+    assert followed.watch.settled()
     [budget] = followed.budgets.all()
     assert budget.counts(Bound(ref=make_ref(), node=NodeName("n"), labels={"app": "web"})) is protects
+
+
+FORBIDDEN, MISSING = kube.ForbiddenError("no"), kube.NotFoundError("the server could not find the requested resource")
+GRANT = "grant the controller list and watch of poddisruptionbudgets in the API group policy"
 
 
 def lines(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, object]]:
@@ -110,21 +105,12 @@ def lines(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, object]
 @pytest.mark.parametrize(
     ("faults", "fix"),
     [
-        (
-            {V1: kube.ForbiddenError("no")},
-            "grant the controller list and watch of poddisruptionbudgets in the API group policy",
-        ),
-        (
-            {V1: kube.NotFoundError("none"), V1BETA1: kube.ForbiddenError("no")},
-            "grant the controller list and watch of poddisruptionbudgets in the API group policy",
-        ),
-        (
-            {V1: kube.NotFoundError("none"), V1BETA1: kube.NotFoundError("none")},
-            "none; this server has no such objects",
-        ),
+        ({V1: FORBIDDEN}, GRANT),
+        ({V1: MISSING, V1BETA1: FORBIDDEN}, GRANT),
+        ({V1: MISSING, V1BETA1: MISSING}, "none; this server has no such objects"),
     ],
 )
-def test_where_they_must_not_be_read_the_controller_goes_on_and_asks_again(
+def test_the_controller_goes_on_without_the_right_to_read_budgets(
     caplog: pytest.LogCaptureFixture, faults: dict[str, Fault], fix: str
 ) -> None:
     api = FakeKube()
@@ -151,9 +137,8 @@ def test_a_server_that_is_upgraded_is_followed_in_its_new_version() -> None:
     api = FakeKube()
     api.seed(COLLECTION.replace("v1", "v1beta1"), pdb(allowed=1))
     api.seed(COLLECTION, pdb(allowed=2))
-    gone = kube.NotFoundError("the server could not find the requested resource")
-    api.fail_next(at(V1), gone)
-    api.fail_next(lambda call: call.verb == "watch" and call.path == V1BETA1, gone)
+    api.fail_next(at(V1), MISSING)
+    api.fail_next(lambda call: call.verb == "watch" and call.path == V1BETA1, MISSING)
     followed, _ = follow(api, waits=2)
     assert allowed(followed.budgets) == {"web": 2}
     assert [call.path for call in api.calls if call.verb == "watch"] == [V1BETA1, V1]
@@ -162,8 +147,7 @@ def test_a_server_that_is_upgraded_is_followed_in_its_new_version() -> None:
 def test_a_right_that_is_taken_away_leaves_what_was_read_until_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
     api = FakeKube()
     api.seed(COLLECTION, pdb())
-    forbidden = kube.ForbiddenError("no")
-    api.fail_next(lambda call: call.verb == "watch", forbidden)
+    api.fail_next(lambda call: call.verb == "watch", FORBIDDEN)
     asks = 0
 
     def second(call: Call) -> bool:
@@ -171,7 +155,7 @@ def test_a_right_that_is_taken_away_leaves_what_was_read_until_it_is_back(caplog
         asks += call.params == {"limit": "1"}
         return asks == 2
 
-    api.fail_next(second, forbidden)
+    api.fail_next(second, FORBIDDEN)
     with caplog.at_level(logging.WARNING):
         followed, clock = follow(api, waits=3)
     assert allowed(followed.budgets) == {"web": 1}
@@ -183,15 +167,13 @@ def test_a_right_that_is_taken_away_leaves_what_was_read_until_it_is_back(caplog
 
 def test_a_collection_that_may_be_listed_but_not_watched_makes_no_storm() -> None:
     api = FakeKube()
-    api.fail_next(lambda call: call.verb == "watch", kube.ForbiddenError("no"), times=1000)
+    api.fail_next(lambda call: call.verb == "watch", FORBIDDEN, times=1000)
     _, clock = follow(api, waits=20)
     assert clock.waits[-1] >= 5
     assert api.count("watch") == 20
 
 
-def test_a_server_that_does_not_answer_is_asked_again_but_not_waited_for_for_ever(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_server_that_does_not_answer_is_not_waited_for_forever(caplog: pytest.LogCaptureFixture) -> None:
     api = FakeKube()
     api.fail_next(at(V1), kube.UnreachableError("no route to host"), times=100)
     stop = threading.Event()

@@ -27,11 +27,7 @@ def world() -> World:
 @pytest.fixture
 def summary(world: World) -> HandOverSummary:
     return HandOverSummary(
-        api=world.api,
-        state=world.state,
-        clock=world.clock,
-        namespace=names.NAMESPACE,
-        leading=lambda: world.leads,
+        api=world.api, state=world.state, clock=world.clock, namespace=names.NAMESPACE, leading=lambda: world.leads
     )
 
 

@@ -12,6 +12,7 @@ from testing.controller.bypassing import (
     REPLICA_SET,
     add_bypassed,
     annotations,
+    reject,
     requests,
     run_containers,
     said,

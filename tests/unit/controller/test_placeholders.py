@@ -404,11 +404,7 @@ def test_the_placeholder_takes_over_what_decides_about_nodes_and_nothing_else() 
     assert spec["priorityClassName"] == names.PRIORITY_PLACEHOLDER
     assert "volumes" not in spec
     assert "serviceAccountName" not in spec
-    assert [each["name"] for each in (*spec["initContainers"], *spec["containers"])] == [
-        "init0",
-        "init1",
-        "c0",
-    ]
+    assert [each["name"] for each in (*spec["initContainers"], *spec["containers"])] == ["init0", "init1", "c0"]
     assert spec["initContainers"][0]["restartPolicy"] == "Always"
     assert "PASSWORD" not in str(spec)
     assert "run" not in spec["containers"][0].values()

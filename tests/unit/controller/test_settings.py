@@ -61,10 +61,7 @@ def test_flags_win_over_the_environment() -> None:
         (["--gpu-policy", "best"], "--gpu-policy='best': write binpack, spread, dense or fgd"),
         (["--lease-seconds", "-1"], "--lease-seconds='-1': write a number above 0"),
         (["--lease-seconds", "0.9"], "--lease-seconds='0.9': write at least 1; a Lease counts whole seconds"),
-        (
-            ["--renew-seconds", "20"],
-            "--retry-seconds 2 < --renew-seconds 20 < --lease-seconds 15 must hold",
-        ),
+        (["--renew-seconds", "20"], "--retry-seconds 2 < --renew-seconds 20 < --lease-seconds 15 must hold"),
         (
             ["--bind-seconds", "3"],
             "--bind-seconds 3: twice this must be less than --lease-seconds minus --renew-seconds, which is 5,"
