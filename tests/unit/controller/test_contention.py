@@ -38,9 +38,7 @@ class Meanwhile:
         return verdict
 
 
-def test_a_choice_from_a_ledger_that_changed_meanwhile_is_made_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_choice_from_an_outdated_ledger_is_made_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     meanwhile = Meanwhile(world, monkeypatch, [request("other", 8)])
     found = world.state.reserve(request("pod", 8, 2), A, now=0)
     assert isinstance(found, Reserved)
@@ -49,9 +47,7 @@ def test_a_choice_from_a_ledger_that_changed_meanwhile_is_made_again(
     assert world.ledger().over_committed() == {}
 
 
-def test_a_pod_that_was_bound_elsewhere_meanwhile_is_not_given_more(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pod_that_was_bound_elsewhere_is_not_given_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = world.add_pod(3)
 
     def elsewhere(shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
@@ -65,9 +61,7 @@ def test_a_pod_that_was_bound_elsewhere_meanwhile_is_not_given_more(
     assert world.used() == {}
 
 
-def test_many_containers_on_ledgers_that_never_rest_are_tried_again_later(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_containers_are_tried_again_on_a_restless_node(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     Meanwhile(world, monkeypatch, [request(f"other-{i}", 1) for i in range(12)])
     assert world.state.reserve(request("pod", 1, 1), A, now=0) == Refused(
         RefusalReason.SEARCH_TOO_LONG,

@@ -9,6 +9,7 @@ from controller.reconcile.deliver import LateBinder, NotNow
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
+from gpushare.model.request import PodRequest
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import requests as requests_wire
 from testing.controller.bypassing import add_bypassed, requests
@@ -21,25 +22,27 @@ def writer(world: World) -> Writer:
     return Writer(api=world.api, clock=world.clock, leading=lambda: world.leads)
 
 
+def wanted(pod: JsonObject) -> PodRequest:
+    request = requests_wire.of_pod(pod, RESOURCE_CONFIG)
+    assert request is not None
+    return request
+
+
 def test_a_follower_writes_nothing_at_all(world: World, writer: Writer) -> None:
     pod = pods_wire.ref(world.add_pod(3))
     world.leads = False
     writer.warn(pod, "Reason", "full")
     writer.nudge(pod, "1")
-    writer.warn(pod, "Reason", "message")
     writer.tell(pod, "Reason", "message")
     assert writer.delete(pod, "1") is False
     assert requests(world) == []
 
 
-def test_the_lead_that_ends_while_a_request_is_prepared_changes_no_pod(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leader_that_falls_while_it_prepares_changes_no_pod(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading the token and connecting may take seconds."""
     waiting, bypassed_pod = pods_wire.ref(world.add_pod(3)), add_bypassed(world, 3)
     world.see()
-    request = requests_wire.of_pod(bypassed_pod, RESOURCE_CONFIG)
-    assert request is not None
+    request = wanted(bypassed_pod)
     for verb in ("patch", "delete"):
         monkeypatch.setattr(world.api, verb, lambda *a, verb=verb, **o: leaving(world, verb, *a, **o))
     writer = Writer(api=world.api, clock=world.clock, leading=lambda: world.leads)
@@ -66,9 +69,7 @@ def test_a_nudge_that_fails_is_only_logged(world: World, writer: Writer, caplog:
     assert caplog.messages == ["nudge failed"]
 
 
-def test_a_pod_that_is_gone_was_not_deleted_here(
-    world: World, writer: Writer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pod_that_is_gone_was_not_deleted(world: World, writer: Writer, caplog: pytest.LogCaptureFixture) -> None:
     pod = pods_wire.ref(world.add_pod(3))
     world.api.fail_next(lambda call: call.verb == "delete", kube.NotFoundError("gone"))
     assert writer.delete(pod, "1") is False
@@ -77,8 +78,7 @@ def test_a_pod_that_is_gone_was_not_deleted_here(
 
 def test_a_pod_that_has_its_gpus_is_not_given_others(world: World) -> None:
     pod = world.add_bound(3)
-    request = requests_wire.of_pod(pod, RESOURCE_CONFIG)
-    assert request is not None
+    request = wanted(pod)
     binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: True)
     found = binder.bind(request, NodeName("node-a"))
     assert found == NotNow("it has its GPUs already, or is on node-a")
@@ -88,8 +88,7 @@ def test_a_pod_that_has_its_gpus_is_not_given_others(world: World) -> None:
 
 def test_a_pod_that_ended_meanwhile_is_given_nothing(world: World) -> None:
     pod = add_bypassed(world, 3)
-    request = requests_wire.of_pod(pod, RESOURCE_CONFIG)
-    assert request is not None
+    request = wanted(pod)
     world.finish(pod)
     world.see()
     binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: True)
