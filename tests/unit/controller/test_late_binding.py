@@ -62,25 +62,6 @@ def test_its_memory_counts_from_the_choice_until_the_watch_shows_it(world: World
     assert world.state.cache.snapshot().unconfirmed == 0
 
 
-def test_other_news_of_the_pod_do_not_end_what_is_set_aside_for_it(world: World) -> None:
-    pod = add_bypassed(world, 9)
-    world.see()
-    world.api.fail_next(lambda call: call.verb == "patch", "lost-request")
-    world.reconciler.tick()
-    world.edit_pod(pod, lambda found: found["metadata"].update(labels={"some": "news"}))
-    world.see()
-    assert world.used() == {"GPU-0": 9}
-    assert world.state.cache.snapshot().differences() == []
-
-
-def test_every_container_is_given_its_own(world: World) -> None:
-    pod = add_bypassed(world, 8, 0, 8)
-    tick(world)
-    given = {key: value for key, value in annotations(world, pod).items() if key.startswith(names.PREFIX_DEVICES)}
-    assert sorted(given) == ["devices.gpushare.dev/c0", "devices.gpushare.dev/c2"]
-    assert sorted(given.values()) == ["GPU-0", "GPU-1"]
-
-
 def test_a_pod_that_does_not_fit_is_told_why_and_given_gpus_when_there_is_room(world: World) -> None:
     first, _ = world.add_bound(9), world.add_bound(8)
     pod = add_bypassed(world, 3)
@@ -128,13 +109,6 @@ def test_a_pod_whose_containers_have_started_is_only_told(world: World, gib: int
     assert world.api.count("patch") == 0
     assert world.api.count("get", "pods/bypassed") <= 3
     assert world.used() == {}
-
-
-def test_a_container_that_asks_for_nothing_may_have_started(world: World) -> None:
-    pod = add_bypassed(world, 3, 0)
-    run_containers(world, pod, "c1")
-    tick(world)
-    assert world.held_by(pod) is not None
 
 
 def test_a_request_that_cannot_be_understood_is_told(world: World) -> None:
@@ -265,19 +239,6 @@ def test_without_any_word_the_same_choice_is_sent_again(world: World, fault: Fau
     world.see()
     assert world.used() == {"GPU-0": 9}
     assert world.state.cache.snapshot().unconfirmed == 0
-
-
-def test_a_patch_that_lands_late_meets_memory_that_was_kept_for_it(world: World) -> None:
-    pod = disturbed(world, 9, LandsLater())
-    for _ in range(3):
-        other = world.add_pod(9)
-        world.see()
-        world.bind(other)
-    assert world.used() == {"GPU-0": 9, "GPU-1": 9}
-    assert world.api.land() == 1
-    world.see()
-    assert world.truth()[world.ledger().inventory.node].over_committed() == {}
-    assert world.gpus_of(pod) == ["GPU-0"]
 
 
 def test_an_in_doubt_reservation_ends_when_the_pod_shows_nothing_long_after(world: World) -> None:

@@ -1,17 +1,22 @@
 """Whom to evict: on the GPU that helps, the least important, and no one in vain."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from controller import preemption
+from controller.extender import preempt
 from controller.preemption import Decision, Preemptor, Ruling, Victims
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bound
 from gpushare.identity import ContainerName, NodeName, PodUid
+from gpushare.kube.api import JsonObject
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
@@ -21,7 +26,17 @@ from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.wire import labels as labels_wire
-from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ref, make_shape
+from testing.builders import (
+    make_allocation,
+    make_container,
+    make_gpu,
+    make_grant,
+    make_inventory,
+    make_pod,
+    make_ref,
+    make_shape,
+)
+from testing.controller.world import World, uid_of
 
 EVERYBODY = LabelSelector((), "")
 
@@ -87,102 +102,49 @@ def chosen(*args: Any, **fields: Any) -> list[str]:
 # Which pods help.
 
 SMALL, BIG = held("small", 0, 4, 1), held("big", 1, 8, 1)
-CASES: Mapping[str, tuple[RequestShape, Sequence[Bound], Sequence[str], Sequence[str]]] = {
-    "the right victim stays": (make_shape(8), [SMALL, BIG], ["big"], ["big"]),
-    "a victim on the wrong GPU is dropped and one on the right GPU added": (
-        make_shape(8),
-        [held("wrong", 0, 9, 50), held("right", 1, 4, 1), held("vip", 0, 1, 100)],
-        ["wrong"],
-        ["wrong"],  # 10 - 1 GiB would do as well: the scheduler's own choice is kept where it helps
-    ),
-    "a victim beside somebody who stays is dropped": (
-        make_shape(8),
-        [held("wrong", 0, 4, 1), held("vip", 0, 4, 100), held("right", 1, 4, 50)],
-        ["wrong"],
-        ["right"],
-    ),
-    "two victims on one GPU": (
-        make_shape(9),
-        [held("a", 0, 4, 2), held("b", 0, 4, 1), held("c", 1, 4, 100)],
-        ["b", "c"],
-        ["a", "b"],
-    ),
-    "the scheduler's victims all stay if they are enough, because it has spared whom it could": (
-        make_shape(6),
-        [held("a", 0, 5, 2), held("b", 1, 5, 1)],
-        ["a", "cpu", "b"],
-        ["cpu", "a", "b"],
-    ),
-    "victims that hold GPUs do not stay where others are chosen": (
-        make_shape(9),
-        [held("a", 0, 5, 2), held("b", 1, 5, 1), held("vip", 0, 2, 100)],
-        ["a", "cpu"],
-        ["cpu", "b"],
-    ),
-    "of two others on two GPUs only one is needed": (
-        make_shape(6),
-        [held("a", 0, 5, 2), held("b", 1, 5, 1)],
-        ["cpu"],
-        ["b", "cpu"],
-    ),
-    "what has no GPU stays, because it makes room for something else": (
-        make_shape(6),
-        [SMALL, held("big", 1, 8, 1), held("vip", 0, 4, 100)],
-        ["cpu", "small"],
-        ["cpu", "small"],
-    ),
-    "what has no GPU stays also where other GPU pods are chosen": (
-        make_shape(9),
-        [SMALL, held("vip", 0, 4, 100), held("big", 1, 8, 1)],
-        ["cpu", "small"],
-        ["big", "cpu"],
-    ),
-    "no one may be evicted who is as important": (
-        make_shape(8),
-        [held("a", 0, 9, 100), held("b", 1, 9, 101)],
-        ["a"],
-        ["*"],
-    ),
-    "no one is evicted where it does not help": (make_shape(11), [SMALL, BIG], ["small", "big"], ["*"]),
-    "a pod that fits already needs the victims for something else": (
-        make_shape(2),
-        [SMALL, BIG],
-        ["cpu", "big"],
-        ["+", "cpu", "big"],
-    ),
-    "without victims the scheduler takes no node": (make_shape(2), [SMALL, BIG], [], ["*"]),
-    "several GPUs": (
-        make_shape((8, 2)),
-        [held("a", 0, 5, 1), held("b", 1, 5, 9), held("c", 1, 1, 1)],
-        ["a"],
-        ["b", "a"],
-    ),
-    "several GPUs of which one is held by an equal": (
-        make_shape((8, 2)),
-        [pod("a", on(0, 5)), held("b", 1, 5, 100)],
-        ["a"],
-        ["*"],
-    ),
-    "a pod on several GPUs": (
-        make_shape(8),
-        [pod("wide", make_grant(0, 1, gib=5), priority=1), held("a", 0, 3, 2)],
-        ["a"],
-        ["wide"],
-    ),
-    "several containers": (
-        make_shape(6, 6),
-        [held("a", 0, 5, 1), held("b", 1, 3, 1), held("c", 1, 3, 2)],
-        ["a"],
-        ["a", "b"],
-    ),
-}
 
 
-@pytest.mark.parametrize(("shape", "pods", "given", "expected"), CASES.values(), ids=CASES.keys())
-def test_only_pods_that_help_are_evicted(
-    shape: RequestShape, pods: Sequence[Bound], given: Sequence[str], expected: Sequence[str]
-) -> None:
-    assert chosen(shape, pods, *given) == expected
+@pytest.mark.parametrize(
+    ("asked", "pods", "given", "expected"),
+    [
+        # the right victim stays
+        ([8], [SMALL, BIG], ["big"], ["big"]),
+        # the scheduler's own choice is kept where it helps, although 10 - 1 GiB would do as well
+        ([8], [held("wrong", 0, 9, 50), held("right", 1, 4, 1), held("vip", 0, 1, 100)], ["wrong"], ["wrong"]),
+        # a victim beside somebody who stays is dropped
+        ([8], [held("wrong", 0, 4, 1), held("vip", 0, 4, 100), held("right", 1, 4, 50)], ["wrong"], ["right"]),
+        # two victims on one GPU
+        ([9], [held("a", 0, 4, 2), held("b", 0, 4, 1), held("c", 1, 4, 100)], ["b", "c"], ["a", "b"]),
+        # the scheduler's victims all stay if they are enough, because it has spared whom it could
+        ([6], [held("a", 0, 5, 2), held("b", 1, 5, 1)], ["a", "cpu", "b"], ["cpu", "a", "b"]),
+        # victims that hold GPUs do not stay where others are chosen
+        ([9], [held("a", 0, 5, 2), held("b", 1, 5, 1), held("vip", 0, 2, 100)], ["a", "cpu"], ["cpu", "b"]),
+        # of two others on two GPUs only one is needed
+        ([6], [held("a", 0, 5, 2), held("b", 1, 5, 1)], ["cpu"], ["b", "cpu"]),
+        # what has no GPU stays, because it makes room for something else
+        ([6], [SMALL, held("big", 1, 8, 1), held("vip", 0, 4, 100)], ["cpu", "small"], ["cpu", "small"]),
+        # what has no GPU stays also where other GPU pods are chosen
+        ([9], [SMALL, held("vip", 0, 4, 100), held("big", 1, 8, 1)], ["cpu", "small"], ["big", "cpu"]),
+        # no one may be evicted who is as important
+        ([8], [held("a", 0, 9, 100), held("b", 1, 9, 101)], ["a"], ["*"]),
+        # no one is evicted where it does not help
+        ([11], [SMALL, BIG], ["small", "big"], ["*"]),
+        # a pod that fits already needs the victims for something else
+        ([2], [SMALL, BIG], ["cpu", "big"], ["+", "cpu", "big"]),
+        # without victims the scheduler takes no node
+        ([2], [SMALL, BIG], [], ["*"]),
+        # several GPUs
+        ([(8, 2)], [held("a", 0, 5, 1), held("b", 1, 5, 9), held("c", 1, 1, 1)], ["a"], ["b", "a"]),
+        # several GPUs of which one is held by an equal
+        ([(8, 2)], [pod("a", on(0, 5)), held("b", 1, 5, 100)], ["a"], ["*"]),
+        # a pod on several GPUs
+        ([8], [pod("wide", make_grant(0, 1, gib=5), priority=1), held("a", 0, 3, 2)], ["a"], ["wide"]),
+        # several containers
+        ([6, 6], [held("a", 0, 5, 1), held("b", 1, 3, 1), held("c", 1, 3, 2)], ["a"], ["a", "b"]),
+    ],
+)
+def test_only_pods_that_help_are_evicted(asked: Any, pods: Sequence[Bound], given: Any, expected: Any) -> None:
+    assert chosen(make_shape(*asked), pods, *given) == expected
 
 
 # Who goes first.
@@ -368,3 +330,181 @@ def test_no_one_is_evicted_on_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
     pods = [held(f"p{i}", i % 2, 2, 1) for i in range(8)]
     assert chosen(make_shape(4, 3), pods, "p0") == ["*"]
     assert asked == preemption.MAX_LONG_SEARCHES + 1
+
+
+def running(world: World, *gib: int, node: str = "node-a", priority: int = 0) -> JsonObject:
+    """A pod that the extender has bound."""
+    pod = world.add_pod(*gib)
+    world.edit_pod(pod, lambda found: found["spec"].update(priority=priority))
+    assert world.bind(pod, node).error == ""
+    world.see()
+    return pod
+
+
+def wanting(world: World, *gib: int, priority: int = 100) -> JsonObject:
+    pod = world.add_pod(*gib)
+    pod["spec"]["priority"] = priority
+    return pod
+
+
+def meta(**nodes: Sequence[JsonObject | str]) -> dict[str, Any]:
+    """The scheduler's choice by UIDs; underscores stand for hyphens."""
+    return {
+        name.replace("_", "-"): {"Pods": [{"UID": _uid(pod)} for pod in pods], "NumPDBViolations": 0}
+        for name, pods in nodes.items()
+    }
+
+
+def whole(**nodes: Sequence[JsonObject]) -> dict[str, Any]:
+    return {name.replace("_", "-"): {"Pods": list(pods), "NumPDBViolations": 0} for name, pods in nodes.items()}
+
+
+def _uid(pod: JsonObject | str) -> str:
+    return pod if isinstance(pod, str) else uid_of(pod)
+
+
+def ask(world: World, pod: JsonObject, nodes: dict[str, Any]) -> Any:
+    return world.post("preempt", {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": nodes})[
+        "NodeNameToMetaVictims"
+    ]
+
+
+def test_victims_on_the_wrong_gpu_are_replaced_and_hopeless_nodes_dropped(world: World) -> None:
+    running(world, 5, priority=100)
+    wrong = running(world, 4, priority=1)  # on the GPU where an equal has 5 GiB
+    right = running(world, 7, priority=2)
+    equal = running(world, 9, node="node-b", priority=100)
+    small = running(world, 9, node="node-b", priority=100)
+    answer = ask(world, wanting(world, 8), meta(node_a=[wrong], node_b=[equal, small], node_x=["u"]))
+    assert answer == meta(node_a=[right])
+
+
+def test_whole_pods_are_answered_with_uids(world: World) -> None:
+    low, lower = running(world, 9, priority=2), running(world, 9, priority=1)
+    asked = wanting(world, 8)
+    answer = world.post("preempt", {"pod": asked, "nodeNameToVictims": whole(node_a=[low, lower])})
+    assert answer == {"NodeNameToMetaVictims": meta(node_a=[low, lower])}
+
+
+@pytest.mark.parametrize("unready", ["", "this replica does not lead"])
+def test_a_pod_without_a_request_preempts_as_the_scheduler_says(world: World, unready: str) -> None:
+    world.unready = unready
+    pod = make_pod(make_container())
+    assert ask(world, pod, meta(x=["a", "b"], y=[])) == meta(x=["a", "b"])
+
+
+def test_a_pod_that_may_be_bound_there_leaves_the_victims_as_they_are(world: World) -> None:
+    pod = wanting(world, 10)
+    world.bind(pod)
+    assert ask(world, pod, meta(node_a=["cpu"])) == meta(node_a=["cpu"])
+
+
+def test_a_protected_pod_is_spared_and_counted(world: World) -> None:
+    everybody = LabelSelector((), "")
+    spared, other = running(world, 9, priority=1), running(world, 9, priority=2)
+    known = {
+        ("team", name): Budget(namespace="team", name=name, selector=everybody, allowed=0, disrupted=frozenset(names))
+        for name, names in (("a", [other["metadata"]["name"]]), ("b", []))
+    }
+    pod = wanting(world, 9)
+    world.budgets.by_key = {("team", "a"): known["team", "a"]}
+    assert ask(world, pod, meta(node_a=[])) == meta(node_a=[other])
+    world.budgets.by_key = known
+    assert ask(world, pod, meta(node_a=[spared]))["node-a"]["NumPDBViolations"] == 1
+
+
+def test_a_group_that_no_one_has_begun_is_begun_where_there_is_room(world: World) -> None:
+    victim = running(world, 9, priority=1)
+    running(world, 9, priority=100)
+    pod = wanting(world, 9)
+    pod["metadata"] |= {"labels": {"app": "web"}, "annotations": {"gpushare.dev/same-gpu-as": "app=web"}}
+    assert ask(world, pod, meta(node_a=[victim])) == meta(node_a=[victim])
+    pod["metadata"]["labels"] = {}
+    assert ask(world, pod, meta(node_a=[victim])) == {}
+
+
+def test_a_replica_that_is_not_ready_evicts_no_one(world: World) -> None:
+    victim = running(world, 9, priority=1)
+    world.unready = "this replica does not lead"
+    assert ask(world, wanting(world, 10), meta(node_a=[victim])) == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "error"),
+    [
+        ("[]", "Pod.spec: expected an object, found a list"),
+        (
+            '{"containers":[{"name":"c","resources":{"limits":{"aliyun.com/gpu-mem":"x"}}}]}',
+            "spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 'x' is not a number; write a whole number of"
+            " units such as 3",
+        ),
+    ],
+)
+def test_garbage_evicts_no_one_and_is_logged(
+    world: World, caplog: pytest.LogCaptureFixture, spec: str, error: str
+) -> None:
+    body = '{"Pod":{"metadata":{},"spec":SPEC},"NodeNameToMetaVictims":{"node-a":{"Pods":[{"UID":"u"}]}}}'
+    response = world.client().post("/gpushare-scheduler/preempt", body.replace("SPEC", spec).encode())
+    assert (response.status, orjson.loads(response.body)) == (200, {"NodeNameToMetaVictims": {}})
+    [line] = [record for record in caplog.records if record.getMessage() == "preempt failed"]
+    assert line.gpushare_fields == {"error": error}  # type: ignore[attr-defined]  # set by `logs.event`
+
+
+def test_a_bug_evicts_no_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = running(world, 9, priority=1)
+    monkeypatch.setattr("controller.preemption.decide", lambda *_: 1 / 0)
+    assert ask(world, wanting(world, 10), meta(node_a=[victim])) == {}
+
+
+def test_nodes_for_which_there_is_no_time_are_left_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    victims = {node: running(world, 9, node=node, priority=1) for node in ("node-a", "node-b")}
+    for node in victims:
+        running(world, 9, node=node, priority=100)
+    decide = preemption.decide
+
+    def slow(*args: Any) -> Any:
+        world.clock.at += preempt.BUDGET_S
+        return decide(*args)
+
+    monkeypatch.setattr("controller.preemption.decide", slow)
+    asked = wanting(world, 8)
+    answer = ask(world, asked, meta(node_a=[victims["node-a"]], node_b=[victims["node-b"]]))
+    assert answer == meta(node_a=[victims["node-a"]])
+    assert counted(world)["gpushare_preempt_nodes_total", "late"] == 1
+
+
+def counted(world: World) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(world.client().get("/metrics").body.decode())
+        for sample in family.samples
+    }
+
+
+def test_what_was_decided_is_counted_and_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    running(world, 5, priority=100)
+    wrong, right = running(world, 4, priority=1), running(world, 7, priority=2)
+    pod = wanting(world, 8)
+    with caplog.at_level(logging.INFO):
+        ask(world, pod, meta(node_a=["cpu", wrong], node_b=["disk"], node_x=["u", "v"]))
+        ask(world, wanting(world, 11), meta(node_b=["cpu"]))
+        world.client().post("/gpushare-scheduler/preempt", b"x")
+    found = counted(world)
+    assert found["gpushare_extender_requests_total", "nodes", "preempt"] == 1
+    assert found["gpushare_extender_requests_total", "no-nodes", "preempt"] == 1
+    assert found["gpushare_extender_requests_total", "invalid", "preempt"] == 1
+    assert found["gpushare_preempt_nodes_total", "chosen"] == 1
+    assert found["gpushare_preempt_nodes_total", "as-given"] == 1
+    assert found["gpushare_preempt_nodes_total", "dropped"] == 2
+    assert found["gpushare_preempt_victims_total", "kept"] == 2
+    assert found["gpushare_preempt_victims_total", "added"] == 1
+    assert found["gpushare_preempt_victims_total", "dropped"] == 4
+    first, _ = [record for record in caplog.records if record.getMessage() == "preempt"]
+    assert first.gpushare_fields == {  # type: ignore[attr-defined]  # set by `logs.event`
+        "pod": f"team/{pod['metadata']['name']}",
+        "uid": uid_of(pod),
+        "priority": 100,
+        "nodes": {"chosen": 1, "as-given": 1, "dropped": 1},
+        "victims": {"kept": 2, "dropped": 3, "added": 1},
+        "chosen": f"node-a: {uid_of(right)}, cpu",
+    }
