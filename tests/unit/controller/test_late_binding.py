@@ -222,6 +222,9 @@ def test_a_lost_reply_and_a_pod_that_cannot_be_read_keep_the_memory(world: World
     disturbed(world, 9, "lost-reply", unread=True)
     assert world.state.cache.snapshot().unconfirmed == 1
     assert world.used() == {"GPU-0": 9}
+    world.clock.at += 130
+    world.reconciler.tick()
+    assert world.used() == {"GPU-0": 9}
     world.see()
     assert world.state.cache.snapshot().unconfirmed == 0
     assert world.used() == {"GPU-0": 9}
@@ -249,15 +252,6 @@ def test_an_in_doubt_reservation_ends_when_the_pod_shows_nothing_long_after(worl
     tick(world, 61)
     assert world.used() == {}
     assert world.state.cache.snapshot().unconfirmed == 0
-
-
-def test_an_in_doubt_reservation_is_left_to_the_watch_when_the_pod_shows_its_gpus(world: World) -> None:
-    disturbed(world, 9, "lost-reply", unread=True)
-    world.clock.at += 130
-    world.reconciler.tick()
-    assert world.used() == {"GPU-0": 9}
-    world.see()
-    assert world.used() == {"GPU-0": 9}
 
 
 def test_an_in_doubt_reservation_ends_with_its_pod(world: World) -> None:

@@ -12,7 +12,6 @@ from controller.extender.name_lists import NameList, NameLists
 from controller.preemption import Victims
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
-from testing.builders import make_pod
 from testing.controller.world import World
 
 POD = b'{"metadata":{"name":"p","uid":"u"},"spec":{"containers":[{"name":"c"}]}}'
@@ -159,11 +158,6 @@ def test_errors_and_scores_have_the_names_of_go() -> None:
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "ä", "a\n", ""])
 def test_scores_are_json_whatever_nodes_are_called(name: str) -> None:
     assert orjson.loads(messages.priorities([NodeName(name)], [3])) == [{"Host": name, "Score": 3}]
-
-
-def test_a_real_pod_passes_the_checks() -> None:
-    pod = make_pod(labels={"a": "b"}, annotations={"c": "d"})
-    assert messages.node_args(orjson.dumps({"Pod": pod, "NodeNames": []})).pod == pod
 
 
 # Preemption, in both forms.

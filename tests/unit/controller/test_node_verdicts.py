@@ -21,14 +21,12 @@ from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.model.selector import ANY_GPU
 from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.judge import Judge
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.placement.room import Room
 from gpushare.units import GIB, MemoryUnit
-from gpushare.wire import inventory
 from testing.builders import make_container, make_inventory, make_shape
 from testing.clock import ManualClock, ending
 from testing.controller.world import NODES, PODS, World
@@ -114,26 +112,6 @@ def test_a_pod_that_is_seen_on_its_node_as_it_was_bound_changes_nothing(world: W
     assert world.state.cache.ledgers()[A] is ledger
     assert world.state.cache.sequence == sequence
     world.node_verdicts.answers(other(10), [A])
-    assert judged == []
-
-
-def test_oversubscribed_gpus_cost_simple_pods_no_closer_look(world: World, judged: list[str]) -> None:
-    def oversubscribe(node: JsonObject) -> None:
-        known = make_inventory(10)
-        more = replace(known, gpus=(replace(known.gpus[0], extra_mib=5 * 1024),))
-        node["metadata"]["annotations"][names.ANNOTATION_INVENTORY] = inventory.encode(more)
-
-    world.api.edit(f"{NODES}/node-a", oversubscribe)
-    world.see()
-    found = {gib: world.node_verdicts.filter(make_shape(gib), [A]).fits for gib in (10, 11)}
-    assert found == {10: [A], 11: []}
-    pod = world.add_pod(8)
-    assert world.bind(pod, A).error == ""
-    world.see()
-    judged.clear()
-    assert [bool(world.node_verdicts.filter(make_shape(gib), [A]).fits) for gib in (7, 8)] == [True, False]
-    refused = world.node_verdicts.filter(replace(make_shape(1), gpus=replace(ANY_GPU, physical=True)), [A])
-    assert "0: oversubscribed" in refused.unresolvable[A]
     assert judged == []
 
 

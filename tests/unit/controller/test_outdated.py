@@ -141,15 +141,6 @@ def test_a_request_that_fails_is_made_again_later(world: World, verb: str) -> No
     assert not is_there(world, pod)
 
 
-def test_no_one_but_the_leader_deletes(world: World) -> None:
-    pod = waiting(world)
-    tick(world)
-    world.leads = False
-    tick(world, SETTLE_S)
-    assert is_there(world, pod)
-    assert said(world) == []
-
-
 # Those that are on a node already, of which its device plugin says that they can never start there.
 
 

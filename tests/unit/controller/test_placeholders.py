@@ -91,14 +91,6 @@ def test_a_pod_that_fits_the_sums_and_no_gpu_gets_a_placeholder_that_keeps_away_
     assert ("GpuShareNodeRequested", message) in said(world)
 
 
-def test_a_pod_whose_request_exceeds_every_sum_needs_none(world: World) -> None:
-    """kube-scheduler does not ask about it, and an autoscaler sees by itself that it fits nowhere."""
-    world.add_waiting(30)
-    world.clock.at += ASK_AFTER_S
-    chore(world).tick()
-    assert world.api.objects(THERE) == []
-
-
 def test_it_goes_when_the_pod_is_bound(world: World) -> None:
     pod, placeholders = asked(world)
     world.add_node("node-c", 10)

@@ -355,10 +355,6 @@ def meta(**nodes: Sequence[JsonObject | str]) -> dict[str, Any]:
     }
 
 
-def whole(**nodes: Sequence[JsonObject]) -> dict[str, Any]:
-    return {name.replace("_", "-"): {"Pods": list(pods), "NumPDBViolations": 0} for name, pods in nodes.items()}
-
-
 def _uid(pod: JsonObject | str) -> str:
     return pod if isinstance(pod, str) else uid_of(pod)
 
@@ -377,13 +373,6 @@ def test_victims_on_the_wrong_gpu_are_replaced_and_hopeless_nodes_dropped(world:
     small = running(world, 9, node="node-b", priority=100)
     answer = ask(world, wanting(world, 8), meta(node_a=[wrong], node_b=[equal, small], node_x=["u"]))
     assert answer == meta(node_a=[right])
-
-
-def test_whole_pods_are_answered_with_uids(world: World) -> None:
-    low, lower = running(world, 9, priority=2), running(world, 9, priority=1)
-    asked = wanting(world, 8)
-    answer = world.post("preempt", {"pod": asked, "nodeNameToVictims": whole(node_a=[low, lower])})
-    assert answer == {"NodeNameToMetaVictims": meta(node_a=[low, lower])}
 
 
 @pytest.mark.parametrize("unready", ["", "this replica does not lead"])

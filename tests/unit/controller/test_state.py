@@ -457,13 +457,11 @@ def test_equal_amounts_of_pods_are_one_object() -> None:
     ],
 )
 def test_a_pod_asks_for_the_same_when_it_is_bound(limits: dict[str, int], annotations: dict[str, str]) -> None:
-    world = World()
-    config = ResourceConfig(whole_gpus=True)
+    world, config = World(), ResourceConfig(whole_gpus=True)
     world.start_controller(config)
     world.api.seed(NODES, node("node-a", 10, 10, 10))
     amounts = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": limits}
-    made = make_pod(make_container(resources=amounts), namespace="team", annotations=annotations)
-    made["metadata"]["annotations"] = dict(annotations)
+    made = make_pod(make_container(resources=amounts), namespace="team", annotations={"some": "note", **annotations})
     bound = world.api.seed(PODS, made)
     world.list_all()
     request = requests.of_pod(bound, config)
