@@ -136,6 +136,7 @@ def test_one_container_needs_no_search(world: World, judged: list[str], shape: R
     found = world.node_verdicts.filter(shape, [A, B])
     assert found.fits == [B]
     assert found.failed[A].startswith(refusal)
+    assert world.node_verdicts.filter(shape, [A]).failed == found.failed
     assert judged == []
 
 

@@ -434,9 +434,16 @@ def test_without_the_right_to_read_them_the_controller_goes_on(world: World, cap
 def test_the_watch_feeds_the_ledger(world: World) -> None:
     world.api.seed(PATH, {"metadata": {"name": "unhealthy-gpu-node-a"}, "data": {"gpus": "1"}})
     world.api.seed(PATH, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "x"}})
-    world.api.close()
+    watch = unhealthy.watch(api=world.api, state=world.state, clock=world.clock)
     stop = threading.Event()
-    watch = unhealthy.watch(api=world.api, state=world.state, clock=ending(stop))
-    watch.run(stop)
-    assert watch.settled()
-    assert health(world) == [OK, ILL]
+    thread = threading.Thread(target=watch.run, args=(stop,))
+    thread.start()
+    try:
+        while not watch.settled():
+            stop.wait(0.01)
+        assert health(world) == [OK, ILL]
+        assert watch.stale_for() == 0
+    finally:
+        stop.set()
+        world.api.close()
+        thread.join()
