@@ -653,3 +653,20 @@ def test_many_rooms_that_came_since_are_worth_another_sort() -> None:
     costs[91] = 91
     ranks.add([91])
     assert ranks.worn()
+
+
+def test_an_answer_keeps_neither_its_sheet_nor_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have limits of their own."""
+    monkeypatch.setattr(boards, "FEW", 0)
+    world, kind = grown(1), Kind(make_shape(3), LITTLE)
+    sheet = Sheet([NodeName(name) for name in world.state.cache.cluster_index.nodes])
+    assert world.boards.answer(kind, sheet)
+    board = world.boards._now.boards[kind]
+    answer = world.boards._answers.get(id(board))
+    assert answer is not None
+    assert answer.is_of(sheet, board.ranks)
+    assert not answer.is_of(Sheet(sheet.names), board.ranks)
+    ranks, board.ranks = board.ranks, None
+    del ranks
+    assert answer._ranks() is None
+    assert not answer.is_of(sheet, board.ranks)

@@ -279,3 +279,9 @@ def test_what_is_not_to_be_counted_hides_only_as_many_pods(
     mine = [labels for namespace, labels in own if namespace == "one"]
     shown = {frozenset(labels.items()) for labels in known.like("one", selector, mine) if selector.matches(labels)}
     assert shown == meant(LabelIndex(others), "one", selector)
+
+
+def test_groups_of_other_namespaces_do_not_count(world: World) -> None:
+    world.bind(member(world, namespace="other"))
+    world.see()
+    assert is_first(world, member(world))
