@@ -316,6 +316,7 @@ def test_over_committed_gpus_have_a_bound_and_the_worst_are_told() -> None:
     with_pods(state, 1, gpu="GPU-0", gib=20)
     over = found(state, "gpushare_gpu_over_committed_bytes")
     assert len(over) == MOST_GPUS
+    assert 'gpushare_gpu_over_committed_bytes{UUID="GPU-0",node="node-a"} 1.2884901888e+10' in page(state)
     assert max(over.values()) == 12 * GIB
     assert max(len(gpu) for labels in over for gpu in labels) <= 253
 
